@@ -7,10 +7,11 @@ use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
 use clap::{Parser, Subcommand};
 use shmcast_bench::questions::{
-    bindings, bridge, churn, fanout, latency, oversubscribed, sheet, soak, throughput,
+    bindings, bridge, churn, fanout, journal, latency, oversubscribed, sheet, soak, throughput,
 };
 use shmcast_bench::report;
 use shmcast_bench::rig::hosts::Hosts;
+use shmcast_bench::rig::journal::role::Way;
 use shmcast_bench::rig::payload::MIN_SIZE;
 use shmcast_bench::rig::plan::{Answer, Stage};
 use shmcast_bench::rig::spec::{Contestant, Task, Wait};
@@ -99,6 +100,22 @@ enum Question {
         #[arg(long, value_name = "PROGRAM")]
         rust: Option<PathBuf>,
     },
+    /// A channel's journal: recording, durability, catching up, beside the bare calls of the same file system
+    #[command(after_help = JOURNAL_EXAMPLE)]
+    Journal {
+        /// Directory on the drive to measure; at most 4 GB are there at a time, and nothing is left
+        #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
+        dir: PathBuf,
+        /// Numbers of the requirements to measure, as METHOD.md lists them; without it, all
+        #[arg(long, value_delimiter = ',', value_name = "ROWS", value_parser = journal_row)]
+        rows: Vec<u32>,
+        /// Ways of bytes to the disk, for the rows in which they differ most
+        #[arg(long, value_delimiter = ',', value_enum, default_values = ["direct", "buffered"])]
+        io: Vec<Way>,
+        /// Length of each sustained recording
+        #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+        sustained: Duration,
+    },
     /// Every question; with --quick, a check that every transport delivers
     All {
         /// Directory for the answers, one JSON file each
@@ -129,6 +146,26 @@ enum Question {
         /// The task as JSON
         task: String,
     },
+    /// Play a role in a round with a recorder (what the rig starts)
+    #[command(hide = true)]
+    PlayJournal {
+        /// The role as JSON
+        role: String,
+    },
+}
+
+const JOURNAL_EXAMPLE: &str = "\
+Examples:
+  shmcast-bench journal --dir /var/tmp --json journal.json
+  shmcast-bench journal --rows 3,6 --sustained 10s --laps 3 --sizes 256
+
+Each lap measures the limits of the file system first, and then each row. A row passes
+if the median over the laps reaches what it must; that decides no exit code. The exit
+code is 1 if a journal is not exactly what was published.";
+
+fn journal_row(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| journal::NUMBERS.contains(number));
+    number.ok_or_else(|| format!("no row {text} is measured here; there are {:?}", journal::NUMBERS))
 }
 
 fn count(least: u64, most: u64) -> RangedU64ValueParser<usize> {
@@ -173,6 +210,11 @@ fn main() -> Result<ExitCode> {
         transport::play(&task)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Question::PlayJournal { role } = &args.question {
+        let role = serde_json::from_str(role).context("the rig's role")?;
+        shmcast_bench::rig::journal::scene::play(&role)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Question::Report { dir } = &args.question {
         report::write(dir)?.iter().for_each(|path| println!("{path}"));
         return Ok(ExitCode::SUCCESS);
@@ -188,6 +230,16 @@ fn main() -> Result<ExitCode> {
         return compare_languages(&args, testees, rust.as_deref(), dir.path());
     }
     let stage = stage(&args, dir.path())?;
+    if let Question::Journal { dir, rows, io, sustained } = &args.question {
+        let ask = journal::Ask {
+            dir: dir.clone(),
+            rows: if rows.is_empty() { journal::NUMBERS.to_vec() } else { rows.clone() },
+            sizes: or(&args.sizes, &journal::SIZES),
+            ways: io.clone(),
+            seconds: sustained.as_secs_f64(),
+        };
+        return ask_journal(&args, &stage, &ask);
+    }
     let peers = args.peers.as_deref().map(peers::list).transpose()?.unwrap_or_default();
     for peer in &peers {
         eprintln!("peer: {} {}", peer.name, peer.version);
@@ -219,6 +271,15 @@ fn main() -> Result<ExitCode> {
     }
     println!("{passed} passed, {failed} failed");
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn ask_journal(args: &Args, stage: &Stage, ask: &journal::Ask) -> Result<ExitCode> {
+    let answer = journal::run(stage, ask)?;
+    println!("{}", journal::sheet::text(&answer));
+    if let Some(path) = &args.json {
+        report::files::write_json(&answer, path)?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn compare_languages(args: &Args, testees: &[String], rust: Option<&Path>, dir: &Path) -> Result<ExitCode> {
@@ -341,6 +402,8 @@ fn ask(args: &Args, question: &Question, stage: &Stage, peers: &[Peer]) -> Resul
         }
         Question::Soak { duration } => soak::run(stage, &or(&args.receivers, &[1]), &args.with, *duration)?,
         Question::Bindings { .. }
+        | Question::Journal { .. }
+        | Question::PlayJournal { .. }
         | Question::All { .. }
         | Question::Report { .. }
         | Question::Compare { .. }

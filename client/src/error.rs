@@ -1,5 +1,6 @@
 //! Errors of opening a channel and of publishing.
 
+use crate::journal::JournalError;
 use shmcast_layout::control::RefusalCode;
 use shmcast_layout::error::{GeometryError, OpenError, OutOfSequences, TooLarge, WriteError};
 use shmcast_layout::layout::header::Header;
@@ -178,6 +179,14 @@ pub enum ChannelError {
         name: String,
         /// The directory in which it lies.
         dir: PathBuf,
+    },
+    /// The channel cannot go on behind the journal that was given. No message can be published until that is mended.
+    #[error("channel {name:?}: {source}")]
+    Journal {
+        /// The channel.
+        name: String,
+        /// The reason.
+        source: Box<JournalError>,
     },
     /// The operating system refused.
     #[error("{what} {}: {source}", path.display())]

@@ -291,10 +291,15 @@ fn a_reload_begins_a_journal_changes_it_and_ends_it() {
     configure(&config);
     wait_until("a journal", || status(&client).is_some());
     wait_until_durable(&client, 1_000);
-    configure(&recorded("ticks", "1MiB", &journal, ", sync = \"each\", roll_after = \"1h\""));
+    configure(&recorded(
+        "ticks",
+        "1MiB",
+        &journal,
+        ", sync = \"each\", io = \"buffered\", roll_after = \"1h\"",
+    ));
     wait_until("the next recorder", || status(&client).is_some_and(|journal| journal.first == 1_001));
     publish(&mut publisher, 2_000);
-    wait_until_durable(&client, 2_000);
+    assert_eq!(wait_until_durable(&client, 2_000).io, "buffered");
     configure(&without);
     wait_until("the journal's end", || status(&client).is_none());
     wait_until("the free directory", || !Journal::open(&journal).unwrap().is_recording());
@@ -376,6 +381,41 @@ fn the_oldest_files_go_and_the_rest_is_read() {
     assert_eq!(read_to(&mut reader, 120_000), ["live"]);
     let checked = daemon.shmcast(&format!("journal verify {}", journal.display())).output().unwrap();
     assert!(checked.status.success(), "{checked:?}");
+}
+
+/// A hold keeps files that are too many. When the file system has too little room they go all the same, and the daemon says whose they
+/// were.
+#[test]
+fn files_that_are_held_stay_until_the_room_is_needed() {
+    let (_room, journal) = room();
+    let limits = ", keep_bytes = \"2MiB\"";
+    let daemon = Daemon::start(&recorded("ticks", "1MiB", &journal, limits));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publish_recorded(&client, &mut publisher, 1_000);
+    let hold = |name: &str| {
+        let command = format!("journal hold {} {name}", journal.display());
+        assert!(daemon.shmcast(&command).output().unwrap().status.success());
+    };
+    hold("audit");
+    hold("other");
+    // A note that cannot be read keeps everything.
+    fs::write(journal.join("broken.hold"), "what?").unwrap();
+    publish_recorded(&client, &mut publisher, 100_000);
+    // The daemon looks each 5 s whether files go.
+    std::thread::sleep(Duration::from_millis(5_500));
+    assert_eq!(status(&client).unwrap().oldest, 1, "files that are held are gone");
+    for name in ["audit", "broken"] {
+        let command = format!("journal release {} {name}", journal.display());
+        assert!(daemon.shmcast(&command).output().unwrap().status.success());
+    }
+    std::thread::sleep(Duration::from_millis(5_500));
+    assert_eq!(status(&client).unwrap().oldest, 1, "the other hold still keeps them");
+    let needs_room = recorded("ticks", "1MiB", &journal, &format!("{limits}, keep_free = \"4096GiB\""));
+    daemon.configure(&needs_room);
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_for_log(&["event=\"journal-hold-broken\"", "hold other"]);
+    wait_until("the oldest files' end", || status(&client).is_some_and(|journal| journal.oldest > 50_000));
 }
 
 const SOCKET: &str = "SHMCAST_TEST_SOCKET";

@@ -275,3 +275,17 @@ fn a_channel_that_was_removed_and_added_again_goes_on() {
     assert!(told.iter().any(|event| event.starts_with("Lost") && event.contains("Reserve")), "{told:?}");
     assert!(!room.path().join("ticks.1").exists());
 }
+
+/// The daemon goes on behind its channels' journals by itself, so a publisher that names a journal is told to leave it out.
+#[test]
+fn a_publisher_of_a_daemons_channel_names_no_journal() {
+    let room = TempDir::new().unwrap();
+    let daemon = Daemon::start(&config(&room.path().join("ticks"), ""));
+    let own = room.path().join("own");
+    let refused = publishing(&daemon.client(), "ticks").continue_from(&own).open().unwrap_err();
+    assert!(refused.to_string().contains("leave the directory out"), "{refused}");
+    let output = daemon.shmcast(&format!("pub ticks --continue-from {}", own.display())).output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("leave --continue-from out"), "{output:?}");
+    assert!(!own.exists());
+}

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use shmcast::journal::Journal;
-use shmcast::{Event, History, Publisher, RecvError, Start, Subscriber};
+use shmcast::{Event, History, Mark, Publisher, RecvError, Start, Subscriber};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -200,6 +200,65 @@ fn next(reader: &mut Subscriber, told: &mut Vec<String>) -> (u64, Vec<u8>) {
             other => told.push(format!("{other:?}")),
         }
     }
+}
+
+/// A reader that comes late begins with the last key message, wherever that is: in the ring, in the journal behind the ring, or in a journal
+/// whose channel has had none since its memory was lost.
+#[test]
+fn a_late_reader_begins_with_the_last_key_message() {
+    let (channels, journal) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let open = || {
+        let builder = Publisher::builder("ticks").dir(channels.path()).capacity(64 << 10);
+        builder.continue_from(journal.path()).open().unwrap()
+    };
+    let late = |history: History| {
+        let builder = Subscriber::builder("ticks").dir(channels.path()).start(Start::Key);
+        let mut reader = builder.history(history).open().unwrap();
+        loop {
+            match reader.recv().unwrap() {
+                Event::Message(message) => return (message.sequence, message.key),
+                Event::Lapped(lapped) => return (lapped.resumed_at - lapped.missed, false),
+                _ => {}
+            }
+        }
+    };
+    let with = || late(History::Dir(journal.path().to_owned()));
+    let mut publisher = open();
+    let child = record(channels.path(), journal.path(), &["--file", "1MiB"]);
+    let publish = |publisher: &mut Publisher, last: u64, keys: &[u64]| {
+        while publisher.next_sequence() <= last {
+            let sequence = publisher.next_sequence();
+            let mark = Mark { tag: 0, key: keys.contains(&sequence) };
+            publisher.publish_with(&payload(sequence), mark).unwrap();
+            if sequence.is_multiple_of(200) {
+                wait_until("the recorder", || {
+                    read(journal.path()).messages().last().is_some_and(|(last, _)| *last == sequence)
+                });
+            }
+        }
+    };
+    publish(&mut publisher, 200, &[]);
+    assert_eq!(with(), (1, false), "no key message yet: the oldest");
+    publish(&mut publisher, 400, &[250, 390]);
+    assert_eq!((with(), late(History::Never)), ((390, true), (390, true)), "it is in the ring");
+    publish(&mut publisher, 3_000, &[]);
+    assert_eq!(
+        (with(), late(History::Never)),
+        ((390, true), (390, false)),
+        "it is in the journal, or its loss is told"
+    );
+    publish(&mut publisher, 12_000, &[3_400, 5_001]);
+    assert_eq!(with(), (5_001, true));
+    drop(publisher);
+    assert!(end(child).status.success());
+    std::fs::remove_dir_all(channels.path().join("ticks")).unwrap();
+    let mut publisher = open();
+    publisher.publish(b"in another ring").unwrap();
+    assert_eq!(with(), (5_001, true), "it is in an older file, of the ring before");
+    let first = publisher.next_sequence() - 1;
+    assert_eq!(late(History::Never), (first, false));
+    publisher.publish_with(b"a snapshot", Mark { tag: 0, key: true }).unwrap();
+    assert_eq!(with(), (first + 1, true));
 }
 
 /// The end of the stream lies in one batch with the last messages.

@@ -330,6 +330,9 @@ pub struct JournalStatus {
     pub waiting_bytes: u64,
     /// Number of the newest file.
     pub file: u64,
+    /// `direct`, past the page cache, or `buffered`, through it; empty before anything is recorded, and from a daemon that does not say.
+    #[serde(default)]
+    pub io: String,
     /// Bytes of all files.
     pub size_bytes: u64,
     /// The oldest sequence that is kept.

@@ -7,6 +7,8 @@ pub mod bindings;
 pub mod bridge;
 pub mod churn;
 pub mod fanout;
+#[cfg(feature = "journal")]
+pub mod journal;
 pub mod latency;
 pub mod oversubscribed;
 mod rounds;

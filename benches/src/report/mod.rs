@@ -7,6 +7,7 @@
 //! | [`contests`] | each figure beside that of the best other transport, and the verdict |
 //! | [`conclusion`] | all verdicts in one paragraph and one picture |
 //! | [`text`] | RESULTS.md |
+//! | `journal` | JOURNAL.md |
 //! | [`page`] | report.html: one file that needs no other |
 //! | [`plots`], [`palette`], [`svg`] | which charts, in which colours, and how they are drawn |
 //! | [`logs`] | `.hgrm` and `.hlog` |
@@ -16,6 +17,8 @@ pub mod compare;
 pub mod conclusion;
 pub mod contests;
 pub mod files;
+#[cfg(feature = "journal")]
+pub mod journal;
 pub mod logs;
 pub mod page;
 pub mod palette;
@@ -27,12 +30,12 @@ pub mod text;
 use anyhow::{Context, Result};
 use std::path::Path;
 
-/// Reads the answers in `dir` and writes `RESULTS.md`, `report.html` and `histograms/` there. Returns what was written.
+/// Reads the answers in `dir` and writes `RESULTS.md`, `report.html` and `histograms/` there, and `JOURNAL.md` if one of them is about
+/// the journal. Returns what was written.
 ///
 /// # Errors
 /// When there are no answers, or a file cannot be read or written.
 pub fn write(dir: &Path) -> Result<Vec<String>> {
-    let answers = files::load(dir)?;
     let mut written = Vec::new();
     let mut put = |name: &str, text: String| -> Result<()> {
         let path = dir.join(name);
@@ -40,6 +43,14 @@ pub fn write(dir: &Path) -> Result<Vec<String>> {
         written.push(path.display().to_string());
         Ok(())
     };
+    #[cfg(feature = "journal")]
+    if let Some(answer) = files::load_journal(dir)? {
+        put("JOURNAL.md", journal::results(&answer))?;
+        if files::has_no_other(dir)? {
+            return Ok(written);
+        }
+    }
+    let answers = files::load(dir)?;
     put("RESULTS.md", text::results(&answers))?;
     put("report.html", page::page(&answers)?)?;
     let histograms = dir.join("histograms");

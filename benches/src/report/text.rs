@@ -47,7 +47,7 @@ pub fn results(answers: &[(String, Answer)]) -> String {
 }
 
 /// A table in Markdown. Rows with a `true` are bold.
-fn table(header: &[&str], rows: impl Iterator<Item = (Vec<String>, bool)>) -> String {
+pub(super) fn table(header: &[&str], rows: impl Iterator<Item = (Vec<String>, bool)>) -> String {
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let clean = |cell: &str| cell.replace('|', "\\|");
     let mut out = line(header.iter().map(|cell| clean(cell)).collect());

@@ -50,6 +50,25 @@ impl Gate {
         }
     }
 
+    /// For a publisher that does something else meanwhile: whether it can send `sequence` without overtaking a receiver.
+    #[inline]
+    pub fn lets(&mut self, sequence: u64) -> bool {
+        sequence < self.next || self.looks(sequence)
+    }
+
+    #[cold]
+    fn looks(&mut self, sequence: u64) -> bool {
+        let next = sequence + self.step();
+        let consumed = (0..self.receivers).map(|i| self.cells[i * STRIDE].load(Ordering::Acquire)).min();
+        let is_open = next <= consumed.unwrap_or(u64::MAX).saturating_add(self.window);
+        if is_open {
+            self.next = next;
+        } else {
+            self.retries += 1;
+        }
+        is_open
+    }
+
     /// The next sequence at which either end has something to do.
     pub fn due(&self) -> u64 {
         self.next
@@ -62,13 +81,10 @@ impl Gate {
 
     #[cold]
     fn wait_slowly(&mut self, sequence: u64) {
-        self.next = sequence + self.step();
         for again in 1_u64.. {
-            let consumed = (0..self.receivers).map(|i| self.cells[i * STRIDE].load(Ordering::Acquire)).min();
-            if self.next <= consumed.unwrap_or(u64::MAX).saturating_add(self.window) {
+            if self.lets(sequence) {
                 return;
             }
-            self.retries += 1;
             if again.is_multiple_of(1 << 14) {
                 std::thread::yield_now(); // the slowest receiver may be waiting for this CPU
             } else {

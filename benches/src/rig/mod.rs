@@ -11,6 +11,7 @@
 //! | [`visitors`] | receivers that come and go during a round |
 //! | [`hosts`] | two hosts and the wire between them, on this machine |
 //! | [`bridge`] | the bridge's processes in a round |
+//! | `journal` | rounds with a recorder in them, and the limits of the disk that they write to |
 //! | [`gate`] | holds a publisher back for its slowest receiver, for transports that would lose messages |
 //! | [`round`] | starts the processes, lets them go together, collects their reports |
 //! | `player`, `program` | a process, from its start to its end, and the copy of a program that it runs |
@@ -24,6 +25,8 @@ pub mod child;
 pub mod files;
 pub mod gate;
 pub mod hosts;
+#[cfg(feature = "journal")]
+pub mod journal;
 pub mod machine;
 pub mod names;
 pub mod payload;

@@ -24,9 +24,13 @@ pub(super) struct Player {
 impl Player {
     /// Starts `program` with a task.
     pub(super) fn start(program: &Path, task: &Task, name: String) -> Result<Self> {
+        Self::with(program, &["play", &serde_json::to_string(task)?], name)
+    }
+
+    /// Starts `program` with these arguments.
+    pub(super) fn with(program: &Path, arguments: &[&str], name: String) -> Result<Self> {
         let mut child = Command::new(program)
-            .arg("play")
-            .arg(serde_json::to_string(task)?)
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 ///
 /// `dir` and `socket` as of `Subscriber`. A new channel that is not a daemon's gets `capacity` in bytes (64 KiB to 16 GiB), `max_message`
 /// in bytes, `mode` of its files (such as 0o755), `clock` ("counter" or "monotonic"), `schema` and `schema_name`, `labels`. `anew` first
-/// removes a channel that is there. `prepare` as of `Subscriber`.
+/// removes a channel that is there. `continue_from` is the directory of a journal behind which the sequences of a new channel go on. `prepare` as of `Subscriber`.
 ///
 /// `close`, or the end of a `with`, tells readers that the stream is over. One thread at a time uses it; another one gets a `MisuseError`, and a
 /// forked child a `ForkedError`.
@@ -108,7 +108,8 @@ impl Publisher {
 impl Publisher {
     #[new]
     #[pyo3(signature = (channel, *, dir = None, socket = None, capacity = None, max_message = None, mode = None,
-        clock = None, schema = 0, schema_name = "", labels = None, anew = false, prepare = None))]
+        clock = None, schema = 0, schema_name = "", labels = None, anew = false, continue_from = None,
+        prepare = None))]
     #[allow(clippy::too_many_arguments, reason = "Python's keywords are the options")]
     fn new(
         py: Python<'_>,
@@ -123,6 +124,7 @@ impl Publisher {
         schema_name: &str,
         labels: Option<String>,
         anew: bool,
+        continue_from: Option<PathBuf>,
         prepare: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut builder = shmcast::Publisher::builder(channel.clone());
@@ -157,6 +159,9 @@ impl Publisher {
         }
         if anew {
             builder = builder.anew();
+        }
+        if let Some(journal) = continue_from {
+            builder = builder.continue_from(journal);
         }
         if let Some(steps) = prepare {
             builder = builder.prepare(options::preparation(steps)?);

@@ -38,7 +38,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub const STREAM_STEP_NS: u64 = 500_000_000;
 
 /// Highest epoch that is believed to be a publisher's count.
-const LAST_EPOCH: u64 = u32::MAX as u64;
+pub(crate) const LAST_EPOCH: u64 = u32::MAX as u64;
 
 /// The properties of a new channel.
 #[derive(Debug, Clone)]

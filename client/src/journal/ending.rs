@@ -22,6 +22,7 @@ use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 use shmcast_layout::layout::header::Header;
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -49,11 +50,13 @@ pub struct Ending {
     said: Said,
 }
 
-/// The reserve, the epoch and the clean end, as the last records name them.
+/// The reserve, the epoch, the ring and the clean end, as the last records name them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Said {
     reserve: u64,
     epoch: u64,
+    /// The ring that was read last, if a record names it.
+    ring: Option<[u64; 2]>,
     /// The next sequence by a clean record, if nothing follows it.
     clean: Option<u64>,
 }
@@ -178,12 +181,15 @@ impl Ending {
     pub fn begin(self, ring: &Header, first: u64) -> Result<(), JournalError> {
         assert!(first >= self.due, "a ring begins behind the journal");
         let own = header_of(ring).map_err(JournalError::os("make a header for", self.journal.path()))?;
-        let header = FileHeader { journal: self.last.journal, ..own };
-        self.write(header, first, Some(Clock::of_segment(ring).now()))
+        // That of the ring's first publisher. It is noted at once: the ring may be gone again before a recorder has seen it.
+        let epoch = self.epoch().saturating_add(1);
+        let header = FileHeader { journal: self.last.journal, epoch, ..own };
+        self.write(header, first..first, Some(Clock::of_segment(ring).now()))
     }
 
-    /// Notes in a journal that is clean that the channel goes on in its ring, which is there still. Without that, what is published
-    /// next would be behind a clean end until a recorder has written. When it returns, this is safe from a power cut.
+    /// Notes in the journal that the channel goes on in its ring, which is there still, at sequence `next`. Without that, what is
+    /// published next would be behind a clean end, or come near the reserve, until a recorder has written. When it returns, this is
+    /// safe from a power cut.
     ///
     /// # Errors
     /// [`JournalError::Os`]; the journal ends as before.
@@ -191,27 +197,44 @@ impl Ending {
     /// ```no_run
     /// let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks")?;
     /// if ending.is_clean() {
-    ///     ending.reopen()?;
+    ///     let next = ending.due();
+    ///     ending.reopen(next)?;
     /// }
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
-    pub fn reopen(self) -> Result<(), JournalError> {
+    pub fn reopen(self, next: u64) -> Result<(), JournalError> {
         let boot_id = boot().map_err(JournalError::os("read the boot id for", self.journal.path()))?;
-        let header = FileHeader { boot_id, largest_frame: FRAME_TARGET as u32, ..self.last.clone() };
+        let largest_frame = FRAME_TARGET as u32;
+        let header = FileHeader { boot_id, epoch: self.epoch(), largest_frame, ..self.last.clone() };
         let due = self.due;
-        self.write(header, due, None)
+        self.write(header, due..next.max(due), None)
     }
 
-    fn write(self, header: FileHeader, first: u64, ticks: Option<u64>) -> Result<(), JournalError> {
+    /// Whether the journal was recorded of the ring with this header last.
+    pub(crate) fn is_of(&self, ring: &Header) -> bool {
+        self.said.ring.unwrap_or(self.last.ring.uuid) == ring.uuid
+    }
+
+    /// Whether a ring that goes on at `next` would come near the reserve, or be behind a clean end.
+    pub(crate) fn needs_reopening(&self, next: u64) -> bool {
+        self.is_clean() || next.saturating_add(RESERVE / 2) > self.said.reserve
+    }
+
+    /// `sequences` begin with that from which on the ring was, or will be, read. Their end is the next that is published.
+    fn write(
+        self,
+        header: FileHeader,
+        sequences: Range<u64>,
+        ticks: Option<u64>,
+    ) -> Result<(), JournalError> {
         let header = FileHeader {
             file: self.next_number,
             sequence: self.due,
-            epoch: self.epoch(),
             previous_salt: self.previous.0,
             previous_chain: self.previous.1,
             ..header
         };
-        add_file(self.journal.folder(), header, first, ticks)
+        add_file(self.journal.folder(), header, sequences, ticks)
     }
 }
 
@@ -232,7 +255,11 @@ impl Ending {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn create(path: impl AsRef<Path>, ring: &Header) -> Result<(), JournalError> {
-    let path = path.as_ref();
+    create_for(path.as_ref(), ring, 1..1)
+}
+
+/// As [`create`], for a ring whose `sequences` begin elsewhere, or which has messages already. Their end is the next one's.
+pub(crate) fn create_for(path: &Path, ring: &Header, sequences: Range<u64>) -> Result<(), JournalError> {
     let os = |what| JournalError::os(what, path);
     match rustix::fs::mkdir(path, Mode::RWXU) {
         Ok(()) => {
@@ -249,16 +276,23 @@ pub fn create(path: impl AsRef<Path>, ring: &Header) -> Result<(), JournalError>
         return Err(os("begin a journal in")(io::ErrorKind::AlreadyExists.into()));
     }
     let header = header_of(ring).map_err(os("make a header for"))?;
-    add_file(&folder, header, 1, Some(Clock::of_segment(ring).now()))
+    let header = FileHeader { sequence: sequences.start, epoch: 1, ..header };
+    add_file(&folder, header, sequences, Some(Clock::of_segment(ring).now()))
 }
 
-/// Adds one sealed file, in which the channel goes on at sequence `first`. The caller has the lock. `ticks` is the time on the ring's
-/// clock.
-fn add_file(folder: &Folder, header: FileHeader, first: u64, ticks: Option<u64>) -> Result<(), JournalError> {
+/// Adds one sealed file, in which the channel goes on at the first of these `sequences`. Their end is the next that is published. The
+/// caller has the lock. `ticks` is the time on the ring's clock.
+fn add_file(
+    folder: &Folder,
+    header: FileHeader,
+    sequences: Range<u64>,
+    ticks: Option<u64>,
+) -> Result<(), JournalError> {
+    let Range { start: first, end: next } = sequences;
     let path = folder.path();
     let os = |what| JournalError::os(what, path);
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-    let reserve = first.saturating_add(RESERVE).min(MAX_SEQUENCE - 1);
+    let reserve = next.saturating_add(RESERVE).min(MAX_SEQUENCE - 1);
     let salt = salt().map_err(os("make a salt for"))?;
     let header = FileHeader { salt, wall_ns: wall, reserve, ..header };
     let due = header.sequence;
@@ -407,8 +441,11 @@ impl Said {
                     self.clean = None;
                     match control {
                         JournalControl::Reserve { sequence } => self.reserve = self.reserve.max(sequence),
-                        JournalControl::Source { epoch, .. }
-                        | JournalControl::Ring(ControlRecord::Epoch { epoch }) => {
+                        JournalControl::Source { ring, epoch, .. } => {
+                            self.ring = Some(ring);
+                            self.epoch = self.epoch.max(epoch);
+                        }
+                        JournalControl::Ring(ControlRecord::Epoch { epoch }) => {
                             self.epoch = self.epoch.max(epoch);
                         }
                         _ => {}

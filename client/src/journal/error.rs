@@ -72,6 +72,25 @@ pub enum JournalError {
         /// The directory.
         path: PathBuf,
     },
+    /// The channel's ring is not the one that the journal was recorded of, and gives sequences again that the journal has.
+    #[error(
+        "{}: the journal goes on at sequence {due}, and the channel's ring, which it does not know, at {next}: remove the \
+         channel, and it begins behind the journal; or give another directory",
+        path.display()
+    )]
+    Anew {
+        /// The directory.
+        path: PathBuf,
+        /// The sequence due behind the journal.
+        due: u64,
+        /// The sequence that the ring goes on at.
+        next: u64,
+    },
+    /// A daemon owns the channel, and goes on behind the journal of its configuration by itself.
+    #[error(
+        "the channel is a daemon's, which goes on behind the channel's journal by itself: leave the directory out"
+    )]
+    Hosted,
     /// The daemon does not lend the journal.
     #[error(transparent)]
     Channel(#[from] ChannelError),

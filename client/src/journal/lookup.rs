@@ -2,14 +2,19 @@
 
 use super::JournalError;
 use super::cursor::Cursor;
-use super::files::{Files, Wanted};
-use super::list::Journal;
+use super::files::{Files, Picked, Wanted};
+use super::list::{Journal, Opened};
 use super::reader::{Entry, Reader};
-use shmcast_layout::journal::{FILE_HEADER_BYTES, FrameKind, IndexEntry};
+use shmcast_layout::journal::{
+    Codec, FILE_HEADER_BYTES, FrameFlags, FrameKind, IndexEntry, JournalControl, RecordBody, Records,
+};
+use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 use std::io;
 
 /// Least distance of two frames that are remembered of a file that is not sealed.
 const APART: u64 = 1 << 20;
+/// Bytes within which a clock record is looked for.
+const CLOCK_WITHIN: u64 = 128 << 10;
 
 impl Journal {
     /// A reader whose first entry is at `sequence`, or a later one. No [`Entry::Lost`] tells of sequences before the oldest that is
@@ -70,6 +75,7 @@ impl Reader {
             reader.due = start.sequence.max(first);
             reader.due_in_file = start.sequence;
         }
+        reader.look_for_clock()?;
         loop {
             let is_there = match reader.next()? {
                 None => return Ok(reader),
@@ -84,6 +90,33 @@ impl Reader {
                 return Ok(reader);
             }
         }
+    }
+
+    /// A reader at the last key message, or, if there is none, at the oldest entry.
+    pub(crate) fn open_at_last_key(files: Files) -> Result<Self, JournalError> {
+        let mut reader = Self::nowhere(files);
+        let (mut wanted, mut before) = (MAX_SEQUENCE - 1, None);
+        while let Some(Picked { opened, path, limit, .. }) = reader.files.pick(Wanted::Sequence(wanted))? {
+            let Opened { file, header, chain, trailer, .. } = opened;
+            // The oldest file is given again and again to who wants what is before it.
+            if before.is_some_and(|before| header.file >= before) {
+                break;
+            }
+            before = Some(header.file);
+            let mut cursor = Cursor::new(file, chain, &header, trailer);
+            let key =
+                last_key(&mut cursor, limit.unwrap_or(u64::MAX)).map_err(JournalError::os("read", path))?;
+            if let Some(key) = key {
+                reader.seek(key)?;
+                return Ok(reader);
+            }
+            if header.sequence <= 1 {
+                break;
+            }
+            wanted = header.sequence - 1;
+        }
+        reader.seek(1)?;
+        Ok(reader)
     }
 
     /// Goes on at `sequence`, or at the oldest that is kept behind it; [`due`](Self::due) says which. It knows the frames of the file
@@ -117,7 +150,7 @@ impl Reader {
         let (offset, due) = start.map_or(self.known.start(), |entry| (entry.offset, entry.sequence));
         cursor.jump(offset);
         self.due_in_file = due;
-        Ok(())
+        self.look_for_clock()
     }
 
     /// Whether the file that is open has the sequence, as far as its frames are known.
@@ -126,6 +159,30 @@ impl Reader {
         let behind = cursor.trailer().map_or(self.known.seen, |trailer| trailer.next);
         let end = self.limit.map_or(behind, |limit| limit.min(behind));
         (self.known.first..end).contains(&sequence)
+    }
+
+    /// Takes the next clock record, from the place that is due on, for what stands before it. Recorders write one in each 64 KiB.
+    fn look_for_clock(&mut self) -> Result<(), JournalError> {
+        let Some(cursor) = &mut self.cursor else { return Ok(()) };
+        let path = &self.path;
+        let start = cursor.offset();
+        let mut at = start;
+        while at - start < CLOCK_WITHIN {
+            let frame = cursor.read_at(at, FrameKind::Data).map_err(JournalError::os("read", path))?;
+            let Some((header, body)) = frame.filter(|(header, _)| header.codec == Codec::Raw) else { break };
+            let clock = Records::new(&header, body).find_map(|record| match record.ok()?.body {
+                RecordBody::Control(JournalControl::Clock { wall_ns, ticks, step_ns }) => {
+                    Some((wall_ns.wrapping_add_signed(step_ns.wrapping_neg()), ticks))
+                }
+                _ => None,
+            });
+            if clock.is_some() {
+                self.clock = clock;
+                break;
+            }
+            at += header.frame_bytes() as u64;
+        }
+        Ok(())
     }
 }
 
@@ -194,6 +251,32 @@ impl Known {
         }
         Ok(found)
     }
+}
+
+/// The last key message of a file below sequence `limit`.
+fn last_key(cursor: &mut Cursor, limit: u64) -> io::Result<Option<u64>> {
+    if let Some(footer) = cursor.footer()? {
+        let below = footer.keys.partition_point(|key| key.sequence < limit);
+        if below > 0 || !footer.keys_left_out {
+            return Ok(below.checked_sub(1).map(|at| footer.keys[at].sequence));
+        }
+    }
+    let mut places = Vec::new();
+    while let Some(header) = cursor.skim()? {
+        if header.kind == FrameKind::Data && header.flags.has(FrameFlags::KEY) && header.sequence < limit {
+            places.push(cursor.at());
+        }
+    }
+    for place in places.into_iter().rev() {
+        let Some((header, body)) = cursor.read_at(place, FrameKind::Data)? else { continue };
+        let keys = Records::new(&header, body).map_while(Result::ok).filter(|record| {
+            matches!(record.body, RecordBody::Message { key: true, .. }) && record.sequence < limit
+        });
+        if let Some(record) = keys.last() {
+            return Ok(Some(record.sequence));
+        }
+    }
+    Ok(None)
 }
 
 /// The last frame that is before what is sought; `None` for the file's start. The cursor stays where it is.

@@ -43,4 +43,5 @@ pub use shmcast_layout::journal as format;
 pub use shmcast_layout::journal::{Cause, JournalControl, Loss};
 pub use verify::{Damage, Verdict, Verified, Verify};
 
+pub(crate) use ending::create_for;
 pub(crate) use files::{Files, PATIENCE_FOR_DAEMON};

@@ -60,7 +60,7 @@ pub struct Reader {
     /// Whether the file's last frame was read.
     is_over: bool,
     /// Wall clock and ticks at one moment.
-    clock: Option<(u64, u64)>,
+    pub(super) clock: Option<(u64, u64)>,
     /// Nothing is looked at before this time.
     rest_until: Option<Instant>,
     looked_for_files: Option<Instant>,
@@ -186,6 +186,10 @@ impl Reader {
         cursor.set_growing(trailer.is_none() && limit.is_none() && self.files.is_recording());
         self.cursor = Some(cursor);
         (self.path, self.hint, self.number, self.limit) = (path, hint, header.file, limit);
+        // A clock record holds for all messages of its ring, also behind the end of a file.
+        if self.ring.is_none_or(|ring| ring.uuid != header.ring.uuid) {
+            self.clock = None;
+        }
         if self.known.file != header.file {
             self.known = Known::of(header.file, header.sequence);
         }
@@ -196,7 +200,7 @@ impl Reader {
 
     /// Forgets the place in the file.
     pub(super) fn begin_in_file(&mut self, due: u64) {
-        (self.due, self.clock) = (due, None);
+        self.due = due;
         (self.frame, self.before, self.is_over, self.rest_until) = (None, None, false, None);
     }
 

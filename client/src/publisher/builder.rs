@@ -7,6 +7,7 @@ use crate::attach::keeper::{Attachment, keeper};
 use crate::clock::Clock;
 use crate::directory::Directory;
 use crate::error::{ChannelError, Holder, SchemaId};
+use crate::journal::JournalError;
 use crate::lock::{self, Held};
 use shmcast_layout::charter::Charter;
 use shmcast_layout::control::{Request, Response};
@@ -35,6 +36,7 @@ pub struct PublisherBuilder {
     pub(super) labels: String,
     pub(super) clock: Option<ClockKind>,
     pub(super) anew: bool,
+    pub(super) behind: Option<PathBuf>,
     pub(super) stamps: Stamps,
 }
 
@@ -52,6 +54,7 @@ impl PublisherBuilder {
             labels: String::new(),
             clock: None,
             anew: false,
+            behind: None,
             stamps: Stamps::default(),
         }
     }
@@ -262,6 +265,37 @@ impl PublisherBuilder {
         self
     }
 
+    /// Lets the sequences of a channel that is made go on behind the journal in the directory `journal`, so that none is given twice
+    /// when the channel's memory was lost, such as by a reboot. They go on at the next one if the journal ends with a clean record, and
+    /// else 2^32 further, which no publisher has reached. Readers of the journal are told what is left out. The epoch goes on, too. If
+    /// there is no journal yet, one is begun, in a directory that is made if its parent is there. The notes are safe from a power cut
+    /// before anybody can see the channel.
+    ///
+    /// If the channel is there, it goes on where it was, and the journal is told if need be. With [`anew`](Self::anew), the sequences
+    /// of the new segment go on behind the journal as well.
+    ///
+    /// This is for a channel that is a file, and that `shmcast record` records into this directory; a daemon does the same by
+    /// itself for a channel with a journal. While nobody records, sequences are safe for 2^31 messages after each start of a publisher.
+    /// It takes a sync of the file system when the channel is made.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let journal = dir.path().join("ticks.journal");
+    /// use shmcast::Publisher;
+    /// let builder = || Publisher::builder("ticks").dir(dir.path().join("memory")).capacity(1 << 20).continue_from(&journal);
+    /// let mut publisher = builder().open()?;
+    /// assert_eq!(publisher.publish(b"before the power cut")?, 1);
+    /// drop(publisher);
+    /// std::fs::remove_dir_all(dir.path().join("memory"))?;
+    /// let publisher = builder().open()?;
+    /// assert_eq!(publisher.next_sequence(), (1 << 32) + 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn continue_from(mut self, journal: impl Into<PathBuf>) -> Self {
+        self.behind = Some(journal.into());
+        self
+    }
+
     /// Opens the channel: makes it, or takes over the existing one. A takeover increments the epoch, and
     /// sequences continue, whether the last publisher closed the channel or died. Attached readers stay
     /// attached.
@@ -273,7 +307,8 @@ impl PublisherBuilder {
     /// # Errors
     /// [`ChannelError::InUse`] with the holder while another publisher lives. [`ChannelError::NotAChannel`] for a
     /// directory that holds foreign files. [`ChannelError::Mismatch`], [`ChannelError::Mode`],
-    /// [`ChannelError::Segment`] and others. After each of them, nothing has changed.
+    /// [`ChannelError::Segment`] and others. [`ChannelError::Journal`] with [`continue_from`](Self::continue_from). After each of
+    /// them, nothing has changed.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -284,10 +319,11 @@ impl PublisherBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open(self) -> Result<Publisher, ChannelError> {
-        if let Some(client) = self.client.clone() {
-            return self.attach(&client);
+        match (self.client.clone(), &self.behind) {
+            (Some(client), None) => self.attach(&client),
+            (Some(_), Some(_)) => Err(self.refused_by_journal(JournalError::Hosted)),
+            (None, _) => self.open_file(),
         }
-        self.open_file()
     }
 
     fn attach(self, client: &Client) -> Result<Publisher, ChannelError> {

@@ -1,5 +1,6 @@
 //! Opening a channel that is a file: making it, taking it over, or replacing it.
 
+use super::behind::next_of;
 use super::{DEFAULT_CAPACITY, Publisher, PublisherBuilder};
 use crate::clock::{Clock, begin_measuring};
 use crate::directory::{ChannelFiles, DEFAULT_MODE, Locked};
@@ -29,7 +30,7 @@ impl PublisherBuilder {
         match files.segment(OFlags::RDWR)? {
             Some(file) if self.anew => self.replace(&files, &file, lock),
             Some(file) => self.take_over(&files, &file, wanted, lock),
-            None => self.make(&files, wanted, lock),
+            None => self.make(&files, wanted, lock, 1),
         }
     }
 
@@ -55,9 +56,10 @@ impl PublisherBuilder {
             .map_err(|source| ChannelError::Segment { path: files.segment_path(), source })?;
         if matches!(segment.state(), Some((_, State::Superseded))) {
             // The process that removed the channel died before it had removed the files.
-            return self.make(files, wanted, lock);
+            return self.make(files, wanted, lock, next_of(&segment));
         }
         self.check(&segment)?;
+        self.tell_journal(&segment)?;
         files.make_readers(self.file_mode())?;
         self.start(segment, lock.held)
     }
@@ -76,14 +78,23 @@ impl PublisherBuilder {
         if self.labels.is_empty() {
             self.labels.clone_from(labels);
         }
-        let publisher = self.make(files, Geometry::new(capacity, max_message)?, lock)?;
+        let publisher = self.make(files, Geometry::new(capacity, max_message)?, lock, next_of(&old))?;
         // This comes last: a reader that is told by it, and attaches again, must find the new segment.
         old.supersede();
         Ok(publisher)
     }
 
-    fn make(self, files: &ChannelFiles, geometry: Geometry, lock: Locked) -> Result<Publisher, ChannelError> {
-        let segment = self.make_segment(files, geometry).inspect_err(|_| files.undo(&lock))?;
+    /// Makes the channel. With a journal to go on behind, its first sequence is not below `least`.
+    fn make(
+        self,
+        files: &ChannelFiles,
+        geometry: Geometry,
+        lock: Locked,
+        least: u64,
+    ) -> Result<Publisher, ChannelError> {
+        let made = self.make_segment(files, geometry);
+        let made = made.and_then(|segment| self.go_on_behind(&segment, least).map(|()| segment));
+        let segment = made.inspect_err(|_| files.undo(&lock))?;
         let publisher = self.start(segment, lock.held)?;
         files.finish()?;
         Ok(publisher)

@@ -1,5 +1,6 @@
 //! The publishing end of a channel.
 
+mod behind;
 mod builder;
 mod files;
 mod known;

@@ -38,7 +38,7 @@ use shmcast_layout::segment::Segment;
 use std::io;
 use std::mem::offset_of;
 use std::ops::ControlFlow;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 pub use arming::Armed;
 pub use builder::SubscriberBuilder;
@@ -48,6 +48,7 @@ pub use origin::History;
 pub use records::Records;
 pub use select::{Select, SelectError};
 pub use shmcast_layout::ring::reader::Resume;
+pub use starting::Start;
 #[cfg(feature = "tokio")]
 pub use stream::EventStream;
 use tags::Tags;
@@ -55,23 +56,6 @@ use watch::Watch;
 
 /// Messages handed out at most before they are counted on the page.
 const BATCH: usize = 64;
-
-/// The place at which a subscriber begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Start {
-    /// With the next message published.
-    #[default]
-    Latest,
-    /// With the oldest message that the channel's journal has, or without one the oldest that is still safe in the ring.
-    Oldest,
-    /// With this message. If it has been overwritten, the first event is [`Event::Lapped`] with the exact loss, unless the
-    /// channel's journal has it.
-    Sequence(u64),
-    /// With the first message that was published at this time of the wall clock or later, as far back as the channel's journal and
-    /// the ring go. In a ring it is found by the messages' times; a publisher that gives none has all of its messages read.
-    Time(SystemTime),
-}
 
 /// Receives a channel's messages, in order, each once.
 ///

@@ -8,6 +8,28 @@ use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// The place at which a subscriber begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Start {
+    /// With the next message published.
+    #[default]
+    Latest,
+    /// With the oldest message that the channel's journal has, or without one the oldest that is still safe in the ring.
+    Oldest,
+    /// With this message. If it has been overwritten, the first event is [`Event::Lapped`](crate::Event::Lapped) with the exact loss, unless the
+    /// channel's journal has it.
+    Sequence(u64),
+    /// With the first message that was published at this time of the wall clock or later, as far back as the channel's journal and
+    /// the ring go. In a ring it is found by the messages' times; a publisher that gives none has all of its messages read.
+    Time(SystemTime),
+    /// With the last key message, such as a snapshot that later messages change: in the ring, or in the channel's journal. If it has
+    /// been overwritten, and the journal does not have it, the first event is [`Event::Lapped`](crate::Event::Lapped) with the exact loss. If there has been
+    /// none, as [`Oldest`](Self::Oldest). Cost: a ring that has not had a key message yet makes the reader look through the
+    /// journal, backwards, by one read a sealed file.
+    Key,
+}
+
 impl Subscriber {
     /// Begins at the first sequence that the journal has, if it goes further back than the ring.
     pub(super) fn begin_with_oldest(&mut self) {
@@ -36,6 +58,17 @@ impl Subscriber {
             self.begin_behind(due);
         }
         Ok(())
+    }
+
+    /// Begins at the last key message that the journal has, which is older than all that the ring has had; else with the oldest.
+    pub(super) fn begin_with_key(&mut self) {
+        let ring = self.header().uuid;
+        let due = self.next_sequence();
+        let open = |past: &mut Box<Past>| past.open_and_wait(ring, 1, Reader::open_at_last_key);
+        let first = self.past.as_mut().and_then(open).map(|reader| reader.due());
+        if let Some(first) = first.filter(|first| *first < due) {
+            self.begin_behind(first);
+        }
     }
 
     fn begin_behind(&mut self, sequence: u64) {

@@ -1,10 +1,10 @@
 //! A part of a journal as a journal of its own.
 
-use crate::core::{Begin, Now, Packer, Packing, Pool, Settings, State, SyncPolicy, Writer};
+use crate::core::{Begin, Io, Now, Packer, Packing, Pool, Settings, State, SyncPolicy, Writer};
 use crate::directory::Directory;
 use crate::error::RecordError;
 use shmcast::Message;
-use shmcast::journal::format::{FileHeader, Loss};
+use shmcast::journal::format::{FRAME_TARGET, FileHeader, Loss};
 use shmcast::journal::{JournalControl, salt};
 use std::io;
 use std::path::Path;
@@ -37,7 +37,7 @@ impl Cut {
         file_bytes: u64,
         clock: (u64, u64),
     ) -> Result<Self, RecordError> {
-        let directory = Directory::of_recorder(path)?;
+        let directory = Directory::of_recorder(path, Io::Buffered)?;
         let salt = salt().map_err(|source| RecordError::Os { path: path.to_owned(), source })?;
         let (latest_ns, ticks) = clock;
         let settings = Settings { sync: SyncPolicy::None, file_bytes, ..Settings::default() };
@@ -53,7 +53,12 @@ impl Cut {
         };
         let now = Now { mono: Duration::ZERO, wall_ns: latest_ns };
         // Clocks are copied from the journal. Of its own, the first frame alone has one.
-        let packing = Packing { clock_every: Duration::MAX, ..Packing::default() };
+        let packing = Packing {
+            target: FRAME_TARGET,
+            clock_every: Duration::MAX,
+            clock_bytes: usize::MAX,
+            ..Packing::default()
+        };
         let packer = Packer::begin(packing, pool.clone(), &begin, now, ticks);
         let writer = Writer::new(settings, header, pool, salt);
         Ok(Self { directory, packer, writer, latest_ns, base_ns: latest_ns })

@@ -1,21 +1,26 @@
 //! The directory of a journal on a real file system.
 
-use crate::core::{Step, Volume};
+use crate::core::{Io, Pages, Step, Volume};
 use crate::error::RecordError;
 use rustix::fs::{Advice, CWD, FallocateFlags, Mode, OFlags};
-use rustix::io::ReadWriteFlags;
+use rustix::io::{Errno, ReadWriteFlags};
 use shmcast::journal::format::SPARE;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Only the recorder's user may read what was recorded.
 const PRIVATE: u32 = 0o600;
 /// Most parts of one vectored write.
 const PARTS: usize = 1024;
+/// Most pages of one direct write.
+const PAGES: usize = 256;
+/// The type of a file system that has files in memory alone.
+const TMPFS: u64 = 0x0102_1994;
 
 /// A journal's directory, locked by this process.
 #[derive(Debug)]
@@ -24,19 +29,22 @@ pub struct Directory {
     handle: File,
     _lock: File,
     open: Mutex<BTreeMap<u64, (String, Arc<File>)>>,
+    /// Whether files are written by `O_DIRECT`.
+    is_direct: AtomicBool,
+    pages: Mutex<Pages>,
 }
 
 impl Directory {
-    /// Makes the directory if it is not there, and takes its lock.
+    /// Makes the directory if it is not there, and takes its lock. Its files will be written as `io` says, where the file system can.
     ///
     /// # Errors
     /// The system's error; [`io::ErrorKind::WouldBlock`] if another recorder has the lock.
-    pub fn lock(path: &Path) -> io::Result<Self> {
+    pub fn lock(path: &Path, io: Io) -> io::Result<Self> {
         match rustix::fs::mkdir(path, Mode::from_raw_mode(0o700)) {
             Ok(()) => {
                 sync_parent(path)?;
             }
-            Err(rustix::io::Errno::EXIST) => {}
+            Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
         let handle = open_directory(path)?;
@@ -44,15 +52,23 @@ impl Directory {
         if !shmcast::journal::take_lock(&lock)? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        Ok(Self { path: path.to_owned(), handle, _lock: lock, open: Mutex::default() })
+        let is_direct = io == Io::Direct && takes_direct(&handle)?;
+        Ok(Self {
+            path: path.to_owned(),
+            handle,
+            _lock: lock,
+            open: Mutex::default(),
+            is_direct: AtomicBool::new(is_direct),
+            pages: Mutex::new(Pages::new(PAGES)),
+        })
     }
 
     /// As [`lock`](Self::lock), with the reasons why there is no recorder.
     ///
     /// # Errors
     /// [`RecordError::Busy`] and [`RecordError::Os`].
-    pub(crate) fn of_recorder(path: &Path) -> Result<Self, RecordError> {
-        Self::lock(path).map_err(|source| match source.kind() {
+    pub(crate) fn of_recorder(path: &Path, io: Io) -> Result<Self, RecordError> {
+        Self::lock(path, io).map_err(|source| match source.kind() {
             io::ErrorKind::WouldBlock => RecordError::Busy { path: path.to_owned() },
             _ => RecordError::Os { path: path.to_owned(), source },
         })
@@ -61,6 +77,11 @@ impl Directory {
     /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// How files are written: as it was asked for, unless the file system has refused that.
+    pub fn io(&self) -> Io {
+        if self.is_direct.load(Ordering::Relaxed) { Io::Direct } else { Io::Buffered }
     }
 
     /// Removes the file that was prepared for what did not come.
@@ -87,9 +108,15 @@ impl Directory {
     pub fn perform(&self, step: &Step) -> io::Result<()> {
         match step {
             Step::Create { number, size } => self.create(*number, *size),
-            Step::Write { number, offset, pieces, durable } => {
+            Step::Write { number, offset, pieces, ahead, durable } => {
+                let file = self.file(*number)?;
+                if self.io() == Io::Direct {
+                    let mut pages = self.pages.lock().expect("nobody panics while holding it");
+                    let put = |at: u64, bytes: &[u8]| self.write_pages(&file, at, bytes, *durable);
+                    return pages.write(*number, *offset, pieces, *ahead, put);
+                }
                 let parts: Vec<&[u8]> = pieces.iter().map(|piece| piece.bytes()).collect();
-                write_all(&*self.file(*number)?, *offset, &parts, *durable)
+                write_all(&file, *offset, &parts, *durable)
             }
             Step::Sync { number } => self.file(*number)?.sync_data(),
             Step::Resize { number, size } => self.file(*number)?.set_len(*size),
@@ -110,12 +137,28 @@ impl Directory {
         }
     }
 
+    /// Writes whole pages of memory that begins with one.
+    fn write_pages(&self, file: &File, offset: u64, bytes: &[u8], durable: bool) -> io::Result<()> {
+        match write_all(file, offset, &[bytes], durable) {
+            Err(error) if is_invalid(&error) && self.io() == Io::Direct => {
+                // The file system wants larger pages. Through the page cache, the file is the same.
+                let flags = rustix::fs::fcntl_getfl(file)?;
+                rustix::fs::fcntl_setfl(file, flags.difference(OFlags::DIRECT))?;
+                self.is_direct.store(false, Ordering::Relaxed);
+                write_all(file, offset, &[bytes], durable)
+            }
+            done => done,
+        }
+    }
+
     fn create(&self, number: u64, size: u64) -> io::Result<()> {
         self.remove_spare()?;
-        let file = at(&self.handle, SPARE, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)?;
+        let way = if self.io() == Io::Direct { OFlags::DIRECT } else { OFlags::empty() };
+        let file = at(&self.handle, SPARE, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | way)?;
         match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size) {
+            Ok(()) => {}
             // A file system without the call gives blocks as they are written.
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
+            Err(Errno::OPNOTSUPP) => file.set_len(size)?,
             Err(error) => {
                 self.remove_spare()?; // which gives back what was allocated
                 return Err(error.into());
@@ -124,6 +167,22 @@ impl Directory {
         self.files().insert(number, (SPARE.to_owned(), Arc::new(file)));
         Ok(())
     }
+}
+
+/// Whether files in a directory can be written past the page cache.
+fn takes_direct(directory: &File) -> io::Result<bool> {
+    // A file system in memory takes the flag, and copies all the same.
+    if rustix::fs::fstatfs(directory)?.f_type as u64 == TMPFS {
+        return Ok(false);
+    }
+    match at(directory, "lock", OFlags::RDONLY | OFlags::DIRECT) {
+        Err(error) if is_invalid(&error) => Ok(false),
+        opened => opened.map(|_| true),
+    }
+}
+
+fn is_invalid(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
 
 pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
@@ -140,7 +199,7 @@ pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
 /// Removes a file, if it is there.
 pub(crate) fn remove(directory: &File, name: &str) -> io::Result<()> {
     match rustix::fs::unlinkat(directory, name, rustix::fs::AtFlags::empty()) {
-        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
@@ -159,7 +218,7 @@ fn write_all(file: &File, mut offset: u64, parts: &[&[u8]], durable: bool) -> io
         let written = match rustix::io::pwritev2(file, &rest[..some], offset, flags) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => written,
-            Err(rustix::io::Errno::INTR) => continue,
+            Err(Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
         };
         offset += written as u64;
@@ -237,5 +296,42 @@ impl Volume for ByName<'_> {
 
     fn sync_directory(&mut self) -> io::Result<()> {
         self.directory.handle.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+    use super::*;
+    use crate::core::Piece;
+
+    fn write(number: u64, offset: u64, bytes: &[u8]) -> Step {
+        Step::Write { number, offset, pieces: vec![Piece::Own(bytes.into())], ahead: 0, durable: true }
+    }
+
+    /// A write that the kernel refuses as none of whole pages goes through the page cache, and so do those behind it.
+    #[test]
+    fn what_a_file_system_refuses_goes_through_the_cache() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = Directory::lock(place.path(), Io::Direct).unwrap();
+        if directory.io() == Io::Buffered {
+            println!(
+                "SKIPPED what_a_file_system_refuses_goes_through_the_cache: the temporary directory takes no O_DIRECT"
+            );
+            return;
+        }
+        directory.perform(&Step::Create { number: 1, size: 16 << 10 }).unwrap();
+        directory.perform(&write(1, 0, &[1; 5000])).unwrap();
+        assert_eq!(directory.io(), Io::Direct);
+        let file = directory.file(1).unwrap();
+        directory.write_pages(&file, 5000, &[2; 3], false).unwrap();
+        assert_eq!(directory.io(), Io::Buffered);
+        directory.perform(&write(1, 5003, &[3; 9])).unwrap();
+        directory.perform(&Step::Sync { number: 1 }).unwrap();
+        let bytes = std::fs::read(place.path().join(SPARE)).unwrap();
+        assert_eq!(bytes.len(), 16 << 10);
+        assert_eq!(bytes[..5012], [&[1; 5000][..], &[2; 3], &[3; 9]].concat());
+        assert!(bytes[5012..].iter().all(|&byte| byte == 0));
     }
 }

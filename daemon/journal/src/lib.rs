@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | [`core`] | decides what is written when, what an error means, and what a crash has left | open files, ask the time, start threads |
 //! | [`directory`] | does on a real file system what the logic wants | decide anything |
-//! | [`Keep`] | removes the oldest files | look at bytes |
+//! | [`Keep`], [`hold`] | removes the oldest files, and keeps those that are held | look at bytes |
 //! | [`Cut`] | writes a part of a journal, by the same logic on one thread | read one |
 //! | [`Recorder`] | the threads: one reads the ring, three write | decide what an error means |
 #![forbid(unsafe_code)]
@@ -17,10 +17,12 @@ pub mod core;
 mod cutting;
 pub mod directory;
 mod error;
+mod holds;
 mod keeping;
 mod recorder;
 
 pub use cutting::Cut;
 pub use error::RecordError;
-pub use keeping::{Keep, set_aside};
+pub use holds::{RetentionHold, hold, holds, release};
+pub use keeping::{Keep, Trimmed, set_aside};
 pub use recorder::{Progress, Recorder};

@@ -8,12 +8,12 @@ use common::read;
 use shmcast::journal::format::{Cause, Composer, ControlRecord, FileHeader, JournalControl, file_name};
 use shmcast::journal::{Ending, Entry, Journal, JournalError, Verdict, Verify, create};
 use shmcast::{History, Publisher, Start, Subscriber};
-use shmcast_journal::core::{Settings, SyncPolicy};
-use shmcast_journal::{Keep, Progress, RecordError, Recorder};
+use shmcast_journal::core::{Io, Settings, SyncPolicy};
+use shmcast_journal::{Keep, Progress, RecordError, Recorder, Trimmed};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
 struct Host {
@@ -68,10 +68,11 @@ const POLICIES: [SyncPolicy; 3] =
 
 #[test]
 fn what_is_published_is_in_the_files_once_and_sealed() {
-    for sync in POLICIES {
+    for (sync, io) in POLICIES.into_iter().flat_map(|sync| [(sync, Io::Direct), (sync, Io::Buffered)]) {
         let host = Host::new();
         let mut publisher = host.publisher("t", 1 << 20);
-        let recorder = host.record("t", sync);
+        let settings = Settings { sync, io, file_bytes: 1 << 20, ..Settings::default() };
+        let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
         for sequence in 1..=20_000 {
             publisher.publish(&payload(sequence)).unwrap();
             if sequence % 1_000 == 0 {
@@ -90,6 +91,42 @@ fn what_is_published_is_in_the_files_once_and_sealed() {
         assert!(found.iter().all(|(sequence, bytes)| *bytes == payload(*sequence)));
         assert_eq!((found.len(), journal.losses().len()), (20_000, 0));
         assert!(!host.dir().join("spare.tmp").exists());
+    }
+}
+
+/// A file system in memory has no disk to write to past its cache.
+#[test]
+fn in_memory_files_are_written_through_the_cache() {
+    let Ok(journal) = TempDir::new_in("/dev/shm") else {
+        println!("SKIPPED in_memory_files_are_written_through_the_cache: no /dev/shm");
+        return;
+    };
+    let host = Host { channels: TempDir::new().unwrap(), journal };
+    let mut publisher = host.publisher("t", 1 << 20);
+    let recorder = host.record("t", SyncPolicy::Each);
+    publisher.publish(b"one").unwrap();
+    assert_eq!(until(&recorder, |progress| progress.durable == 1).io, Io::Buffered);
+    recorder.stop().unwrap();
+    assert_eq!(read(host.dir()).messages(), [(1, &b"one"[..])]);
+}
+
+/// A message larger than a file makes that file longer, and the next one is as large as ever.
+#[test]
+fn a_message_that_is_larger_than_a_file_is_recorded() {
+    for io in [Io::Direct, Io::Buffered] {
+        let host = Host::new();
+        let mut publisher = host.publisher("t", 16 << 20);
+        let settings = Settings { io, file_bytes: 1 << 20, ..Settings::default() };
+        let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
+        let large = vec![7; 2 << 20];
+        for payload in [&b"small"[..], &large, b"small"] {
+            publisher.publish(payload).unwrap();
+        }
+        until(&recorder, |progress| progress.durable == 3);
+        recorder.stop().unwrap();
+        let journal = read(host.dir());
+        assert_eq!((journal.files, journal.sealed), (3, 3), "{io:?}");
+        assert_eq!(journal.messages(), [(1, &b"small"[..]), (2, &large), (3, b"small")]);
     }
 }
 
@@ -339,9 +376,10 @@ fn a_file_that_was_given_up_does_not_end_retention() {
     std::fs::rename(&path, host.dir().join(&given_up)).unwrap();
     journal.refresh().unwrap();
     assert!(journal.files()[0].is_given_up() && journal.files()[0].trailer.is_none());
-    let keep = Keep { bytes: Some(1), age: None };
-    let gone = keep.trim(&journal, 0).unwrap();
-    assert_eq!(gone, [&[given_up], &names[1..names.len() - 1]].concat());
+    let keep = Keep { bytes: Some(1), ..Keep::default() };
+    let mut trimmed = Trimmed::default();
+    keep.trim(&journal, 0, &mut trimmed).unwrap();
+    assert_eq!(trimmed.gone, [&[given_up], &names[1..names.len() - 1]].concat());
     journal.refresh().unwrap();
     assert_eq!(journal.files().len(), 1, "the last file stays");
 }
@@ -373,7 +411,8 @@ fn a_closed_channel_goes_on_at_the_next_sequence_and_any_other_behind_the_reserv
     host.record("t", SyncPolicy::Each).close(101).unwrap();
     let found = ending(&host);
     assert_eq!((found.is_clean(), found.next_sequence().unwrap()), (true, 101));
-    found.reopen().unwrap();
+    let due = found.due();
+    found.reopen(due).unwrap();
     let found = ending(&host);
     assert_eq!((found.due(), found.is_clean()), (101, false));
     assert!(found.next_sequence().unwrap() >= 101 + (1 << 32));
@@ -472,4 +511,37 @@ fn a_journal_that_is_not_the_channels_or_not_understood_is_refused() {
     std::fs::write(&torn, header.encode().unwrap()).unwrap();
     let refused = Ending::of(host.dir(), "t").unwrap_err();
     assert!(matches!(refused, JournalError::Foreign { .. }), "{refused}");
+}
+
+/// What the ring had long before its recorder came is found by the time of its publication, anywhere in a file.
+#[test]
+fn a_message_is_found_by_its_time_however_late_it_was_recorded() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 8 << 20);
+    let wall = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let mut times = Vec::new();
+    for sequence in 1..=16_000u64 {
+        if sequence % 1_000 == 0 {
+            std::thread::sleep(Duration::from_millis(20));
+            times.push((sequence, wall()));
+        }
+        publisher.publish(&payload(sequence)).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    let between = wall();
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == 16_000);
+    recorder.stop().unwrap();
+    let found = |time: u64| {
+        let mut reader = Journal::open(host.dir()).unwrap().read_since(time).unwrap();
+        match reader.next().unwrap() {
+            Some(Entry::Message(message)) => Some(message.sequence),
+            _ => None,
+        }
+    };
+    for (sequence, time) in times {
+        // Ten milliseconds is more than two ways of reading the clocks differ by.
+        assert_eq!(found(time - 10_000_000), Some(sequence));
+    }
+    assert_eq!(found(between), None, "nothing came after the last message");
 }

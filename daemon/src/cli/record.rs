@@ -5,12 +5,12 @@ use super::say::{note, print_json};
 use super::stop::Stop;
 use super::units::{parse_duration, parse_size, words};
 use super::{HostArg, MISSED};
-use crate::config::{FILE_BYTES, LEAST_BUFFER, parse_sync};
+use crate::config::{FILE_BYTES, LEAST_BUFFER, parse_io, parse_sync};
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
 use shmcast::{History, Start};
-use shmcast_journal::core::{Settings, SyncPolicy};
+use shmcast_journal::core::{Io, Settings, SyncPolicy};
 use shmcast_journal::{Progress, Recorder};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -47,6 +47,9 @@ pub(super) struct Args {
     /// When files are made safe from a power cut: an interval, each (with each write) or none
     #[arg(long, default_value = "10ms", value_parser = words(&["each", "none"], parse_sync), hide_possible_values = true)]
     sync: SyncPolicy,
+    /// How files are written: direct, past the page cache, or buffered, through it. Default: direct where the file system can
+    #[arg(long, value_name = "WAY", value_parser = words(&["direct", "buffered"], parse_io), hide_possible_values = true)]
+    io: Option<Io>,
     /// Memory for what waits for the disk, at least 1MiB
     #[arg(long, default_value = "64MiB", value_parser = parse_size)]
     buffer: u64,
@@ -79,6 +82,7 @@ impl Args {
         }
         Ok(Settings {
             sync: self.sync,
+            io: self.io.unwrap_or_default(),
             file_bytes: self.file,
             roll_after: self.roll_after,
             buffer: usize::try_from(self.buffer)?,
@@ -97,6 +101,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     note!("{channel}: recording into {} from sequence {}", args.to.display(), grouped(begun.first));
     if begun.missing > 0 {
         note!("{channel}: {} sequences before the ring's oldest are missing", grouped(begun.missing));
+    }
+    if args.io.is_some_and(|io| io != begun.io) {
+        note!("{channel}: the file system takes no O_DIRECT: written through the page cache");
     }
     let mut watch = Watch::new(&channel);
     while recorder.is_running() && !stop.is_set() {
@@ -140,6 +147,7 @@ fn summary(args: &Args, channel: &str, progress: &Progress) -> Result<()> {
             "missing": progress.missing,
             "bytes": progress.bytes,
             "file": progress.file,
+            "io": progress.io.name(),
         }));
     }
     let (messages, bytes) = (grouped(progress.messages), bytesize::ByteSize(progress.bytes));

@@ -39,9 +39,9 @@ pub(super) struct Args {
     channel: String,
     #[command(flatten)]
     host: HostArg,
-    /// Where to begin: latest, oldest, a sequence, or a time in UTC: HH:MM[:SS[.FRACTION]] of today, YYYY-MM-DDTHH:MM[:SS]Z, or
+    /// Where to begin: latest, oldest, key (the last key message), a sequence, or a time in UTC: HH:MM[:SS[.FRACTION]] of today, YYYY-MM-DDTHH:MM[:SS]Z, or
     /// @SECONDS since 1970. Messages that the ring has no more come from the channel's journal, where it has one
-    #[arg(long, default_value = "latest", value_parser = words(&["latest", "oldest"], parse_start), hide_possible_values = true)]
+    #[arg(long, default_value = "latest", value_parser = words(&["latest", "oldest", "key"], parse_start), hide_possible_values = true)]
     from: Start,
     /// How to wait: spin, burst, yield, spin-yield, backoff, sleep:MICROSECONDS, or park (a daemon's channel only)
     #[arg(long, default_value = "yield", value_parser = words(WAITS, parse_wait), hide_possible_values = true)]
@@ -84,12 +84,16 @@ const WAITS: &[&str] = &["spin", "burst", "yield", "spin-yield", "backoff", "sle
 fn parse_start(text: &str) -> Result<Start, String> {
     match text {
         "latest" => Ok(Start::Latest),
+        "key" => Ok(Start::Key),
         "oldest" => Ok(Start::Oldest),
-        number => match u64::from_str(number) {
-            Ok(sequence) if sequence > 0 => Ok(Start::Sequence(sequence)),
-            Err(_) if number.contains([':', '@']) => parse_time(number).map(Start::Time),
-            _ => Err("give latest, oldest, a sequence from 1 on, or a time such as 09:30:00.250".to_owned()),
-        },
+        number => {
+            match u64::from_str(number) {
+                Ok(sequence) if sequence > 0 => Ok(Start::Sequence(sequence)),
+                Err(_) if number.contains([':', '@']) => parse_time(number).map(Start::Time),
+                _ => Err("give latest, oldest, key, a sequence from 1 on, or a time such as 09:30:00.250"
+                    .to_owned()),
+            }
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use super::rules::Broken;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use shmcast_journal::Keep;
-use shmcast_journal::core::{Settings, SyncPolicy};
+use shmcast_journal::core::{Io, Settings, SyncPolicy};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,6 +23,9 @@ pub struct JournalConfig {
     /// When what was written is made safe from a power cut. The default is 10 ms.
     #[serde(default = "sync_default", deserialize_with = "sync")]
     pub sync: SyncPolicy,
+    /// How files are written. The default is past the page cache, where the file system can.
+    #[serde(default, deserialize_with = "io")]
+    pub io: Io,
     /// Memory for what waits for the disk in bytes, at least 1 MiB. The default is 64 MiB.
     #[serde(default = "buffer_default", deserialize_with = "fields::size")]
     pub buffer: u64,
@@ -38,6 +41,9 @@ pub struct JournalConfig {
     /// Age at which files are removed.
     #[serde(default, deserialize_with = "duration")]
     pub keep_age: Option<Duration>,
+    /// Least bytes that stay free on the file system. The oldest files are removed for that, also those that are held.
+    #[serde(default, deserialize_with = "fields::optional_size")]
+    pub keep_free: Option<u64>,
 }
 
 fn sync_default() -> SyncPolicy {
@@ -56,8 +62,18 @@ fn sync<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SyncPolicy, D::Err
     parse_sync(&String::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
+fn io<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Io, D::Error> {
+    parse_io(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+}
+
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     fields::parse_duration(&String::deserialize(deserializer)?).map(Some).map_err(D::Error::custom)
+}
+
+/// Reads `direct` or `buffered`.
+pub(crate) fn parse_io(text: &str) -> Result<Io, String> {
+    let found = [Io::Direct, Io::Buffered].into_iter().find(|io| io.name() == text);
+    found.ok_or_else(|| "give direct, past the page cache, or buffered, through it".to_owned())
 }
 
 /// Reads `none`, `each`, or an interval of at least 1 ms.
@@ -77,6 +93,7 @@ impl JournalConfig {
     pub fn settings(&self) -> Settings {
         Settings {
             sync: self.sync,
+            io: self.io,
             file_bytes: self.file,
             roll_after: self.roll_after,
             buffer: usize::try_from(self.buffer).unwrap_or(usize::MAX),
@@ -86,7 +103,7 @@ impl JournalConfig {
 
     /// How much of it is kept.
     pub const fn keep(&self) -> Keep {
-        Keep { bytes: self.keep_bytes, age: self.keep_age }
+        Keep { bytes: self.keep_bytes, age: self.keep_age, free: self.keep_free }
     }
 
     pub(super) fn broken(&self) -> Broken {

@@ -29,7 +29,7 @@ pub use fields::Principal;
 pub(crate) use fields::{parse_duration, refuse_half_unit};
 pub use host::Host;
 pub use journal::JournalConfig;
-pub(crate) use journal::{FILE_BYTES, LEAST_BUFFER, parse_sync};
+pub(crate) use journal::{FILE_BYTES, LEAST_BUFFER, parse_io, parse_sync};
 pub use source::{Position, Positions, Problem};
 pub use warnings::Warning;
 

@@ -239,9 +239,9 @@ fn warn_of_access(channel: &ChannelConfig, host: &Host, warn: &mut impl FnMut(&'
 
 fn warn_of_journal(channel: &ChannelConfig, warn: &mut impl FnMut(&'static str, String, &str)) {
     let Some(journal) = &channel.journal else { return };
-    if journal.keep_bytes.is_none() && journal.keep_age.is_none() {
+    if [journal.keep_bytes, journal.keep_free].iter().all(Option::is_none) && journal.keep_age.is_none() {
         let what = "grows until the disk is full; from then on the channel is not recorded".to_owned();
-        warn("journal", what, "keep_bytes, keep_age, or both");
+        warn("journal", what, "keep_bytes, keep_age or keep_free");
     }
     if let Some(dir) = SHARED_DIRS.iter().find(|dir| journal.dir.starts_with(dir)) {
         let what = format!("is in {dir}, where every user may make files, and old ones are removed");

@@ -57,11 +57,13 @@ pub enum Area {
     Network,
     /// Each network card.
     Nic,
+    /// Disks that journals lie on.
+    Storage,
 }
 
 impl Area {
     /// Every area in the order of the table.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Isolation,
         Self::Power,
         Self::Clock,
@@ -71,6 +73,7 @@ impl Area {
         Self::Limits,
         Self::Network,
         Self::Nic,
+        Self::Storage,
     ];
 
     /// The area as one lowercase word.
@@ -86,6 +89,7 @@ impl Area {
             Self::Limits => "limits",
             Self::Network => "network",
             Self::Nic => "nic",
+            Self::Storage => "storage",
         }
     }
 }

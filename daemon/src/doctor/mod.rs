@@ -19,6 +19,7 @@ mod pages;
 mod power;
 mod probe;
 mod root;
+mod storage;
 
 pub use finding::{Area, Assignment, Count, Finding, Mend, Reading, Report, Status};
 pub use probe::{Host, NotOnline};
@@ -48,6 +49,7 @@ fn catalogue() -> impl Iterator<Item = &'static Check> {
         limits::CHECKS,
         network::CHECKS,
         nic::CHECKS,
+        storage::CHECKS,
     ]
     .into_iter()
     .flatten()

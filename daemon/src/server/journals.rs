@@ -12,7 +12,7 @@ use shmcast::control::JournalStatus;
 use shmcast::hosting::Hold;
 use shmcast::journal::{Journal, JournalError, Lent, Wanted};
 use shmcast::{Client, History, Start, Subscriber};
-use shmcast_journal::{Progress, RecordError, Recorder, set_aside};
+use shmcast_journal::{Progress, RecordError, Recorder, Trimmed, set_aside};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -275,6 +275,7 @@ impl Recording {
             written_bytes: progress.bytes,
             waiting_bytes: progress.buffered,
             file: progress.file,
+            io: state.progress.map_or_else(String::new, |progress| progress.io.name().to_owned()),
             size_bytes: state.size_bytes,
             oldest: state.oldest,
         }
@@ -372,12 +373,20 @@ impl Work {
     fn watch(&self, recorder: &Recorder, begun: Progress) {
         let (mut is_refused, mut told_overrun) = (begun.is_failed, begun.overrun);
         let (mut told_lost, mut trimmed): (Option<Instant>, Option<Instant>) = (None, None);
+        let mut io = self.recording.config.io;
         while recorder.is_running() && !self.recording.is_to_stop() {
             for (what, error) in recorder.errors() {
                 self.tell("journal-error", &format!("{what}: {error}: it goes on in another file"));
             }
             let now = recorder.progress();
             self.recording.state().progress = Some(now);
+            if now.io != io {
+                io = now.io;
+                self.tell(
+                    "journal-buffered",
+                    "its file system takes no O_DIRECT: written through the page cache",
+                );
+            }
             if now.is_failed != is_refused {
                 is_refused = now.is_failed;
                 match is_refused {
@@ -406,25 +415,29 @@ impl Work {
     fn trim(&self) -> Result<()> {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let counted = self.recording.with_files(|journal| {
-            let gone = self.recording.config.keep().trim(journal, wall.as_nanos() as u64);
-            // Even where it failed, some may be gone.
-            if !matches!(&gone, Ok(names) if names.is_empty()) {
+            let mut trimmed = Trimmed::default();
+            let result = self.recording.config.keep().trim(journal, wall.as_nanos() as u64, &mut trimmed);
+            if !trimmed.gone.is_empty() {
                 journal.refresh()?;
             }
             let bytes = journal.files().iter().map(|file| file.bytes).sum();
-            Ok((gone, bytes, journal.first_sequence().unwrap_or(0)))
+            Ok((trimmed, result, bytes, journal.first_sequence().unwrap_or(0)))
         })?;
-        let Some((gone, bytes, oldest)) = counted else { return Ok(()) };
+        let Some((trimmed, result, bytes, oldest)) = counted else { return Ok(()) };
         {
             let mut state = self.recording.state();
             (state.size_bytes, state.oldest) = (bytes, oldest);
         }
-        let gone = gone.with_context(|| self.recording.shown())?;
-        if !gone.is_empty() {
-            let what = format!("{} old files; the oldest sequence is {oldest} now", gone.len());
+        if !trimmed.gone.is_empty() {
+            let what = format!("{} old files; the oldest sequence is {oldest} now", trimmed.gone.len());
             self.tell("journal-trimmed", &what);
         }
-        Ok(())
+        for name in trimmed.broken {
+            let what =
+                format!("hold {name}: files that it keeps were removed, since less than keep_free was free");
+            self.tell("journal-hold-broken", &what);
+        }
+        result.with_context(|| self.recording.shown())
     }
 
     /// The channel counts from 1 again: what was recorded stays under another name, and a journal begins beside it.

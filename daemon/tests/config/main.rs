@@ -10,7 +10,7 @@ use shmcast_daemon::config::{
     ChannelConfig, ClockChoice, Config, ConfigError, DEFAULT_CONFIG, DaemonConfig, Host, JournalConfig,
     LimitsConfig, Mode, Principal, Problem, WakerConfig,
 };
-use shmcast_journal::core::SyncPolicy;
+use shmcast_journal::core::{Io, SyncPolicy};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -353,11 +353,13 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
         journal: Some(JournalConfig {
             dir: "/var/lib/shmcast/ticks".into(),
             sync: SyncPolicy::Interval(Duration::from_millis(10)),
+            io: Io::Direct,
             buffer: 64 << 20,
             file: 1 << 30,
             roll_after: None,
             keep_bytes: Some(500 << 30),
             keep_age: Some(Duration::from_hours(30 * 24)),
+            keep_free: Some(10 << 30),
         }),
         ..ChannelConfig::new("ticks", 64 << 20)
     };
@@ -368,6 +370,7 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
         dir: "/x".into(),
         keep_bytes: None,
         keep_age: None,
+        keep_free: None,
         ..journal
     });
     assert_eq!(Some(least), explained);

@@ -14,6 +14,7 @@ mod kernel_cases;
 mod limits_cases;
 mod memory_cases;
 mod network_cases;
+mod storage_cases;
 
 /// One fake host, and the result that one check must give for it.
 struct Case {
@@ -55,9 +56,16 @@ impl Case {
 const BASE: &[(&str, &str)] = &[("/sys/devices/system/cpu/online", "0-1"), ("/proc/cmdline", "quiet")];
 
 fn cases() -> impl Iterator<Item = &'static Case> {
-    [cpu_cases::CASES, kernel_cases::CASES, memory_cases::CASES, limits_cases::CASES, network_cases::CASES]
-        .into_iter()
-        .flatten()
+    [
+        cpu_cases::CASES,
+        kernel_cases::CASES,
+        memory_cases::CASES,
+        limits_cases::CASES,
+        network_cases::CASES,
+        storage_cases::CASES,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 fn write(root: &Path, path: &str, contents: impl AsRef<[u8]>) {

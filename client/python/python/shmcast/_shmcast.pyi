@@ -234,6 +234,7 @@ class Publisher:
         schema_name: str = "",
         labels: str | None = None,
         anew: bool = False,
+        continue_from: str | PathLike[str] | None = None,
         prepare: Iterable[str] | None = None,
     ) -> Self: ...
     @property

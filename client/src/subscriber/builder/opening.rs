@@ -15,7 +15,7 @@ use crate::wait::Wait;
 use rustix::fs::OFlags;
 use shmcast_layout::charter::Charter;
 use shmcast_layout::control::{Request, Response};
-use shmcast_layout::layout::header::{Header, State};
+use shmcast_layout::layout::header::{Header, LAZY_KEY, State};
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::Place;
 use shmcast_layout::segment::{Access, Segment};
@@ -132,6 +132,7 @@ impl SubscriberBuilder {
             Start::Time(time) => subscriber
                 .begin_at_time(time)
                 .map_err(|source| ChannelError::Locate { name: self.name.clone(), source })?,
+            Start::Key if last_key(&subscriber.segment).is_none() => subscriber.begin_with_key(),
             _ => {}
         }
         Ok(())
@@ -187,15 +188,26 @@ impl SubscriberBuilder {
     /// The place to begin at, and the sequence that was asked for if it is gone.
     fn place(&self, segment: &Segment) -> Result<(Place, Option<u64>), ChannelError> {
         let locator = segment.locator();
+        let from = |sequence| {
+            let gone = (Place::nowhere(sequence), Some(sequence));
+            seek(segment, sequence).map(|place| place.map_or(gone, |place| (place, None)))
+        };
         let place = match self.start {
             Start::Latest => locator.tail().map(|place| (place, None)),
             Start::Oldest | Start::Time(_) => locator.oldest().map(|place| (place, None)),
-            Start::Sequence(sequence) => {
-                let sequence = sequence.max(1);
-                let gone = (Place::nowhere(sequence), Some(sequence));
-                seek(segment, sequence).map(|place| place.map_or(gone, |place| (place, None)))
-            }
+            Start::Sequence(sequence) => from(sequence.max(1)),
+            Start::Key => match last_key(segment) {
+                Some(key) => from(key),
+                None => locator.oldest().map(|place| (place, None)),
+            },
         };
         place.map_err(|source| ChannelError::Locate { name: self.name.clone(), source })
     }
+}
+
+/// The sequence of the last key message in the ring's life, as its publisher says. One that cannot be is none.
+fn last_key(segment: &Segment) -> Option<u64> {
+    let key = segment.header_word(LAZY_KEY);
+    let is_published = |tail: Place| key < tail.sequence;
+    (key > 0 && segment.locator().tail().is_ok_and(is_published)).then_some(key)
 }

@@ -10,11 +10,9 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
 use crate::BridgeError;
-use crate::proto::SECOND_NS;
 use crate::proto::replay::{Block, Fetched};
 use crate::proto::wire::Meta;
 use crate::thread::spawn;
-use crate::times::Moment;
 
 /// The repair thread's end. When it is dropped, the thread ends as soon as the disk lets it.
 #[derive(Debug)]
@@ -24,16 +22,9 @@ pub(super) struct Disk {
     bell: UnixDatagram,
 }
 
-/// The ring that the journal belongs to: its identity, and its clock.
-pub(super) type Source = ([u64; 2], shmcast::Clock);
-
-/// How far two times of one message may be apart that mean the same. Ticks of a ring come again after a day.
-const SAME_NS: u64 = 12 * 3_600 * SECOND_NS;
-
 /// The thread's end.
 struct Work {
     journal: ChannelJournal,
-    source: Source,
     reader: Option<Reader>,
     orders: Receiver<u64>,
     answers: SyncSender<Fetched>,
@@ -42,14 +33,14 @@ struct Work {
 
 impl Disk {
     /// Starts the thread.
-    pub(super) fn start(journal: ChannelJournal, source: Source) -> Result<Disk, BridgeError> {
+    pub(super) fn start(journal: ChannelJournal) -> Result<Disk, BridgeError> {
         let (bell, other) = UnixDatagram::pair().map_err(BridgeError::Start)?;
         for end in [&bell, &other] {
             end.set_nonblocking(true).map_err(BridgeError::Start)?;
         }
         // One order is under way at a time.
         let ((orders, taken), (answers, told)) = (sync_channel(1), sync_channel(1));
-        let work = Work { journal, source, reader: None, orders: taken, answers, bell: other };
+        let work = Work { journal, reader: None, orders: taken, answers, bell: other };
         // A disk may stand still for long. Nobody waits for the thread's end.
         drop(spawn("bridge-journal", None, move || work.run())?);
         Ok(Disk { orders, answers: told, bell })
@@ -106,7 +97,7 @@ impl Work {
                 None => return Ok(Fetched::Unusable),
             },
         };
-        read(reader, first, self.source)
+        read(reader, first)
     }
 }
 
@@ -120,8 +111,8 @@ fn is_absence(error: &JournalError) -> bool {
 }
 
 /// Reads the block that begins with `first`, where the reader is, or the oldest message behind it.
-fn read(reader: &mut Reader, first: u64, source: Source) -> Result<Fetched, JournalError> {
-    let (mut block, moment) = (Block::new(first), Moment::now(source.1));
+fn read(reader: &mut Reader, first: u64) -> Result<Fetched, JournalError> {
+    let mut block = Block::new(first);
     if reader.due() > first {
         // Retention took what lies between.
         block.lose(reader.due());
@@ -147,7 +138,7 @@ fn read(reader: &mut Reader, first: u64, source: Source) -> Result<Fetched, Jour
                 }
                 let (meta, time) = (Meta { tag: message.tag, key: message.key, time_ns: 0 }, message.time);
                 let is_full = block.push(message.payload, meta);
-                block.date(wall_ns(reader, time, source.0, &moment));
+                block.date(reader.wall_ns(time).unwrap_or(0));
                 if is_full {
                     break;
                 }
@@ -164,13 +155,4 @@ fn read(reader: &mut Reader, first: u64, source: Source) -> Result<Fetched, Jour
         }
     }
     Ok(Fetched::Block(block))
-}
-
-/// When a message was published, in nanoseconds since 1970; 0 if that is unknown. The time of a message of the present ring is what
-/// it would be if the ring had it still.
-fn wall_ns(reader: &Reader, time: u64, ring: [u64; 2], moment: &Moment) -> u64 {
-    let recorded = reader.wall_ns(time).unwrap_or(0);
-    let own = moment.wall_of(time);
-    let is_own = reader.ring().is_some_and(|source| source.uuid == ring);
-    if is_own && own.abs_diff(recorded) < SAME_NS { own } else { recorded }
 }

@@ -155,8 +155,7 @@ impl Store {
 impl Journal {
     /// The journal of a channel, if it has one.
     fn of(subscriber: &mut Subscriber, floor: u64) -> Option<Result<Journal, BridgeError>> {
-        let source = (subscriber.header().uuid, subscriber.clock());
-        let disk = Disk::start(subscriber.take_journal()?, source);
+        let disk = Disk::start(subscriber.take_journal()?);
         Some(disk.map(|disk| Journal { past: Past::new(floor), disk }))
     }
 }

@@ -7,6 +7,7 @@
 
 mod mutant;
 mod packer;
+mod pages;
 mod recover;
 mod scan;
 mod settings;
@@ -15,10 +16,11 @@ mod sim;
 mod watermarks;
 mod writer;
 
-pub use packer::{Begin, Packer, Packing, Pool};
+pub use packer::{Begin, CLOCK_RECORD, Packer, Packing, Pool};
+pub use pages::Pages;
 pub use recover::{Mended, RecoverError, Recovered, Volume, recover};
 pub use scan::Scan;
-pub use settings::{Settings, State};
+pub use settings::{Io, Settings, State};
 pub use writer::Writer;
 
 use shmcast::journal::format::FrameDraft;
@@ -95,6 +97,8 @@ pub enum Step {
         offset: u64,
         /// What to write.
         pieces: Vec<Piece>,
+        /// Bytes of zeros that may be written behind, where nothing stands yet.
+        ahead: u64,
         /// Return only when it is safe from a power cut.
         durable: bool,
     },

@@ -39,11 +39,21 @@ pub struct Packing {
     pub reserve: u64,
     /// How often both clocks are noted while something is recorded.
     pub clock_every: Duration,
+    /// Both clocks are noted in the next frame after so many bytes. A reader that begins in the middle looks no further for them.
+    pub clock_bytes: usize,
 }
+
+/// Bytes of a clock record, which a full frame has besides its messages.
+pub const CLOCK_RECORD: usize = 40;
 
 impl Default for Packing {
     fn default() -> Self {
-        Self { target: FRAME_TARGET, reserve: RESERVE, clock_every: Duration::from_secs(1) }
+        Self {
+            target: FRAME_TARGET + CLOCK_RECORD,
+            reserve: RESERVE,
+            clock_every: Duration::from_secs(1),
+            clock_bytes: 64 << 10,
+        }
     }
 }
 
@@ -75,6 +85,8 @@ pub struct Packer {
     /// The epoch at the start of the open frame.
     opened_in: u64,
     last_clock: Option<(Duration, u64)>,
+    /// Bytes of frames since then.
+    since_clock: usize,
     now: Now,
     ticks: u64,
 }
@@ -92,6 +104,7 @@ impl Packer {
             epoch: begin.epoch,
             opened_in: begin.epoch,
             last_clock: None,
+            since_clock: 0,
             now,
             ticks,
         };
@@ -184,14 +197,16 @@ impl Packer {
         &mut self.open.as_mut().expect("opened above").0
     }
 
-    /// Notes both clocks in a new frame, if the last note is old, or if the wall clock was set meanwhile.
+    /// Notes both clocks in a new frame, if the last note is old or far away, or if the wall clock was set meanwhile.
     fn note_clock(&mut self) {
         let offset = self.now.wall_ns.wrapping_sub(self.now.mono.as_nanos() as u64);
         let step = self.last_clock.map_or(0, |(_, last)| offset.wrapping_sub(last) as i64);
         let is_due = self.last_clock.is_none_or(|(at, _)| self.now.mono - at >= self.packing.clock_every);
-        if is_due || step.unsigned_abs() > 1_000_000 {
+        let is_far = self.since_clock >= self.packing.clock_bytes;
+        if is_due || is_far || step.unsigned_abs() > 1_000_000 {
             let step_ns = if step.unsigned_abs() > 1_000_000 { step } else { 0 };
             self.last_clock = Some((self.now.mono, offset));
+            self.since_clock = 0;
             let (frame, _) = self.open.as_mut().expect("the caller opened it");
             frame.control(
                 JournalControl::Clock { wall_ns: self.now.wall_ns, ticks: self.ticks, step_ns },
@@ -204,6 +219,7 @@ impl Packer {
     pub fn close(&mut self) {
         if let Some((frame, _)) = self.open.take() {
             let (draft, bytes) = frame.close();
+            self.since_clock = self.since_clock.saturating_add(bytes.len());
             self.closed.push_back(Frame { draft, bytes, reserve: self.reserve, epoch: self.opened_in });
         }
     }

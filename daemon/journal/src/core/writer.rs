@@ -13,6 +13,9 @@ use std::time::Duration;
 
 /// Most frames in one write: each is two parts of a vectored write, which has at most 1024.
 const GROUP_FRAMES: usize = 400;
+/// How far zeros are written ahead. A small write that is to be safe at once costs many times more where nothing was written before, since the
+/// file system must note that something is there now.
+const AHEAD: u64 = 768 << 10;
 
 /// A file that is written to, or is not finished yet.
 #[derive(Debug)]
@@ -26,6 +29,8 @@ pub(super) struct Open {
     written: u32,
     /// Frames that are safe, as far as the file's contents go.
     synced: u32,
+    /// Up to here zeros were written ahead.
+    touched: u64,
     pub(super) is_sealed: bool,
 }
 
@@ -101,6 +106,8 @@ impl Writer {
     /// Begins a file after `header`, in which number, sequence, salt of the file before and its chain are those of the new file. `salt`
     /// is a random number. Everything up to the sequence before is durable.
     pub fn new(settings: Settings, header: FileHeader, pool: Pool, salt: u64) -> Self {
+        let pages = (settings.file_bytes / PAGE as u64).max(2);
+        let settings = Settings { file_bytes: pages * PAGE as u64, ..settings };
         Self {
             settings,
             next_number: header.file,
@@ -170,11 +177,11 @@ impl Writer {
 
     fn next_write(&mut self, now: Now) -> Option<(Doing, Vec<Step>)> {
         let next = self.waiting.front().map(|frame| frame.bytes.len() as u64);
-        let (limit, roll_after, is_closing) =
-            (self.settings.file_bytes, self.settings.roll_after, self.is_closing);
+        let (limit, room) = (self.settings.file_bytes, self.room());
+        let (roll_after, is_closing) = (self.settings.roll_after, self.is_closing);
         let (durable, first) = (self.durable(), self.header.sequence);
         if let Some(file) = self.active_file() {
-            let is_full = next.is_some_and(|next| file.composer.offset() + next > limit);
+            let is_full = next.is_some_and(|next| file.composer.offset() + next > room);
             // No two files begin with the same sequence, so that who asks for the one gets the records of both.
             let has_any = file.composer.due() > first;
             // Each thread reads the clock before it has its turn here, so another one may have begun the file later than now.
@@ -193,7 +200,7 @@ impl Writer {
                     // A file gets the size of a sealed one when its trailer is safe, and not before.
                     steps.push(Step::Resize { number, size: offset + bytes + PAGE as u64 });
                 }
-                steps.push(Step::Write { number, offset, pieces, durable: false });
+                steps.push(Step::Write { number, offset, pieces, ahead: 0, durable: false });
                 return Some((Doing::Footer { file: number, bytes }, steps));
             }
         }
@@ -231,6 +238,7 @@ impl Writer {
             begun,
             written: 0,
             synced: 0,
+            touched: 0,
             is_sealed: false,
         });
         Some(page)
@@ -258,8 +266,14 @@ impl Writer {
         (z ^ (z >> 31)).max(1)
     }
 
+    /// Where the frames of a file end. Whole pages up to there do not make it longer than what was prepared.
+    const fn room(&self) -> u64 {
+        self.settings.file_bytes - PAGE as u64
+    }
+
     /// Writes as many waiting frames as fit into one write behind `pieces`.
     fn group(&mut self, mut pieces: Vec<Piece>) -> (Doing, Vec<Step>) {
+        let room = self.room();
         let durable = self.durable();
         let keeps = self.settings.sync != SyncPolicy::None;
         let file = self.files.back_mut().expect("a file is active");
@@ -268,8 +282,7 @@ impl Writer {
         let mut count = 0;
         while let Some(frame) = self.waiting.front() {
             let end = file.composer.offset() + frame.bytes.len() as u64;
-            let fits =
-                size + frame.bytes.len() <= self.settings.group_bytes && end <= self.settings.file_bytes;
+            let fits = size + frame.bytes.len() <= self.settings.group_bytes && end <= room;
             if count > 0 && (!fits || count == GROUP_FRAMES) {
                 break;
             }
@@ -290,8 +303,20 @@ impl Writer {
         }
         let (number, next, frames) = (file.number, file.composer.due(), file.composer.frames());
         let (bytes, durable) = (size_of_all(&pieces), self.settings.sync == SyncPolicy::Each);
-        let step = Step::Write { number, offset, pieces, durable };
-        (Doing::Frames { file: number, frames, next, bytes }, vec![step])
+        let mut steps = Vec::new();
+        if offset + bytes > room {
+            // No multiple of a page, as the size of a sealed file is.
+            let size = (offset + bytes).next_multiple_of(PAGE as u64) + FRAME_ALIGN as u64;
+            steps.push(Step::Resize { number, size });
+        }
+        let end = offset + bytes;
+        let mut ahead = 0;
+        if durable && end > file.touched && bytes < AHEAD / 4 {
+            file.touched = (end + AHEAD).min(room).max(end);
+            ahead = file.touched - end;
+        }
+        steps.push(Step::Write { number, offset, pieces, ahead, durable });
+        (Doing::Frames { file: number, frames, next, bytes }, steps)
     }
 
     fn next_sync(&mut self, now: Now) -> Option<(Doing, Vec<Step>)> {
@@ -310,7 +335,7 @@ impl Writer {
         if let Some(op) = self.help.pop_front() {
             return Some(op);
         }
-        let half = self.settings.file_bytes / 2;
+        let half = self.room() / 2;
         let is_wanted = !self.is_closing || !self.waiting.is_empty();
         let is_late = self.active_file().is_none_or(|file| file.composer.offset() > half);
         let may_try = self.retry_at.is_none_or(|at| now.mono >= at);

@@ -1,7 +1,7 @@
 //! How a recording begins: recovery, the place in the ring, and the first records.
 
 use super::now;
-use crate::core::{Begin, Packer, Packing, Pool, Recovered, Settings, Writer, recover};
+use crate::core::{Begin, CLOCK_RECORD, Packer, Packing, Pool, Recovered, Settings, Writer, recover};
 use crate::directory::{ByName, Directory};
 use crate::error::RecordError;
 use shmcast::hosting::fault;
@@ -109,7 +109,7 @@ fn header(
     let ring = subscriber.header();
     let own = header_of(ring)?;
     // A frame with the largest message: both headers, a clock record before it, and padding.
-    let largest = aligned(256 + ring.geometry.max_message as usize).max(FRAME_TARGET);
+    let largest = aligned(256 + ring.geometry.max_message as usize).max(aligned(FRAME_TARGET + CLOCK_RECORD));
     let header = FileHeader {
         journal: recovered.last.as_ref().map_or(own.journal, |last| last.journal),
         file: recovered.next_number,

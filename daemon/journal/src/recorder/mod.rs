@@ -6,10 +6,10 @@
 mod begin;
 mod drain;
 
-use crate::core::{Now, Op, Settings, State, Writer};
+use crate::core::{Io, Now, Op, Settings, State, SyncPolicy, Writer};
 use crate::directory::Directory;
 use crate::error::RecordError;
-use drain::Drain;
+use drain::{Drain, Naps};
 use shmcast::Subscriber;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,6 +48,8 @@ pub struct Progress {
     pub buffered: u64,
     /// Number of the file that was begun last; before that, of the one that will be the first.
     pub file: u64,
+    /// How it writes: as its settings say, unless the file system has refused that.
+    pub io: Io,
     /// The disk refuses; what does not fit into memory is lost, and named.
     pub is_failed: bool,
     /// The publisher closed the channel, and everything before is taken from the ring.
@@ -122,6 +124,7 @@ impl RecorderState {
             bytes: writer.bytes_written(),
             buffered: writer.buffered() as u64,
             file: writer.active(),
+            io: self.directory.io(),
             is_failed: writer.state() == State::Failed,
             has_ended: self.ended.load(Ordering::Relaxed),
         }
@@ -169,8 +172,8 @@ impl Recorder {
     /// # Errors
     /// [`RecordError`]; nothing is recorded then.
     pub fn start(path: &Path, subscriber: Subscriber, settings: Settings) -> Result<Self, RecordError> {
-        let directory = Directory::of_recorder(path)?;
-        let start = Instant::now();
+        let directory = Directory::of_recorder(path, settings.io)?;
+        let (start, sync) = (Instant::now(), settings.sync);
         let begun = begin::begin(directory, subscriber, settings, start)?;
         let mut ops = Vec::new();
         let lanes = [(); 3].map(|()| {
@@ -202,7 +205,9 @@ impl Recorder {
         let (packer, subscriber) = (begun.packer, begun.subscriber);
         let own = shared.clone();
         let ring = subscriber.header().uuid;
-        let drain = Drain { shared: own, packer, subscriber, ring };
+        let naps = Naps::new(sync, subscriber.header().geometry.capacity);
+        let is_each = sync == SyncPolicy::Each;
+        let drain = Drain { shared: own, packer, subscriber, ring, naps, is_each };
         let drain = spawn("journal-drain", path, move || drain.run())?;
         Ok(Self { shared, drain, lanes })
     }

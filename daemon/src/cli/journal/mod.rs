@@ -3,7 +3,10 @@
 mod cut;
 mod dump;
 mod export;
+mod hold;
+mod join;
 mod ls;
+mod new;
 pub(super) mod span;
 mod stat;
 mod verify;
@@ -38,8 +41,14 @@ enum Verb {
     Dump(dump::Args),
     /// Copy a part of a journal into a journal of its own
     Cut(cut::Args),
+    /// Make one journal of parts of it
+    Join(join::Args),
     /// Write a journal as a capture of a feed
     Export(export::Args),
+    /// Keep files that would be removed by their age or by the journal's size
+    Hold(hold::HoldArgs),
+    /// End a hold
+    Release(hold::ReleaseArgs),
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
@@ -49,7 +58,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         Verb::Verify(args) => verify::run(args),
         Verb::Dump(args) => dump::run(args),
         Verb::Cut(args) => cut::run(args),
+        Verb::Join(args) => join::run(args),
         Verb::Export(args) => export::run(args),
+        Verb::Hold(args) => hold::run(args),
+        Verb::Release(args) => hold::release(args),
     }
 }
 

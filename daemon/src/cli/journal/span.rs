@@ -73,6 +73,14 @@ impl Span {
     }
 }
 
+/// The sequence that a place names: a sequence itself, or that of the first message of a time or behind it.
+pub(super) fn sequence_at(dir: &Path, place: Place) -> Result<u64> {
+    match place {
+        Place::Sequence(sequence) => Ok(sequence),
+        Place::Time(time) => Ok(open(dir)?.read_since(nanos(time))?.due()),
+    }
+}
+
 fn nanos(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     u64::try_from(since).unwrap_or(u64::MAX)

@@ -4,7 +4,7 @@ use super::open;
 use crate::cli::figures::{grouped, size};
 use crate::cli::framing::hex;
 use crate::cli::say::{print, print_json};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,6 +30,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let messages: u64 = sealed.clone().map(|trailer| trailer.messages).sum();
     let bytes: u64 = files.iter().map(|file| file.bytes).sum();
     let (count, sealed, is_recording) = (files.len(), sealed.count(), journal.is_recording());
+    let holds = shmcast_journal::holds(&args.dir).with_context(|| format!("list {}", args.dir.display()))?;
     let header = &last.header;
     let next = last.trailer.map_or(last.header.sequence, |trailer| trailer.next);
     if args.json {
@@ -39,6 +40,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "first_sequence": first.header.sequence, "next_sequence_at_least": next,
             "messages_in_sealed_files": messages, "since_ns": first.header.wall_ns,
             "problems": journal.problems().len(),
+            "holds": holds.iter().map(|hold| json!({ "name": hold.name, "from": hold.from })).collect::<Vec<_>>(),
         }))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -60,5 +62,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         if last.trailer.is_some() { "" } else { " or later: the last file is open" },
         grouped(messages),
     ))?;
+    for hold in holds {
+        print(format_args!("held for           {}, from sequence {}", hold.name, grouped(hold.from)))?;
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -35,6 +35,7 @@ const EXAMPLE: &str = "\
 Examples:
   seq 1 1000000 | shmcast pub ticks --wait-readers 1
   shmcast pub itch --input 12302019.NASDAQ_ITCH50 --framing u16be --rate 1000000/s
+  seq 1 1000000 | shmcast pub ticks --continue-from /var/tmp/ticks   # with shmcast record
   shmcast pub itch --pcap morning.pcap --unwrap --port 26400 --speed 10
 
 Exit codes: 0 all was published, 1 error, 2 wrong usage, 3 packets of the feed of --unwrap were
@@ -63,6 +64,10 @@ pub(super) struct Args {
     /// Wait until this many readers are attached
     #[arg(long, value_name = "N", default_value_t = 0)]
     wait_readers: usize,
+    /// Go on behind the journal in DIR if the channel has to be made, so that no sequence is given twice. A journal is
+    /// begun if there is none
+    #[arg(long, value_name = "DIR")]
+    continue_from: Option<PathBuf>,
     /// Publish the input this many times
     #[arg(long = "loop", value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     repeat: u64,
@@ -97,7 +102,13 @@ enum Prepare {
 impl Args {
     /// The options for opening the channel.
     fn publisher(&self, host: &Host, channel: &str) -> Result<PublisherBuilder> {
-        let builder = self.ring.publisher(host, channel)?;
+        let mut builder = self.ring.publisher(host, channel)?;
+        if let Some(journal) = &self.continue_from {
+            if let Host::Daemon(_) = host {
+                bail!("{host} goes on behind its channels' journals by itself: leave --continue-from out");
+            }
+            builder = builder.continue_from(journal);
+        }
         Ok(match self.prepare {
             Prepare::Quick => builder,
             Prepare::Full => builder.prepare(Preparation::FULL),

@@ -97,7 +97,7 @@ pub(super) fn reopen(dir: &Path, channel: &str) -> Option<u64> {
     Journal::open(dir).ok()?.files().last()?.trailer?;
     let ending = Ending::of(dir, channel).ok().filter(Ending::is_clean)?;
     let due = ending.due();
-    if let Err(e) = ending.reopen() {
+    if let Err(e) = ending.reopen(due) {
         tracing::error!(channel, "the journal does not say that the channel goes on: {e}");
     }
     Some(due)

@@ -1,6 +1,6 @@
 //! A power cut between the footer of one file and the header of the next: each half may be there without the other.
 
-use super::super::{Recovered, Volume, recover};
+use super::super::{Io, Recovered, Volume, recover};
 use super::disk::Disk;
 use super::oracle::Item;
 use super::{header, oracle, readers};
@@ -59,7 +59,7 @@ fn files(count: u64, lag: u64, clean: u64) -> Vec<Made> {
 }
 
 fn disk(files: &[Made]) -> Disk {
-    let mut disk = Disk::new(1);
+    let mut disk = Disk::new(1, Io::Buffered);
     for file in files {
         disk.write(&file.name, 0, &file.bytes).unwrap();
         disk.truncate(&file.name, file.bytes.len() as u64).unwrap();

@@ -1,7 +1,7 @@
 //! Files that were damaged on purpose: what recovery keeps, and that nothing else passes for a frame.
 
 use super::super::mutant::{CHOSEN, Mutant};
-use super::super::{Recovered, Scan, Volume, recover};
+use super::super::{Io, Recovered, Scan, Volume, recover};
 use super::disk::Disk;
 use super::{header, oracle};
 use shmcast::journal::format::{
@@ -38,7 +38,7 @@ fn file_behind(
         places.push((place, head));
     }
     bytes.resize(bytes.len().next_multiple_of(4096) + 4096, 0);
-    let mut disk = Disk::new(1);
+    let mut disk = Disk::new(1, Io::Buffered);
     disk.write(NAME, 0, &bytes).unwrap();
     (disk, places)
 }

@@ -2,8 +2,9 @@
 //!
 //! A write is split into sectors. Until a completed sync covers it, each sector may be there or not at a cut, in any order and in any of
 //! its versions since; one whose write had not ended may be garbage where its bytes changed. The same holds for sizes and names.
+//! With [`Io::Direct`] writes are whole pages, the last one of the write before among them.
 
-use crate::core::{Step, Volume};
+use crate::core::{Io, Pages, Step, Volume};
 use fastrand::Rng;
 use shmcast::journal::format::SPARE;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +52,8 @@ pub(super) struct Disk {
     changes: Vec<Change>,
     handles: BTreeMap<u64, usize>,
     writes: u64,
+    /// Makes whole pages of writes, if there is one.
+    pages: Option<Pages>,
     pub(super) faults: Faults,
     /// The power goes after so many calls of [`Volume`] that change something.
     pub(super) calls_left: Option<u32>,
@@ -61,7 +64,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64, io: Io) -> Self {
         Self {
             rng: Rng::with_seed(seed),
             inodes: Vec::new(),
@@ -70,6 +73,7 @@ impl Disk {
             changes: Vec::new(),
             handles: BTreeMap::new(),
             writes: 0,
+            pages: (io == Io::Direct).then(|| Pages::new(2)),
             faults: Faults::default(),
             calls_left: None,
             error_after: None,
@@ -95,11 +99,22 @@ impl Disk {
 
     /// A step begins. The result is the number up to which a sync covers writes.
     pub(super) fn begin(&mut self, step: &Step) -> u64 {
-        if let Step::Write { number, offset, pieces, .. } = step
+        if let Step::Write { number, offset, pieces, ahead, .. } = step
             && let Some(&inode) = self.handles.get(number)
         {
-            let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.bytes()).copied().collect();
-            self.put(inode, *offset as usize, &bytes, true);
+            let mut start = *offset;
+            let mut bytes = Vec::new();
+            if let Some(pages) = &mut self.pages {
+                let put = |at: u64, page: &[u8]| {
+                    start = start.min(at);
+                    bytes.extend_from_slice(page);
+                    Ok(())
+                };
+                pages.write(*number, *offset, pieces, *ahead, put).expect("writes follow each other");
+            } else {
+                bytes.extend(pieces.iter().flat_map(|piece| piece.bytes()));
+            }
+            self.put(inode, start as usize, &bytes, true);
         }
         match step {
             Step::Sync { number } => match self.handles.get(number).map(|&inode| &self.inodes[inode]) {

@@ -18,7 +18,7 @@ mod tests;
 
 use super::mutant::{Mutant, is};
 use super::{
-    Begin, Lane, Now, Op, Packer, Packing, Pool, Recovered, Settings, State, SyncPolicy, Writer, recover,
+    Begin, Io, Lane, Now, Op, Packer, Packing, Pool, Recovered, Settings, State, SyncPolicy, Writer, recover,
 };
 use disk::{Disk, Faults};
 use fastrand::Rng;
@@ -72,6 +72,7 @@ struct World {
     reserve: u64,
     now: Now,
     sync: SyncPolicy,
+    io: Io,
     may_rot: bool,
     rotted: bool,
     /// Whether readers look at the files as well.
@@ -84,8 +85,8 @@ struct World {
 type Verdict<T = ()> = Result<T, String>;
 
 /// Plays the story of a seed.
-fn play(seed: u64) -> Verdict<Counts> {
-    let mut world = World::new(seed);
+fn play(seed: u64, io: Io) -> Verdict<Counts> {
+    let mut world = World::new(seed, io);
     world.play()?;
     Ok(world.counts)
 }
@@ -106,7 +107,7 @@ struct Running {
 }
 
 impl World {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, io: Io) -> Self {
         let mut rng = Rng::with_seed(seed);
         let sync = match rng.u8(0..3) {
             0 => SyncPolicy::None,
@@ -114,7 +115,8 @@ impl World {
             _ => SyncPolicy::Each,
         };
         Self {
-            disk: Disk::new(rng.u64(..)),
+            disk: Disk::new(rng.u64(..), io),
+            io,
             may_rot: rng.u8(0..8) == 0,
             rng,
             published: BTreeMap::new(),
@@ -225,13 +227,19 @@ impl World {
         let first = loss.map_or(due, |loss| loss.from);
         let header = header(recovered, first, self.ring_id, self.epoch);
         let pool = Pool::default();
-        let packing = Packing { target: 2048, reserve: RESERVE, clock_every: Duration::from_millis(20) };
+        let packing = Packing {
+            target: 2048,
+            reserve: RESERVE,
+            clock_every: Duration::from_millis(20),
+            clock_bytes: 8192,
+        };
         let ring = [self.ring_id, 0];
         let begin = Begin { due: first, epoch: self.epoch, ring, loss, mended: &recovered.mended };
         let packer = Packer::begin(packing, pool.clone(), &begin, self.now, 0);
         let settings = Settings {
             sync: self.sync,
-            file_bytes: 16 << 10,
+            io: self.io,
+            file_bytes: 20 << 10,
             roll_after: (self.rng.u8(0..3) == 0).then_some(Duration::from_millis(50)),
             group_bytes: 4096,
             buffer: 12 << 10,

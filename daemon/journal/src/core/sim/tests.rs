@@ -1,8 +1,16 @@
 //! The stories that are played, and the mistakes that they must find.
 
+use super::super::Io;
 use super::super::mutant::{CHOSEN, Mutant};
 use super::{Counts, World, play};
 use std::ops::Range;
+
+const WAYS: [Io; 2] = [Io::Direct, Io::Buffered];
+
+/// One way to the disk for each second story.
+const fn way(seed: u64) -> Io {
+    WAYS[(seed % 2) as usize]
+}
 
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
@@ -26,13 +34,14 @@ fn power_cuts_take_nothing_that_was_durable_and_give_nothing_false() {
     let stories = number("SHMCAST_JOURNAL_CUTS", 1_000);
     let first = number("SHMCAST_SEED", 1);
     let mut total = Counts::default();
-    for seed in first..first + stories {
-        match std::panic::catch_unwind(|| play(seed)) {
+    for (seed, io) in (first..first + stories).flat_map(|seed| WAYS.map(|io| (seed, io))) {
+        match std::panic::catch_unwind(|| play(seed, io)) {
             Ok(Ok(counts)) => add(&mut total, counts),
-            Ok(Err(what)) => panic!("seed {seed}: {what}"),
-            Err(_) => panic!("seed {seed}: panic"),
+            Ok(Err(what)) => panic!("seed {seed}, {io:?}: {what}"),
+            Err(_) => panic!("seed {seed}, {io:?}: panic"),
         }
     }
+    let stories = stories * WAYS.len() as u64;
     println!("{stories} stories: {total:?}");
     if stories < 1_000 {
         return; // one seed that is played again need not have everything
@@ -45,7 +54,7 @@ fn power_cuts_take_nothing_that_was_durable_and_give_nothing_false() {
 fn play_all(seeds: Range<u64>, with: impl Fn(&mut World)) -> Counts {
     let mut total = Counts::default();
     for seed in seeds {
-        let mut world = World::new(seed);
+        let mut world = World::new(seed, way(seed));
         with(&mut world);
         world.play().unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         add(&mut total, world.counts);
@@ -80,7 +89,7 @@ fn each_step_of_a_recorder_may_fail() {
     let mut failed = 0;
     for seed in first..first + stories {
         for step in 0.. {
-            let mut world = World::new(seed);
+            let mut world = World::new(seed, way(seed));
             world.disk.fails_after = Some(step);
             world.play().unwrap_or_else(|what| panic!("seed {seed}, step {step}: {what}"));
             if world.disk.fails_after.is_some() {
@@ -98,9 +107,9 @@ fn each_step_of_a_recorder_may_fail() {
 #[test]
 fn a_reserve_that_was_given_up_does_not_count() {
     let story = 953_425;
-    play(story).unwrap();
+    play(story, Io::Buffered).unwrap();
     CHOSEN.set(Some(Mutant::HearsAll));
-    let found = play(story);
+    let found = play(story, Io::Buffered);
     CHOSEN.set(None);
     assert!(found.unwrap_err().starts_with("recovering again"), "the mistake does not show");
 }
@@ -108,12 +117,13 @@ fn a_reserve_that_was_given_up_does_not_count() {
 /// A file that held control records alone is gone between two others. No sequence is missing, and the later file chains to nothing.
 #[test]
 fn a_file_without_messages_that_is_gone_is_no_damage() {
-    play(792_723).unwrap();
+    play(792_723, Io::Buffered).unwrap();
 }
 
 fn is_found(mutant: Mutant) {
     CHOSEN.set(Some(mutant));
-    let found = (1..20_000).find(|seed| !matches!(std::panic::catch_unwind(|| play(*seed)), Ok(Ok(_))));
+    let found =
+        (1..20_000).find(|seed| !matches!(std::panic::catch_unwind(|| play(*seed, way(*seed))), Ok(Ok(_))));
     CHOSEN.set(None);
     println!("{mutant:?}: seed {found:?}");
     assert!(found.is_some(), "{mutant:?} is not found");

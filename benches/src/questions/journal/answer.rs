@@ -1,0 +1,172 @@
+//! The answer: every row with what it must reach, and the limit of the same lap.
+
+use crate::rig::journal::limits::Limits;
+use crate::rig::journal::store::Store;
+use crate::rig::machine::Machine;
+use crate::rig::probe::Quiet;
+use crate::rig::stats::median;
+use serde::{Deserialize, Serialize};
+
+/// The answer to the question about the journal.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct JournalAnswer {
+    /// `journal`.
+    pub question: String,
+    /// The time at which it was asked, in seconds since 1970.
+    pub asked_at: u64,
+    /// Whether only delivery was checked: then no figure in it means anything.
+    pub quick: bool,
+    /// The machine on which it was asked.
+    pub machine: Machine,
+    /// The file systems that journals were written to: on a drive, and in memory.
+    pub stores: Vec<Store>,
+    /// The limits, lap by lap, of the first of these.
+    pub limits: Vec<Limits>,
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// What could not be measured here, and why.
+    pub skipped: Vec<String>,
+}
+
+/// Which side of its bound a figure must be on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sense {
+    /// The bound or more.
+    AtLeast,
+    /// The bound or less.
+    AtMost,
+    /// There is no bound: the figure stands beside others.
+    Shown,
+}
+
+/// A measure, with one figure for each lap.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Row {
+    /// Number of the requirement.
+    pub number: u32,
+    /// What was measured.
+    pub measure: String,
+    /// What it must reach, in words.
+    pub must: String,
+    /// The figure's unit.
+    pub unit: String,
+    /// Which side of the bound is right.
+    pub sense: Sense,
+    /// The figures.
+    pub laps: Vec<Lap>,
+}
+
+/// The figure of one lap.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Lap {
+    /// The figure.
+    pub value: f64,
+    /// What it had to reach by the limits of the same lap.
+    pub bound: f64,
+    /// That limit in words, or other facts.
+    pub limit: String,
+    /// How quiet the machine was.
+    pub quiet: Quiet,
+}
+
+/// The result of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The median of the laps reached its bound.
+    Passes,
+    /// It did not.
+    FellShort,
+    /// Nothing is asked of it.
+    Shown,
+}
+
+impl Verdict {
+    /// The words that are printed.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Passes => "pass",
+            Self::FellShort => "fell short",
+            Self::Shown => "-",
+        }
+    }
+}
+
+impl Row {
+    /// The median figure.
+    pub fn value(&self) -> f64 {
+        median(self.laps.iter().map(|lap| lap.value)).unwrap_or_default()
+    }
+
+    /// The median bound.
+    pub fn bound(&self) -> f64 {
+        median(self.laps.iter().map(|lap| lap.bound)).unwrap_or_default()
+    }
+
+    /// Judges by the median over the laps of the figure against the bound of the same lap.
+    pub fn verdict(&self) -> Verdict {
+        let margin = |lap: &Lap| match self.sense {
+            Sense::AtLeast => lap.value - lap.bound,
+            Sense::AtMost | Sense::Shown => lap.bound - lap.value,
+        };
+        match (self.sense, median(self.laps.iter().map(margin))) {
+            (Sense::Shown, _) | (_, None) => Verdict::Shown,
+            (_, Some(margin)) if margin >= 0.0 => Verdict::Passes,
+            _ => Verdict::FellShort,
+        }
+    }
+
+    /// Whether the machine was quiet in every lap.
+    pub fn is_quiet(&self) -> bool {
+        self.laps.iter().all(|lap| lap.quiet.is_quiet())
+    }
+}
+
+impl JournalAnswer {
+    /// An answer without figures.
+    pub fn begin(quick: bool) -> Self {
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        Self {
+            question: "journal".into(),
+            asked_at: now.as_secs(),
+            quick,
+            machine: Machine::look(),
+            stores: Vec::new(),
+            limits: Vec::new(),
+            rows: Vec::new(),
+            skipped: Vec::new(),
+        }
+    }
+
+    /// Adds a lap to the row of this number and measure, which begins with the first.
+    pub fn add(&mut self, number: u32, measure: &str, (must, unit): (&str, &str), sense: Sense, lap: Lap) {
+        let known = self.rows.iter_mut().find(|row| row.number == number && row.measure == measure);
+        if let Some(row) = known {
+            row.laps.push(lap);
+            return;
+        }
+        let [measure, must, unit] = [measure, must, unit].map(str::to_owned);
+        self.rows.push(Row { number, measure, must, unit, sense, laps: vec![lap] });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(sense: Sense, figures: &[(f64, f64)]) -> Row {
+        let lap = |&(value, bound)| Lap { value, bound, limit: String::new(), quiet: Quiet::default() };
+        let [measure, must, unit] = [(); 3].map(|()| String::new());
+        Row { number: 1, measure, must, unit, sense, laps: figures.iter().map(lap).collect() }
+    }
+
+    #[test]
+    fn a_figure_is_judged_by_the_limit_of_its_own_lap() {
+        // The disk was twice as fast in the second and third lap.
+        let laps = [(90.0, 91.0), (190.0, 180.0), (191.0, 182.0)];
+        assert_eq!(row(Sense::AtLeast, &laps).verdict(), Verdict::Passes);
+        assert_eq!(row(Sense::AtMost, &laps).verdict(), Verdict::FellShort);
+        assert_eq!(row(Sense::Shown, &laps).verdict(), Verdict::Shown);
+        assert_eq!(row(Sense::AtLeast, &[(179.0, 180.0)]).verdict(), Verdict::FellShort);
+        assert_eq!(row(Sense::AtLeast, &[]).verdict(), Verdict::Shown);
+    }
+}

@@ -1,0 +1,159 @@
+//! What the publisher notices of a recorder, and how long a disk may stand still.
+
+use super::answer::{JournalAnswer, Lap, Sense};
+use super::plan::{Plan, RING_BYTES, journal_in};
+use crate::rig::journal::frozen::FrozenDisk;
+use crate::rig::journal::publisher::ring_messages;
+use crate::rig::journal::role::{Cost, Pace, Publish, Record, Sync};
+use crate::rig::journal::scene::Round;
+use crate::rig::stats::median;
+use anyhow::{Result, ensure};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// CPU of the publisher, and of the recorder or the reader in its place.
+const CPUS: [Option<usize>; 2] = [Some(0), Some(1)];
+/// Pairs of rounds in a lap.
+const PAIRS: usize = 3;
+/// Length of each, in seconds.
+const SECONDS: f64 = 1.0;
+/// 100 k messages a second.
+const USUAL: Pace = Pace::Every(10_000);
+/// Bytes of the file system that is frozen.
+const DISK: u64 = 3 << 30;
+
+/// A figure of a publisher's cost: its name, where it is, and how many times that of the other round it may be.
+struct Share {
+    name: &'static str,
+    of: fn(&Cost) -> f64,
+    most: f64,
+}
+
+const SHARES: [Share; 2] = [
+    Share { name: "p50", of: |cost| cost.p50, most: 1.02 },
+    Share { name: "p99", of: |cost| cost.p99, most: 1.10 },
+];
+
+/// Adds the ratios of both costs as two figures.
+fn add(answer: &mut JournalAnswer, (number, what): (u32, &str), pairs: &[(Round, Round)], more: &str) {
+    let quiet = pairs.last().map(|(with, _)| with.quiet).unwrap_or_default();
+    for Share { name, of, most } in SHARES {
+        let of = |round: &Round| of(&round.published.cost);
+        let middle = |get: &dyn Fn(&(Round, Round)) -> f64| median(pairs.iter().map(get)).unwrap_or(f64::NAN);
+        let (with, without) = (middle(&|pair| of(&pair.0)), middle(&|pair| of(&pair.1)));
+        let limit = format!("{with:.1} ns beside {without:.1}{more}");
+        let lap = Lap { value: middle(&|pair| of(&pair.0) / of(&pair.1)), bound: most, limit, quiet };
+        let must = format!("<= {most:.2}");
+        answer.add(number, &format!("{what}, {name}"), (&must, "times"), Sense::AtMost, lap);
+    }
+}
+
+/// Row 1: `publish` with a recorder beside `publish` with a reader in its place.
+pub(super) fn beside_a_reader(plan: &Plan<'_>, lap: usize, answer: &mut JournalAnswer) -> Result<()> {
+    let pairs = if plan.stage.quick { 1 } else { PAIRS };
+    for size in [32, 256, 1024] {
+        for (pace, name) in [(USUAL, "100 k msg/s"), (Pace::FlatOut, "flat out")] {
+            let publish = Publish { cpu: CPUS[0], ..plan.publish(size, pace, SECONDS) };
+            let recorded = || -> Result<Round> {
+                let to = journal_in(plan.disk)?;
+                plan.play(publish.clone(), Record { cpu: CPUS[1], ..plan.record(to.path(), Sync::Ms(10)) })
+            };
+            let read = || plan.play_reader(publish.clone(), CPUS[1]);
+            let mut played = Vec::new();
+            for pair in 0..pairs {
+                // Each begins as often as the other.
+                played.push(if (lap + pair).is_multiple_of(2) {
+                    let with = recorded()?;
+                    (with, read()?)
+                } else {
+                    let without = read()?;
+                    (recorded()?, without)
+                });
+            }
+            let what = format!("`publish` of {size} B with a recorder, to one with a reader instead, {name}");
+            add(answer, (1, &what), &played, "");
+        }
+    }
+    Ok(())
+}
+
+/// A disk that can be frozen, or why there is none.
+fn disk(plan: &Plan<'_>, number: u32, answer: &mut JournalAnswer) -> Option<FrozenDisk> {
+    let made = FrozenDisk::new(plan.disk, plan.bytes(DISK).max(128 << 20));
+    let skip = |why: &anyhow::Error| {
+        let what = format!("row {number}: no disk that can stand still: {why:#}");
+        if !answer.skipped.contains(&what) {
+            answer.skipped.push(what);
+        }
+    };
+    made.inspect_err(skip).ok()
+}
+
+/// A recorder into the journal in `to` on a disk that is frozen.
+fn record(plan: &Plan<'_>, to: &Path) -> Record {
+    let record = plan.record(to, Sync::Ms(10));
+    Record { cpu: CPUS[1], ..record }
+}
+
+/// Freezes the disk for a time that begins a little after the publisher, when its recorder is at work.
+fn freeze(disk: &FrozenDisk, time: Duration) -> Result<()> {
+    std::thread::sleep(Duration::from_millis(100));
+    disk.freeze()?;
+    std::thread::sleep(time);
+    disk.thaw()
+}
+
+/// Row 2: the same while the disk stands still.
+pub(super) fn on_a_frozen_disk(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
+    let Some(disk) = disk(plan, 2, answer) else { return Ok(()) };
+    let (seconds, size) = (if plan.stage.quick { 0.1 } else { 10.0 }, 256);
+    let publish = Publish { cpu: CPUS[0], ..plan.publish(size, USUAL, seconds + 1.0) };
+    let play = |publish: &Publish, time: Option<Duration>| -> Result<Round> {
+        let to = journal_in(disk.path())?;
+        plan.play_while(publish.clone(), record(plan, to.path()), |_| {
+            time.map_or(Ok(()), |time| freeze(&disk, time))
+        })
+    };
+    let frozen = play(&publish, Some(Duration::from_secs_f64(seconds)))?;
+    let working = play(&Publish { time_ns: plan.time(3.0), ..publish }, None)?;
+    let lost = working.recorded.overrun;
+    ensure!(lost == 0, "a disk that works lost {lost} messages");
+    let named = frozen.recorded.overrun;
+    let what = format!("`publish` of {size} B at 100 k msg/s while the disk stands still for {seconds:.0} s");
+    let more = format!("; {named} messages lost, all of them named");
+    add(answer, (2, &what), &[(frozen, working)], &more);
+    Ok(())
+}
+
+/// Row 8: the longest time for which the disk may stand still, beside what ring and buffer hold.
+pub(super) fn stall(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
+    let Some(disk) = disk(plan, 8, answer) else { return Ok(()) };
+    let (size, interval_ns) = (256, 5_000);
+    let ring = ring_messages(RING_BYTES, size);
+    let buffer = RING_BYTES / (size as u64 + 16);
+    let seconds = (ring + buffer) as f64 * interval_ns as f64 / 1e9;
+    let mut survived = (0.0, Round::default());
+    for share in [0.95, 0.97, 0.99] {
+        let time = Duration::from_secs_f64(if plan.stage.quick { 0.1 } else { share * seconds });
+        let publish = plan.publish(size, Pace::Every(interval_ns), time.as_secs_f64() + 0.5);
+        let publish = Publish { cpu: CPUS[0], ring_bytes: RING_BYTES, ..publish };
+        let to = journal_in(disk.path())?;
+        let start = Instant::now();
+        let round = plan.play_while(publish, record(plan, to.path()), |_| freeze(&disk, time))?;
+        ensure!(start.elapsed() >= time, "the disk stood still for too short a time");
+        if round.recorded.overrun == 0 {
+            survived = (share, round);
+        } else if survived.0 == 0.0 {
+            survived.1 = round;
+        }
+    }
+    let (share, round) = survived;
+    let limit = format!(
+        "{:.2} s at 200 k msg/s of {size} B; ring {ring} and buffer {buffer} messages",
+        share * seconds
+    );
+    let lap = Lap { value: share, bound: 0.95, limit, quiet: round.quiet };
+    let measure = "disk stall survived without loss, 64 MiB of ring and 64 MiB of buffer";
+    answer.add(8, measure, (">= 0.95 of both", "of both"), Sense::AtLeast, lap);
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! A disk that can stand still: an ext4 of its own in a file, which `fsfreeze` stops. Writes and syncs to it then wait in the kernel,
+//! as they wait for a drive that does not answer. Needs root, and the tools of e2fsprogs and util-linux.
+
+use anyhow::{Context, Result, bail};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The file system. Dropping this thaws and removes it.
+#[derive(Debug)]
+pub struct FrozenDisk {
+    image: PathBuf,
+    mount: PathBuf,
+    is_mounted: bool,
+}
+
+impl FrozenDisk {
+    /// Makes a file system of so many bytes in `dir`.
+    ///
+    /// # Errors
+    /// The reason why there can be none here: no root, no tools, no loop devices.
+    pub fn new(dir: &Path, bytes: u64) -> Result<Self> {
+        let mut disk = Self { image: dir.join("disk.img"), mount: dir.join("disk"), is_mounted: false };
+        File::create(&disk.image)?.set_len(bytes)?;
+        std::fs::create_dir_all(&disk.mount)?;
+        run("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), &disk.image])?;
+        run("mount", &["-o".as_ref(), "loop".as_ref(), &disk.image, &disk.mount])?;
+        disk.is_mounted = true;
+        Ok(disk)
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.mount
+    }
+
+    /// Stops it. What was written before is on it then.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn freeze(&self) -> Result<()> {
+        run("fsfreeze", &["--freeze".as_ref(), &self.mount])
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    /// If it is not frozen.
+    pub fn thaw(&self) -> Result<()> {
+        run("fsfreeze", &["--unfreeze".as_ref(), &self.mount])
+    }
+}
+
+impl Drop for FrozenDisk {
+    fn drop(&mut self) {
+        if self.is_mounted {
+            let _ = self.thaw(); // it is frozen only if a round failed
+            if let Err(why) = run("umount", &[&self.mount]) {
+                eprintln!("{} stays mounted: {why:#}", self.mount.display());
+            }
+        }
+        let _ = std::fs::remove_file(&self.image); // it may not have been made
+    }
+}
+
+fn run(program: &str, words: &[&Path]) -> Result<()> {
+    let output =
+        Command::new(program).args(words).output().with_context(|| format!("no command {program}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    bail!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim())
+}

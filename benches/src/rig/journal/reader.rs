@@ -1,0 +1,145 @@
+//! Readers of a journal, each in a process of its own: one that catches up, one that looks times up, the check, and recovery.
+
+use super::limits::forget;
+use super::role::{CatchUp, CaughtUp, Done, LookedUp, Lookup};
+use crate::rig::child::{bind, say};
+use crate::rig::names::CHANNEL;
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use shmcast::journal::{Entry, Journal, Verdict, Verify};
+use shmcast::{Event, History, Start, Subscriber};
+use shmcast_journal::core::{Io, recover};
+use shmcast_journal::directory::{ByName, Directory};
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Instant;
+
+/// Most events of one batch.
+const BATCH: usize = 4096;
+
+/// Answers `ready`, waits for `go`, and reports what `run` gives.
+fn report<T: Serialize>(run: impl FnOnce() -> Result<T>) -> Result<()> {
+    say("ready")?;
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line)?;
+    ensure!(line.trim() == "go", "expected go, the rig said {line}");
+    say(&serde_json::to_string(&run()?)?)
+}
+
+fn ns(start: Instant) -> u64 {
+    start.elapsed().as_nanos() as u64
+}
+
+/// Takes all files of a journal out of the page cache.
+///
+/// # Errors
+/// The file system's error.
+pub fn forget_all(journal: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(journal)? {
+        forget(&File::open(entry?.path())?)?;
+    }
+    Ok(())
+}
+
+/// Reads from a sequence on until it is told that it is live. Each sequence must come once.
+pub(super) fn catch_up(role: &CatchUp) -> Result<()> {
+    bind(role.cpu)?;
+    report(|| {
+        let start = Instant::now();
+        let builder = Subscriber::builder(CHANNEL).dir(&role.dir).history(History::Dir(role.journal.clone()));
+        let mut subscriber = builder.start(Start::Sequence(role.from)).open().context("subscribe")?;
+        let (mut due, mut bytes, mut live) = (role.from, 0, None);
+        let mut wrong = None;
+        while live.is_none() && wrong.is_none() {
+            subscriber.recv_batch(BATCH, |event| match event {
+                Event::Message(message) if message.sequence == due => {
+                    due += 1;
+                    bytes += message.payload.len() as u64;
+                    ControlFlow::Continue(())
+                }
+                Event::Live { sequence } => {
+                    live = Some(sequence);
+                    ControlFlow::Break(())
+                }
+                Event::NewEpoch { .. } => ControlFlow::Continue(()),
+                other => {
+                    wrong = Some(format!("{other:?}, and not message {due}"));
+                    ControlFlow::Break(())
+                }
+            })?;
+        }
+        let took = ns(start);
+        ensure!(wrong.is_none(), "{wrong:?}");
+        ensure!(live == Some(due), "live at {live:?}, and {due} is due");
+        Ok(CaughtUp { messages: due - role.from, payload_bytes: bytes, ns: took })
+    })
+}
+
+/// Calls that read so far, as the kernel counts them.
+fn reads() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/io").ok()?;
+    text.lines().find_map(|line| line.strip_prefix("syscr: "))?.parse().ok()
+}
+
+/// Looks up times that are spread over a journal, each behind the page cache.
+pub(super) fn look_up(role: &Lookup) -> Result<()> {
+    report(|| {
+        let journal = Journal::open(&role.journal)?;
+        let files = journal.files();
+        let first = files.first().context("no file")?.header.wall_ns;
+        let last = files.iter().rev().find_map(|file| file.trailer).context("no sealed file")?.greatest_ns;
+        let mut found = LookedUp::default();
+        for place in 1..=role.count {
+            let wanted = first + (last - first) / (role.count + 1) * place;
+            forget_all(&role.journal)?;
+            let journal = Journal::open(&role.journal)?;
+            // The list has read headers and trailers; what it read ahead goes too.
+            forget_all(&role.journal)?;
+            let (before, start) = (reads(), Instant::now());
+            let mut reader = journal.read_since(wanted)?;
+            let is_found = loop {
+                match reader.next()? {
+                    Some(Entry::Message(_)) => break true,
+                    Some(_) => {}
+                    None => break false,
+                }
+            };
+            found.times.push(ns(start));
+            // Reading the count is a read of its own, or two.
+            let (after, own) = (reads(), reads());
+            if let (Some(before), Some(after), Some(own)) = (before, after, own) {
+                found.reads.push((after - before).saturating_sub(own - after));
+            }
+            ensure!(is_found, "nothing at {wanted}");
+        }
+        Ok(found)
+    })
+}
+
+/// Checks every byte.
+pub(super) fn verify(journal: &Path) -> Result<()> {
+    report(|| {
+        let start = Instant::now();
+        let journal = Journal::open(journal)?;
+        let verified = Verify::new(&journal).run(|_| ())?;
+        ensure!(verified.verdict() == Verdict::Whole, "{:?}", verified.damages);
+        Ok(Done { bytes: verified.bytes, ns: ns(start), files: verified.files })
+    })
+}
+
+/// Makes a journal whole after its recorder was killed.
+pub(super) fn mend(journal: &Path) -> Result<()> {
+    report(|| {
+        let start = Instant::now();
+        let directory = Directory::lock(journal, Io::default()).context("lock the journal")?;
+        let recovered = recover(&mut ByName::new(&directory))?;
+        let (took, last) = (ns(start), recovered.last.context("nothing was found")?.file);
+        drop(directory);
+        let found = Journal::open(journal)?;
+        let mended = found.files().iter().find(|file| file.header.file == last);
+        // The footer stands where the last whole frame ended.
+        let bytes = mended.and_then(|file| file.trailer).context("it is not sealed")?.footer;
+        Ok(Done { bytes, ns: took, files: found.files().len() as u64 })
+    })
+}

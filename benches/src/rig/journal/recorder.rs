@@ -1,0 +1,162 @@
+//! The recorder of a round: the library that `shmcast record` and the daemon use, in a process of its own.
+
+use super::publisher::gate_of;
+use super::role::{Read, Record, Recorded, Seen, Standing, Sync, Way};
+use crate::rig::child::{bind, say};
+use crate::rig::gate::Gate;
+use crate::rig::names::CHANNEL;
+use crate::rig::spec::Usage;
+use anyhow::{Context, Result};
+use shmcast::journal::Journal;
+use shmcast::{Event, History, Start, Subscriber};
+use shmcast_journal::core::{Io, Settings, SyncPolicy};
+use shmcast_journal::{Keep, Recorder, Trimmed};
+use shmcast_layout::counter::ticks;
+use std::io::BufRead;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Time between two looks at how far the recorder is.
+const LOOK: Duration = Duration::from_millis(1);
+/// Time between two looks at files that may go.
+const TRIM: Duration = Duration::from_millis(100);
+/// Pause of a reader that finds nothing: that of a recorder.
+const NAP: Duration = Duration::from_micros(200);
+/// Most messages of one batch: as many as a recorder takes.
+const BATCH: usize = 4096;
+
+impl Record {
+    fn settings(&self) -> Settings {
+        let sync = match self.sync {
+            Sync::Each => SyncPolicy::Each,
+            Sync::Ms(ms) => SyncPolicy::Interval(Duration::from_millis(ms)),
+        };
+        let io = match self.way {
+            Way::Direct => Io::Direct,
+            Way::Buffered => Io::Buffered,
+        };
+        Settings { sync, io, file_bytes: self.file_bytes, buffer: self.buffer, ..Settings::default() }
+    }
+}
+
+fn subscriber(dir: &std::path::Path) -> Result<Subscriber> {
+    let builder = Subscriber::builder(CHANNEL).dir(dir).start(Start::Oldest).history(History::Never);
+    builder.open().context("subscribe")
+}
+
+/// The rig's words, which come while something else is done.
+fn words() -> Receiver<String> {
+    let (sender, words) = channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    words
+}
+
+/// Plays the role in this process: answers `ready`, waits for `go`, and records. It answers `where` by a [`Standing`], and
+/// `until N` by a [`Recorded`] when everything up to N is durable and the last file is sealed; then it ends.
+///
+/// # Errors
+/// The error of the recorder or of a pipe.
+pub fn play_recorder(role: &Record) -> Result<()> {
+    bind(role.cpu)?;
+    let recorder = Recorder::start(&role.to, subscriber(&role.dir)?, role.settings()).context("record")?;
+    let gate = (role.gate_messages > 0).then(|| Gate::open(&gate_of(&role.dir), 1, role.gate_messages));
+    let mut gate = gate.transpose().context("open the gate")?;
+    if role.keep_bytes > 0 {
+        let (dir, bytes) = (role.to.clone(), role.keep_bytes);
+        std::thread::spawn(move || trim(&dir, bytes));
+    }
+    let words = words();
+    say("ready")?;
+    anyhow::ensure!(words.recv().context("the rig is gone")? == "go", "expected go");
+    let usage = Usage::now();
+    let mut moves = Vec::with_capacity(if role.keeps_moves { 1 << 20 } else { 0 });
+    let mut last = 0;
+    let until = loop {
+        anyhow::ensure!(recorder.is_running(), "the recorder ended: {:?}", recorder.stop());
+        let progress = recorder.progress();
+        if let Some(gate) = &mut gate {
+            gate.pass(0, progress.drained);
+        }
+        if role.keeps_moves && progress.durable != last {
+            last = progress.durable;
+            moves.push((ticks(), last));
+        }
+        match words.recv_timeout(if role.keeps_moves { Duration::ZERO } else { LOOK }) {
+            Ok(word) if word == "where" => say(&serde_json::to_string(&Standing {
+                drained: progress.drained,
+                durable: progress.durable,
+                overrun: progress.overrun,
+                buffered: progress.buffered,
+            })?)?,
+            Ok(word) => {
+                let until = word.strip_prefix("until ").and_then(|n| n.parse::<u64>().ok());
+                break until.with_context(|| format!("the rig said {word}"))?;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => anyhow::bail!("the rig is gone"),
+        }
+    };
+    while recorder.is_running() && recorder.progress().durable < until {
+        std::thread::sleep(LOOK / 10);
+    }
+    let (durable_at, usage) = (ticks(), Usage::now().since(&usage));
+    let errors = recorder.errors().into_iter().map(|(what, error)| format!("{what}: {error}")).collect();
+    let end = recorder.stop().context("end the recording")?;
+    say(&serde_json::to_string(&Recorded {
+        messages: end.messages,
+        overrun: end.overrun,
+        durable: end.durable,
+        bytes: end.bytes,
+        durable_at,
+        sealed_at: ticks(),
+        moves,
+        usage,
+        errors,
+    })?)
+}
+
+/// Removes the oldest files, as a daemon does, as long as this process lives.
+fn trim(dir: &PathBuf, bytes: u64) {
+    let (keep, mut trimmed) = (Keep { bytes: Some(bytes), ..Keep::default() }, Trimmed::default());
+    loop {
+        std::thread::sleep(TRIM);
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // A journal that has no file yet is looked at again.
+        let _ = Journal::open(dir).map(|journal| keep.trim(&journal, wall.as_nanos() as u64, &mut trimmed));
+    }
+}
+
+/// Plays the role in this process: answers `ready`, reads from `go` to `stop`, and reports.
+///
+/// # Errors
+/// The error of the channel or of a pipe.
+pub fn play_reader(role: &Read) -> Result<()> {
+    bind(role.cpu)?;
+    let mut subscriber = subscriber(&role.dir)?;
+    let words = words();
+    say("ready")?;
+    anyhow::ensure!(words.recv().context("the rig is gone")? == "go", "expected go");
+    let (mut seen, mut bytes) = (Seen::default(), 0);
+    while words.try_recv().is_err() {
+        let taken = subscriber.recv_batch(BATCH, |event| match event {
+            Event::Message(message) => {
+                seen.messages += 1;
+                bytes += message.payload.len();
+            }
+            Event::Lapped(lapped) => seen.missed += lapped.missed,
+            _ => {}
+        })?;
+        if taken == 0 {
+            std::thread::sleep(NAP);
+        }
+    }
+    std::hint::black_box(bytes);
+    say(&serde_json::to_string(&seen)?)
+}

@@ -1,0 +1,189 @@
+//! One round with a publisher and a recorder, or a reader in its place.
+
+use super::recorder;
+use super::role::{Publish, Published, Read, Record, Recorded, Role, Seen, Standing};
+use super::{publisher, reader, role};
+use crate::rig::player::Player;
+use crate::rig::probe::{Load, Quiet};
+use crate::rig::program::Program;
+use anyhow::{Context, Result};
+use serde::de::DeserializeOwned;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Longest time that a disk has to take what waits for it, and to seal.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Plays a role in this process.
+///
+/// # Errors
+/// The role's error.
+pub fn play(role: &Role) -> Result<()> {
+    match role {
+        Role::Publish(role) => publisher::play(role),
+        Role::Record(role) => recorder::play_recorder(role),
+        Role::Read(role) => recorder::play_reader(role),
+        Role::CatchUp(role) => reader::catch_up(role),
+        Role::Lookup(role) => reader::look_up(role),
+        Role::Verify(journal) => reader::verify(journal),
+        Role::Mend(journal) => reader::mend(journal),
+    }
+}
+
+/// The other end of the publisher.
+#[derive(Debug, Clone)]
+pub enum Second {
+    /// A recorder.
+    Recorder(Record),
+    /// A reader that keeps nothing.
+    Reader(Read),
+    /// Nobody.
+    None,
+}
+
+/// The result of a round.
+#[derive(Debug, Clone, Default)]
+pub struct Round {
+    /// The publisher's report.
+    pub published: Published,
+    /// The recorder's report.
+    pub recorded: Recorded,
+    /// The reader's report.
+    pub seen: Seen,
+    /// How quiet the machine was.
+    pub quiet: Quiet,
+}
+
+/// A round that runs.
+#[derive(Debug)]
+pub struct Running<'a> {
+    recorder: Option<&'a mut Player>,
+}
+
+impl Running<'_> {
+    /// How far the recorder is.
+    ///
+    /// # Errors
+    /// If there is none, or it does not answer.
+    pub fn standing(&mut self) -> Result<Standing> {
+        let recorder = self.recorder.as_mut().context("this round has no recorder")?;
+        recorder.tell("where")?;
+        report(recorder, Instant::now() + PATIENCE)
+    }
+}
+
+fn report<T: DeserializeOwned>(player: &Player, deadline: Instant) -> Result<T> {
+    let line = player.line(deadline, "report")?;
+    serde_json::from_str(&line).with_context(|| format!("the report of {}: {line}", player.name))
+}
+
+fn start(program: &Path, role: &Role, name: &str) -> Result<Player> {
+    let player = Player::with(program, &["play-journal", &serde_json::to_string(role)?], name.into())?;
+    player.expect_ready(Instant::now() + PATIENCE)?;
+    Ok(player)
+}
+
+/// Plays these roles at the same time, each in a process of its own, and returns their reports.
+///
+/// # Errors
+/// When a process fails; the rest are killed then.
+pub fn together<T: DeserializeOwned>(program: &Path, roles: &[Role]) -> Result<Vec<T>> {
+    let program = Program::copied(program)?;
+    let started = roles.iter().map(|role| start(&program.path(), role, "a reader"));
+    let mut players = started.collect::<Result<Vec<_>>>()?;
+    players.iter_mut().try_for_each(|player| player.tell("go"))?;
+    let deadline = Instant::now() + PATIENCE;
+    let reports = players.iter().map(|player| report(player, deadline)).collect::<Result<_>>()?;
+    players.iter_mut().try_for_each(Player::wait)?;
+    Ok(reports)
+}
+
+/// Records by one recorder after the other, and kills each when it has made so many messages durable. Nothing is lost between them.
+///
+/// # Errors
+/// When a process fails.
+pub fn crash(program: &Path, role: &Publish, recorders: &[(Record, u64)]) -> Result<()> {
+    let mut publisher = start(program, &Role::Publish(role.clone()), "the publisher")?;
+    for (at, (record, until)) in recorders.iter().enumerate() {
+        let mut player = start(program, &Role::Record(record.clone()), "the recorder")?;
+        player.tell("go")?;
+        if at == 0 {
+            publisher.tell("go")?;
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while (Running { recorder: Some(&mut player) }).standing()?.durable < *until {
+            anyhow::ensure!(Instant::now() < deadline, "{until} messages are not durable in time");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        player.kill()?;
+    }
+    publisher.kill()
+}
+
+/// Plays a round with the child program `program`. `meanwhile` runs while the publisher sends.
+///
+/// # Errors
+/// When a process fails, or does not end in time; the rest are killed then. The error of `meanwhile`.
+pub fn round(
+    program: &Path,
+    role: &Publish,
+    second: &Second,
+    meanwhile: impl FnOnce(&mut Running<'_>) -> Result<()>,
+) -> Result<Round> {
+    let program = Program::copied(program)?;
+    let program = &program.path();
+    let deadline = Instant::now() + PATIENCE + Duration::from_nanos(role.time_ns);
+    let mut publisher = start(program, &Role::Publish(role.clone()), "the publisher")?;
+    let mut second = match second {
+        Second::Recorder(role) => Some((start(program, &Role::Record(role.clone()), "the recorder")?, true)),
+        Second::Reader(role) => Some((start(program, &Role::Read(role.clone()), "the reader")?, false)),
+        Second::None => None,
+    };
+    let pids = [publisher.child.id()].into_iter().chain(second.as_ref().map(|(player, _)| player.child.id()));
+    let load = Load::begin(pids)?;
+    let mut round = Round::default();
+    if let Some((player, _)) = &mut second {
+        player.tell("go")?;
+    }
+    publisher.tell("go")?;
+    let recorder = second.as_mut().filter(|(_, is_recorder)| *is_recorder).map(|(player, _)| player);
+    meanwhile(&mut Running { recorder })?;
+    round.published = report(&publisher, deadline)?;
+    if let Some((mut player, is_recorder)) = second {
+        if is_recorder {
+            player.tell(&format!("until {}", round.published.messages))?;
+            round.recorded = report(&player, Instant::now() + PATIENCE)?;
+        } else {
+            player.tell("stop")?;
+            round.seen = report(&player, Instant::now() + PATIENCE)?;
+        }
+        player.wait()?;
+    }
+    publisher.tell("stop")?;
+    publisher.wait()?;
+    round.quiet = load.end()?;
+    Ok(round)
+}
+
+impl Round {
+    /// Seconds from the first send to the moment when everything was durable.
+    pub fn seconds(&self) -> f64 {
+        let clock = shmcast::Clock::of_this_host();
+        clock.ns_between(self.published.span.0, self.recorded.durable_at) as f64 / 1e9
+    }
+
+    /// Checks that each sequence is in the journal or named as lost.
+    ///
+    /// # Errors
+    /// If one is not.
+    pub fn is_exact(&self) -> Result<()> {
+        let role::Recorded { messages, overrun, ref errors, .. } = self.recorded;
+        let sent = self.published.messages;
+        anyhow::ensure!(errors.is_empty(), "the disk refused: {errors:?}");
+        anyhow::ensure!(
+            messages + overrun == sent,
+            "of {sent} messages {messages} are recorded, {overrun} named as lost"
+        );
+        Ok(())
+    }
+}

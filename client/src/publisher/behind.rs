@@ -1,0 +1,57 @@
+//! A channel that is a file, and whose sequences go on behind a journal.
+
+use super::PublisherBuilder;
+use crate::error::ChannelError;
+use crate::hosting::LAST_EPOCH;
+use crate::journal::{Ending, JournalError, create_for};
+use shmcast_layout::segment::Segment;
+use std::path::Path;
+
+impl PublisherBuilder {
+    /// Lets a new segment, which nobody has seen, go on behind the journal, and notes that there.
+    pub(super) fn go_on_behind(&self, segment: &Segment, least: u64) -> Result<(), ChannelError> {
+        let Some(dir) = &self.behind else { return Ok(()) };
+        begin(dir, segment, least).map_err(|e| self.refused_by_journal(e))
+    }
+
+    /// Notes in the journal that the channel goes on in its ring, which is there, before anybody publishes in it.
+    pub(super) fn tell_journal(&self, segment: &Segment) -> Result<(), ChannelError> {
+        let Some(dir) = &self.behind else { return Ok(()) };
+        resume(dir, segment).map_err(|e| self.refused_by_journal(e))
+    }
+
+    pub(super) fn refused_by_journal(&self, source: JournalError) -> ChannelError {
+        ChannelError::Journal { name: self.name.clone(), source: Box::new(source) }
+    }
+}
+
+/// The sequence of the next message in a ring that nobody publishes in. A ring that is damaged does not tell it: then it is 1.
+pub(super) fn next_of(segment: &Segment) -> u64 {
+    segment.locator().tail().map_or(1, |tail| tail.sequence)
+}
+
+fn begin(dir: &Path, segment: &Segment, least: u64) -> Result<(), JournalError> {
+    let ending = match Ending::of(dir, &segment.header().channel) {
+        Err(JournalError::Empty { .. }) => return create_for(dir, segment.header(), 1..1),
+        ending => ending?,
+    };
+    let first = ending.next_sequence()?.max(least);
+    segment.continue_from(first, ending.epoch().min(LAST_EPOCH), 0);
+    ending.begin(segment.header(), first)
+}
+
+fn resume(dir: &Path, segment: &Segment) -> Result<(), JournalError> {
+    let (first, next) = (segment.first_sequence(), next_of(segment));
+    let ending = match Ending::of(dir, &segment.header().channel) {
+        // A recorder that runs renews the reserve by itself, and has left no clean end.
+        Err(JournalError::Busy { .. }) => return Ok(()),
+        Err(JournalError::Empty { .. }) => return create_for(dir, segment.header(), first..next),
+        ending => ending?,
+    };
+    let due = ending.due();
+    let is_another = !ending.is_of(segment.header()) && first < due;
+    if is_another || next < due {
+        return Err(JournalError::Anew { path: dir.to_owned(), due, next });
+    }
+    if ending.needs_reopening(next) { ending.reopen(next) } else { Ok(()) }
+}

@@ -1,0 +1,111 @@
+//! Holds: notes that a journal's files are kept for somebody, whatever its age and size.
+//!
+//! A hold is a file of the journal's directory, `NAME.hold`, with a sequence in it. The directory is all that has to be understood.
+
+use crate::directory::{open_directory, remove};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat, renameat};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+/// The end of a hold's file name.
+const ENDING: &str = ".hold";
+/// Longest name of a hold in bytes.
+const MOST_NAME: usize = 64;
+/// Most bytes of a hold that are read: more than a number has.
+const MOST_BYTES: u64 = 64;
+
+/// A note that files are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetentionHold {
+    /// Its name.
+    pub name: String,
+    /// Files that have this sequence or later ones are kept. A note that cannot be read keeps all of them: then it is 0.
+    pub from: u64,
+}
+
+/// Keeps the files of the journal at `path` that have the sequence `from` or later ones, until it is [released](release). A hold of this
+/// name is replaced. No file that was there when this returns goes by [`Keep::bytes`](crate::Keep::bytes) or
+/// [`Keep::age`](crate::Keep::age).
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidInput`] for a name that is not 1 to 64 letters, digits, `.`, `_` and `-`, or begins with a `.`; the system's error.
+pub fn hold(path: &Path, name: &str, from: u64) -> io::Result<()> {
+    let directory = open_directory(path)?;
+    let file_name = file_name(name)?;
+    lock_holds(&directory)?;
+    let unfinished = format!(".{file_name}.tmp");
+    remove(&directory, &unfinished)?;
+    // The directory keeps others out. The recorder's user, who may be another one than this, must be able to read it.
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(&directory, &unfinished, flags, Mode::from_raw_mode(0o644))?;
+    let mut file = File::from(file);
+    writeln!(file, "{from}").and_then(|()| file.sync_all())?;
+    renameat(&directory, &unfinished, &directory, &file_name)?;
+    directory.sync_all()
+}
+
+/// Ends a hold. The result is whether there was one.
+///
+/// # Errors
+/// As [`hold`].
+pub fn release(path: &Path, name: &str) -> io::Result<bool> {
+    let directory = open_directory(path)?;
+    let file_name = file_name(name)?;
+    lock_holds(&directory)?;
+    let is_there = holds_of(&directory)?.iter().any(|hold| hold.name == name);
+    remove(&directory, &file_name)?;
+    directory.sync_all()?;
+    Ok(is_there)
+}
+
+/// The holds of the journal at `path`, by name.
+///
+/// # Errors
+/// The system's error.
+pub fn holds(path: &Path) -> io::Result<Vec<RetentionHold>> {
+    holds_of(&open_directory(path)?)
+}
+
+pub(crate) fn holds_of(directory: &File) -> io::Result<Vec<RetentionHold>> {
+    let mut holds = Vec::new();
+    for entry in rustix::fs::Dir::read_from(directory)? {
+        let entry = entry?;
+        let Some(name) = entry.file_name().to_str().ok().and_then(|name| name.strip_suffix(ENDING)) else {
+            continue;
+        };
+        if check(name).is_ok() {
+            holds.push(RetentionHold { name: name.to_owned(), from: read(directory, name).unwrap_or(0) });
+        }
+    }
+    holds.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(holds)
+}
+
+/// One at a time notes holds or removes files. The lock ends with the handle.
+pub(crate) fn lock_holds(directory: &File) -> io::Result<()> {
+    Ok(flock(directory, FlockOperation::LockExclusive)?)
+}
+
+fn read(directory: &File, name: &str) -> Option<u64> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = openat(directory, format!("{name}{ENDING}"), flags, Mode::empty()).ok()?;
+    let mut text = String::new();
+    File::from(file).take(MOST_BYTES).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+fn file_name(name: &str) -> io::Result<String> {
+    check(name).map(|()| format!("{name}{ENDING}"))
+}
+
+fn check(name: &str) -> io::Result<()> {
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if (1..=MOST_NAME).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(is_fine) {
+        return Ok(());
+    }
+    let why = format!(
+        "{name:?} is no name of a hold: give 1 to {MOST_NAME} letters, digits, . _ and -, no . first"
+    );
+    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+}

@@ -1,0 +1,226 @@
+//! Power cuts of a real file system: an ext4 that stops taking anything at once, its own journal included, and is mounted again.
+//!
+//! `SHMCAST_SHUTDOWNS` sets how often.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod common;
+
+use common::read;
+use shmcast::journal::{Entry, Journal};
+use shmcast::{History, Publisher, Start, Subscriber};
+use shmcast_journal::Recorder;
+use shmcast_journal::core::{Settings, SyncPolicy};
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{JoinHandle, sleep};
+use std::time::Duration;
+use tempfile::TempDir;
+
+const ROOM: &str = "SHMCAST_TEST_ROOM";
+const SYNC: &str = "SHMCAST_TEST_SYNC";
+
+fn payload(sequence: u64) -> Vec<u8> {
+    let mut bytes = sequence.to_le_bytes().to_vec();
+    bytes.resize(8 + (sequence % 400) as usize, sequence as u8);
+    bytes
+}
+
+fn run(program: &str, arguments: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// An ext4 of 200 MiB in a file.
+struct Disk {
+    room: TempDir,
+}
+
+impl Disk {
+    fn make() -> Option<Self> {
+        let disk = Self { room: TempDir::new().unwrap() };
+        let image = std::fs::File::create(disk.image()).unwrap();
+        image.set_len(200 << 20).unwrap();
+        std::fs::create_dir(disk.path()).unwrap();
+        let is_made = run("mkfs.ext4", &["-q", "-F", disk.image().to_str().unwrap()]);
+        (is_made && disk.mount()).then_some(disk)
+    }
+
+    fn image(&self) -> PathBuf {
+        self.room.path().join("image")
+    }
+
+    fn path(&self) -> PathBuf {
+        self.room.path().join("disk")
+    }
+
+    fn channels(&self) -> PathBuf {
+        self.room.path().join("channels")
+    }
+
+    fn mount(&self) -> bool {
+        run("mount", &["-o", "loop", self.image().to_str().unwrap(), self.path().to_str().unwrap()])
+    }
+
+    fn unmount(&self) -> bool {
+        run("umount", &[self.path().to_str().unwrap()])
+    }
+
+    /// The file system takes nothing from now on, and does not write what it had in memory, not even its own journal: EXT4_IOC_SHUTDOWN with
+    /// EXT4_GOING_FLAGS_NOLOGFLUSH.
+    fn cut(&self) -> bool {
+        let call = "import fcntl,os,struct,sys;fcntl.ioctl(os.open(sys.argv[1],os.O_RDONLY),0x8004587d,struct.pack('I',2))";
+        run("python3", &["-c", call, self.path().to_str().unwrap()])
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.unmount();
+    }
+}
+
+/// Publishes until it is stopped. The ring holds all of it.
+struct Feed {
+    stop: Arc<AtomicBool>,
+    published: Arc<AtomicU64>,
+    thread: JoinHandle<Publisher>,
+}
+
+impl Feed {
+    fn start(mut publisher: Publisher) -> Self {
+        let (stop, published) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (ended, count) = (stop.clone(), published.clone());
+        let thread = std::thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                for _ in 0..50 {
+                    let sequence = publisher.next_sequence();
+                    publisher.publish(&payload(sequence)).unwrap();
+                    count.store(sequence, Ordering::Relaxed);
+                }
+                sleep(Duration::from_millis(1));
+            }
+            publisher
+        });
+        Self { stop, published, thread }
+    }
+}
+
+fn subscriber(channels: &Path) -> Subscriber {
+    let builder = Subscriber::builder("t").dir(channels).start(Start::Oldest);
+    builder.history(History::Never).open().unwrap()
+}
+
+fn settings(each: bool) -> Settings {
+    let sync = if each { SyncPolicy::Each } else { SyncPolicy::Interval(Duration::from_millis(5)) };
+    Settings { sync, file_bytes: 1 << 20, ..Settings::default() }
+}
+
+/// A recorder in a process of its own, which says at each moment what is durable.
+#[test]
+#[ignore = "a role that the test here starts a process for"]
+fn play() {
+    let Some(room) = env::var_os(ROOM).map(PathBuf::from) else { return };
+    let is_each = env::var(SYNC).unwrap() == "each";
+    let recorder =
+        Recorder::start(&room.join("disk/t"), subscriber(&room.join("channels")), settings(is_each)).unwrap();
+    loop {
+        println!("durable {}", recorder.progress().durable);
+        sleep(Duration::from_micros(500));
+    }
+}
+
+fn recorder(disk: &Disk, is_each: bool) -> Child {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["play", "--exact", "--ignored", "--nocapture"]).env(ROOM, disk.room.path());
+    command.env(SYNC, if is_each { "each" } else { "interval" });
+    command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Takes in what the recorder says, until it ends.
+fn listen(recorder: &mut Child) -> JoinHandle<u64> {
+    let said = BufReader::new(recorder.stdout.take().unwrap());
+    std::thread::spawn(move || {
+        let mut durable = 0;
+        for line in said.lines() {
+            // It may be killed within a line.
+            let Some(told) = line.ok().and_then(|line| line.strip_prefix("durable ")?.parse().ok()) else {
+                continue;
+            };
+            durable = durable.max(told);
+        }
+        durable
+    })
+}
+
+/// The last sequence up to which the journal has every message, as it stands on the disk.
+fn whole_up_to(dir: &Path) -> u64 {
+    let Ok(journal) = Journal::open(dir) else { return 0 };
+    let mut reader = journal.read_from(1).unwrap();
+    let mut last = 0;
+    while let Some(entry) = reader.next().unwrap() {
+        match entry {
+            Entry::Message(message) => {
+                assert_eq!((message.sequence, message.payload), (last + 1, &payload(last + 1)[..]));
+                last += 1;
+            }
+            Entry::Lost(_) => break,
+            _ => {}
+        }
+    }
+    last
+}
+
+#[test]
+fn what_was_durable_is_there_when_a_file_system_goes_down() {
+    let test = "what_was_durable_is_there_when_a_file_system_goes_down";
+    let Some(disk) = Disk::make() else {
+        return println!("SKIPPED {test}: no ext4 can be made in a file and mounted here");
+    };
+    let turns = env::var("SHMCAST_SHUTDOWNS").map_or(4, |text| text.parse().unwrap());
+    let (mut trailed, mut most) = (0, 0);
+    for turn in 0..turns {
+        let builder = Publisher::builder("t").dir(disk.channels()).capacity(64 << 20);
+        let feed = Feed::start(builder.open().unwrap());
+        let mut child = recorder(&disk, turn % 2 == 0);
+        let said = listen(&mut child);
+        sleep(Duration::from_millis(fastrand::u64(100..500)));
+        if !disk.cut() {
+            child.kill().unwrap();
+            return println!("SKIPPED {test}: no python3, or the kernel refuses to shut an ext4 down");
+        }
+        // It goes on for a moment with a disk that is gone, and must not take anything for durable.
+        sleep(Duration::from_millis(fastrand::u64(0..30)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let durable = said.join().unwrap();
+        assert!(disk.unmount() && disk.mount(), "turn {turn}: mounting the disk again");
+        let found = whole_up_to(&disk.path().join("t"));
+        assert!(found >= durable, "turn {turn}: {durable} was durable, and {found} is there");
+        // The ring has what the disk lost, so the next recorder completes the journal.
+        feed.stop.store(true, Ordering::Relaxed);
+        drop(feed.thread.join().unwrap());
+        let published = feed.published.load(Ordering::Relaxed);
+        Recorder::start(&disk.path().join("t"), subscriber(&disk.channels()), settings(true))
+            .unwrap()
+            .stop()
+            .unwrap();
+        let journal = read(&disk.path().join("t"));
+        assert_eq!(journal.losses(), [], "turn {turn}");
+        let messages = journal.messages();
+        assert!(messages.iter().all(|(sequence, bytes)| *bytes == payload(*sequence)), "turn {turn}");
+        assert_eq!(messages.len() as u64, published, "turn {turn}");
+        (trailed, most) = (trailed + u64::from(durable > 0), most.max(durable));
+        std::fs::remove_dir_all(disk.path().join("t")).unwrap();
+        std::fs::remove_dir_all(disk.channels()).unwrap();
+    }
+    println!(
+        "{turns} file systems went down; {trailed} times something was durable, {most} messages at most"
+    );
+    assert!(trailed > 0, "nothing ever was durable");
+}

@@ -1,0 +1,87 @@
+//! `shmcast journal hold` and `release`: files that are kept for somebody.
+
+use super::open;
+use super::span::sequence_at;
+use crate::cli::MISSED;
+use crate::cli::figures::grouped;
+use crate::cli::say::{note, print_json};
+use crate::cli::units::{Place, parse_place, words};
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const HOLD_EXAMPLE: &str = "\
+Example: shmcast journal hold /var/lib/shmcast/ticks audit-2026 --from 09:30
+
+Files that have this sequence or later ones stay, whatever keep_bytes and keep_age say, until
+`shmcast journal release` ends the hold. If less than keep_free is free on the file system they go all
+the same, and the daemon says so. A hold of the same name is replaced; `shmcast journal stat` shows all.
+
+Exit codes: 0 held, 3 held, and files of the part that was asked for are gone already, 1 error.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = HOLD_EXAMPLE)]
+pub(super) struct HoldArgs {
+    /// Directory of the journal
+    dir: PathBuf,
+    /// Name of the hold: 1 to 64 letters, digits, ., _ and -
+    name: String,
+    /// First sequence to keep, or the time of the first message: HH:MM[:SS[.FRACTION]] of today (UTC), a date and time, or
+    /// @SECONDS since 1970 [default: the oldest]
+    #[arg(long, value_name = "SEQ|TIME", value_parser = words(&[], parse_place))]
+    from: Option<Place>,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: shmcast journal release /var/lib/shmcast/ticks audit-2026")]
+pub(super) struct ReleaseArgs {
+    /// Directory of the journal
+    dir: PathBuf,
+    /// Name of the hold
+    name: String,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &HoldArgs) -> Result<ExitCode> {
+    let HoldArgs { dir, name, .. } = args;
+    let oldest = open(dir)?.first_sequence();
+    let oldest = oldest
+        .with_context(|| format!("no file in {} can be used: see `shmcast journal verify`", dir.display()))?;
+    let from = args.from.map_or(Ok(oldest), |place| sequence_at(dir, place))?;
+    shmcast_journal::hold(dir, name, from).with_context(|| format!("hold {}", dir.display()))?;
+    // Files may have gone until the hold was there.
+    let oldest = open(dir)?.first_sequence().unwrap_or(from);
+    let gone = oldest.saturating_sub(from);
+    if args.json {
+        print_json(&json!({ "directory": dir, "hold": name, "from": from, "oldest": oldest, "gone": gone }))?;
+    } else {
+        note!("{}: {name} keeps everything from sequence {}", dir.display(), grouped(from.max(oldest)));
+        if gone > 0 {
+            let (gone, last) = (grouped(gone), grouped(oldest - 1));
+            note!("{}: {} to {last} ({gone}) are gone already", dir.display(), grouped(from));
+        }
+    }
+    Ok(if gone > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+}
+
+pub(super) fn release(args: &ReleaseArgs) -> Result<ExitCode> {
+    let ReleaseArgs { dir, name, json } = args;
+    open(dir)?;
+    let was_there =
+        shmcast_journal::release(dir, name).with_context(|| format!("release {}", dir.display()))?;
+    if !was_there {
+        let dir = dir.display();
+        bail!("{dir}: no hold {name}: `shmcast journal stat {dir}` shows those that are there");
+    }
+    match json {
+        true => print_json(&json!({ "directory": dir, "hold": name }))?,
+        false => note!("{}: hold {name} is over", dir.display()),
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,194 @@
+//! `shmcast journal join`: one journal of parts of it.
+
+use super::cut::{beginning, is_of_the_channel};
+use super::new::{New, Sums};
+use super::open;
+use crate::cli::stop::Stop;
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressFinish};
+use shmcast::journal::format::ControlRecord;
+use shmcast::journal::{Cause, Entry, JournalControl, Loss};
+use shmcast_journal::Cut;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const EXAMPLE: &str = "\
+Example: shmcast journal join /var/tmp/day morning afternoon ticks.1
+
+Each PART is the journal of one channel, or was cut out of it: all have the same identity. They may overlap, and
+their order does not matter. A message that any of them has is in OUT; one that none has is named as missing, with the
+cause that the parts tell, or as cut out where no part reaches.
+
+Exit codes: 0 nothing missing, 3 sequences are missing and OUT names each, 1 error;
+130 (Ctrl-C) or 143 (SIGTERM) if it came before the end: there is no OUT then.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    #[command(flatten)]
+    out: New,
+    /// Directories of the parts
+    #[arg(required = true, value_name = "PART")]
+    parts: Vec<PathBuf>,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let stop = Stop::listen()?;
+    let parts = parts(&args.parts)?;
+    args.out.write(|unfinished| join(args, &parts, unfinished, &stop))
+}
+
+/// A part, and the oldest sequence that it has or names as lost.
+struct Part<'a> {
+    dir: &'a Path,
+    first: u64,
+}
+
+/// Opens the parts, and refuses those of different journals.
+fn parts(dirs: &[PathBuf]) -> Result<Vec<Part<'_>>> {
+    let mut known: Option<([u8; 16], &Path)> = None;
+    let mut parts = Vec::new();
+    for dir in dirs {
+        let (journal, shown) = (open(dir)?, dir.display());
+        let Some(file) = journal.files().first() else {
+            bail!("no file in {shown} can be used: see `shmcast journal verify {shown}`");
+        };
+        let (identity, other) = *known.get_or_insert((file.header.journal, dir));
+        if file.header.journal != identity {
+            let other = other.display();
+            bail!(
+                "{shown} is no part of the journal in {other}: `shmcast journal stat` shows the identity of each"
+            );
+        }
+        parts.push(Part { dir, first: file.header.sequence });
+    }
+    Ok(parts)
+}
+
+/// What the parts have at a sequence.
+enum Found {
+    /// This part goes on with a message, or with a gap of the channel's own.
+    Part(usize),
+    /// Those that reach it have lost it. This is the shortest loss.
+    Lost(Loss),
+    /// None reaches it.
+    Nothing,
+}
+
+fn look(parts: &[Part<'_>], due: u64) -> Result<Found> {
+    let mut lost: Option<Loss> = None;
+    for (number, part) in parts.iter().enumerate() {
+        if part.first > due {
+            continue;
+        }
+        let mut reader = open(part.dir)?.read_from(due)?;
+        while let Some(entry) = reader.next()? {
+            match entry {
+                Entry::Message(_) => return Ok(Found::Part(number)),
+                Entry::Control { control: JournalControl::Ring(ControlRecord::Gap { .. }), .. } => {
+                    return Ok(Found::Part(number));
+                }
+                Entry::Lost(loss) => {
+                    if lost.is_none_or(|other| loss.to < other.to) {
+                        lost = Some(Loss { from: due, ..loss });
+                    }
+                    break;
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(lost.map_or(Found::Nothing, Found::Lost))
+}
+
+struct Joining<'a> {
+    args: &'a Args,
+    stop: &'a Stop,
+    bar: ProgressBar,
+    cut: Cut,
+    sums: Sums,
+    /// The control records since the last message. The next part may have them again.
+    since: Vec<JournalControl>,
+    /// The loss that the next one may continue.
+    lost: Option<Loss>,
+}
+
+fn join(args: &Args, parts: &[Part<'_>], to: &Path, stop: &Stop) -> Result<Sums> {
+    let bar = ProgressBar::new_spinner().with_message("joining").with_finish(ProgressFinish::AndClear);
+    let first = parts.iter().min_by_key(|part| part.first).context("no part was given")?;
+    let mut due = first.first;
+    let (header, clock) = beginning(first.dir, due, stop, &args.out, &bar)?;
+    let cut = Cut::begin(to, &header, args.out.file, clock)?;
+    let sums = Sums { first: due, ..Sums::default() };
+    let mut joining = Joining { args, stop, bar, cut, sums, since: Vec::new(), lost: None };
+    loop {
+        due = match look(parts, due)? {
+            Found::Part(number) => joining.copy(parts[number].dir, due)?,
+            Found::Lost(loss) => joining.lose(loss)?,
+            Found::Nothing => match parts.iter().map(|part| part.first).filter(|first| *first > due).min() {
+                Some(next) => joining.lose(Loss { from: due, to: next - 1, cause: Cause::Cut })?,
+                None => break,
+            },
+        };
+    }
+    joining.write_loss()?;
+    let mut sums = joining.sums;
+    sums.next = due;
+    sums.bytes = joining.cut.finish()?;
+    Ok(sums)
+}
+
+impl Joining<'_> {
+    /// Copies a part from `due` on, until it ends or has lost something. The result is the sequence due then.
+    fn copy(&mut self, part: &Path, due: u64) -> Result<u64> {
+        let mut reader = open(part)?.read_from(due)?;
+        let mut payload = Vec::new();
+        loop {
+            if self.stop.is_set() {
+                return Err(self.args.out.not_written(self.stop));
+            }
+            let due = reader.due();
+            match reader.next()? {
+                None | Some(Entry::Lost(_)) => return Ok(due),
+                Some(Entry::Message(message)) => {
+                    payload.clear();
+                    payload.extend_from_slice(message.payload);
+                    let message = shmcast::Message { payload: &payload, ..message };
+                    let wall_ns = reader.wall_ns(message.time);
+                    self.write_loss()?;
+                    self.cut.message(&message, wall_ns)?;
+                    self.since.clear();
+                    self.sums.messages += 1;
+                    if self.sums.messages.is_multiple_of(4096) {
+                        self.bar.tick();
+                    }
+                }
+                Some(Entry::Control { control, .. })
+                    if is_of_the_channel(&control) && !self.since.contains(&control) =>
+                {
+                    self.write_loss()?;
+                    self.since.push(control);
+                    self.cut.control(control)?;
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    fn lose(&mut self, loss: Loss) -> Result<u64> {
+        self.sums.missing += loss.to + 1 - loss.from;
+        self.since.clear();
+        match &mut self.lost {
+            Some(before) if before.cause == loss.cause => before.to = loss.to,
+            _ => {
+                self.write_loss()?;
+                self.lost = Some(loss);
+            }
+        }
+        Ok(loss.to + 1)
+    }
+
+    fn write_loss(&mut self) -> Result<()> {
+        self.lost.take().map_or(Ok(()), |loss| Ok(self.cut.loss(loss)?))
+    }
+}

@@ -1,0 +1,235 @@
+//! Channels without a daemon whose sequences go on behind a journal: `shmcast pub --continue-from` and `shmcast record` as processes, all
+//! killed, and the memory gone.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod cli_support;
+#[path = "../journal/tests/common/mod.rs"]
+mod common;
+
+use cli_support::{interrupt, wait_until};
+use common::read;
+use shmcast::journal::format::JournalControl;
+use shmcast::journal::{Cause, Ending, JournalError};
+use shmcast::{ChannelError, Event, History, Publisher, Start, Subscriber};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use tempfile::TempDir;
+
+struct Host {
+    room: TempDir,
+}
+
+impl Host {
+    fn new() -> Self {
+        Self { room: TempDir::new().unwrap() }
+    }
+
+    /// Where the channel's memory lies, which a reboot takes.
+    fn memory(&self) -> PathBuf {
+        self.room.path().join("memory")
+    }
+
+    fn journal(&self) -> PathBuf {
+        self.room.path().join("ticks.journal")
+    }
+
+    fn shmcast(&self, verb: &str, more: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+        command.args([verb, "ticks", "--dir"]).arg(self.memory()).args(more);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Publishes 5000 messages a second until it is ended.
+    fn publisher(&self) -> Child {
+        let input = self.room.path().join("input");
+        fs::write(&input, "a message\n".repeat(1_000)).unwrap();
+        let more = ["--rate", "5000/s", "--loop", "1000", "--prepare", "none", "--capacity", "1MiB"];
+        let mut command = self.shmcast("pub", &more);
+        command.arg("--input").arg(input).arg("--continue-from").arg(self.journal()).spawn().unwrap()
+    }
+
+    fn recorder(&self) -> Child {
+        self.shmcast("record", &["--file", "1MiB", "--to"]).arg(self.journal()).spawn().unwrap()
+    }
+
+    fn builder(&self) -> shmcast::PublisherBuilder {
+        Publisher::builder("ticks").dir(self.memory()).capacity(1 << 20)
+    }
+
+    fn reader(&self, start: Start) -> Subscriber {
+        let builder = Subscriber::builder("ticks").dir(self.memory()).start(start);
+        builder.history(History::Dir(self.journal())).open().unwrap()
+    }
+
+    fn lose_memory(&self) {
+        fs::remove_dir_all(self.memory()).unwrap();
+    }
+}
+
+fn end(mut child: Child, is_killed: bool) {
+    if is_killed {
+        child.kill().unwrap();
+    } else {
+        interrupt(&child);
+    }
+    child.wait().unwrap();
+}
+
+/// Receives `count` messages, and returns the first and the last sequence.
+fn receive(reader: &mut Subscriber, count: u64) -> (u64, u64) {
+    let mut sequences = Vec::new();
+    while (sequences.len() as u64) < count {
+        if let Event::Message(message) = reader.recv().unwrap() {
+            sequences.push(message.sequence);
+        }
+    }
+    (sequences[0], sequences[sequences.len() - 1])
+}
+
+/// Reboots: some with everything killed in the middle, some in order. Each time a reader has messages that no recorder has.
+#[test]
+fn no_sequence_is_given_twice_without_a_daemon() {
+    let host = Host::new();
+    let (mut last, mut epoch) = (0, 0);
+    for round in 0..12 {
+        let is_killed = round % 3 != 2;
+        let publisher = host.publisher();
+        wait_until("the channel", || Subscriber::builder("ticks").dir(host.memory()).open().is_ok());
+        let recorder = host.recorder();
+        let mut reader = host.reader(Start::Sequence(host.reader(Start::Oldest).first_sequence()));
+        let (first, _) = receive(&mut reader, 100);
+        assert!(first > last, "round {round}: {first} was given before: the last was {last}");
+        let (stated, _) = reader.publisher_state().unwrap();
+        assert!(stated > epoch, "round {round}: epoch {stated} behind {epoch}");
+        epoch = stated;
+        end(recorder, is_killed);
+        last = receive(&mut reader, 50).1; // nobody records these
+        end(publisher, is_killed);
+        while let Some(event) = reader.try_recv().unwrap() {
+            if let Event::Message(message) = event {
+                last = message.sequence;
+            }
+        }
+        host.lose_memory();
+    }
+    let mut publisher = host.builder().continue_from(host.journal()).open().unwrap();
+    assert!(publisher.next_sequence() > last);
+    publisher.publish(b"the last").unwrap();
+    let found = read(&host.journal());
+    assert_eq!(found.losses().len(), 12, "each reboot is one gap: {:?}", found.losses());
+    assert!(found.losses().iter().all(|loss| matches!(loss.cause, Cause::Reserve)));
+    // A reader that comes now reads all of it, is told of each gap once, and is live.
+    let mut reader = host.reader(Start::Sequence(1));
+    let (mut messages, mut gaps, mut due) = (0, 0, 1);
+    loop {
+        match reader.recv().unwrap() {
+            Event::Message(message) => {
+                assert_eq!(message.sequence, due);
+                (messages, due) = (messages + 1, due + 1);
+                if message.payload == b"the last" {
+                    break;
+                }
+            }
+            Event::Lost { from, to, .. } => {
+                assert_eq!(from, due);
+                (gaps, due) = (gaps + 1, to + 1);
+            }
+            _ => {}
+        }
+    }
+    assert_eq!((messages, gaps), (found.messages().len() + 1, 12));
+}
+
+/// A ring that is there goes on where it was, and a reserve that the ring comes near is renewed before anybody publishes.
+#[test]
+fn a_ring_that_is_there_goes_on_and_the_journal_keeps_up() {
+    let host = Host::new();
+    let open = || host.builder().continue_from(host.journal()).open().unwrap();
+    let mut publisher = open();
+    assert_eq!(publisher.next_sequence(), 1, "a journal that is not there begins at 1");
+    publisher.publish(b"one").unwrap();
+    drop(publisher);
+    let files = read(&host.journal()).files;
+    let mut publisher = open();
+    assert_eq!((publisher.next_sequence(), read(&host.journal()).files), (2, files), "nothing is to be said");
+    publisher.gap(2 + (1 << 31)).unwrap();
+    drop(publisher);
+    let publisher = open();
+    let next = publisher.next_sequence();
+    drop(publisher);
+    let reserves = read(&host.journal()).controls;
+    let renewed = reserves.iter().any(
+        |control| matches!(*control, JournalControl::Reserve { sequence } if sequence >= next + (1 << 32)),
+    );
+    assert!(renewed, "{reserves:?}");
+    host.lose_memory();
+    assert!(open().next_sequence() > next + (1 << 32));
+}
+
+/// With a recorder beside it, the next publisher changes nothing in the journal.
+#[test]
+fn a_recorder_that_runs_is_left_alone() {
+    let host = Host::new();
+    let mut publisher = host.builder().continue_from(host.journal()).open().unwrap();
+    let recorder = host.recorder();
+    for turn in 1..=5u64 {
+        let sequence = publisher.publish(b"a message").unwrap();
+        assert_eq!(sequence, turn);
+        wait_until("the message on disk", || read(&host.journal()).messages().len() as u64 == turn);
+        drop(publisher);
+        publisher = host.builder().continue_from(host.journal()).open().unwrap();
+    }
+    end(recorder, false);
+    assert_eq!(read(&host.journal()).losses(), []);
+}
+
+/// A new ring for a channel that stays: the sequences go on, and the journal has no gap that could be avoided.
+#[test]
+fn a_channel_that_is_made_anew_goes_on_behind_its_journal() {
+    let host = Host::new();
+    let mut publisher = host.builder().continue_from(host.journal()).open().unwrap();
+    (1..=10).for_each(|_| assert!(publisher.publish(b"a message").is_ok()));
+    drop(publisher);
+    let larger = host.builder().capacity(2 << 20).anew().continue_from(host.journal()).open().unwrap();
+    assert!(larger.next_sequence() > 10);
+}
+
+/// What cannot be: each refusal says what to do, and leaves ring and journal as they were.
+#[test]
+fn what_would_give_a_sequence_twice_is_refused() {
+    let host = Host::new();
+    let mut publisher = host.builder().continue_from(host.journal()).open().unwrap();
+    (1..=10).for_each(|_| assert!(publisher.publish(b"a message").is_ok()));
+    let recorder = host.recorder();
+    wait_until("ten messages on disk", || read(&host.journal()).messages().len() == 10);
+    end(recorder, false);
+    drop(publisher);
+    host.lose_memory();
+    // Somebody publishes without the journal: sequences are given again. Nobody can mend that, so it is said.
+    host.builder().open().unwrap().publish(b"one again").unwrap();
+    let before = fs::read_dir(host.journal()).unwrap().count();
+    let refused = host.builder().continue_from(host.journal()).open().unwrap_err();
+    let ChannelError::Journal { source, .. } = &refused else { panic!("{refused}") };
+    assert!(matches!(**source, JournalError::Anew { due: 11, next: 2, .. }), "{refused}");
+    assert!(refused.to_string().contains("remove the channel"), "{refused}");
+    // The journal of another channel, and one that a recorder holds.
+    let other = Publisher::builder("other").dir(host.memory()).continue_from(host.journal()).open();
+    let Err(ChannelError::Journal { source, .. }) = other else { panic!("{other:?}") };
+    assert!(matches!(*source, JournalError::OtherChannel { .. }), "{source}");
+    assert!(!host.memory().join("other").exists(), "nothing was made");
+    host.lose_memory();
+    let ending = Ending::of(host.journal(), "ticks").unwrap();
+    let busy = host.builder().continue_from(host.journal()).open();
+    let Err(ChannelError::Journal { source, .. }) = busy else { panic!("{busy:?}") };
+    assert!(matches!(*source, JournalError::Busy { .. }), "{source}");
+    drop(ending);
+    assert_eq!(fs::read_dir(host.journal()).unwrap().count(), before);
+    let missing = host.builder().continue_from(Path::new("/nowhere/at/all")).open().unwrap_err();
+    assert!(missing.to_string().contains("/nowhere/at/all"), "{missing}");
+    // Removed, it begins behind the journal.
+    let publisher = host.builder().continue_from(host.journal()).open().unwrap();
+    assert!(publisher.next_sequence() > 1 << 32);
+}

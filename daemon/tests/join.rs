@@ -1,0 +1,123 @@
+//! `shmcast journal join`, `hold` and `release`: parts become one journal again, and files that are held stay.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+use cli_support::{Host, golden, interrupt, lines, recorded, text};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+
+mod cli_support;
+
+/// The lines of a dump that tell of the channel: not of clocks, rings, reserves and mends.
+fn dump(host: &Host, dir: &str) -> Vec<Value> {
+    let output = host.run(&format!("journal dump {dir}"));
+    let lines = text(&output.stdout);
+    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let about = ["clock", "source", "reserve", "mended", "clean"].map(|event| json!(event));
+    lines.filter(|line| !about.contains(&line["event"])).collect()
+}
+
+fn in_room(host: &Host, name: &str) -> String {
+    host.dir.path().join(name).display().to_string()
+}
+
+/// Parts that overlap, in any order, are the whole again: messages, control records and losses.
+#[test]
+fn parts_of_a_journal_are_the_journal() {
+    let host = Host::new();
+    let [a, b, c, out] = ["a", "b", "c", "out"].map(|name| in_room(&host, name));
+    for (part, span) in [(&a, "--to 6"), (&b, "--from 4 --to 11"), (&c, "--from 9")] {
+        host.run(&format!("journal cut {} {part} {span}", golden()));
+        assert!(Path::new(part).is_dir(), "{span}");
+    }
+    for order in [[&a, &b, &c], [&c, &a, &b], [&b, &c, &a]] {
+        let [one, two, three] = order;
+        let joined = host.run(&format!("journal join {out} {one} {two} {three} --json"));
+        assert_eq!(joined.status.code(), Some(3), "the whole lacks some: {}", text(&joined.stderr));
+        assert_eq!(dump(&host, &out), dump(&host, &golden()));
+        let report = host.run(&format!("journal verify {out} --json"));
+        let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+        assert_eq!(report["damages"], json!([]), "{report}");
+        fs::remove_dir_all(&out).unwrap();
+    }
+}
+
+/// What one copy has lost, the other one mends; what none reaches is named as cut out; another journal is refused.
+#[test]
+fn copies_mend_each_other_and_holes_have_a_name() {
+    let host = Host::new();
+    let input = host.file("input", &lines(60_000));
+    let journal = recorded(&host, &format!("--input {}", input.display()));
+    let [a, b, out] = ["a", "b", "out"].map(|name| in_room(&host, name));
+    for (part, span) in [(&a, "--to 40000"), (&b, "--from 45001")] {
+        assert!(host.run(&format!("journal cut {journal} {part} {span} --file 1MiB")).status.success());
+    }
+    // Two places of the copy are damaged. Each costs a frame.
+    let mut files: Vec<_> = fs::read_dir(&a).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "smj"));
+    files.sort();
+    let mut bytes = fs::read(&files[0]).unwrap();
+    for part in [1, 8] {
+        let at = bytes.len() * part / 9;
+        bytes[at] ^= 0x10;
+    }
+    fs::write(&files[0], bytes).unwrap();
+    assert_eq!(host.run(&format!("journal verify {a}")).status.code(), Some(4));
+    let joined = host.run(&format!("journal join {out} {a} {b} --json"));
+    let sums: Value = serde_json::from_slice(&joined.stdout).unwrap();
+    assert!(joined.status.code() == Some(3) && sums["missing"].as_u64().unwrap() > 5_000, "{sums}");
+    let losses: Vec<Value> = dump(&host, &out).into_iter().filter(|line| line["event"] == "lost").collect();
+    let cut = |line: &&Value| line["cause"] == "cut";
+    let cut: Vec<&Value> = losses.iter().filter(cut).collect();
+    assert!(cut.len() == 1 && cut[0]["from"] == 40_001 && cut[0]["to"] == 45_000, "{losses:?}");
+    assert!(losses.len() >= 3, "{losses:?}");
+    fs::remove_dir_all(&out).unwrap();
+    // With the whole beside them nothing is missing.
+    let sums = host.json(&format!("journal join {out} {a} {b} {journal} --json"));
+    assert_eq!([&sums["messages"], &sums["missing"]], [&json!(60_000), &json!(0)]);
+    let messages = |dir: &str| host.run(&format!("journal dump {dir} --framing lines")).stdout;
+    assert!(messages(&out) == messages(&journal));
+    let there = host.run(&format!("journal join {out} {a}"));
+    assert!(there.status.code() == Some(1) && text(&there.stderr).contains("is there already"));
+    let other = host.run(&format!("journal join {} {a} {}", in_room(&host, "new"), golden()));
+    assert!(other.status.code() == Some(1), "{other:?}");
+    assert!(text(&other.stderr).contains("is no part of the journal in"), "{other:?}");
+    let nothing = host.run(&format!("journal join {} {}", in_room(&host, "new"), in_room(&host, "nowhere")));
+    assert!(nothing.status.code() == Some(1) && text(&nothing.stderr).contains("nowhere"), "{nothing:?}");
+    let child = host.shmcast(&format!("journal join {} {journal}", in_room(&host, "new"))).spawn().unwrap();
+    interrupt(&child);
+    let (code, said) = cli_support::end(child);
+    assert!([-1, 130, 0].contains(&code), "{code}: {said}");
+    assert_eq!(code == 0, Path::new(&in_room(&host, "new")).exists());
+}
+
+#[test]
+fn holds_are_noted_shown_and_ended() {
+    let host = Host::new();
+    let input = host.file("input", &lines(1_000));
+    let journal = recorded(&host, &format!("--input {}", input.display()));
+    let holds = || host.json(&format!("journal stat {journal} --json"))["holds"].clone();
+    assert_eq!(holds(), json!([]));
+    assert!(host.run(&format!("journal hold {journal} audit --from 500")).status.success());
+    assert!(host.run(&format!("journal hold {journal} slow.reader")).status.success());
+    assert_eq!(holds(), json!([{"name": "audit", "from": 500}, {"name": "slow.reader", "from": 1}]));
+    let shown = text(&host.run(&format!("journal stat {journal}")).stdout);
+    assert!(shown.contains("held for           audit, from sequence 500"), "{shown}");
+    let again = host.json(&format!("journal hold {journal} audit --from 600 --json"));
+    assert_eq!((&again["from"], &again["gone"]), (&json!(600), &json!(0)));
+    assert!(host.run(&format!("journal release {journal} audit")).status.success());
+    let gone = host.run(&format!("journal release {journal} audit"));
+    assert!(gone.status.code() == Some(1) && text(&gone.stderr).contains("no hold audit"), "{gone:?}");
+    for name in ["../audit", ".audit", "a b", ""] {
+        let mut command = host.shmcast(&format!("journal hold {journal}"));
+        let refused = command.arg(name).output().unwrap();
+        assert!(refused.status.code() == Some(1), "{name:?}: {refused:?}");
+        assert!(text(&refused.stderr).contains("is no name of a hold"), "{refused:?}");
+    }
+    assert_eq!(holds(), json!([{"name": "slow.reader", "from": 1}]));
+    // A journal with holds is one like any other.
+    assert!(host.run(&format!("journal verify {journal}")).status.success());
+    let missing = host.run(&format!("journal hold {} x", in_room(&host, "nowhere")));
+    assert!(missing.status.code() == Some(1), "{missing:?}");
+}
