@@ -102,7 +102,9 @@ impl Recorders {
         let mut recordings = self.journals.recordings();
         let mut before = BTreeMap::new();
         recordings.retain(|channel, recording| {
-            let stays = wanted.get(channel).is_some_and(|config| **config == recording.config);
+            // One whose thread could not be started is tried again.
+            let stays = self.threads.contains_key(channel)
+                && wanted.get(channel).is_some_and(|config| **config == recording.config);
             if !stays {
                 recording.stop.store(true, Ordering::Relaxed);
                 before.extend(self.threads.remove_entry(channel));
@@ -125,7 +127,9 @@ impl Recorders {
             let started = std::thread::Builder::new().name("journal".to_owned()).spawn(move || work.run());
             match started {
                 Ok(thread) => drop(self.threads.insert(channel.clone(), thread)),
-                Err(e) => recording.fail(&self.events, &format!("start its thread: {e}")),
+                Err(e) => {
+                    recording.fail(&self.events, &format!("start its thread: {e}: a reload tries again"))
+                }
             }
         }
         self.leaving.extend(before.into_values());
@@ -353,7 +357,7 @@ impl Work {
             let what = format!("{} sequences before the ring's oldest are missing", begun.missing);
             self.tell("journal-lost", &what);
         }
-        self.watch(&recorder, begun);
+        let told_overrun = self.watch(&recorder, begun);
         let ended = match self.recording.over_at.load(Ordering::Relaxed) {
             0 => recorder.stop(),
             next => recorder.close(next),
@@ -362,6 +366,7 @@ impl Work {
         match ended {
             Ok(last) => {
                 self.recording.state().progress = Some(last);
+                self.tell_overrun(last.overrun - told_overrun);
                 Ok(())
             }
             Err(RecordError::Restarted) => self.begin_anew(),
@@ -369,8 +374,15 @@ impl Work {
         }
     }
 
-    /// Looks at a recorder until it ends or is to stop.
-    fn watch(&self, recorder: &Recorder, begun: Progress) {
+    fn tell_overrun(&self, lost: u64) {
+        if lost > 0 {
+            self.tell("journal-lost", &format!("{lost} messages came too fast for the disk"));
+        }
+    }
+
+    /// Looks at a recorder until it ends or is to stop. The result is the number of messages that came too fast for the disk, as far as
+    /// that was told.
+    fn watch(&self, recorder: &Recorder, begun: Progress) -> u64 {
         let (mut is_refused, mut told_overrun) = (begun.is_failed, begun.overrun);
         let (mut told_lost, mut trimmed): (Option<Instant>, Option<Instant>) = (None, None);
         let mut io = self.recording.config.io;
@@ -397,8 +409,7 @@ impl Work {
             // A loss that is not told at once is told with the next one.
             let is_soon = told_lost.is_some_and(|at| at.elapsed() < LOST_EVERY);
             if now.overrun > told_overrun && !is_soon {
-                let lost = now.overrun - told_overrun;
-                self.tell("journal-lost", &format!("{lost} messages came too fast for the disk"));
+                self.tell_overrun(now.overrun - told_overrun);
                 (told_overrun, told_lost) = (now.overrun, Some(Instant::now()));
             }
             if trimmed.is_none_or(|at| at.elapsed() >= TRIM_EVERY) {
@@ -409,6 +420,7 @@ impl Work {
             }
             sleep(LOOK);
         }
+        told_overrun
     }
 
     /// Removes the oldest files as the configuration says, and counts the rest.

@@ -76,7 +76,7 @@ final class AeronRecording implements Recording {
     private Archive.Context archive(Path directory, int level, boolean checksums) {
         return new Archive.Context()
                 .archiveDir(directory.toFile())
-                .threadingMode(ArchiveThreadingMode.SHARED)
+                .threadingMode(ArchiveThreadingMode.DEDICATED)
                 .controlChannelEnabled(false)
                 .archiveClientContext(new AeronArchive.Context().controlResponseChannel(CHANNEL))
                 .replicationChannel("aeron:udp?endpoint=localhost:0")
