@@ -1,6 +1,7 @@
 //! `shmcast bridge`: carries a channel to other hosts, or from one, without a daemon. It also shows the state
 //! of a daemon's bridges.
 
+mod check;
 mod key;
 mod recv;
 mod send;
@@ -47,6 +48,8 @@ enum Verb {
     Send(Box<send::Args>),
     /// Receive a channel from another host and publish it here
     Recv(Box<recv::Args>),
+    /// Check whether the bridges of a configuration can work here
+    Check(check::Args),
     /// Show what the daemon's bridges are doing
     Status(status::Args),
     /// Make a bridge of the daemon that stands by send in place of its peer
@@ -59,6 +62,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
         Verb::Send(args) => send::run(args),
         Verb::Recv(args) => recv::run(args),
+        Verb::Check(args) => check::run(args),
         Verb::Status(args) => status::run(args),
         Verb::Takeover(args) => takeover::run(args),
         Verb::Key(args) => key::run(args),

@@ -1,0 +1,302 @@
+//! `shmcast bridge check`: whether the bridges of a configuration can work on this host and in its network.
+
+use crate::cli::MISSED;
+use crate::cli::figures::{grouped, table};
+use crate::cli::say::{note, print, print_json};
+use crate::cli::units::parse_duration;
+use crate::config::Config;
+use anyhow::{Context, Result, bail};
+use comfy_table::ContentArrangement;
+use serde::Serialize;
+use shmcast::sys::interfaces;
+use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
+use shmcast_bridge::proto::wire::MAX_DATAGRAM_BYTES;
+use shmcast_bridge::read_keys;
+use shmcast_bridge::socket::{RefusedSettings, Tuning, open_line, open_sender, wait_for_any};
+use shmcast_bridge::spec::{BridgeSpec, Direction, LineSpec, ReceiveSpec, SendSpec};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const EXAMPLE: &str = "\
+Example: shmcast bridge check /etc/shmcast/shmcast.toml --listen 5s
+
+For each [[bridge]]: can the keys be read, are the interfaces there and wide enough for a packet, can the groups be
+joined and does anything arrive on them, does each server answer. It joins groups and asks servers as a bridge does,
+publishes nothing and sends no feed. Run it as the daemon's user, since keys are that user's alone. A server that is not
+shmcast's does not answer this question.
+
+Exit codes: 0 all can work, 3 something is doubtful, 1 something cannot work.";
+
+/// How long a server may take to answer.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Bytes of the headers of IPv4 and UDP.
+const HEADERS: usize = 28;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    /// The configuration file
+    file: PathBuf,
+    /// This bridge only, by its name
+    #[arg(long, value_name = "NAME")]
+    bridge: Option<String>,
+    /// How long to listen to lines that are received
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
+    listen: Duration,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    Ok,
+    Doubtful,
+    Fails,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    bridge: String,
+    about: String,
+    status: Status,
+    says: String,
+}
+
+/// What was found of one bridge.
+struct Findings<'a> {
+    spec: &'a BridgeSpec,
+    found: Vec<Finding>,
+}
+
+impl Findings<'_> {
+    fn note(&mut self, about: impl ToString, status: Status, says: impl ToString) {
+        let (bridge, about, says) = (self.spec.title().to_owned(), about.to_string(), says.to_string());
+        self.found.push(Finding { bridge, about, status, says });
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let config = Config::load(&args.file)?;
+    let is_wanted = |spec: &&BridgeSpec| args.bridge.as_ref().is_none_or(|name| name == spec.title());
+    let specs: Vec<&BridgeSpec> = config.bridges.iter().filter(is_wanted).collect();
+    if specs.is_empty() {
+        let names: Vec<&str> = config.bridges.iter().map(BridgeSpec::title).collect();
+        match &args.bridge {
+            Some(name) => bail!("no bridge {name:?} in {}: it has {names:?}", args.file.display()),
+            None => bail!("no [[bridge]] in {}: nothing to check", args.file.display()),
+        }
+    }
+    let found: Vec<Finding> = specs.into_iter().flat_map(|spec| look_at(spec, args.listen)).collect();
+    let worst = found.iter().map(|finding| finding.status).max().unwrap_or(Status::Ok);
+    if args.json {
+        print_json(&found)?;
+    } else {
+        let mut rows = table(["BRIDGE", "ABOUT", "STATUS", "FOUND"], 4);
+        rows.set_content_arrangement(ContentArrangement::Dynamic);
+        for Finding { bridge, about, status, says } in &found {
+            let status = format!("{status:?}").to_lowercase();
+            rows.add_row([bridge, about, &status, says]);
+        }
+        print(rows.trim_fmt())?;
+        let failed = found.iter().filter(|finding| finding.status == Status::Fails).count();
+        note!("{}: {} findings, {failed} that cannot work", args.file.display(), found.len());
+    }
+    Ok(match worst {
+        Status::Ok => ExitCode::SUCCESS,
+        Status::Doubtful => ExitCode::from(MISSED),
+        Status::Fails => ExitCode::FAILURE,
+    })
+}
+
+fn look_at(spec: &BridgeSpec, listen: Duration) -> Vec<Finding> {
+    let mut findings = Findings { spec, found: Vec::new() };
+    if let Some(keys) = &spec.keys {
+        look_at_keys(keys, &mut findings);
+    }
+    match spec.direction() {
+        Some(Direction::Send(send)) => look_at_sender(send, &mut findings),
+        Some(Direction::Receive(receive)) => look_at_receiver(receive, listen, &mut findings),
+        None => {}
+    }
+    findings.found
+}
+
+fn look_at_keys(path: &std::path::Path, findings: &mut Findings<'_>) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+    match read_keys(path) {
+        Err(e) => findings.note("keys", Status::Fails, e),
+        Ok(ring) => {
+            let count = ring.keys().len();
+            match ring.sealing(now) {
+                Some(key) if key.from_ns <= now => {
+                    findings.note("keys", Status::Ok, format!("{count} keys, {} seals now", key.id));
+                }
+                Some(key) => {
+                    let says =
+                        format!("{count} keys, none is due yet by this host's clock: {} seals", key.id);
+                    findings.note("keys", Status::Doubtful, says);
+                }
+                None => findings.note("keys", Status::Fails, "the file has no key"),
+            }
+        }
+    }
+}
+
+fn look_at_sender(send: &SendSpec, findings: &mut Findings<'_>) {
+    let spec = findings.spec;
+    for line in &spec.lines {
+        let about = format!("line {}", line.group);
+        match open_sender(line, send.ttl, send.loopback) {
+            Err(e) => findings.note(about, Status::Fails, e),
+            Ok(socket) => look_at_width(&about, line, &socket, findings),
+        }
+    }
+    for other in send.repair.iter().map(|repair| repair.bind) {
+        let about = format!("repair {other}");
+        match UdpSocket::bind(other) {
+            Ok(_) => findings.note(about, Status::Ok, "the port is free"),
+            Err(e) if e.kind() == ErrorKind::AddrInUse => {
+                findings.note(about, Status::Doubtful, "the port is taken, as by this bridge where it runs");
+            }
+            Err(e) => findings.note(about, Status::Fails, e),
+        }
+    }
+}
+
+/// Compares a packet with what the line's interface takes in one piece.
+fn look_at_width(about: &str, line: &LineSpec, socket: &UdpSocket, findings: &mut Findings<'_>) {
+    let needed = findings.spec.payload_bytes + HEADERS;
+    let Some((name, mtu)) = interface_to(line, socket) else {
+        findings.note(about, Status::Doubtful, "no interface is found by which packets would leave");
+        return;
+    };
+    if needed > mtu {
+        let says = format!(
+            "{name} takes {mtu} bytes in one piece, and a packet has up to {needed}: it is sent in fragments, and one \
+             that is lost loses the packet; give payload_bytes = {}",
+            mtu.saturating_sub(HEADERS)
+        );
+        findings.note(about, Status::Doubtful, says);
+    } else {
+        findings.note(about, Status::Ok, format!("leaves by {name}, {needed} of its {mtu} bytes"));
+    }
+}
+
+/// The interface by which packets of a line leave, and its MTU.
+fn interface_to(line: &LineSpec, socket: &UdpSocket) -> Option<(String, usize)> {
+    socket.connect(line.group).ok()?;
+    let IpAddr::V4(own) = socket.local_addr().ok()?.ip() else { return None };
+    let all = interfaces::ipv4_addresses(socket).ok()?;
+    let by_name = || all.iter().find(|(name, _)| line.interface.as_ref() == Some(name));
+    let (name, _) = by_name().or_else(|| all.iter().find(|(_, address)| *address == own))?;
+    let mtu = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?.trim().parse().ok()?;
+    Some((name.clone(), mtu))
+}
+
+fn look_at_receiver(receive: &ReceiveSpec, listen: Duration, findings: &mut Findings<'_>) {
+    let mut open = Vec::new();
+    for line in &findings.spec.lines {
+        let tuning = Tuning { buffer_bytes: receive.buffer_bytes, busy_poll_us: 0 };
+        let mut refused = RefusedSettings::default();
+        match open_line(line, tuning, &mut refused) {
+            Err(e) => {
+                let is_taken = e.to_string().contains("another program has this port");
+                let status = if is_taken { Status::Doubtful } else { Status::Fails };
+                findings.note(format!("line {}", line.group), status, e);
+            }
+            Ok(socket) => open.push((line, socket)),
+        }
+        for refusal in refused.0 {
+            findings.note(format!("line {}", line.group), Status::Doubtful, refusal);
+        }
+    }
+    let heard = hear(&open, listen);
+    for (line, _) in &open {
+        let about = format!("line {}", line.group);
+        match heard.get(&line.group) {
+            Some(packets) => {
+                findings.note(about, Status::Ok, format!("{} packets in {listen:?}", grouped(*packets)));
+            }
+            None => {
+                let says = format!(
+                    "open, and nothing came in {listen:?}: is the sender up, and does the network carry the group here?"
+                );
+                findings.note(about, Status::Doubtful, says);
+            }
+        }
+    }
+    for server in &receive.servers {
+        let (status, says) = ask(*server);
+        findings.note(format!("server {server}"), status, says);
+    }
+}
+
+/// Counts the packets of each line.
+fn hear(lines: &[(&LineSpec, UdpSocket)], listen: Duration) -> BTreeMap<SocketAddrV4, u64> {
+    let mut heard = BTreeMap::new();
+    let until = Instant::now() + listen;
+    let mut packet = vec![0; MAX_DATAGRAM_BYTES];
+    while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        if lines.is_empty() {
+            break;
+        }
+        wait_for_any(lines.iter().map(|(_, socket)| socket.as_fd()), left);
+        for (line, socket) in lines {
+            if socket.set_nonblocking(true).is_ok() && socket.recv(&mut packet).is_ok() {
+                *heard.entry(line.group).or_default() += 1;
+            }
+        }
+    }
+    heard
+}
+
+/// Asks a server for a cookie, as a receiver does before its first lease.
+fn ask(server: SocketAddrV4) -> (Status, String) {
+    match question(server) {
+        Ok(Some(after)) => (Status::Ok, format!("answers after {after:?}")),
+        Ok(None) => {
+            let says = format!(
+                "no answer in {PATIENCE:?}: it is away, a filter drops requests, or it is not shmcast's"
+            );
+            (Status::Doubtful, says)
+        }
+        Err(e) => (Status::Fails, format!("{e:#}")),
+    }
+}
+
+fn question(server: SocketAddrV4) -> Result<Option<Duration>> {
+    let socket = UdpSocket::bind("0.0.0.0:0").context("open a socket")?;
+    socket.connect(server).context("reach it")?;
+    let nonce = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 32;
+    let (mut bytes, mut answer) = ([0; CONTROL_MAX_BYTES], [0; 2048]);
+    let length = ControlDatagram::Hello { nonce }.encode(&mut bytes);
+    let started = Instant::now();
+    socket.send(&bytes[..length]).context("ask it")?;
+    while let Some(left) = PATIENCE.checked_sub(started.elapsed()).filter(|left| !left.is_zero()) {
+        socket.set_read_timeout(Some(left))?;
+        match socket.recv(&mut answer) {
+            Ok(length) => {
+                let told = ControlDatagram::parse(&answer[..length]);
+                if matches!(told, Ok(ControlDatagram::Cookie { nonce: of, .. }) if of == nonce) {
+                    return Ok(Some(started.elapsed()));
+                }
+            }
+            Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
+                bail!(
+                    "nobody listens there: is the sender's [bridge.send.repair] up, and is the address right?"
+                )
+            }
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return Ok(None),
+            Err(e) => return Err(e).context("hear its answer"),
+        }
+    }
+    Ok(None)
+}
