@@ -85,7 +85,8 @@ pub use shmcast_layout::sys;
 #[cfg(feature = "tokio")]
 pub use subscriber::EventStream;
 pub use subscriber::{
-    Armed, History, Iter, Records, Resume, Select, SelectError, Start, Subscriber, SubscriberBuilder,
+    Armed, ChannelJournal, History, Iter, Records, Resume, Select, SelectError, Start, Subscriber,
+    SubscriberBuilder,
 };
 #[cfg(any(feature = "pod", feature = "serde"))]
 pub use typed::DecodeError;

@@ -188,7 +188,7 @@ fn requests_and_their_answers_read_as_they_were_meant() {
         SECOND_NS,
         ("10.0.0.2:40000".parse().unwrap(), true),
         &request,
-        (session, Held { oldest: 1, next: 42 }),
+        (session, Held::of_ring(1, 42)),
         &mut out,
         |sequence, room| {
             room.get_mut(..50)?.fill(sequence as u8);

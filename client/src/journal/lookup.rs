@@ -6,11 +6,13 @@ use super::files::{Files, Picked, Wanted};
 use super::list::{Journal, Opened};
 use super::reader::{Entry, Reader};
 use shmcast_layout::journal::{
-    Codec, FrameFlags, FrameKind, IndexEntry, JournalControl, RecordBody, Records,
+    Codec, FILE_HEADER_BYTES, FrameFlags, FrameKind, IndexEntry, JournalControl, RecordBody, Records,
 };
 use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 use std::io;
 
+/// Least distance of two frames that are remembered of a file that is not sealed.
+const APART: u64 = 1 << 20;
 /// Bytes within which a clock record is looked for.
 const CLOCK_WITHIN: u64 = 128 << 10;
 
@@ -117,21 +119,46 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Goes on at `sequence`, or at the oldest that is kept behind it.
-    pub(crate) fn seek(&mut self, sequence: u64) -> Result<(), JournalError> {
-        self.due = sequence;
-        let Some(picked) = self.files.pick(Wanted::Sequence(sequence))? else { return Ok(()) };
-        let first = picked.opened.header.sequence;
-        self.enter(picked, sequence.max(first));
+    /// Goes on at `sequence`, or at the oldest that is kept behind it; [`due`](Self::due) says which. It knows the frames of the file
+    /// that it is in, so that the next seek into the same file reads no more than the frame.
+    ///
+    /// # Errors
+    /// [`JournalError`] if a file cannot be read. The reader is then nowhere, and the next seek begins anew.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// let mut reader = journal.read_from(1)?;
+    /// for sequence in [4711, 815] {
+    ///     reader.seek(sequence)?;
+    ///     println!("{:?}", reader.next()?);
+    /// }
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn seek(&mut self, sequence: u64) -> Result<(), JournalError> {
+        if self.is_in_file(sequence) {
+            self.begin_in_file(sequence);
+        } else {
+            (self.due, self.cursor) = (sequence, None);
+            let Some(picked) = self.files.pick(Wanted::Sequence(sequence))? else { return Ok(()) };
+            let first = picked.opened.header.sequence;
+            self.enter(picked, sequence.max(first));
+        }
         let path = self.path.clone();
         let cursor = self.cursor.as_mut().expect("a file was entered");
-        let start = place(cursor, self.hint, |entry| entry.sequence < sequence)
-            .map_err(JournalError::os("read", path))?;
-        if let Some(start) = start {
-            cursor.jump(start.offset);
-            self.due_in_file = start.sequence;
-        }
+        let start = self.known.place(cursor, self.hint, sequence);
+        let start = start.map_err(JournalError::os("read", path))?;
+        let (offset, due) = start.map_or(self.known.start(), |entry| (entry.offset, entry.sequence));
+        cursor.jump(offset);
+        self.due_in_file = due;
         self.look_for_clock()
+    }
+
+    /// Whether the file that is open has the sequence, as far as its frames are known.
+    fn is_in_file(&self, sequence: u64) -> bool {
+        let Some(cursor) = &self.cursor else { return false };
+        let behind = cursor.trailer().map_or(self.known.seen, |trailer| trailer.next);
+        let end = self.limit.map_or(behind, |limit| limit.min(behind));
+        (self.known.first..end).contains(&sequence)
     }
 
     /// Takes the next clock record, from the place that is due on, for what stands before it. Recorders write one in each 64 KiB.
@@ -156,6 +183,73 @@ impl Reader {
             at += header.frame_bytes() as u64;
         }
         Ok(())
+    }
+}
+
+/// What is known of the frames of one file, for the next seek into it.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// The number of the file.
+    pub(super) file: u64,
+    /// The sequence due at its first frame.
+    first: u64,
+    /// Some of its frames in order, or those of its footer.
+    frames: Vec<IndexEntry>,
+    /// Whether they are those of the footer.
+    is_whole: bool,
+    /// A frame was seen that begins with this sequence, so all before it is in the file.
+    seen: u64,
+}
+
+impl Known {
+    /// Nothing of the file.
+    pub(super) fn of(file: u64, first: u64) -> Self {
+        Self { file, first, ..Self::default() }
+    }
+
+    /// The place of the first frame, and the sequence due there.
+    fn start(&self) -> (u64, u64) {
+        (FILE_HEADER_BYTES as u64, self.first)
+    }
+
+    /// The last frame that begins before `sequence`, as [`place`] finds it. The cursor goes elsewhere.
+    fn place(
+        &mut self,
+        cursor: &mut Cursor,
+        hint: Option<u64>,
+        sequence: u64,
+    ) -> io::Result<Option<IndexEntry>> {
+        if let Some(trailer) = cursor.trailer().copied()
+            && !self.is_whole
+            && let Some(footer) = cursor.footer()?
+        {
+            self.frames = footer.entries;
+            self.frames.retain(|entry| entry.offset < trailer.footer);
+            self.is_whole = true;
+        }
+        let before = self.frames.partition_point(|entry| entry.sequence < sequence);
+        let known = before.checked_sub(1).map(|at| self.frames[at]);
+        if self.is_whole {
+            return Ok(known);
+        }
+        cursor.jump(known.map_or(hint.unwrap_or(self.start().0), |entry| entry.offset));
+        let mut found = known;
+        while let Some(header) = cursor.skim()? {
+            let entry =
+                IndexEntry { sequence: header.sequence, offset: cursor.at(), time_ns: header.time_ns };
+            if header.kind == FrameKind::Data {
+                self.seen = self.seen.max(entry.sequence);
+                if entry.sequence >= sequence {
+                    break;
+                }
+                let is_far = |last: &IndexEntry| entry.offset >= last.offset + APART;
+                if self.frames.last().is_none_or(is_far) {
+                    self.frames.push(entry);
+                }
+                found = Some(entry);
+            }
+        }
+        Ok(found)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::cursor::{Cursor, Step};
 use super::files::{Files, Picked};
 use super::list::Opened;
+use super::lookup::Known;
 use super::{Cause, JournalControl, JournalError, Loss};
 use crate::message::Message;
 use shmcast_layout::fault;
@@ -45,10 +46,11 @@ pub struct Reader {
     pub(super) cursor: Option<Cursor>,
     pub(super) path: PathBuf,
     pub(super) hint: Option<u64>,
+    pub(super) known: Known,
     number: u64,
     ring: Option<RingIdentity>,
     /// The sequence at which the next file begins, if one is known.
-    limit: Option<u64>,
+    pub(super) limit: Option<u64>,
     pub(super) due: u64,
     /// The sequence due at the next frame, as far as the frames before it say. A reader that seeks is behind its own.
     pub(super) due_in_file: u64,
@@ -83,6 +85,7 @@ impl Reader {
             cursor: None,
             path: PathBuf::new(),
             hint: None,
+            known: Known::default(),
             number: 0,
             ring: None,
             limit: None,
@@ -187,8 +190,17 @@ impl Reader {
         if self.ring.is_none_or(|ring| ring.uuid != header.ring.uuid) {
             self.clock = None;
         }
+        if self.known.file != header.file {
+            self.known = Known::of(header.file, header.sequence);
+        }
         self.ring = Some(header.ring);
-        (self.due, self.due_in_file) = (due, header.sequence);
+        self.due_in_file = header.sequence;
+        self.begin_in_file(due);
+    }
+
+    /// Forgets the place in the file.
+    pub(super) fn begin_in_file(&mut self, due: u64) {
+        self.due = due;
         (self.frame, self.before, self.is_over, self.rest_until) = (None, None, false, None);
     }
 

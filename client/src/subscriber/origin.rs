@@ -117,7 +117,8 @@ pub(super) enum Opened {
 }
 
 impl Origin {
-    fn files(&self) -> Result<Option<Files>, JournalError> {
+    /// The files; `None` if nobody whom this process trusts owns the directory.
+    pub(super) fn files(&self) -> Result<Option<Files>, JournalError> {
         match self {
             Self::Daemon(client, channel) => Ok(Some(Files::of_daemon(client, channel))),
             Self::Directory(path, owners) => {
@@ -144,6 +145,10 @@ impl Past {
             sought: None,
             told: Told::new(),
         }
+    }
+
+    pub(super) fn into_origin(self) -> Origin {
+        self.origin
     }
 
     /// Called when the channel begins anew: the journal so far is that of another stream.

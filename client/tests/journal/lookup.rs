@@ -48,6 +48,38 @@ fn all_is_read_once_and_in_order_from_each_sequence_on() {
     assert_eq!(reader.next().unwrap(), None);
 }
 
+/// One reader goes to and fro, in sealed files and in the one that grows.
+#[test]
+fn a_reader_that_seeks_finds_what_one_that_begins_there_finds() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut book = three_files(dir.path());
+    let mut reader = Journal::open(dir.path()).unwrap().read_from(1).unwrap();
+    for round in 0..2_000 {
+        if round == 1_000 {
+            book.begin();
+            book.frame(&[], 30);
+            book.leave(4096);
+        }
+        let sequence = 1 + round * 7_919 % (book.due() - 1);
+        reader.seek(sequence).unwrap();
+        let mut due = sequence;
+        while due < (sequence + round % 20).min(book.due()) {
+            match reader.next().unwrap() {
+                Some(Entry::Message(m)) => {
+                    assert_eq!((m.sequence, m.payload), (due, &payload(due)[..]), "round {round}");
+                    let time = m.time;
+                    assert_eq!(reader.wall_ns(time), Some(wall(due)));
+                }
+                Some(Entry::Lost(loss)) => assert_eq!((loss.from, loss.to), (due, 135), "round {round}"),
+                Some(_) => {}
+                None => panic!("round {round}: nothing at {due}"),
+            }
+            due = reader.due();
+        }
+        assert!(due >= sequence);
+    }
+}
+
 #[test]
 fn a_time_leads_to_the_first_message_of_it_or_later() {
     let dir = tempfile::tempdir().unwrap();

@@ -7,7 +7,9 @@ use super::socket::RefusedSettings;
 use super::state::{Progress, StateFile};
 use super::status::{Board, Life, RepairCounters, SendCounters};
 use super::thread::wall_ns;
+use shmcast::Subscriber;
 use shmcast::hosting::{session_identity, session_words};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -60,6 +62,8 @@ pub(super) struct Sending {
     pub(super) session: [AtomicU64; 2],
     /// The sequence after the last message sent: repairs never run ahead of live traffic.
     pub(super) next: AtomicU64,
+    /// The first sequence that was sent in the session, as far as this bridge knows.
+    pub(super) begin: AtomicU64,
     /// How often the bridge has attached to the channel.
     pub(super) attached: AtomicU64,
     /// The state file and the progress last noted in it; `None` without a state file.
@@ -100,6 +104,7 @@ impl Sending {
             live: LiveTable::new(leases),
             session: Default::default(),
             next: AtomicU64::new(next),
+            begin: AtomicU64::new(next),
             attached: AtomicU64::new(1),
             state: Mutex::new(state),
             state_errors: AtomicU64::new(0),
@@ -131,29 +136,60 @@ impl Sending {
         Some(self.told.load(Ordering::Relaxed)).filter(|term| *term > 0)
     }
 
-    /// Notes where a session begins, before its first packet.
+    /// Notes which session this bridge sends, from which ring and from where on. The session of another host began with
+    /// its ring here, and one that was resumed as the state file says.
+    pub(super) fn note_start(&self, subscriber: &Subscriber, session: Session, is_resumed: bool) {
+        let next = subscriber.next_sequence();
+        let is_mirror = subscriber.remote_session() == Some(*session.as_bytes());
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let noted = state.as_ref().filter(|_| is_resumed).and_then(|(file, _)| file.begin(session));
+        let begin = if is_mirror { subscriber.first_sequence() } else { noted.unwrap_or(next) };
+        self.begin.store(begin, Ordering::Release);
+        if let Some((file, progress)) = &mut *state {
+            let written = match is_resumed {
+                true => file.write(progress, true),
+                false => file.write_begin(progress, begin),
+            };
+            self.state_errors.fetch_add(u64::from(written.is_err()), Ordering::Relaxed);
+        }
+    }
+
+    /// Notes where a session begins, before its first packet. A session that goes on after its end has begun before.
     pub(super) fn note_begin(&self, ring: Option<[u64; 2]>, session: Session, next: u64) {
-        self.note(true, |progress| {
+        if session == self.session() {
+            return self.note_ring(ring, session, next);
+        }
+        self.begin.store(next, Ordering::Release);
+        self.write(|file, progress| {
             *progress = Progress { ring: ring.unwrap_or(progress.ring), session, next };
-            true
+            file.write_begin(progress, next)
+        });
+    }
+
+    /// Notes which ring a session is sent from, and from where on.
+    pub(super) fn note_ring(&self, ring: Option<[u64; 2]>, session: Session, next: u64) {
+        self.write(|file, progress| {
+            *progress = Progress { ring: ring.unwrap_or(progress.ring), session, next };
+            file.write(progress, true)
         });
     }
 
     /// Notes how far the session has come.
     pub(super) fn note_progress(&self) {
         let (session, next) = (self.session(), self.next.load(Ordering::Acquire));
-        self.note(false, |progress| {
-            let is_news = progress.session == session && progress.next != next;
-            progress.next = if is_news { next } else { progress.next };
-            is_news
+        self.write(|file, progress| {
+            if progress.session != session || progress.next == next {
+                return Ok(());
+            }
+            progress.next = next;
+            file.write(progress, false)
         });
     }
 
-    pub(super) fn note(&self, sync: bool, change: impl FnOnce(&mut Progress) -> bool) {
+    fn write(&self, change: impl FnOnce(&mut StateFile, &mut Progress) -> io::Result<()>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((file, progress)) = &mut *state
-            && change(progress)
-            && file.write(progress, sync).is_err()
+            && change(file, progress).is_err()
         {
             self.state_errors.fetch_add(1, Ordering::Relaxed);
         }

@@ -2,7 +2,7 @@
 //! egress that is started again goes on where it was, and no session's name is used twice.
 //!
 //! The file has two slots of 64 bytes, written in turn. Of the slots that are whole, the one with the higher
-//! number counts. Numbers are little-endian:
+//! number counts. A third slot behind them says with which message the session began. Numbers are little-endian:
 //!
 //! | at | size | field |
 //! |---|---|---|
@@ -10,7 +10,7 @@
 //! | 8 | 8 | number of this record, from 1 |
 //! | 16 | 16 | identity of the ring that was sent |
 //! | 32 | 10 + 6 | session; zeros |
-//! | 48 | 8 | the sequence after the last message sent |
+//! | 48 | 8 | the sequence after the last message sent; in the third slot that of the session's first message |
 //! | 56 | 4 + 4 | zeros; CRC-32C of all before |
 
 use std::fs::{File, OpenOptions};
@@ -21,6 +21,8 @@ use std::path::Path;
 use crate::proto::session::Session;
 
 const SLOT_BYTES: usize = 64;
+/// The slot of the session's beginning.
+const BEGIN: u64 = 2;
 const MAGIC: &[u8; 8] = b"SHMCBST1";
 
 /// How far an egress has come.
@@ -51,9 +53,27 @@ impl StateFile {
         Ok((StateFile { file, number }, newest.map(|(_, progress)| progress)))
     }
 
+    /// The first message of `session`, if the file says that.
+    pub(super) fn begin(&self, session: Session) -> Option<u64> {
+        let (_, begin) = read_slot(&self.file, BEGIN)?;
+        (begin.session == session).then_some(begin.next)
+    }
+
+    /// Notes a session, whose first message is `begin`, before its first packet. Returns once the disk has it.
+    pub(super) fn write_begin(&mut self, progress: &Progress, begin: u64) -> io::Result<()> {
+        self.number += 1;
+        self.write_slot(BEGIN, &Progress { next: begin, ..*progress })?;
+        self.write(progress, true)
+    }
+
     /// Overwrites the older slot. With `sync`, it returns once the disk has the record.
     pub(super) fn write(&mut self, progress: &Progress, sync: bool) -> io::Result<()> {
         self.number += 1;
+        self.write_slot(self.number % 2, progress)?;
+        if sync { self.file.sync_data() } else { Ok(()) }
+    }
+
+    fn write_slot(&self, at: u64, progress: &Progress) -> io::Result<()> {
         let mut slot = [0; SLOT_BYTES];
         slot[..8].copy_from_slice(MAGIC);
         slot[8..16].copy_from_slice(&self.number.to_le_bytes());
@@ -63,8 +83,7 @@ impl StateFile {
         slot[48..56].copy_from_slice(&progress.next.to_le_bytes());
         let sum = crc32c::crc32c(&slot[..60]);
         slot[60..].copy_from_slice(&sum.to_le_bytes());
-        self.file.write_all_at(&slot, self.number % 2 * SLOT_BYTES as u64)?;
-        if sync { self.file.sync_data() } else { Ok(()) }
+        self.file.write_all_at(&slot, at * SLOT_BYTES as u64)
     }
 }
 
@@ -95,6 +114,7 @@ mod tests {
             state.write(&progress(next), next == 1).unwrap();
             assert_eq!(StateFile::open(&path).unwrap().1, Some(progress(next)));
         }
+        assert_eq!(state.begin(session), None);
         // A write that a power failure cut short.
         for byte in 0..SLOT_BYTES {
             let mut bytes = std::fs::read(&path).unwrap();
@@ -104,7 +124,10 @@ mod tests {
             assert_eq!(StateFile::open(&other).unwrap().1, Some(progress(8)), "byte {byte}");
         }
         let (mut state, _) = StateFile::open(&path).unwrap();
+        state.write_begin(&progress(75), 70).unwrap();
         state.write(&progress(77), false).unwrap();
+        assert_eq!(state.begin(session), Some(70), "the progress leaves the beginning alone");
+        assert_eq!(state.begin(Session::of_channel("TEST", 10).unwrap()), None, "another session");
         assert_eq!(StateFile::open(&path).unwrap().1, Some(progress(77)), "counting goes on");
         std::fs::write(&path, b"something else").unwrap();
         assert_eq!(StateFile::open(&path).unwrap().1, None);

@@ -6,7 +6,9 @@
 use super::host::Host;
 use super::rules::Broken;
 use super::{ChannelConfig, Config, fields};
-use shmcast_bridge::spec::{BridgeSpec, Direction, ETHERNET_PAYLOAD_BYTES, ReceiveSpec, SendSpec, WaitMode};
+use shmcast_bridge::spec::{
+    BridgeSpec, Direction, ETHERNET_PAYLOAD_BYTES, HistoryFrom, ReceiveSpec, SendSpec, WaitMode,
+};
 use std::net::SocketAddrV4;
 
 /// An allowed network with a prefix shorter than this many bits is too wide: nobody knows all its hosts.
@@ -24,11 +26,28 @@ pub(super) fn own(bridge: &BridgeSpec) -> Broken {
         "rank" => "send.rank",
         "takeover_ms" => "send.takeover_ms",
         "repair.dscp" => "send.repair.dscp",
+        "repair.history" => "send.repair.history",
         "buffer_bytes" => "receive.buffer_bytes",
         field => field,
     };
     let problems = bridge.problems().into_iter();
     problems.map(|(field, what)| (path(field), format!("{field}: {what}"))).collect()
+}
+
+/// The bridge with the journal of its channel, if that has one, in place of a mere wish for it.
+pub(super) fn with_journal(bridge: &BridgeSpec, channels: &[ChannelConfig]) -> BridgeSpec {
+    let mut bridge = bridge.clone();
+    let channel = channels.iter().find(|channel| channel.name == bridge.channel);
+    let journal = channel.and_then(|channel| channel.journal.as_ref());
+    if let Some(repair) = bridge.send.as_mut().and_then(|send| send.repair.as_mut())
+        && repair.history == HistoryFrom::Channel(true)
+    {
+        repair.history = match journal {
+            Some(journal) => HistoryFrom::Dir(journal.dir.clone()),
+            None => HistoryFrom::Channel(false),
+        };
+    }
+    bridge
 }
 
 /// The problems of a bridge together with its surroundings: the `names` of all channels, those `channels` that could be

@@ -286,6 +286,11 @@ fn lines(origin: &str, problems: &[Problem]) -> String {
 }
 
 impl Config {
+    /// The bridges, each with the journal that it answers from.
+    pub fn bridges_with_journals(&self) -> Vec<BridgeSpec> {
+        self.bridges.iter().map(|bridge| bridges::with_journal(bridge, &self.channels)).collect()
+    }
+
     /// Reads a file.
     ///
     /// # Errors

@@ -169,7 +169,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     let mut recorders = Recorders::new(shared.journals.clone(), shared.events.clone(), own.clone());
     let supervisor = Supervisor::start(shared.bridges.clone(), shared.events.clone(), own)
         .context("start the bridges' thread")?;
-    supervisor.carry(config.bridges.clone());
+    supervisor.carry(config.bridges_with_journals());
     recorders.carry(&config.channels);
     manager::tell(&[NotifyState::Ready])?;
     tracing::info!(socket = %shown, channels = config.channels.len(), kept, crashed, "ready");
@@ -331,7 +331,7 @@ async fn reload(
             );
             shared.events.tell("reloaded", None, None, None, &detail);
             warn(&wanted);
-            supervisor.carry(wanted.bridges.clone());
+            supervisor.carry(wanted.bridges_with_journals());
             recorders.carry(&wanted.channels);
             *config = wanted;
         }

@@ -14,6 +14,7 @@ mod invoked;
 mod leases;
 mod loss;
 mod native;
+mod past;
 mod relay;
 mod roles;
 mod sessions;

@@ -11,14 +11,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-const MESSAGES: u64 = 2_000;
+pub const MESSAGES: u64 = 2_000;
 /// The longest message: many packets long.
-const LARGE: usize = 200_000;
+pub const LARGE: usize = 200_000;
 /// How old the messages are when they are published.
 const AGE_NS: u64 = 3_600_000_000_000;
 
 /// The fields of a native bridge whose packets are sealed.
-fn sealed(hosts: &Hosts) -> String {
+pub fn sealed(hosts: &Hosts) -> String {
     let path = hosts.keys();
     fs::write(&path, "7 000102030405060708090a0b0c0d0e0f\n").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();

@@ -43,7 +43,11 @@ pub fn play() {
 pub const CAPACITY: u64 = 64 << 20;
 
 pub fn make_channel(dir: &Path) -> Publisher {
-    let builder = Publisher::builder("t").dir(dir).capacity(CAPACITY).max_message(LONGEST as u64);
+    make_channel_of(dir, CAPACITY)
+}
+
+pub fn make_channel_of(dir: &Path, capacity: u64) -> Publisher {
+    let builder = Publisher::builder("t").dir(dir).capacity(capacity).max_message(LONGEST as u64);
     builder.open().unwrap()
 }
 
@@ -93,7 +97,7 @@ fn read(last: u64) {
     let mut subscriber = builder.open().unwrap();
     eprintln!("reading");
     let (mut received, mut gap_messages, mut lapped, mut epochs) = (0u64, 0u64, 0u64, 0u64);
-    let mut sessions = Vec::new();
+    let (mut sessions, mut gaps) = (Vec::new(), Vec::new());
     let mut next = 1;
     let mut buffer = [0; LONGEST];
     let mut idle_since = Instant::now();
@@ -119,6 +123,7 @@ fn read(last: u64) {
             Event::Gap { from, to } => {
                 assert_eq!(from, next);
                 (gap_messages, next) = (gap_messages + to - from + 1, to + 1);
+                gaps.push([from, to]);
             }
             Event::Lapped(loss) => {
                 assert_eq!(loss.resumed_at, next + loss.missed);
@@ -136,7 +141,7 @@ fn read(last: u64) {
         "\n{}",
         json!({
             "pauses_us": pauses, "received": received, "gap_messages": gap_messages, "lapped": lapped, "epochs": epochs,
-            "sessions": sessions, "next": next,
+            "sessions": sessions, "gaps": gaps, "next": next,
         })
     );
 }

@@ -75,8 +75,9 @@ impl Egress {
     /// Attaches to the channel, opens the sockets and starts the threads. Blocks for `listen_ms` if a new session
     /// begins and the bridge has a multicast line.
     ///
-    /// `channel` says where the channel is. The spec decides how to start and how to wait. Only the ring is
-    /// sent, never the channel's journal.
+    /// `channel` says where the channel is, and in its [`history`](SubscriberBuilder::history) where its journal is. The
+    /// spec decides how to start and how to wait. Only the ring is sent. The retransmission server answers from the
+    /// journal for messages of the session that the ring has no more.
     ///
     /// # Errors
     /// [`BridgeError`]; nothing is left running.
@@ -101,9 +102,9 @@ impl Egress {
             let problems = vec!["send: this bridge receives".to_owned()];
             return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
         };
-        // The feed and its repairs come from the ring alone. A journal is read at the speed of a disk, and
-        // receivers would wait for it.
-        let channel = channel.history(History::Never);
+        // The feed comes from the ring alone. A journal is read at the speed of a disk, and receivers would wait
+        // for it. Repairs come from both, on a thread of their own.
+        let (past, channel) = (channel.clone(), channel.history(History::Never));
         let mut refusals = RefusedSettings::default();
         let keys = Arc::new(Keys::open(spec)?);
         if spec.is_any_native() {
@@ -130,13 +131,13 @@ impl Egress {
         let state = state.map(|file| (file, progress));
         let shared = Arc::new(Sending::new(refusals, leases, progress.next, state));
         shared.set_session(session);
-        shared.note_begin(None, session, subscriber.next_sequence());
+        shared.note_start(&subscriber, session, resumed.is_some());
         let (threads, shared_keys) = (Vec::new(), keys.clone());
         let mut egress = Egress { shared: shared.clone(), threads, repair_address: None, keys: shared_keys };
         let leases = match server {
             Some(server) => {
                 let with = (clock, options.tap.as_ref());
-                Some(egress.serve(spec, server, channel.clone(), with)?)
+                Some(egress.serve(spec, server, past, with)?)
             }
             None => None,
         };

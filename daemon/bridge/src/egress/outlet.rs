@@ -217,9 +217,9 @@ impl Outlet {
     pub(super) fn begin(&mut self, session: Session, next: u64) {
         self.counters.sessions += u64::from(session != self.sender.session());
         self.renew(session, next);
+        self.shared.note_begin(None, session, next);
         self.shared.set_session(session);
         self.shared.next.store(next, Ordering::Release);
-        self.shared.note_begin(None, session, next);
         self.shared.life.enter(Phase::Running);
     }
 

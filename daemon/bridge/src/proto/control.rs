@@ -90,7 +90,7 @@ pub enum ControlDatagram {
         session: Session,
         /// The first sequence asked for.
         first: u64,
-        /// The oldest sequence that the server still holds.
+        /// The first sequence after it that the server may still hold.
         oldest: u64,
     },
     /// A retransmission server holds the messages asked for, but has used up its rate. The receiver should

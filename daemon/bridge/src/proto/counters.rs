@@ -3,6 +3,7 @@
 //! Receivers keep one balance that tests hold them to: `messages_received` equals `messages_delivered` plus
 //! `messages_duplicate` plus `messages_refused` plus the messages still held in the store.
 
+use super::replay::Place;
 use super::wire::Malformed;
 use super::{MAX_LINES, MAX_SERVERS};
 
@@ -257,11 +258,14 @@ pub enum Refusal {
     /// its request.
     #[error("the source must first prove its address")]
     Unproved,
+    /// The journal has the messages, and the disk has enough to do, or the recorder has not written them yet.
+    #[error("the journal is read as fast as the disk allows")]
+    JournalBusy,
 }
 
 impl Refusal {
     /// How many reasons there are.
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = 9;
 }
 
 /// The counters of a retransmission server.
@@ -275,11 +279,26 @@ pub struct ReplayCounters {
     pub messages: u64,
     /// Datagram bytes in them.
     pub repair_bytes: u64,
+    /// Those of the replies that came from the journal.
+    pub journal_replies: u64,
+    /// Messages in them.
+    pub journal_messages: u64,
+    /// Datagram bytes in them.
+    pub journal_bytes: u64,
     /// Requests that got no messages, by reason.
     refused: [u64; Refusal::COUNT],
 }
 
 impl ReplayCounters {
+    // Notes where the replies since `before` came from.
+    pub(super) fn note_place(&mut self, before: &ReplayCounters, place: Place) {
+        if place == Place::Shelf {
+            self.journal_replies += self.replies - before.replies;
+            self.journal_messages += self.messages - before.messages;
+            self.journal_bytes += self.repair_bytes - before.repair_bytes;
+        }
+    }
+
     pub(super) fn refuse(&mut self, reason: Refusal) -> Refusal {
         self.refused[reason as usize] += 1;
         reason

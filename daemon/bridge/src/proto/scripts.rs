@@ -214,7 +214,7 @@ proptest! {
         let mut client = LeaseClient::new(0, true, 0, 1);
         for (now_ns, (bytes, source, proved)) in all.into_iter().enumerate() {
             let (now_ns, from) = (now_ns as u64, std::net::SocketAddr::from((source.to_be_bytes(), 9)));
-            let held = Held { oldest: 5, next: 150 };
+            let held = Held::of_ring(5, 150);
             let mut out = [0; 1_400];
             let read = |sequence: u64, room: &mut [u8]| (room.len() >= 30 && sequence < 150).then_some(30);
             let reply = replay.handle_request(now_ns, (from, proved), &bytes, (session(1), held), &mut out, read);

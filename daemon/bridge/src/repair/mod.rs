@@ -1,22 +1,25 @@
 //! The egress's second thread: retransmissions from the ring, and unicast leases.
 //!
-//! The thread sleeps until a datagram comes. It reads the ring by sequence, through its own subscriber. A
-//! message that the ring no longer holds is gone, and the thread tells the receiver so. `proto::replay` and
-//! `proto::lease` decide which receivers may ask, and for how much.
+//! The thread sleeps until a datagram comes. It reads the ring by sequence, through its own subscriber. What
+//! the ring no longer holds comes from the channel's journal, if there is one; a third thread (`disk`) reads that,
+//! so that this one never waits for a disk. A message that neither has is gone, and the thread tells the receiver
+//! so. `proto::replay` and `proto::lease` decide which receivers may ask, and for how much.
 
 use shmcast::hosting::fault;
 use shmcast::sys::datagrams::{self, Datagram, Inbox};
 use shmcast::{Preparation, Start, SubscriberBuilder, Wait};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zerocopy::FromZeros;
 
+mod disk;
 mod native;
 mod ring;
+mod store;
 
 use super::BridgeError;
 use super::native::{Keys, MOST_TO_SERVER};
@@ -25,15 +28,15 @@ use super::proto::SECOND_NS;
 use super::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
 use super::proto::lease::{LeaseConfig, LeaseServer};
 use super::proto::limit::{AllowList, Rate};
-use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, SOURCE_RATE_BYTES};
-use super::proto::wire::{REQUEST_BYTES, Request};
+use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, Reply, SOURCE_RATE_BYTES};
+use super::proto::wire::{REQUEST_BYTES, Request as Asked};
 use super::sending::Sending;
 use super::socket::wait_for_any;
 use super::spec::{BridgeSpec, RepairSpec};
 use super::status::RepairCounters;
 use super::thread::{Clock, wall_ns};
 use native::NativeRepair;
-use ring::Ring;
+use store::{Request, Store};
 
 /// The longest sleep, and so the longest time until the thread notices a stop or the end of a lease.
 const LOOK_UP: Duration = Duration::from_millis(20);
@@ -52,7 +55,7 @@ pub(super) struct Repair {
     replay: Replay,
     leases: LeaseServer,
     channel: SubscriberBuilder,
-    ring: Ring,
+    store: Store,
     counters: RepairCounters,
     last_drops: u32,
     reply: Vec<u8>,
@@ -137,7 +140,8 @@ impl Repair {
         // as one that lags.
         let channel = channel.start(Start::Latest).wait(Wait::Yield).page(false).prepare(Preparation::NONE);
         let attached = shared.attached.load(Ordering::Acquire);
-        let ring = Ring::new(channel.clone().open()?, attached);
+        let floor = shared.begin.load(Ordering::Acquire);
+        let store = Store::new(channel.clone().open()?, attached, floor)?;
         let native = match bridge.is_any_native() {
             true => Some(NativeRepair::new(bridge, spec.max_proved, keys)?),
             false => None,
@@ -151,7 +155,7 @@ impl Repair {
             replay: Replay::new(replay),
             leases: LeaseServer::new(leases, key, epoch),
             channel,
-            ring,
+            store,
             counters: RepairCounters::new_zeroed(),
             last_drops: 0,
             reply: vec![0; payload_bytes],
@@ -169,6 +173,7 @@ impl Repair {
             // An error here is an ICMP error about an earlier reply. It does not matter.
             while self.inbox.receive(&self.socket).is_ok_and(|received| received > 0) {
                 self.answer_all();
+                self.answer_waiting();
                 self.measure();
                 // The session may change or end while requests keep coming, so look after every batch.
                 if fault!("repairs_look_at_nothing_else") {
@@ -179,10 +184,11 @@ impl Repair {
                     break;
                 }
             }
+            self.answer_waiting();
             self.leases.expire(self.clock.now_ns());
             self.show_leases();
             self.show();
-            wait_for_any([self.socket.as_fd()].into_iter(), LOOK_UP);
+            wait_for_any(std::iter::once(self.socket.as_fd()).chain(self.store.bell()), LOOK_UP);
         }
         self.show();
     }
@@ -194,12 +200,13 @@ impl Repair {
     /// Attaches again if the sending thread has attached to a new channel.
     fn follow(&mut self) {
         let attached = self.shared.attached.load(Ordering::Acquire);
-        let is_another = attached != self.ring.attached;
+        let is_another = attached != self.store.ring.attached;
         if is_another {
-            self.ring.attach(self.channel.clone().open().ok(), attached);
+            let floor = self.shared.begin.load(Ordering::Acquire);
+            self.store.attach(self.channel.clone().open().ok(), attached, floor);
         }
         if let Some(native) = &mut self.native {
-            native.look(self.clock.now_ns(), self.ring.clock(), is_another);
+            native.look(self.clock.now_ns(), self.store.ring.clock(), is_another);
         }
     }
 
@@ -218,7 +225,7 @@ impl Repair {
             socket,
             replay,
             leases,
-            ring,
+            store,
             counters,
             last_drops,
             reply,
@@ -244,7 +251,7 @@ impl Repair {
                 Some(native) if !is_plain => native.answer(
                     now_ns,
                     &datagram,
-                    (&mut *replay, &mut *leases, &mut *ring, shared),
+                    (&mut *replay, &mut *leases, &mut *store, shared),
                     counters,
                     &out,
                 ),
@@ -261,7 +268,8 @@ impl Repair {
                 _ => {
                     let from = datagram.from.into();
                     let proved = (from, leases.is_proved(now_ns, from));
-                    let size = answer(now_ns, proved, &datagram, (&mut *replay, &mut *ring, shared), reply);
+                    let with = (&mut *replay, &mut *store, &**shared);
+                    let size = answer(now_ns, proved, &datagram, with, reply);
                     size.map_or(0, |size| out.send(datagram.from, &reply[..size]))
                 }
             };
@@ -272,16 +280,43 @@ impl Repair {
         self.show();
     }
 
+    /// Answers the requests whose messages the disk has brought, and lets it go on.
+    fn answer_waiting(&mut self) {
+        let Self { socket, replay, leases, store, counters, reply, clock, tap, shared, native, .. } = self;
+        let here = tap.as_ref().map_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), |(_, here)| *here);
+        let out = Out { socket: &*socket, tap: tap.as_ref().map(|(tap, _)| tap), here };
+        let now_ns = clock.now_ns();
+        store.take(now_ns);
+        while let Some(request) = store.ready(now_ns) {
+            counters.replies_refused += match (request, &mut *native) {
+                (Request::Plain { from, datagram }, _) => {
+                    let source = (from.into(), leases.is_proved(now_ns, from.into()));
+                    let with = (&mut *replay, &mut *store, &**shared);
+                    let size = answer_again(now_ns, source, (&datagram, &request), with, reply);
+                    size.map_or(0, |size| out.send(from, &reply[..size]))
+                }
+                (Request::Native { from, session, entry, bytes }, Some(native)) => {
+                    let proved = leases.is_proved(now_ns, from.into());
+                    let asked = (session, entry, bytes);
+                    native.answer_again(now_ns, (from, proved), asked, (replay, store, shared), &out)
+                }
+                (Request::Native { .. }, None) => 0,
+            };
+        }
+        store.order(now_ns);
+    }
+
     fn show_leases(&self) {
         let addresses = self.leases.live_addresses(self.clock.now_ns());
         self.shared.live.set(addresses.filter_map(|address| match address {
-            std::net::SocketAddr::V4(address) => Some(address),
-            std::net::SocketAddr::V6(_) => None,
+            SocketAddr::V4(address) => Some(address),
+            SocketAddr::V6(_) => None,
         }));
     }
 
     fn show(&mut self) {
         self.counters.set(self.replay.counters(), self.leases.counters(), self.leases.len());
+        self.counters.journal.set(self.replay.counters(), &self.store.counters());
         if let Some(native) = &self.native {
             let unopened = native.unopened();
             self.counters.forged = unopened.forged;
@@ -310,19 +345,44 @@ fn answer_control(
     leases.handle_control(now_ns, from.into(), control, out)
 }
 
-/// Answers a request. Returns the size of the reply.
+/// Answers a request. Returns the size of the reply, if there is one now.
 fn answer(
     now_ns: u64,
-    source: (std::net::SocketAddr, bool),
+    source: (SocketAddr, bool),
     datagram: &Datagram<'_>,
-    (replay, ring, shared): (&mut Replay, &mut Ring, &Sending),
+    (replay, store, shared): (&mut Replay, &mut Store, &Sending),
     reply: &mut [u8],
 ) -> Option<usize> {
     let next = shared.next.load(Ordering::Acquire);
-    let oldest = Request::parse(datagram.bytes).map_or(1, |request| ring.oldest_from(request.first, next));
-    let held = Held { oldest, next };
-    let read = |sequence, room: &mut [u8]| ring.read(sequence, room);
-    replay.handle_request(now_ns, source, datagram.bytes, (shared.session(), held), reply, read).bytes()
+    let request =
+        datagram.bytes.try_into().map(|bytes| Request::Plain { from: datagram.from, datagram: bytes });
+    let asked = Asked::parse(datagram.bytes).ok().zip(request.ok());
+    let held = match &asked {
+        Some((asked, request)) => store.held(now_ns, asked.first, next, request),
+        None => Held::of_ring(1, next),
+    };
+    let read = |sequence, room: &mut [u8]| store.read(sequence, room);
+    let of = (shared.session(), held);
+    let answered = replay.handle_request(now_ns, source, datagram.bytes, of, reply, read);
+    if let (Reply::Fetch, Some((asked, request))) = (answered, asked) {
+        store.wait(asked.first, request);
+    }
+    answered.bytes()
+}
+
+/// Answers a request whose messages the disk has brought, or is to bring later. Returns the size of the reply.
+fn answer_again(
+    now_ns: u64,
+    source: (SocketAddr, bool),
+    (datagram, request): (&[u8; REQUEST_BYTES], &Request),
+    (replay, store, shared): (&mut Replay, &mut Store, &Sending),
+    reply: &mut [u8],
+) -> Option<usize> {
+    let next = shared.next.load(Ordering::Acquire);
+    let asked = Asked::parse(datagram).ok()?;
+    let held = store.held_again(now_ns, asked.first, next, request);
+    let read = |sequence, room: &mut [u8]| store.read(sequence, room);
+    replay.answer_request(now_ns, source, datagram, (shared.session(), held), reply, read).bytes()
 }
 
 impl FeedRate {

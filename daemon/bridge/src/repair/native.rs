@@ -2,18 +2,20 @@
 
 use shmcast::Clock;
 use shmcast::sys::datagrams::Datagram;
+use std::cell::RefCell;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::ring::Ring;
+use super::store::{Request, Store};
 use super::{LOOK_UP, Out, answer_control};
 use crate::BridgeError;
 use crate::native::{Codec, Keys, control_in};
 use crate::proto::control::CONTROL_MAX_BYTES;
 use crate::proto::lease::LeaseServer;
-use crate::proto::native::ask::Ask;
+use crate::proto::native::ask::{self, Ask, ENTRY_BYTES, Entry};
 use crate::proto::native::container::{Container, Kind};
-use crate::proto::native::seal::OpenerCounters;
+use crate::proto::native::seal::{OpenerCounters, Sealer};
 use crate::proto::replay::{Exchange, Held, Replay};
 use crate::proto::session::Session;
 use crate::sending::Sending;
@@ -56,7 +58,7 @@ impl NativeRepair {
         &mut self,
         now_ns: u64,
         datagram: &Datagram<'_>,
-        (replay, leases, ring, shared): (&mut Replay, &mut LeaseServer, &mut Ring, &Sending),
+        (replay, leases, store, shared): (&mut Replay, &mut LeaseServer, &mut Store, &Sending),
         counters: &mut RepairCounters,
         out: &Out<'_>,
     ) -> u64 {
@@ -75,7 +77,7 @@ impl NativeRepair {
             }
             Kind::Ask => {
                 let proved = (from, leases.is_proved(now_ns, from));
-                self.answer_ask(now_ns, (datagram, proved), size, (replay, ring, shared), out)
+                self.answer_ask(now_ns, (datagram, proved), size, (replay, store, shared), out)
             }
             Kind::Data | Kind::Fragment | Kind::Pulse => 0,
         }
@@ -84,30 +86,91 @@ impl NativeRepair {
     fn answer_ask(
         &mut self,
         now_ns: u64,
-        (datagram, proved): (&Datagram<'_>, (std::net::SocketAddr, bool)),
+        (datagram, proved): (&Datagram<'_>, (SocketAddr, bool)),
         size: usize,
-        (replay, ring, shared): (&mut Replay, &mut Ring, &Sending),
+        (replay, store, shared): (&mut Replay, &mut Store, &Sending),
         out: &Out<'_>,
     ) -> u64 {
         let (opened, sealer, buffer) = self.codec.parts(size);
         let Ok((container, body)) = Container::parse(opened) else { return 0 };
         let Some(ask) = Ask::parse(body) else { return 0 };
-        let next = shared.next.load(Ordering::Acquire);
-        let (mut refused, moment) = (0, self.moment);
-        let ring = std::cell::RefCell::new(ring);
-        let mut held = |first| Held { oldest: ring.borrow_mut().oldest_from(first, next), next };
-        let mut read = |sequence, offset, room: &mut [u8]| {
-            ring.borrow_mut().read_part(sequence, offset, room, moment.as_ref())
+        let source = Source {
+            from: datagram.from,
+            session: container.session,
+            bytes: datagram.bytes.len(),
+            again: false,
         };
+        let asked = ((source.session, ask), source.bytes);
+        let buffer = &mut buffer[..self.payload_bytes];
+        let with = (store, shared, self.moment.as_ref());
+        source.exchange(now_ns, with, (sealer, out), |held, exchange| {
+            replay.handle_ask(now_ns, proved, asked, held, exchange, buffer);
+        })
+    }
+
+    /// Answers an entry whose messages the disk has brought, or is to bring later; it came from `from`, in a datagram of so many
+    /// bytes. Returns how many answers the kernel refused.
+    pub(super) fn answer_again(
+        &mut self,
+        now_ns: u64,
+        (from, is_proved): (SocketAddrV4, bool),
+        (session, entry, bytes): (Session, Entry, usize),
+        (replay, store, shared): (&mut Replay, &mut Store, &Sending),
+        out: &Out<'_>,
+    ) -> u64 {
+        let mut body = [0; ENTRY_BYTES];
+        ask::write(std::iter::once(entry), &mut body);
+        let Some(ask) = Ask::parse(&body) else { return 0 };
+        let source = Source { from, session, bytes, again: true };
+        let (_, sealer, buffer) = self.codec.parts(0);
+        let buffer = &mut buffer[..self.payload_bytes];
+        let with = (store, shared, self.moment.as_ref());
+        source.exchange(now_ns, with, (sealer, out), |held, exchange| {
+            let asked = ((session, ask), bytes);
+            replay.answer_ask(now_ns, (from.into(), is_proved), asked, held, exchange, buffer);
+        })
+    }
+}
+
+/// A request that is answered: who asked, for which session, and in how many bytes.
+#[derive(Clone, Copy)]
+struct Source {
+    from: SocketAddrV4,
+    session: Session,
+    bytes: usize,
+    /// Whether it has waited for the disk. It does not wait again.
+    again: bool,
+}
+
+impl Source {
+    fn request(self, entry: Entry) -> Request {
+        Request::Native { from: self.from, session: self.session, entry, bytes: self.bytes }
+    }
+
+    /// Lets `run` answer from the store. Returns how many answers the kernel refused.
+    fn exchange(
+        self,
+        now_ns: u64,
+        (store, shared, moment): (&mut Store, &Sending, Option<&Moment>),
+        (sealer, out): (&mut Sealer, &Out<'_>),
+        run: impl FnOnce(&mut dyn FnMut(&Entry) -> Held, &mut Exchange<'_>),
+    ) -> u64 {
+        let next = shared.next.load(Ordering::Acquire);
+        let (mut refused, store) = (0, RefCell::new(store));
+        let mut held = |entry: &Entry| match self.again {
+            true => store.borrow_mut().held_again(now_ns, entry.first, next, &self.request(*entry)),
+            false => store.borrow_mut().held(now_ns, entry.first, next, &self.request(*entry)),
+        };
+        let mut read =
+            |sequence, offset, room: &mut [u8]| store.borrow_mut().read_part(sequence, offset, room, moment);
+        let mut fetch = |entry: Entry| store.borrow_mut().wait(entry.first, self.request(entry));
         let mut emit = |buffer: &mut [u8], kind, about: (Session, u64, u16), body| {
             if let Some(size) = Codec::answer(sealer, buffer, kind, about, body) {
-                refused += out.send(datagram.from, &buffer[..size]);
+                refused += out.send(self.from, &buffer[..size]);
             }
         };
-        let mut exchange = Exchange { session: shared.session(), read: &mut read, emit: &mut emit };
-        let asked = ((container.session, ask), datagram.bytes.len());
-        let buffer = &mut buffer[..self.payload_bytes];
-        replay.handle_ask(now_ns, proved, asked, &mut held, &mut exchange, buffer);
+        let session = shared.session();
+        run(&mut held, &mut Exchange { session, read: &mut read, emit: &mut emit, fetch: &mut fetch });
         refused
     }
 }

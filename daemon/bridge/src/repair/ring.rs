@@ -6,6 +6,16 @@ use crate::proto::replay::Piece;
 use crate::proto::wire::Meta;
 use crate::times::Moment;
 
+/// The place of a message.
+pub(super) enum Place {
+    /// The ring has it, or will have it.
+    Here,
+    /// The stream itself has nothing before this sequence.
+    Lost(u64),
+    /// It was overwritten. The ring's oldest message has this sequence.
+    TooOld(u64),
+}
+
 /// The ring as retransmissions read it.
 pub(super) struct Ring {
     /// `None` while the channel is gone.
@@ -97,19 +107,20 @@ impl Ring {
         }
     }
 
-    /// The sequence of the first message from `sequence` on that the ring holds: `sequence` itself, or the
-    /// first after a loss. O(1) for a message that the ring holds.
-    pub(super) fn oldest_from(&mut self, sequence: u64, next: u64) -> u64 {
-        let Some(subscriber) = &mut self.subscriber else { return next };
+    /// Where a message is that was sent before `next`. O(1) for a message that the ring holds.
+    pub(super) fn place(&mut self, sequence: u64, next: u64) -> Place {
+        let Some(subscriber) = &mut self.subscriber else { return Place::Lost(next) };
         match subscriber.seek(sequence) {
             // The buffer has no room, so a message stays in the ring. Only a gap or an empty message is
             // taken.
             Ok(()) => match subscriber.try_recv_into(&mut []) {
-                Ok(Some(Event::Gap { to, .. })) => to + 1,
-                Ok(_) | Err(_) => sequence,
+                Ok(Some(Event::Gap { to, .. })) => Place::Lost(to + 1),
+                Ok(_) | Err(_) => Place::Here,
             },
-            Err(LocateError::TooOld { oldest, .. }) => oldest.max(sequence + 1).min(next),
-            Err(_) => sequence,
+            Err(LocateError::TooOld { oldest, .. }) => {
+                Place::TooOld(oldest.max(sequence.saturating_add(1)).min(next))
+            }
+            Err(_) => Place::Here,
         }
     }
 

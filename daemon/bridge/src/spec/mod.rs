@@ -22,7 +22,7 @@ mod tests;
 pub use native::{Auth, Profile, TimeMode};
 
 mod send;
-pub use send::{RepairSpec, SendRole, SendSpec, StartAt};
+pub use send::{HistoryFrom, RepairSpec, SendRole, SendSpec, StartAt};
 
 /// Largest UDP payload that fits an Ethernet frame of 1500 bytes.
 pub const ETHERNET_PAYLOAD_BYTES: usize = 1_472;

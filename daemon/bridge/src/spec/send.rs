@@ -144,6 +144,26 @@ pub struct RepairSpec {
     /// address of the host, one socket sends repairs and leases, and this is the code point of both.
     #[serde(default)]
     pub dscp: Option<u8>,
+    /// Whether messages that the ring has no more come from the channel's journal; true by default, or the
+    /// journal's directory. A journal of another stream is not used.
+    #[serde(default)]
+    pub history: HistoryFrom,
+}
+
+/// The journal that a retransmission server answers from.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+#[serde(untagged)]
+pub enum HistoryFrom {
+    /// The channel's own journal, if it has one; or none.
+    Channel(bool),
+    /// The journal in this directory.
+    Dir(PathBuf),
+}
+
+impl Default for HistoryFrom {
+    fn default() -> HistoryFrom {
+        HistoryFrom::Channel(true)
+    }
 }
 
 fn default_max_leases() -> usize {
@@ -176,6 +196,7 @@ impl RepairSpec {
             leases_per_source: default_leases_per_source(),
             lease_s: default_lease_s(),
             dscp: None,
+            history: HistoryFrom::default(),
         }
     }
 }
@@ -219,6 +240,11 @@ impl BridgeSpec {
         if send.repair.as_ref().is_some_and(|repair| repair.allow.is_empty()) {
             let what = "the repair server answers nobody: list the networks that may ask";
             report("allow", what.to_owned());
+        }
+        if let Some(HistoryFrom::Dir(dir)) = send.repair.as_ref().map(|repair| &repair.history)
+            && !dir.is_absolute()
+        {
+            report("repair.history", format!("{} is not absolute: begin it with /", dir.display()));
         }
     }
 }

@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::proto::counters::{Histogram, LeaseCounters, Refusal, ReplayCounters, SenderCounters};
+use super::proto::replay::PastCounters;
 use super::proto::session::Session;
 use super::proto::wire::Malformed;
 use super::proto::{MAX_LINES, MAX_SERVERS};
@@ -244,10 +245,45 @@ pub struct RepairCounters {
     pub unopened: u64,
     /// Times that a receiver said that it follows a later session of this channel.
     pub told_stale: u64,
+    /// The replies that came from the channel's journal. They are among those above.
+    pub journal: JournalStatus,
     /// Requests that got no messages.
     pub refused: RefusedStatus,
     /// Leases.
     pub leases: LeaseStatus,
+}
+
+/// Repairs from the channel's journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct JournalStatus {
+    /// Replies with messages that the ring had no more.
+    pub replies: u64,
+    /// Messages in them.
+    pub messages: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Requests that waited for the disk.
+    pub waited: u64,
+    /// Requests that found no place to wait for the disk; they were told to ask later.
+    pub queue_full: u64,
+    /// Requests for messages that the recorder had not written yet; they were told to ask later.
+    pub not_yet: u64,
+    /// Blocks of messages read from the journal.
+    pub blocks: u64,
+    /// Times that the journal could not be read.
+    pub errors: u64,
+    /// Times that messages were looked for and there was no journal of this stream.
+    pub unusable: u64,
+}
+
+impl JournalStatus {
+    pub(super) fn set(&mut self, replay: &ReplayCounters, past: &PastCounters) {
+        (self.replies, self.messages, self.bytes) =
+            (replay.journal_replies, replay.journal_messages, replay.journal_bytes);
+        (self.waited, self.queue_full, self.not_yet) = (past.waited, past.queue_full, past.not_yet);
+        (self.blocks, self.errors, self.unusable) = (past.blocks, past.errors, past.unusable);
+    }
 }
 
 /// Requests that got no messages, by reason.
@@ -266,10 +302,12 @@ pub struct RefusedStatus {
     pub global_rate: u64,
     /// Nothing of it is published yet.
     pub not_yet: u64,
-    /// The ring has overwritten it.
+    /// The ring has overwritten it, and no journal has it.
     pub gone: u64,
     /// The source has not proved its address.
     pub unproved: u64,
+    /// The journal has it, and the disk had enough to do.
+    pub journal_busy: u64,
 }
 
 /// Unicast leases.
@@ -317,6 +355,7 @@ impl RepairCounters {
             not_yet: replay.refused(Refusal::NotYet),
             gone: replay.refused(Refusal::Gone),
             unproved: replay.refused(Refusal::Unproved),
+            journal_busy: replay.refused(Refusal::JournalBusy),
         };
         self.leases = LeaseStatus {
             held: held as u64,

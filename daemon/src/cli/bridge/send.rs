@@ -7,14 +7,14 @@ use crate::cli::say::{note, print_json};
 use crate::cli::units::{parse_address, parse_duration, words};
 use anyhow::{Result, bail};
 use serde_json::json;
-use shmcast::SubscriberBuilder;
+use shmcast::{History, SubscriberBuilder};
 use shmcast_bridge::BridgeError;
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::proto::limit::Network;
 use shmcast_bridge::spec::{BridgeSpec, RepairSpec, SendRole, SendSpec, StartAt};
-use shmcast_bridge::status::Phase;
+use shmcast_bridge::status::{Phase, RepairCounters};
 use std::net::SocketAddrV4;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ Examples:
   shmcast bridge send ticks --to 239.1.2.3:30001 --to 239.1.2.4:30001 --interface eth0 --interface eth1 \\
       --repair 10.0.0.1:30002 --allow 10.0.0.0/24
   shmcast bridge send ticks --repair 10.0.0.1:30002 --allow 10.0.0.0/24      # unicast, to whoever takes a lease
+  shmcast bridge send ticks --to 239.1.2.3:30001 --interface eth0 --repair 10.0.0.1:30002 --allow 10.0.0.0/24 \\
+      --history /var/lib/ticks                    # where `shmcast record ticks --to /var/lib/ticks` writes
   shmcast bridge send ticks --to 239.1.2.3:30001 --interface eth0 --claim-bind 10.0.0.1:30003 --peer 10.0.0.2:30003
 
 The channel's max_message must fit a packet: make it with `shmcast pub --max-message 1378`.
@@ -85,6 +87,16 @@ pub(super) struct Args {
     /// Repairs for all receivers together, in bytes a second [default: 100000000, or twice the feed if that is more]
     #[arg(long, value_name = "BYTES", requires = "repair")]
     rate: Option<u64>,
+    /// Repairs for each receiver, in bytes a second [default: 25000000, or twice the feed if that is more]
+    #[arg(long, value_name = "BYTES", requires = "repair")]
+    source_rate: Option<u64>,
+    /// Directory with the channel's journal, for repairs of what the ring has no more [default: the daemon's; for a channel
+    /// that is a file, the directory of its name in $SHMCAST_JOURNALS]
+    #[arg(long, value_name = "DIR", conflicts_with = "no_history", requires = "repair")]
+    history: Option<PathBuf>,
+    /// Repair from the ring alone
+    #[arg(long, requires = "repair")]
+    no_history: bool,
     /// How long a unicast lease lasts that is not renewed [default: 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "repair")]
     lease: Option<Duration>,
@@ -105,6 +117,7 @@ impl Args {
             repair.allow.clone_from(&self.allow);
             repair.trust_allowed = self.trust_allowed;
             repair.rate_bytes = self.rate;
+            repair.source_rate_bytes = self.source_rate;
             repair.lease_s = self.lease.map_or(repair.lease_s, |lease| lease.as_secs().max(1));
             repair
         });
@@ -145,7 +158,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let spec = args.spec(channel)?;
     let capture = args.common.capture()?;
     let tap = || capture.as_ref().map(|capture| capture.tap());
-    let subscriber = host.subscriber(&spec.channel);
+    let history = match (&args.history, args.no_history) {
+        (Some(dir), _) => History::Dir(dir.clone()),
+        (None, true) => History::Never,
+        (None, false) => History::Auto,
+    };
+    let subscriber = host.subscriber(&spec.channel).history(history);
     let Some(mut egress) = start(args, spec, &subscriber, tap, &stop)? else {
         return Ok(ExitCode::SUCCESS);
     };
@@ -173,10 +191,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         }
         let state = if egress.life().phase() == Phase::Ending { "ending, sent" } else { "sent" };
         progress.set_message(format!(
-            "{state} {} messages in {} packets, {} repaired",
+            "{state} {} messages in {} packets, {} repaired{}",
             grouped(counters.messages),
             grouped(counters.packets),
             grouped(egress.repair_counters().messages),
+            from_journal(&egress.repair_counters()),
         ));
         progress.tick();
         let refused = egress.repair_counters().refused;
@@ -208,6 +227,9 @@ fn start(
 ) -> Result<Option<Egress>> {
     let mut is_channel_new = false;
     loop {
+        if let Some(dir) = &args.history {
+            check_history(&args.channel, dir, subscriber)?;
+        }
         let options = EgressOptions {
             tap: tap(),
             ends_with_channel: args.common.until_end,
@@ -231,6 +253,27 @@ fn start(
     }
 }
 
+/// Refuses a directory that has no journal of the channel. A channel that is not there is somebody else's to report.
+fn check_history(channel: &str, dir: &Path, subscriber: &SubscriberBuilder) -> Result<()> {
+    let Ok(mut subscriber) = subscriber.clone().page(false).open() else { return Ok(()) };
+    let Some(journal) = subscriber.take_journal() else { return Ok(()) };
+    if journal.read_from(subscriber.next_sequence())?.is_none() {
+        bail!(
+            "{}: holds the journal of another stream than {channel:?}: give the directory that `shmcast record {channel}` \
+             writes to, or --no-history",
+            dir.display()
+        );
+    }
+    Ok(())
+}
+
+fn from_journal(repair: &RepairCounters) -> String {
+    match repair.journal.messages {
+        0 => String::new(),
+        messages => format!(" ({} from the journal)", grouped(messages)),
+    }
+}
+
 fn report(args: &Args, egress: &Egress) -> Result<()> {
     let (counters, repair) = (egress.counters(), egress.repair_counters());
     if args.common.json {
@@ -244,12 +287,13 @@ fn report(args: &Args, egress: &Egress) -> Result<()> {
         }));
     }
     note!(
-        "{}: sent {} messages in {} packets ({}), {} repaired; up to sequence {}, {} missed",
+        "{}: sent {} messages in {} packets ({}), {} repaired{}; up to sequence {}, {} missed",
         args.channel,
         grouped(counters.messages),
         grouped(counters.packets),
         size(counters.bytes),
         grouped(repair.messages),
+        from_journal(&repair),
         counters.next_sequence.saturating_sub(1),
         grouped(counters.messages_missed),
     );

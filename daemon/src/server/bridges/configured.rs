@@ -19,12 +19,21 @@ const NEWS_EVERY: Duration = Duration::from_secs(60);
 
 /// A kind of news of a bridge: the event, the least increase that is news, the counter, and its description.
 type News<C> = (&'static str, u64, fn(&C) -> u64, &'static str);
-const SEND_NEWS: [News<RepairCounters>; 1] = [(
-    "bridge-told-stale",
-    1,
-    |c| c.told_stale,
-    "times a receiver said that it follows a later session of this channel",
-)];
+const SEND_NEWS: [News<RepairCounters>; 3] = [
+    (
+        "bridge-told-stale",
+        1,
+        |c| c.told_stale,
+        "times a receiver said that it follows a later session of this channel",
+    ),
+    ("bridge-journal-failed", 1, |c| c.journal.errors, "times the journal could not be read for repairs"),
+    (
+        "bridge-journal-unusable",
+        1,
+        |c| c.journal.unusable,
+        "times repairs were to come from the journal, and it is not there or not that of this stream",
+    ),
+];
 const NEWS: [News<ReceiveCounters>; 5] = [
     (
         "bridge-other-feed",

@@ -9,11 +9,11 @@ mod configured;
 use super::events::Events;
 pub use configured::{BridgeFigures, Counted};
 use configured::{ConfiguredBridge, Endpoint, State};
-use shmcast::{Client, Preparation, Publisher, Subscriber};
+use shmcast::{Client, History, Preparation, Publisher, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::origins::Origins;
-use shmcast_bridge::spec::{BridgeSpec, Direction};
+use shmcast_bridge::spec::{BridgeSpec, Direction, HistoryFrom};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -273,7 +273,13 @@ impl Work {
                 Endpoint::Receive(Ingress::start(spec, channel, options)?)
             }
             _ => {
-                let channel = Subscriber::builder(&spec.channel).client(&client);
+                let repair = spec.send.as_ref().and_then(|send| send.repair.as_ref());
+                // The daemon reads the journal itself: whom it lends files to is another question.
+                let history = match repair.map(|repair| &repair.history) {
+                    Some(HistoryFrom::Dir(dir)) => History::Dir(dir.clone()),
+                    Some(HistoryFrom::Channel(_)) | None => History::Never,
+                };
+                let channel = Subscriber::builder(&spec.channel).client(&client).history(history);
                 let options = EgressOptions { origins, ..EgressOptions::default() };
                 Endpoint::Send(Egress::start(spec, channel, options)?)
             }

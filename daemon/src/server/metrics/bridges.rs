@@ -80,10 +80,55 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
         Some(Counted::Send(_, repair)) => repair.as_deref().copied(),
         _ => None,
     };
-    let families: [(&str, &str, &str, Repairs); 11] = [
+    let families: [(&str, &str, &str, Repairs); 19] = [
         ("repair_requests_total", "counter", "Requests for retransmission received.", |c| c.requests),
         ("repair_messages_total", "counter", "Messages sent again.", |c| c.messages),
         ("repair_bytes_total", "counter", "Bytes of retransmissions sent.", |c| c.bytes),
+        (
+            "repair_journal_messages_total",
+            "counter",
+            "Of the messages sent again, those that the ring had no more and the journal had.",
+            |c| c.journal.messages,
+        ),
+        (
+            "repair_journal_bytes_total",
+            "counter",
+            "Of the bytes of retransmissions, those from the journal.",
+            |c| c.journal.bytes,
+        ),
+        ("repair_journal_waited_total", "counter", "Requests that waited until the journal was read.", |c| {
+            c.journal.waited
+        }),
+        (
+            "repair_journal_queue_full_total",
+            "counter",
+            "Requests told to ask later, as many others waited for the journal.",
+            |c| c.journal.queue_full,
+        ),
+        (
+            "repair_journal_not_yet_total",
+            "counter",
+            "Requests told to ask later, as the recorder had not written the messages.",
+            |c| c.journal.not_yet,
+        ),
+        (
+            "repair_journal_blocks_total",
+            "counter",
+            "Blocks of messages read from the journal for retransmissions.",
+            |c| c.journal.blocks,
+        ),
+        (
+            "repair_journal_errors_total",
+            "counter",
+            "Times that the journal could not be read for retransmissions.",
+            |c| c.journal.errors,
+        ),
+        (
+            "repair_journal_unusable_total",
+            "counter",
+            "Times that there was no journal of this stream where one was to be read.",
+            |c| c.journal.unusable,
+        ),
         ("repair_kernel_drops_total", "counter", "Requests that the kernel dropped.", |c| c.kernel_drops),
         ("leases", "gauge", "Unicast leases held by receivers.", |c| c.leases.held),
         ("repair_plain_refused_total", "counter", "Plain requests to a server of native lines alone.", |c| {
@@ -104,7 +149,7 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
     for (name, kind, help, figure) in families {
         each(text, bridges, name, kind, help, |bridge| of(bridge).map(|counters| figure(&counters)));
     }
-    let refused: [(&str, Repairs); 8] = [
+    let refused: [(&str, Repairs); 9] = [
         ("not-allowed", |c| c.refused.not_allowed),
         ("malformed", |c| c.refused.malformed),
         ("foreign-session", |c| c.refused.foreign_session),
@@ -113,6 +158,7 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
         ("not-yet", |c| c.refused.not_yet),
         ("gone", |c| c.refused.gone),
         ("unproved", |c| c.refused.unproved),
+        ("journal-busy", |c| c.refused.journal_busy),
     ];
     let help = "Requests that drew no messages, by reason.";
     by(text, bridges, ("repair_refused_total", "reason"), help, &refused, of);

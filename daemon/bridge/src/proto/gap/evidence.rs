@@ -132,8 +132,9 @@ impl Gaps {
         self.up_servers().count_ones().max(2)
     }
 
-    /// Takes a server's answer to a request that started at `first`: the server holds nothing before
-    /// `oldest`. Returns false, and does nothing, if there is no such request.
+    /// Takes a server's answer to a request that started at `first`: the server holds nothing from there up to
+    /// `oldest`. It may hold what comes before: a journal has losses in its middle. Returns false, and does
+    /// nothing, if there is no such request.
     pub fn handle_gone(
         &mut self,
         now_ns: u64,
@@ -142,11 +143,10 @@ impl Gaps {
         oldest: u64,
         counters: &mut ReceiverCounters,
     ) -> bool {
-        if !self.holes.iter().any(|hole| hole.is_requested(server, first)) {
+        let Some(mut at) = self.holes.iter().position(|hole| hole.is_requested(server, first)) else {
             return false;
-        }
+        };
         self.handle_reply(now_ns, server, first, counters);
-        let mut at = 0;
         while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < oldest) {
             if hole.end > oldest {
                 self.holes[at].end = oldest;

@@ -148,6 +148,26 @@ fn gone_is_believed_only_as_an_answer() {
     assert_eq!(gaps.iter().map(|(first, _)| first).min(), Some(4));
 }
 
+/// A journal has losses in its middle, so a server may hold what comes before the message that is gone.
+#[test]
+fn gone_says_nothing_of_what_comes_before() {
+    let (mut gaps, mut counters) = gaps(GapConfig::default());
+    gaps.note_rtt(0, 100 * US);
+    for first in [1, 11, 21] {
+        extend(&mut gaps, 0, first, first + 5, &mut counters);
+    }
+    gaps.handle_timeout(50 * US, &mut counters);
+    assert_eq!(asks(&mut gaps, 50 * US, &mut counters), [(0, 1, 5), (0, 11, 5), (0, 21, 5)]);
+    for now_ns in [60 * US, 70 * US] {
+        assert!(gaps.handle_gone(now_ns, 0, 11, 24, &mut counters));
+        asks(&mut gaps, now_ns, &mut counters);
+    }
+    assert_eq!((gaps.take_expired(1), gaps.take_expired(11), gaps.take_expired(21)), (None, None, None));
+    gaps.fill(80 * US, 1..6, Some(0), &mut counters);
+    assert_eq!((gaps.take_expired(11), gaps.take_expired(21)), (Some(16), Some(24)));
+    assert_eq!(gaps.iter().collect::<Vec<_>>(), [(24, 26)]);
+}
+
 /// The second server is dead from the start: once that is known it costs nothing, and it is asked now and then.
 #[test]
 fn a_dead_server_costs_one_wait_at_a_time_and_soon_none() {

@@ -334,7 +334,7 @@ impl FarAway {
             size
         } else {
             let source = (from, self.leases.is_proved(self.now_ns, from));
-            let ring = (Session::named("TEST").unwrap(), Held { oldest: 1, next: self.published + 1 });
+            let ring = (Session::named("TEST").unwrap(), Held::of_ring(1, self.published + 1));
             let read = |_, room: &mut [u8]| {
                 room.get_mut(..100)?.fill(7);
                 Some(100)

@@ -177,7 +177,7 @@ impl Receiver {
         }
     }
 
-    /// Takes a server's answer to a request that started at `first`: the server holds nothing before
+    /// Takes a server's answer to a request that started at `first`: the server holds nothing from there up to
     /// `oldest`. The answer is ignored if there is no such request.
     pub fn handle_gone(
         &mut self,

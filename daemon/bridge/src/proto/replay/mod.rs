@@ -7,8 +7,14 @@
 //! live traffic goes first. A receiver that has fallen behind must be able to catch up, so both rates may
 //! grow with the feed. A source that must wait is told so once its address is proved, because it would take
 //! silence for loss. The caller reads the ring into the reply.
+//!
+//! Where the channel has a journal, the server holds what the ring has no more as well (`past`). Such a request is
+//! answered when the disk has been read. Half of what all sources may have at once is left to requests for what the
+//! ring has.
 
 mod native;
+mod past;
+mod shelf;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +29,8 @@ use super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter, 
 use shmcast::hosting::fault;
 
 pub use native::{Emit, Exchange, Piece, Read};
+pub use past::{MAX_WAITING, Past, PastCounters};
+pub use shelf::{Block, Fetched};
 
 /// The most bytes that a source without proof gets, as a multiple of the bytes that it sent.
 pub const UNPROVED_FACTOR: usize = 3;
@@ -78,13 +86,37 @@ impl Default for ReplayConfig {
     }
 }
 
-/// The sequences that the ring holds: from `oldest` up to, not including, `next`.
+/// The sequences that the server holds: from `oldest` up to, not including, `next`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     /// The oldest sequence that can be read.
     pub oldest: u64,
     /// The sequence after the newest.
     pub next: u64,
+    /// Where the first message asked for is, if it is held.
+    pub place: Place,
+    /// Whether a journal may have what the ring overwrites meanwhile.
+    pub is_backed: bool,
+}
+
+/// Where the first message asked for is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In the ring.
+    Ring,
+    /// In memory, read from the journal.
+    Shelf,
+    /// In the journal. The request can wait until it was read.
+    Disk,
+    /// In the journal, and no request can wait now, or this one waits already.
+    Busy,
+}
+
+impl Held {
+    /// What a ring holds.
+    pub fn of_ring(oldest: u64, next: u64) -> Held {
+        Held { oldest, next, place: Place::Ring, is_backed: false }
+    }
 }
 
 /// The reply that is to be sent.
@@ -112,6 +144,8 @@ pub enum Reply {
         /// The size of the datagram.
         bytes: usize,
     },
+    /// None yet: the messages have to be read from the journal. Then [`Replay::answer_request`] gives the reply.
+    Fetch,
     /// No reply, for this reason.
     Nothing(Refusal),
 }
@@ -124,7 +158,7 @@ impl Reply {
             | Reply::Gone { bytes }
             | Reply::Later { bytes }
             | Reply::Held { bytes } => Some(bytes),
-            Reply::Nothing(_) => None,
+            Reply::Fetch | Reply::Nothing(_) => None,
         }
     }
 }
@@ -169,30 +203,55 @@ impl Replay {
         read: impl FnMut(u64, &mut [u8]) -> Option<usize>,
     ) -> Reply {
         self.counters.requests += 1;
+        self.answer_request(now_ns, (from, proved), datagram, (session, held), out, read)
+    }
+
+    /// As [`Replay::handle_request`], for a datagram that was handled before: its messages have been read from the journal.
+    pub fn answer_request(
+        &mut self,
+        now_ns: u64,
+        (from, proved): (SocketAddr, bool),
+        datagram: &[u8],
+        (session, held): (Session, Held),
+        out: &mut [u8],
+        read: impl FnMut(u64, &mut [u8]) -> Option<usize>,
+    ) -> Reply {
         let request = Request::parse(datagram).map_err(|_| Refusal::Malformed);
         let admitted = self.check(from, request.map(|request| request.session), session);
         let request = match admitted.and(request) {
             Ok(request) => request,
             Err(refusal) => return Reply::Nothing(self.counters.refuse(refusal)),
         };
-        if let Err(refusal) = self.afford(now_ns, from) {
+        if let Err(refusal) = self.afford(now_ns, from, held.place) {
             let nothing = Reply::Nothing(self.counters.refuse(refusal));
             let later = self.later(&request, held, proved);
             return write(later, out).map_or(nothing, |bytes| Reply::Later { bytes });
         }
+        let before = self.counters;
         let limit = self.limit(proved, datagram.len()).min(out.len());
         let out = &mut out[..limit];
         let reply = if request.first >= held.next {
             self.reply_held(&request, held, out)
         } else if request.first < held.oldest {
             self.reply_gone(&request, held.oldest, out)
+        } else if held.place == Place::Disk {
+            self.fetch(proved)
         } else {
             self.reply_messages(&request, held, out, read)
         };
+        self.counters.note_place(&before, held.place);
         if let Some(bytes) = reply.bytes() {
             self.charge(now_ns, from, bytes);
         }
         reply
+    }
+
+    // Nobody makes the disk work without a proof of his address.
+    fn fetch(&mut self, proved: bool) -> Reply {
+        match self.may_have_all(proved) {
+            true => Reply::Fetch,
+            false => Reply::Nothing(self.counters.refuse(Refusal::Unproved)),
+        }
     }
 
     // Whether a source may ask about a session, where the ring is `ours`. `asked` is the session of a sound request.
@@ -224,9 +283,19 @@ impl Replay {
         self.global.charge(now_ns, self.global_rate, bytes as u64);
     }
 
-    fn afford(&mut self, now_ns: u64, from: SocketAddr) -> Result<(), Refusal> {
-        if !self.global.is_open(now_ns, self.global_rate) {
+    fn afford(&mut self, now_ns: u64, from: SocketAddr, place: Place) -> Result<(), Refusal> {
+        let rate = match place {
+            Place::Ring => self.global_rate,
+            // The other half is for what the ring has.
+            Place::Shelf | Place::Disk | Place::Busy => {
+                Rate { burst: self.global_rate.burst / 2, ..self.global_rate }
+            }
+        };
+        if !self.global.is_open(now_ns, rate) {
             return Err(Refusal::GlobalRate);
+        }
+        if place == Place::Busy {
+            return Err(Refusal::JournalBusy);
         }
         if !self.sources.is_open(now_ns, from.ip().to_canonical()) {
             return Err(Refusal::SourceRate);
@@ -267,6 +336,9 @@ impl Replay {
         if offered + HEADER_BYTES + LENGTH_BYTES < self.config.payload_bytes {
             return Reply::Nothing(self.counters.refuse(Refusal::Unproved));
         }
+        if held.is_backed {
+            return Reply::Fetch;
+        }
         self.reply_gone(request, request.first.saturating_add(1), out)
     }
 
@@ -290,7 +362,7 @@ impl Replay {
     // Counts a request for messages that are not published yet. Gives the datagram that says so.
     fn held(&mut self, request: &Request, held: Held) -> Option<ControlDatagram> {
         self.counters.refuse(Refusal::NotYet);
-        let (session, first, Held { oldest, next }) = (request.session, request.first, held);
+        let (session, first, Held { oldest, next, .. }) = (request.session, request.first, held);
         let held = ControlDatagram::Held { session, first, oldest: oldest.min(next), next };
         (self.config.announce && !fault!("silent_for_not_yet")).then_some(held)
     }

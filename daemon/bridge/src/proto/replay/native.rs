@@ -10,7 +10,7 @@ use super::super::native::fragments::{FRAGMENT_HEAD_BYTES, Fragment, MAX_PARTS};
 use super::super::native::records::{self, RecordWriter};
 use super::super::session::Session;
 use super::super::wire::{HEADER_BYTES, Meta, Request};
-use super::{Held, Replay};
+use super::{Held, Place, Replay};
 
 /// A part of a message, as it was read from the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,22 +39,38 @@ pub struct Exchange<'a> {
     pub read: &'a mut Read<'a>,
     /// Sends a packet.
     pub emit: &'a mut Emit<'a>,
+    /// Takes an entry whose messages have to be read from the journal. Then [`Replay::answer_ask`] answers it.
+    pub fetch: &'a mut dyn FnMut(Entry),
 }
 
 impl Replay {
     /// Answers a request for entries of `asked`, which came from `from` in a datagram of `asked_bytes`. The rules are
     /// those of [`Replay::handle_request`], but for one: an answer with parts of a large message is up to 64 packets.
-    /// Packets are made in `out`, which bounds their size. `held` gives what the ring holds from a sequence on.
+    /// Packets are made in `out`, which bounds their size. `held` gives what is held from an entry's
+    /// first message on.
     pub fn handle_ask(
         &mut self,
         now_ns: u64,
         (from, proved): (SocketAddr, bool),
         (asked, asked_bytes): ((Session, Ask<'_>), usize),
-        held: &mut dyn FnMut(u64) -> Held,
+        held: &mut dyn FnMut(&Entry) -> Held,
         exchange: &mut Exchange<'_>,
         out: &mut [u8],
     ) {
         self.counters.requests += 1;
+        self.answer_ask(now_ns, (from, proved), (asked, asked_bytes), held, exchange, out);
+    }
+
+    /// As [`Replay::handle_ask`], for entries that were handled before: their messages have been read from the journal.
+    pub fn answer_ask(
+        &mut self,
+        now_ns: u64,
+        (from, proved): (SocketAddr, bool),
+        (asked, asked_bytes): ((Session, Ask<'_>), usize),
+        held: &mut dyn FnMut(&Entry) -> Held,
+        exchange: &mut Exchange<'_>,
+        out: &mut [u8],
+    ) {
         if let Err(refusal) = self.check(from, Ok(asked.0), exchange.session) {
             self.counters.refuse(refusal);
             return;
@@ -65,21 +81,30 @@ impl Replay {
         let Some(out) = out.get_mut(..most) else { return };
         for entry in asked.1.entries() {
             let request = Request { session: asked.0, first: entry.first, count: entry.count };
-            let held = held(entry.first);
-            if let Err(refusal) = self.afford(now_ns, from) {
+            let held = held(&entry);
+            if let Err(refusal) = self.afford(now_ns, from, held.place) {
                 self.counters.refuse(refusal);
                 say(self.later(&request, held, proved), exchange, out);
-                return;
+                // The journal keeps nobody from what the ring has.
+                match (held.place, refusal) {
+                    (Place::Ring, _) | (_, Refusal::SourceRate) => return,
+                    _ => continue,
+                }
             }
+            let before = self.counters;
             let bytes = if request.first >= held.next {
                 say(self.held(&request, held), exchange, out)
             } else if request.first < held.oldest {
                 say(self.gone(&request, held.oldest), exchange, out)
-            } else if entry.bytes > 0 {
-                self.send_parts(&entry, may_have_all, exchange, out)
+            } else if held.place == Place::Disk && may_have_all {
+                (exchange.fetch)(entry);
+                0
+            } else if entry.bytes > 0 || held.place == Place::Disk {
+                self.send_parts(&entry, (may_have_all, held), exchange, out)
             } else {
                 self.send_messages(&request, held, may_have_all, exchange, out)
             };
+            self.counters.note_place(&before, held.place);
             self.charge(now_ns, from, bytes);
         }
     }
@@ -102,7 +127,7 @@ impl Replay {
             let Some(piece) = (exchange.read)(packet.next(), 0, room) else { break };
             if piece.size < piece.total && packet.count() == 0 && self.is_large(piece.total) {
                 let entry = Entry { first: request.first, count: 1, offset: 0, bytes: piece.total as u32 };
-                return self.send_parts(&entry, may_have_all, exchange, out);
+                return self.send_parts(&entry, (may_have_all, held), exchange, out);
             }
             if piece.size < piece.total || !packet.commit(&mut out[..full], piece.size, piece.meta) {
                 break;
@@ -118,6 +143,23 @@ impl Replay {
             return 0;
         }
         // The ring overwrote it meanwhile.
+        let (first, count) = (request.first, request.count);
+        self.overwritten(request, Entry { first, count, offset: 0, bytes: 0 }, held, exchange, out)
+    }
+
+    // Answers for a message that was in the ring a moment ago.
+    fn overwritten(
+        &mut self,
+        request: &Request,
+        entry: Entry,
+        held: Held,
+        exchange: &mut Exchange<'_>,
+        out: &mut [u8],
+    ) -> usize {
+        if held.is_backed {
+            (exchange.fetch)(entry);
+            return 0;
+        }
         say(self.gone(request, request.first.saturating_add(1)), exchange, out)
     }
 
@@ -129,7 +171,7 @@ impl Replay {
     fn send_parts(
         &mut self,
         entry: &Entry,
-        may_have_all: bool,
+        (may_have_all, held): (bool, Held),
         exchange: &mut Exchange<'_>,
         out: &mut [u8],
     ) -> usize {
@@ -148,7 +190,7 @@ impl Replay {
                 Some(_) => break,
                 None if sent == 0 => {
                     let request = Request { session: exchange.session, first: entry.first, count: 1 };
-                    return say(self.gone(&request, entry.first.saturating_add(1)), exchange, out);
+                    return self.overwritten(&request, *entry, held, exchange, out);
                 }
                 None => break,
             };

@@ -3,7 +3,7 @@ use super::super::native::container::Kind;
 use super::super::wire::{Body, Downstream, Meta};
 use super::*;
 
-const HELD: Held = Held { oldest: 10, next: 100 };
+const HELD: Held = Held { oldest: 10, next: 100, place: Place::Ring, is_backed: false };
 
 fn session() -> Session {
     Session::of_channel("TEST", 1).unwrap()
@@ -147,7 +147,8 @@ fn ask_natively(replay: &mut Replay, firsts: &[u64]) -> Vec<Kind> {
         Some(Piece { size: 100, total: 100, meta: Meta::default() })
     };
     let mut emit = |_: &mut [u8], kind, _: (Session, u64, u16), _: usize| kinds.push(kind);
-    let mut exchange = Exchange { session: session(), read: &mut read, emit: &mut emit };
+    let mut fetch = |entry: Entry| panic!("{entry:?} is in the ring");
+    let mut exchange = Exchange { session: session(), read: &mut read, emit: &mut emit, fetch: &mut fetch };
     let from = ("10.0.0.1:9".parse().unwrap(), true);
     replay.handle_ask(0, from, asked, &mut |_| HELD, &mut exchange, &mut out);
     kinds
@@ -163,4 +164,48 @@ fn native_receivers_are_told_as_much_as_plain_ones() {
         let refused = [Refusal::Gone, Refusal::NotYet, Refusal::SourceRate];
         assert_eq!(refused.map(|refusal| own.counters().refused(refusal)), [1; 3]);
     }
+}
+
+/// A request for what the journal has, at each place that it can be in.
+fn ask_past(replay: &mut Replay, proved: bool, place: Place) -> (Reply, Vec<u8>) {
+    let mut out = [0; 2_000];
+    let held = Held { place, is_backed: true, ..HELD };
+    let from = ("10.0.0.1:9".parse().unwrap(), proved);
+    let read = |_: u64, room: &mut [u8]| room.get(..100).map(<[u8]>::len);
+    let reply = replay.handle_request(0, from, &request(20, 13), (session(), held), &mut out, read);
+    (reply, out.to_vec())
+}
+
+#[test]
+fn what_the_journal_has_is_fetched_or_promised_to_who_has_proved_his_address() {
+    let mut own = replay(ReplayConfig::default());
+    assert_eq!(ask_past(&mut own, true, Place::Disk).0, Reply::Fetch);
+    assert_eq!(ask_past(&mut own, false, Place::Disk).0, Reply::Nothing(Refusal::Unproved));
+    let (reply, out) = ask_past(&mut own, true, Place::Busy);
+    let Reply::Later { bytes } = reply else { panic!("{reply:?}") };
+    let later = ControlDatagram::Later { session: session(), first: 20 };
+    assert_eq!(ControlDatagram::parse(&out[..bytes]), Ok(later));
+    assert!(matches!(ask_past(&mut own, true, Place::Shelf).0, Reply::Messages { .. }));
+    assert!(matches!(ask_past(&mut own, true, Place::Ring).0, Reply::Messages { .. }));
+    let counters = own.counters();
+    assert_eq!((counters.replies, counters.journal_replies, counters.journal_messages), (2, 1, 13));
+    assert_eq!((counters.requests, counters.refused(Refusal::JournalBusy)), (5, 1));
+    // What was overwritten between the look and the reading is in the journal.
+    let held = Held { is_backed: true, ..HELD };
+    let from = ("10.0.0.1:9".parse().unwrap(), true);
+    let of = (session(), held);
+    let reply = own.handle_request(0, from, &request(20, 13), of, &mut [0; 2_000], |_, _| None);
+    assert_eq!(reply, Reply::Fetch);
+}
+
+#[test]
+fn half_of_the_rate_is_left_to_what_the_ring_has() {
+    let global_rate = Rate { per_second: 1_000, burst: 10_000 };
+    let mut own = replay(ReplayConfig { global_rate, ..ReplayConfig::default() });
+    let later = |reply: &Reply| matches!(reply, Reply::Later { .. });
+    let replies: Vec<Reply> = (0..10).map(|_| ask_past(&mut own, true, Place::Shelf).0).collect();
+    assert_eq!(replies.iter().filter(|reply| !later(reply)).count(), 4, "of 1346 bytes, from 5000");
+    assert!(later(&ask_past(&mut own, true, Place::Disk).0), "nobody waits for what may not be sent");
+    let replies: Vec<Reply> = (0..10).map(|_| ask_past(&mut own, true, Place::Ring).0).collect();
+    assert_eq!(replies.iter().filter(|reply| !later(reply)).count(), 4);
 }

@@ -1,19 +1,15 @@
 //! The actors of a simulated network: the publisher and its sender, the receivers, the retransmission
 //! servers. Each does the work of its thread in the daemon, on the virtual clock.
 
-use std::net::{Ipv4Addr, SocketAddr};
-
 use super::super::MILLISECOND_NS;
 use super::super::control::{ControlDatagram, is_control};
-use super::super::native::ask::Ask;
 use super::super::native::container::{Container, Kind};
 use super::super::native::pulse::Pulse;
 use super::super::receiver::{Delivery, Join, Origin, Receiver};
-use super::super::replay::{Exchange, Piece};
+use super::super::replay::Past;
 use super::super::sender::{MAX_PULSE_BYTES, PushError};
-use super::super::session::Session;
 use super::super::wire::{Body, Downstream, Request};
-use super::check::{CLOCK_JITTER_NS, check_receiver};
+use super::check::check_receiver;
 use super::native;
 use super::net::Arrival;
 use super::scenario::PAYLOAD_BYTES;
@@ -90,6 +86,7 @@ impl World {
     pub(super) fn return_sender(&mut self, fresh: bool) {
         if fresh && self.published < self.scenario.messages {
             self.history.published.push(0);
+            self.pasts.iter_mut().for_each(|past| *past = Past::new(1));
             for peer in &mut self.peers {
                 peer.came.push(vec![false]);
                 peer.served.push(vec![0]);
@@ -241,37 +238,6 @@ impl World {
         }
     }
 
-    pub(super) fn serve(&mut self, server: usize, at: usize, life: u32, request: &[u8], copy: bool) {
-        if self.is_native() {
-            return self.serve_native(server, at, request);
-        }
-        let (held, current) = (self.history.held(server), self.history.current());
-        let session = self.history.session(current);
-        let from = SocketAddr::from((Ipv4Addr::new(10, 0, 0, at as u8 + 1), 40_000));
-        let mut out = [0; 2 * PAYLOAD_BYTES];
-        let history = &self.history;
-        let read = |sequence, room: &mut [u8]| history.write_message(current, sequence, room);
-        let now_ns = self.now_ns;
-        let reply = self.servers[server].handle_request(
-            now_ns,
-            (from, true),
-            request,
-            (session, held),
-            &mut out,
-            read,
-        );
-        let Some(bytes) = reply.bytes() else { return };
-        let reply = &out[..bytes];
-        assert!(bytes <= PAYLOAD_BYTES, "a reply larger than the payload");
-        let arrivals = self.peers[at].replies[server].send(&mut self.rng, now_ns, reply);
-        if !is_control(reply) {
-            self.account(at, life, request, reply, copy, arrivals.iter().any(|arrival| arrival.sound));
-        }
-        for arrival in arrivals {
-            self.at(arrival.at_ns, Event::ToPeer { peer: at, life, origin: Origin::Server(server), arrival });
-        }
-    }
-
     pub(super) fn account(
         &mut self,
         at: usize,
@@ -307,49 +273,6 @@ impl World {
 }
 
 impl World {
-    /// Does the work of a repair thread for one native request.
-    pub(super) fn serve_native(&mut self, server: usize, at: usize, request: &[u8]) {
-        let current = self.history.current();
-        let (now_ns, session, held) = (self.now_ns, self.history.session(current), self.history.held(server));
-        let from = SocketAddr::from((Ipv4Addr::new(10, 0, 0, at as u8 + 1), 40_000));
-        let codec = &mut self.server_codecs[server];
-        let Ok(opened) = codec.open(now_ns, request) else { return };
-        let (container, body) = Container::parse(&opened).unwrap();
-        let (Kind::Ask, Some(ask)) = (container.kind, Ask::parse(body)) else { return };
-        let history = &self.history;
-        let mut large = vec![0; history.max_message];
-        let mut read = |sequence, offset: u32, room: &mut [u8]| {
-            let total = history.write_message(current, sequence, &mut large)?;
-            let rest = &large[(offset as usize).min(total)..total];
-            let size = rest.len().min(room.len());
-            room[..size].copy_from_slice(&rest[..size]);
-            // Each thread reads the clocks for itself, again and again.
-            let mut meta = history.meta(current, sequence);
-            meta.time_ns += if meta.time_ns > 0 { now_ns % (CLOCK_JITTER_NS + 1) } else { 0 };
-            Some(Piece { size, total, meta })
-        };
-        let mut replies = Vec::new();
-        let mut emit = |buffer: &mut [u8], kind, about: (Session, u64, u16), body| {
-            let is_repair = matches!(kind, Kind::Data | Kind::Fragment);
-            let size = codec.sealer.finish(buffer, (kind, is_repair), about, body).unwrap();
-            assert!(size <= PAYLOAD_BYTES, "a reply larger than the payload");
-            replies.push(buffer[..size].to_vec());
-        };
-        let mut exchange = Exchange { session, read: &mut read, emit: &mut emit };
-        let mut out = [0; PAYLOAD_BYTES];
-        let asked = ((container.session, ask), request.len());
-        self.servers[server].handle_ask(now_ns, (from, true), asked, &mut |_| held, &mut exchange, &mut out);
-        let life = self.peers[at].life;
-        for reply in replies {
-            for arrival in self.peers[at].replies[server].send(&mut self.rng, now_ns, &reply) {
-                self.at(
-                    arrival.at_ns,
-                    Event::ToPeer { peer: at, life, origin: Origin::Server(server), arrival },
-                );
-            }
-        }
-    }
-
     pub(super) fn note_native_arrival(&mut self, peer: usize, arrival: &Arrival) {
         let Ok((container, _)) = Container::parse(&arrival.bytes) else { return };
         if container.kind == Kind::Data {

@@ -5,6 +5,7 @@ use super::super::receiver::{Delivery, Receiver, ReceiverConfig};
 use super::super::replay::Held;
 use super::super::session::Session;
 use super::super::wire::Meta;
+use super::scenario::Journal;
 
 /// How much the times that two threads tell of one message differ at most.
 pub const CLOCK_JITTER_NS: u64 = 50;
@@ -15,6 +16,7 @@ pub struct History {
     pub published: Vec<u64>,
     /// How many messages each server's ring holds.
     pub ring_capacities: Vec<u64>,
+    pub journal: Option<Journal>,
     pub max_message: usize,
 }
 
@@ -38,13 +40,14 @@ impl History {
     pub fn held(&self, server: usize) -> Held {
         let next = self.next();
         let oldest = next.saturating_sub(self.ring_capacities[server]).max(1);
-        Held { oldest, next }
+        Held::of_ring(oldest, next)
     }
 
     /// Whether any server still holds it.
     pub fn holds(&self, index: usize, sequence: u64) -> bool {
         let mut servers = 0..self.ring_capacities.len();
-        index == self.current() && servers.any(|server| sequence >= self.held(server).oldest)
+        let is_recorded = self.journal.as_ref().is_some_and(|journal| journal.missing_to(sequence).is_none());
+        index == self.current() && (is_recorded || servers.any(|server| sequence >= self.held(server).oldest))
     }
 
     pub fn message_size(&self, index: usize, sequence: u64) -> usize {

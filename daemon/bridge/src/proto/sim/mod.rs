@@ -10,6 +10,7 @@ pub(super) mod check;
 mod forger;
 mod native;
 mod net;
+mod past;
 mod scenario;
 mod world;
 
@@ -150,6 +151,7 @@ fn drawn_scenario(seed: u64) -> Scenario {
         ends: rng.bool(),
         knows_rtt: rng.bool(),
         server_rate: (rng.u8(..) < 60).then(|| rng.u64(100_000..5_000_000)),
+        journal: None,
         forger: false,
         wire: Wire::Plain,
     }
@@ -174,6 +176,7 @@ fn plain_scenario(loss: f64, one_way_ns: u64, lines: usize, messages: u64) -> Sc
         ends: true,
         knows_rtt: true,
         server_rate: None,
+        journal: None,
         forger: false,
         wire: Wire::Plain,
     }

@@ -17,6 +17,27 @@ pub enum Wire {
     Sealed,
 }
 
+/// What the servers have on disk.
+#[derive(Debug, Clone, Default)]
+pub struct Journal {
+    /// The longest time that a read takes.
+    pub read_ns: u64,
+    /// How many messages the recorder is behind.
+    pub behind: u64,
+    /// The oldest sequence that is kept.
+    pub oldest: u64,
+    /// What it names as lost.
+    pub lost: Vec<std::ops::Range<u64>>,
+}
+
+impl Journal {
+    /// The sequence behind the missing ones, if this one is missing.
+    pub fn missing_to(&self, sequence: u64) -> Option<u64> {
+        let lost = self.lost.iter().find(|lost| lost.contains(&sequence)).map(|lost| lost.end);
+        lost.or((sequence < self.oldest).then_some(self.oldest))
+    }
+}
+
 /// Everything about a run that its seed decides.
 #[derive(Debug, Clone)]
 pub struct Scenario {
@@ -32,6 +53,8 @@ pub struct Scenario {
     pub ring_capacities: Vec<u64>,
     /// Bytes a second that each server may send to each receiver and to all, if that is little.
     pub server_rate: Option<u64>,
+    /// The journal that all servers have.
+    pub journal: Option<Journal>,
     pub config: ReceiverConfig,
     /// After how many messages the sender restarts, and whether with a new session.
     pub sender_restarts: Vec<(u64, bool)>,

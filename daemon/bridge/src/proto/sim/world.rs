@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 use super::super::gap::GapPolicy;
 use super::super::limit::{AllowList, Rate};
 use super::super::receiver::{Origin, Receiver};
-use super::super::replay::{Replay, ReplayConfig};
+use super::super::replay::{Past, Replay, ReplayConfig};
 use super::super::sender::{Sender, SenderConfig};
 use super::super::session::Session;
 use super::super::wire::Request;
@@ -15,6 +15,7 @@ use super::super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use super::check::{Checker, History};
 use super::native::{self, Codec};
 use super::net::{Arrival, Link, Profile};
+use super::past::Waiting;
 use super::scenario::{PAYLOAD_BYTES, Scenario, Totals, Wire};
 
 /// The longest virtual time that a run may take.
@@ -30,6 +31,7 @@ pub(super) enum Event {
     PeerReturns { peer: usize },
     ToPeer { peer: usize, life: u32, origin: Origin, arrival: Arrival },
     ToServer { server: usize, peer: usize, life: u32, bytes: Vec<u8>, copy: bool },
+    DiskAnswers { server: usize, session: usize, first: u64 },
 }
 
 pub(super) struct Peer {
@@ -62,6 +64,8 @@ pub struct World {
     pub(super) sender_wakes_ns: u64,
     pub(super) published: u64,
     pub(super) servers: Vec<Replay>,
+    /// What each server reads of its journal.
+    pub(super) pasts: Vec<Past<Waiting>>,
     pub(super) peers: Vec<Peer>,
     /// How many senders of native packets there have been.
     pub(super) senders: u64,
@@ -86,6 +90,7 @@ impl World {
         let history = History {
             published: vec![0],
             ring_capacities: scenario.ring_capacities.clone(),
+            journal: scenario.journal.clone(),
             max_message: scenario.max_message,
         };
         let link = |profile: &Profile| Link::new(profile.clone());
@@ -132,6 +137,7 @@ impl World {
             sender_wakes_ns: u64::MAX,
             published: 0,
             servers: (0..scenario.servers.len()).map(|_| replay()).collect(),
+            pasts: (0..scenario.servers.len()).map(|_| Past::new(1)).collect(),
             peers: peers.collect(),
             history,
             last_request: None,
@@ -205,6 +211,7 @@ impl World {
             Event::ToServer { server, peer, life, bytes, copy } => {
                 self.serve(server, peer, life, &bytes, copy)
             }
+            Event::DiskAnswers { server, session, first } => self.take_from_disk(server, session, first),
         }
         true
     }

@@ -1,0 +1,62 @@
+//! The journal of a channel, read apart from its ring.
+
+use super::origin::Origin;
+use super::{Doubt, Subscriber};
+use crate::journal::{JournalError, Reader};
+
+/// The journal of a channel, to be read apart from the ring, on another thread; from [`Subscriber::take_journal`].
+#[derive(Debug)]
+pub struct ChannelJournal {
+    origin: Origin,
+    ring: [u64; 2],
+}
+
+impl Subscriber {
+    /// The channel's journal, for a program that reads it beside the ring, such as one that answers for the past. From now on this
+    /// subscriber reads the ring alone, as with [`History::Never`](crate::History::Never). `None` if the channel has no journal, as
+    /// [`SubscriberBuilder::history`](crate::SubscriberBuilder::history) says, or if this subscriber is reading it.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::{History, Subscriber};
+    /// let mut live = Subscriber::builder("t").dir(dir.path()).history(History::Never).open()?;
+    /// assert!(live.take_journal().is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn take_journal(&mut self) -> Option<ChannelJournal> {
+        let ring = self.header().uuid;
+        let past = self.past.take_if(|_| self.doubt == Doubt::None)?;
+        Some(ChannelJournal { origin: past.into_origin(), ring })
+    }
+}
+
+impl ChannelJournal {
+    /// A reader whose first entry is at `sequence`, or a later one, as [`Journal::read_from`](crate::journal::Journal::read_from)
+    /// gives it. `None` if the journal does not name the channel's ring as its source, since it is that of another stream or its recorder
+    /// is about to name the ring; and if a stranger owns its directory.
+    ///
+    /// Cost: reads from the disk, or asks the daemon and waits half a second for its answer at most.
+    ///
+    /// # Errors
+    /// [`JournalError`] if there is no journal, or if it cannot be read.
+    ///
+    /// ```no_run
+    /// use shmcast::{Subscriber, journal::Entry};
+    /// let mut live = Subscriber::builder("ticks").open()?;
+    /// if let Some(journal) = live.take_journal()
+    ///     && let Some(mut reader) = journal.read_from(4711)?
+    ///     && let Some(Entry::Message(message)) = reader.next()?
+    /// {
+    ///     println!("{} B", message.payload.len());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn read_from(&self, sequence: u64) -> Result<Option<Reader>, JournalError> {
+        let Some(mut files) = self.origin.files()? else { return Ok(None) };
+        match files.names_ring(self.ring, sequence)? {
+            true => Reader::open(files, sequence).map(Some),
+            false => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Requests for messages that the ring has no more, where the channel has a journal.
+//!
+//! A request waits in a short queue until the disk has read its messages, and is then answered like any other. Where
+//! the queue is full, or the recorder has not written the messages yet, the receiver is told to ask later: the server
+//! holds them. What the journal does not have is gone.
+
+use std::collections::VecDeque;
+
+use super::shelf::{Fetched, Found, Shelf};
+use super::{Held, Place};
+use crate::proto::{MILLISECOND_NS, SECOND_NS};
+
+/// The most requests that wait for the disk.
+pub const MAX_WAITING: usize = 64;
+/// The pause after the journal could not be read.
+const PAUSE_NS: u64 = 100 * MILLISECOND_NS;
+/// How long a journal that cannot be read is taken for one that still holds its messages.
+const PATIENCE_NS: u64 = 5 * SECOND_NS;
+
+/// The counters of the journal's side of a server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PastCounters {
+    /// Requests that waited for the disk.
+    pub waited: u64,
+    /// Requests that found the queue full; they were told to ask later.
+    pub queue_full: u64,
+    /// Requests for messages that the recorder had not written yet; they were told to ask later.
+    pub not_yet: u64,
+    /// Blocks read.
+    pub blocks: u64,
+    /// Times that the journal could not be read.
+    pub errors: u64,
+    /// Times that there was no journal of this stream.
+    pub unusable: u64,
+}
+
+impl PastCounters {
+    /// These and others together.
+    pub fn plus(&self, other: &PastCounters) -> PastCounters {
+        PastCounters {
+            waited: self.waited + other.waited,
+            queue_full: self.queue_full + other.queue_full,
+            not_yet: self.not_yet + other.not_yet,
+            blocks: self.blocks + other.blocks,
+            errors: self.errors + other.errors,
+            unusable: self.unusable + other.unusable,
+        }
+    }
+}
+
+/// The past of one ring: its journal, and the requests that wait for it. `Q` is a request.
+#[derive(Debug)]
+pub struct Past<Q> {
+    shelf: Shelf,
+    waiting: VecDeque<(u64, Q)>,
+    /// The first sequence that was sent in the session. The journal may have older ones, which no receiver of the session
+    /// knows.
+    floor: u64,
+    /// Waiting requests from this sequence on are told to ask later.
+    turned_away: Option<u64>,
+    /// Since when the journal cannot be read.
+    failing_ns: Option<u64>,
+    retry_ns: u64,
+    counters: PastCounters,
+}
+
+impl<Q: PartialEq> Past<Q> {
+    /// A past of which nothing was read. The session's first message is `floor`.
+    pub fn new(floor: u64) -> Past<Q> {
+        Past {
+            shelf: Shelf::default(),
+            waiting: VecDeque::with_capacity(MAX_WAITING),
+            floor,
+            turned_away: None,
+            failing_ns: None,
+            retry_ns: 0,
+            counters: PastCounters::default(),
+        }
+    }
+
+    /// What is held from `first` on, which is before all that the ring has: `ring` are the ring's oldest sequence and the one
+    /// after its newest.
+    pub fn held(&mut self, now_ns: u64, first: u64, ring: (u64, u64), request: &Q) -> Held {
+        let (oldest, next) = ring;
+        let of_ring = |oldest| Held { is_backed: true, ..Held::of_ring(oldest, next) };
+        if first < self.floor {
+            return of_ring(oldest.min(self.floor));
+        }
+        if self.failing_ns.is_some_and(|since_ns| now_ns.saturating_sub(since_ns) >= PATIENCE_NS) {
+            self.fail_again(now_ns);
+            return of_ring(oldest);
+        }
+        let place = match self.shelf.find(now_ns, first) {
+            Found::Gone(behind) => return of_ring(behind.min(oldest)),
+            Found::Here => Place::Shelf,
+            Found::OnDisk => self.place_in_queue(now_ns, first, request),
+        };
+        Held { place, ..of_ring(first) }
+    }
+
+    fn place_in_queue(&mut self, now_ns: u64, first: u64, request: &Q) -> Place {
+        // The answer comes when the disk has read it.
+        if self.waiting.iter().any(|(waits_for, waits)| *waits_for == first && waits == request) {
+            return Place::Busy;
+        }
+        if self.waiting.len() == MAX_WAITING || now_ns < self.retry_ns {
+            self.counters.queue_full += 1;
+            return Place::Busy;
+        }
+        Place::Disk
+    }
+
+    // A journal that is given up is tried again now and then.
+    fn fail_again(&mut self, now_ns: u64) {
+        if now_ns >= self.retry_ns {
+            self.failing_ns = Some(now_ns.saturating_sub(PATIENCE_NS / 2));
+        }
+    }
+
+    /// Lets a request wait until its messages were read, if there is room: after [`Place::Disk`] there is.
+    pub fn wait(&mut self, first: u64, request: Q) {
+        if self.waiting.len() < MAX_WAITING {
+            self.counters.waited += 1;
+            self.waiting.push_back((first, request));
+        }
+    }
+
+    /// The sequence from which on the disk is to read now, if it has nothing to do.
+    pub fn poll_fetch(&mut self, now_ns: u64) -> Option<u64> {
+        let first = self.waiting.front()?.0;
+        if now_ns < self.retry_ns { None } else { self.shelf.fetch(first) }
+    }
+
+    /// The sequence from which on the disk is to read ahead, now that somebody got the message `sequence`; `oldest` is the ring's.
+    pub fn poll_ahead(&mut self, now_ns: u64, sequence: u64, oldest: u64) -> Option<u64> {
+        if now_ns < self.retry_ns { None } else { self.shelf.fetch_ahead(sequence, oldest) }
+    }
+
+    /// Takes the disk's answer.
+    pub fn take(&mut self, now_ns: u64, fetched: Fetched) {
+        match &fetched {
+            Fetched::Block(_) => self.counters.blocks += 1,
+            Fetched::NotYet(from) => self.turned_away = Some(*from),
+            Fetched::End(_) => {}
+            Fetched::Unusable => self.counters.unusable += 1,
+            Fetched::Failed => {
+                self.counters.errors += 1;
+                self.failing_ns.get_or_insert(now_ns);
+                (self.turned_away, self.retry_ns) = (Some(0), now_ns.saturating_add(PAUSE_NS));
+            }
+        }
+        if !matches!(fetched, Fetched::Failed) {
+            self.failing_ns = None;
+        }
+        self.shelf.take(now_ns, fetched);
+    }
+
+    /// The next request that waits no longer: it can be answered, or is to be told to ask later. Call after every
+    /// [`take`](Self::take) until there is none.
+    pub fn poll_ready(&mut self, now_ns: u64) -> Option<Q> {
+        let (turned_away, shelf) = (self.turned_away, &mut self.shelf);
+        let mut is_ready = |first: u64| match shelf.find(now_ns, first) {
+            Found::OnDisk => turned_away.is_some_and(|from| first >= from).then_some(true),
+            Found::Here | Found::Gone(_) => Some(false),
+        };
+        let mut waiting = self.waiting.iter().enumerate();
+        let ready = waiting.find_map(|(at, (first, _))| Some((at, is_ready(*first)?)));
+        let Some((at, is_later)) = ready else {
+            self.turned_away = None;
+            return None;
+        };
+        self.counters.not_yet += u64::from(is_later && self.failing_ns.is_none());
+        self.waiting.remove(at).map(|(_, request)| request)
+    }
+
+    /// Copies a message on the shelf, from `offset` on, as far as the slice reaches.
+    pub fn read(&self, sequence: u64, offset: u32, room: &mut [u8]) -> Option<super::Piece> {
+        let (data, meta) = self.shelf.get(sequence)?;
+        let rest = data.get(offset as usize..).unwrap_or(&[]);
+        let size = rest.len().min(room.len());
+        room[..size].copy_from_slice(&rest[..size]);
+        Some(super::Piece { size, total: data.len(), meta })
+    }
+
+    /// The counters so far.
+    pub fn counters(&self) -> &PastCounters {
+        &self.counters
+    }
+}

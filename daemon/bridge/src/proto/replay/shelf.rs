@@ -1,0 +1,267 @@
+//! What was read from a journal, kept for answers.
+//!
+//! ```text
+//!  request below the ring ──> shelf has it ──────────────────────────> answer
+//!                              │ not                        ^
+//!                              └──> fetch ──> disk ──> block┘
+//! ```
+//! The disk gives blocks: consecutive messages, and what is missing behind them. The shelf keeps the last ones.
+//! One block is fetched at a time. Who asks for the end of a block gets the next one fetched ahead. This module
+//! has no files, threads or clocks.
+
+use std::collections::VecDeque;
+
+use super::super::wire::Meta;
+
+/// The bytes of messages after which a block is full.
+const BLOCK_BYTES: usize = 256 << 10;
+/// The most messages of a block.
+const BLOCK_MESSAGES: usize = 8_192;
+/// The most blocks that are kept.
+const MAX_BLOCKS: usize = 16;
+/// The most bytes that are kept, but for the last block.
+const MAX_BYTES: usize = 64 << 20;
+/// How long it is believed that the journal has no more, in nanoseconds: a recorder may come back.
+const END_NS: u64 = super::super::SECOND_NS;
+
+/// Consecutive messages of a journal, and what is missing behind them.
+#[derive(Debug, Default)]
+pub struct Block {
+    first: u64,
+    /// Where each message ends in `bytes`, and its marks.
+    records: Vec<(usize, Meta)>,
+    bytes: Vec<u8>,
+    /// The sequence behind what is missing.
+    behind: u64,
+}
+
+impl Block {
+    /// An empty block that begins with `first`.
+    pub fn new(first: u64) -> Block {
+        Block { first, behind: first, ..Block::default() }
+    }
+
+    /// Adds the next message. Returns whether the block is full.
+    pub fn push(&mut self, data: &[u8], meta: Meta) -> bool {
+        self.bytes.extend_from_slice(data);
+        self.records.push((self.bytes.len(), meta));
+        self.behind = self.next();
+        self.bytes.len() >= BLOCK_BYTES || self.records.len() >= BLOCK_MESSAGES
+    }
+
+    /// Notes the time of the message that was added last.
+    pub fn date(&mut self, time_ns: u64) {
+        if let Some((_, meta)) = self.records.last_mut() {
+            meta.time_ns = time_ns;
+        }
+    }
+
+    /// Notes that the journal has none of the messages up to, not including, `behind`. The block is full then.
+    pub fn lose(&mut self, behind: u64) {
+        self.behind = behind.max(self.next());
+    }
+
+    /// The sequence behind its last message.
+    pub fn next(&self) -> u64 {
+        self.first + self.records.len() as u64
+    }
+
+    /// The sequence that the next block begins with.
+    pub fn end(&self) -> u64 {
+        self.behind
+    }
+
+    /// A message and its marks.
+    pub fn get(&self, sequence: u64) -> Option<(&[u8], Meta)> {
+        let at = usize::try_from(sequence.checked_sub(self.first)?).ok()?;
+        let (end, meta) = self.records.get(at)?;
+        let start = at.checked_sub(1).map_or(0, |before| self.records[before].0);
+        Some((self.bytes.get(start..*end)?, *meta))
+    }
+
+    fn has(&self, sequence: u64) -> bool {
+        (self.first..self.behind).contains(&sequence)
+    }
+}
+
+/// What the disk says to a fetch.
+#[derive(Debug)]
+pub enum Fetched {
+    /// A block.
+    Block(Block),
+    /// This sequence is not written yet, and a recorder runs.
+    NotYet(u64),
+    /// The journal ends before this sequence, and nobody writes to it.
+    End(u64),
+    /// There is no journal of this stream.
+    Unusable,
+    /// The journal could not be read.
+    Failed,
+}
+
+/// The place of a message below the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It is on the shelf.
+    Here,
+    /// The journal has nothing before this sequence, as far as it goes; `u64::MAX` if it has nothing behind it either.
+    Gone(u64),
+    /// It has to be fetched.
+    OnDisk,
+}
+
+/// The last blocks of a journal that were read.
+#[derive(Debug, Default)]
+pub(super) struct Shelf {
+    /// The block that was used last comes first.
+    blocks: VecDeque<Block>,
+    bytes: usize,
+    /// Whether the disk has a fetch to answer.
+    is_fetching: bool,
+    /// Where the journal ends, and when that was said.
+    end: Option<(u64, u64)>,
+}
+
+impl Shelf {
+    /// Where a message is.
+    pub(super) fn find(&mut self, now_ns: u64, sequence: u64) -> Found {
+        if let Some(at) = self.blocks.iter().position(|block| block.has(sequence)) {
+            if at > 0
+                && let Some(block) = self.blocks.remove(at)
+            {
+                self.blocks.push_front(block);
+            }
+            return match self.blocks.front() {
+                Some(block) if sequence < block.next() => Found::Here,
+                Some(block) => Found::Gone(block.end()),
+                None => Found::OnDisk,
+            };
+        }
+        let is_fresh = |said_ns: u64| now_ns.saturating_sub(said_ns) < END_NS;
+        match self.end {
+            Some((end, said_ns)) if sequence >= end && is_fresh(said_ns) => Found::Gone(u64::MAX),
+            _ => Found::OnDisk,
+        }
+    }
+
+    /// A message on the shelf.
+    pub(super) fn get(&self, sequence: u64) -> Option<(&[u8], Meta)> {
+        self.blocks.iter().find_map(|block| block.get(sequence))
+    }
+
+    /// Begins to fetch the block that begins with `sequence`, unless the disk is busy. Returns `sequence` if so.
+    pub(super) fn fetch(&mut self, sequence: u64) -> Option<u64> {
+        (!std::mem::replace(&mut self.is_fetching, true)).then_some(sequence)
+    }
+
+    /// Begins to fetch the block behind the one that `sequence` is in, if somebody who reads in order will soon ask
+    /// for it. `most` is a sequence that the ring has.
+    pub(super) fn fetch_ahead(&mut self, sequence: u64, most: u64) -> Option<u64> {
+        let block = self.blocks.iter().find(|block| block.has(sequence))?;
+        let end = block.end();
+        let is_late = sequence - block.first >= (end - block.first) / 2;
+        let is_due = is_late && end < most && !self.blocks.iter().any(|block| block.has(end));
+        if is_due { self.fetch(end) } else { None }
+    }
+
+    /// Takes the disk's answer to the fetch.
+    pub(super) fn take(&mut self, now_ns: u64, fetched: Fetched) {
+        self.is_fetching = false;
+        match fetched {
+            Fetched::Block(block) => self.put(block),
+            Fetched::End(end) => self.end = Some((end, now_ns)),
+            Fetched::Unusable => self.end = Some((0, now_ns)),
+            Fetched::NotYet(_) | Fetched::Failed => {}
+        }
+    }
+
+    fn put(&mut self, block: Block) {
+        self.end = self.end.filter(|(end, _)| *end >= block.end());
+        // A block that begins elsewhere may have a part of it.
+        self.blocks.retain(|old| {
+            let stays = old.first < block.first || old.end() > block.end();
+            self.bytes -= if stays { 0 } else { old.bytes.capacity() };
+            stays
+        });
+        self.bytes += block.bytes.capacity();
+        self.blocks.push_front(block);
+        while self.blocks.len() > MAX_BLOCKS || (self.bytes > MAX_BYTES && self.blocks.len() > 1) {
+            let Some(old) = self.blocks.pop_back() else { break };
+            self.bytes -= old.bytes.capacity();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(first: u64, messages: u64, lost: u64) -> Block {
+        let mut block = Block::new(first);
+        for sequence in first..first + messages {
+            let meta = Meta { tag: sequence as u16, ..Meta::default() };
+            block.push(&sequence.to_be_bytes()[..(sequence % 9) as usize], meta);
+        }
+        block.lose(first + messages + lost);
+        block
+    }
+
+    fn fetched(shelf: &mut Shelf, block: Block) {
+        shelf.take(0, Fetched::Block(block));
+    }
+
+    #[test]
+    fn each_message_is_found_and_what_is_missing_is_told_to_its_end() {
+        let mut shelf = Shelf::default();
+        fetched(&mut shelf, block(100, 50, 7));
+        fetched(&mut shelf, block(157, 20, 0));
+        for sequence in 90..200 {
+            let expected = match sequence {
+                100..150 | 157..177 => Found::Here,
+                150..157 => Found::Gone(157),
+                _ => Found::OnDisk,
+            };
+            assert_eq!(shelf.find(0, sequence), expected);
+            let data = shelf.get(sequence).map(|(data, meta)| (data.to_vec(), meta.tag));
+            let bytes = sequence.to_be_bytes()[..(sequence % 9) as usize].to_vec();
+            assert_eq!(data, (expected == Found::Here).then_some((bytes, sequence as u16)));
+        }
+    }
+
+    #[test]
+    fn the_blocks_that_were_used_last_stay() {
+        let mut shelf = Shelf::default();
+        for at in 0..MAX_BLOCKS as u64 {
+            fetched(&mut shelf, block(1 + at * 10, 10, 0));
+        }
+        assert_eq!(shelf.find(0, 1), Found::Here);
+        fetched(&mut shelf, block(1_001, 10, 0));
+        assert_eq!((shelf.find(0, 1), shelf.find(0, 11)), (Found::Here, Found::OnDisk));
+        let kept: usize = shelf.blocks.iter().map(|block| block.bytes.capacity()).sum();
+        assert_eq!((shelf.bytes, shelf.blocks.len()), (kept, MAX_BLOCKS));
+    }
+
+    #[test]
+    fn one_block_is_fetched_at_a_time_and_the_next_ahead_of_who_reads_in_order() {
+        let mut shelf = Shelf::default();
+        assert_eq!(shelf.fetch(100), Some(100));
+        assert_eq!((shelf.fetch(100), shelf.fetch(7)), (None, None));
+        fetched(&mut shelf, block(100, 50, 0));
+        assert_eq!(shelf.fetch_ahead(110, 1_000), None, "it has just begun with the block");
+        assert_eq!(shelf.fetch_ahead(125, 150), None, "the ring has what follows");
+        assert_eq!(shelf.fetch_ahead(125, 1_000), Some(150));
+        assert_eq!(shelf.fetch_ahead(126, 1_000), None);
+        fetched(&mut shelf, block(150, 50, 0));
+        assert_eq!(shelf.fetch_ahead(127, 1_000), None);
+    }
+
+    #[test]
+    fn an_end_is_believed_for_a_while() {
+        let mut shelf = Shelf::default();
+        shelf.take(5, Fetched::End(100));
+        assert_eq!((shelf.find(5, 99), shelf.find(5, 100)), (Found::OnDisk, Found::Gone(u64::MAX)));
+        assert_eq!(shelf.find(5 + END_NS, 100), Found::OnDisk);
+        shelf.take(6, Fetched::Block(block(100, 10, 0)));
+        assert_eq!((shelf.find(6, 105), shelf.find(6, 110)), (Found::Here, Found::OnDisk));
+    }
+}

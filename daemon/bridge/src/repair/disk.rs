@@ -1,0 +1,158 @@
+//! The thread that reads the journal for retransmissions. Nobody waits for it: orders and answers go through queues,
+//! and it rings a bell that the repair thread sleeps on.
+
+use shmcast::ChannelJournal;
+use shmcast::journal::format::ControlRecord;
+use shmcast::journal::{Entry, JournalControl, JournalError, Reader};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixDatagram;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+
+use crate::BridgeError;
+use crate::proto::replay::{Block, Fetched};
+use crate::proto::wire::Meta;
+use crate::thread::spawn;
+
+/// The repair thread's end. When it is dropped, the thread ends as soon as the disk lets it.
+#[derive(Debug)]
+pub(super) struct Disk {
+    orders: SyncSender<u64>,
+    answers: Receiver<Fetched>,
+    bell: UnixDatagram,
+}
+
+/// The thread's end.
+struct Work {
+    journal: ChannelJournal,
+    reader: Option<Reader>,
+    orders: Receiver<u64>,
+    answers: SyncSender<Fetched>,
+    bell: UnixDatagram,
+}
+
+impl Disk {
+    /// Starts the thread.
+    pub(super) fn start(journal: ChannelJournal) -> Result<Disk, BridgeError> {
+        let (bell, other) = UnixDatagram::pair().map_err(BridgeError::Start)?;
+        for end in [&bell, &other] {
+            end.set_nonblocking(true).map_err(BridgeError::Start)?;
+        }
+        // One order is under way at a time.
+        let ((orders, taken), (answers, told)) = (sync_channel(1), sync_channel(1));
+        let work = Work { journal, reader: None, orders: taken, answers, bell: other };
+        // A disk may stand still for long. Nobody waits for the thread's end.
+        drop(spawn("bridge-journal", None, move || work.run())?);
+        Ok(Disk { orders, answers: told, bell })
+    }
+
+    /// Orders the block that begins with `sequence`.
+    pub(super) fn order(&self, sequence: u64) {
+        // If the thread has died, the next answer says so.
+        let _ = self.orders.try_send(sequence);
+    }
+
+    /// The answer, if there is one.
+    pub(super) fn take(&self) -> Option<Fetched> {
+        match self.answers.try_recv() {
+            Ok(fetched) => {
+                let _ = self.bell.recv(&mut [0]);
+                Some(fetched)
+            }
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Fetched::Failed),
+        }
+    }
+
+    /// It is readable when there is an answer.
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+impl Work {
+    fn run(mut self) {
+        while let Ok(sequence) = self.orders.recv() {
+            let fetched = self.fetch(sequence).unwrap_or_else(|error| {
+                self.reader = None;
+                if is_absence(&error) { Fetched::Unusable } else { Fetched::Failed }
+            });
+            if self.answers.send(fetched).is_err() {
+                return;
+            }
+            let _ = self.bell.send(&[0]);
+        }
+    }
+
+    fn fetch(&mut self, first: u64) -> Result<Fetched, JournalError> {
+        let reader = match &mut self.reader {
+            Some(reader) => {
+                if reader.due() != first {
+                    reader.seek(first)?;
+                }
+                reader
+            }
+            None => match self.journal.read_from(first)? {
+                Some(reader) => self.reader.insert(reader),
+                None => return Ok(Fetched::Unusable),
+            },
+        };
+        read(reader, first)
+    }
+}
+
+/// Whether there is no journal, rather than one that cannot be read now.
+fn is_absence(error: &JournalError) -> bool {
+    match error {
+        JournalError::Empty { .. } => true,
+        JournalError::Os { source, .. } => source.kind() == io::ErrorKind::NotFound,
+        _ => false,
+    }
+}
+
+/// Reads the block that begins with `first`, where the reader is, or the oldest message behind it.
+fn read(reader: &mut Reader, first: u64) -> Result<Fetched, JournalError> {
+    let mut block = Block::new(first);
+    if reader.due() > first {
+        // Retention took what lies between.
+        block.lose(reader.due());
+        return Ok(Fetched::Block(block));
+    }
+    let mut is_final = false;
+    loop {
+        let Some(entry) = reader.next()? else {
+            match (block.end() > first, reader.is_recording(), is_final) {
+                (true, ..) => break,
+                (false, true, _) => return Ok(Fetched::NotYet(first)),
+                // The recorder wrote its last frames before it went.
+                (false, false, false) => is_final = true,
+                (false, false, true) => return Ok(Fetched::End(first)),
+            }
+            continue;
+        };
+        match entry {
+            Entry::Message(message) => {
+                if message.sequence != block.next() {
+                    block.lose(message.sequence);
+                    break;
+                }
+                let (meta, time) = (Meta { tag: message.tag, key: message.key, time_ns: 0 }, message.time);
+                let is_full = block.push(message.payload, meta);
+                block.date(reader.wall_ns(time).unwrap_or(0));
+                if is_full {
+                    break;
+                }
+            }
+            Entry::Lost(loss) => {
+                block.lose(loss.to.saturating_add(1));
+                break;
+            }
+            Entry::Control { control: JournalControl::Ring(ControlRecord::Gap { to, .. }), .. } => {
+                block.lose(to.saturating_add(1));
+                break;
+            }
+            _ => {}
+        }
+    }
+    Ok(Fetched::Block(block))
+}

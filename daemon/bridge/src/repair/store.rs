@@ -1,0 +1,161 @@
+//! What retransmissions are read from: the ring, and the channel's journal for what the ring has no more.
+
+use shmcast::Subscriber;
+use std::net::SocketAddrV4;
+use std::os::fd::BorrowedFd;
+
+use super::disk::Disk;
+use super::ring::{Place as InRing, Ring};
+use crate::BridgeError;
+use crate::proto::native::ask::Entry;
+use crate::proto::replay::{Held, Past, PastCounters, Piece, Place};
+use crate::proto::session::Session;
+use crate::proto::wire::REQUEST_BYTES;
+use crate::times::Moment;
+
+/// A request that waits for the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Request {
+    /// A plain request, as it came.
+    Plain { from: SocketAddrV4, datagram: [u8; REQUEST_BYTES] },
+    /// An entry of a native request, and the bytes of the datagram that it came in.
+    Native { from: SocketAddrV4, session: Session, entry: Entry, bytes: usize },
+}
+
+/// The ring and the journal.
+pub(super) struct Store {
+    pub(super) ring: Ring,
+    /// `None` if the channel has no journal.
+    journal: Option<Journal>,
+    earlier: PastCounters,
+    /// Whether messages are read from the shelf first.
+    from_shelf: bool,
+}
+
+struct Journal {
+    past: Past<Request>,
+    disk: Disk,
+}
+
+impl Store {
+    /// Reads the ring, and its journal if it has one. The session's first message is `floor`.
+    pub(super) fn new(mut subscriber: Subscriber, attached: u64, floor: u64) -> Result<Store, BridgeError> {
+        let journal = Journal::of(&mut subscriber, floor).transpose()?;
+        let ring = Ring::new(subscriber, attached);
+        Ok(Store { ring, journal, earlier: PastCounters::default(), from_shelf: false })
+    }
+
+    /// Reads another channel from now on. What waits is forgotten: it belongs to another session.
+    pub(super) fn attach(&mut self, subscriber: Option<Subscriber>, attached: u64, floor: u64) {
+        self.earlier = self.counters();
+        let mut subscriber = subscriber;
+        let journal = subscriber.as_mut().and_then(|subscriber| Journal::of(subscriber, floor));
+        // Without a thread for the journal, what the ring has no more is gone.
+        self.journal = journal.and_then(Result::ok);
+        self.ring.attach(subscriber, attached);
+    }
+
+    /// What is held from `first` on. The sequence after the last message sent is `next`.
+    pub(super) fn held(&mut self, now_ns: u64, first: u64, next: u64, request: &Request) -> Held {
+        self.from_shelf = false;
+        let is_backed = self.journal.is_some();
+        let oldest = match (self.ring.place(first, next), &mut self.journal) {
+            (InRing::Here, _) => first,
+            (InRing::Lost(behind), _) | (InRing::TooOld(behind), None) => behind,
+            (InRing::TooOld(oldest), Some(journal)) => {
+                let held = journal.past.held(now_ns, first, (oldest, next), request);
+                self.from_shelf = held.place == Place::Shelf;
+                if self.from_shelf
+                    && let Some(sequence) = journal.past.poll_ahead(now_ns, first, oldest)
+                {
+                    journal.disk.order(sequence);
+                }
+                return held;
+            }
+        };
+        Held { is_backed, ..Held::of_ring(oldest, next) }
+    }
+
+    /// As [`held`](Self::held), for a request that [`ready`](Self::ready) gave. It does not wait again.
+    pub(super) fn held_again(&mut self, now_ns: u64, first: u64, next: u64, request: &Request) -> Held {
+        let held = self.held(now_ns, first, next, request);
+        match held.place {
+            Place::Disk => Held { place: Place::Busy, ..held },
+            _ => held,
+        }
+    }
+
+    /// Copies the message `sequence` to the start of the slice, and gives its size. `None` if it does not fit.
+    pub(super) fn read(&mut self, sequence: u64, room: &mut [u8]) -> Option<usize> {
+        if let Some(piece) = self.read_shelf(sequence, 0, room) {
+            return (piece.size == piece.total).then_some(piece.size);
+        }
+        self.ring.read(sequence, room)
+    }
+
+    /// As [`Ring::read_part`].
+    pub(super) fn read_part(
+        &mut self,
+        sequence: u64,
+        offset: u32,
+        room: &mut [u8],
+        moment: Option<&Moment>,
+    ) -> Option<Piece> {
+        self.read_shelf(sequence, offset, room)
+            .or_else(|| self.ring.read_part(sequence, offset, room, moment))
+    }
+
+    fn read_shelf(&self, sequence: u64, offset: u32, room: &mut [u8]) -> Option<Piece> {
+        let journal = self.journal.as_ref().filter(|_| self.from_shelf)?;
+        journal.past.read(sequence, offset, room)
+    }
+
+    /// Lets a request wait for the journal.
+    pub(super) fn wait(&mut self, first: u64, request: Request) {
+        if let Some(journal) = &mut self.journal {
+            journal.past.wait(first, request);
+        }
+    }
+
+    /// Takes the disk's answer, if there is one.
+    pub(super) fn take(&mut self, now_ns: u64) {
+        if let Some(Journal { past, disk }) = &mut self.journal
+            && let Some(fetched) = disk.take()
+        {
+            past.take(now_ns, fetched);
+        }
+    }
+
+    /// Gives the disk the next order, if it has nothing to do.
+    pub(super) fn order(&mut self, now_ns: u64) {
+        if let Some(Journal { past, disk }) = &mut self.journal
+            && let Some(sequence) = past.poll_fetch(now_ns)
+        {
+            disk.order(sequence);
+        }
+    }
+
+    /// The next request that waits no longer.
+    pub(super) fn ready(&mut self, now_ns: u64) -> Option<Request> {
+        self.journal.as_mut()?.past.poll_ready(now_ns)
+    }
+
+    /// What is readable when the disk has answered.
+    pub(super) fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.journal.as_ref().map(|journal| journal.disk.bell())
+    }
+
+    /// The counters of all journals so far.
+    pub(super) fn counters(&self) -> PastCounters {
+        let counters = self.journal.as_ref().map(|journal| *journal.past.counters());
+        self.earlier.plus(&counters.unwrap_or_default())
+    }
+}
+
+impl Journal {
+    /// The journal of a channel, if it has one.
+    fn of(subscriber: &mut Subscriber, floor: u64) -> Option<Result<Journal, BridgeError>> {
+        let disk = Disk::start(subscriber.take_journal()?);
+        Some(disk.map(|disk| Journal { past: Past::new(floor), disk }))
+    }
+}

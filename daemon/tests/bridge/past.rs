@@ -1,0 +1,260 @@
+//! Repairs from the journal: a receiver that was away for many rings gets all of it, and is told exactly what the journal
+//! does not have.
+
+use super::daemons::{GROUP, SERVER, bridge, channel, daemon, receives, sends, with_fields};
+use super::hosts::{Host, Hosts, Running, wait_for};
+use super::loss::{count, rate, readers};
+use super::native::{LARGE, MESSAGES, sealed};
+use super::roles::{CAPACITY, LONGEST, make_channel_of};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use shmcast::journal::{Entry, Journal};
+use std::path::{Path, PathBuf};
+
+/// The ring that is recorded, in bytes. It holds some 15,000 messages.
+const RING: u64 = 4 << 20;
+/// How many messages are published while the receiver is away: several rings.
+const AWAY: u64 = 100_000;
+
+fn journal(hosts: &Hosts) -> PathBuf {
+    hosts.dir.path().join("journal")
+}
+
+/// The sender's configuration: a small ring, and a journal with more fields.
+fn records(hosts: &Hosts, fields: &str) -> String {
+    let recorded = format!(
+        "{}journal = {{ dir = \"{}\", file = \"1MiB\"{fields} }}\n",
+        channel().replace(&CAPACITY.to_string(), &RING.to_string()),
+        journal(hosts).display()
+    );
+    sends().replace(&channel(), &recorded)
+}
+
+/// A publisher that goes on until [`end`] is called.
+fn publisher(hosts: &Hosts) -> Running {
+    let enough = hosts.dir.path().join("enough");
+    hosts.role(Host::A, "publish", &format!("{} {} {}", u64::MAX, rate(), enough.display()))
+}
+
+/// Ends the publisher. Returns its last sequence.
+fn end(hosts: &Hosts, publisher: Running) -> u64 {
+    std::fs::write(hosts.dir.path().join("enough"), "").unwrap();
+    count(&publisher.end_well(), "/published")
+}
+
+/// Waits until a bridge has a figure of at least `least`. Returns all its figures.
+fn wait_for_figure(hosts: &Hosts, host: Host, path: &str, least: u64) -> Value {
+    wait_for(&format!("{path} of {least}"), || {
+        let status = bridge(hosts, host);
+        let figure = status.pointer(path).and_then(Value::as_u64)?;
+        (figure >= least).then(|| status["figures"].clone())
+    })
+}
+
+fn sent(hosts: &Hosts) -> u64 {
+    count(&bridge(hosts, Host::A), "/figures/send/next_sequence")
+}
+
+/// Waits until the receiver follows the feed again, with nothing left to ask for.
+fn wait_until_live(hosts: &Hosts) {
+    wait_for("the receiver to be live again", || {
+        let receive = bridge(hosts, Host::B)["figures"]["receive"].clone();
+        let figure = |name: &str| receive.pointer(name).and_then(Value::as_u64);
+        let behind = figure("/horizon")? - figure("/next_sequence")?;
+        (behind < 1_000 && figure("/next_sequence")? + rate() > sent(hosts)).then_some(())
+    });
+}
+
+/// B's daemon is killed, and is started again when its ring and A's have long been overwritten, or would be.
+fn away(hosts: &Hosts, receiver: Running, config: &str) -> (Running, u64) {
+    let at = count(&bridge(hosts, Host::B), "/figures/receive/next_sequence");
+    receiver.kill();
+    wait_for("many rings", || (sent(hosts) > at + AWAY).then_some(()));
+    (daemon(hosts, Host::B, config), at)
+}
+
+fn everything_is_mended(test: &str, fields: impl Fn(&Hosts) -> String) {
+    let Some(hosts) = Hosts::with_daemons(test, 1) else { return };
+    let fields = fields(&hosts);
+    let _a = daemon(&hosts, Host::A, &with_fields(&records(&hosts, ""), &fields));
+    let receives = with_fields(&receives(GROUP, SERVER), &fields);
+    let b = daemon(&hosts, Host::B, &receives);
+    let readers = readers(&hosts, 2, u64::MAX);
+    readers.iter().for_each(|reader| reader.wait_for_log("reading"));
+    let publisher = publisher(&hosts);
+    wait_for_figure(&hosts, Host::B, "/figures/receive/next_sequence", 2_000);
+    let (_b, _) = away(&hosts, b, &receives);
+    wait_until_live(&hosts);
+    let repair = bridge(&hosts, Host::A)["figures"]["repair"].clone();
+    let last = end(&hosts, publisher);
+    for reader in readers {
+        let seen = reader.end_well();
+        let figures = ["received", "gap_messages", "lapped"].map(|name| count(&seen, &format!("/{name}")));
+        let lost = losses(&journal(&hosts));
+        assert_eq!(figures, [last, 0, 0], "the journal has lost {lost:?}, {seen}");
+        assert_eq!(seen["sessions"].as_array().unwrap().len(), 1, "{seen}");
+    }
+    eprintln!("{test}: {last} messages, repaired {repair}");
+    let of_journal = count(&repair, "/journal/messages");
+    assert!(of_journal > AWAY / 2, "{repair}");
+    assert_eq!(["/journal/errors", "/journal/unusable"].map(|name| count(&repair, name)), [0, 0], "{repair}");
+}
+
+#[test]
+fn a_receiver_that_was_away_for_many_rings_misses_nothing() {
+    everything_is_mended("a_receiver_that_was_away_for_many_rings_misses_nothing", |_| String::new());
+}
+
+#[test]
+fn a_receiver_of_sealed_lines_that_was_away_for_many_rings_misses_nothing() {
+    everything_is_mended("a_receiver_of_sealed_lines_that_was_away_for_many_rings_misses_nothing", sealed);
+}
+
+/// A receiver that comes when all is over gets tags, keys, times and large messages from the journal.
+#[test]
+fn marks_and_large_messages_come_from_the_journal() {
+    let test = "marks_and_large_messages_come_from_the_journal";
+    let Some(hosts) = Hosts::with_daemons(test, 1) else { return };
+    let fields = sealed(&hosts);
+    let large = |config: &str| {
+        let config = config.replace(&format!("max_message = {LONGEST}"), &format!("max_message = {LARGE}"));
+        with_fields(&config.replace(&RING.to_string(), &(2u64 << 20).to_string()), &fields)
+    };
+    let _a = daemon(
+        &hosts,
+        Host::A,
+        &large(&records(&hosts, "")).replace("linger_ms = 2000", "linger_ms = 60000"),
+    );
+    hosts.role(Host::A, "publish-native", "").end_well();
+    let receives = receives(GROUP, SERVER).replace("from = 1\n", "from = 1\nclock_limit_us = 0\n");
+    let _b = daemon(&hosts, Host::B, &large(&receives));
+    let seen = hosts.role(Host::B, "read-native", "").end_well();
+    assert_eq!(["/received", "/old"].map(|name| count(&seen, name)), [MESSAGES; 2], "{seen}");
+    let repair = bridge(&hosts, Host::A)["figures"]["repair"].clone();
+    assert!(count(&repair, "/journal/messages") > MESSAGES / 2, "{repair}");
+}
+
+/// The losses that a journal names, each as its first and its last sequence.
+fn losses(dir: &Path) -> Vec<[u64; 2]> {
+    let mut reader = Journal::open(dir).unwrap().read_from(1).unwrap();
+    let mut losses = Vec::new();
+    while let Some(entry) = reader.next().unwrap() {
+        if let Entry::Lost(loss) = entry {
+            losses.push([loss.from, loss.to]);
+        }
+    }
+    losses
+}
+
+/// The recorder is stopped for so long that the ring overtakes it. No daemon is there; the recorder is a program.
+#[test]
+fn what_the_journal_has_lost_is_told_with_both_ends() {
+    let test = "what_the_journal_has_lost_is_told_with_both_ends";
+    let Some(hosts) = Hosts::new(test, 1) else { return };
+    drop(make_channel_of(&hosts.channels(Host::A), RING / 4));
+    let journal = journal(&hosts);
+    let record = hosts.shmcast(Host::A, &format!("record t --to {} --file 1MiB", journal.display()));
+    wait_for("the journal", || Journal::open(&journal).ok());
+    let send = format!(
+        "bridge send t --to {GROUP} --interface va0 --repair {SERVER} --allow 10.77.0.0/16 --json --until-end --linger 20s \
+         --history {}",
+        journal.display()
+    );
+    let send = hosts.shmcast(Host::A, &send);
+    send.wait_for_log("sending session");
+    let receive = format!(
+        "bridge recv t --from {GROUP} --interface vb0 --server {SERVER} --first 1 --capacity 64MiB --json --until-end"
+    );
+    let recv = hosts.shmcast(Host::B, &receive);
+    let reader = hosts.role(Host::B, "read", &u64::MAX.to_string());
+    let publisher = publisher(&hosts);
+    let recorded = || {
+        let mut journal = Journal::open(&journal).unwrap();
+        journal.refresh().unwrap();
+        journal.files().len()
+    };
+    wait_for("the first files", || (recorded() > 1).then_some(()));
+    recv.kill();
+    let before = recorded();
+    wait_for("some files", || (recorded() > before + 2).then_some(()));
+    record.signal(Signal::SIGSTOP);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    record.signal(Signal::SIGCONT);
+    let before = recorded();
+    wait_for("more files", || (recorded() > before + 2).then_some(()));
+    let recv = hosts.shmcast(Host::B, &receive);
+    recv.wait_for_log("receiving session");
+    let last = end(&hosts, publisher);
+    let seen = reader.end_well();
+    let (_, sent) = send.end();
+    let (_, received) = recv.end();
+    drop(record.stop());
+    let lost = losses(&journal);
+    eprintln!("{test}: {lost:?}, sent {sent}, received {received}");
+    assert!(!lost.is_empty(), "the recorder was not overtaken");
+    assert_eq!(seen["gaps"], json!(lost), "{seen}");
+    assert_eq!(count(&seen, "/received") + count(&seen, "/gap_messages"), last, "{seen}");
+    assert_eq!(count(&received, "/receive/messages_missing"), count(&seen, "/gap_messages"), "{received}");
+    assert!(count(&sent, "/repair/journal/messages") > 1_000, "{sent}");
+}
+
+/// What retention has removed is one gap, up to the first message of the oldest file.
+#[test]
+fn what_retention_took_is_told_with_both_ends() {
+    let test = "what_retention_took_is_told_with_both_ends";
+    let Some(hosts) = Hosts::with_daemons(test, 1) else { return };
+    let _a = daemon(&hosts, Host::A, &records(&hosts, ", keep_bytes = \"2MiB\""));
+    let receives = receives(GROUP, SERVER);
+    let b = daemon(&hosts, Host::B, &receives);
+    let readers = readers(&hosts, 1, u64::MAX);
+    readers[0].wait_for_log("reading");
+    let publisher = publisher(&hosts);
+    wait_for_figure(&hosts, Host::B, "/figures/receive/next_sequence", 2_000);
+    let at = count(&bridge(&hosts, Host::B), "/figures/receive/next_sequence");
+    b.kill();
+    let mut firsts = Vec::new();
+    let mut note_files = || {
+        let files = Journal::open(journal(&hosts)).unwrap();
+        let found = files.files().iter().map(|file| file.header.sequence);
+        firsts.extend(found);
+        files.first_sequence().unwrap()
+    };
+    wait_for("retention", || (note_files() > at + 10_000).then_some(()));
+    let _b = daemon(&hosts, Host::B, &receives);
+    note_files();
+    wait_until_live(&hosts);
+    note_files();
+    let last = end(&hosts, publisher);
+    for reader in readers {
+        let seen = reader.end_well();
+        assert_eq!(count(&seen, "/received") + count(&seen, "/gap_messages"), last, "{seen}");
+        let gaps = seen["gaps"].as_array().unwrap();
+        let [gap] = &gaps[..] else { panic!("{seen}") };
+        let (from, to) = (gap[0].as_u64().unwrap(), gap[1].as_u64().unwrap());
+        assert!(from >= at && from < at + rate(), "{from} to {to}, away from {at} on");
+        assert!(firsts.contains(&(to + 1)), "{to} is not before a file's first message");
+    }
+}
+
+/// Who wants no repairs from the journal gets none.
+#[test]
+fn a_server_told_to_leave_the_journal_alone_does() {
+    let test = "a_server_told_to_leave_the_journal_alone_does";
+    let Some(hosts) = Hosts::with_daemons(test, 1) else { return };
+    let config = format!("{}history = false\n", records(&hosts, ""));
+    let _a = daemon(&hosts, Host::A, &config);
+    let receives = receives(GROUP, SERVER);
+    let b = daemon(&hosts, Host::B, &receives);
+    let reader = readers(&hosts, 1, u64::MAX).remove(0);
+    reader.wait_for_log("reading");
+    let publisher = publisher(&hosts);
+    wait_for_figure(&hosts, Host::B, "/figures/receive/next_sequence", 2_000);
+    let (_b, _) = away(&hosts, b, &receives);
+    wait_until_live(&hosts);
+    let repair = bridge(&hosts, Host::A)["figures"]["repair"].clone();
+    let last = end(&hosts, publisher);
+    let seen = reader.end_well();
+    assert_eq!(count(&seen, "/received") + count(&seen, "/gap_messages"), last, "{seen}");
+    assert!(count(&seen, "/gap_messages") > AWAY / 2, "{seen}");
+    assert_eq!(count(&repair, "/journal/messages"), 0, "{repair}");
+}
