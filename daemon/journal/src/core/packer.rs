@@ -69,6 +69,8 @@ pub struct Begin<'a> {
     pub epoch: u64,
     /// The ring's uuid.
     pub ring: [u64; 2],
+    /// Ticks a second of the ring's clock.
+    pub clock_hz: u64,
     /// The sequences that are missing from the one due on.
     pub loss: Option<Loss>,
     /// The files that recovery has mended.
@@ -92,6 +94,7 @@ pub struct Packer {
     since_clock: usize,
     now: Now,
     ticks: u64,
+    clock_hz: u64,
 }
 
 impl Packer {
@@ -110,6 +113,7 @@ impl Packer {
             since_clock: 0,
             now,
             ticks,
+            clock_hz: begin.clock_hz.max(1),
         };
         for &Mended { file, frames, bytes } in begin.mended {
             packer.control(JournalControl::Mended { file, frames, bytes });
@@ -146,7 +150,7 @@ impl Packer {
         if self.due > self.reserve.saturating_sub(self.packing.reserve / 2) {
             self.renew_reserve();
         }
-        self.frame(payload.len()).message(payload, tag, key, time);
+        self.frame(payload.len(), time).message(payload, tag, key, time);
         self.due += 1;
         true
     }
@@ -166,7 +170,7 @@ impl Packer {
             }
             _ => {}
         }
-        let frame = self.frame(JournalControl::MAX_BYTES);
+        let frame = self.frame(JournalControl::MAX_BYTES, ticks);
         frame.control(control, ticks);
         self.due = frame.due();
     }
@@ -186,18 +190,27 @@ impl Packer {
         self.control(JournalControl::Reserve { sequence: self.reserve });
     }
 
-    fn frame(&mut self, payload: usize) -> &mut FrameBuilder {
+    /// The frame for a record of this size and time.
+    fn frame(&mut self, payload: usize, time: u64) -> &mut FrameBuilder {
         let is_full = |frame: &FrameBuilder| !frame.has_room(payload, self.packing.target);
         if self.open.as_ref().is_some_and(|(frame, _)| is_full(frame)) {
             self.close();
         }
         if self.open.is_none() {
-            let frame = FrameBuilder::new(self.pool.take(), self.due, self.now.wall_ns);
+            let frame = FrameBuilder::new(self.pool.take(), self.due, self.wall_of(time));
             self.open = Some((frame, self.now.mono));
             self.opened_in = self.epoch;
             self.note_clock();
         }
         &mut self.open.as_mut().expect("opened above").0
+    }
+
+    /// The wall clock at a time of the ring's clock, which has 48 bits. It is that of now without a time.
+    fn wall_of(&self, time: u64) -> u64 {
+        let since = i128::from((time.wrapping_sub(self.ticks) << 16).cast_signed() >> 16);
+        let ns = since * 1_000_000_000 / i128::from(self.clock_hz);
+        // A record without a time has a 0. One that came after the clocks were read is hardly later.
+        if time != 0 && ns < 0 { self.now.wall_ns.saturating_add_signed(ns as i64) } else { self.now.wall_ns }
     }
 
     /// Notes both clocks in a new frame, if the last note is old or far away, or if the wall clock was set meanwhile.

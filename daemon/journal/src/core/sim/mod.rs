@@ -234,7 +234,8 @@ impl World {
             clock_bytes: 8192,
         };
         let ring = [self.ring_id, 0];
-        let begin = Begin { due: first, epoch: self.epoch, ring, loss, mended: &recovered.mended };
+        let (epoch, mended) = (self.epoch, &recovered.mended[..]);
+        let begin = Begin { due: first, epoch, ring, clock_hz: 1_000_000_000, loss, mended };
         let packer = Packer::begin(packing, pool.clone(), &begin, self.now, 0);
         let settings = Settings {
             sync: self.sync,
