@@ -51,7 +51,7 @@ fn copies_mend_each_other_and_holes_have_a_name() {
     let journal = recorded(&host, &format!("--input {}", input.display()));
     let [a, b, out] = ["a", "b", "out"].map(|name| in_room(&host, name));
     for (part, span) in [(&a, "--to 40000"), (&b, "--from 45001")] {
-        assert!(host.run(&format!("journal cut {journal} {part} {span} --file 1MiB")).status.success());
+        assert!(host.run(&format!("journal cut {journal} {part} {span} --file 4MiB")).status.success());
     }
     // Two places of the copy are damaged. Each costs a frame.
     let mut files: Vec<_> = fs::read_dir(&a).unwrap().map(|entry| entry.unwrap().path()).collect();

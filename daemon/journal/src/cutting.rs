@@ -48,6 +48,7 @@ impl Cut {
             due: header.sequence,
             epoch: header.epoch,
             ring: header.ring.uuid,
+            clock_hz: header.ring.clock_hz,
             loss: None,
             mended: &[],
         };

@@ -1,16 +1,16 @@
 //! The directory of a journal on a real file system.
 
-use crate::core::{Io, Pages, Step, Volume};
+use crate::core::{Io, Memory, Pages, Step, Stretch, Volume};
 use crate::error::RecordError;
 use rustix::fs::{Advice, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
-use shmcast::journal::format::SPARE;
+use shmcast::journal::format::{PAGE, SPARE};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Only the recorder's user may read what was recorded.
@@ -19,6 +19,8 @@ const PRIVATE: u32 = 0o600;
 const PARTS: usize = 1024;
 /// Most pages of one direct write.
 const PAGES: usize = 256;
+/// Writes of so many pages that are under way at once.
+const DEPTH: usize = 2;
 /// The type of a file system that has files in memory alone.
 const TMPFS: u64 = 0x0102_1994;
 
@@ -31,7 +33,7 @@ pub struct Directory {
     open: Mutex<BTreeMap<u64, (String, Arc<File>)>>,
     /// Whether files are written by `O_DIRECT`.
     is_direct: AtomicBool,
-    pages: Mutex<Pages>,
+    pages: Mutex<(Pages, [Memory; DEPTH])>,
 }
 
 impl Directory {
@@ -59,7 +61,7 @@ impl Directory {
             _lock: lock,
             open: Mutex::default(),
             is_direct: AtomicBool::new(is_direct),
-            pages: Mutex::new(Pages::new(PAGES)),
+            pages: Mutex::new((Pages::default(), [(); DEPTH].map(|()| Memory::new(PAGES)))),
         })
     }
 
@@ -111,9 +113,9 @@ impl Directory {
             Step::Write { number, offset, pieces, ahead, durable } => {
                 let file = self.file(*number)?;
                 if self.io() == Io::Direct {
-                    let mut pages = self.pages.lock().expect("nobody panics while holding it");
-                    let put = |at: u64, bytes: &[u8]| self.write_pages(&file, at, bytes, *durable);
-                    return pages.write(*number, *offset, pieces, *ahead, put);
+                    let (pages, memory) = &mut *self.pages.lock().expect("nobody panics while holding it");
+                    let run = |stretch: &Stretch<'_>| self.write_stretch(&file, stretch, memory, *durable);
+                    return pages.write(*number, *offset, pieces, *ahead, run);
                 }
                 let parts: Vec<&[u8]> = pieces.iter().map(|piece| piece.bytes()).collect();
                 write_all(&file, *offset, &parts, *durable)
@@ -137,10 +139,47 @@ impl Directory {
         }
     }
 
+    /// Writes pages in parts: one after the other, or a large write by two threads, of which one copies while the other's part is on its way.
+    fn write_stretch(
+        &self,
+        file: &File,
+        stretch: &Stretch<'_>,
+        memory: &mut [Memory; DEPTH],
+        durable: bool,
+    ) -> io::Result<()> {
+        let most = PAGES * PAGE;
+        let next = AtomicUsize::new(0);
+        let run = |memory: &mut Memory| {
+            loop {
+                let from = next.fetch_add(most, Ordering::Relaxed);
+                if from >= stretch.size() {
+                    return Ok(());
+                }
+                let part = &mut memory.bytes()[..most.min(stretch.size() - from)];
+                stretch.copy(from, part);
+                self.write_pages(file, stretch.place() + from as u64, part, durable)?;
+            }
+        };
+        let [own, other] = memory;
+        if stretch.size() < DEPTH * most {
+            return run(own);
+        }
+        std::thread::scope(|scope| {
+            let helper = std::thread::Builder::new().name("journal-pages".to_owned());
+            // Without a second thread, one writes all.
+            let helper = helper.spawn_scoped(scope, || run(other));
+            let done = run(own);
+            let helped = helper.map_or(Ok(()), |helper| {
+                helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            done.and(helped)
+        })
+    }
+
     /// Writes whole pages of memory that begins with one.
     fn write_pages(&self, file: &File, offset: u64, bytes: &[u8], durable: bool) -> io::Result<()> {
         match write_all(file, offset, &[bytes], durable) {
-            Err(error) if is_invalid(&error) && self.io() == Io::Direct => {
+            Err(error) if is_invalid(&error) => {
                 // The file system wants larger pages. Through the page cache, the file is the same.
                 let flags = rustix::fs::fcntl_getfl(file)?;
                 rustix::fs::fcntl_setfl(file, flags.difference(OFlags::DIRECT))?;

@@ -54,7 +54,7 @@ pub const PAGE: usize = 4096;
 /// Largest body of a frame, in bytes as stored.
 pub const MAX_BODY: usize = 1 << 25;
 /// Bytes of a full data frame with its header. One with a large message may be larger.
-pub const FRAME_TARGET: usize = 256 << 10;
+pub const FRAME_TARGET: usize = 512 << 10;
 /// An index frame follows after this many bytes of data frames.
 pub const INDEX_EVERY: u64 = 4 << 20;
 /// Entries of an index lie at least this many bytes apart.

@@ -17,7 +17,7 @@ mod watermarks;
 mod writer;
 
 pub use packer::{Begin, CLOCK_RECORD, Packer, Packing, Pool};
-pub use pages::Pages;
+pub use pages::{Memory, Pages, Stretch};
 pub use recover::{Mended, RecoverError, Recovered, Volume, recover};
 pub use scan::Scan;
 pub use settings::{Io, Settings, State};

@@ -3,11 +3,14 @@
 use super::{Frame, Mended, Now};
 use shmcast::MAX_SEQUENCE;
 use shmcast::journal::format::{
-    Cause, ControlRecord, FRAME_TARGET, FrameBuilder, JournalControl, Loss, RESERVE,
+    Cause, ControlRecord, FRAME_ALIGN, FRAME_TARGET, FrameBuilder, JournalControl, Loss, RESERVE,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// Memory of a full frame.
+const ROOM: usize = FRAME_TARGET + CLOCK_RECORD + FRAME_ALIGN;
 
 /// Buffers of frames that were written, to be filled again.
 #[derive(Debug, Clone, Default)]
@@ -17,13 +20,13 @@ impl Pool {
     /// A buffer of a frame's size.
     pub fn take(&self) -> Vec<u8> {
         let kept = self.0.lock().expect("nobody panics while holding it").pop();
-        kept.unwrap_or_else(|| Vec::with_capacity(FRAME_TARGET))
+        kept.unwrap_or_else(|| Vec::with_capacity(ROOM))
     }
 
     /// Gives a frame's buffer back, if nobody else holds it. One that has grown for a large message is not kept.
     pub fn give(&self, frame: Arc<Frame>) {
         if let Ok(frame) = Arc::try_unwrap(frame)
-            && frame.bytes.capacity() <= 2 * FRAME_TARGET
+            && frame.bytes.capacity() <= 2 * ROOM
         {
             self.0.lock().expect("nobody panics while holding it").push(frame.bytes);
         }
@@ -66,6 +69,8 @@ pub struct Begin<'a> {
     pub epoch: u64,
     /// The ring's uuid.
     pub ring: [u64; 2],
+    /// Ticks a second of the ring's clock.
+    pub clock_hz: u64,
     /// The sequences that are missing from the one due on.
     pub loss: Option<Loss>,
     /// The files that recovery has mended.
@@ -89,6 +94,7 @@ pub struct Packer {
     since_clock: usize,
     now: Now,
     ticks: u64,
+    clock_hz: u64,
 }
 
 impl Packer {
@@ -107,6 +113,7 @@ impl Packer {
             since_clock: 0,
             now,
             ticks,
+            clock_hz: begin.clock_hz.max(1),
         };
         for &Mended { file, frames, bytes } in begin.mended {
             packer.control(JournalControl::Mended { file, frames, bytes });
@@ -143,7 +150,7 @@ impl Packer {
         if self.due > self.reserve.saturating_sub(self.packing.reserve / 2) {
             self.renew_reserve();
         }
-        self.frame(payload.len()).message(payload, tag, key, time);
+        self.frame(payload.len(), time).message(payload, tag, key, time);
         self.due += 1;
         true
     }
@@ -163,7 +170,7 @@ impl Packer {
             }
             _ => {}
         }
-        let frame = self.frame(JournalControl::MAX_BYTES);
+        let frame = self.frame(JournalControl::MAX_BYTES, ticks);
         frame.control(control, ticks);
         self.due = frame.due();
     }
@@ -183,18 +190,27 @@ impl Packer {
         self.control(JournalControl::Reserve { sequence: self.reserve });
     }
 
-    fn frame(&mut self, payload: usize) -> &mut FrameBuilder {
+    /// The frame for a record of this size and time.
+    fn frame(&mut self, payload: usize, time: u64) -> &mut FrameBuilder {
         let is_full = |frame: &FrameBuilder| !frame.has_room(payload, self.packing.target);
         if self.open.as_ref().is_some_and(|(frame, _)| is_full(frame)) {
             self.close();
         }
         if self.open.is_none() {
-            let frame = FrameBuilder::new(self.pool.take(), self.due, self.now.wall_ns);
+            let frame = FrameBuilder::new(self.pool.take(), self.due, self.wall_of(time));
             self.open = Some((frame, self.now.mono));
             self.opened_in = self.epoch;
             self.note_clock();
         }
         &mut self.open.as_mut().expect("opened above").0
+    }
+
+    /// The wall clock at a time of the ring's clock, which has 48 bits. It is that of now without a time.
+    fn wall_of(&self, time: u64) -> u64 {
+        let since = i128::from((time.wrapping_sub(self.ticks) << 16).cast_signed() >> 16);
+        let ns = since * 1_000_000_000 / i128::from(self.clock_hz);
+        // A record without a time has a 0. One that came after the clocks were read is hardly later.
+        if time != 0 && ns < 0 { self.now.wall_ns.saturating_add_signed(ns as i64) } else { self.now.wall_ns }
     }
 
     /// Notes both clocks in a new frame, if the last note is old or far away, or if the wall clock was set meanwhile.

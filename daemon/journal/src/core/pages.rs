@@ -9,63 +9,101 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 #[repr(C, align(4096))]
 struct Page([u8; PAGE]);
 
+/// Memory of whole pages.
+#[derive(Debug)]
+pub struct Memory(Vec<Page>);
+
+impl Memory {
+    /// So many pages.
+    pub fn new(pages: usize) -> Self {
+        Self(vec![Page::new_zeroed(); pages])
+    }
+
+    /// Its bytes.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        self.0.as_mut_slice().as_mut_bytes()
+    }
+}
+
 /// Makes whole pages of the writes of a file. A write that ends within a page fills it up with zeros. The next one writes that page again,
 /// with the bytes that it has and those that follow.
 #[derive(Debug, Clone)]
 pub struct Pages {
-    /// The bytes of a page that is not full stand at the start, until the next write.
-    memory: Vec<Page>,
+    /// The bytes of a page that is not full stand at its start, until the next write.
+    last: Box<[u8; PAGE]>,
     /// The file that was written last, and the offset behind the last byte.
     end: (u64, u64),
 }
 
-impl Pages {
-    /// With memory for so many pages at once.
-    pub fn new(count: usize) -> Self {
-        Self { memory: vec![Page::new_zeroed(); count], end: (0, 0) }
-    }
+/// The pages of one write.
+#[derive(Debug)]
+pub struct Stretch<'a> {
+    before: &'a [u8],
+    pieces: &'a [Piece],
+    place: u64,
+    size: usize,
+}
 
-    /// Hands the pages of a write, and of about `ahead` zeros behind it, to `put`, with their offset, as many as fit into memory at once. The write begins a page, or where the last one
-    /// ended.
+impl Default for Pages {
+    fn default() -> Self {
+        Self { last: Box::new([0; PAGE]), end: (0, 0) }
+    }
+}
+
+impl Pages {
+    /// Writes the pages of a write, and of about `ahead` zeros behind it, by `run`. The write begins a page, or where the last one ended.
     ///
     /// # Errors
-    /// The error of `put`, after which the file is not written any more.
+    /// The error of `run`, after which the file is not written any more.
     pub fn write(
         &mut self,
         number: u64,
         offset: u64,
         pieces: &[Piece],
         ahead: u64,
-        mut put: impl FnMut(u64, &[u8]) -> io::Result<()>,
+        run: impl FnOnce(&Stretch<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
-        let mut used = (offset % PAGE as u64) as usize;
-        if used > 0 && self.end != (number, offset) {
+        let into = (offset % PAGE as u64) as usize;
+        if into > 0 && self.end != (number, offset) {
             return Err(io::Error::other(format!("file {number}: nothing was written before {offset}")));
         }
         self.end = (0, 0);
-        let mut place = offset - used as u64;
-        let memory = self.memory.as_mut_slice().as_mut_bytes();
-        for piece in pieces {
-            let mut rest = piece.bytes();
-            while !rest.is_empty() {
-                let (now, later) = rest.split_at(rest.len().min(memory.len() - used));
-                memory[used..used + now.len()].copy_from_slice(now);
-                (used, rest) = (used + now.len(), later);
-                if used == memory.len() {
-                    put(place, memory)?;
-                    (place, used) = (place + used as u64, 0);
-                }
-            }
-        }
-        let zeros = usize::try_from(ahead).unwrap_or(usize::MAX).min(memory.len() - used) / PAGE * PAGE;
-        let end = (used + zeros).next_multiple_of(PAGE);
-        if end > 0 {
-            memory[used..end].fill(0);
-            put(place, &memory[..end])?;
-            memory.copy_within(used / PAGE * PAGE..used, 0);
-        }
-        self.end = (number, place + used as u64);
+        let used = into + pieces.iter().map(|piece| piece.bytes().len()).sum::<usize>();
+        let zeros = usize::try_from(ahead).map_or(0, |ahead| ahead / PAGE * PAGE);
+        let size = (used + zeros).next_multiple_of(PAGE);
+        let stretch = Stretch { before: &self.last[..into], pieces, place: offset - into as u64, size };
+        run(&stretch)?;
+        let mut last = [0; PAGE];
+        stretch.copy(used / PAGE * PAGE, &mut last);
+        *self.last = last;
+        self.end = (number, offset + (used - into) as u64);
         Ok(())
+    }
+}
+
+impl Stretch<'_> {
+    /// Offset of the first page in the file.
+    pub const fn place(&self) -> u64 {
+        self.place
+    }
+
+    /// Bytes of all pages.
+    pub const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Copies what stands `from` bytes behind the start into `memory`, and zeros behind the end.
+    pub fn copy(&self, from: usize, memory: &mut [u8]) {
+        let parts = std::iter::once(self.before).chain(self.pieces.iter().map(Piece::bytes));
+        let (mut skip, mut filled) = (from, 0);
+        for part in parts {
+            let rest = &part[skip.min(part.len())..];
+            skip -= part.len() - rest.len();
+            let some = rest.len().min(memory.len() - filled);
+            memory[filled..filled + some].copy_from_slice(&rest[..some]);
+            filled += some;
+        }
+        memory[filled..].fill(0);
     }
 }
 
@@ -73,83 +111,84 @@ impl Pages {
 mod tests {
     use super::*;
 
-    const PAGES: usize = 8;
-
     fn own(byte: u8, length: usize) -> Piece {
         Piece::Own(vec![byte; length].into())
     }
 
-    /// Writes as a disk would have it.
-    fn run(pages: &mut Pages, file: &mut Vec<u8>, offset: usize, pieces: &[Piece]) -> Vec<(usize, usize)> {
-        let mut calls = Vec::new();
-        let put = |at: u64, bytes: &[u8]| {
-            let at = at as usize;
-            assert!(at.is_multiple_of(PAGE) && bytes.len().is_multiple_of(PAGE));
-            assert!(bytes.as_ptr().addr().is_multiple_of(PAGE));
-            file.resize(file.len().max(at + bytes.len()), 0);
-            file[at..at + bytes.len()].copy_from_slice(bytes);
-            calls.push((at, bytes.len()));
+    /// Writes in parts of `part` bytes as a disk would have it. The result is where, and how much.
+    fn run(
+        pages: &mut Pages,
+        file: &mut Vec<u8>,
+        offset: usize,
+        pieces: &[Piece],
+        ahead: u64,
+        part: usize,
+    ) -> (u64, usize) {
+        let mut memory = Memory::new(part / PAGE);
+        let mut found = (0, 0);
+        let run = |stretch: &Stretch<'_>| {
+            found = (stretch.place(), stretch.size());
+            assert!(stretch.place().is_multiple_of(PAGE as u64) && stretch.size().is_multiple_of(PAGE));
+            assert!(memory.bytes().as_ptr().addr().is_multiple_of(PAGE));
+            let place = stretch.place() as usize;
+            file.resize(file.len().max(place + stretch.size()), 0xff);
+            for from in (0..stretch.size()).step_by(part) {
+                let size = part.min(stretch.size() - from);
+                stretch.copy(from, &mut memory.bytes()[..size]);
+                file[place + from..place + from + size].copy_from_slice(&memory.bytes()[..size]);
+            }
             Ok(())
         };
-        pages.write(1, offset as u64, pieces, 0, put).unwrap();
-        calls
+        pages.write(1, offset as u64, pieces, ahead, run).unwrap();
+        found
     }
 
     #[test]
     fn a_page_that_was_not_full_is_written_again_with_the_same_bytes() {
-        let (mut pages, mut file) = (Pages::new(PAGES), Vec::new());
-        assert_eq!(run(&mut pages, &mut file, 0, &[own(1, PAGE), own(2, 100)]), [(0, 2 * PAGE)]);
-        let before = file.clone();
-        assert_eq!(run(&mut pages, &mut file, PAGE + 100, &[own(3, 28)]), [(PAGE, PAGE)]);
-        assert_eq!(file[..PAGE + 100], before[..PAGE + 100]);
-        assert_eq!(file[PAGE + 100..PAGE + 128], [3; 28]);
-        assert!(file[PAGE + 128..].iter().all(|&byte| byte == 0));
-        assert_eq!(run(&mut pages, &mut file, PAGE + 128, &[own(4, PAGE - 128)]), [(PAGE, PAGE)]);
-        assert_eq!(run(&mut pages, &mut file, 2 * PAGE, &[own(5, 1)]), [(2 * PAGE, PAGE)]);
+        let (mut pages, mut file) = (Pages::default(), Vec::new());
+        let mut write = |offset, pieces: &[Piece]| run(&mut pages, &mut file, offset, pieces, 0, 8 * PAGE);
+        assert_eq!(write(0, &[own(1, PAGE), own(2, 100)]), (0, 2 * PAGE));
+        assert_eq!(write(PAGE + 100, &[own(3, 28)]), (PAGE as u64, PAGE));
+        assert_eq!(write(PAGE + 128, &[own(4, PAGE - 128)]), (PAGE as u64, PAGE));
+        assert_eq!(write(2 * PAGE, &[own(5, 1)]), (2 * PAGE as u64, PAGE));
+        let expected = [vec![1; PAGE], vec![2; 100], vec![3; 28], vec![4; PAGE - 128], vec![5]].concat();
+        assert_eq!(file[..=2 * PAGE], expected);
+        assert!(file[2 * PAGE + 1..].iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn a_large_write_is_the_same_in_parts_of_any_size() {
+        let pieces: Vec<Piece> = (1..=40).map(|byte| own(byte, usize::from(byte) * 777)).collect();
+        let all: Vec<u8> = pieces.iter().flat_map(|piece| piece.bytes()).copied().collect();
+        for part in [1, 2, 3, 200] {
+            let (mut pages, mut file) = (Pages::default(), Vec::new());
+            run(&mut pages, &mut file, 0, &[own(99, 64)], 0, PAGE);
+            run(&mut pages, &mut file, 64, &pieces, 0, part * PAGE);
+            run(&mut pages, &mut file, 64 + all.len(), &[own(98, 3)], 0, PAGE);
+            assert_eq!(file[..64 + all.len() + 3], [&[99; 64][..], &all, &[98; 3]].concat());
+        }
     }
 
     #[test]
     fn zeros_ahead_are_written_over() {
-        let (mut pages, mut written) = (Pages::new(PAGES), Vec::new());
-        let mut ahead = |offset: u64, pieces: &[Piece], ahead| {
-            pages.write(1, offset, pieces, ahead, |at, bytes| {
-                written.push((at as usize, bytes.to_vec()));
-                Ok(())
-            })
-        };
-        ahead(0, &[own(1, 100)], 2 * PAGE as u64 + 50).unwrap();
-        ahead(100, &[own(2, 28)], 0).unwrap();
-        ahead(128, &[own(3, PAGE)], u64::MAX).unwrap();
-        let [first, second, third] = &written[..] else { panic!("{} writes", written.len()) };
-        assert_eq!((first.0, first.1.len(), &first.1[..100]), (0, 3 * PAGE, &[1; 100][..]));
-        assert!(first.1[100..].iter().all(|&byte| byte == 0));
-        assert_eq!((second.0, second.1.len(), &second.1[100..128]), (0, PAGE, &[2; 28][..]));
-        assert_eq!((third.0, third.1.len()), (0, PAGES * PAGE), "no more than there is memory for");
-        assert!(third.1[PAGE + 128..].iter().all(|&byte| byte == 0));
-    }
-
-    #[test]
-    fn a_large_write_comes_in_parts() {
-        let (mut pages, mut file) = (Pages::new(PAGES), Vec::new());
-        run(&mut pages, &mut file, 0, &[own(1, 64)]);
-        let most = PAGES * PAGE;
-        let pieces = [own(2, most), own(3, most / 2), own(4, most / 2 - 64)];
-        assert_eq!(run(&mut pages, &mut file, 64, &pieces), [(0, most), (most, most)]);
-        let expected = [(0, 1), (64, 2), (most + 64, 3), (most + most / 2 + 64, 4)];
-        assert!(expected.iter().all(|&(at, byte)| file[at] == byte && (at == 0 || file[at - 1] < byte)));
-        assert_eq!(run(&mut pages, &mut file, 2 * most, &[own(5, 5)]), [(2 * most, PAGE)]);
+        let (mut pages, mut file) = (Pages::default(), Vec::new());
+        let ahead = 2 * PAGE as u64 + 50;
+        assert_eq!(run(&mut pages, &mut file, 0, &[own(1, 100)], ahead, PAGE), (0, 3 * PAGE));
+        assert!(file[100..].iter().all(|&byte| byte == 0));
+        assert_eq!(run(&mut pages, &mut file, 100, &[own(2, PAGE)], 0, PAGE), (0, 2 * PAGE));
+        assert_eq!(file.len(), 3 * PAGE);
+        assert_eq!(file[..PAGE + 100], [&[1; 100][..], &[2; PAGE]].concat());
     }
 
     #[test]
     fn a_write_that_follows_nothing_is_refused() {
-        let mut pages = Pages::new(PAGES);
-        let mut file = Vec::new();
-        run(&mut pages, &mut file, 0, &[own(1, 100)]);
-        let put = |_: u64, _: &[u8]| -> io::Result<()> { panic!("written") };
-        assert!(pages.write(2, 100, &[own(1, 1)], 0, put).is_err());
-        assert!(pages.write(1, 164, &[own(1, 1)], 0, put).is_err());
-        let refuse = |_: u64, _: &[u8]| -> io::Result<()> { Err(io::ErrorKind::StorageFull.into()) };
+        let mut pages = Pages::default();
+        run(&mut pages, &mut Vec::new(), 0, &[own(1, 100)], 0, PAGE);
+        let never = |_: &Stretch<'_>| -> io::Result<()> { panic!("written") };
+        assert!(pages.write(2, 100, &[own(1, 1)], 0, never).is_err());
+        assert!(pages.write(1, 164, &[own(1, 1)], 0, never).is_err());
+        let refuse = |_: &Stretch<'_>| -> io::Result<()> { Err(io::ErrorKind::StorageFull.into()) };
         assert!(pages.write(1, 100, &[own(1, 1)], 0, refuse).is_err());
-        assert!(pages.write(1, 100, &[own(1, 1)], 0, put).is_err(), "the file was given up");
+        assert!(pages.write(1, 100, &[own(1, 1)], 0, never).is_err(), "the file was given up");
     }
 }

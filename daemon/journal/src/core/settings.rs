@@ -36,6 +36,8 @@ pub struct Settings {
     pub file_bytes: u64,
     /// A file is sealed when it is this old.
     pub roll_after: Option<Duration>,
+    /// Bytes of frames in memory from which on a sync does not wait for its interval, since they stay there until they are safe.
+    pub sync_bytes: usize,
     /// Most bytes in one write.
     pub group_bytes: usize,
     /// Bytes of frames in memory from which on there is no room for more.
@@ -51,7 +53,8 @@ impl Default for Settings {
             io: Io::Direct,
             file_bytes: 1 << 30,
             roll_after: None,
-            group_bytes: 1 << 20,
+            sync_bytes: 16 << 20,
+            group_bytes: 4 << 20,
             buffer: 64 << 20,
             retry_every: Duration::from_secs(5),
         }

@@ -15,9 +15,14 @@ impl Writer {
         self.buffered
     }
 
+    /// Whether frames wait for a write that goes on.
+    pub fn is_behind(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Whether no frame waits to be written, so that the next one may be small.
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.busy[Lane::Write as usize].is_none()
+        !self.is_behind() && self.busy[Lane::Write as usize].is_none()
     }
 
     /// Last sequence that is in a file.

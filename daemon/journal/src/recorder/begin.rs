@@ -43,7 +43,8 @@ pub(super) fn begin(
     let header = header(&subscriber, &recovered, due, epoch).map_err(os)?;
     let pool = Pool::default();
     let (ring, now, ticks) = (subscriber.header().uuid, now(start), subscriber.clock().now());
-    let begin = Begin { due, epoch, ring, loss, mended: &recovered.mended };
+    let clock_hz = header.ring.clock_hz;
+    let begin = Begin { due, epoch, ring, clock_hz, loss, mended: &recovered.mended };
     let mut packer = Packer::begin(Packing::default(), pool.clone(), &begin, now, ticks);
     packer.close();
     let mut writer = Writer::new(settings, header, pool, salt().map_err(os)?);

@@ -168,7 +168,9 @@ impl Drain {
         let now = self.shared.now();
         let mut writer = self.shared.writer();
         let is_late = self.packer.open_for(now).is_some_and(|age| age >= LINGER);
-        if is_over || is_late || (self.is_each && writer.is_idle()) {
+        // A frame that would wait for others is filled up meanwhile.
+        let is_wanted = if self.is_each { writer.is_idle() } else { is_late && !writer.is_behind() };
+        if is_over || is_wanted {
             self.packer.close();
         }
         while let Some(frame) = self.packer.take() {

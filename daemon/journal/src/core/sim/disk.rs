@@ -4,7 +4,7 @@
 //! its versions since; one whose write had not ended may be garbage where its bytes changed. The same holds for sizes and names.
 //! With [`Io::Direct`] writes are whole pages, the last one of the write before among them.
 
-use crate::core::{Io, Pages, Step, Volume};
+use crate::core::{Io, Pages, Step, Stretch, Volume};
 use fastrand::Rng;
 use shmcast::journal::format::SPARE;
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,7 +73,7 @@ impl Disk {
             changes: Vec::new(),
             handles: BTreeMap::new(),
             writes: 0,
-            pages: (io == Io::Direct).then(|| Pages::new(2)),
+            pages: (io == Io::Direct).then(Pages::default),
             faults: Faults::default(),
             calls_left: None,
             error_after: None,
@@ -105,12 +105,13 @@ impl Disk {
             let mut start = *offset;
             let mut bytes = Vec::new();
             if let Some(pages) = &mut self.pages {
-                let put = |at: u64, page: &[u8]| {
-                    start = start.min(at);
-                    bytes.extend_from_slice(page);
+                let run = |stretch: &Stretch<'_>| {
+                    start = stretch.place();
+                    bytes.resize(stretch.size(), 0);
+                    stretch.copy(0, &mut bytes);
                     Ok(())
                 };
-                pages.write(*number, *offset, pieces, *ahead, put).expect("writes follow each other");
+                pages.write(*number, *offset, pieces, *ahead, run).expect("writes follow each other");
             } else {
                 bytes.extend(pieces.iter().flat_map(|piece| piece.bytes()));
             }

@@ -234,13 +234,15 @@ impl World {
             clock_bytes: 8192,
         };
         let ring = [self.ring_id, 0];
-        let begin = Begin { due: first, epoch: self.epoch, ring, loss, mended: &recovered.mended };
+        let (epoch, mended) = (self.epoch, &recovered.mended[..]);
+        let begin = Begin { due: first, epoch, ring, clock_hz: 1_000_000_000, loss, mended };
         let packer = Packer::begin(packing, pool.clone(), &begin, self.now, 0);
         let settings = Settings {
             sync: self.sync,
             io: self.io,
             file_bytes: 20 << 10,
             roll_after: (self.rng.u8(0..3) == 0).then_some(Duration::from_millis(50)),
+            sync_bytes: if self.io == Io::Direct { 4096 } else { usize::MAX },
             group_bytes: 4096,
             buffer: 12 << 10,
             retry_every: Duration::from_millis(20),
