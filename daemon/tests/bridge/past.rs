@@ -96,6 +96,8 @@ fn everything_is_mended(test: &str, fields: impl Fn(&Hosts) -> String) {
     }
     eprintln!("{test}: {last} messages, repaired {repair}");
     let of_journal = count(&repair, "/journal/messages");
+    let status = hosts.shmcast(Host::A, "bridge status");
+    status.wait_for_log("of the repaired messages came from the journal");
     assert!(of_journal > AWAY / 2, "{repair}");
     assert_eq!(["/journal/errors", "/journal/unusable"].map(|name| count(&repair, name)), [0, 0], "{repair}");
 }

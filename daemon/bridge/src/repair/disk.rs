@@ -54,11 +54,10 @@ impl Disk {
 
     /// The answer, if there is one.
     pub(super) fn take(&self) -> Option<Fetched> {
+        // The bell may ring after its answer was taken.
+        let _ = self.bell.recv(&mut [0]);
         match self.answers.try_recv() {
-            Ok(fetched) => {
-                let _ = self.bell.recv(&mut [0]);
-                Some(fetched)
-            }
+            Ok(fetched) => Some(fetched),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => Some(Fetched::Failed),
         }

@@ -66,6 +66,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             note!("bridge {}: {} {why}", bridge.bridge, bridge.state);
         }
         bridge.refusals.iter().for_each(|refusal| note!("bridge {}: {refusal}", bridge.bridge));
+        let of_journal = |name: &str| bridge.figures.pointer(name).and_then(Value::as_u64).unwrap_or(0);
+        let (messages, full) =
+            (of_journal("/repair/journal/messages"), of_journal("/repair/journal/queue_full"));
+        if messages + full > 0 {
+            note!(
+                "bridge {}: {} of the repaired messages came from the journal; {} requests found its queue full",
+                bridge.bridge,
+                grouped(messages),
+                grouped(full)
+            );
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -86,8 +86,7 @@ impl<Q: PartialEq> Past<Q> {
         if first < self.floor {
             return of_ring(oldest.min(self.floor));
         }
-        if self.failing_ns.is_some_and(|since_ns| now_ns.saturating_sub(since_ns) >= PATIENCE_NS) {
-            self.fail_again(now_ns);
+        if self.is_given_up(now_ns) {
             return of_ring(oldest);
         }
         let place = match self.shelf.find(now_ns, first) {
@@ -110,11 +109,10 @@ impl<Q: PartialEq> Past<Q> {
         Place::Disk
     }
 
-    // A journal that is given up is tried again now and then.
-    fn fail_again(&mut self, now_ns: u64) {
-        if now_ns >= self.retry_ns {
-            self.failing_ns = Some(now_ns.saturating_sub(PATIENCE_NS / 2));
-        }
+    // Whether the journal could not be read for long. It is tried again now and then.
+    fn is_given_up(&self, now_ns: u64) -> bool {
+        let is_long = |since_ns| now_ns.saturating_sub(since_ns) >= PATIENCE_NS;
+        self.failing_ns.is_some_and(is_long) && now_ns < self.retry_ns.saturating_add(SECOND_NS)
     }
 
     /// Lets a request wait until its messages were read, if there is room: after [`Place::Disk`] there is.
@@ -185,5 +183,85 @@ impl<Q: PartialEq> Past<Q> {
     /// The counters so far.
     pub fn counters(&self) -> &PastCounters {
         &self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shelf::Block;
+    use super::*;
+
+    const RING: (u64, u64) = (1_000, 2_000);
+
+    fn block(first: u64, messages: u64) -> Fetched {
+        let mut block = Block::new(first);
+        for _ in 0..messages {
+            block.push(b"message", Default::default());
+        }
+        Fetched::Block(block)
+    }
+
+    #[test]
+    fn requests_wait_for_their_block_and_no_longer() {
+        let mut past = Past::new(1);
+        for first in [100, 110, 500] {
+            assert_eq!(past.held(0, first, RING, &first).place, Place::Disk);
+            past.wait(first, first);
+        }
+        assert_eq!(past.held(0, 110, RING, &110).place, Place::Busy, "it waits already");
+        assert_eq!(past.held(0, 110, RING, &7).place, Place::Disk, "somebody else");
+        assert_eq!((past.poll_fetch(0), past.poll_fetch(0)), (Some(100), None));
+        past.take(0, block(100, 50));
+        assert_eq!(
+            [past.poll_ready(0), past.poll_ready(0), past.poll_ready(0)],
+            [Some(100), Some(110), None]
+        );
+        assert_eq!(past.held(0, 110, RING, &110).place, Place::Shelf);
+        assert_eq!(past.poll_fetch(0), Some(500));
+        past.take(0, Fetched::NotYet(500));
+        assert_eq!((past.poll_ready(0), past.poll_ready(0)), (Some(500), None));
+        assert_eq!(past.held(0, 500, RING, &500).place, Place::Disk, "it may be written by now");
+        assert_eq!((past.counters().waited, past.counters().not_yet), (3, 1));
+    }
+
+    #[test]
+    fn the_queue_has_an_end_and_so_has_the_session() {
+        let mut past = Past::new(100);
+        for first in 100..100 + MAX_WAITING as u64 {
+            past.wait(first, first);
+        }
+        assert_eq!(past.held(0, 700, RING, &700).place, Place::Busy);
+        assert_eq!(past.counters().queue_full, 1);
+        let held = past.held(0, 7, RING, &7);
+        assert_eq!((held.place, held.oldest), (Place::Ring, 100), "what came before the session is gone");
+    }
+
+    #[test]
+    fn a_journal_that_cannot_be_read_is_given_up_after_a_while_and_tried_again() {
+        let mut past = Past::new(1);
+        let mut gone = 0;
+        for now_ns in (0..20 * SECOND_NS).step_by(10_000_000) {
+            match past.held(now_ns, 100, RING, &100) {
+                Held { place: Place::Disk, .. } => past.wait(100, 100),
+                Held { place: Place::Busy, oldest, .. } => assert_eq!(oldest, 100, "the server holds it"),
+                held => {
+                    assert_eq!(held.oldest, 1_000);
+                    assert!(now_ns >= PATIENCE_NS);
+                    gone += 1;
+                }
+            }
+            if past.poll_fetch(now_ns).is_some() {
+                past.take(now_ns, Fetched::Failed);
+            }
+            while past.poll_ready(now_ns).is_some() {}
+        }
+        assert!(gone > 1_000 && past.counters().errors > 50, "{gone} {:?}", past.counters());
+        // Nobody asked for an hour, and the disk is well again.
+        let later_ns = 3_600 * SECOND_NS;
+        assert_eq!(past.held(later_ns, 100, RING, &100).place, Place::Disk);
+        past.wait(100, 100);
+        assert_eq!(past.poll_fetch(later_ns), Some(100));
+        past.take(later_ns, block(100, 50));
+        assert_eq!(past.held(later_ns, 100, RING, &100).place, Place::Shelf);
     }
 }
