@@ -158,6 +158,7 @@ const JOURNAL_EXAMPLE: &str = "\
 Examples:
   shmcast-bench journal --dir /var/tmp --json journal.json
   shmcast-bench journal --rows 3,6 --sustained 10s --laps 3 --sizes 256
+  shmcast-bench journal --rows 3 --peers \"$(benches/peers/journal/build.sh)\"
 
 Each lap measures the limits of the file system first, and then each row. A row passes
 if the median over the laps reaches what it must; that decides no exit code. The exit
@@ -236,6 +237,7 @@ fn main() -> Result<ExitCode> {
             rows: if rows.is_empty() { journal::NUMBERS.to_vec() } else { rows.clone() },
             sizes: or(&args.sizes, &journal::SIZES),
             ways: io.clone(),
+            peers: args.peers.clone(),
             seconds: sustained.as_secs_f64(),
         };
         return ask_journal(&args, &stage, &ask);
@@ -279,7 +281,7 @@ fn ask_journal(args: &Args, stage: &Stage, ask: &journal::Ask) -> Result<ExitCod
     if let Some(path) = &args.json {
         report::files::write_json(&answer, path)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if answer.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn compare_languages(args: &Args, testees: &[String], rust: Option<&Path>, dir: &Path) -> Result<ExitCode> {

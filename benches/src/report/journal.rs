@@ -37,6 +37,9 @@ pub fn results(answer: &JournalAnswer) -> String {
     for what in &answer.skipped {
         let _ = writeln!(out, "\nSKIPPED {what}");
     }
+    for what in &answer.failed {
+        let _ = writeln!(out, "\nFAILED {what}");
+    }
     out += "\n## Store and machine\n\n";
     let stores = ["drive", "memory"].into_iter().zip(&answer.stores);
     let stores = stores.flat_map(|(name, store)| {

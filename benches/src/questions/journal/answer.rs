@@ -26,6 +26,8 @@ pub struct JournalAnswer {
     pub rows: Vec<Row>,
     /// What could not be measured here, and why.
     pub skipped: Vec<String>,
+    /// Rows that failed: a journal was not what was published, or a process ended.
+    pub failed: Vec<String>,
 }
 
 /// Which side of its bound a figure must be on.
@@ -134,6 +136,14 @@ impl JournalAnswer {
             limits: Vec::new(),
             rows: Vec::new(),
             skipped: Vec::new(),
+            failed: Vec::new(),
+        }
+    }
+
+    /// Notes what could not be measured, once.
+    pub fn skip(&mut self, what: String) {
+        if !self.skipped.contains(&what) {
+            self.skipped.push(what);
         }
     }
 

@@ -5,7 +5,7 @@ use super::plan::{Plan, RING_BYTES, journal_in};
 use crate::rig::journal::frozen::FrozenDisk;
 use crate::rig::journal::publisher::ring_messages;
 use crate::rig::journal::role::{Cost, Pace, Publish, Record, Sync};
-use crate::rig::journal::scene::Round;
+use crate::rig::journal::scene::{Round, publisher_calls};
 use crate::rig::stats::median;
 use anyhow::{Result, ensure};
 use std::path::Path;
@@ -74,19 +74,37 @@ pub(super) fn beside_a_reader(plan: &Plan<'_>, lap: usize, answer: &mut JournalA
             add(answer, (1, &what), &played, "");
         }
     }
+    system_calls(plan, answer)
+}
+
+/// Row 1: the system calls of so many messages more.
+fn system_calls(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
+    let more = plan.bytes(3 << 20);
+    let calls = |messages| -> Result<u64> {
+        let (to, dir) = (journal_in(plan.disk)?, tempfile::tempdir_in(&plan.stage.dir)?);
+        let dir = dir.path().to_owned();
+        let publish = Publish { messages, time_ns: u64::MAX >> 2, ..plan.publish(256, Pace::FlatOut, 0.0) };
+        let record = Record { dir: dir.clone(), ..plan.record(to.path(), Sync::Ms(10)) };
+        publisher_calls(&plan.stage.program, &Publish { dir, ..publish }, &record)
+    };
+    match calls(1 << 20).and_then(|few| Ok((few, calls((1 << 20) + more)?))) {
+        Ok((few, many)) => {
+            // The start of a process does not always take as many.
+            let value = (many as f64 - few as f64).max(0.0) * 1e6 / more as f64;
+            let limit = format!("{few} in the thread's whole life, {many} with {more} messages more");
+            let lap = Lap { value, bound: 1.0, limit, quiet: Default::default() };
+            let what = "system calls of `publish` with a recorder, flat out";
+            answer.add(1, what, ("none", "in 1 M messages"), Sense::AtMost, lap);
+        }
+        Err(why) => answer.skip(format!("row 1: system calls are not counted: {why:#}")),
+    }
     Ok(())
 }
 
 /// A disk that can be frozen, or why there is none.
 fn disk(plan: &Plan<'_>, number: u32, answer: &mut JournalAnswer) -> Option<FrozenDisk> {
     let made = FrozenDisk::new(plan.disk, plan.bytes(DISK).max(128 << 20));
-    let skip = |why: &anyhow::Error| {
-        let what = format!("row {number}: no disk that can stand still: {why:#}");
-        if !answer.skipped.contains(&what) {
-            answer.skipped.push(what);
-        }
-    };
-    made.inspect_err(skip).ok()
+    made.inspect_err(|why| answer.skip(format!("row {number}: no disk that can stand still: {why:#}"))).ok()
 }
 
 /// A recorder into the journal in `to` on a disk that is frozen.

@@ -32,6 +32,8 @@ pub struct Ask {
     pub sizes: Vec<usize>,
     /// Ways of bytes to the disk. Rows 3, 5, 6 and 7 are played with each, the others with the first.
     pub ways: Vec<Way>,
+    /// The launcher of other projects' recorders, which stand beside row 3.
+    pub peers: Option<PathBuf>,
     /// Length of sustained recording, in seconds.
     pub seconds: f64,
 }

@@ -13,7 +13,7 @@ pub const HEADER: [&str; 8] =
 /// A figure with as many decimals as mean something.
 pub fn figure(value: f64) -> String {
     match value.abs() {
-        1000.0.. => format!("{value:.0}"),
+        10_000.0.. => format!("{value:.0}"),
         100.0.. => format!("{value:.1}"),
         10.0.. => format!("{value:.2}"),
         _ => format!("{value:.3}"),
@@ -78,8 +78,9 @@ pub fn text(answer: &JournalAnswer) -> String {
     let limits = limits(answer).into_iter().map(Vec::from).collect();
     let rows = answer.rows.iter().map(|row| cells(answer, row).to_vec()).collect();
     let skipped: String = answer.skipped.iter().map(|what| format!("SKIPPED {what}\n")).collect();
+    let failed: String = answer.failed.iter().map(|what| format!("FAILED {what}\n")).collect();
     format!(
-        "{stores}{}\n{}\n{skipped}",
+        "{stores}{}\n{}\n{skipped}{failed}",
         table(&["limit", "median", "over the laps"], limits),
         table(&HEADER, rows)
     )

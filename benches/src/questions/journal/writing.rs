@@ -1,11 +1,12 @@
 //! Recording: how fast, how soon durable, how many bytes, how much CPU time.
 
 use super::answer::{JournalAnswer, Lap, Sense};
+use super::peers;
 use super::plan::{Plan, journal_in};
 use crate::rig::journal::role::{Pace, Publish, Record, Recorded, Sync, Way};
 use crate::rig::journal::scene::Round;
 use crate::rig::stats::Distribution;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use shmcast::journal::Journal;
 use shmcast::journal::format::{FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FrameHeader, FrameKind};
 use std::fs::File;
@@ -46,6 +47,14 @@ pub(super) fn sustained(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way) -
         let measure = format!("CPU time of the recorder in that round, {size} B, {}", way.name());
         let figure = lap(cost, 0.45, format!("M {:.2}", 1e9 / plan.limits.copy), &round);
         answer.add(7, &measure, ("<= 0.45", "core-s/GB"), Sense::AtMost, figure);
+        // The peers stand beside the way that is measured first.
+        if let Some(launcher) = plan.ask.peers.as_ref().filter(|_| plan.ask.ways.first() == Some(&way)) {
+            let payload = round.published.messages as f64 * size as f64 / seconds / MB;
+            let ours =
+                lap(payload, 0.0, format!("{}; after a power cut: all that was durable", way.name()), &round);
+            drop(to);
+            peers::beside(plan, answer, launcher, (size, ours))?;
+        }
     }
     Ok(())
 }
@@ -136,7 +145,10 @@ pub(super) fn bytes(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
         let publish = plan.publish(size, Pace::Gated, 10.0);
         let messages = plan.bytes(256 << 20) / record_bytes(size) as u64;
         let round = plan.play_all(Publish { messages, ..publish }, plan.record(to.path(), Sync::Ms(10)))?;
-        let full = bytes_a_message(to.path())?;
+        let Some(full) = bytes_a_message(to.path())? else {
+            answer.skip(format!("row 15: no frame was full with messages of {size} B"));
+            continue;
+        };
         let all = round.recorded.bytes as f64 / round.published.messages as f64;
         let limit = format!("record {}; all frames {all:.2}", record_bytes(size));
         let figure = lap(full, most, limit, &round);
@@ -146,29 +158,31 @@ pub(super) fn bytes(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of full data frames for each of their messages, and the share of the index beside all data frames.
-fn bytes_a_message(to: &Path) -> Result<f64> {
+/// Bytes for each message, of full data frames with their share of the index, in which each data frame has one entry; `None` if
+/// no frame was full.
+fn bytes_a_message(to: &Path) -> Result<Option<f64>> {
     const FULL: u32 = 250 << 10;
     let journal = Journal::open(to)?;
-    let (mut full, mut messages, mut data, mut index) = (0, 0, 0, 0);
+    let (mut bytes, mut messages, mut full, mut all, mut index) = (0, 0, 0, 0, 0);
     for info in journal.files() {
         let file = File::open(to.join(&info.name))?;
         let (mut at, mut header) = (FILE_HEADER_BYTES as u64, [0; FRAME_HEADER_BYTES]);
         while file.read_exact_at(&mut header, at).is_ok() {
             let Ok(frame) = FrameHeader::decode(&header, info.header.salt) else { break };
-            let bytes = frame.frame_bytes() as u64;
+            at += frame.frame_bytes() as u64;
             match frame.kind {
-                FrameKind::Data if frame.length >= FULL => {
-                    (full, messages, data) = (full + bytes, messages + frame.messages, data + bytes);
+                FrameKind::Data => {
+                    all += 1;
+                    if frame.length >= FULL {
+                        (bytes, messages) = (bytes + frame.frame_bytes(), messages + frame.messages);
+                        full += 1;
+                    }
                 }
-                FrameKind::Data => data += bytes,
-                FrameKind::Index => index += bytes,
+                FrameKind::Index => index += frame.frame_bytes(),
                 FrameKind::Footer | FrameKind::Pad => {}
             }
-            at += bytes;
         }
     }
-    ensure!(messages > 0, "no frame was full");
-    let data = f64::from(u32::try_from(data / 64).context("a small journal")?) * 64.0;
-    Ok(full as f64 / f64::from(messages) * (1.0 + index as f64 / data))
+    let share = index as f64 * f64::from(full) / f64::from(all);
+    Ok((messages > 0).then(|| (bytes as f64 + share) / f64::from(messages)))
 }

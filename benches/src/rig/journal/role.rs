@@ -171,7 +171,7 @@ pub struct Cost {
 impl Cost {
     /// The cost by samples in units of so many ns.
     pub(super) fn of(mut samples: Vec<f64>, unit_ns: f64) -> Self {
-        samples.sort_by(f64::total_cmp);
+        samples.sort_unstable_by(f64::total_cmp);
         let at = |quantile| unit_ns * within(&samples, quantile);
         let max = samples.last().copied().unwrap_or_default() * unit_ns;
         Self { count: samples.len() as u64, p50: at(0.5), p99: at(0.99), max }

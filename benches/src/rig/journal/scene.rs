@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// Longest time that a disk has to take what waits for it, and to seal.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The hidden command that plays a role.
+const COMMAND: &str = "play-journal";
+
 /// Plays a role in this process.
 ///
 /// # Errors
@@ -78,9 +81,37 @@ fn report<T: DeserializeOwned>(player: &Player, deadline: Instant) -> Result<T> 
 }
 
 fn start(program: &Path, role: &Role, name: &str) -> Result<Player> {
-    let player = Player::with(program, &["play-journal", &serde_json::to_string(role)?], name.into())?;
+    let player = Player::with(program, &[COMMAND, &serde_json::to_string(role)?], name.into())?;
     player.expect_ready(Instant::now() + PATIENCE)?;
     Ok(player)
+}
+
+/// Counts the system calls of a publishing thread from the start of its process to the end, while a recorder is at work.
+///
+/// # Errors
+/// When there is no `strace`, or it may trace nothing here; when a process fails.
+pub fn publisher_calls(program: &Path, role: &Publish, recorder: &Record) -> Result<u64> {
+    let counts = role.dir.join("calls");
+    let words = ["-c", "-o", &counts.to_string_lossy()].map(str::to_owned);
+    let own = [program.display().to_string(), COMMAND.to_owned()];
+    let role = serde_json::to_string(&Role::Publish(role.clone()))?;
+    let words: Vec<&str> = words.iter().chain(&own).chain([&role]).map(String::as_str).collect();
+    let mut publisher = Player::with(Path::new("strace"), &words, "strace".into())?;
+    let deadline = Instant::now() + PATIENCE;
+    publisher.expect_ready(deadline)?;
+    let mut second = start(program, &Role::Record(recorder.clone()), "the recorder")?;
+    second.tell("go")?;
+    publisher.tell("go")?;
+    let published: Published = report(&publisher, deadline)?;
+    second.tell(&format!("until {}", published.messages))?;
+    report::<Recorded>(&second, deadline)?;
+    second.wait()?;
+    publisher.tell("stop")?;
+    publisher.wait()?;
+    let table = std::fs::read_to_string(&counts).context("read what strace counted")?;
+    let total = table.lines().find(|line| line.ends_with(" total")).context("strace counted nothing")?;
+    let calls = total.split_whitespace().nth(3).and_then(|calls| calls.parse().ok());
+    calls.with_context(|| format!("strace says: {total}"))
 }
 
 /// Plays these roles at the same time, each in a process of its own, and returns their reports.
@@ -98,7 +129,8 @@ pub fn together<T: DeserializeOwned>(program: &Path, roles: &[Role]) -> Result<V
     Ok(reports)
 }
 
-/// Records by one recorder after the other, and kills each when it has made so many messages durable. Nothing is lost between them.
+/// Records by one recorder after the other, and kills each when it has made so many messages durable. The
+/// publisher does not wait for what is durable, so the next recorder may have to name a loss.
 ///
 /// # Errors
 /// When a process fails.

@@ -335,6 +335,12 @@ impl Writer {
     }
 
     fn next_help(&mut self, now: Now) -> Option<(Doing, Vec<Step>)> {
+        // A file is closed when it is sealed. A thread that is to sync it may not have had its turn yet.
+        if let Some((Doing::Finish { file }, _)) = self.help.front()
+            && matches!(self.busy[Lane::Sync as usize], Some((_, Doing::Sync { file: busy, .. })) if busy == *file)
+        {
+            return None;
+        }
         if let Some(op) = self.help.pop_front() {
             return Some(op);
         }

@@ -33,7 +33,7 @@ enum Change {
 }
 
 /// What goes wrong, each with one in so many calls; 0 for never.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Faults {
     pub(super) sync_fails: u32,
     pub(super) write_fails: u32,

@@ -79,6 +79,8 @@ struct World {
     has_readers: bool,
     /// Whether each call of each recovery fails once, on a copy of the disk.
     has_errors: bool,
+    /// A lane that has its turn far less often than the others.
+    slow: Option<Lane>,
     counts: Counts,
 }
 
@@ -92,6 +94,8 @@ fn play(seed: u64, io: Io) -> Verdict<Counts> {
 }
 
 struct Life {
+    /// Nothing goes wrong with its disk.
+    is_sound: bool,
     packer: Packer,
     writer: Writer,
     lanes: [Option<Running>; 3],
@@ -133,6 +137,7 @@ impl World {
             rotted: false,
             has_readers: false,
             has_errors: false,
+            slow: None,
             counts: Counts::default(),
         }
     }
@@ -150,6 +155,7 @@ impl World {
         self.judge(&recovered)?;
         let mut life = self.start(&recovered)?;
         self.disk.faults = self.choose_faults();
+        life.is_sound = self.disk.faults == Faults::default() && self.disk.fails_after.is_none();
         for _ in 0..self.rng.u32(5..70) {
             self.act(&mut life);
         }
@@ -248,7 +254,14 @@ impl World {
             retry_every: Duration::from_millis(20),
         };
         let writer = Writer::new(settings, header, pool, self.rng.u64(..));
-        Ok(Life { packer, writer, lanes: [None, None, None], packed: VecDeque::new(), is_closing: false })
+        Ok(Life {
+            is_sound: false,
+            packer,
+            writer,
+            lanes: [None, None, None],
+            packed: VecDeque::new(),
+            is_closing: false,
+        })
     }
 
     fn publish(&mut self, most: u64) {
@@ -328,6 +341,9 @@ impl World {
             life.lanes[lane as usize] = Some(Running { op, at: 0, begun: None });
         }
         let lane = [Lane::Write, Lane::Sync, Lane::Help][self.rng.usize(0..3)];
+        if self.slow == Some(lane) && self.rng.u8(0..16) > 0 {
+            return;
+        }
         let Some(running) = &mut life.lanes[lane as usize] else { return };
         let step = &running.op.steps[running.at];
         let Some(begun) = running.begun else {
@@ -342,6 +358,7 @@ impl World {
         }
         let id = running.op.id;
         self.counts.errors += u64::from(result.is_err());
+        assert!(!life.is_sound || result.is_ok(), "a disk that does all refused {step:?}: {result:?}");
         life.lanes[lane as usize] = None;
         life.writer.done(id, result, self.now);
         self.durable = self.durable.max(life.writer.durable());

@@ -1,7 +1,7 @@
 //! The stories that are played, and the mistakes that they must find.
 
-use super::super::Io;
 use super::super::mutant::{CHOSEN, Mutant};
+use super::super::{Io, Lane};
 use super::{Counts, World, play};
 use std::ops::Range;
 
@@ -69,6 +69,17 @@ fn readers_and_the_check_agree_with_recovery() {
     let first = number("SHMCAST_SEED", 1);
     let total = play_all(first..first + stories, |world| world.has_readers = true);
     println!("{stories} stories: {total:?}");
+}
+
+/// A thread that hardly ever runs holds nobody up for ever, and is asked for nothing that is gone.
+#[test]
+fn a_lane_may_be_slow() {
+    let stories = number("SHMCAST_JOURNAL_CUTS", 1_000) / 10;
+    let first = number("SHMCAST_SEED", 1);
+    for lane in [Lane::Write, Lane::Sync, Lane::Help] {
+        let total = play_all(first..first + stories, |world| world.slow = Some(lane));
+        println!("{stories} stories, {lane:?} slow: {total:?}");
+    }
 }
 
 /// Each call of each recovery fails once.
