@@ -100,8 +100,14 @@ impl Window {
         if self.buffer.len() < wanted {
             self.buffer.resize(wanted, 0);
         }
+        let goes_on = self.filled > 0 && (self.start..=self.start + self.filled as u64).contains(&at);
         self.start = at;
         self.filled = read(&self.file, &mut self.buffer[..wanted], at)?;
+        if goes_on {
+            // The disk works on what comes next while this is looked at.
+            let next = at + self.filled as u64;
+            let _ = fadvise(&self.file, next, NonZeroU64::new(AHEAD as u64), Advice::WillNeed);
+        }
         Ok(())
     }
 }

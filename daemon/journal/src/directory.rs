@@ -8,6 +8,7 @@ use shmcast::journal::format::{PAGE, SPARE};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,6 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 const PRIVATE: u32 = 0o600;
 /// Most parts of one vectored write.
 const PARTS: usize = 1024;
+/// Bytes that the disk is told of before they are read.
+const AHEAD: u64 = 1 << 20;
 /// Most pages of one direct write.
 const PAGES: usize = 256;
 /// Writes of so many pages that are under way at once.
@@ -272,18 +275,23 @@ pub struct ByName<'a> {
     directory: &'a Directory,
     /// The file that was used last.
     open: Option<(String, File)>,
+    /// How far the disk was told that it will be read.
+    told: u64,
 }
 
 impl<'a> ByName<'a> {
     /// The files of a directory.
     pub const fn new(directory: &'a Directory) -> Self {
-        Self { directory, open: None }
+        Self { directory, open: None, told: 0 }
     }
 
     fn file(&mut self, name: &str) -> io::Result<&File> {
         let file = match self.open.take() {
             Some(open) if open.0 == name => open,
-            _ => (name.to_owned(), at(&self.directory.handle, name, OFlags::RDWR)?),
+            _ => {
+                self.told = 0;
+                (name.to_owned(), at(&self.directory.handle, name, OFlags::RDWR)?)
+            }
         };
         Ok(&self.open.insert(file).1)
     }
@@ -300,6 +308,17 @@ impl Volume for ByName<'_> {
     }
 
     fn read(&mut self, name: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let told = if self.open.as_ref().is_some_and(|open| open.0 == name) { self.told } else { 0 };
+        let file = self.file(name)?;
+        let end = offset + bytes.len() as u64;
+        let is_on_its_way = told > 0 && end.abs_diff(told) <= AHEAD;
+        if is_on_its_way && end + AHEAD / 2 > told {
+            // The disk works on what comes next while this is looked at.
+            let _ = rustix::fs::fadvise(file, told, NonZeroU64::new(AHEAD), Advice::WillNeed);
+            self.told = told + AHEAD;
+        } else if !is_on_its_way {
+            self.told = end;
+        }
         self.file(name)?.read_exact_at(bytes, offset)
     }
 

@@ -18,7 +18,7 @@ const BATCH: usize = 4096;
 /// Closed frames from which on the writer is given them.
 const CLOSED: usize = 4;
 /// A frame that is not full is closed after this time.
-const LINGER: Duration = Duration::from_millis(1);
+const LINGER: Duration = Duration::from_millis(4);
 /// Shortest sleep, and longest one where a ring is small or each write is to be safe at once.
 const NAP: Duration = Duration::from_micros(200);
 /// Longest sleep.
@@ -38,16 +38,23 @@ pub(super) struct Naps {
     longest: Duration,
     /// How long nothing came.
     silence: Duration,
+    /// Bytes that are little beside the ring.
+    little: usize,
 }
 
 impl Naps {
     /// For a ring of so many bytes. It does not fill by more than a sixteenth meanwhile, unless it is small.
     pub(super) fn new(sync: SyncPolicy, capacity: u64) -> Self {
         if sync == SyncPolicy::Each {
-            return Self { shortest: SHORT_NAP, longest: NAP, silence: Duration::ZERO };
+            return Self { shortest: SHORT_NAP, longest: NAP, silence: Duration::ZERO, little: 0 };
         }
         let nap = Duration::from_nanos(capacity / 16 / BYTES_A_NS).clamp(NAP, LONG_NAP);
-        Self { shortest: nap, longest: nap, silence: Duration::ZERO }
+        Self { shortest: nap, longest: nap, silence: Duration::ZERO, little: (capacity / 256) as usize }
+    }
+
+    /// Whether so many bytes came that the next look can wait as if none had.
+    const fn is_little(&self, bytes: usize) -> bool {
+        bytes < self.little
     }
 
     /// The next sleep: a share of the silence before it, so that what comes often is found soon.
@@ -65,6 +72,8 @@ pub(super) struct Drain {
     /// The ring that the journal named last.
     pub(super) ring: [u64; 2],
     pub(super) naps: Naps,
+    /// Bytes of messages that were taken last.
+    pub(super) came: usize,
     /// Frames are closed as soon as the disk is idle.
     pub(super) is_each: bool,
 }
@@ -98,6 +107,7 @@ impl Drain {
                 }
                 (None, _) => std::thread::sleep(NAP),
                 (Some(0), _) => std::thread::sleep(self.naps.next()),
+                (Some(_), None) if self.naps.is_little(self.came) => std::thread::sleep(self.naps.next()),
                 _ => self.naps.silence = Duration::ZERO,
             }
         }
@@ -110,13 +120,15 @@ impl Drain {
         }
         let now = self.shared.now();
         let ticks = self.subscriber.clock().now();
-        let Self { shared, packer, subscriber, .. } = self;
+        let Self { shared, packer, subscriber, came, .. } = self;
+        *came = 0;
         packer.at(now, ticks);
         let (mut messages, mut restarted, mut overrun) = (0, false, 0);
         let taken = subscriber.recv_batch(BATCH, |event| {
             match event {
                 Event::Message(m) => {
                     shared.ended.store(false, Ordering::Relaxed);
+                    *came += m.payload.len();
                     // A ring that is corrupt may skip. What it skipped is missing all the same.
                     overrun += packer.loss(m.sequence - 1, Cause::Overrun);
                     messages += u64::from(packer.message(m.sequence, m.payload, m.tag, m.key, m.time));

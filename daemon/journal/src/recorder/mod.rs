@@ -207,7 +207,7 @@ impl Recorder {
         let ring = subscriber.header().uuid;
         let naps = Naps::new(sync, subscriber.header().geometry.capacity);
         let is_each = sync == SyncPolicy::Each;
-        let drain = Drain { shared: own, packer, subscriber, ring, naps, is_each };
+        let drain = Drain { shared: own, packer, subscriber, ring, naps, came: 0, is_each };
         let drain = spawn("journal-drain", path, move || drain.run())?;
         Ok(Self { shared, drain, lanes })
     }

@@ -9,8 +9,8 @@
 //! silence for loss. The caller reads the ring into the reply.
 //!
 //! Where the channel has a journal, the server holds what the ring has no more as well (`past`). Such a request is
-//! answered when the disk has been read. Half of what all sources may have at once is left to requests for what the
-//! ring has.
+//! answered when the disk has been read. Such answers leave evenly, never more than two milliseconds of the rate at
+//! once; the rest of the burst is for what the ring has.
 
 mod native;
 mod past;
@@ -38,6 +38,8 @@ pub const UNPROVED_FACTOR: usize = 3;
 pub const SOURCE_RATE_BYTES: u64 = 25_000_000;
 /// The default rate of replies to all sources together, in bytes a second.
 pub const GLOBAL_RATE_BYTES: u64 = 100_000_000;
+/// The burst of what comes from the journal is the bytes of a second divided by this: 2 ms.
+const PAST_BURST_SHARE: u64 = 500;
 /// A rate that grows with the feed is at least this many times the feed's own. A receiver that fell behind
 /// then gains a second of the feed in each second.
 pub const CATCH_UP_FACTOR: u64 = 2;
@@ -286,9 +288,11 @@ impl Replay {
     fn afford(&mut self, now_ns: u64, from: SocketAddr, place: Place) -> Result<(), Refusal> {
         let rate = match place {
             Place::Ring => self.global_rate,
-            // The other half is for what the ring has.
+            // Half is for what the ring has. The past has no haste: it leaves evenly, so that live packets do not
+            // wait behind it on the link.
             Place::Shelf | Place::Disk | Place::Busy => {
-                Rate { burst: self.global_rate.burst / 2, ..self.global_rate }
+                let evenly = self.global_rate.per_second / PAST_BURST_SHARE;
+                Rate { burst: evenly.min(self.global_rate.burst / 2), ..self.global_rate }
             }
         };
         if !self.global.is_open(now_ns, rate) {
