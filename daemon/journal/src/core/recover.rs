@@ -13,6 +13,8 @@ use thiserror::Error;
 const TORN_KEPT: u64 = 1 << 20;
 /// The ending of the names of files in which they are kept.
 const TORN: &str = ".torn";
+/// The end of the name of a file that was given up.
+const SUSPECT: &str = ".suspect";
 
 /// The files of a journal, by name. All errors are those of the system.
 #[allow(clippy::missing_errors_doc, reason = "said above once")]
@@ -192,11 +194,12 @@ fn os<T>(name: &str, result: io::Result<T>) -> Result<T, RecoverError> {
     result.map_err(|source| RecoverError::Os { name: name.to_owned(), source })
 }
 
-/// The files with a whole header, in order. Everything is synced before it is read, so that what is seen stays. `free` becomes a number
-/// that no file has, and no name.
+/// The files with a whole header, in order. Everything that may not be safe is synced before it is read, so that what is seen stays: a sealed
+/// file is safe before the next but one is begun. `free` becomes a number that no file has, and no name.
 fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, RecoverError> {
     let names = os("the directory", volume.list())?;
     let mut files: Vec<Known> = Vec::new();
+    let last = names.iter().filter_map(|name| parse_file_name(name)).max().unwrap_or(0);
     for name in names {
         let number = parse_file_name(name.strip_suffix(TORN).unwrap_or(&name));
         if number.is_none() && name != SPARE {
@@ -204,7 +207,8 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
         }
         let mut taken = number;
         if !name.ends_with(TORN) {
-            if !is(Mutant::NoSyncBeforeReading) {
+            let is_safe = number.is_some_and(|number| number + 2 <= last) && is_sealed(volume, &name)?;
+            if !is_safe && !is(Mutant::NoSyncBeforeReading) {
                 // An error is that of an earlier write. What the disk has is read then.
                 let _ = volume.sync(&name);
                 volume.forget(&name);
@@ -261,6 +265,29 @@ fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverE
     Ok(false)
 }
 
+/// Whether a file has a whole header and a trailer of its own.
+fn is_sealed(volume: &mut impl Volume, name: &str) -> Result<bool, RecoverError> {
+    let size = os(name, volume.size(name))?;
+    let mut page = [0; FILE_HEADER_BYTES];
+    if name.ends_with(SUSPECT) || size < (FILE_HEADER_BYTES + TRAILER_BYTES) as u64 {
+        return Ok(false);
+    }
+    os(name, volume.read(name, 0, &mut page))?;
+    let Ok(header) = FileHeader::decode(&page) else { return Ok(false) };
+    Ok(os(name, trailer(volume, name, size, &header))?.is_some())
+}
+
+fn trailer(
+    volume: &mut impl Volume,
+    name: &str,
+    size: u64,
+    header: &FileHeader,
+) -> io::Result<Option<Trailer>> {
+    let mut bytes = [0; TRAILER_BYTES];
+    volume.read(name, size - TRAILER_BYTES as u64, &mut bytes)?;
+    Ok(Trailer::decode(&bytes, header.salt).ok())
+}
+
 /// The meaning of a name.
 enum Look {
     File(Box<Known>),
@@ -287,9 +314,7 @@ fn look(volume: &mut impl Volume, name: String) -> Result<Look, RecoverError> {
     }
     let mut sealed = None;
     if size >= (FILE_HEADER_BYTES + TRAILER_BYTES) as u64 {
-        let mut bytes = [0; TRAILER_BYTES];
-        os(&name, volume.read(&name, size - TRAILER_BYTES as u64, &mut bytes))?;
-        sealed = Trailer::decode(&bytes, header.salt).ok();
+        sealed = os(&name, trailer(volume, &name, size, &header))?;
     }
     Ok(Look::File(Box::new(Known { name, header, sealed, scan: None })))
 }
