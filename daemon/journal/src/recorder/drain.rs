@@ -107,7 +107,10 @@ impl Drain {
                 }
                 (None, _) => std::thread::sleep(NAP),
                 (Some(0), _) => std::thread::sleep(self.naps.next()),
-                (Some(_), None) if self.naps.is_little(self.came) => std::thread::sleep(self.naps.next()),
+                // A whole batch of small messages is little, too, and then there may be more.
+                (Some(taken), None) if taken < BATCH && self.naps.is_little(self.came) => {
+                    std::thread::sleep(self.naps.next());
+                }
                 _ => self.naps.silence = Duration::ZERO,
             }
         }
