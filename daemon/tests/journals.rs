@@ -383,6 +383,29 @@ fn the_oldest_files_go_and_the_rest_is_read() {
     assert!(checked.status.success(), "{checked:?}");
 }
 
+/// Many readers of one user are lapped at once, and ask for more than the daemon answers in a second. They take turns, and none loses a
+/// message for that.
+#[test]
+fn readers_that_ask_too_often_lose_nothing() {
+    let (_room, journal) = room();
+    let limits = "[limits]\nrequests_per_second = 40\nrequest_burst = 10\n";
+    let daemon = Daemon::start(&format!("{limits}{}", recorded("ticks", "1MiB", &journal, "")));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    let open = || Subscriber::builder("ticks").client(&client).open().ok();
+    let readers: Vec<Subscriber> = (0..12).map(|_| wait_for("a reader's turn", open)).collect();
+    for last in (1..=40).map(|part| part * 1_000) {
+        publish(&mut publisher, last);
+        // The recorder takes what is in the ring before the next part. The daemon is not asked.
+        wait_until("the messages in a file", || contents(&journal).0.last() == Some(&last));
+    }
+    let reading =
+        readers.into_iter().map(|mut reader| std::thread::spawn(move || read_to(&mut reader, 40_000)));
+    for told in reading.collect::<Vec<_>>() {
+        assert_eq!(told.join().unwrap(), ["live"]);
+    }
+}
+
 /// A hold keeps files that are too many. When the file system has too little room they go all the same, and the daemon says whose they
 /// were.
 #[test]

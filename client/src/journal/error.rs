@@ -1,6 +1,7 @@
 //! Errors of reading a journal.
 
 use crate::error::ChannelError;
+use shmcast_layout::control::RefusalCode;
 use shmcast_layout::journal::{Codec, FormatError};
 use std::io;
 use std::path::PathBuf;
@@ -106,6 +107,12 @@ impl JournalError {
     /// Whether no daemon answers now, so that the answer may come later.
     pub(crate) const fn is_absence(&self) -> bool {
         matches!(self, Self::Channel(ChannelError::NoDaemon { .. } | ChannelError::Silent { .. }))
+            || self.is_crowded()
+    }
+
+    /// Whether the daemon has too many requests of this user.
+    pub(crate) const fn is_crowded(&self) -> bool {
+        matches!(self, Self::Channel(ChannelError::Refused { code: RefusalCode::Limit, .. }))
     }
 
     pub(super) fn os(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// How long a daemon may take to answer a reader that was lapped.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// How long a daemon that has too many requests is asked again.
+const CROWDED: Duration = Duration::from_millis(1500);
+
 /// How long a daemon that does not answer is taken for one that comes back.
 pub(crate) const PATIENCE_FOR_DAEMON: Duration = Duration::from_secs(10);
 
@@ -138,7 +141,21 @@ impl Files {
         }
     }
 
+    /// Asks the daemon. One that has too many requests is asked again, each time a little later than others may ask it.
     fn ask(&mut self, wanted: Wanted) -> Result<Picked, JournalError> {
+        let begun = Instant::now();
+        loop {
+            match self.ask_once(wanted) {
+                Err(e) if e.is_crowded() && begun.elapsed() < CROWDED => {
+                    let turn = u64::from(std::process::id()).wrapping_add(begun.elapsed().as_nanos() as u64);
+                    std::thread::sleep(Duration::from_millis(50 + turn % 100));
+                }
+                asked => return asked,
+            }
+        }
+    }
+
+    fn ask_once(&mut self, wanted: Wanted) -> Result<Picked, JournalError> {
         let Self::Daemon { client, channel, recording, answered } = self else {
             unreachable!("only a daemon is asked");
         };
