@@ -8,36 +8,33 @@
 
 mod daemon_support;
 
-use daemon_support::{Daemon, FOR_ALL, number, wait_until};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use daemon_support::{Daemon, FOR_ALL, Guarded, number, wait_until};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use shmcast::journal::{Entry, Journal};
-use std::fs;
-use std::path::Path;
-use std::process::Child;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-
-fn signal(child: &Child, signal: Signal) {
-    kill(Pid::from_raw(child.id() as i32), signal).unwrap();
-}
 
 /// A message takes 80 bytes of the ring. The smallest ring that lasts for a second of them.
 fn ring_of_a_second(rate: u64) -> u64 {
     (rate * 80).next_power_of_two()
 }
 
-fn publisher(daemon: &Daemon, input: &Path, rate: u64) -> Child {
+fn publisher(daemon: &Daemon, input: &Path, rate: u64) -> Guarded {
     let input = input.display();
     let command = format!("pub ticks --rate {rate}/s --loop 1000000 --prepare none --input {input}");
-    daemon.shmcast(&command).spawn().unwrap()
+    Guarded::start(&mut daemon.shmcast(&command))
 }
 
-fn reader(daemon: &Daemon) -> Child {
-    let command = "sub ticks --from oldest --wait sleep:2000 --framing none --summary --json";
-    daemon.shmcast(command).spawn().unwrap()
+/// A reader, and the file with what it says.
+fn reader(daemon: &Daemon, room: &Path, number: u32) -> (Guarded, PathBuf) {
+    let said = room.join(format!("reader-{number}"));
+    let mut command =
+        daemon.shmcast("sub ticks --from oldest --wait sleep:2000 --framing none --summary --json");
+    (Guarded::start(command.stderr(File::create(&said).unwrap())), said)
 }
 
 /// The channel's last sequence in the ring.
@@ -46,28 +43,28 @@ fn published(daemon: &Daemon) -> u64 {
 }
 
 /// Waits until the daemon has this publisher, and it publishes.
-fn wait_for_messages(daemon: &Daemon, publisher: &Child) {
+fn wait_for_messages(daemon: &Daemon, publisher: &Guarded) {
     let before = published(daemon);
     wait_until("messages behind a kill", || {
         let channel = daemon.client().channel("ticks").ok();
         let attached = channel.and_then(|channel| channel.publisher).and_then(|process| process.pid);
-        attached == Some(publisher.id()) && published(daemon) > before
+        attached == Some(publisher.0.id()) && published(daemon) > before
     });
 }
 
 /// Kills publisher and daemon in turns, as often as asked for and for at least `time`.
 fn kill_all(
     daemon: &mut Daemon,
-    publisher_of: impl Fn(&Daemon) -> Child,
+    publisher_of: impl Fn(&Daemon) -> Guarded,
     kills: u32,
     time: Duration,
-) -> Child {
+) -> Guarded {
     let (started, mut publisher) = (Instant::now(), publisher_of(daemon));
     let pause = (time / (2 * kills.max(1))).max(Duration::from_millis(50));
     for turn in 1..=kills {
         sleep(pause);
-        publisher.kill().unwrap();
-        publisher.wait().unwrap();
+        publisher.0.kill().unwrap();
+        publisher.0.wait().unwrap();
         publisher = publisher_of(daemon);
         wait_for_messages(daemon, &publisher);
         sleep(pause);
@@ -98,27 +95,28 @@ fn readers_that_stand_still_miss_nothing_while_daemon_and_publisher_are_killed()
         ring_of_a_second(rate),
         journal.display()
     ));
-    let readers: Vec<Child> = (0..number("SHMCAST_STALLED", 5u32)).map(|_| reader(&daemon)).collect();
+    let count = number("SHMCAST_STALLED", 5u32);
+    let readers: Vec<_> = (0..count).map(|number| reader(&daemon, room.path(), number)).collect();
     let client = daemon.client();
     // The daemon's own recorder is one more.
     wait_until("the readers", || client.channel("ticks").is_ok_and(|it| it.readers.len() > readers.len()));
     drop(client);
     // One goes on, and so has the channel's memory when publisher and daemon are both away.
-    let live = reader(&daemon);
-    readers.iter().for_each(|reader| signal(reader, Signal::SIGSTOP));
+    let live = reader(&daemon, room.path(), count);
+    readers.iter().for_each(|(reader, _)| reader.pause());
     let kills = number("SHMCAST_KILLS", 4);
     let mut publisher = kill_all(&mut daemon, |daemon| publisher(daemon, &input, rate), kills, stall);
     let stalled_until = published(&daemon);
-    readers.iter().for_each(|reader| signal(reader, Signal::SIGCONT));
+    readers.iter().for_each(|(reader, _)| reader.signal(Signal::SIGCONT));
     wait_until("more messages", || published(&daemon) > stalled_until + rate);
-    signal(&publisher, Signal::SIGINT);
-    publisher.wait().unwrap();
+    publisher.signal(Signal::SIGINT);
+    publisher.0.wait().unwrap();
     let last = published(&daemon);
     let mut lapped = 0;
-    for reader in readers.into_iter().chain([live]) {
-        let output = reader.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(0), "{said}");
+    for (mut reader, said) in readers.into_iter().chain([live]) {
+        let status = reader.0.wait().unwrap();
+        let said = fs::read_to_string(said).unwrap();
+        assert_eq!(status.code(), Some(0), "{said}");
         let summary: Value = said.lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap();
         let found = ["received", "missed", "next_sequence"].map(|field| summary[field].as_u64().unwrap());
         assert_eq!(found, [last, 0, last + 1], "{said}");
