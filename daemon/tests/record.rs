@@ -279,7 +279,7 @@ fn a_channel_that_is_closed_already_is_recorded_to_its_end() {
 fn a_full_disk_is_survived() {
     let (channels, mount) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let mounted = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"])
+        .args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"])
         .arg(mount.path())
         .output()
         .is_ok_and(|output| output.status.success());
@@ -290,7 +290,7 @@ fn a_full_disk_is_survived() {
     let _unmount = Unmount(mount.path());
     let mut publisher = Publisher::builder("ticks").dir(channels.path()).capacity(1 << 20).open().unwrap();
     let filler = mount.path().join("filler");
-    std::fs::write(&filler, vec![1; 2 << 20]).unwrap();
+    std::fs::write(&filler, vec![1; 4 << 20]).unwrap();
     let journal = mount.path().join("ticks");
     let child = record(channels.path(), &journal, &["--file", "1MiB", "--buffer", "1MiB", "--sync", "each"]);
     let mut sequence = 0;

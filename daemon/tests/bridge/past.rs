@@ -20,6 +20,15 @@ fn journal(hosts: &Hosts) -> PathBuf {
     hosts.dir.path().join("journal")
 }
 
+/// Two hosts with daemons, which keep journals where the test can see them.
+fn daemons(test: &str) -> Option<Hosts> {
+    if super::unit::asked().is_some() {
+        eprintln!("SKIPPED {test}: the unit lets journals lie in /var/lib/shmcast alone");
+        return None;
+    }
+    Hosts::with_daemons(test, 1)
+}
+
 /// The sender's configuration: a small ring, and a journal with more fields.
 fn records(hosts: &Hosts, fields: &str) -> String {
     let recorded = format!(
@@ -74,7 +83,7 @@ fn away(hosts: &Hosts, receiver: Running, config: &str) -> (Running, u64) {
 }
 
 fn everything_is_mended(test: &str, fields: impl Fn(&Hosts) -> String) {
-    let Some(hosts) = Hosts::with_daemons(test, 1) else { return };
+    let Some(hosts) = daemons(test) else { return };
     let fields = fields(&hosts);
     let _a = daemon(&hosts, Host::A, &with_fields(&records(&hosts, ""), &fields));
     let receives = with_fields(&receives(GROUP, SERVER), &fields);
@@ -116,7 +125,7 @@ fn a_receiver_of_sealed_lines_that_was_away_for_many_rings_misses_nothing() {
 #[test]
 fn marks_and_large_messages_come_from_the_journal() {
     let test = "marks_and_large_messages_come_from_the_journal";
-    let Some(hosts) = Hosts::with_daemons(test, 1) else { return };
+    let Some(hosts) = daemons(test) else { return };
     let fields = sealed(&hosts);
     let large = |config: &str| {
         let config = config.replace(&format!("max_message = {LONGEST}"), &format!("max_message = {LARGE}"));
@@ -204,7 +213,7 @@ fn what_the_journal_has_lost_is_told_with_both_ends() {
 #[test]
 fn what_retention_took_is_told_with_both_ends() {
     let test = "what_retention_took_is_told_with_both_ends";
-    let Some(hosts) = Hosts::with_daemons(test, 1) else { return };
+    let Some(hosts) = daemons(test) else { return };
     let _a = daemon(&hosts, Host::A, &records(&hosts, ", keep_bytes = \"2MiB\""));
     let receives = receives(GROUP, SERVER);
     let b = daemon(&hosts, Host::B, &receives);
@@ -242,7 +251,7 @@ fn what_retention_took_is_told_with_both_ends() {
 #[test]
 fn a_server_told_to_leave_the_journal_alone_does() {
     let test = "a_server_told_to_leave_the_journal_alone_does";
-    let Some(hosts) = Hosts::with_daemons(test, 1) else { return };
+    let Some(hosts) = daemons(test) else { return };
     let config = format!("{}history = false\n", records(&hosts, ""));
     let _a = daemon(&hosts, Host::A, &config);
     let receives = receives(GROUP, SERVER);
