@@ -52,6 +52,25 @@ impl Subscriber {
         Some(Outcome::Other(Event::NewEpoch { epoch }))
     }
 
+    /// Takes this epoch for the one that was told last, so that each later publisher is told, also one that had taken over before this
+    /// subscriber was opened. For a reader that goes on where an earlier one ended.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::{Event, Publisher, Start, Subscriber};
+    /// let open = || Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open();
+    /// drop(open()?);
+    /// let _second = open()?;
+    /// let mut reader = Subscriber::builder("t").dir(dir.path()).start(Start::Oldest).open()?;
+    /// reader.go_on_after_epoch(1);
+    /// assert_eq!(reader.recv()?, Event::End);
+    /// assert_eq!(reader.recv()?, Event::NewEpoch { epoch: 2 });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn go_on_after_epoch(&mut self, epoch: u64) {
+        (self.epoch, self.began_in) = (epoch, epoch);
+    }
+
     /// Whether there is something to receive that was committed before the state that the caller has read was set.
     fn has_more(&self) -> bool {
         fence(Ordering::Acquire);

@@ -545,3 +545,37 @@ fn a_message_is_found_by_its_time_however_late_it_was_recorded() {
     }
     assert_eq!(found(between), None, "nothing came after the last message");
 }
+
+/// A publisher takes over while nobody records. The journal says so before its first message, as the ring does.
+#[test]
+fn a_publisher_that_took_over_meanwhile_is_told_before_its_first_message() {
+    let host = Host::new();
+    let publish = |last: u64| {
+        let mut publisher = host.publisher("t", 1 << 20);
+        while publisher.next_sequence() <= last {
+            publisher.publish(&payload(publisher.next_sequence())).unwrap();
+        }
+    };
+    for turn in 1..=3 {
+        publish(turn * 10);
+        let recorder = host.record("t", SyncPolicy::Each);
+        until(&recorder, |progress| progress.durable == turn * 10);
+        recorder.stop().unwrap();
+    }
+    let mut reader = Journal::open(host.dir()).unwrap().read_from(1).unwrap();
+    let mut told = Vec::new();
+    while let Some(entry) = reader.next().unwrap() {
+        match entry {
+            Entry::Control {
+                sequence,
+                control: JournalControl::Ring(ControlRecord::Epoch { epoch }),
+                ..
+            } => {
+                told.push((sequence, epoch));
+            }
+            Entry::Lost(loss) => panic!("{loss:?}"),
+            _ => {}
+        }
+    }
+    assert!(told.ends_with(&[(11, 2), (21, 3)]), "{told:?}");
+}

@@ -7,7 +7,7 @@ use crate::error::RecordError;
 use shmcast::hosting::fault;
 use shmcast::journal::format::{Cause, FRAME_TARGET, FileHeader, Loss, aligned};
 use shmcast::journal::{header_of, salt};
-use shmcast::{LocateError, Subscriber};
+use shmcast::{Event, LocateError, Subscriber};
 use std::io;
 use std::path::Path;
 use std::time::Instant;
@@ -37,9 +37,17 @@ pub(super) fn begin(
         let (found, channel) = (last.channel.clone(), channel.clone());
         return Err(RecordError::OtherChannel { path, found, channel });
     }
-    let loss = place(&mut subscriber, &recovered, &path)?;
+    let mut epoch = subscriber.publisher_state().map_or(subscriber.epoch(), |(epoch, _)| epoch);
+    let is_same_ring = recovered.ring == Some(subscriber.header().uuid);
+    let took_over = is_same_ring && (1..epoch).contains(&recovered.epoch);
+    if took_over {
+        // While nobody recorded. The ring says where.
+        epoch = recovered.epoch;
+        subscriber.go_on_after_epoch(epoch);
+    }
+    let is_behind = took_over && go_behind(&mut subscriber, recovered.due - 1);
+    let loss = if is_behind { None } else { place(&mut subscriber, &recovered, &path)? };
     let due = loss.map_or(subscriber.next_sequence(), |loss| loss.from);
-    let epoch = subscriber.publisher_state().map_or(subscriber.epoch(), |(epoch, _)| epoch);
     let header = header(&subscriber, &recovered, due, epoch).map_err(os)?;
     let pool = Pool::default();
     let (ring, now, ticks) = (subscriber.header().uuid, now(start), subscriber.clock().now());
@@ -86,6 +94,22 @@ fn place(
     let is_reserve = !is_known && first == recovered.reserve + 1;
     let cause = if is_reserve { Cause::Reserve } else { Cause::Unrecorded };
     Ok(Some(Loss { from: due, to: first - 1, cause }))
+}
+
+/// Moves the subscriber behind a message, so that the control records between this one and the next come first. A search for the next one
+/// would pass over them. False if the ring does not have it any more.
+fn go_behind(subscriber: &mut Subscriber, sequence: u64) -> bool {
+    if sequence == 0 || subscriber.seek(sequence).is_err() {
+        return false;
+    }
+    loop {
+        match subscriber.try_recv() {
+            Ok(Some(Event::Message(message))) => return message.sequence == sequence,
+            Ok(Some(Event::Lapped(_)) | None) | Err(_) => return false,
+            // It stands before the message, and the journal has it.
+            Ok(Some(_)) => {}
+        }
+    }
 }
 
 /// Moves the subscriber to the oldest message that is safe to read, while a publisher may overtake it, and returns its sequence.

@@ -204,7 +204,9 @@ fn note(packer: &mut Packer, event: &Event<'_>, shared: &RecorderState) -> u64 {
             packer.control(JournalControl::Ring(ControlRecord::Gap { from, to }));
             return overrun;
         }
-        Event::NewEpoch { epoch } => packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch })),
+        Event::NewEpoch { epoch } if epoch > packer.epoch() => {
+            packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch }))
+        }
         Event::NewSession { session } => {
             let [high, low] = session_words(session);
             packer.control(JournalControl::Ring(ControlRecord::Session { high, low }));
