@@ -5,18 +5,33 @@ use crate::error::ChannelError;
 use crate::hosting::LAST_EPOCH;
 use crate::journal::{Ending, JournalError, create_for};
 use shmcast_layout::segment::Segment;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// The journal behind which a channel goes on, and what is done with it. A program that does not ask for it, such as one in C, does not
+/// carry the code: nobody but [`of`](Self::of) names it.
+#[derive(Debug, Clone)]
+pub(super) struct Behind {
+    dir: PathBuf,
+    begin: fn(&Path, &Segment, u64) -> Result<(), JournalError>,
+    resume: fn(&Path, &Segment) -> Result<(), JournalError>,
+}
+
+impl Behind {
+    pub(super) fn of(dir: PathBuf) -> Self {
+        Self { dir, begin, resume }
+    }
+}
 
 impl PublisherBuilder {
     /// Lets a new segment, which nobody has seen, go on behind the journal, and notes that there.
     pub(super) fn go_on_behind(&self, segment: &Segment, least: u64) -> Result<(), ChannelError> {
-        let Some(dir) = &self.behind else { return Ok(()) };
+        let Some(Behind { dir, begin, .. }) = &self.behind else { return Ok(()) };
         begin(dir, segment, least).map_err(|e| self.refused_by_journal(e))
     }
 
     /// Notes in the journal that the channel goes on in its ring, which is there, before anybody publishes in it.
     pub(super) fn tell_journal(&self, segment: &Segment) -> Result<(), ChannelError> {
-        let Some(dir) = &self.behind else { return Ok(()) };
+        let Some(Behind { dir, resume, .. }) = &self.behind else { return Ok(()) };
         resume(dir, segment).map_err(|e| self.refused_by_journal(e))
     }
 

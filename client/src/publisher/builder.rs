@@ -1,5 +1,6 @@
 //! Opening a channel for publishing: the options, and channels of a daemon. Channels that are files are in `files`.
 
+use super::behind::Behind;
 use super::prepared::Prepared;
 use super::{Hosted, Publisher, Stamps, TOUCHED_BYTES};
 use crate::attach::connect::{Client, Conversation};
@@ -36,7 +37,7 @@ pub struct PublisherBuilder {
     pub(super) labels: String,
     pub(super) clock: Option<ClockKind>,
     pub(super) anew: bool,
-    pub(super) behind: Option<PathBuf>,
+    pub(super) behind: Option<Behind>,
     pub(super) stamps: Stamps,
 }
 
@@ -292,7 +293,7 @@ impl PublisherBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn continue_from(mut self, journal: impl Into<PathBuf>) -> Self {
-        self.behind = Some(journal.into());
+        self.behind = Some(Behind::of(journal.into()));
         self
     }
 
