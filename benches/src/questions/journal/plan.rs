@@ -71,10 +71,12 @@ impl<'a> Plan<'a> {
 
     /// A publisher of `size` bytes for some seconds.
     pub(super) fn publish(&self, size: usize, pace: Pace, seconds: f64) -> Publish {
+        // A publisher that waits for nobody needs a ring that lasts while the machine does something else.
+        let ring_bytes = if pace == Pace::Gated { self.bytes(RING_BYTES) } else { RING_BYTES };
         Publish {
             dir: PathBuf::new(),
             size,
-            ring_bytes: self.stage.ring_bytes.unwrap_or(self.bytes(RING_BYTES)),
+            ring_bytes: self.stage.ring_bytes.unwrap_or(ring_bytes),
             pace,
             messages: u64::MAX,
             time_ns: self.time(seconds),
