@@ -5,8 +5,8 @@ use crate::core::{Begin, CLOCK_RECORD, Packer, Packing, Pool, Recovered, Setting
 use crate::directory::{ByName, Directory};
 use crate::error::RecordError;
 use shmcast::hosting::fault;
-use shmcast::journal::format::{Cause, FRAME_TARGET, FileHeader, Loss, aligned};
-use shmcast::journal::{header_of, salt};
+use shmcast::journal::format::{Cause, ControlRecord, FRAME_TARGET, FileHeader, Loss, aligned};
+use shmcast::journal::{JournalControl, header_of, salt};
 use shmcast::{Event, LocateError, Subscriber};
 use std::io;
 use std::path::Path;
@@ -39,13 +39,15 @@ pub(super) fn begin(
     }
     let mut epoch = subscriber.publisher_state().map_or(subscriber.epoch(), |(epoch, _)| epoch);
     let is_same_ring = recovered.ring == Some(subscriber.header().uuid);
-    let took_over = is_same_ring && (1..epoch).contains(&recovered.epoch);
-    if took_over {
+    let took_over = recovered.last.is_some() && (1..epoch).contains(&recovered.epoch);
+    let is_behind = took_over && is_same_ring && {
         // While nobody recorded. The ring says where.
+        subscriber.go_on_after_epoch(recovered.epoch);
+        go_behind(&mut subscriber, recovered.due - 1)
+    };
+    if is_behind {
         epoch = recovered.epoch;
-        subscriber.go_on_after_epoch(epoch);
     }
-    let is_behind = took_over && go_behind(&mut subscriber, recovered.due - 1);
     let loss = if is_behind { None } else { place(&mut subscriber, &recovered, &path)? };
     let due = loss.map_or(subscriber.next_sequence(), |loss| loss.from);
     let header = header(&subscriber, &recovered, due, epoch).map_err(os)?;
@@ -54,6 +56,10 @@ pub(super) fn begin(
     let clock_hz = header.ring.clock_hz;
     let begin = Begin { due, epoch, ring, clock_hz, loss, mended: &recovered.mended };
     let mut packer = Packer::begin(Packing::default(), pool.clone(), &begin, now, ticks);
+    if took_over && !is_behind {
+        // Another ring, or one that has lost the place.
+        packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch }));
+    }
     packer.close();
     let mut writer = Writer::new(settings, header, pool, salt().map_err(os)?);
     while let Some(frame) = packer.take() {
