@@ -26,7 +26,7 @@ impl Host {
         Self { room: TempDir::new().unwrap() }
     }
 
-    /// Where the channel's memory lies, which a reboot takes.
+    /// The place of the channel's memory, which a reboot takes.
     fn memory(&self) -> PathBuf {
         self.room.path().join("memory")
     }
@@ -197,7 +197,7 @@ fn a_channel_that_is_made_anew_goes_on_behind_its_journal() {
     assert!(larger.next_sequence() > 10);
 }
 
-/// What cannot be: each refusal says what to do, and leaves ring and journal as they were.
+/// Openings that are refused: each refusal says what to do, and leaves ring and journal as they were.
 #[test]
 fn what_would_give_a_sequence_twice_is_refused() {
     let host = Host::new();

@@ -43,7 +43,7 @@ fn parts_of_a_journal_are_the_journal() {
     }
 }
 
-/// What one copy has lost, the other one mends; what none reaches is named as cut out; another journal is refused.
+/// A copy mends the losses of another one; messages that none reaches are named as cut out; another journal is refused.
 #[test]
 fn copies_mend_each_other_and_holes_have_a_name() {
     let host = Host::new();

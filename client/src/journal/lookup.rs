@@ -186,7 +186,7 @@ impl Reader {
     }
 }
 
-/// What is known of the frames of one file, for the next seek into it.
+/// The known frames of one file, for the next seek into it.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// The number of the file.

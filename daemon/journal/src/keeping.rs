@@ -25,7 +25,7 @@ pub struct Keep {
     pub free: Option<u64>,
 }
 
-/// What was removed.
+/// The files that were removed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Trimmed {
     /// Names of the files that are gone, oldest first.

@@ -513,7 +513,7 @@ fn a_journal_that_is_not_the_channels_or_not_understood_is_refused() {
     assert!(matches!(refused, JournalError::Foreign { .. }), "{refused}");
 }
 
-/// What the ring had long before its recorder came is found by the time of its publication, anywhere in a file.
+/// A message that the ring had long before its recorder came is found by the time of its publication, anywhere in a file.
 #[test]
 fn a_message_is_found_by_its_time_however_late_it_was_recorded() {
     let host = Host::new();

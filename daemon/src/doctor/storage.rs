@@ -29,7 +29,7 @@ pub(super) const CHECKS: &[Check] = &[
 
 const CONFIG: &str = "/etc/shmcast/shmcast.toml";
 const MOUNTS: &str = "/proc/self/mounts";
-/// Where the shipped unit lets journals lie.
+/// The place where the shipped unit lets journals lie.
 const USUAL: &str = "/var/lib/shmcast";
 /// File systems whose files are gone with the power.
 const IN_MEMORY: [&str; 3] = ["tmpfs", "ramfs", "devtmpfs"];

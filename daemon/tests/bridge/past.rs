@@ -209,7 +209,7 @@ fn what_the_journal_has_lost_is_told_with_both_ends() {
     assert!(count(&sent, "/repair/journal/messages") > 1_000, "{sent}");
 }
 
-/// What retention has removed is one gap, up to the first message of the oldest file.
+/// Messages that retention has removed are one gap, up to the first message of the oldest file.
 #[test]
 fn what_retention_took_is_told_with_both_ends() {
     let test = "what_retention_took_is_told_with_both_ends";
@@ -247,7 +247,7 @@ fn what_retention_took_is_told_with_both_ends() {
     }
 }
 
-/// Who wants no repairs from the journal gets none.
+/// A server that is told to leave the journal alone does so.
 #[test]
 fn a_server_told_to_leave_the_journal_alone_does() {
     let test = "a_server_told_to_leave_the_journal_alone_does";

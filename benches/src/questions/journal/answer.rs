@@ -24,13 +24,13 @@ pub struct JournalAnswer {
     pub limits: Vec<Limits>,
     /// The rows.
     pub rows: Vec<Row>,
-    /// What could not be measured here, and why.
+    /// Rows that could not be measured here, each with its reason.
     pub skipped: Vec<String>,
     /// Rows that failed: a journal was not what was published, or a process ended.
     pub failed: Vec<String>,
 }
 
-/// Which side of its bound a figure must be on.
+/// The side of its bound that a figure must be on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sense {
     /// The bound or more.
@@ -46,13 +46,13 @@ pub enum Sense {
 pub struct Row {
     /// Number of the requirement.
     pub number: u32,
-    /// What was measured.
+    /// The name of the measure.
     pub measure: String,
-    /// What it must reach, in words.
+    /// The requirement, in words.
     pub must: String,
     /// The figure's unit.
     pub unit: String,
-    /// Which side of the bound is right.
+    /// The right side of the bound.
     pub sense: Sense,
     /// The figures.
     pub laps: Vec<Lap>,
@@ -63,7 +63,7 @@ pub struct Row {
 pub struct Lap {
     /// The figure.
     pub value: f64,
-    /// What it had to reach by the limits of the same lap.
+    /// The bound that the limits of the same lap give.
     pub bound: f64,
     /// That limit in words, or other facts.
     pub limit: String,

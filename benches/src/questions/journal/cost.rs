@@ -1,4 +1,4 @@
-//! What the publisher notices of a recorder, and how long a disk may stand still.
+//! Rows about the publisher beside a recorder, and about a disk that stands still.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::{Plan, RING_BYTES, journal_in};

@@ -1,4 +1,4 @@
-//! What the rows share: places, times, and the usual round.
+//! Places, times and the usual round, which the rows share.
 
 use crate::rig::journal::limits::{Effort, Limits};
 use crate::rig::journal::publisher::ring_messages;
@@ -21,7 +21,7 @@ pub(super) const RING_BYTES: u64 = 64 << 20;
 /// Bytes at which a file is sealed. A journal that is trimmed has two to four of them.
 pub(super) const FILE_BYTES: u64 = 512 << 20;
 
-/// What the user asked for.
+/// The options that the user gave.
 #[derive(Debug, Clone)]
 pub struct Ask {
     /// Directory on the drive that is measured.
@@ -38,7 +38,7 @@ pub struct Ask {
     pub seconds: f64,
 }
 
-/// What the rows need.
+/// The place and the sizes that the rows need.
 pub(super) struct Plan<'a> {
     pub(super) stage: &'a Stage,
     pub(super) ask: &'a Ask,

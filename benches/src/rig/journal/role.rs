@@ -211,7 +211,7 @@ pub struct Recorded {
     pub moves: Vec<(u64, u64)>,
     /// The resources that it used from `go` until everything was durable.
     pub usage: Usage,
-    /// What the disk refused.
+    /// Errors of the disk.
     pub errors: Vec<String>,
 }
 

@@ -65,7 +65,7 @@ impl Store {
     }
 }
 
-/// What the kernel says of a mount.
+/// The kernel's words about a mount.
 struct Mount {
     file_system: String,
     device: String,

@@ -107,7 +107,7 @@ impl Ring {
         }
     }
 
-    /// Where a message is that was sent before `next`. O(1) for a message that the ring holds.
+    /// The place of a message that was sent before `next`. O(1) for a message that the ring holds.
     pub(super) fn place(&mut self, sequence: u64, next: u64) -> Place {
         let Some(subscriber) = &mut self.subscriber else { return Place::Lost(next) };
         match subscriber.seek(sequence) {

@@ -1,4 +1,4 @@
-//! What retransmissions are read from: the ring, and the channel's journal for what the ring has no more.
+//! The sources of retransmissions: the ring, and the channel's journal for what the ring has no more.
 
 use shmcast::Subscriber;
 use std::net::SocketAddrV4;
@@ -55,7 +55,7 @@ impl Store {
         self.ring.attach(subscriber, attached);
     }
 
-    /// What is held from `first` on. The sequence after the last message sent is `next`.
+    /// The messages held from `first` on. The sequence after the last message sent is `next`.
     pub(super) fn held(&mut self, now_ns: u64, first: u64, next: u64, request: &Request) -> Held {
         self.from_shelf = false;
         let is_backed = self.journal.is_some();
@@ -140,7 +140,7 @@ impl Store {
         self.journal.as_mut()?.past.poll_ready(now_ns)
     }
 
-    /// What is readable when the disk has answered.
+    /// A descriptor that is readable when the disk has answered.
     pub(super) fn bell(&self) -> Option<BorrowedFd<'_>> {
         self.journal.as_ref().map(|journal| journal.disk.bell())
     }

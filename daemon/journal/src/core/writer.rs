@@ -266,7 +266,7 @@ impl Writer {
         (z ^ (z >> 31)).max(1)
     }
 
-    /// Where the frames of a file end. Whole pages up to there do not make it longer than what was prepared.
+    /// The end of the frames of a file. Whole pages up to there do not make it longer than what was prepared.
     const fn room(&self) -> u64 {
         self.settings.file_bytes - PAGE as u64
     }

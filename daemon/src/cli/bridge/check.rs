@@ -70,7 +70,7 @@ struct Finding {
     says: String,
 }
 
-/// What was found of one bridge.
+/// The findings about one bridge.
 struct Findings<'a> {
     spec: &'a BridgeSpec,
     found: Vec<Finding>,

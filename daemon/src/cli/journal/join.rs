@@ -65,7 +65,7 @@ fn parts(dirs: &[PathBuf]) -> Result<Vec<Part<'_>>> {
     Ok(parts)
 }
 
-/// What the parts have at a sequence.
+/// The state of the parts at a sequence.
 enum Found {
     /// This part goes on with a message, or with a gap of the channel's own.
     Part(usize),

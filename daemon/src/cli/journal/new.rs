@@ -24,7 +24,7 @@ pub(super) struct New {
     json: bool,
 }
 
-/// What was written.
+/// The sums of a journal that was written.
 #[derive(Debug, Default)]
 pub(super) struct Sums {
     pub(super) first: u64,

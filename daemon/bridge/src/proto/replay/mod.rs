@@ -8,7 +8,7 @@
 //! grow with the feed. A source that must wait is told so once its address is proved, because it would take
 //! silence for loss. The caller reads the ring into the reply.
 //!
-//! Where the channel has a journal, the server holds what the ring has no more as well (`past`). Such a request is
+//! A server of a channel with a journal also holds what the ring has no more (`past`). Such a request is
 //! answered when the disk has been read. Such answers leave evenly, never more than two milliseconds of the rate at
 //! once; the rest of the burst is for what the ring has.
 
@@ -95,13 +95,13 @@ pub struct Held {
     pub oldest: u64,
     /// The sequence after the newest.
     pub next: u64,
-    /// Where the first message asked for is, if it is held.
+    /// The place of the first message asked for, if it is held.
     pub place: Place,
     /// Whether a journal may have what the ring overwrites meanwhile.
     pub is_backed: bool,
 }
 
-/// Where the first message asked for is.
+/// The place of the first message asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// In the ring.
@@ -115,7 +115,7 @@ pub enum Place {
 }
 
 impl Held {
-    /// What a ring holds.
+    /// The messages that a ring holds.
     pub fn of_ring(oldest: u64, next: u64) -> Held {
         Held { oldest, next, place: Place::Ring, is_backed: false }
     }

@@ -78,7 +78,7 @@ impl<Q: PartialEq> Past<Q> {
         }
     }
 
-    /// What is held from `first` on, which is before all that the ring has: `ring` are the ring's oldest sequence and the one
+    /// The messages held from `first` on, which is before all that the ring has: `ring` are the ring's oldest sequence and the one
     /// after its newest.
     pub fn held(&mut self, now_ns: u64, first: u64, ring: (u64, u64), request: &Q) -> Held {
         let (oldest, next) = ring;

@@ -1,4 +1,4 @@
-//! What was read from a journal, kept for answers.
+//! Blocks that were read from a journal, kept for answers.
 //!
 //! ```text
 //!  request below the ring ──> shelf has it ──────────────────────────> answer
@@ -28,7 +28,7 @@ const END_NS: u64 = super::super::SECOND_NS;
 #[derive(Debug, Default)]
 pub struct Block {
     first: u64,
-    /// Where each message ends in `bytes`, and its marks.
+    /// The end of each message in `bytes`, and its marks.
     records: Vec<(usize, Meta)>,
     bytes: Vec<u8>,
     /// The sequence behind what is missing.
@@ -84,7 +84,7 @@ impl Block {
     }
 }
 
-/// What the disk says to a fetch.
+/// The disk's answer to a fetch.
 #[derive(Debug)]
 pub enum Fetched {
     /// A block.
@@ -118,12 +118,12 @@ pub(super) struct Shelf {
     bytes: usize,
     /// Whether the disk has a fetch to answer.
     is_fetching: bool,
-    /// Where the journal ends, and when that was said.
+    /// The end of the journal, and the time at which that was said.
     end: Option<(u64, u64)>,
 }
 
 impl Shelf {
-    /// Where a message is.
+    /// The place of a message.
     pub(super) fn find(&mut self, now_ns: u64, sequence: u64) -> Found {
         if let Some(at) = self.blocks.iter().position(|block| block.has(sequence)) {
             if at > 0

@@ -190,7 +190,7 @@ fn what_the_journal_has_is_fetched_or_promised_to_who_has_proved_his_address() {
     let counters = own.counters();
     assert_eq!((counters.replies, counters.journal_replies, counters.journal_messages), (2, 1, 13));
     assert_eq!((counters.requests, counters.refused(Refusal::JournalBusy)), (5, 1));
-    // What was overwritten between the look and the reading is in the journal.
+    // A message that was overwritten between the look and the reading is in the journal.
     let held = Held { is_backed: true, ..HELD };
     let from = ("10.0.0.1:9".parse().unwrap(), true);
     let of = (session(), held);

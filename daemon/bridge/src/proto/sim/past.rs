@@ -28,7 +28,7 @@ fn address(at: usize) -> SocketAddr {
 }
 
 impl World {
-    /// What a server holds from `first` on. One that has waited does not wait again.
+    /// The messages that a server holds from `first` on. One that has waited does not wait again.
     fn held(&mut self, server: usize, first: u64, waiting: &Waiting, again: bool) -> Held {
         let ring = self.history.held(server);
         if self.history.journal.is_none() {

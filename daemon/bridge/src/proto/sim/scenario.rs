@@ -17,7 +17,7 @@ pub enum Wire {
     Sealed,
 }
 
-/// What the servers have on disk.
+/// The servers' journals.
 #[derive(Debug, Clone, Default)]
 pub struct Journal {
     /// The longest time that a read takes.
@@ -26,7 +26,7 @@ pub struct Journal {
     pub behind: u64,
     /// The oldest sequence that is kept.
     pub oldest: u64,
-    /// What it names as lost.
+    /// The sequences that it names as lost.
     pub lost: Vec<std::ops::Range<u64>>,
 }
 

@@ -64,7 +64,7 @@ pub struct World {
     pub(super) sender_wakes_ns: u64,
     pub(super) published: u64,
     pub(super) servers: Vec<Replay>,
-    /// What each server reads of its journal.
+    /// The server's view of its journal, for each.
     pub(super) pasts: Vec<Past<Waiting>>,
     pub(super) peers: Vec<Peer>,
     /// How many senders of native packets there have been.

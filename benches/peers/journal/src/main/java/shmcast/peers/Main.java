@@ -20,7 +20,7 @@ final class Main {
     private Main() {}
 
     public static void main(String[] arguments) {
-        // What the libraries print belongs to people.
+        // The output of the libraries is for people.
         PrintStream out = System.out;
         System.setOut(System.err);
         if (arguments.length == 1 && arguments[0].equals("--help")) {

@@ -43,22 +43,22 @@ enum Peer {
     final String title;
     final String promise;
     final Recording.Opener opener;
-    private final Class<?> library;
+    private final Class<?> product;
 
-    Peer(String title, Class<?> library, String promise, Recording.Opener opener) {
+    Peer(String title, Class<?> product, String promise, Recording.Opener opener) {
         this.title = title;
-        this.library = library;
+        this.product = product;
         this.promise = promise;
         this.opener = opener;
     }
 
-    /** Of the library, or of Java where the peer needs nothing else. */
+    /** Of the product, or of Java where the peer needs nothing else. */
     String version() {
-        if (library == null) {
+        if (product == null) {
             return "Java " + Runtime.version();
         }
-        // Not each library says it in its manifest, but Maven names each jar by it.
-        String jar = library.getProtectionDomain().getCodeSource().getLocation().getPath();
+        // Not each product says it in its manifest, but Maven names each jar by it.
+        String jar = product.getProtectionDomain().getCodeSource().getLocation().getPath();
         return jar.replaceFirst(".*/.*?-([0-9].*)\\.jar", "$1");
     }
 
