@@ -141,14 +141,14 @@ impl Files {
         }
     }
 
-    /// Asks the daemon. One that has too many requests is asked again, each time a little later than others may ask it.
+    /// Asks the daemon. One that has too many requests is asked again, after a pause that others do not share.
     fn ask(&mut self, wanted: Wanted) -> Result<Picked, JournalError> {
         let begun = Instant::now();
         loop {
             match self.ask_once(wanted) {
                 Err(e) if e.is_crowded() && begun.elapsed() < CROWDED => {
-                    let turn = u64::from(std::process::id()).wrapping_add(begun.elapsed().as_nanos() as u64);
-                    std::thread::sleep(Duration::from_millis(50 + turn % 100));
+                    let turn = begun.elapsed().subsec_nanos() % 100;
+                    std::thread::sleep(Duration::from_millis(50 + u64::from(turn)));
                 }
                 asked => return asked,
             }

@@ -66,16 +66,8 @@ impl Reader {
         let Some(picked) = reader.files.pick(Wanted::Time(time_ns))? else { return Ok(reader) };
         let first = picked.opened.header.sequence;
         reader.enter(picked, first);
-        let path = reader.path.clone();
-        let cursor = reader.cursor.as_mut().expect("a file was entered");
-        let start = place(cursor, reader.hint, |entry| entry.time_ns < time_ns);
-        let start = start.map_err(JournalError::os("read", path))?;
-        if let Some(start) = start {
-            cursor.jump(start.offset);
-            reader.due = start.sequence.max(first);
-            reader.due_in_file = start.sequence;
-        }
-        reader.look_for_clock()?;
+        reader.go_to_frame(|entry| entry.time_ns < time_ns)?;
+        reader.due = reader.due_in_file.max(first);
         loop {
             let is_there = match reader.next()? {
                 None => return Ok(reader),
@@ -143,10 +135,14 @@ impl Reader {
             let first = picked.opened.header.sequence;
             self.enter(picked, sequence.max(first));
         }
-        let path = self.path.clone();
+        self.go_to_frame(|entry| entry.sequence < sequence)
+    }
+
+    /// Goes to the last frame of the file that is before what is sought, or to the first one.
+    fn go_to_frame(&mut self, is_before: impl Fn(&IndexEntry) -> bool) -> Result<(), JournalError> {
         let cursor = self.cursor.as_mut().expect("a file was entered");
-        let start = self.known.place(cursor, self.hint, sequence);
-        let start = start.map_err(JournalError::os("read", path))?;
+        let start = self.known.place(cursor, self.hint, is_before);
+        let start = start.map_err(JournalError::os("read", &self.path))?;
         let (offset, due) = start.map_or(self.known.start(), |entry| (entry.offset, entry.sequence));
         cursor.jump(offset);
         self.due_in_file = due;
@@ -212,12 +208,12 @@ impl Known {
         (FILE_HEADER_BYTES as u64, self.first)
     }
 
-    /// The last frame that begins before `sequence`, as [`place`] finds it. The cursor goes elsewhere.
+    /// The last frame that is before what is sought; `None` for the file's start. The cursor goes elsewhere.
     fn place(
         &mut self,
         cursor: &mut Cursor,
         hint: Option<u64>,
-        sequence: u64,
+        is_before: impl Fn(&IndexEntry) -> bool,
     ) -> io::Result<Option<IndexEntry>> {
         if let Some(trailer) = cursor.trailer().copied()
             && !self.is_whole
@@ -227,7 +223,7 @@ impl Known {
             self.frames.retain(|entry| entry.offset < trailer.footer);
             self.is_whole = true;
         }
-        let before = self.frames.partition_point(|entry| entry.sequence < sequence);
+        let before = self.frames.partition_point(&is_before);
         let known = before.checked_sub(1).map(|at| self.frames[at]);
         if self.is_whole {
             return Ok(known);
@@ -239,7 +235,7 @@ impl Known {
                 IndexEntry { sequence: header.sequence, offset: cursor.at(), time_ns: header.time_ns };
             if header.kind == FrameKind::Data {
                 self.seen = self.seen.max(entry.sequence);
-                if entry.sequence >= sequence {
+                if !is_before(&entry) {
                     break;
                 }
                 let is_far = |last: &IndexEntry| entry.offset >= last.offset + APART;
@@ -277,32 +273,4 @@ fn last_key(cursor: &mut Cursor, limit: u64) -> io::Result<Option<u64>> {
         }
     }
     Ok(None)
-}
-
-/// The last frame that is before what is sought; `None` for the file's start. The cursor stays where it is.
-fn place(
-    cursor: &mut Cursor,
-    hint: Option<u64>,
-    is_before: impl Fn(&IndexEntry) -> bool,
-) -> io::Result<Option<IndexEntry>> {
-    let start = cursor.offset();
-    if let Some(trailer) = cursor.trailer().copied()
-        && let Some(footer) = cursor.footer()?
-    {
-        let before = footer.entries.partition_point(is_before);
-        return Ok(before.checked_sub(1).map(|at| footer.entries[at]).filter(|e| e.offset < trailer.footer));
-    }
-    cursor.jump(hint.unwrap_or(0));
-    let mut found = None;
-    while let Some(header) = cursor.skim()? {
-        let entry = IndexEntry { sequence: header.sequence, offset: cursor.at(), time_ns: header.time_ns };
-        if header.kind == FrameKind::Data {
-            if !is_before(&entry) {
-                break;
-            }
-            found = Some(entry);
-        }
-    }
-    cursor.jump(start);
-    Ok(found)
 }
