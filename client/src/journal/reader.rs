@@ -7,7 +7,7 @@ use super::lookup::Known;
 use super::{Cause, JournalControl, JournalError, Loss};
 use crate::message::Message;
 use shmcast_layout::fault;
-use shmcast_layout::journal::{Codec, FrameHeader, FrameKind, RecordBody, Records, RingIdentity};
+use shmcast_layout::journal::{Codec, FrameHeader, FrameKind, RecordBody, Records, RingIdentity, wall_ns};
 use shmcast_layout::layout::record::{ControlRecord, NO_TIME};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -125,11 +125,7 @@ impl Reader {
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
     pub fn wall_ns(&self, time: u64) -> Option<u64> {
-        let ((wall, ticks), ring) = (self.clock?, self.ring?);
-        // Of 48 bits, with a sign: what the ring had before the recorder came is older than the first clock record.
-        let since = i128::from((time.wrapping_sub(ticks) << 16).cast_signed() >> 16);
-        let ns = since * 1_000_000_000 / i128::from(ring.clock_hz.max(1));
-        (time != NO_TIME).then(|| wall.saturating_add_signed(ns as i64))
+        wall_ns(self.clock?, self.ring?.clock_hz, time)
     }
 
     /// The ring that the last entry came from, as the journal says.

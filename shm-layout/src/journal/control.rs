@@ -3,9 +3,24 @@
 use super::error::{FormatError, field};
 use super::u64_at;
 use crate::layout::geometry::MAX_SEQUENCE;
-use crate::layout::record::ControlRecord;
+use crate::layout::record::{ControlRecord, NO_TIME};
 
 const PART: &str = "control record";
+
+/// The wall clock at a record's `time`, in nanoseconds since 1970; `None` without a time. `clock` is the wall clock and the ring's ticks at one
+/// moment, before or behind that time, and `clock_hz` the ticks of a second.
+///
+/// ```
+/// use shmcast_layout::journal::wall_ns;
+/// assert_eq!(wall_ns((5_000_000_000, 100), 10, 95), Some(4_500_000_000));
+/// assert_eq!(wall_ns((5_000_000_000, 100), 10, 0), None);
+/// ```
+pub fn wall_ns((wall_ns, ticks): (u64, u64), clock_hz: u64, time: u64) -> Option<u64> {
+    // The difference of two numbers of 48 bits, with its sign.
+    let since = i128::from((time.wrapping_sub(ticks) << 16).cast_signed() >> 16);
+    let since_ns = since * 1_000_000_000 / i128::from(clock_hz.max(1));
+    (time != NO_TIME).then(|| wall_ns.saturating_add_signed(since_ns as i64))
+}
 
 /// The reason why sequences are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -25,7 +25,7 @@ mod trailer;
 pub use crate::layout::record::ControlRecord;
 pub use build::{FrameBuilder, FrameDraft};
 pub use compose::Composer;
-pub use control::{Cause, JournalControl, Loss};
+pub use control::{Cause, JournalControl, Loss, wall_ns};
 pub use error::FormatError;
 pub use file::{FileHeader, RingIdentity, SPARE, file_name, parse_file_name, sequence_in_name};
 pub use frame::{Codec, FrameFlags, FrameHeader, FrameKind};

@@ -3,7 +3,7 @@
 use super::{Frame, Mended, Now};
 use shmcast::MAX_SEQUENCE;
 use shmcast::journal::format::{
-    Cause, ControlRecord, FRAME_ALIGN, FRAME_TARGET, FrameBuilder, JournalControl, Loss, RESERVE,
+    Cause, ControlRecord, FRAME_ALIGN, FRAME_TARGET, FrameBuilder, JournalControl, Loss, RESERVE, wall_ns,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -113,7 +113,7 @@ impl Packer {
             since_clock: 0,
             now,
             ticks,
-            clock_hz: begin.clock_hz.max(1),
+            clock_hz: begin.clock_hz,
         };
         for &Mended { file, frames, bytes } in begin.mended {
             packer.control(JournalControl::Mended { file, frames, bytes });
@@ -207,10 +207,9 @@ impl Packer {
 
     /// The wall clock at a time of the ring's clock, which has 48 bits. It is that of now without a time.
     fn wall_of(&self, time: u64) -> u64 {
-        let since = i128::from((time.wrapping_sub(self.ticks) << 16).cast_signed() >> 16);
-        let ns = since * 1_000_000_000 / i128::from(self.clock_hz);
-        // A record without a time has a 0. One that came after the clocks were read is hardly later.
-        if time != 0 && ns < 0 { self.now.wall_ns.saturating_add_signed(ns as i64) } else { self.now.wall_ns }
+        // A record that came after the clocks were read is hardly later.
+        let wall = wall_ns((self.now.wall_ns, self.ticks), self.clock_hz, time);
+        wall.map_or(self.now.wall_ns, |wall| wall.min(self.now.wall_ns))
     }
 
     /// Notes both clocks in a new frame, if the last note is old or far away, or if the wall clock was set meanwhile.
