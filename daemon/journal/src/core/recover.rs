@@ -207,13 +207,20 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
         }
         let mut taken = number;
         if !name.ends_with(TORN) {
-            let is_safe = number.is_some_and(|number| number + 2 <= last) && is_sealed(volume, &name)?;
-            if !is_safe && !is(Mutant::NoSyncBeforeReading) {
-                // An error is that of an earlier write. What the disk has is read then.
-                let _ = volume.sync(&name);
-                volume.forget(&name);
-            }
-            match look(volume, name)? {
+            let is_old = number.is_some_and(|number| number + 2 <= last) && !name.ends_with(SUSPECT);
+            let safe = if is_old { Some(os(&name, ends_of(volume, &name))?) } else { None };
+            let ends = match safe.filter(|ends| ends.sealed.is_some()) {
+                Some(ends) => ends,
+                None => {
+                    if !is(Mutant::NoSyncBeforeReading) {
+                        // An error is that of an earlier write. What the disk has is read then.
+                        let _ = volume.sync(&name);
+                        volume.forget(&name);
+                    }
+                    os(&name, ends_of(volume, &name))?
+                }
+            };
+            match look(volume, name, ends)? {
                 // Where a power cut mixed names up, the name may have another number. Neither is given again.
                 Look::File(file) => {
                     taken = taken.max(Some(file.header.file));
@@ -265,27 +272,28 @@ fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverE
     Ok(false)
 }
 
-/// Whether a file has a whole header and a trailer of its own.
-fn is_sealed(volume: &mut impl Volume, name: &str) -> Result<bool, RecoverError> {
-    let size = os(name, volume.size(name))?;
-    let mut page = [0; FILE_HEADER_BYTES];
-    if name.ends_with(SUSPECT) || size < (FILE_HEADER_BYTES + TRAILER_BYTES) as u64 {
-        return Ok(false);
-    }
-    os(name, volume.read(name, 0, &mut page))?;
-    let Ok(header) = FileHeader::decode(&page) else { return Ok(false) };
-    Ok(os(name, trailer(volume, name, size, &header))?.is_some())
+/// Both ends of a file.
+struct Ends {
+    size: u64,
+    header: Result<FileHeader, FormatError>,
+    /// The trailer, if it is this file's.
+    sealed: Option<Trailer>,
 }
 
-fn trailer(
-    volume: &mut impl Volume,
-    name: &str,
-    size: u64,
-    header: &FileHeader,
-) -> io::Result<Option<Trailer>> {
-    let mut bytes = [0; TRAILER_BYTES];
-    volume.read(name, size - TRAILER_BYTES as u64, &mut bytes)?;
-    Ok(Trailer::decode(&bytes, header.salt).ok())
+fn ends_of(volume: &mut impl Volume, name: &str) -> io::Result<Ends> {
+    let size = volume.size(name)?;
+    let mut page = vec![0; FILE_HEADER_BYTES.min(size as usize)];
+    volume.read(name, 0, &mut page)?;
+    let header = FileHeader::decode(&page);
+    let mut sealed = None;
+    if let Ok(header) = &header
+        && size >= (FILE_HEADER_BYTES + TRAILER_BYTES) as u64
+    {
+        let mut bytes = [0; TRAILER_BYTES];
+        volume.read(name, size - TRAILER_BYTES as u64, &mut bytes)?;
+        sealed = Trailer::decode(&bytes, header.salt).ok();
+    }
+    Ok(Ends { size, header, sealed })
 }
 
 /// The meaning of a name.
@@ -297,11 +305,9 @@ enum Look {
     Nothing,
 }
 
-fn look(volume: &mut impl Volume, name: String) -> Result<Look, RecoverError> {
-    let size = os(&name, volume.size(&name))?;
-    let mut page = vec![0; FILE_HEADER_BYTES.min(size as usize)];
-    os(&name, volume.read(&name, 0, &mut page))?;
-    let header = match FileHeader::decode(&page) {
+fn look(volume: &mut impl Volume, name: String, ends: Ends) -> Result<Look, RecoverError> {
+    let Ends { size, header, sealed } = ends;
+    let header = match header {
         Ok(header) => header,
         Err(source @ FormatError::Version { .. }) => return Err(RecoverError::Format { name, source }),
         Err(_) => return os(&name, set_aside(volume, &name, size)),
@@ -311,10 +317,6 @@ fn look(volume: &mut impl Volume, name: String) -> Result<Look, RecoverError> {
         // Its name was not yet durable. It holds frames all the same.
         name = file_name(header.file, header.sequence);
         os(&name, volume.rename(SPARE, &name))?;
-    }
-    let mut sealed = None;
-    if size >= (FILE_HEADER_BYTES + TRAILER_BYTES) as u64 {
-        sealed = os(&name, trailer(volume, &name, size, &header))?;
     }
     Ok(Look::File(Box::new(Known { name, header, sealed, scan: None })))
 }
