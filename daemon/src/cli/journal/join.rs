@@ -3,6 +3,7 @@
 use super::cut::{beginning, is_of_the_channel};
 use super::new::{New, Sums};
 use super::open;
+use super::span::Part;
 use crate::cli::stop::Stop;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressFinish};
@@ -34,20 +35,21 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
-    let parts = parts(&args.parts)?;
-    args.out.write(|unfinished| join(args, &parts, unfinished, &stop))
+    let mut sources = sources(&args.parts)?;
+    args.out.write(|unfinished| join(args, &mut sources, unfinished, &stop))
 }
 
 /// A part, and the oldest sequence that it has or names as lost.
-struct Part<'a> {
+struct Source<'a> {
     dir: &'a Path,
     first: u64,
+    part: Part,
 }
 
 /// Opens the parts, and refuses those of different journals.
-fn parts(dirs: &[PathBuf]) -> Result<Vec<Part<'_>>> {
+fn sources(dirs: &[PathBuf]) -> Result<Vec<Source<'_>>> {
     let mut known: Option<([u8; 16], &Path)> = None;
-    let mut parts = Vec::new();
+    let mut sources = Vec::new();
     for dir in dirs {
         let (journal, shown) = (open(dir)?, dir.display());
         let Some(file) = journal.files().first() else {
@@ -60,9 +62,10 @@ fn parts(dirs: &[PathBuf]) -> Result<Vec<Part<'_>>> {
                 "{shown} is no part of the journal in {other}: `shmcast journal stat` shows the identity of each"
             );
         }
-        parts.push(Part { dir, first: file.header.sequence });
+        let first = file.header.sequence;
+        sources.push(Source { dir, first, part: Part::of(journal, first)? });
     }
-    Ok(parts)
+    Ok(sources)
 }
 
 /// The state of the parts at a sequence.
@@ -75,14 +78,14 @@ enum Found {
     Nothing,
 }
 
-fn look(parts: &[Part<'_>], due: u64) -> Result<Found> {
+fn look(sources: &mut [Source<'_>], due: u64) -> Result<Found> {
     let mut lost: Option<Loss> = None;
-    for (number, part) in parts.iter().enumerate() {
-        if part.first > due {
+    for (number, Source { first, part, .. }) in sources.iter_mut().enumerate() {
+        if *first > due {
             continue;
         }
-        let mut reader = open(part.dir)?.read_from(due)?;
-        while let Some(entry) = reader.next()? {
+        part.seek(due)?;
+        while let Some((entry, _)) = part.next()? {
             match entry {
                 Entry::Message(_) => return Ok(Found::Part(number)),
                 Entry::Control { control: JournalControl::Ring(ControlRecord::Gap { .. }), .. } => {
@@ -113,22 +116,24 @@ struct Joining<'a> {
     lost: Option<Loss>,
 }
 
-fn join(args: &Args, parts: &[Part<'_>], to: &Path, stop: &Stop) -> Result<Sums> {
+fn join(args: &Args, sources: &mut [Source<'_>], to: &Path, stop: &Stop) -> Result<Sums> {
     let bar = ProgressBar::new_spinner().with_message("joining").with_finish(ProgressFinish::AndClear);
-    let first = parts.iter().min_by_key(|part| part.first).context("no part was given")?;
+    let first = sources.iter().min_by_key(|source| source.first).context("no part was given")?;
     let mut due = first.first;
     let (header, clock) = beginning(first.dir, due, stop, &args.out, &bar)?;
     let cut = Cut::begin(to, &header, args.out.file, clock)?;
     let sums = Sums { first: due, ..Sums::default() };
     let mut joining = Joining { args, stop, bar, cut, sums, since: Vec::new(), lost: None };
     loop {
-        due = match look(parts, due)? {
-            Found::Part(number) => joining.copy(parts[number].dir, due)?,
+        due = match look(sources, due)? {
+            Found::Part(number) => joining.copy(&mut sources[number].part, due)?,
             Found::Lost(loss) => joining.lose(loss)?,
-            Found::Nothing => match parts.iter().map(|part| part.first).filter(|first| *first > due).min() {
-                Some(next) => joining.lose(Loss { from: due, to: next - 1, cause: Cause::Cut })?,
-                None => break,
-            },
+            Found::Nothing => {
+                match sources.iter().map(|source| source.first).filter(|first| *first > due).min() {
+                    Some(next) => joining.lose(Loss { from: due, to: next - 1, cause: Cause::Cut })?,
+                    None => break,
+                }
+            }
         };
     }
     joining.write_loss()?;
@@ -140,21 +145,16 @@ fn join(args: &Args, parts: &[Part<'_>], to: &Path, stop: &Stop) -> Result<Sums>
 
 impl Joining<'_> {
     /// Copies a part from `due` on, until it ends or has lost something. The result is the sequence due then.
-    fn copy(&mut self, part: &Path, due: u64) -> Result<u64> {
-        let mut reader = open(part)?.read_from(due)?;
-        let mut payload = Vec::new();
+    fn copy(&mut self, part: &mut Part, due: u64) -> Result<u64> {
+        part.seek(due)?;
         loop {
             if self.stop.is_set() {
                 return Err(self.args.out.not_written(self.stop));
             }
-            let due = reader.due();
-            match reader.next()? {
-                None | Some(Entry::Lost(_)) => return Ok(due),
-                Some(Entry::Message(message)) => {
-                    payload.clear();
-                    payload.extend_from_slice(message.payload);
-                    let message = shmcast::Message { payload: &payload, ..message };
-                    let wall_ns = reader.wall_ns(message.time);
+            let due = part.due();
+            match part.next()? {
+                None | Some((Entry::Lost(_), _)) => return Ok(due),
+                Some((Entry::Message(message), wall_ns)) => {
                     self.write_loss()?;
                     self.cut.message(&message, wall_ns)?;
                     self.since.clear();
@@ -163,7 +163,7 @@ impl Joining<'_> {
                         self.bar.tick();
                     }
                 }
-                Some(Entry::Control { control, .. })
+                Some((Entry::Control { control, .. }, _))
                     if is_of_the_channel(&control) && !self.since.contains(&control) =>
                 {
                     self.write_loss()?;

@@ -7,7 +7,7 @@ use crate::cli::units::{Place, parse_place, words};
 use anyhow::{Result, bail};
 use shmcast::Message;
 use shmcast::journal::format::ControlRecord;
-use shmcast::journal::{Entry, JournalControl, Loss, Reader};
+use shmcast::journal::{Entry, Journal, JournalControl, Loss, Reader};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -87,6 +87,16 @@ fn nanos(time: SystemTime) -> u64 {
 }
 
 impl Part {
+    /// All of a journal from `first` on.
+    pub(super) fn of(journal: Journal, first: u64) -> Result<Self> {
+        Ok(Self { reader: journal.read_from(first)?, end: u64::MAX, too_old: 0, payload: Vec::new() })
+    }
+
+    /// Goes on at another sequence.
+    pub(super) fn seek(&mut self, sequence: u64) -> Result<()> {
+        Ok(self.reader.seek(sequence)?)
+    }
+
     /// The sequence of the next entry, and behind the last one the sequence where the part ends.
     pub(in crate::cli) fn due(&self) -> u64 {
         self.reader.due().min(self.end)
