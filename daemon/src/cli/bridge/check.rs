@@ -12,14 +12,14 @@ use shmcast::sys::interfaces;
 use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use shmcast_bridge::proto::wire::MAX_DATAGRAM_BYTES;
 use shmcast_bridge::read_keys;
-use shmcast_bridge::socket::{RefusedSettings, Tuning, open_line, open_sender, wait_for_any};
+use shmcast_bridge::socket::{RefusedSettings, SocketError, Tuning, open_line, open_sender, wait_for_any};
 use shmcast_bridge::spec::{BridgeSpec, Direction, LineSpec, ReceiveSpec, SendSpec};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -129,8 +129,8 @@ fn look_at(spec: &BridgeSpec, listen: Duration) -> Vec<Finding> {
     findings.found
 }
 
-fn look_at_keys(path: &std::path::Path, findings: &mut Findings<'_>) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+fn look_at_keys(path: &Path, findings: &mut Findings<'_>) {
+    let now = wall_ns();
     match read_keys(path) {
         Err(e) => findings.note("keys", Status::Fails, e),
         Ok(ring) => {
@@ -148,6 +148,10 @@ fn look_at_keys(path: &std::path::Path, findings: &mut Findings<'_>) {
             }
         }
     }
+}
+
+fn wall_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
 
 fn look_at_sender(send: &SendSpec, findings: &mut Findings<'_>) {
@@ -208,7 +212,8 @@ fn look_at_receiver(receive: &ReceiveSpec, listen: Duration, findings: &mut Find
         let mut refused = RefusedSettings::default();
         match open_line(line, tuning, &mut refused) {
             Err(e) => {
-                let is_taken = e.to_string().contains("another program has this port");
+                let is_taken =
+                    matches!(&e, SocketError::Os { source, .. } if source.kind() == ErrorKind::AddrInUse);
                 let status = if is_taken { Status::Doubtful } else { Status::Fails };
                 findings.note(format!("line {}", line.group), status, e);
             }
@@ -275,7 +280,7 @@ fn ask(server: SocketAddrV4) -> (Status, String) {
 fn question(server: SocketAddrV4) -> Result<Option<Duration>> {
     let socket = UdpSocket::bind("0.0.0.0:0").context("open a socket")?;
     socket.connect(server).context("reach it")?;
-    let nonce = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 32;
+    let nonce = wall_ns();
     let (mut bytes, mut answer) = ([0; CONTROL_MAX_BYTES], [0; 2048]);
     let length = ControlDatagram::Hello { nonce }.encode(&mut bytes);
     let started = Instant::now();
