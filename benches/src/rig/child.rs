@@ -1,6 +1,6 @@
-//! The two services that every child process of a round uses: a line to the rig, and a CPU of its own.
+//! The services that every child process of a round uses: lines to and from the rig, and a CPU of its own.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use std::io::Write;
 
 /// Prints one line for the rig.
@@ -10,6 +10,18 @@ use std::io::Write;
 pub fn say(line: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).context("the rig has ended")
+}
+
+/// Waits for the rig's next line, which must be this word.
+///
+/// # Errors
+/// When the rig has ended, or says something else.
+pub fn wait_for(word: &str) -> Result<()> {
+    let mut line = String::new();
+    ensure!(std::io::stdin().read_line(&mut line)? > 0, "the rig is gone");
+    let said = line.trim_end();
+    ensure!(said == word, "expected {word}, the rig said {said}");
+    Ok(())
 }
 
 /// Binds the calling thread to `cpu`. Does nothing for `None`.

@@ -4,7 +4,7 @@
 //! the rig adds both. So a publisher that was held up cannot hide the messages that it held up (no coordinated
 //! omission).
 
-use crate::rig::child::{bind, say};
+use crate::rig::child::{bind, say, wait_for};
 use crate::rig::files::{self, saturate, write_words};
 use crate::rig::gate::Gate;
 use crate::rig::payload::Payloads;
@@ -14,7 +14,6 @@ use crate::rig::windows::Windows;
 use anyhow::{Context, Result};
 use shmcast::Clock;
 use shmcast_layout::counter::{ticks, ticks_after_loads};
-use std::io::BufRead;
 use std::time::Duration;
 
 /// The sending end of a transport.
@@ -65,12 +64,6 @@ pub fn play<S: Sender>(spec: &Spec, open: impl FnOnce() -> Result<S>) -> Result<
     // By default the kernel may wake a sleeper 50 us late to save power.
     nix::sys::prctl::set_timerslack(1).context("set the timer slack")?;
     let clock = Clock::of_this_host();
-    let mut lines = std::io::stdin().lock().lines();
-    let mut wait_for = |word: &str| -> Result<()> {
-        let line = lines.next().context("the rig is gone")??;
-        anyhow::ensure!(line == word, "expected {word}, the rig said {line}");
-        Ok(())
-    };
     say("ready")?;
     wait_for("go")?;
     sender.begin()?;

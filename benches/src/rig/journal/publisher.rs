@@ -1,7 +1,7 @@
 //! The publisher of a round with a recorder: it calls `publish`, as any program does.
 
 use super::role::{Cost, Pace, Publish, Published, RUN};
-use crate::rig::child::{bind, say};
+use crate::rig::child::{bind, say, wait_for};
 use crate::rig::gate::Gate;
 use crate::rig::names::CHANNEL;
 use crate::rig::payload::Payloads;
@@ -9,7 +9,6 @@ use crate::rig::spec::Usage;
 use anyhow::{Context, Result};
 use shmcast::{Clock, Preparation, Publisher};
 use shmcast_layout::counter::{ticks, ticks_after_loads};
-use std::io::BufRead;
 use std::time::Duration;
 
 /// Pause of a publisher that the gate holds back. It sleeps, because the recorder may need its CPU.
@@ -36,12 +35,6 @@ pub fn play(role: &Publish) -> Result<()> {
     let mut publisher = builder.prepare(Preparation::FULL).open().context("open the channel")?;
     bind(role.cpu)?;
     nix::sys::prctl::set_timerslack(1).context("set the timer slack")?;
-    let mut lines = std::io::stdin().lock().lines();
-    let mut wait_for = |word: &str| -> Result<()> {
-        let line = lines.next().context("the rig is gone")??;
-        anyhow::ensure!(line == word, "expected {word}, the rig said {line}");
-        Ok(())
-    };
     say("ready")?;
     wait_for("go")?;
     let published = send(role, &mut publisher)?;

@@ -2,7 +2,7 @@
 
 use super::limits::forget;
 use super::role::{CatchUp, CaughtUp, Done, LookedUp, Lookup};
-use crate::rig::child::{bind, say};
+use crate::rig::child::{bind, say, wait_for};
 use crate::rig::names::CHANNEL;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -21,9 +21,7 @@ const BATCH: usize = 4096;
 /// Answers `ready`, waits for `go`, and reports what `run` gives.
 fn report<T: Serialize>(run: impl FnOnce() -> Result<T>) -> Result<()> {
     say("ready")?;
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line)?;
-    ensure!(line.trim() == "go", "expected go, the rig said {line}");
+    wait_for("go")?;
     say(&serde_json::to_string(&run()?)?)
 }
 
