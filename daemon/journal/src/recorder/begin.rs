@@ -41,7 +41,7 @@ pub(super) fn begin(
     let is_same_ring = recovered.ring == Some(subscriber.header().uuid);
     let took_over = recovered.last.is_some() && (1..epoch).contains(&recovered.epoch);
     let is_behind = took_over && is_same_ring && {
-        // While nobody recorded. The ring says where.
+        // A publisher took over while nobody recorded. The ring says where.
         subscriber.go_on_after_epoch(recovered.epoch);
         go_behind(&mut subscriber, recovered.due - 1)
     };
@@ -57,7 +57,7 @@ pub(super) fn begin(
     let begin = Begin { due, epoch, ring, clock_hz, loss, mended: &recovered.mended };
     let mut packer = Packer::begin(Packing::default(), pool.clone(), &begin, now, ticks);
     if took_over && !is_behind {
-        // Another ring, or one that has lost the place.
+        // The ring is another one, or has lost the place.
         packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch }));
     }
     packer.close();
