@@ -2,19 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-use cli_support::{Host, golden, interrupt, lines, recorded, text};
+use cli_support::{Host, dump, golden, interrupt, lines, recorded, text};
 use serde_json::{Value, json};
 
 mod cli_support;
-
-/// The lines of a dump that tell of the channel: not of clocks, rings, reserves and mends.
-fn dump(host: &Host, dir: &str, span: &str) -> Vec<Value> {
-    let output = host.run(&format!("journal dump {dir} {span}"));
-    let lines = text(&output.stdout);
-    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let about = ["clock", "source", "reserve", "mended", "clean"].map(|event| json!(event));
-    lines.filter(|line| !about.contains(&line["event"])).collect()
-}
 
 fn verified(host: &Host, dir: &str) -> (Option<i32>, Value) {
     let output = host.run(&format!("journal verify {dir} --json"));

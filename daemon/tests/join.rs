@@ -2,21 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-use cli_support::{Host, golden, interrupt, lines, recorded, text};
+use cli_support::{Host, dump, golden, interrupt, lines, recorded, text};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
 mod cli_support;
-
-/// The lines of a dump that tell of the channel: not of clocks, rings, reserves and mends.
-fn dump(host: &Host, dir: &str) -> Vec<Value> {
-    let output = host.run(&format!("journal dump {dir}"));
-    let lines = text(&output.stdout);
-    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let about = ["clock", "source", "reserve", "mended", "clean"].map(|event| json!(event));
-    lines.filter(|line| !about.contains(&line["event"])).collect()
-}
 
 fn in_room(host: &Host, name: &str) -> String {
     host.dir.path().join(name).display().to_string()
@@ -35,7 +26,7 @@ fn parts_of_a_journal_are_the_journal() {
         let [one, two, three] = order;
         let joined = host.run(&format!("journal join {out} {one} {two} {three} --json"));
         assert_eq!(joined.status.code(), Some(3), "the whole lacks some: {}", text(&joined.stderr));
-        assert_eq!(dump(&host, &out), dump(&host, &golden()));
+        assert_eq!(dump(&host, &out, ""), dump(&host, &golden(), ""));
         let report = host.run(&format!("journal verify {out} --json"));
         let report: Value = serde_json::from_slice(&report.stdout).unwrap();
         assert_eq!(report["damages"], json!([]), "{report}");
@@ -67,7 +58,8 @@ fn copies_mend_each_other_and_holes_have_a_name() {
     let joined = host.run(&format!("journal join {out} {a} {b} --json"));
     let sums: Value = serde_json::from_slice(&joined.stdout).unwrap();
     assert!(joined.status.code() == Some(3) && sums["missing"].as_u64().unwrap() > 5_000, "{sums}");
-    let losses: Vec<Value> = dump(&host, &out).into_iter().filter(|line| line["event"] == "lost").collect();
+    let losses: Vec<Value> =
+        dump(&host, &out, "").into_iter().filter(|line| line["event"] == "lost").collect();
     let cut = |line: &&Value| line["cause"] == "cut";
     let cut: Vec<&Value> = losses.iter().filter(cut).collect();
     assert!(cut.len() == 1 && cut[0]["from"] == 40_001 && cut[0]["to"] == 45_000, "{losses:?}");

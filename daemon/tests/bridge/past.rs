@@ -82,20 +82,36 @@ fn away(hosts: &Hosts, receiver: Running, config: &str) -> (Running, u64) {
     (daemon(hosts, Host::B, config), at)
 }
 
+/// The state when the receiver is live again, and the publisher has ended.
+struct Back {
+    readers: Vec<Running>,
+    /// The figures of the sender's repairs.
+    repair: Value,
+    /// The last sequence that was published.
+    last: u64,
+    _daemons: [Running; 2],
+}
+
+/// B's daemon is away while A publishes many rings, as in [`away`], with so many readers on B.
+fn away_and_back(hosts: &Hosts, sends: &str, receives: &str, count: usize) -> Back {
+    let a = daemon(hosts, Host::A, sends);
+    let b = daemon(hosts, Host::B, receives);
+    let readers = readers(hosts, count, u64::MAX);
+    readers.iter().for_each(|reader| reader.wait_for_log("reading"));
+    let publisher = publisher(hosts);
+    wait_for_figure(hosts, Host::B, "/figures/receive/next_sequence", 2_000);
+    let (b, _) = away(hosts, b, receives);
+    wait_until_live(hosts);
+    let repair = bridge(hosts, Host::A)["figures"]["repair"].clone();
+    Back { readers, repair, last: end(hosts, publisher), _daemons: [a, b] }
+}
+
 fn everything_is_mended(test: &str, fields: impl Fn(&Hosts) -> String) {
     let Some(hosts) = daemons(test) else { return };
     let fields = fields(&hosts);
-    let _a = daemon(&hosts, Host::A, &with_fields(&records(&hosts, ""), &fields));
+    let sends = with_fields(&records(&hosts, ""), &fields);
     let receives = with_fields(&receives(GROUP, SERVER), &fields);
-    let b = daemon(&hosts, Host::B, &receives);
-    let readers = readers(&hosts, 2, u64::MAX);
-    readers.iter().for_each(|reader| reader.wait_for_log("reading"));
-    let publisher = publisher(&hosts);
-    wait_for_figure(&hosts, Host::B, "/figures/receive/next_sequence", 2_000);
-    let (_b, _) = away(&hosts, b, &receives);
-    wait_until_live(&hosts);
-    let repair = bridge(&hosts, Host::A)["figures"]["repair"].clone();
-    let last = end(&hosts, publisher);
+    let Back { readers, repair, last, _daemons } = away_and_back(&hosts, &sends, &receives, 2);
     for reader in readers {
         let seen = reader.end_well();
         let figures = ["received", "gap_messages", "lapped"].map(|name| count(&seen, &format!("/{name}")));
@@ -253,18 +269,9 @@ fn a_server_told_to_leave_the_journal_alone_does() {
     let test = "a_server_told_to_leave_the_journal_alone_does";
     let Some(hosts) = daemons(test) else { return };
     let config = format!("{}history = false\n", records(&hosts, ""));
-    let _a = daemon(&hosts, Host::A, &config);
-    let receives = receives(GROUP, SERVER);
-    let b = daemon(&hosts, Host::B, &receives);
-    let reader = readers(&hosts, 1, u64::MAX).remove(0);
-    reader.wait_for_log("reading");
-    let publisher = publisher(&hosts);
-    wait_for_figure(&hosts, Host::B, "/figures/receive/next_sequence", 2_000);
-    let (_b, _) = away(&hosts, b, &receives);
-    wait_until_live(&hosts);
-    let repair = bridge(&hosts, Host::A)["figures"]["repair"].clone();
-    let last = end(&hosts, publisher);
-    let seen = reader.end_well();
+    let Back { mut readers, repair, last, _daemons } =
+        away_and_back(&hosts, &config, &receives(GROUP, SERVER), 1);
+    let seen = readers.remove(0).end_well();
     assert_eq!(count(&seen, "/received") + count(&seen, "/gap_messages"), last, "{seen}");
     assert!(count(&seen, "/gap_messages") > AWAY / 2, "{seen}");
     assert_eq!(count(&repair, "/journal/messages"), 0, "{repair}");

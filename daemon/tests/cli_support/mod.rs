@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -53,6 +53,15 @@ impl Host {
 /// The directory of the golden journal.
 pub(crate) fn golden() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/tests/golden/journal").display().to_string()
+}
+
+/// The lines of a dump that tell of the channel: not of clocks, rings, reserves and mends.
+pub(crate) fn dump(host: &Host, dir: &str, span: &str) -> Vec<Value> {
+    let output = host.run(&format!("journal dump {dir} {span}"));
+    let lines = text(&output.stdout);
+    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let about = ["clock", "source", "reserve", "mended", "clean"].map(|event| json!(event));
+    lines.filter(|line| !about.contains(&line["event"])).collect()
 }
 
 /// Publishes on a channel, and records it into a journal whose directory is returned.
