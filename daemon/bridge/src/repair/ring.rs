@@ -55,7 +55,7 @@ impl Ring {
             && kept == sequence
             && (offset > 0 || size > room.len())
         {
-            return Some(piece(&self.large[..size], offset, room, meta));
+            return Some(Piece::copy(&self.large[..size], offset, room, meta));
         }
         if offset == 0 {
             match self.take(sequence, room, moment) {
@@ -73,7 +73,7 @@ impl Ring {
         self.large = large;
         let (size, meta) = taken.ok().flatten()?;
         self.kept = Some((sequence, size, meta));
-        Some(piece(&self.large[..size], offset, room, meta))
+        Some(Piece::copy(&self.large[..size], offset, room, meta))
     }
 
     // Takes a message into the slice: its size and marks, or as an error its size if the slice is too small.
@@ -128,12 +128,4 @@ impl Ring {
     pub(super) fn read(&mut self, sequence: u64, room: &mut [u8]) -> Option<usize> {
         self.take(sequence, room, None).ok().flatten().map(|(size, _)| size)
     }
-}
-
-// A part of a message that was read whole.
-fn piece(message: &[u8], offset: u32, room: &mut [u8], meta: Meta) -> Piece {
-    let rest = message.get(offset as usize..).unwrap_or(&[]);
-    let size = rest.len().min(room.len());
-    room[..size].copy_from_slice(&rest[..size]);
-    Piece { size, total: message.len(), meta }
 }

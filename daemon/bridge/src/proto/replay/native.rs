@@ -23,6 +23,16 @@ pub struct Piece {
     pub meta: Meta,
 }
 
+impl Piece {
+    /// Copies a message from an offset on, as far as the slice reaches.
+    pub fn copy(message: &[u8], offset: u32, room: &mut [u8], meta: Meta) -> Self {
+        let rest = message.get(offset as usize..).unwrap_or(&[]);
+        let size = rest.len().min(room.len());
+        room[..size].copy_from_slice(&rest[..size]);
+        Self { size, total: message.len(), meta }
+    }
+}
+
 /// The way that packets of an answer leave: the buffer with the body after the place of the head, the kind, what the
 /// packet is about, and the size of the body.
 pub type Emit<'a> = dyn FnMut(&mut [u8], Kind, (Session, u64, u16), usize) + 'a;

@@ -174,10 +174,7 @@ impl<Q: PartialEq> Past<Q> {
     /// Copies a message on the shelf, from `offset` on, as far as the slice reaches.
     pub fn read(&self, sequence: u64, offset: u32, room: &mut [u8]) -> Option<super::Piece> {
         let (data, meta) = self.shelf.get(sequence)?;
-        let rest = data.get(offset as usize..).unwrap_or(&[]);
-        let size = rest.len().min(room.len());
-        room[..size].copy_from_slice(&rest[..size]);
-        Some(super::Piece { size, total: data.len(), meta })
+        Some(super::Piece::copy(data, offset, room, meta))
     }
 
     /// The counters so far.
