@@ -3,6 +3,7 @@
 
 use crate::rig::stats::HiccupLog;
 use serde::{Deserialize, Serialize};
+use shmcast_layout::layout::geometry::record_bytes;
 use std::path::PathBuf;
 
 /// How a receiver waits for the next message.
@@ -157,6 +158,11 @@ pub struct Churn {
 /// burst here, small enough to stay in a core's own cache, as a user who cares for latency would choose.
 pub const RING_BYTES: u64 = 1 << 19;
 
+/// Messages of one size that a ring holds.
+pub fn ring_messages(ring_bytes: u64, size: usize) -> u64 {
+    ring_bytes / record_bytes(size as u64)
+}
+
 impl Spec {
     /// A round of one receiver, each end bound to a CPU of its own. The caller sets the numbers of messages and the pace.
     pub fn one_to_one(contestant: Contestant, size: usize) -> Self {
@@ -197,9 +203,9 @@ impl Spec {
         self.warmup + self.messages
     }
 
-    /// Messages that a ring of this round holds, when each takes its payload, 16 bytes, and the rest of a line.
+    /// Messages that a ring of this round holds.
     pub fn ring_messages(&self) -> u64 {
-        self.ring_bytes / (self.size as u64 + 16).next_multiple_of(64)
+        ring_messages(self.ring_bytes, self.size)
     }
 
     /// Whether the times of each message are kept, and not only those of windows or of the round's two ends.

@@ -3,9 +3,9 @@
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::{Plan, RING_BYTES, journal_in};
 use crate::rig::journal::frozen::FrozenDisk;
-use crate::rig::journal::publisher::ring_messages;
 use crate::rig::journal::role::{Cost, Pace, Publish, Record, Sync};
 use crate::rig::journal::scene::{Round, publisher_calls};
+use crate::rig::spec::ring_messages;
 use crate::rig::stats::median;
 use anyhow::{Result, ensure};
 use std::path::Path;

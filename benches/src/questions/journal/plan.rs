@@ -1,10 +1,10 @@
 //! Places, times and the usual round, which the rows share.
 
 use crate::rig::journal::limits::{Effort, Limits};
-use crate::rig::journal::publisher::ring_messages;
 use crate::rig::journal::role::{Pace, Publish, Read, Record, Sync, Way};
 use crate::rig::journal::scene::{Round, Running, Second, round};
 use crate::rig::plan::Stage;
+use crate::rig::spec::ring_messages;
 use anyhow::{Context, Result, ensure};
 use shmcast::journal::{Journal, Verdict, Verified, Verify};
 use std::path::{Path, PathBuf};
@@ -171,9 +171,4 @@ pub(super) fn check(to: &Path) -> Result<Verified> {
 /// A journal's directory that is removed with everything in it.
 pub(super) fn journal_in(dir: &Path) -> Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("journal-").tempdir_in(dir).context("make a directory for the journal")
-}
-
-/// A recorder whose durable sequence is watched.
-pub(super) fn watched(record: Record) -> Record {
-    Record { keeps_moves: true, ..record }
 }

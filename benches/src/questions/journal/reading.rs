@@ -3,13 +3,13 @@
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::{FILE_BYTES, Plan, journal_in};
-use crate::rig::journal::publisher::ring_messages;
 use crate::rig::journal::reader::forget_all;
 use crate::rig::journal::role::{
     CatchUp, CaughtUp, Done, LookedUp, Lookup, Pace, Publish, Record, Role, Sync,
 };
 use crate::rig::journal::scene::{crash, together};
 use crate::rig::probe::{Load, Quiet};
+use crate::rig::spec::ring_messages;
 use crate::rig::stats::median;
 use anyhow::{Context, Result, ensure};
 use std::path::Path;

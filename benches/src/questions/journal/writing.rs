@@ -77,8 +77,8 @@ pub(super) fn commit(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way) -> R
     let publish = plan.publish(64, Pace::Every(1_000_000), plan.ask.seconds.min(10.0));
     let messages = publish.time_ns / 1_000_000;
     let publish = Publish { messages, keeps_sends: true, ..publish };
-    let record = Record { way, ..plan.record(to.path(), Sync::Each) };
-    let round = plan.play_all(publish, super::plan::watched(record))?;
+    let record = Record { way, keeps_moves: true, ..plan.record(to.path(), Sync::Each) };
+    let round = plan.play_all(publish, record)?;
     let times = to_durable(&round)?;
     let sync = &plan.limits.sync;
     let ms = |ns: u64| ns as f64 / 1e6;

@@ -5,7 +5,7 @@ use crate::rig::child::{bind, say, wait_for};
 use crate::rig::gate::Gate;
 use crate::rig::names::CHANNEL;
 use crate::rig::payload::Payloads;
-use crate::rig::spec::Usage;
+use crate::rig::spec::{Usage, ring_messages};
 use anyhow::{Context, Result};
 use shmcast::{Clock, Preparation, Publisher};
 use shmcast_layout::counter::{ticks, ticks_after_loads};
@@ -20,11 +20,6 @@ const WAKES_BEFORE_NS: u64 = 200_000;
 
 /// Most samples of the cost that are kept; later ones are not.
 const SAMPLES: usize = 4 << 20;
-
-/// Messages that a ring holds, when each takes its payload, 16 bytes, and the rest of a line.
-pub fn ring_messages(ring_bytes: u64, size: usize) -> u64 {
-    ring_bytes / (size as u64 + 16).next_multiple_of(64)
-}
 
 /// Plays the role in this process: answers `ready`, waits for `go`, sends, reports, and lives on until `stop`.
 ///
