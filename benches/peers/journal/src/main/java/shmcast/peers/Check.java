@@ -23,17 +23,17 @@ final class Check {
         next++;
     }
 
-    /** How many messages were read. */
+    /** Number of messages that were read. */
     long read() {
         return next;
     }
 
-    /** How many of them were right and in their place. */
+    /** Number of them that were right and in their place. */
     long verified() {
         return verified;
     }
 
-    /** What is wrong when so many were published; null if nothing is. */
+    /** The difference from so many published messages, in words; null if there is none. */
     String complaint(long published) {
         if (firstWrong >= 0) {
             return (next - verified) + " of " + next + " messages are not as published; the first is message " + firstWrong;

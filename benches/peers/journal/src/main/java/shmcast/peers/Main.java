@@ -141,7 +141,7 @@ final class Main {
         return sequence;
     }
 
-    /** When a message is due, in nanoseconds from the start. */
+    /** The time at which a message is due, in nanoseconds from the start. */
     private static long due(long sequence, double rate) {
         return rate > 0 ? (long) (sequence * 1e9 / rate) : 0;
     }

@@ -3,7 +3,7 @@ package shmcast.peers;
 import java.nio.file.Files;
 import java.nio.file.Path;
 
-/** What the command line says. A rate of 0 is flat out. */
+/** The command line. A rate of 0 is flat out. */
 record Options(Peer peer, int size, double seconds, Path directory, double rate) {
     static final String USAGE =
             """
@@ -22,7 +22,7 @@ record Options(Peer peer, int size, double seconds, Path directory, double rate)
             example: journal-peers aeron0 --size 256 --seconds 5 --dir /tmp"""
                     .formatted(Peer.names(), Payloads.SMALLEST, Payloads.LARGEST);
 
-    /** What is wrong with the command line, for the person who wrote it. */
+    /** A mistake in the command line, told to the person who wrote it. */
     static final class Wrong extends Exception {
         private static final long serialVersionUID = 1;
 

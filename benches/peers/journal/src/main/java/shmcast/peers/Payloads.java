@@ -12,7 +12,7 @@ import org.agrona.concurrent.UnsafeBuffer;
  */
 final class Payloads {
     static final int SMALLEST = 16;
-    /** What fits into one frame of Aeron with an MTU of 8 KiB. */
+    /** The most bytes that fit into one frame of Aeron with an MTU of 8 KiB. */
     static final int LARGEST = 8160;
     private static final int BODIES = 13;
     private static final int LINE = 64;
