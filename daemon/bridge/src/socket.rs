@@ -18,6 +18,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use super::proto::link::Link;
 use super::spec::LineSpec;
 
 /// The most packets that one busy poll takes from the network card.
@@ -296,6 +297,16 @@ fn interface_of(line: &LineSpec, socket: &Socket) -> Result<Option<Ipv4Addr>, So
             found: found.iter().map(|(name, address)| format!("{name} ({address})")).collect(),
         }),
     }
+}
+
+/// The link of the interface that has this address; `None` if the interface does not state its speed.
+pub(super) fn link_of(socket: &impl AsFd, address: Ipv4Addr) -> Option<Link> {
+    let found = interfaces::ipv4_addresses(socket).ok()?;
+    let (name, _) = found.into_iter().find(|(_, other)| *other == address)?;
+    // In Mbit a second. An interface without a speed states none, or -1.
+    let speed = std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
+    let mbit = speed.trim().parse::<u64>().ok().filter(|mbit| (1..u64::from(u32::MAX)).contains(mbit))?;
+    Some(Link::of_bits(mbit * 1_000_000))
 }
 
 /// Waits until one of the sockets has a datagram, or until `limit` has passed. It may return early.

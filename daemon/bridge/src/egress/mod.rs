@@ -27,17 +27,19 @@ use super::native::Keys;
 use super::origins::Origins;
 use super::pcap::Tap;
 use super::proto::counters::SenderCounters;
+use super::proto::link::{BURST_BYTES, Link, Pacer};
 use super::proto::sender::SenderConfig;
 use super::proto::session::Session;
 use super::proto::term::Terms;
 use super::repair::Repair;
 use super::sending::{Sending, term_at};
 use super::socket::{self, Marks, RefusedSettings, Tuning};
-use super::spec::{BridgeSpec, Direction, RepairSpec, SendSpec, StartAt, WaitMode};
+use super::spec::{BridgeSpec, Direction, LinkSpeed, RepairSpec, SendSpec, StartAt, WaitMode};
 use super::state::{Progress, StateFile};
 use super::status::{Life, RepairCounters, SendCounters};
 use super::thread::{Clock, spawn};
 use super::times;
+use super::waiting::Choice;
 use failover::Failover;
 use line::Line;
 use live::Live;
@@ -98,6 +100,8 @@ impl Egress {
         options: EgressOptions,
     ) -> Result<(Egress, Live), BridgeError> {
         BridgeError::check(spec)?;
+        let choice = Choice::of(spec.wait);
+        let spec = &BridgeSpec { wait: choice.mode, ..spec.clone() };
         let Some(Direction::Send(send)) = spec.direction() else {
             let problems = vec!["send: this bridge receives".to_owned()];
             return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
@@ -111,6 +115,7 @@ impl Egress {
             times::note_unknown_error(&mut refusals);
         }
         let lines = open_lines(spec, send, &mut refusals)?;
+        let link = link_of(spec, &lines);
         let (profile, lines, others) = native::split_lines(spec, lines);
         let (state, said) = open_state(send)?;
         let (subscriber, parks, resumed) =
@@ -129,14 +134,14 @@ impl Egress {
         let leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
         let progress = Progress { ring: subscriber.header().uuid, session, next: subscriber.next_sequence() };
         let state = state.map(|file| (file, progress));
-        let shared = Arc::new(Sending::new(refusals, leases, progress.next, state));
+        let shared = Arc::new(Sending::new(refusals, choice.shown.clone(), leases, progress.next, state));
         shared.set_session(session);
         shared.note_start(&subscriber, session, resumed.is_some());
         let (threads, shared_keys) = (Vec::new(), keys.clone());
         let mut egress = Egress { shared: shared.clone(), threads, repair_address: None, keys: shared_keys };
         let leases = match server {
             Some(server) => {
-                let with = (clock, options.tap.as_ref());
+                let with = (clock, options.tap.as_ref(), link);
                 Some(egress.serve(spec, server, past, with)?)
             }
             None => None,
@@ -145,7 +150,7 @@ impl Egress {
             let (shared, name) = (shared.clone(), format!("note-{}", spec.title()));
             egress.threads.push(spawn(&name, None, move || shared.keep_noting())?);
         }
-        let config = sender_config(spec, send);
+        let config = sender_config(spec, send, link.is_some());
         let role = failover.as_ref().map_or(0, Failover::role);
         let begin = (session, subscriber.next_sequence(), clock.now_ns());
         let second = match others.is_empty() {
@@ -161,7 +166,13 @@ impl Egress {
             native: spec.is_any_native().then(|| NativeState::new(keys)),
             config,
             earlier: SenderCounters::default(),
-            counters: SendCounters { sessions: 1, role, ..SendCounters::new_zeroed() },
+            counters: SendCounters {
+                sessions: 1,
+                role,
+                link_bits: link.map_or(0, |link| link.bits_per_second()),
+                ..SendCounters::new_zeroed()
+            },
+            pacer: link.map(Pacer::of),
             keeps_session: spec.session.is_some(),
             is_over: false,
             skips_end: matches!(subscriber.publisher_state(), Some((_, State::Closed))),
@@ -176,7 +187,7 @@ impl Egress {
         let live = Live {
             ends_with_channel: options.ends_with_channel,
             failover,
-            ..Live::new(spec, channel, (subscriber, parks), options.origins, outlet)
+            ..Live::new(spec, channel, (subscriber, parks), options.origins, (outlet, choice))
         };
         Ok((egress, live))
     }
@@ -187,7 +198,7 @@ impl Egress {
         spec: &BridgeSpec,
         ServerSockets { repair, requests, live }: ServerSockets<'_>,
         channel: SubscriberBuilder,
-        with: (Clock, Option<&Tap>),
+        with: (Clock, Option<&Tap>, Option<Link>),
     ) -> Result<Line, BridgeError> {
         let address = v4(requests.local_addr().ok());
         let shared = (self.shared.clone(), self.keys.clone());
@@ -321,12 +332,23 @@ fn open_lines(
     let open = |line| {
         let socket = socket::open_sender(line, send.ttl, send.loopback)?;
         socket::mark(&socket, spec.marks(), format_args!("line {}", line.group), refusals);
-        // Connect to groups only. On a connected socket, a host that refuses one datagram makes the next
-        // send fail.
-        let is_connected = line.group.ip().is_multicast() && socket.connect(line.group).is_ok();
+        // The kernel looks up the route of each datagram unless the socket is connected.
+        let is_connected = socket.connect(line.group).is_ok();
         Ok(Line::to(line.group, local_address(&socket), socket, is_connected))
     };
     spec.lines.iter().map(open).collect()
+}
+
+/// The link that the packets leave by: the one that the spec states, or the slowest whose interface states its speed.
+fn link_of(spec: &BridgeSpec, lines: &[Line]) -> Option<Link> {
+    match spec.link {
+        LinkSpeed::Of(link) => Some(link),
+        LinkSpeed::None => None,
+        LinkSpeed::Auto => {
+            let links = lines.iter().filter_map(|line| socket::link_of(&line.socket, *line.from?.ip()));
+            links.min_by_key(Link::bits_per_second)
+        }
+    }
 }
 
 /// The sockets of a repair server.
@@ -483,9 +505,12 @@ fn session_of(
     Ok(session)
 }
 
-fn sender_config(spec: &BridgeSpec, send: &SendSpec) -> SenderConfig {
+fn sender_config(spec: &BridgeSpec, send: &SendSpec, is_paced: bool) -> SenderConfig {
     let linger_ns = send.linger().as_nanos() as u64;
-    SenderConfig { payload_bytes: spec.payload_bytes, batch: datagrams::BATCH, linger_ns }
+    // On a paced link a batch is no longer than what may leave at once.
+    let most = if is_paced { BURST_BYTES as usize / spec.payload_bytes } else { datagrams::BATCH };
+    let batch = most.clamp(1, datagrams::BATCH);
+    SenderConfig { payload_bytes: spec.payload_bytes, batch, linger_ns }
 }
 
 fn v4(address: Option<SocketAddr>) -> Option<SocketAddrV4> {

@@ -46,7 +46,13 @@ pub struct TokenBucket {
 impl TokenBucket {
     /// Whether anything is left. A single charge may overdraw; the debt then keeps the bucket closed.
     pub fn is_open(&self, now_ns: u64, rate: Rate) -> bool {
-        self.full_at_ns.saturating_sub(now_ns) < rate.cost_ns(rate.burst.max(1))
+        self.opens_after_ns(now_ns, rate) == 0
+    }
+
+    /// How long until [`is_open`](Self::is_open), in nanoseconds; 0 if it is.
+    pub fn opens_after_ns(&self, now_ns: u64, rate: Rate) -> u64 {
+        let (debt_ns, burst_ns) = (self.full_at_ns.saturating_sub(now_ns), rate.cost_ns(rate.burst.max(1)));
+        debt_ns.saturating_add(1).saturating_sub(burst_ns)
     }
 
     /// Takes `amount` out.

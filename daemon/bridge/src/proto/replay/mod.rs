@@ -24,6 +24,7 @@ use super::DEFAULT_PAYLOAD_BYTES;
 use super::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use super::counters::{Refusal, ReplayCounters};
 use super::limit::{AllowList, Rate, SourceBuckets, TokenBucket};
+use super::link::FRAME_BYTES;
 use super::session::Session;
 use super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter, Request};
 use shmcast::hosting::fault;
@@ -172,6 +173,8 @@ pub struct Replay {
     sources: SourceBuckets,
     global: TokenBucket,
     global_rate: Rate,
+    /// What live packets leave of the link, if its speed is known.
+    link: Option<(Rate, TokenBucket)>,
     counters: ReplayCounters,
 }
 
@@ -181,7 +184,7 @@ impl Replay {
         config.payload_bytes = config.payload_bytes.clamp(CONTROL_MAX_BYTES, MAX_DATAGRAM_BYTES);
         let sources = SourceBuckets::new(config.source_rate, config.max_sources);
         let (global, counters) = (TokenBucket::default(), ReplayCounters::default());
-        Replay { sources, global, global_rate: config.global_rate, counters, config }
+        Replay { sources, global, global_rate: config.global_rate, link: None, counters, config }
     }
 
     /// Notes the feed's own rate in bytes a second.
@@ -189,6 +192,12 @@ impl Replay {
         let least = |grows| if grows { bytes_per_second.saturating_mul(CATCH_UP_FACTOR) } else { 0 };
         self.sources.set_rate(self.config.source_rate.at_least(least(self.config.source_grows)));
         self.global_rate = self.config.global_rate.at_least(least(self.config.global_grows));
+    }
+
+    /// Notes what live packets leave of the link. Its bytes are those on the wire.
+    pub fn note_link_rate(&mut self, rate: Rate) {
+        let bucket = self.link.map_or(TokenBucket::default(), |(_, bucket)| bucket);
+        self.link = Some((rate, bucket));
     }
 
     /// Answers one datagram from `from` about the ring that is `session`. `proved` says that the source has shown that
@@ -283,6 +292,9 @@ impl Replay {
     fn charge(&mut self, now_ns: u64, from: SocketAddr, bytes: usize) {
         self.sources.charge(now_ns, from.ip().to_canonical(), bytes as u64);
         self.global.charge(now_ns, self.global_rate, bytes as u64);
+        if let Some((rate, bucket)) = &mut self.link {
+            bucket.charge(now_ns, *rate, bytes as u64 + FRAME_BYTES);
+        }
     }
 
     fn afford(&mut self, now_ns: u64, from: SocketAddr, place: Place) -> Result<(), Refusal> {
@@ -295,7 +307,8 @@ impl Replay {
                 Rate { burst: evenly.min(self.global_rate.burst / 2), ..self.global_rate }
             }
         };
-        if !self.global.is_open(now_ns, rate) {
+        let is_link_full = self.link.as_ref().is_some_and(|(rate, bucket)| !bucket.is_open(now_ns, *rate));
+        if is_link_full || !self.global.is_open(now_ns, rate) {
             return Err(Refusal::GlobalRate);
         }
         if place == Place::Busy {
