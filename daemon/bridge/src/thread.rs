@@ -80,7 +80,7 @@ pub(super) fn spawn(
 /// The state of one wait for a ring.
 #[derive(Debug)]
 pub(super) struct Idle {
-    wait: WaitMode,
+    choice: Choice,
     polls: u32,
     /// When the last sleep began; 0 if the thread polled since.
     slept_ns: u64,
@@ -89,14 +89,15 @@ pub(super) struct Idle {
 
 impl Idle {
     /// The wait of a thread whose choice this is.
-    pub(super) fn new(choice: &Choice) -> Self {
-        Self { wait: choice.mode, polls: 0, slept_ns: 0, pace: Pace::polling_for(choice.polls_for_ns()) }
+    pub(super) fn new(choice: Choice) -> Self {
+        let pace = Pace::polling_for(choice.polls_for_ns());
+        Self { choice, polls: 0, slept_ns: 0, pace }
     }
 
     /// There was something to do.
     pub(super) fn reset(&mut self, now_ns: u64) {
         self.polls = 0;
-        if self.wait == WaitMode::Block {
+        if self.choice.mode == WaitMode::Block {
             // What came during a sleep came in the middle of it, for want of better knowledge.
             let slept_ns = std::mem::take(&mut self.slept_ns);
             self.pace.note(if slept_ns > 0 { now_ns.midpoint(slept_ns) } else { now_ns });
@@ -111,7 +112,7 @@ impl Idle {
     /// Waits a little, and never longer than `limit`.
     pub(super) fn wait(&mut self, now_ns: u64, limit: Duration) {
         self.slept_ns = 0;
-        match self.wait {
+        match self.choice.mode {
             WaitMode::Spin => std::hint::spin_loop(),
             WaitMode::Yield => sched_yield(),
             WaitMode::Block | WaitMode::Auto if self.polls < POLLS_BEFORE_SLEEP => {

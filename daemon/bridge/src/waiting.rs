@@ -69,7 +69,7 @@ impl Choice {
                     Err(_) => ("block", format!("{seats} other threads poll, and no more may")),
                 };
                 let shown = Waiting { mode, why: format!("{cpus} CPUs: {why}") };
-                return Choice { shown, mode: WaitMode::Block, seat: seat.is_ok().then_some(Seat) };
+                return Choice { shown, mode: WaitMode::Block, seat: seat.is_ok().then(|| Seat) };
             }
         };
         let shown = Waiting { mode: name, why: "as configured".to_owned() };

@@ -64,8 +64,6 @@ pub(super) struct Live {
     pub(super) spec: BridgeSpec,
     pub(super) ends_with_channel: bool,
     pub(super) idle: Idle,
-    /// It holds the thread's seat, if it has one.
-    _choice: Choice,
     pub(super) retry_ns: u64,
     pub(super) looked_ns: u64,
     pub(super) shown_ns: u64,
@@ -91,8 +89,7 @@ impl Live {
             origins,
             spec: spec.clone(),
             ends_with_channel: false,
-            idle: Idle::new(&choice),
-            _choice: choice,
+            idle: Idle::new(choice),
             retry_ns: 0,
             looked_ns: 0,
             shown_ns: 0,

@@ -309,8 +309,8 @@ impl EgressInvoker {
     }
 
     /// Sends what is waiting in the ring, at most 1024 events of it, and heartbeats that are due. It waits
-    /// only while a socket's buffer is full, or 100 us at a time while it catches up with the ring after
-    /// attaching. Returns false once there is nothing more to do.
+    /// only while a socket's buffer is full or the share of the link is used up, or 100 us at a time while it
+    /// catches up with the ring after attaching. Returns false once there is nothing more to do.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.live.turn();

@@ -136,9 +136,7 @@ pub(super) struct Receiving {
     pub(super) locks: Vec<SourceLock>,
     /// The state of native lines; `None` if the lines are plain.
     pub(super) native: Option<NativeReceiving>,
-    pub(super) wait: WaitMode,
-    /// It holds the thread's seat, if it has one.
-    pub(super) _choice: Choice,
+    pub(super) choice: Choice,
     /// The pace of the messages, for a thread that sleeps.
     pub(super) pace: Pace,
     /// The timeouts of each server that the loop has already acted on.
@@ -178,7 +176,8 @@ impl Receiving {
         // The due work comes before receiving, so that it does not delay a message on its way to the reader. A thread that
         // polls and has found nothing looks for such work in some turns only.
         let now_ns = self.awake.at(self.clock.now_ns());
-        if self.has_found || self.wait == WaitMode::Block || self.turns.is_multiple_of(TURNS_PER_LOOK) {
+        if self.has_found || self.choice.mode == WaitMode::Block || self.turns.is_multiple_of(TURNS_PER_LOOK)
+        {
             self.act(now_ns);
         }
         if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
@@ -187,7 +186,7 @@ impl Receiving {
             self.look_up();
         }
         self.turns = self.turns.wrapping_add(1);
-        let hears_servers = self.wait == WaitMode::Block
+        let hears_servers = self.choice.mode == WaitMode::Block
             || self.turns.is_multiple_of(TURNS_PER_ANSWER)
             || !self.receiver.backlog().0.is_empty();
         let found = self.receive_all(now_ns, hears_servers);
@@ -195,8 +194,8 @@ impl Receiving {
         match found {
             Found::More => {}
             _ if self.receiver.next_deadline().is_some_and(|due_ns| due_ns <= now_ns) => {}
-            Found::Nothing if self.wait == WaitMode::Yield && !self.turns.is_multiple_of(TURNS_PER_YIELD) => {
-            }
+            Found::Nothing
+                if self.choice.mode == WaitMode::Yield && !self.turns.is_multiple_of(TURNS_PER_YIELD) => {}
             Found::Nothing | Found::All => self.rest(now_ns),
         }
         true
@@ -396,7 +395,7 @@ impl Receiving {
 
     /// Waits for a datagram or for the next thing that is due.
     fn rest(&self, now_ns: u64) {
-        match self.wait {
+        match self.choice.mode {
             WaitMode::Spin => {}
             WaitMode::Yield => sched_yield(),
             WaitMode::Block | WaitMode::Auto => {

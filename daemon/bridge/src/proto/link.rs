@@ -206,7 +206,7 @@ mod tests {
     fn live_packets_take_95_percent_of_the_link_and_a_burst() {
         for link in ["100Mbit", "1Gbit", "10Gbit"].map(|text| text.parse::<Link>().unwrap()) {
             let (most, share) = (most_in_a_window(&mut Pacer::of(link)), link.live_rate().per_second / 100);
-            assert!((share..=share + BURST_BYTES + 1_000).contains(&most), "{link}: {most} of {share}");
+            assert!((share..=share + BURST_BYTES + 4_000).contains(&most), "{link}: {most} of {share}");
         }
     }
 

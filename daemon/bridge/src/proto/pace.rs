@@ -50,7 +50,7 @@ impl Pace {
     /// Messages came.
     #[inline]
     pub fn note(&mut self, now_ns: u64) {
-        let gap_ns = now_ns.saturating_sub(self.last_ns).min(SLOWEST_NS);
+        let gap_ns = now_ns.saturating_sub(self.last_ns).min(2 * SLOWEST_NS);
         self.last_ns = now_ns;
         self.deviation_ns = (3 * self.deviation_ns + gap_ns.abs_diff(self.gap_ns)) / 4;
         self.gap_ns = (7 * self.gap_ns + gap_ns) / 8;
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn an_unsteady_feed_is_not_expected_and_one_that_becomes_steady_is() {
-        let (mut pace, mut now_ns) = paced(100, |n| n * 7919 % 900_000);
+        let (mut pace, mut now_ns) = paced(100, |n| n * 7_919_993 % 900_000);
         assert_eq!(pace.advice(now_ns + 1), Advice::Unknown);
         for _ in 0..64 {
             now_ns += 2 * MILLISECOND_NS;
