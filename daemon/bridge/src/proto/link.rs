@@ -123,7 +123,7 @@ impl Pacer {
 
     /// How long the next packets have to wait, in nanoseconds.
     pub fn wait_ns(&self, now_ns: u64) -> u64 {
-        self.bucket.opens_after_ns(now_ns, self.rate)
+        self.bucket.opens_in_ns(now_ns, self.rate)
     }
 
     /// Notes that so many bytes have left.
