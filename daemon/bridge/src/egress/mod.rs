@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use zerocopy::FromZeros;
 
 mod failover;
+mod invoker;
 mod line;
 mod listening;
 mod live;
@@ -34,14 +35,15 @@ use super::proto::term::Terms;
 use super::repair::Repair;
 use super::sending::{Sending, term_at};
 use super::socket::{self, Marks, RefusedSettings, Tuning};
-use super::spec::{BridgeSpec, Direction, LinkSpeed, RepairSpec, SendSpec, StartAt, WaitMode};
+use super::spec::{BridgeSpec, Direction, RepairSpec, SendSpec, StartAt, WaitMode};
 use super::state::{Progress, StateFile};
 use super::status::{Life, RepairCounters, SendCounters};
 use super::thread::{Clock, spawn};
 use super::times;
 use super::waiting::Choice;
 use failover::Failover;
-use line::Line;
+pub use invoker::EgressInvoker;
+use line::{Line, link_of};
 use live::Live;
 use native::NativeState;
 use outlet::{Outlet, Second};
@@ -283,46 +285,6 @@ impl Drop for Egress {
     }
 }
 
-/// An egress that runs on its caller's thread, on which the caller also publishes to the channel. A message
-/// leaves without waiting for another thread's turn; the publisher pays for the system call. Repairs still
-/// have their own thread.
-pub struct EgressInvoker {
-    live: Live,
-    egress: Egress,
-    is_over: bool,
-}
-
-impl EgressInvoker {
-    /// As [`Egress::start`], which may block, but nothing is sent except in [`invoke`](Self::invoke). The spec's
-    /// `wait` and `cpu` have no effect.
-    ///
-    /// # Errors
-    /// [`BridgeError`]; nothing is left running.
-    pub fn open(
-        spec: &BridgeSpec,
-        channel: SubscriberBuilder,
-        options: EgressOptions,
-    ) -> Result<EgressInvoker, BridgeError> {
-        let spec = BridgeSpec { wait: WaitMode::Spin, ..spec.clone() };
-        let (egress, live) = Egress::assemble(&spec, channel, options)?;
-        Ok(EgressInvoker { live, egress, is_over: false })
-    }
-
-    /// Sends what is waiting in the ring, at most 1024 events of it, and heartbeats that are due. It waits
-    /// only while a socket's buffer is full or the share of the link is used up, or 100 us at a time while it
-    /// catches up with the ring after attaching. Returns false once there is nothing more to do.
-    #[inline]
-    pub fn invoke(&mut self) -> bool {
-        self.is_over = self.is_over || !self.live.turn();
-        !self.is_over
-    }
-
-    /// The egress, for its counters and to end it.
-    pub fn egress(&self) -> &Egress {
-        &self.egress
-    }
-}
-
 /// Opens a socket for each line of the spec.
 fn open_lines(
     spec: &BridgeSpec,
@@ -337,18 +299,6 @@ fn open_lines(
         Ok(Line::to(line.group, local_address(&socket), socket, is_connected))
     };
     spec.lines.iter().map(open).collect()
-}
-
-/// The link that the packets leave by: the one that the spec states, or the slowest whose interface states its speed.
-fn link_of(spec: &BridgeSpec, lines: &[Line]) -> Option<Link> {
-    match spec.link {
-        LinkSpeed::Of(link) => Some(link),
-        LinkSpeed::None => None,
-        LinkSpeed::Auto => {
-            let links = lines.iter().filter_map(|line| socket::link_of(&line.socket, *line.from?.ip()));
-            links.min_by_key(Link::bits_per_second)
-        }
-    }
 }
 
 /// The sockets of a repair server.

@@ -20,6 +20,7 @@ use std::thread::JoinHandle;
 use zerocopy::FromZeros;
 
 mod backlog;
+mod control;
 mod inlet;
 mod maker;
 mod native;

@@ -10,13 +10,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::IngressState;
+use super::control::handle_control;
 use super::inlet::Inlet;
 use super::native::{self, NativeReceiving};
 use super::stale::Stale;
 use crate::BridgeError;
 use crate::pcap::Tap;
 use crate::proto::awake::Awake;
-use crate::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
+use crate::proto::control::{CONTROL_MAX_BYTES, is_control};
 use crate::proto::counters::Histogram;
 use crate::proto::lease_client::{LeaseClient, LeaseState};
 use crate::proto::native::container::Container;
@@ -468,37 +469,5 @@ fn note_line(counters: &mut ReceiveCounters, line: usize, datagram: &Datagram<'_
     if let Some(drops) = datagram.dropped {
         line.kernel_drops += u64::from(drops.wrapping_sub(*last_drops));
         *last_drops = drops;
-    }
-}
-
-fn handle_control(
-    now_ns: u64,
-    server: usize,
-    datagram: &[u8],
-    lease: Option<&mut LeaseClient>,
-    receiver: &mut Receiver,
-    inlet: &mut Inlet,
-) {
-    match (ControlDatagram::parse(datagram), lease) {
-        (Ok(ControlDatagram::Gone { session, first, oldest }), _) => {
-            receiver
-                .handle_gone(now_ns, server, (session, first, oldest), &mut |delivery| inlet.take(delivery));
-        }
-        (Ok(ControlDatagram::Held { session, first, next, .. }), _) => {
-            receiver
-                .handle_held(now_ns, server, (session, first, next), &mut |delivery| inlet.take(delivery));
-        }
-        (Ok(ControlDatagram::Later { session, first }), _) => {
-            receiver.handle_later(now_ns, server, (session, first))
-        }
-        (Ok(control), Some(lease)) => {
-            receiver.note_alive(now_ns, server);
-            lease.handle_control(now_ns, &control);
-            if let Some(rtt_ns) = lease.rtt_ns() {
-                receiver.note_rtt(server, rtt_ns);
-            }
-        }
-        (Ok(_), None) => inlet.counters.datagrams_unexpected += 1,
-        (Err(_), _) => inlet.counters.malformed.control += 1,
     }
 }
