@@ -15,7 +15,7 @@ const MESSAGES: u64 = 12_000;
 const MESSAGE: [u8; 1_000] = [7; 1_000];
 
 fn bridge(line: &UdpSocket, link: Link) -> BridgeSpec {
-    let SocketAddr::V4(line) = line.local_addr().unwrap() else { panic!("an IPv4 socket") };
+    let line = line.local_addr().unwrap();
     let mut repair = RepairSpec::new("127.0.0.1:0".parse().unwrap());
     (repair.allow, repair.trust_allowed) = (vec!["127.0.0.1".parse().unwrap()], true);
     repair.source_rate_bytes = Some(1 << 30);
@@ -43,7 +43,7 @@ fn live_packets_and_repairs_asked_for_without_end_stay_within_the_link_and_the_r
     let channel = Subscriber::builder("t").dir(dir.path());
     let egress = Egress::start(&bridge(&line, link), channel, EgressOptions::default()).unwrap();
     let session = egress.life().session().unwrap();
-    let server = SocketAddr::from(egress.repair_address().unwrap());
+    let server = egress.repair_address().unwrap();
     for asked in 0.. {
         ask(&asker, session, server, 1 + asked % 1_000);
         if egress.counters().messages == MESSAGES {

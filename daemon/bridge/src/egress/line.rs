@@ -1,7 +1,7 @@
 //! One line of an egress: a socket, its destination, and whether it has room.
 
 use shmcast::sys::datagrams;
-use std::net::{SocketAddrV4, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 
 use crate::proto::link::Link;
 use crate::socket;
@@ -12,8 +12,8 @@ use crate::status::SendCounters;
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) socket: UdpSocket,
-    pub(super) from: Option<SocketAddrV4>,
-    pub(super) to: SocketAddrV4,
+    pub(super) from: Option<SocketAddr>,
+    pub(super) to: SocketAddr,
     /// Whether the socket is connected to `to`, so that the kernel need not look up the route for each
     /// datagram.
     pub(super) is_connected: bool,
@@ -24,8 +24,8 @@ pub(super) struct Line {
 
 impl Line {
     pub(super) fn to(
-        to: SocketAddrV4,
-        from: Option<SocketAddrV4>,
+        to: SocketAddr,
+        from: Option<SocketAddr>,
         socket: UdpSocket,
         is_connected: bool,
     ) -> Self {
@@ -34,7 +34,7 @@ impl Line {
 
     pub(super) fn send<'a>(
         &mut self,
-        to: Option<SocketAddrV4>,
+        to: Option<SocketAddr>,
         datagrams: impl Iterator<Item = &'a [u8]>,
         counters: &mut SendCounters,
     ) {
@@ -57,7 +57,7 @@ pub(super) fn link_of(spec: &BridgeSpec, lines: &[Line]) -> Option<Link> {
         LinkSpeed::Of(link) => Some(link),
         LinkSpeed::None => None,
         LinkSpeed::Auto => {
-            let links = lines.iter().filter_map(|line| socket::link_of(&line.socket, *line.from?.ip()));
+            let links = lines.iter().filter_map(|line| socket::link_of(&line.socket, line.from?.ip()));
             links.min_by_key(Link::bits_per_second)
         }
     }
