@@ -78,8 +78,9 @@ fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
     let help = "1 while the bridge sends, 0 while it stands by for a peer.";
     let is_sending = |counters: SendCounters| u64::from(!counters.is_standing_by());
     each(text, bridges, "sending", "gauge", help, |bridge| of(bridge).map(is_sending));
-    let help = "The speed of the link that packets are held to, in bits a second; 0 if none.";
-    each(text, bridges, "link_bits", "gauge", help, |bridge| of(bridge).map(|counters| counters.link_bits));
+    let help = "The speed of the link that packets are held to, in bytes a second; 0 if none.";
+    let link = |counters: SendCounters| counters.link_bits / 8;
+    each(text, bridges, "link_rate_bytes", "gauge", help, |bridge| of(bridge).map(link));
 }
 
 fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
