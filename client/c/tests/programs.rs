@@ -20,18 +20,20 @@ fn each_call_does_what_the_header_says() {
     if !has(NAME, C[0]) {
         return;
     }
-    let (build, channels) = (scratch(), scratch());
-    let plain = program(C, &[], "tests/c/calls.c", build.path());
-    run(&mut command(&plain, [channels.path()]));
-    if has(NAME, "valgrind") {
-        let channels = scratch();
-        let words = ["-q", "--error-exitcode=9", "--leak-check=full", plain.to_str().unwrap()];
-        run(command(Path::new("valgrind"), words).arg(channels.path()));
-    }
-    if has_sanitizers(NAME, C, build.path()) {
-        let channels = scratch();
-        let checked = program(C, &[SANITIZERS], "tests/c/calls.c", build.path());
-        run(&mut command(&checked, [channels.path()]));
+    for source in ["tests/c/calls.c", "tests/c/choices.c"] {
+        let (build, channels) = (scratch(), scratch());
+        let plain = program(C, &[], source, build.path());
+        run(&mut command(&plain, [channels.path()]));
+        if has(NAME, "valgrind") {
+            let channels = scratch();
+            let words = ["-q", "--error-exitcode=9", "--leak-check=full", plain.to_str().unwrap()];
+            run(command(Path::new("valgrind"), words).arg(channels.path()));
+        }
+        if has_sanitizers(NAME, C, build.path()) {
+            let channels = scratch();
+            let checked = program(C, &[SANITIZERS], source, build.path());
+            run(&mut command(&checked, [channels.path()]));
+        }
     }
 }
 
