@@ -295,7 +295,7 @@ SHMCAST_API int32_t shmcast_try_recv_into(shmcast_subscriber *subscriber, void *
 SHMCAST_API int32_t shmcast_subscriber_descriptor(const shmcast_subscriber *subscriber);
 /* To be called before each sleep, when nothing was there. SHMCAST_EVENT if there is an event after all, which has been received into
  * *event; SHMCAST_OK if there is none: sleep for *timeout_ns at most. That is a millisecond where nobody rings. Three system calls. */
-SHMCAST_API int32_t shmcast_arm(shmcast_subscriber *subscriber, shmcast_event *event, uint64_t *timeout_ns);
+SHMCAST_API int32_t shmcast_arm(shmcast_subscriber *subscriber, uint64_t *timeout_ns, shmcast_event *event);
 /* Takes the request back and empties the descriptor; needed only where the descriptor stays in the loop while others are served. */
 SHMCAST_API int32_t shmcast_disarm(shmcast_subscriber *subscriber);
 

@@ -200,8 +200,8 @@ pub(crate) unsafe extern "C" fn shmcast_subscriber_descriptor(this: *const Subsc
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmcast_arm(
     this: *mut SubscriberHandle,
-    out: *mut Event,
     timeout_ns: *mut u64,
+    out: *mut Event,
 ) -> i32 {
     let mut limit = None;
     // SAFETY: the header asks for a handle that is open, one thread at a time, and a place for the event.

@@ -56,6 +56,28 @@ fn cpp_does_what_its_header_says() {
     }
 }
 
+/// Programs without exceptions have the whole header, and a message of a batch costs no call.
+#[test]
+fn cpp_needs_no_exceptions_and_a_batch_no_call_a_message() {
+    const NAME: &str = "cpp_needs_no_exceptions_and_a_batch_no_call_a_message";
+    if !has(NAME, CPP[0]) {
+        return;
+    }
+    let (build, channels) = (scratch(), scratch());
+    let plain = program(CPP, &["-fno-exceptions", "-fno-rtti"], "../cpp/tests/plain.cpp", build.path());
+    run(&mut command(&plain, [channels.path()]));
+    if has(NAME, "objdump") {
+        let words = ["--disassemble=sum_of_batch", "--no-show-raw-insn"];
+        let code = run(std::process::Command::new("objdump").args(words).arg(&plain));
+        let calls: Vec<&str> = code.lines().filter(|line| line.contains("call ")).collect();
+        let is_of_library = |call: &&str| call.contains("shmcast_recv_batch");
+        let (batches, others): (Vec<&str>, Vec<&str>) = calls.iter().partition(|call| is_of_library(call));
+        assert!(batches.len() == 1, "{code}");
+        // The others clear an earlier failure, or put one there.
+        assert!(others.iter().all(|call| call.contains("category") || call.contains("returning")), "{code}");
+    }
+}
+
 /// A receiver that has attached, or waits for its channel.
 struct Receiver {
     child: Child,

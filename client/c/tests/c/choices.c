@@ -66,17 +66,17 @@ static void loops(void) {
     char room[8];
     uint64_t timeout_ns = 0;
     FAILS(shmcast_subscriber_descriptor(s), SHMCAST_ERROR_NO_WAKER, "SHMCAST_WAIT_PARK");
-    CHECK(shmcast_arm(s, &e, &timeout_ns) == SHMCAST_OK && timeout_ns == 1000000 && shmcast_disarm(s) == SHMCAST_OK);
+    CHECK(shmcast_arm(s, &timeout_ns, &e) == SHMCAST_OK && timeout_ns == 1000000 && shmcast_disarm(s) == SHMCAST_OK);
     CHECK(shmcast_recv_into(s, 2000000, room, sizeof room, &e) == SHMCAST_OK);
     CHECK(shmcast_publish(p, "one", 3, NULL) == SHMCAST_OK && shmcast_publish(p, "number two", 10, NULL) == SHMCAST_OK);
-    CHECK(shmcast_arm(s, &e, NULL) == SHMCAST_EVENT);
+    CHECK(shmcast_arm(s, NULL, &e) == SHMCAST_EVENT);
     is_message(&e, 1, "one");
     FAILS(shmcast_recv_into(s, SHMCAST_FOREVER, room, sizeof room, &e), SHMCAST_ERROR_TOO_SMALL, "10 B, the buffer 8 B");
     FAILS(shmcast_recv_into(s, 1, NULL, 8, &e), SHMCAST_ERROR_ARGUMENT, "8 B");
     char large[10];
     CHECK(shmcast_recv_into(s, SHMCAST_FOREVER, large, sizeof large, &e) == SHMCAST_EVENT && e.payload == large);
     is_message(&e, 2, "number two");
-    FAILS(shmcast_arm(NULL, &e, NULL), SHMCAST_ERROR_ARGUMENT, "handle is NULL");
+    FAILS(shmcast_arm(NULL, NULL, &e), SHMCAST_ERROR_ARGUMENT, "handle is NULL");
     CHECK(shmcast_disarm(NULL) == SHMCAST_ERROR_ARGUMENT && shmcast_subscriber_descriptor(NULL) == SHMCAST_ERROR_ARGUMENT);
     shmcast_publisher_close(p), shmcast_subscriber_close(s);
 }

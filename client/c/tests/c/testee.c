@@ -204,7 +204,7 @@ static int32_t recv_by_descriptor(shmcast_subscriber *s, shmcast_event *e) {
     for (;;) {
         uint64_t timeout_ns;
         int32_t code = shmcast_try_recv_into(s, room, sizeof room, e);
-        if (code != SHMCAST_OK || (code = shmcast_arm(s, e, &timeout_ns)) != SHMCAST_OK) return code;
+        if (code != SHMCAST_OK || (code = shmcast_arm(s, &timeout_ns, e)) != SHMCAST_OK) return code;
         struct pollfd bell = {.fd = shmcast_subscriber_descriptor(s), .events = POLLIN};
         poll(&bell, 1, (int)(timeout_ns / 1000000));
     }
