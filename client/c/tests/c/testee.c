@@ -83,7 +83,7 @@ static void failure(int64_t code) {
     say(code == SHMCAST_ERROR_SUPERSEDED ? "superseded" : code == SHMCAST_ERROR_CORRUPT ? "corrupt" : shmcast_error_name((int32_t)code));
 }
 
-static void poll(int most) {
+static void one_by_one(int most) {
     for (int empty = 0; empty < 130 && events < most;) {
         shmcast_event e;
         int32_t code = shmcast_try_recv(subscriber, &e);
@@ -338,7 +338,7 @@ int main(void) {
             int most = (int)value(request, "\"most\":", NULL, 0);
             events = 0;
             printf("{\"events\":[");
-            (*what == 'p' ? poll : batch)(most > 0 ? most : INT_MAX);
+            (*what == 'p' ? one_by_one : batch)(most > 0 ? most : INT_MAX);
             puts("]}");
         } else if (strcmp(what, "consume") == 0) {
             code = consume(request);

@@ -19,7 +19,7 @@ public final class Message {
     boolean key;
 
     Message(int room) {
-        bytes = new byte[room];
+        bytes = new byte[room + 7 & ~7]; // whole words are copied
         view = ByteBuffer.wrap(bytes).asReadOnlyBuffer().order(ByteOrder.LITTLE_ENDIAN);
     }
 
