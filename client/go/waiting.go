@@ -69,9 +69,6 @@ func hear(bell *os.File, room []byte) {
 	})
 }
 
-// clockMonotonic is the number of CLOCK_MONOTONIC.
-const clockMonotonic = 1
-
 // now reads the channel's clock, in ticks (SPEC.md 5).
 func (s *Subscriber) now() uint64 {
 	if s.ClockKind == 1 {
