@@ -147,7 +147,7 @@ pub(super) struct World {
     /// The entries that the reader is given: its round, and from which number on.
     follows: Option<(u64, u64, u64)>,
     is_calm: bool,
-    /// Whether the log itself keeps what it stored: only answers, connections and processes fail.
+    /// Whether the log keeps what it stored: only answers, connections and processes fail.
     is_log_sound: bool,
     /// How often answers are lost, in 256.
     loss: u8,
@@ -312,10 +312,10 @@ impl World {
         // Another fault may hide the loss: a rival mends it, or a damaged block stands at the end.
         self.must_notice = None;
         match self.rng.u8(if self.is_log_sound { 6..14 } else { 0..14 }) {
-            0 | 1 => self.lose_tail(),
-            2 => self.log.lose_front(&mut self.rng),
-            3 => self.log.swap(&mut self.rng),
-            4 | 5 => self.log.damage(&mut self.rng),
+            0 => self.log.lose_front(&mut self.rng),
+            1 => self.log.swap(&mut self.rng),
+            2 | 3 => self.log.damage(&mut self.rng),
+            4 | 5 => self.lose_tail(),
             6 | 7 => self.cut_connection(0),
             8 => self.cut_connection(1),
             9 => {
@@ -502,6 +502,9 @@ impl World {
         }
         let World { reader: Some(reader), ring, now_ns, channel, .. } = self else { return Ok(()) };
         let asked = reader.poll(*now_ns, &mut |delivery| ring.take(*now_ns, channel, delivery));
+        if reader.counters().searches == 0 && matches!(asked, Some((_, Ask::Want(_)))) {
+            return Err("the reader asks a writer, and has not looked into the log again".to_owned());
+        }
         if let Some((round, ask)) = asked {
             let delay = self.delay();
             self.send(delay, self.lives[2], Event::Asked(round, ask));
