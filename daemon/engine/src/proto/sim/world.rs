@@ -502,7 +502,8 @@ impl World {
         }
         let World { reader: Some(reader), ring, now_ns, channel, .. } = self else { return Ok(()) };
         let asked = reader.poll(*now_ns, &mut |delivery| ring.take(*now_ns, channel, delivery));
-        if reader.counters().searches == 0 && matches!(asked, Some((_, Ask::Want(_)))) {
+        let has_looked = reader.counters().searches > 0 || reader.counters().blocks == 0;
+        if !has_looked && matches!(asked, Some((_, Ask::Want(_)))) {
             return Err("the reader asks a writer, and has not looked into the log again".to_owned());
         }
         if let Some((round, ask)) = asked {
