@@ -122,6 +122,8 @@ struct WriterActor {
 struct Ring {
     session: Option<Session>,
     next: u64,
+    /// What was due when the reader was started.
+    began: u64,
     wrong: Option<String>,
     parts: u64,
     given_up: u64,
@@ -213,6 +215,7 @@ impl World {
         let give_up_ns = Some(8 * SECOND_NS);
         let ring = self.ring.session.map(|session| (session, self.ring.next));
         self.count_reader();
+        self.ring.began = self.ring.next;
         self.reader = Some(Reader::new(ReaderConfig { from: Some(1), give_up_ns }, ring));
     }
 
@@ -502,7 +505,7 @@ impl World {
         }
         let World { reader: Some(reader), ring, now_ns, channel, .. } = self else { return Ok(()) };
         let asked = reader.poll(*now_ns, &mut |delivery| ring.take(*now_ns, channel, delivery));
-        let has_looked = reader.counters().searches > 0 || reader.counters().blocks == 0;
+        let has_looked = reader.counters().searches > 0 || ring.next == ring.began;
         if !has_looked && matches!(asked, Some((_, Ask::Want(_)))) {
             return Err("the reader asks a writer, and has not looked into the log again".to_owned());
         }
