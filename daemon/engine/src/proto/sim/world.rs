@@ -505,7 +505,9 @@ impl World {
         }
         let World { reader: Some(reader), ring, now_ns, channel, .. } = self else { return Ok(()) };
         let asked = reader.poll(*now_ns, &mut |delivery| ring.take(*now_ns, channel, delivery));
-        let has_looked = reader.counters().searches + reader.counters().mended > 0 || ring.next == ring.began;
+        // Only the first request tells: the answers to it do not mend all at once.
+        let has_looked =
+            reader.counters().searches > 0 || reader.counters().wanted > 1 || ring.next == ring.began;
         if !has_looked && matches!(asked, Some((_, Ask::Want(_)))) {
             return Err("the reader asks a writer, and has not looked into the log again".to_owned());
         }
