@@ -11,7 +11,7 @@ use super::BridgeError;
 use super::spec::WaitMode;
 
 /// How often counters are shown to other threads.
-pub(super) const SHOW_EVERY_NS: u64 = 10_000_000;
+pub const SHOW_EVERY_NS: u64 = 10_000_000;
 
 /// Polls that find nothing before a thread that may sleep does so.
 const POLLS_BEFORE_SLEEP: u32 = 32;
@@ -22,31 +22,36 @@ const LONGEST_SLEEP: Duration = Duration::from_micros(500);
 
 /// The bridge's own clock: nanoseconds since it started, never 0.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Clock(Instant);
+pub struct Clock(Instant);
 
 impl Clock {
-    pub(super) fn start() -> Self {
+    /// A clock that begins now.
+    pub fn start() -> Self {
         Self(Instant::now())
     }
 
-    pub(super) fn now_ns(&self) -> u64 {
+    /// The time.
+    pub fn now_ns(&self) -> u64 {
         self.0.elapsed().as_nanos() as u64 + 1
     }
 
     /// The moment that the clock shows as `at_ns`.
-    pub(super) fn instant(&self, at_ns: u64) -> Instant {
+    pub fn instant(&self, at_ns: u64) -> Instant {
         self.0 + Duration::from_nanos(at_ns)
     }
 }
 
 /// Nanoseconds since 1970, as the kernel stamps packets.
-pub(super) fn wall_ns() -> u64 {
+pub fn wall_ns() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
 /// Starts a thread, pins it, and runs `body` in it. Returns once the thread is pinned, or could not be
 /// pinned.
-pub(super) fn spawn(
+///
+/// # Errors
+/// [`BridgeError`]; the thread does not run.
+pub fn spawn(
     name: &str,
     cpu: Option<usize>,
     body: impl FnOnce() + Send + 'static,
@@ -75,24 +80,25 @@ pub(super) fn spawn(
 
 /// The state of one wait for a ring.
 #[derive(Debug)]
-pub(super) struct Idle {
+pub struct Idle {
     wait: WaitMode,
     polls: u32,
     sleep: Duration,
 }
 
 impl Idle {
-    pub(super) fn new(wait: WaitMode) -> Self {
+    /// A wait that has not begun.
+    pub fn new(wait: WaitMode) -> Self {
         Self { wait, polls: 0, sleep: SHORTEST_SLEEP }
     }
 
     /// There was something to do.
-    pub(super) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         (self.polls, self.sleep) = (0, SHORTEST_SLEEP);
     }
 
     /// Waits a little, and never longer than `limit`.
-    pub(super) fn wait(&mut self, limit: Duration) {
+    pub fn wait(&mut self, limit: Duration) {
         match self.wait {
             WaitMode::Spin => std::hint::spin_loop(),
             WaitMode::Yield => sched_yield(),

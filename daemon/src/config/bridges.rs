@@ -39,10 +39,11 @@ pub(super) fn with_journal(bridge: &BridgeSpec, channels: &[ChannelConfig]) -> B
     let mut bridge = bridge.clone();
     let channel = channels.iter().find(|channel| channel.name == bridge.channel);
     let journal = channel.and_then(|channel| channel.journal.as_ref());
-    if let Some(repair) = bridge.send.as_mut().and_then(|send| send.repair.as_mut())
-        && repair.history == HistoryFrom::Channel(true)
-    {
-        repair.history = match journal {
+    let repair = bridge.send.as_mut().and_then(|send| send.repair.as_mut());
+    let histories = repair.map(|repair| &mut repair.history).into_iter();
+    let histories = histories.chain(bridge.nats.as_mut().map(|nats| &mut nats.history));
+    for history in histories.filter(|history| **history == HistoryFrom::Channel(true)) {
+        *history = match journal {
             Some(journal) => HistoryFrom::Dir(journal.dir.clone()),
             None => HistoryFrom::Channel(false),
         };

@@ -202,6 +202,11 @@ pub fn parse(block: &[u8]) -> Result<(Head, Body<'_>), Damaged> {
     Ok((head, body))
 }
 
+/// The error of its writer's clock, as a block that may not be sound says it, in units of 10 us.
+pub fn clock_error_of(block: &[u8]) -> Option<u16> {
+    (block.len() >= HEAD_BYTES).then(|| u16::from_be_bytes(array(block, 6)))
+}
+
 fn body_of<'a>(head: &Head, body: &'a [u8]) -> Option<Body<'a>> {
     match head.kind {
         Kind::Data => {

@@ -226,6 +226,11 @@ impl Writer {
         self.window.len()
     }
 
+    /// When the oldest block without an answer was appended.
+    pub fn oldest_in_flight(&self) -> Option<u64> {
+        self.window.front().map(|flight| flight.at_ns)
+    }
+
     /// The counts so far.
     pub fn counters(&self) -> &WriterCounters {
         &self.counters

@@ -2,6 +2,7 @@
 //! of a daemon's bridges.
 
 mod check;
+mod engine;
 mod key;
 mod recv;
 mod send;
