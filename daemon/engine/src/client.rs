@@ -5,8 +5,8 @@
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::context::{GetStreamErrorKind, PublishAckFuture, PublishError, PublishErrorKind};
 use async_nats::jetstream::stream::{
-    Config, DirectGetErrorKind, DiscardPolicy, Info, RawMessageErrorKind, RetentionPolicy, StorageType,
-    Stream,
+    Config, DirectGetErrorKind, DiscardPolicy, Info, RawMessageErrorKind, RetentionPolicy, Source,
+    StorageType, Stream,
 };
 use async_nats::jetstream::{Context, ErrorCode, context};
 use async_nats::{Client, ConnectOptions, Event, HeaderMap};
@@ -57,7 +57,7 @@ fn refused(name: &str, why: impl ToString) -> EngineError {
 
 /// Connects to one of the servers of the spec. It connects again by itself for as long as it is used.
 async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result<Client, EngineError> {
-    let failed = |why: String| EngineError::Connect { servers: nats.servers.join(", "), why };
+    let failed = |why: String| EngineError::Connect { servers: shown(&nats.servers), why };
     let told = link.clone();
     let direction = if spec.send.is_some() { "send" } else { "recv" };
     let mut options = ConnectOptions::new()
@@ -97,6 +97,12 @@ async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result
     Ok(client)
 }
 
+/// The servers without the passwords that may stand before their names.
+fn shown(servers: &[String]) -> String {
+    let show = |server: &String| server.rsplit(['@', '/']).next().unwrap_or_default().to_owned();
+    servers.iter().map(show).collect::<Vec<_>>().join(", ")
+}
+
 /// An error with its causes, which alone say what was wrong with a certificate or an account.
 fn sentence(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -119,7 +125,7 @@ impl Log {
             if !nats.create || spec.send.is_none() {
                 return Err(EngineError::NoStream { stream: log.name, channel: spec.channel.clone() });
             }
-            log.create(nats).await?;
+            log.create(nats, None).await?;
         }
         Ok(log)
     }
@@ -143,11 +149,18 @@ impl Log {
         Ok(Log { client, context, stream, name, subject, link })
     }
 
-    /// Makes the stream.
-    pub(crate) async fn create(&self, nats: &NatsSpec) -> Result<Info, EngineError> {
+    /// Makes the stream, or one that copies the stream of the same name in another domain.
+    pub(crate) async fn create(&self, nats: &NatsSpec, mirror_of: Option<&str>) -> Result<Info, EngineError> {
+        let source = |domain: &str| Source {
+            name: self.name.clone(),
+            domain: Some(domain.to_owned()),
+            ..Source::default()
+        };
         let config = Config {
             name: self.name.clone(),
-            subjects: vec![self.subject.clone()],
+            subjects: if mirror_of.is_none() { vec![self.subject.clone()] } else { Vec::new() },
+            mirror: mirror_of.map(source),
+            mirror_direct: mirror_of.is_some(),
             description: Some("blocks of a shmcast channel".to_owned()),
             retention: RetentionPolicy::Limits,
             discard: DiscardPolicy::Old,

@@ -23,7 +23,7 @@ const RETRY: Duration = Duration::from_millis(500);
 #[command(next_help_heading = "Through servers of NATS JetStream, in place of lines")]
 pub(super) struct Servers {
     /// Servers, such as nats://10.0.0.1:4222, or tls://host:4222 with TLS; several with commas between
-    #[arg(long, value_name = "URL", value_delimiter = ',', conflicts_with = "pcap")]
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
     nats: Vec<String>,
     /// File with the credentials of the account
     #[arg(long, value_name = "FILE", requires = "nats")]

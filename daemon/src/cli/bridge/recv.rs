@@ -153,6 +153,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let capture = args.common.capture()?;
     let publisher = args.publisher(&host, &spec.channel);
     if spec.nats().is_some() {
+        args.common.refuse_capture()?;
         return engine::receive(&spec, publisher, (args.common.until_end, args.common.json), &stop);
     }
     let tap = capture.as_ref().map(|capture| capture.tap());

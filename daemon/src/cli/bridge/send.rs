@@ -174,6 +174,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     };
     let subscriber = host.subscriber(&spec.channel).history(history);
     if spec.nats().is_some() {
+        args.common.refuse_capture()?;
         let options = engine::Sending {
             until_end: args.common.until_end,
             waits: args.wait_channel,
