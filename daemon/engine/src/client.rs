@@ -92,9 +92,22 @@ async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result
     if nats.servers.iter().all(|server| server.starts_with("tls://")) {
         options = options.require_tls(true);
     }
+    match nats.servers.iter().find_map(|server| account_of(server)) {
+        Some((user, Some(password))) => {
+            options = options.user_and_password(user.to_owned(), password.to_owned())
+        }
+        Some((token, None)) => options = options.token(token.to_owned()),
+        None => {}
+    }
     let client = options.connect(nats.servers.clone()).await.map_err(|e| failed(sentence(&e)))?;
     link.connected();
     Ok(client)
+}
+
+/// The user and the password, or the token, that stand before a server's name.
+fn account_of(server: &str) -> Option<(&str, Option<&str>)> {
+    let account = server.split_once("://")?.1.rsplit_once('@')?.0;
+    Some(account.split_once(':').map_or((account, None), |(user, password)| (user, Some(password))))
 }
 
 /// The servers without the passwords that may stand before their names.
@@ -284,5 +297,19 @@ pub(crate) fn trouble_of(error: &PublishError) -> Trouble {
         | PublishErrorKind::MaxAckPending
         | PublishErrorKind::MaxPayloadExceeded
         | PublishErrorKind::Other => Trouble::Busy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accounts_are_taken_from_addresses_and_never_shown() {
+        assert_eq!(account_of("nats://u:p:w@h:4222"), Some(("u", Some("p:w"))));
+        assert_eq!(account_of("tls://token@h"), Some(("token", None)));
+        assert_eq!(account_of("nats://h:4222"), None);
+        let servers = ["nats://u:p@h:1".to_owned(), "tls://i".to_owned()];
+        assert_eq!(shown(&servers), "h:1, i");
     }
 }

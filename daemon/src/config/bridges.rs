@@ -7,7 +7,7 @@ use super::host::Host;
 use super::rules::Broken;
 use super::{ChannelConfig, Config, fields};
 use shmcast_bridge::spec::{
-    BridgeSpec, Direction, ETHERNET_PAYLOAD_BYTES, HistoryFrom, ReceiveSpec, SendSpec, WaitMode,
+    BridgeSpec, Direction, ETHERNET_PAYLOAD_BYTES, Engine, HistoryFrom, ReceiveSpec, SendSpec, WaitMode,
 };
 use std::net::SocketAddrV4;
 
@@ -227,6 +227,7 @@ impl Config {
                 warn("bridge.payload_bytes", what, "1400");
             }
             match bridge.direction() {
+                _ if bridge.engine != Engine::Lines => {}
                 Some(Direction::Send(send)) => warn_of_sending(send, &mut warn),
                 Some(Direction::Receive(receive)) => {
                     warn_of_receiving(bridge, receive, channel, &mut warn);

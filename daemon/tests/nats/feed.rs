@@ -139,7 +139,13 @@ impl Feed {
                 child.assert_alive();
             }
             let due = self.seen.load(Ordering::Relaxed);
-            assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} for {next}; {due} is due");
+            if started.elapsed() > PATIENCE {
+                let said: Vec<String> = children.iter_mut().map(|child| child.said_when_killed()).collect();
+                panic!(
+                    "waited {PATIENCE:?} for {next}; {due} is due; the bridges said:\n{}",
+                    said.join("\n")
+                );
+            }
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -194,6 +200,15 @@ impl Bridge {
             }
             panic!("a bridge has ended with {status}: {said}");
         }
+    }
+
+    fn said_when_killed(&mut self) -> String {
+        self.child.kill().unwrap();
+        let mut said = String::new();
+        if let Some(stderr) = &mut self.child.stderr {
+            std::io::Read::read_to_string(stderr, &mut said).unwrap();
+        }
+        said
     }
 
     /// Ends it as Ctrl-C does. Its counters, and what it said.

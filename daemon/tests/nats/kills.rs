@@ -137,12 +137,14 @@ fn leaders_of_three_servers_are_killed_stopped_and_emptied() {
         go_on(&three, 20_000, &mut [&mut send, &mut receive]);
         three.cluster.named(&name).start();
     }
+    println!("killed {rounds} leaders");
     // A server that stands still for longer than an answer may take.
     let name = leader(&three);
     three.cluster.named(&name).signal(Signal::SIGSTOP);
     std::thread::sleep(Duration::from_secs(5));
     three.cluster.named(&name).signal(Signal::SIGCONT);
     go_on(&three, 20_000, &mut [&mut send, &mut receive]);
+    println!("stopped a leader");
     // One that comes back without what it had stored.
     let name = leader(&three);
     three.cluster.named(&name).kill();

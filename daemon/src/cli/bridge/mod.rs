@@ -59,7 +59,7 @@ enum Verb {
     /// Make and show the keys of native lines
     Key(key::Args),
     /// Make, show, check and remove the stream of a channel on servers of NATS JetStream
-    Stream(stream::Args),
+    Stream(Box<stream::Args>),
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
