@@ -5,7 +5,7 @@
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::context::{GetStreamErrorKind, PublishAckFuture, PublishError, PublishErrorKind};
 use async_nats::jetstream::stream::{
-    Config, DirectGetErrorKind, DiscardPolicy, Info, RawMessageErrorKind, RetentionPolicy, Source,
+    Config, DirectGetErrorKind, DiscardPolicy, External, Info, RawMessageErrorKind, RetentionPolicy, Source,
     StorageType, Stream,
 };
 use async_nats::jetstream::{Context, ErrorCode, context};
@@ -166,7 +166,7 @@ impl Log {
     pub(crate) async fn create(&self, nats: &NatsSpec, mirror_of: Option<&str>) -> Result<Info, EngineError> {
         let source = |domain: &str| Source {
             name: self.name.clone(),
-            domain: Some(domain.to_owned()),
+            external: Some(External { api_prefix: format!("$JS.{domain}.API"), delivery_prefix: None }),
             ..Source::default()
         };
         let config = Config {

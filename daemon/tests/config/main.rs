@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 use shmcast::hosting::HostedSegment;
-use shmcast_bridge::spec::{BridgeSpec, HistoryFrom, NatsSpec, ReceiveSpec, RepairSpec, SendRole, SendSpec};
+use shmcast_bridge::spec::{BridgeSpec, NatsSpec, ReceiveSpec, RepairSpec, SendRole, SendSpec};
 use shmcast_daemon::config::{
     ChannelConfig, ClockChoice, Config, ConfigError, DEFAULT_CONFIG, DaemonConfig, Host, JournalConfig,
     LimitsConfig, Mode, Principal, Problem, WakerConfig,
@@ -414,7 +414,6 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
         replicas: Some(3),
         keep_bytes: Some(1 << 30),
         keep_s: Some(86_400),
-        history: HistoryFrom::Dir("/var/lib/shmcast/ticks".into()),
         ..NatsSpec::default()
     };
     let names = (Some(nats.stream_of("ticks")), Some(nats.subject_of("ticks")));
