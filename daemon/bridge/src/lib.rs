@@ -29,6 +29,7 @@ mod state;
 pub mod status;
 pub mod thread;
 pub mod times;
+mod waiting;
 
 pub use native::read_keys;
 use proto::session::SessionError;

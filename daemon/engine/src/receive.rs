@@ -23,6 +23,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::EngineError;
 use crate::client::Log;
 use crate::inlet::Inlet;
+use crate::outlet::idle::shown;
 use crate::proto::block::clock_error_of;
 use crate::proto::reader::{Ask, Reader, ReaderConfig};
 use crate::send::{checked, runtime};
@@ -73,7 +74,7 @@ impl Receiver {
         let log = runtime.block_on(Log::open(spec, nats))?;
         let shared = Arc::new(ReceiveState {
             stop: AtomicBool::new(false),
-            life: Life::new(Vec::new()),
+            life: Life::new(Vec::new(), shown(spec.wait)),
             counters: Board::default(),
             link: log.link.clone(),
         });

@@ -24,6 +24,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::EngineError;
 use crate::client::{Log, trouble_of};
 use crate::outlet::Outlet;
+use crate::outlet::idle::shown;
 use crate::proto::want::Want;
 use crate::proto::writer::{Append, Last, Trouble};
 use crate::status::{Link, SendCounters};
@@ -101,7 +102,7 @@ impl Sender {
             stop: AtomicBool::new(false),
             end: AtomicBool::new(false),
             takes_over: AtomicBool::new(false),
-            life: Life::new(Vec::new()),
+            life: Life::new(Vec::new(), shown(spec.wait)),
             counters: Board::default(),
             acks: SharedHistogram::default(),
             link: log.link.clone(),

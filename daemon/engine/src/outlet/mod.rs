@@ -1,6 +1,7 @@
 //! The thread that reads the ring and writes the log: cuts blocks, and does what the [`Writer`] decides.
 
 mod cutter;
+pub(crate) mod idle;
 mod mending;
 
 use shmcast::{Event, History, RecvError, Start, Subscriber, SubscriberBuilder};
@@ -12,7 +13,7 @@ use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
 use shmcast_bridge::spec::{BridgeSpec, StartAt};
 use shmcast_bridge::status::Phase;
 use shmcast_bridge::term_at;
-use shmcast_bridge::thread::{Clock, Idle, SHOW_EVERY_NS};
+use shmcast_bridge::thread::{Clock, SHOW_EVERY_NS};
 use shmcast_bridge::times::own_error_ns;
 use std::io;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::proto::writer::{LOOK_NS, Resume, State, Writer, WriterConfig};
 use crate::send::{Order, Queues, Reply, SendState, SenderOptions};
 use crate::status::SendCounters;
 use cutter::{Cutter, News};
+use idle::{Idle, mode_of};
 
 /// Events taken from the ring before anything else is looked at.
 const EVENTS_PER_TURN: usize = 1_024;
@@ -92,7 +94,7 @@ impl Outlet {
         queues: Queues,
         (clock, shared): (Clock, Arc<SendState>),
     ) -> Result<Outlet, EngineError> {
-        let (subscriber, parks) = attach(&channel.clone().start(Start::Latest), spec.wait)?;
+        let (subscriber, parks) = attach(&channel.clone().start(Start::Latest), mode_of(spec.wait))?;
         let (stream, session) = identity(spec, &subscriber)?;
         let mut id = [0; 8];
         getrandom::fill(&mut id).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
@@ -251,7 +253,7 @@ impl Outlet {
         let here = self.subscriber.as_ref().map(Subscriber::next_sequence);
         if here != Some(first) {
             let (subscriber, parks) =
-                attach(&self.channel.clone().start(Start::Sequence(first)), self.spec.wait)?;
+                attach(&self.channel.clone().start(Start::Sequence(first)), mode_of(self.spec.wait))?;
             (self.subscriber, self.parks) = (Some(subscriber), parks);
         }
         Ok(())
@@ -342,7 +344,8 @@ impl Outlet {
             return Ok(());
         }
         self.retry_ns = now_ns + RETRY_NS;
-        let Ok((subscriber, parks)) = attach(&self.channel.clone().start(Start::Oldest), self.spec.wait)
+        let Ok((subscriber, parks)) =
+            attach(&self.channel.clone().start(Start::Oldest), mode_of(self.spec.wait))
         else {
             return Ok(());
         };
