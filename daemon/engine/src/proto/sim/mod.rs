@@ -4,6 +4,7 @@
 //! loses its end or its beginning, exchanges blocks, drops and damages them, and everybody is killed and started again. The
 //! reader must publish each message once, in order and byte for byte, and may name as lost only what nobody has.
 
+mod ends;
 mod fake;
 mod world;
 

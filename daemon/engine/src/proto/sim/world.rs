@@ -1,18 +1,18 @@
 //! One story: the actors, the way between them, the faults, and the judge.
 
-use super::super::block::{Cut, Packing, Stream, max_whole_bytes};
+use super::super::block::{Packing, Stream};
 use super::super::reader::{Ask, Delivery, Reader, ReaderConfig};
 use super::super::want::Want;
 use super::super::writer::{Append, Resume, State, Trouble, Writer, WriterConfig};
+use super::ends::{Channel, Ring};
 use super::fake::Log;
 use fastrand::Rng;
 use shmcast_bridge::proto::session::Session;
-use shmcast_bridge::proto::wire::Meta;
 use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
 
-const BLOCK_BYTES: usize = 1 << 10;
+pub(super) const BLOCK_BYTES: usize = 1 << 10;
 /// Faults happen until then, and messages are published until then.
-const TROUBLED_NS: u64 = 3 * SECOND_NS;
+pub(super) const TROUBLED_NS: u64 = 3 * SECOND_NS;
 /// All must have come by then.
 const END_NS: u64 = 60 * SECOND_NS;
 const STREAM: Stream = Stream([5; 16]);
@@ -43,59 +43,6 @@ impl Report {
     }
 }
 
-/// The published channel.
-#[derive(Debug, Clone, Copy)]
-struct Channel {
-    seed: u64,
-    messages: u64,
-    /// How many of the newest messages the ring keeps; all of them if there is a journal.
-    keeps: u64,
-}
-
-impl Channel {
-    fn published(&self, now_ns: u64) -> u64 {
-        (u128::from(self.messages) * u128::from(now_ns.min(TROUBLED_NS)) / u128::from(TROUBLED_NS)) as u64
-    }
-
-    fn next(&self, now_ns: u64) -> u64 {
-        self.published(now_ns) + 1
-    }
-
-    fn oldest(&self, now_ns: u64) -> u64 {
-        self.published(now_ns).saturating_sub(self.keeps) + 1
-    }
-
-    fn message(&self, sequence: u64) -> (Vec<u8>, Meta) {
-        let mut rng = Rng::with_seed(self.seed ^ sequence.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let size = match rng.u8(..20) {
-            0 => rng.usize(900..3_000),
-            1 => 0,
-            _ => rng.usize(..200),
-        };
-        let mut bytes = vec![0; size];
-        rng.fill(&mut bytes);
-        (bytes, Meta { tag: rng.u16(..3), key: rng.bool(), time_ns: 1_000 + sequence })
-    }
-
-    /// A block that begins with this sequence, and with this byte of it if it goes in parts.
-    fn cut(&self, now_ns: u64, from: u64, offset: usize, packing: &mut Packing) -> Cut {
-        if from < self.oldest(now_ns) {
-            return Cut::gap(from, self.oldest(now_ns) - 1);
-        }
-        packing.clear();
-        for sequence in from..self.next(now_ns) {
-            let (data, meta) = self.message(sequence);
-            if data.len() > max_whole_bytes(BLOCK_BYTES) && sequence == from {
-                return Cut::part(sequence, &data, meta, offset.min(data.len() - 1), BLOCK_BYTES);
-            }
-            if data.len() > max_whole_bytes(BLOCK_BYTES) || !packing.push(sequence, &data, meta) {
-                break;
-            }
-        }
-        packing.cut().expect("the first message fits an empty block")
-    }
-}
-
 enum Event {
     Append(Append),
     Acked(u64, Result<u64, Trouble>),
@@ -115,19 +62,6 @@ struct WriterActor {
     offset: usize,
     /// When the last append comes to the log: a connection keeps the order.
     line_ns: u64,
-}
-
-/// The local ring of the reader: it survives the reader.
-#[derive(Debug, Default)]
-struct Ring {
-    session: Option<Session>,
-    next: u64,
-    /// What was due when the reader was started.
-    began: u64,
-    wrong: Option<String>,
-    parts: u64,
-    given_up: u64,
-    sessions: u64,
 }
 
 /// A story.
@@ -546,40 +480,6 @@ impl World {
         let is_running = actor.writer.state() == State::Run;
         if is_running && let Some(other) = &mut self.writers[1 - at] {
             other.writer.handle_pulse(now_ns, life);
-        }
-    }
-}
-
-impl Ring {
-    /// Judges what the reader publishes.
-    fn take(&mut self, now_ns: u64, channel: &Channel, delivery: Delivery<'_>) {
-        let wrong = match delivery {
-            Delivery::Session { session, next } => {
-                self.session = Some(session);
-                self.sessions += 1;
-                (next != self.next).then(|| format!("the session begins at {next}, {} is due", self.next))
-            }
-            Delivery::Message { sequence, data, meta } => {
-                let is_right = sequence == self.next;
-                let is_true = (data.to_vec(), meta) == channel.message(sequence);
-                self.parts += u64::from(data.len() > BLOCK_BYTES);
-                let due = std::mem::replace(&mut self.next, sequence + 1);
-                match (is_right, is_true) {
-                    (false, _) => Some(format!("message {sequence} came, {due} is due")),
-                    (true, false) => Some(format!("message {sequence} has other bytes or marks")),
-                    (true, true) => None,
-                }
-            }
-            Delivery::Gap { from, to } => {
-                let due = std::mem::replace(&mut self.next, to + 1);
-                self.given_up += to - from + 1;
-                let is_gone = to < channel.oldest(now_ns);
-                (from != due || !is_gone).then(|| format!("{from} to {to} are given up, {due} is due"))
-            }
-            Delivery::End => None,
-        };
-        if self.wrong.is_none() {
-            self.wrong = wrong;
         }
     }
 }
