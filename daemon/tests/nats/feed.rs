@@ -34,7 +34,10 @@ impl Content {
             _ => rng.usize(..60),
         };
         let at = rng.usize(..LONGEST);
-        (&self.noise[at..at + size], Mark { tag: (sequence % 1_000) as u16, key: sequence % 64 == 0 })
+        (
+            &self.noise[at..at + size],
+            Mark { tag: (sequence % 1_000) as u16, key: sequence.is_multiple_of(64) },
+        )
     }
 }
 
