@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 const GROUP: &str = "239.77.3.1:30001";
 
 /// Starts sender 0 or 1.
-fn sender(hosts: &Hosts, at: u8, more: &str) -> Running {
-    let (own, peer) = (31_000 + u16::from(at), 31_001 - u16::from(at));
+fn sender(hosts: &Hosts, at: usize, more: &str) -> Running {
+    let (own, peer) = (31_000 + at, 31_001 - at);
     let words = format!(
         "bridge send t --to {GROUP} --interface va0 --from oldest --json --until-end --linger 2s --rank {at} {more} \
          --claim-bind 127.0.0.1:{own} --peer 127.0.0.1:{peer}"
@@ -40,16 +40,28 @@ fn figures(read: &Value) -> (u64, u64, u64) {
 fn senders_that_are_killed_or_stopped_cost_no_message_and_bring_none_twice() {
     let test = "senders_that_are_killed_or_stopped_cost_no_message_and_bring_none_twice";
     let Some(hosts) = Hosts::new(test, 1) else { return };
+    fail_in_turn(&hosts, "");
+}
+
+#[test]
+fn senders_of_sealed_lines_take_over_from_each_other() {
+    let Some(hosts) = Hosts::new("senders_of_sealed_lines_take_over_from_each_other", 1) else { return };
+    super::native::sealed(&hosts);
+    fail_in_turn(&hosts, &format!("--profile native --keys {}", hosts.keys().display()));
+}
+
+/// Two senders are killed and stopped in turn. `form` says what the packets are like.
+fn fail_in_turn(hosts: &Hosts, form: &str) {
     let (rate, turns) = (number("SHMCAST_RATE", 20_000), number("SHMCAST_TURNS", 4));
     drop(make_channel(&hosts.channels(Host::A)));
     let receive = format!(
-        "bridge recv t --from {GROUP} --interface vb0 --first 1 --capacity 64MiB --buffer 67108864 --until-end --json"
+        "bridge recv t --from {GROUP} --interface vb0 --first 1 --capacity 64MiB --buffer 67108864 --until-end --json {form}"
     );
     let ingress = hosts.shmcast(Host::B, &receive);
-    let mut senders = vec![sender(&hosts, 0, "")];
+    let mut senders = vec![sender(hosts, 0, form)];
     wait_for_role(&senders[0], "sending");
     ingress.wait_for_log("receiving session");
-    senders.push(sender(&hosts, 1, ""));
+    senders.push(sender(hosts, 1, form));
     wait_for_role(&senders[1], "standby");
     let reader = hosts.role(Host::B, "read", &u64::MAX.to_string());
     let enough = hosts.dir.path().join("enough");
@@ -60,7 +72,7 @@ fn senders_that_are_killed_or_stopped_cost_no_message_and_bring_none_twice() {
         let failed = Instant::now();
         match turn / 2 % 2 {
             0 => {
-                let dead = std::mem::replace(&mut senders[active], sender(&hosts, active as u8, ""));
+                let dead = std::mem::replace(&mut senders[active], sender(hosts, active, form));
                 dead.kill();
                 wait_for_role(&senders[standby], "sending");
                 wait_for_role(&senders[active], "standby");

@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use zerocopy::FromZeros;
 
 mod failover;
+mod hearing;
 mod line;
 mod listening;
 mod live;
@@ -118,14 +119,15 @@ impl Egress {
         check_sizes(spec, &subscriber)?;
         // Report a port that is in use before the bridge listens.
         drop(open_server(spec, send, &mut RefusedSettings::default())?);
-        let heard = |most| listening::heard_term(spec, send, most, &mut refusals);
+        let heard = |most| listening::heard_term(spec, send, &keys, most, &mut refusals);
         let session = session_to_send(spec, &subscriber, &options.origins, (said, resumed), heard)?;
         // Open this socket last. Requests that came while the bridge listened would be answered after their
         // receivers had given them up and sent them again.
         let server = open_server(spec, send, &mut refusals)?;
         let clock = Clock::start();
-        let failover =
-            Failover::open(spec, send, &lines, (session, &subscriber), clock.now_ns(), &mut refusals)?;
+        let all_lines: Vec<&Line> = lines.iter().chain(&others).collect();
+        let ring = (session, &subscriber);
+        let failover = Failover::open(spec, send, &all_lines, &keys, ring, clock.now_ns(), &mut refusals)?;
         let leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
         let progress = Progress { ring: subscriber.header().uuid, session, next: subscriber.next_sequence() };
         let state = state.map(|file| (file, progress));
@@ -370,7 +372,7 @@ fn session_to_send(
     subscriber: &Subscriber,
     origins: &Origins,
     (said, resumed): (Option<Progress>, Option<Progress>),
-    heard: impl FnOnce(u64) -> Option<u64>,
+    heard: impl FnOnce(u64) -> Result<Option<u64>, BridgeError>,
 ) -> Result<Session, BridgeError> {
     match resumed.filter(|_| subscriber.remote_session().is_none() || spec.session.is_some()) {
         Some(resumed) => {
@@ -457,7 +459,7 @@ fn session_of(
     subscriber: &Subscriber,
     origins: &Origins,
     terms: Terms,
-    heard: impl FnOnce(u64) -> Option<u64>,
+    heard: impl FnOnce(u64) -> Result<Option<u64>, BridgeError>,
 ) -> Result<Session, BridgeError> {
     if let Some(session) = subscriber.remote_session().filter(|_| spec.session.is_none()) {
         return Ok(Session::from_bytes(session));
@@ -475,7 +477,7 @@ fn session_of(
     // Listen before the list is locked: the other bridges use it meanwhile.
     let heard = match look(origins.of_ring(tag, ring)) {
         Ok(session) => return Ok(session),
-        Err(terms) => heard(terms.most()),
+        Err(terms) => heard(terms.most())?,
     };
     let session = origins.begin(tag, ring, |known| {
         look(known).or_else(|terms| Session::of_channel(&spec.tag(), Terms { heard, ..terms }.next()))

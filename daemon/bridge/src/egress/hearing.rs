@@ -1,0 +1,133 @@
+//! Hears what the other egresses of the stream send: packets on the bridge's own multicast lines, and claims.
+
+use shmcast::sys::datagrams::Inbox;
+use std::net::{SocketAddrV4, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use crate::BridgeError;
+use crate::native::{Codec, Keys, Part, control_in};
+use crate::proto::claim::Claim;
+use crate::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
+use crate::proto::native;
+use crate::proto::wire::Downstream;
+use crate::socket::{self, RefusedSettings, Tuning};
+use crate::spec::{BridgeSpec, LineSpec, Profile};
+
+/// The most senders whose packets are opened at a time. An egress has two: that of its feed, and that of its claims.
+const MOST_SENDERS: usize = 32;
+
+/// The lines that are heard, and the keys that open what comes.
+pub(super) struct Hearing {
+    lines: Vec<(UdpSocket, Inbox, Profile)>,
+    /// Opens native packets, and claims where there are keys; `None` if all lines are plain.
+    codec: Option<Codec>,
+    keys: Arc<Keys>,
+    is_sealed: bool,
+    takes_open: bool,
+    /// The addresses that our own packets come from.
+    own: Vec<SocketAddrV4>,
+}
+
+impl Hearing {
+    /// Hears no line yet.
+    pub(super) fn new(
+        spec: &BridgeSpec,
+        keys: &Arc<Keys>,
+        own: Vec<SocketAddrV4>,
+    ) -> Result<Hearing, BridgeError> {
+        let codec = spec.is_any_native().then(|| Codec::new(spec, Part::Egress, MOST_SENDERS, keys));
+        let (codec, keys) = (codec.transpose()?, keys.clone());
+        let (is_sealed, takes_open) = (spec.keys.is_some(), spec.takes_open());
+        Ok(Hearing { lines: Vec::new(), codec, keys, is_sealed, takes_open, own })
+    }
+
+    /// The multicast lines of the spec, which can be heard.
+    pub(super) fn lines_of(spec: &BridgeSpec) -> impl Iterator<Item = &LineSpec> {
+        spec.lines.iter().filter(|line| line.group.ip().is_multicast())
+    }
+
+    /// Hears one more line.
+    pub(super) fn add(
+        &mut self,
+        spec: &BridgeSpec,
+        line: &LineSpec,
+        tuning: Tuning,
+        refusals: &mut RefusedSettings,
+    ) -> Result<(), BridgeError> {
+        let socket = socket::open_line(line, tuning, refusals)?;
+        self.lines.push((socket, Inbox::new(spec.payload_bytes), spec.profile_of(line)));
+        Ok(())
+    }
+
+    pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.lines.iter().map(|(socket, _, _)| socket.as_fd())
+    }
+
+    /// Takes the keys if they have changed.
+    pub(super) fn look(&mut self) {
+        if let Some(codec) = &mut self.codec {
+            codec.look(&self.keys);
+        }
+    }
+
+    /// Gives each sound packet of others that waits in the sockets: a batch of each line, or everything.
+    pub(super) fn hear(
+        &mut self,
+        now_ns: u64,
+        all: bool,
+        mut take: impl FnMut(SocketAddrV4, &Downstream<'_>),
+    ) {
+        let Hearing { lines, codec, own, .. } = self;
+        for (socket, inbox, profile) in lines {
+            while inbox.receive(&*socket).is_ok_and(|received| received > 0) {
+                for datagram in inbox.datagrams().filter(|datagram| !own.contains(&datagram.from)) {
+                    let codec = codec.as_mut().filter(|_| *profile == Profile::Native);
+                    if let Some(packet) = packet_in(codec, now_ns, datagram.bytes) {
+                        take(datagram.from, &packet);
+                    }
+                }
+                if !inbox.expects_more() && !all {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The claim in a datagram; `None` if there is none, or if it has no seal and must have one.
+    pub(super) fn claim_in(&mut self, now_ns: u64, datagram: &[u8]) -> Option<Claim> {
+        let mut out = [0; CONTROL_MAX_BYTES];
+        let control = match is_control(datagram) {
+            true => self.takes_open.then_some(datagram)?,
+            false => {
+                let size = control_in(self.codec.as_mut()?.open(now_ns, datagram).ok()?, &mut out)?;
+                &out[..size]
+            }
+        };
+        match ControlDatagram::parse(control) {
+            Ok(ControlDatagram::Claim(claim)) => Some(claim),
+            _ => None,
+        }
+    }
+
+    /// The packet that tells a claim, made in `out`; sealed where there are keys.
+    pub(super) fn packet_of<'a>(
+        &'a mut self,
+        claim: Claim,
+        out: &'a mut [u8; CONTROL_MAX_BYTES],
+    ) -> Option<&'a [u8]> {
+        let size = ControlDatagram::Claim(claim).encode(out);
+        match self.codec.as_mut().filter(|_| self.is_sealed) {
+            Some(codec) => codec.control(&out[..size]),
+            None => Some(&out[..size]),
+        }
+    }
+}
+
+/// The sound packet in a datagram of a line. `codec` opens those of a native line.
+fn packet_in<'a>(codec: Option<&'a mut Codec>, now_ns: u64, datagram: &'a [u8]) -> Option<Downstream<'a>> {
+    match codec {
+        None => Downstream::parse(datagram).ok(),
+        Some(codec) => Some(native::parse(codec.open(now_ns, datagram).ok()?).ok()?.0),
+    }
+}
