@@ -166,6 +166,7 @@ impl Egress {
             counters: SendCounters { sessions: 1, role, ..SendCounters::new_zeroed() },
             keeps_session: spec.session.is_some(),
             is_over: false,
+            gap_end: 0,
             skips_end: matches!(subscriber.publisher_state(), Some((_, State::Closed))),
             lines,
             leases,

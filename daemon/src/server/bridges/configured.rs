@@ -2,6 +2,7 @@
 //!
 //! Nothing here starts a bridge; the supervisor does.
 
+use super::promoted::Note;
 use crate::server::pauses::Pauses;
 use serde_json::json;
 use shmcast::control::BridgeStatus;
@@ -66,6 +67,7 @@ const NEWS: [News<ReceiveCounters>; 5] = [
 #[derive(Debug)]
 pub(super) struct ConfiguredBridge {
     pub(super) spec: BridgeSpec,
+    pub(super) note: Note,
     /// An endpoint that has ended stays here for its counters, until the next one replaces it.
     pub(super) endpoint: Option<Endpoint>,
     pub(super) state: State,
@@ -77,6 +79,10 @@ pub(super) struct ConfiguredBridge {
     pauses: Pauses,
     told: Told,
 }
+
+/// The reason why a bridge whose channel was promoted does nothing.
+pub(super) const PROMOTED: &str =
+    "its channel is one of this host: to receive it again, remove this bridge, reload, add it, and reload";
 
 /// The count of each kind of news when it was last reported, and the time of that report.
 type Told = [(u64, Option<Instant>); NEWS.len()];
@@ -105,6 +111,8 @@ pub(super) enum State {
     Waiting,
     Running,
     Failed,
+    /// It received a channel that is one of this host now.
+    Promoted,
 }
 
 /// The running part of a bridge: it sends or receives.
@@ -119,7 +127,7 @@ pub(super) enum Endpoint {
 pub struct BridgeFigures {
     /// Its configuration.
     pub spec: BridgeSpec,
-    /// `waiting`, `running`, `listening` or `standby` beside a peer that sends, `ending` or `failed`.
+    /// `waiting`, `running`, `listening` or `standby` beside a peer that sends, `ending`, `failed` or `promoted`.
     pub state: &'static str,
     /// The session that it carries, if one is known.
     pub session: Option<Session>,
@@ -211,13 +219,15 @@ impl Endpoint {
 }
 
 impl ConfiguredBridge {
-    pub(super) fn new(spec: BridgeSpec) -> Self {
+    pub(super) fn new(spec: BridgeSpec, note: Note) -> Self {
         let now = Instant::now();
+        let is_promoted = spec.receive.is_some() && note.is_there();
         Self {
             spec,
+            note,
             endpoint: None,
-            state: State::Waiting,
-            why: None,
+            state: if is_promoted { State::Promoted } else { State::Waiting },
+            why: is_promoted.then(|| PROMOTED.to_owned()),
             session: None,
             started: now,
             try_at: now,
@@ -250,6 +260,7 @@ impl ConfiguredBridge {
         let state = match self.state {
             State::Waiting => "waiting",
             State::Failed => "failed",
+            State::Promoted => "promoted",
             State::Running if life.is_some_and(|life| life.phase() == Phase::Ending) => "ending",
             State::Running => "running",
         };
