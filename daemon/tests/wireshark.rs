@@ -195,7 +195,7 @@ fn requests_and_their_answers_read_as_they_were_meant() {
             Some(50)
         },
     );
-    let Reply::Messages { bytes, count } = answer else { panic!("{answer:?}") };
+    let Reply::Messages { bytes, count, .. } = answer else { panic!("{answer:?}") };
     assert!(count <= asked.count && count > 20, "{count} of {}", asked.count);
     let reply = out[..bytes].to_vec();
     receiver.handle_datagram(SECOND_NS, Origin::Server(0), &reply, &mut |delivery| {

@@ -52,7 +52,7 @@ impl NativeReceiving {
             && let (Origin::Line(_), head) = (origin, container.head())
             && receiver.is_old(container.session, &head)
         {
-            return receiver.note_copy(origin, &head);
+            return receiver.note_copy(now_ns, origin, &head);
         }
         match self.codec.open(now_ns, datagram) {
             Ok(opened) => {
@@ -61,7 +61,7 @@ impl NativeReceiving {
             Err(Unopened::Malformed(reason)) => receiver.count_malformed(reason),
             Err(Unopened::Replayed) => {
                 if let Ok((container, _)) = Container::parse(datagram) {
-                    receiver.note_copy(origin, &container.head());
+                    receiver.note_copy(now_ns, origin, &container.head());
                 }
             }
             Err(Unopened::Forged | Unopened::Unknown) => {}

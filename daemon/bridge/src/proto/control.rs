@@ -150,6 +150,14 @@ pub enum ControlDatagram {
         /// The receiver's next sequence in it.
         next: u64,
     },
+    /// A retransmission server tells all receivers that its rate is used up: they should ask again after a while.
+    /// Receivers that do not know this kind drop it.
+    Pause {
+        /// The session that the server serves.
+        session: Session,
+        /// How long to wait, in microseconds.
+        wait_us: u32,
+    },
 }
 
 /// Whether a datagram is one of ours rather than MoldUDP64.
@@ -174,6 +182,7 @@ impl ControlDatagram {
             ControlDatagram::Joined { .. } => 12,
             ControlDatagram::Claim(_) => 13,
             ControlDatagram::Stale { .. } => 14,
+            ControlDatagram::Pause { .. } => 15,
         }
     }
 
@@ -248,6 +257,10 @@ impl ControlDatagram {
             ControlDatagram::Stale { session, next } => {
                 body.put(session.as_bytes());
                 body.put(&next.to_be_bytes());
+            }
+            ControlDatagram::Pause { session, wait_us } => {
+                body.put(session.as_bytes());
+                body.put(&wait_us.to_be_bytes());
             }
         }
         body.at
@@ -358,6 +371,7 @@ impl Reader<'_> {
             },
             13 => ControlDatagram::Claim(self.claim()?),
             14 => ControlDatagram::Stale { session: Session::from_bytes(self.take()?), next: self.u64()? },
+            15 => ControlDatagram::Pause { session: Session::from_bytes(self.take()?), wait_us: self.u32()? },
             _ => return None,
         })
     }
@@ -368,7 +382,7 @@ mod tests {
     use super::super::wire::{Downstream, Request};
     use super::*;
 
-    fn all_kinds() -> [ControlDatagram; 14] {
+    fn all_kinds() -> [ControlDatagram; 15] {
         let (nonce, cookie) = (0x0102_0304_0506_0708, [0xC0; COOKIE_BYTES]);
         [
             ControlDatagram::Hello { nonce },
@@ -389,6 +403,7 @@ mod tests {
             ControlDatagram::Join { nonce, cookie, lease_ms: 60_000, live: true, receiver: 0xA1B2_C3D4_E5F6 },
             ControlDatagram::Joined { nonce, cookie, lease_ms: 60_000, group: 300, place: 299 },
             ControlDatagram::Stale { session: Session::from_bytes(*b"EQTY00000Z"), next: 77 },
+            ControlDatagram::Pause { session: Session::from_bytes(*b"EQTY00000Z"), wait_us: 7_000 },
             ControlDatagram::Claim(Claim {
                 session: Session::from_bytes(*b"EQTY00000Z"),
                 claim: 3,

@@ -181,6 +181,14 @@ pub struct ReceiverCounters {
     pub requests: u64,
     /// Requests sent again.
     pub requests_repeated: u64,
+    /// Losses that were not asked for at once, because others in the group may have lost the same.
+    pub requests_delayed: u64,
+    /// Losses that a server mended before they were asked for: others had asked.
+    pub requests_saved: u64,
+    /// Repairs for all receivers that brought nothing that was missing here.
+    pub repairs_overheard: u64,
+    /// Times a server told all receivers to wait.
+    pub pauses: u64,
     /// Sessions followed.
     pub sessions: u64,
     /// Packets of an earlier epoch of our channel.
@@ -261,11 +269,14 @@ pub enum Refusal {
     /// The journal has the messages, and the disk has enough to do, or the recorder has not written them yet.
     #[error("the journal is read as fast as the disk allows")]
     JournalBusy,
+    /// A repair of the same messages is on its way to all receivers.
+    #[error("a repair for all receivers is on its way")]
+    OnItsWay,
 }
 
 impl Refusal {
     /// How many reasons there are.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 10;
 }
 
 /// The counters of a retransmission server.
@@ -279,6 +290,10 @@ pub struct ReplayCounters {
     pub messages: u64,
     /// Datagram bytes in them.
     pub repair_bytes: u64,
+    /// Those of the replies that went to all receivers.
+    pub multicast_replies: u64,
+    /// Times that all receivers were told to wait.
+    pub pauses: u64,
     /// Those of the replies that came from the journal.
     pub journal_replies: u64,
     /// Messages in them.

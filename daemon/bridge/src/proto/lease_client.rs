@@ -6,7 +6,7 @@
 //! unicast packets use.
 
 use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, ControlDatagram, Cookie};
-use super::{MILLISECOND_NS, SECOND_NS};
+use super::{MILLISECOND_NS, SECOND_NS, splitmix};
 
 /// The first wait for an answer; doubled at each repeat up to [`RETRY_MAX_NS`].
 pub const RETRY_FIRST_NS: u64 = 50 * MILLISECOND_NS;
@@ -77,7 +77,7 @@ impl LeaseClient {
             lease_ms,
             receiver: None,
             is_old: false,
-            nonce: next_nonce(seed),
+            nonce: splitmix(seed),
             sent: 0,
             cookie: [0; COOKIE_BYTES],
             state: LeaseState::Greeting,
@@ -173,7 +173,7 @@ impl LeaseClient {
 
     /// Makes what is sent next another question. Answers to the one before no longer count.
     fn ask_anew(&mut self) {
-        (self.nonce, self.sent) = (next_nonce(self.nonce), 0);
+        (self.nonce, self.sent) = (splitmix(self.nonce), 0);
     }
 
     /// Gives the lease back. The client repeats this [`UNSUBSCRIBE_TRIES`] times at most.
@@ -247,12 +247,4 @@ impl LeaseClient {
     pub fn times_full(&self) -> u64 {
         self.full
     }
-}
-
-// One step of SplitMix64 (Steele, Lea, Flood 2014): spreads a random seed over as many nonces as are needed.
-fn next_nonce(nonce: u64) -> u64 {
-    let state = nonce.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    mixed ^ (mixed >> 31)
 }

@@ -49,6 +49,11 @@ impl TokenBucket {
         self.full_at_ns.saturating_sub(now_ns) < rate.cost_ns(rate.burst.max(1))
     }
 
+    /// How long it is until anything is left, in nanoseconds.
+    pub fn opens_in_ns(&self, now_ns: u64, rate: Rate) -> u64 {
+        self.full_at_ns.saturating_sub(now_ns).saturating_sub(rate.cost_ns(rate.burst.max(1)))
+    }
+
     /// Takes `amount` out.
     pub fn charge(&mut self, now_ns: u64, rate: Rate, amount: u64) {
         self.full_at_ns = self.full_at_ns.max(now_ns).saturating_add(rate.cost_ns(amount));

@@ -47,6 +47,14 @@ pub const MAX_SERVERS: usize = 8;
 /// The payload of a datagram, in bytes, unless configured: it fits an Ethernet frame with room for tunnels.
 pub const DEFAULT_PAYLOAD_BYTES: usize = 1_400;
 
+/// One step of SplitMix64 (Steele, Lea, Flood 2014), which spreads a random seed over as many numbers as are needed.
+fn splitmix(state: u64) -> u64 {
+    let state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
 #[cfg(test)]
 #[allow(unreachable_pub, reason = "its parts are each other's")]
 mod sim;

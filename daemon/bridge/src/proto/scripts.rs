@@ -31,7 +31,7 @@ fn datagram() -> impl Strategy<Value = Vec<u8>> {
         bytes.extend(blocks);
         bytes
     });
-    let control = (0..14u8, prop::collection::vec(any::<u8>(), 0..50)).prop_map(|(kind, body)| {
+    let control = (0..17u8, prop::collection::vec(any::<u8>(), 0..50)).prop_map(|(kind, body)| {
         let mut bytes = vec![0xFF, b'S', b'H', b'M', b'C', 1, kind, 0xFF];
         bytes.extend([0; 12]);
         bytes.extend(body);
@@ -54,7 +54,11 @@ enum Step {
 }
 
 fn origin() -> impl Strategy<Value = Origin> {
-    prop_oneof![(0..6usize).prop_map(Origin::Line), (0..10usize).prop_map(Origin::Server)]
+    prop_oneof![
+        (0..6usize).prop_map(Origin::Line),
+        (0..10usize).prop_map(Origin::Server),
+        (0..10usize).prop_map(Origin::Repair)
+    ]
 }
 
 fn step() -> impl Strategy<Value = Step> {

@@ -164,13 +164,16 @@ impl Source {
         let mut read =
             |sequence, offset, room: &mut [u8]| store.borrow_mut().read_part(sequence, offset, room, moment);
         let mut fetch = |entry: Entry| store.borrow_mut().wait(entry.first, self.request(entry));
-        let mut emit = |buffer: &mut [u8], kind, about: (Session, u64, u16), body| {
+        let mut emit = |buffer: &mut [u8], (kind, _), about: (Session, u64, u16), body| {
             if let Some(size) = Codec::answer(sealer, buffer, kind, about, body) {
                 refused += out.send(self.from, &buffer[..size]);
             }
         };
         let session = shared.session();
-        run(&mut held, &mut Exchange { session, read: &mut read, emit: &mut emit, fetch: &mut fetch });
+        run(
+            &mut held,
+            &mut Exchange { session, read: &mut read, emit: &mut emit, fetch: &mut fetch, to_all: false },
+        );
         refused
     }
 }

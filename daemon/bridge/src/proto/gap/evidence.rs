@@ -93,8 +93,7 @@ impl Gaps {
 
     /// Whether `sequence` is missing.
     pub fn is_missing(&self, sequence: u64) -> bool {
-        let at = self.holes.partition_point(|hole| hole.end <= sequence);
-        self.holes.get(at).is_some_and(|hole| hole.first <= sequence)
+        self.is_any_missing(sequence..sequence + 1)
     }
 
     /// Whether a hole is only a claim, which is not given up because of time.

@@ -25,6 +25,7 @@ mod requests;
 mod servers;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod waiting;
 
 use std::collections::VecDeque;
@@ -33,6 +34,7 @@ use std::ops::Range;
 pub use config::{GapConfig, GapPolicy};
 pub use requests::Ask;
 use servers::Server;
+use turn::Turn;
 
 use super::MAX_SERVERS;
 use super::counters::ReceiverCounters;
@@ -77,6 +79,10 @@ struct Hole {
     gone: u8,
     /// How often a server said that nothing of it is published yet.
     denied: u32,
+    /// Whether our own socket dropped it. Then nobody else asks for it.
+    is_own: bool,
+    /// Whether others had the time to ask for it.
+    has_waited: bool,
 }
 
 impl Hole {
@@ -116,6 +122,7 @@ pub struct Gaps {
     recent_bytes: u64,
     /// The longest message so far, if a server may be plain.
     longest_bytes: u64,
+    turn: Turn,
 }
 
 impl Gaps {
@@ -138,6 +145,7 @@ impl Gaps {
             recent_messages: 16,
             recent_bytes: 16 * 64,
             longest_bytes: 0,
+            turn: Turn::default(),
         }
     }
 
@@ -227,6 +235,8 @@ impl Gaps {
             gone_once: 0,
             gone: 0,
             denied: 0,
+            is_own: self.turn.has_dropped,
+            has_waited: false,
         });
     }
 
@@ -240,14 +250,19 @@ impl Gaps {
     }
 
     /// Notes that every line has passed `sequence`: messages missing before it are lost, not late.
-    pub fn handle_passed(&mut self, sequence: u64) {
+    pub fn handle_passed(&mut self, now_ns: u64, sequence: u64, counters: &mut ReceiverCounters) {
         if self.config.servers == 0 {
             return;
         }
-        for hole in self.holes.iter_mut().take_while(|hole| hole.end <= sequence) {
-            if matches!(hole.state, State::Suspect { .. }) && hole.attempts == 0 {
-                hole.state = State::Wanted;
-                self.any_wanted = true;
+        for at in 0..self.holes.partition_point(|hole| hole.end <= sequence) {
+            let hole = self.holes[at];
+            if matches!(hole.state, State::Suspect { .. }) && hole.attempts == 0 && !hole.has_waited {
+                let state = self.take_turn(now_ns, at, counters);
+                self.holes[at].state = state;
+                match state {
+                    State::Suspect { until_ns } => self.due_ns = self.due_ns.min(until_ns),
+                    _ => self.any_wanted = true,
+                }
             }
         }
     }
@@ -305,6 +320,8 @@ impl Gaps {
                 if let Some(counters) = counters.servers.get_mut(server) {
                     counters.messages_recovered += messages;
                 }
+                // Somebody else asked for it.
+                counters.requests_saved += u64::from(hole.attempts == 0);
                 counters.recovery.record(took_ns, messages);
                 self.lateness_ns -= self.lateness_ns / 16;
             }
@@ -418,6 +435,12 @@ impl Gaps {
         for hole in &mut self.holes {
             hole.state = State::Expired;
         }
+    }
+
+    /// Whether any of these messages is missing.
+    pub fn is_any_missing(&self, messages: Range<u64>) -> bool {
+        let at = self.holes.partition_point(|hole| hole.end <= messages.start);
+        self.holes.get(at).is_some_and(|hole| hole.first < messages.end)
     }
 
     /// Each hole as (first, end), in order.

@@ -52,7 +52,7 @@ impl Gaps {
             if is_full {
                 break;
             }
-            if let Some(server) = self.choose_server(hole, &pending, window) {
+            if let Some(server) = self.choose_server(now_ns, hole, &pending, window) {
                 found = Some((at, server));
                 break;
             }
@@ -125,12 +125,15 @@ impl Gaps {
 
     // Chooses the server with the fewest failures for a first request, and the next server for each repeat. A
     // doubted server is chosen only if all others are doubted too, or no longer hold the messages.
-    fn choose_server(&self, hole: &Hole, pending: &Pending, window: usize) -> Option<usize> {
+    fn choose_server(&self, now_ns: u64, hole: &Hole, pending: &Pending, window: usize) -> Option<usize> {
         let servers = self.config.servers;
         let holds = |server: &usize| hole.gone & (1 << server) == 0;
         let is_good = |server: &usize| holds(server) && !self.servers[*server].is_doubted();
         let is_there = |server: &usize| holds(server) && !self.servers[*server].is_down;
-        let has_room = |server: &usize| pending.servers[*server] < self.servers[*server].limit(window);
+        let has_room = |server: &usize| {
+            let state = &self.servers[*server];
+            now_ns >= state.paused_ns && pending.servers[*server] < state.limit(window)
+        };
         let any = |is: &dyn Fn(&usize) -> bool| (0..servers).any(|server| is(&server));
         let (any_good, any_there) = (any(&is_good), any(&is_there));
         let may = |server: &usize| match (any_good, any_there) {

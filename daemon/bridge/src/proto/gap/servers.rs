@@ -39,6 +39,10 @@ pub(super) struct Server {
     pub(super) is_ours: bool,
     /// When a doubted server is asked for something again.
     pub(super) probe_ns: u64,
+    /// It is asked for nothing before this time.
+    pub(super) paused_ns: u64,
+    /// Our place among its receivers, if it told one.
+    pub(super) place: Option<u16>,
 }
 
 /// A server that has answered before is doubted after this many unanswered requests in a row. If both

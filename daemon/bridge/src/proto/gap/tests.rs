@@ -34,9 +34,9 @@ fn reordering_is_not_asked_for() {
 fn what_every_line_passed_is_asked_for_at_once() {
     let (mut gaps, mut counters) = gaps(GapConfig::default());
     extend(&mut gaps, 0, 5, 8, &mut counters);
-    gaps.handle_passed(7);
+    gaps.handle_passed(0, 7, &mut counters);
     assert_eq!(asks(&mut gaps, 1, &mut counters), vec![], "one line may still bring 7");
-    gaps.handle_passed(8);
+    gaps.handle_passed(0, 8, &mut counters);
     assert_eq!(asks(&mut gaps, 1, &mut counters), vec![(0, 5, 3)]);
 }
 
@@ -246,7 +246,7 @@ fn policy_block_never_gives_up_and_skip_does() {
 fn without_servers_a_hole_lasts_as_long_as_the_hold() {
     let (mut gaps, mut counters) = gaps(GapConfig { servers: 0, ..GapConfig::default() });
     extend(&mut gaps, 0, 1, 9, &mut counters);
-    gaps.handle_passed(9);
+    gaps.handle_passed(0, 9, &mut counters);
     gaps.handle_timeout(49 * US, &mut counters);
     assert_eq!(gaps.take_expired(1), None);
     gaps.handle_timeout(50 * US, &mut counters);

@@ -58,7 +58,7 @@ impl Gaps {
             return;
         }
         self.due_ns = u64::MAX;
-        let mut due_ns = u64::MAX;
+        let mut due_ns = self.pause_ends_ns(now_ns);
         for at in 0..self.holes.len() {
             let hole = self.holes[at];
             if hole.state == State::Expired {
@@ -84,15 +84,18 @@ impl Gaps {
                         GapPolicy::Skip { .. } if !self.is_claim(&hole) => State::Expired,
                         GapPolicy::Skip { .. } | GapPolicy::Block => hole.state,
                     },
-                    State::Suspect { .. } | State::Deferred { .. } | State::Wanted | State::Expired => {
-                        State::Wanted
-                    }
+                    State::Suspect { .. } => self.take_turn(now_ns, at, counters),
+                    State::Deferred { .. } | State::Wanted | State::Expired => State::Wanted,
                 }
             };
             self.holes[at].state = state;
-            if state == State::Wanted {
-                self.any_wanted = true;
-                due_ns = due_ns.min(self.silence_ends_ns(&hole));
+            match state {
+                State::Wanted => {
+                    self.any_wanted = true;
+                    due_ns = due_ns.min(self.silence_ends_ns(&hole));
+                }
+                State::Suspect { until_ns } if until_ns > now_ns => due_ns = due_ns.min(until_ns),
+                _ => {}
             }
         }
         self.due_ns = self.due_ns.min(due_ns);

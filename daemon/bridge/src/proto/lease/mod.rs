@@ -27,8 +27,9 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, ControlDatagram, Cookie};
 use super::counters::LeaseCounters;
+use super::lease_client::RETRY_FIRST_NS;
 use super::limit::{AllowList, Rate, SourceBuckets, address_bytes};
-use super::{MILLISECOND_NS, SECOND_NS};
+use super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use shmcast::hosting::fault;
 
 /// The rules by which leases are granted.
@@ -76,6 +77,8 @@ struct Lease {
     receiver: Option<u64>,
     renewed_ns: u64,
     ends_ns: u64,
+    /// The time from a cookie to its first use, if that was known; 0 if not.
+    rtt_ns: u64,
 }
 
 impl Lease {
@@ -91,6 +94,8 @@ struct Wish {
     live: bool,
     lease_ms: u32,
     receiver: Option<u64>,
+    /// How long it took to use a cookie that was made for a question without one.
+    rtt_ns: Option<u64>,
 }
 
 /// The serving side: a bounded table of leases, and cookies that need no table.
@@ -102,6 +107,8 @@ pub struct LeaseServer {
     leases: HashMap<SocketAddr, Lease>,
     /// No lease runs out before this time.
     ends_ns: u64,
+    /// The longest round trip of any lease.
+    longest_ns: u64,
     sources: SourceBuckets,
     counters: LeaseCounters,
 }
@@ -114,6 +121,7 @@ impl LeaseServer {
         LeaseServer {
             leases: HashMap::with_capacity(config.max_proved.max(config.max_leases)),
             ends_ns: u64::MAX,
+            longest_ns: 0,
             sources: SourceBuckets::new(config.source_rate, config.max_sources),
             config,
             key,
@@ -162,11 +170,13 @@ impl LeaseServer {
                 self.counters.cookies_refused += 1;
                 self.offer_cookie(now_ns, from, nonce)
             }
-            Some(ControlDatagram::Subscribe { nonce, live, lease_ms, .. }) => {
-                self.subscribe(now_ns, from, nonce, Wish { live, lease_ms, receiver: None })
+            Some(ControlDatagram::Subscribe { nonce, live, lease_ms, cookie }) => {
+                let rtt_ns = rtt_of(now_ns, &cookie);
+                self.subscribe(now_ns, from, nonce, Wish { live, lease_ms, receiver: None, rtt_ns })
             }
-            Some(ControlDatagram::Join { nonce, live, lease_ms, receiver, .. }) => {
-                self.subscribe(now_ns, from, nonce, Wish { live, lease_ms, receiver: Some(receiver) })
+            Some(ControlDatagram::Join { nonce, live, lease_ms, receiver, cookie }) => {
+                let (receiver, rtt_ns) = (Some(receiver), rtt_of(now_ns, &cookie));
+                self.subscribe(now_ns, from, nonce, Wish { live, lease_ms, receiver, rtt_ns })
             }
             Some(ControlDatagram::Unsubscribe { nonce, .. }) => {
                 self.unsubscribe(from);
@@ -182,7 +192,7 @@ impl LeaseServer {
 
     fn offer_cookie(&mut self, now_ns: u64, from: SocketAddr, nonce: u64) -> ControlDatagram {
         self.counters.cookies += 1;
-        ControlDatagram::Cookie { nonce, cookie: self.make_cookie(now_ns, from) }
+        ControlDatagram::Cookie { nonce, cookie: self.make_cookie(now_ns, from, true) }
     }
 
     fn subscribe(&mut self, now_ns: u64, from: SocketAddr, nonce: u64, wish: Wish) -> ControlDatagram {
@@ -192,7 +202,9 @@ impl LeaseServer {
             wanted => self.config.lease_ns.min(u64::from(wanted) * MILLISECOND_NS),
         };
         let ends_ns = now_ns.saturating_add(lease_ns);
-        let lease = Lease { live: wish.live, receiver: wish.receiver, renewed_ns: now_ns, ends_ns };
+        let known_ns = self.leases.get(&from).map_or(0, |lease| lease.rtt_ns);
+        let rtt_ns = wish.rtt_ns.unwrap_or(known_ns);
+        let lease = Lease { live: wish.live, receiver: wish.receiver, renewed_ns: now_ns, ends_ns, rtt_ns };
         // A client that had a lease for repairs alone takes a place among the leases for the feed.
         let is_renewal = |own: &Lease| own.live || !wish.live;
         if self.leases.get(&from).is_some_and(is_renewal) {
@@ -205,15 +217,27 @@ impl LeaseServer {
         }
         self.leases.insert(from, lease);
         self.ends_ns = self.ends_ns.min(ends_ns);
+        self.longest_ns = self.longest_ns.max(rtt_ns);
         let lease_ms = u32::try_from(lease_ns / MILLISECOND_NS).unwrap_or(u32::MAX);
-        let cookie = self.make_cookie(now_ns, from);
+        let cookie = self.make_cookie(now_ns, from, false);
         if wish.receiver.is_none() {
             return ControlDatagram::Granted { nonce, cookie, lease_ms };
         }
-        let count = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
-        let before = self.leases.keys().filter(|&&address| address < from).count();
-        let (group, place) = (count(self.leases.len()), count(before));
+        let (group, place) = self.place(from, &lease);
         ControlDatagram::Joined { nonce, cookie, lease_ms, group, place }
+    }
+
+    /// How many leases of this kind there are, and how many of them come before this one. They are in the order of their
+    /// receivers, which is the same at every server, and mixes receivers of near addresses.
+    fn place(&self, from: SocketAddr, lease: &Lease) -> (u16, u16) {
+        let count = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
+        let alike = || self.leases.iter().filter(|(_, other)| other.live == lease.live);
+        let own = (lease.receiver, from);
+        let mut before = alike().filter(|(address, other)| (other.receiver, **address) < own).count();
+        if fault!("places_never_close_up") {
+            before += (self.counters.expired + self.counters.released) as usize;
+        }
+        (count(alike().count()), count(before))
     }
 
     /// Takes away the old lease of a receiver that comes back from another port or address. This happens at
@@ -264,31 +288,30 @@ impl LeaseServer {
         self.counters.released += u64::from(self.leases.remove(&from).is_some());
     }
 
-    // issued_ms u64 | MAC over address, port, epoch and issued_ms
-    fn make_cookie(&self, now_ns: u64, from: SocketAddr) -> Cookie {
-        self.cookie_of(now_ns / MILLISECOND_NS, from)
+    // issued u64 | MAC over address, port, epoch and issued. `issued` is in microseconds, times two; the lowest bit says that
+    // it answers a question without a good cookie.
+    fn make_cookie(&self, now_ns: u64, from: SocketAddr, is_first: bool) -> Cookie {
+        self.cookie_of(now_ns / MICROSECOND_NS * 2 + u64::from(is_first), from)
     }
 
-    fn cookie_of(&self, issued_ms: u64, from: SocketAddr) -> Cookie {
+    fn cookie_of(&self, issued: u64, from: SocketAddr) -> Cookie {
         let mut mac = SipHasher24::new_with_key(&self.key);
         mac.write(&address_bytes(from.ip()));
         mac.write(&from.port().to_be_bytes());
         mac.write(&self.epoch.to_be_bytes());
-        mac.write(&issued_ms.to_be_bytes());
+        mac.write(&issued.to_be_bytes());
         let mut cookie = [0; COOKIE_BYTES];
-        cookie[..8].copy_from_slice(&issued_ms.to_be_bytes());
+        cookie[..8].copy_from_slice(&issued.to_be_bytes());
         cookie[8..].copy_from_slice(&mac.finish128().as_bytes());
         cookie
     }
 
     fn is_good(&self, now_ns: u64, from: SocketAddr, cookie: &Cookie) -> bool {
-        let mut issued_ms = [0; 8];
-        issued_ms.copy_from_slice(&cookie[..8]);
-        let issued_ms = u64::from_be_bytes(issued_ms);
-        let now_ms = now_ns / MILLISECOND_NS;
-        let is_fresh = issued_ms <= now_ms && now_ms - issued_ms <= self.config.cookie_ns / MILLISECOND_NS;
+        let issued_ns = issued_ns(cookie);
+        let is_fresh = issued_ns <= now_ns && now_ns - issued_ns <= self.config.cookie_ns;
         // All bytes are compared in any case: the time must not tell how much of a guess was right.
-        let off = self.cookie_of(issued_ms, from).iter().zip(cookie).fold(0, |off, (a, b)| off | (a ^ b));
+        let true_cookie = self.cookie_of(issued(cookie), from);
+        let off = true_cookie.iter().zip(cookie).fold(0, |off, (a, b)| off | (a ^ b));
         is_fresh && off == 0
     }
 
@@ -301,6 +324,7 @@ impl LeaseServer {
         self.leases.retain(|_, lease| lease.ends_ns > now_ns);
         self.counters.expired += (before - self.leases.len()) as u64;
         self.ends_ns = self.leases.values().map(|lease| lease.ends_ns).min().unwrap_or(u64::MAX);
+        self.longest_ns = self.leases.values().map(|lease| lease.rtt_ns).max().unwrap_or(0);
     }
 
     /// When the next lease may run out, if there is one.
@@ -319,6 +343,11 @@ impl LeaseServer {
         self.leases.get(&address).is_some_and(|lease| lease.ends_ns > now_ns)
     }
 
+    /// The longest round trip of any receiver that has a lease, as far as it is known; 0 if none is.
+    pub fn longest_ns(&self) -> u64 {
+        self.longest_ns
+    }
+
     /// How many leases there are, those about to expire included.
     pub fn len(&self) -> usize {
         self.leases.len()
@@ -333,4 +362,21 @@ impl LeaseServer {
     pub fn counters(&self) -> &LeaseCounters {
         &self.counters
     }
+}
+
+fn issued(cookie: &Cookie) -> u64 {
+    let mut issued = [0; 8];
+    issued.copy_from_slice(&cookie[..8]);
+    u64::from_be_bytes(issued)
+}
+
+fn issued_ns(cookie: &Cookie) -> u64 {
+    (issued(cookie) / 2).saturating_mul(MICROSECOND_NS)
+}
+
+// The round trip that a question with a good cookie shows. Clients use a cookie for a first question at once; after
+// `RETRY_FIRST_NS` the question may be a repeat.
+fn rtt_of(now_ns: u64, cookie: &Cookie) -> Option<u64> {
+    let took_ns = now_ns.saturating_sub(issued_ns(cookie));
+    (issued(cookie) % 2 == 1 && took_ns < RETRY_FIRST_NS).then_some(took_ns)
 }

@@ -97,8 +97,8 @@ impl Receiver {
         let mut shown = self.next.max(end.min(self.ahead));
         match origin {
             Origin::Server(_) if has_messages => shown = shown.max(end),
-            Origin::Line(_) if has_messages => self.ahead = self.ahead.max(end),
-            Origin::Server(_) | Origin::Line(_) => {}
+            Origin::Line(_) | Origin::Repair(_) if has_messages => self.ahead = self.ahead.max(end),
+            Origin::Server(_) | Origin::Line(_) | Origin::Repair(_) => {}
         }
         if self.config.trusts || fault!("one_packet_shows") {
             shown = self.horizon;

@@ -30,6 +30,8 @@ pub struct ReceiverConfig {
     pub is_native: bool,
     /// The most bytes of messages larger than a packet that are kept before the one that is due.
     pub reassembly_bytes: usize,
+    /// Decides how long to wait while others ask; it should be random.
+    pub seed: u64,
 }
 
 /// The bytes of early messages that are kept in fragments, unless configured.
@@ -49,6 +51,7 @@ impl ReceiverConfig {
             gaps: GapConfig::default(),
             is_native: false,
             reassembly_bytes: REASSEMBLY_BYTES,
+            seed: 0,
         }
     }
 }
@@ -60,6 +63,8 @@ pub enum Origin {
     Line(usize),
     /// A retransmission server, on the socket that requests are sent from.
     Server(usize),
+    /// A retransmission server, as a repair for all receivers.
+    Repair(usize),
 }
 
 /// The deliveries of a receiver, in order.

@@ -154,7 +154,7 @@ impl Receiver {
         // Only a line can introduce a session. An answer to a request is about a session that we know.
         let verdict = match origin {
             Origin::Line(_) => self.judge(now_ns, session),
-            Origin::Server(_) => Verdict::Foreign,
+            Origin::Server(_) | Origin::Repair(_) => Verdict::Foreign,
         };
         match verdict {
             Verdict::Follow => {

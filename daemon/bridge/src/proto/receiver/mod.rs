@@ -18,13 +18,13 @@ mod belief;
 mod config;
 mod follow;
 mod parts;
+mod servers;
 #[cfg(test)]
 mod tests;
 
 pub use config::{Delivery, Origin, REASSEMBLY_BYTES, ReceiverConfig};
 pub use follow::{DEFAULT_SILENCE_NS, Follow, Join};
 
-use super::MAX_LINES;
 use super::counters::ReceiverCounters;
 use super::gap::{Ask, Gaps};
 use super::native;
@@ -36,6 +36,7 @@ use super::native::records::BASE_BYTES;
 use super::session::Session;
 use super::store::Store;
 use super::wire::{Body, Downstream, HEADER_BYTES, Malformed, Messages, REQUEST_BYTES, Request};
+use super::{MAX_LINES, MICROSECOND_NS};
 use belief::{Claim, End, Jump, Pace};
 use follow::Rivals;
 use shmcast::MAX_SEQUENCE;
@@ -83,6 +84,8 @@ impl Receiver {
             Join::Resume { session, next } => (Some(session), next.max(1)),
             _ => (None, 1),
         };
+        let mut gaps = Gaps::new(config.gaps);
+        gaps.seed(config.seed);
         Receiver {
             session,
             next,
@@ -98,7 +101,7 @@ impl Receiver {
             heard_ns: None,
             store: Store::new(config.max_early_packets, config.max_early_bytes),
             assembler: Assembler::new(config.reassembly_bytes),
-            gaps: Gaps::new(config.gaps),
+            gaps,
             pulse: None,
             counters: ReceiverCounters::default(),
             config,
@@ -138,14 +141,23 @@ impl Receiver {
         let mut has_messages = false;
         match packet.body {
             Body::Messages(messages) => {
-                if let Origin::Server(server) = origin
-                    && !self.note_reply(now_ns, server, messages.first(), datagram.len())
-                {
+                let is_wanted = match origin {
+                    Origin::Line(_) => true,
+                    Origin::Server(server) => {
+                        self.note_reply(now_ns, server, messages.first(), datagram.len())
+                    }
+                    Origin::Repair(server) => {
+                        let all = messages.first()..messages.end();
+                        self.note_overheard(now_ns, server, all, datagram.len())
+                    }
+                };
+                if !is_wanted {
                     return;
                 }
                 has_messages = true;
                 self.handle_messages(now_ns, origin, messages, sink);
             }
+            Body::Heartbeat | Body::End if matches!(origin, Origin::Repair(_)) => return,
             Body::Heartbeat => self.counters.heartbeats += 1,
             Body::End => {
                 self.counters.heartbeats += 1;
@@ -158,13 +170,17 @@ impl Receiver {
                 }
             }
         }
+        if let Some(pulse) = pulse.as_ref().filter(|pulse| pulse.group > 0) {
+            self.gaps.note_group(pulse.group, u64::from(pulse.longest_rtt_us) * MICROSECOND_NS);
+        }
         self.pulse = pulse.or(self.pulse);
         self.raise_horizon(now_ns, end);
         self.weigh(now_ns, origin, end, has_messages);
         self.note_pace(now_ns);
         if let Origin::Line(line) = origin {
-            self.pass(line, end);
+            self.pass(now_ns, line, end);
         }
+        self.gaps.forget_drop();
         if self.end.is_some() {
             self.announce_end(sink);
         }
@@ -175,53 +191,6 @@ impl Receiver {
             true => native::parse(datagram),
             false => Ok((Downstream::parse(datagram)?, None)),
         }
-    }
-
-    /// Takes a server's answer to a request that started at `first`: the server holds nothing from there up to
-    /// `oldest`. The answer is ignored if there is no such request.
-    pub fn handle_gone(
-        &mut self,
-        now_ns: u64,
-        server: usize,
-        (session, first, oldest): (Session, u64, u64),
-        sink: &mut impl FnMut(Delivery<'_>),
-    ) {
-        self.gaps.note_ours(server);
-        if self.session != Some(session) {
-            return;
-        }
-        self.gaps.note_alive(now_ns, server);
-        if self.gaps.handle_gone(now_ns, server, first, oldest, &mut self.counters) {
-            self.gaps.show(now_ns, oldest.min(self.horizon));
-            if let Some(counters) = self.counters.servers.get_mut(server) {
-                counters.gone += 1;
-            }
-            self.advance(sink);
-        }
-    }
-
-    /// Takes a server's answer to a request that started at `first`: the server holds the messages but may
-    /// not send them yet. The answer is ignored if there is no such request.
-    pub fn handle_later(&mut self, now_ns: u64, server: usize, (session, first): (Session, u64)) {
-        self.gaps.note_ours(server);
-        if self.session == Some(session)
-            && self.gaps.handle_later(now_ns, server, first, &mut self.counters)
-            && let Some(counters) = self.counters.servers.get_mut(server)
-        {
-            counters.later += 1;
-        }
-    }
-
-    /// Notes any other control datagram of a server, such as one about a lease: the server is up.
-    pub fn note_alive(&mut self, now_ns: u64, server: usize) {
-        self.gaps.note_ours(server);
-        self.gaps.note_alive(now_ns, server);
-    }
-
-    /// Takes a round trip to a server that was measured elsewhere, such as by a lease exchange. It replaces
-    /// the first guess.
-    pub fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
-        self.gaps.note_rtt(server, rtt_ns);
     }
 
     /// Does what is due at `now_ns`. Call when [`Receiver::next_deadline`] has come; early calls are free.
@@ -263,23 +232,6 @@ impl Receiver {
     /// When to call [`Receiver::handle_timeout`]; `None` while time changes nothing.
     pub fn next_deadline(&self) -> Option<u64> {
         self.gaps.next_deadline()
-    }
-
-    // Notes a server's packet with messages. Returns whether it was asked for. Some servers label every
-    // packet of a long answer with the sequence of the first, and then only the first packet's sequence is
-    // right.
-    fn note_reply(&mut self, now_ns: u64, server: usize, first: u64, size: usize) -> bool {
-        if let Some(counters) = self.counters.servers.get_mut(server) {
-            counters.packets += 1;
-            counters.repair_bytes += size as u64;
-        }
-        self.gaps.handle_reply(now_ns, server, first, &mut self.counters);
-        let is_asked_for = self.gaps.is_missing(first) || fault!("repairs_need_no_request");
-        if !is_asked_for {
-            self.counters.repairs_unasked += 1;
-            self.gaps.handle_needless(server);
-        }
-        is_asked_for
     }
 
     fn handle_messages(
@@ -364,7 +316,7 @@ impl Receiver {
         }
         let server = match origin {
             Origin::Line(_) => None,
-            Origin::Server(server) => Some(server),
+            Origin::Server(server) | Origin::Repair(server) => Some(server),
         };
         let filled = self.gaps.fill(now_ns, arrived, server, &mut self.counters);
         match (server, filled) {
@@ -384,7 +336,7 @@ impl Receiver {
         }
     }
 
-    fn pass(&mut self, line: usize, end: u64) {
+    fn pass(&mut self, now_ns: u64, line: usize, end: u64) {
         let Some(passed) = self.lines.get_mut(line) else {
             return;
         };
@@ -393,7 +345,8 @@ impl Receiver {
         // With a single line, a packet past a hole says nothing. Only the hold tells lost from late.
         if self.config.lines > 1 && !self.gaps.is_empty() {
             let by_all = self.lines.iter().take(self.config.lines).min();
-            self.gaps.handle_passed(by_all.copied().unwrap_or(0));
+            let by_all = by_all.copied().unwrap_or(0);
+            self.gaps.handle_passed(now_ns, by_all, &mut self.counters);
         }
     }
 

@@ -16,9 +16,14 @@ impl Receiver {
         sink: &mut impl FnMut(Delivery<'_>),
     ) -> bool {
         self.counters.fragments += 1;
-        if let Origin::Server(server) = origin
-            && !self.note_part_of_reply(now_ns, server, sequence, fragment)
-        {
+        let is_wanted = match origin {
+            Origin::Line(_) => true,
+            Origin::Server(server) => self.note_part_of_reply(now_ns, server, sequence, fragment),
+            Origin::Repair(server) => {
+                self.note_overheard(now_ns, server, sequence..sequence + 1, fragment.data.len())
+            }
+        };
+        if !is_wanted {
             return false;
         }
         let is_there = sequence < self.next || self.store.next_missing(sequence, sequence + 1).is_none();
@@ -31,7 +36,7 @@ impl Receiver {
             FragmentOutcome::Refused => self.counters.fragments_refused += 1,
             FragmentOutcome::Known => self.counters.fragments_duplicate += 1,
             FragmentOutcome::Part { is_last } => {
-                if let Origin::Server(server) = origin {
+                if let Origin::Server(server) | Origin::Repair(server) = origin {
                     self.gaps.handle_part(now_ns, server, sequence, is_last);
                 }
             }
@@ -90,11 +95,11 @@ impl Receiver {
 
     /// Notes a packet that was not looked into because a copy of it was taken before, or because it is older than
     /// all that is missing. `head` says what it brought.
-    pub fn note_copy(&mut self, origin: Origin, head: &Head) {
+    pub fn note_copy(&mut self, now_ns: u64, origin: Origin, head: &Head) {
         let messages = u64::from(head.messages);
         self.counters.copies += 1;
         if let Origin::Line(line) = origin {
-            self.pass(line, head.end().min(self.horizon));
+            self.pass(now_ns, line, head.end().min(self.horizon));
             if let Some(counters) = self.counters.lines.get_mut(line) {
                 counters.messages_duplicate += messages;
             }

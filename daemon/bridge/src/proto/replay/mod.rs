@@ -8,10 +8,13 @@
 //! grow with the feed. A source that must wait is told so once its address is proved, because it would take
 //! silence for loss. The caller reads the ring into the reply.
 //!
+//! Where a repair can go to all receivers at once, `merge` decides which do.
+//!
 //! A server of a channel with a journal also holds what the ring has no more (`past`). Such a request is
 //! answered when the disk has been read. Such answers leave evenly, never more than two milliseconds of the rate at
 //! once; the rest of the burst is for what the ring has.
 
+mod merge;
 mod native;
 mod past;
 mod shelf;
@@ -20,14 +23,16 @@ mod tests;
 
 use std::net::SocketAddr;
 
-use super::DEFAULT_PAYLOAD_BYTES;
 use super::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use super::counters::{Refusal, ReplayCounters};
 use super::limit::{AllowList, Rate, SourceBuckets, TokenBucket};
 use super::session::Session;
-use super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter, Request};
+use super::wire::{Downstream, HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter, Request};
+use super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS};
+use merge::{Answer, Merge, Wait};
 use shmcast::hosting::fault;
 
+pub use merge::MergeConfig;
 pub use native::{Emit, Exchange, Piece, Read};
 pub use past::{MAX_WAITING, Past, PastCounters};
 pub use shelf::{Block, Fetched};
@@ -70,6 +75,10 @@ pub struct ReplayConfig {
     pub global_grows: bool,
     /// The most sources remembered at a time.
     pub max_sources: usize,
+    /// How plain repairs for all receivers are made; `None` if each repair goes to its asker alone.
+    pub merge: Option<MergeConfig>,
+    /// The same for native repairs.
+    pub merge_native: Option<MergeConfig>,
 }
 
 impl Default for ReplayConfig {
@@ -84,6 +93,8 @@ impl Default for ReplayConfig {
             global_rate: Rate { per_second: GLOBAL_RATE_BYTES, burst: 4 << 20 },
             global_grows: true,
             max_sources: 1_024,
+            merge: None,
+            merge_native: None,
         }
     }
 }
@@ -130,6 +141,8 @@ pub enum Reply {
         bytes: usize,
         /// How many messages are in it.
         count: u16,
+        /// Whether it goes to all receivers, not to the asker alone.
+        to_all: bool,
     },
     /// These bytes of the buffer, which say that the messages are gone.
     Gone {
@@ -138,6 +151,11 @@ pub enum Reply {
     },
     /// These bytes of the buffer, which say that the messages are held and may be asked for later.
     Later {
+        /// The size of the datagram.
+        bytes: usize,
+    },
+    /// These bytes of the buffer, which tell all receivers to wait.
+    Pause {
         /// The size of the datagram.
         bytes: usize,
     },
@@ -159,9 +177,15 @@ impl Reply {
             Reply::Messages { bytes, .. }
             | Reply::Gone { bytes }
             | Reply::Later { bytes }
+            | Reply::Pause { bytes }
             | Reply::Held { bytes } => Some(bytes),
             Reply::Fetch | Reply::Nothing(_) => None,
         }
+    }
+
+    /// Whether the datagram goes to all receivers, not to the asker alone.
+    pub fn is_to_all(&self) -> bool {
+        matches!(self, Reply::Messages { to_all: true, .. } | Reply::Pause { .. })
     }
 }
 
@@ -172,6 +196,8 @@ pub struct Replay {
     sources: SourceBuckets,
     global: TokenBucket,
     global_rate: Rate,
+    merge: Option<Merge>,
+    merge_native: Option<Merge>,
     counters: ReplayCounters,
 }
 
@@ -181,7 +207,22 @@ impl Replay {
         config.payload_bytes = config.payload_bytes.clamp(CONTROL_MAX_BYTES, MAX_DATAGRAM_BYTES);
         let sources = SourceBuckets::new(config.source_rate, config.max_sources);
         let (global, counters) = (TokenBucket::default(), ReplayCounters::default());
-        Replay { sources, global, global_rate: config.global_rate, counters, config }
+        let [merge, merge_native] = [config.merge, config.merge_native].map(|merge| merge.map(Merge::new));
+        Replay { sources, global, global_rate: config.global_rate, merge, merge_native, counters, config }
+    }
+
+    /// Takes the longest round trip of any receiver; 0 if none is known.
+    pub fn note_longest(&mut self, longest_ns: u64) {
+        for merge in self.merge.iter_mut().chain(&mut self.merge_native) {
+            merge.note_longest(longest_ns);
+        }
+    }
+
+    /// Notes a plain repair that another server sent to all receivers.
+    pub fn note_other(&mut self, now_ns: u64, from: SocketAddr, datagram: &[u8]) {
+        if let (Some(merge), Ok(packet)) = (&mut self.merge, Downstream::parse(datagram)) {
+            merge.note_other(now_ns, from, packet.sequence);
+        }
     }
 
     /// Notes the feed's own rate in bytes a second.
@@ -227,7 +268,12 @@ impl Replay {
         if let Err(refusal) = self.afford(now_ns, from, held.place) {
             let nothing = Reply::Nothing(self.counters.refuse(refusal));
             let later = self.later(&request, held, proved);
-            return write(later, out).map_or(nothing, |bytes| Reply::Later { bytes });
+            return match self.wait(now_ns, false, refusal, later) {
+                Some(pause @ ControlDatagram::Pause { .. }) => {
+                    write(Some(pause), out).map_or(nothing, |bytes| Reply::Pause { bytes })
+                }
+                later => write(later, out).map_or(nothing, |bytes| Reply::Later { bytes }),
+            };
         }
         let before = self.counters;
         let limit = self.limit(proved, datagram.len()).min(out.len());
@@ -239,7 +285,10 @@ impl Replay {
         } else if held.place == Place::Disk {
             self.fetch(proved)
         } else {
-            self.reply_messages(&request, held, out, read)
+            match self.answer_of(now_ns, false, (from, proved), (request.first, 0), held) {
+                Answer::Ignored => Reply::Nothing(self.counters.refuse(Refusal::OnItsWay)),
+                answer => self.reply_messages(&request, (held, answer == Answer::All), out, read),
+            }
         };
         self.counters.note_place(&before, held.place);
         if let Some(bytes) = reply.bytes() {
@@ -265,6 +314,46 @@ impl Replay {
             return Err(Refusal::ForeignSession);
         }
         Ok(())
+    }
+
+    // Whether an answer from `first` on goes to its asker, to all, or to nobody. What comes from a journal is for its asker
+    // alone: it is old.
+    fn answer_of(
+        &mut self,
+        now_ns: u64,
+        is_native: bool,
+        (from, proved): (SocketAddr, bool),
+        range: (u64, u32),
+        held: Held,
+    ) -> Answer {
+        let may_draw_all = self.may_have_all(proved) && held.place == Place::Ring;
+        let merge = if is_native { &mut self.merge_native } else { &mut self.merge };
+        match merge.as_mut().filter(|_| may_draw_all) {
+            Some(merge) => merge.answer(now_ns, from, range),
+            None => Answer::One,
+        }
+    }
+
+    // The word to a source that must wait, where `later` is the one for it alone.
+    fn wait(
+        &mut self,
+        now_ns: u64,
+        is_native: bool,
+        refusal: Refusal,
+        later: Option<ControlDatagram>,
+    ) -> Option<ControlDatagram> {
+        let Some(ControlDatagram::Later { session, .. }) = later else { return later };
+        let merge = if is_native { &mut self.merge_native } else { &mut self.merge };
+        let Some(merge) = merge.as_mut().filter(|_| refusal == Refusal::GlobalRate) else { return later };
+        match merge.pause(now_ns, self.global.opens_in_ns(now_ns, self.global_rate)) {
+            Wait::One => later,
+            Wait::Ignored => None,
+            Wait::All(wait_ns) => {
+                self.counters.pauses += 1;
+                let wait_us = u32::try_from(wait_ns / MICROSECOND_NS).unwrap_or(u32::MAX);
+                Some(ControlDatagram::Pause { session, wait_us })
+            }
+        }
     }
 
     // Whether a source gets as much as fits. Another one gets at most three times as many bytes as it sent.
@@ -310,7 +399,7 @@ impl Replay {
     fn reply_messages(
         &mut self,
         request: &Request,
-        held: Held,
+        (held, to_all): (Held, bool),
         out: &mut [u8],
         mut read: impl FnMut(u64, &mut [u8]) -> Option<usize>,
     ) -> Reply {
@@ -333,7 +422,8 @@ impl Replay {
             self.counters.replies += 1;
             self.counters.messages += u64::from(count);
             self.counters.repair_bytes += bytes as u64;
-            return Reply::Messages { bytes, count };
+            self.counters.multicast_replies += u64::from(to_all);
+            return Reply::Messages { bytes, count, to_all };
         }
         // Not one message fitted. Either an unproved source may not have one, or the ring overwrote it
         // meanwhile.

@@ -10,7 +10,7 @@ use super::super::native::fragments::{FRAGMENT_HEAD_BYTES, Fragment, MAX_PARTS};
 use super::super::native::records::{self, RecordWriter};
 use super::super::session::Session;
 use super::super::wire::{HEADER_BYTES, Meta, Request};
-use super::{Held, Place, Replay};
+use super::{Answer, Held, Place, Replay};
 
 /// A part of a message, as it was read from the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,9 +33,9 @@ impl Piece {
     }
 }
 
-/// The way that packets of an answer leave: the buffer with the body after the place of the head, the kind, what the
-/// packet is about, and the size of the body.
-pub type Emit<'a> = dyn FnMut(&mut [u8], Kind, (Session, u64, u16), usize) + 'a;
+/// The way that packets of an answer leave: the buffer with the body after the place of the head, the kind and whether it
+/// goes to all receivers, what the packet is about, and the size of the body.
+pub type Emit<'a> = dyn FnMut(&mut [u8], (Kind, bool), (Session, u64, u16), usize) + 'a;
 
 /// Copies the message with a sequence, from an offset on, as far as the slice reaches; `None` if the message is not there
 /// any more.
@@ -51,6 +51,8 @@ pub struct Exchange<'a> {
     pub emit: &'a mut Emit<'a>,
     /// Takes an entry whose messages have to be read from the journal. Then [`Replay::answer_ask`] answers it.
     pub fetch: &'a mut dyn FnMut(Entry),
+    /// Whether the answer that is being made goes to all receivers. Begins as false.
+    pub to_all: bool,
 }
 
 impl Replay {
@@ -94,7 +96,8 @@ impl Replay {
             let held = held(&entry);
             if let Err(refusal) = self.afford(now_ns, from, held.place) {
                 self.counters.refuse(refusal);
-                say(self.later(&request, held, proved), exchange, out);
+                let later = self.later(&request, held, proved);
+                say(self.wait(now_ns, true, refusal, later), exchange, out);
                 // The journal keeps nobody from what the ring has.
                 match (held.place, refusal) {
                     (Place::Ring, _) | (_, Refusal::SourceRate) => return,
@@ -102,6 +105,7 @@ impl Replay {
                 }
             }
             let before = self.counters;
+            exchange.to_all = false;
             let bytes = if request.first >= held.next {
                 say(self.held(&request, held), exchange, out)
             } else if request.first < held.oldest {
@@ -109,13 +113,34 @@ impl Replay {
             } else if held.place == Place::Disk && may_have_all {
                 (exchange.fetch)(entry);
                 0
-            } else if entry.bytes > 0 || held.place == Place::Disk {
-                self.send_parts(&entry, (may_have_all, held), exchange, out)
             } else {
-                self.send_messages(&request, held, may_have_all, exchange, out)
+                self.send_entry(now_ns, (from, proved), (&request, &entry), held, exchange, out)
             };
             self.counters.note_place(&before, held.place);
             self.charge(now_ns, from, bytes);
+        }
+    }
+
+    // Sends what is held of an entry, to its asker or to all. Returns the bytes sent.
+    fn send_entry(
+        &mut self,
+        now_ns: u64,
+        (from, proved): (SocketAddr, bool),
+        (request, entry): (&Request, &Entry),
+        held: Held,
+        exchange: &mut Exchange<'_>,
+        out: &mut [u8],
+    ) -> usize {
+        let answer = self.answer_of(now_ns, true, (from, proved), (entry.first, entry.offset), held);
+        if answer == Answer::Ignored {
+            self.counters.refuse(Refusal::OnItsWay);
+            return 0;
+        }
+        exchange.to_all = answer == Answer::All;
+        let may_have_all = self.may_have_all(proved);
+        match entry.bytes > 0 || held.place == Place::Disk {
+            true => self.send_parts(entry, (may_have_all, held), exchange, out),
+            false => self.send_messages(request, held, may_have_all, exchange, out),
         }
     }
 
@@ -228,8 +253,9 @@ impl Replay {
     ) -> usize {
         let bytes = HEAD_BYTES + body;
         self.counters.replies += 1;
+        self.counters.multicast_replies += u64::from(exchange.to_all);
         self.counters.repair_bytes += bytes as u64;
-        (exchange.emit)(out, kind, about, body);
+        (exchange.emit)(out, (kind, exchange.to_all), about, body);
         bytes
     }
 }
@@ -242,6 +268,7 @@ fn say(control: Option<ControlDatagram>, exchange: &mut Exchange<'_>, out: &mut 
     let Some((kind, body)) = ControlDatagram::body_of(&encoded[..size]) else { return 0 };
     let Some(room) = out.get_mut(HEAD_BYTES..HEAD_BYTES + size - HEADER_BYTES) else { return 0 };
     room.copy_from_slice(body);
-    (exchange.emit)(out, Kind::Control(kind), (exchange.session, 1, 0), size - HEADER_BYTES);
+    let to_all = matches!(control, ControlDatagram::Pause { .. });
+    (exchange.emit)(out, (Kind::Control(kind), to_all), (exchange.session, 1, 0), size - HEADER_BYTES);
     HEAD_BYTES + size - HEADER_BYTES
 }

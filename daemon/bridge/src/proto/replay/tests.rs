@@ -33,7 +33,7 @@ fn reply_starts_where_asked_and_never_reaches_further() {
     let mut replay = replay(ReplayConfig::default());
     for (first, count, expected) in [(10, 3, 3), (98, 10, 2), (20, 60_000, 13), (99, 1, 1)] {
         let (reply, out) = ask(&mut replay, "10.0.0.1:9", true, &request(first, count));
-        let Reply::Messages { bytes, count } = reply else { panic!("{reply:?}") };
+        let Reply::Messages { bytes, count, .. } = reply else { panic!("{reply:?}") };
         assert!(bytes <= DEFAULT_REPLY_BYTES);
         let Body::Messages(messages) = Downstream::parse(&out[..bytes]).unwrap().body else { panic!() };
         assert_eq!((messages.first(), messages.count(), count), (first, expected, expected as u16));
@@ -146,9 +146,10 @@ fn ask_natively(replay: &mut Replay, firsts: &[u64]) -> Vec<Kind> {
         room.get_mut(..100)?.fill(sequence as u8);
         Some(Piece { size: 100, total: 100, meta: Meta::default() })
     };
-    let mut emit = |_: &mut [u8], kind, _: (Session, u64, u16), _: usize| kinds.push(kind);
+    let mut emit = |_: &mut [u8], (kind, _), _: (Session, u64, u16), _: usize| kinds.push(kind);
     let mut fetch = |entry: Entry| panic!("{entry:?} is in the ring");
-    let mut exchange = Exchange { session: session(), read: &mut read, emit: &mut emit, fetch: &mut fetch };
+    let mut exchange =
+        Exchange { session: session(), read: &mut read, emit: &mut emit, fetch: &mut fetch, to_all: false };
     let from = ("10.0.0.1:9".parse().unwrap(), true);
     replay.handle_ask(0, from, asked, &mut |_| HELD, &mut exchange, &mut out);
     kinds

@@ -8,6 +8,8 @@
 mod actors;
 pub(super) mod check;
 mod forger;
+mod groups;
+mod many;
 mod native;
 mod net;
 mod past;

@@ -69,12 +69,12 @@ pub fn take(
         && matches!(origin, Origin::Line(_))
         && receiver.is_old(session, &head)
     {
-        return receiver.note_copy(origin, &head);
+        return receiver.note_copy(now_ns, origin, &head);
     }
     let opened = match (codec.open(now_ns, bytes), head) {
         (Ok(opened), _) => opened,
         (Err(Unopened::Malformed(reason)), _) => return receiver.count_malformed(reason),
-        (Err(Unopened::Replayed), Some((_, head))) => return receiver.note_copy(origin, &head),
+        (Err(Unopened::Replayed), Some((_, head))) => return receiver.note_copy(now_ns, origin, &head),
         (Err(_), _) => return,
     };
     let (container, body) = Container::parse(&opened).unwrap();

@@ -189,14 +189,15 @@ impl World {
                 Some(piece)
             };
             let (mut replies, mut fetched) = (Vec::new(), None);
-            let mut emit = |buffer: &mut [u8], kind, about: (Session, u64, u16), body| {
+            let mut emit = |buffer: &mut [u8], (kind, _), about: (Session, u64, u16), body| {
                 let is_repair = matches!(kind, Kind::Data | Kind::Fragment);
                 let size = codec.sealer.finish(buffer, (kind, is_repair), about, body).unwrap();
                 assert!(size <= PAYLOAD_BYTES, "a reply larger than the payload");
                 replies.push(buffer[..size].to_vec());
             };
             let mut fetch = |entry: Entry| fetched = Some(entry);
-            let mut exchange = Exchange { session, read: &mut read, emit: &mut emit, fetch: &mut fetch };
+            let mut exchange =
+                Exchange { session, read: &mut read, emit: &mut emit, fetch: &mut fetch, to_all: false };
             let mut out = [0; PAYLOAD_BYTES];
             let ask = ((asked, Ask::parse(&body).unwrap()), size);
             let (source, held) = ((address(at), true), &mut |_: &Entry| held);

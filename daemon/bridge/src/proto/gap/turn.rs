@@ -1,0 +1,147 @@
+//! When a receiver asks, if many others may have lost the same message.
+//!
+//! Some receivers ask at once: those with one of the first places among the server's leases, and those whose own socket
+//! dropped the packet. The others wait for the repair that those draw for all. If none comes, they ask after a
+//! random delay. RFC 5401 shows that delays with its exponential distribution let few ask, however many have lost the
+//! message.
+
+use super::super::counters::ReceiverCounters;
+use super::super::{MILLISECOND_NS, splitmix};
+use super::{Gaps, State};
+use shmcast::hosting::fault;
+
+/// So many receivers ask at once. A group that is no larger does not wait at all.
+const AT_ONCE: u16 = 16;
+/// No longer round trip of another receiver is believed.
+const LONGEST_MAX_NS: u64 = 50 * MILLISECOND_NS;
+
+/// What a receiver knows of its group.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Turn {
+    /// How many receivers the server said there are.
+    group: u16,
+    /// The longest round trip of any of them, if the server said so.
+    longest_ns: u64,
+    random: u64,
+    /// Whether our own socket has dropped packets since the last one.
+    pub(super) has_dropped: bool,
+}
+
+impl Gaps {
+    /// Seeds the delays. The seed should be random.
+    pub fn seed(&mut self, seed: u64) {
+        self.turn.random = seed;
+    }
+
+    /// Takes our place among the receivers of a server, counted from 0, and how many there are.
+    pub fn note_place(&mut self, server: usize, place: u16, group: u16) {
+        if let Some(server) = self.servers.get_mut(server) {
+            server.place = Some(place);
+        }
+        self.turn.group = group;
+    }
+
+    /// Takes what the feed tells of its receivers: how many there are, and the longest round trip of any.
+    pub fn note_group(&mut self, group: u16, longest_ns: u64) {
+        (self.turn.group, self.turn.longest_ns) = (group, longest_ns.min(LONGEST_MAX_NS));
+    }
+
+    /// Our place among the receivers of the server that is asked first, if it told one, and how many there are.
+    pub fn place(&self) -> (Option<u16>, u16) {
+        (self.servers[self.first_server()].place, self.turn.group)
+    }
+
+    /// Notes that our own socket dropped packets before the one that is handled next. Nobody else has lost them.
+    pub fn note_drop(&mut self) {
+        self.turn.has_dropped = true;
+    }
+
+    /// Notes that a packet was handled: what is missing after the next one was not dropped by our own socket.
+    pub fn forget_drop(&mut self) {
+        self.turn.has_dropped = false;
+    }
+
+    /// Notes that a server sends nothing for a while. Everything that it was asked for is asked for again afterwards.
+    pub fn handle_pause(&mut self, now_ns: u64, server: usize, wait_ns: u64) {
+        self.note_alive(now_ns, server);
+        let until_ns = now_ns.saturating_add(wait_ns.min(LONGEST_MAX_NS)).saturating_add(self.delay_ns());
+        let Some(state) = self.servers.get_mut(server) else { return };
+        state.paused_ns = until_ns;
+        for hole in &mut self.holes {
+            if matches!(hole.state, State::Requested { server: asked, .. } if asked == server) {
+                // The time after which the hole is given up begins anew.
+                (hole.state, hole.ignored, hole.asked_ns) = (State::Wanted, 0, now_ns);
+                self.any_wanted = true;
+            }
+        }
+        self.due_ns = self.due_ns.min(until_ns);
+    }
+
+    /// When the first server that is paused may be asked again; `u64::MAX` if none is.
+    pub(super) fn pause_ends_ns(&self, now_ns: u64) -> u64 {
+        let paused = self.servers.iter().map(|server| server.paused_ns).filter(|&until_ns| until_ns > now_ns);
+        paused.min().unwrap_or(u64::MAX)
+    }
+
+    /// The state of the hole at `at`, which is no mere reordering: it is wanted, or waits for others to ask.
+    pub(super) fn take_turn(&mut self, now_ns: u64, at: usize, counters: &mut ReceiverCounters) -> State {
+        let hole = &mut self.holes[at];
+        let is_first = hole.attempts == 0 && !std::mem::replace(&mut hole.has_waited, true);
+        let delay_ns = if is_first && !hole.is_own { self.delay_ns() } else { 0 };
+        if delay_ns == 0 {
+            return State::Wanted;
+        }
+        counters.requests_delayed += 1;
+        State::Suspect { until_ns: now_ns.saturating_add(delay_ns) }
+    }
+
+    // How long to wait before asking for what others may have lost too.
+    fn delay_ns(&mut self) -> u64 {
+        let (place, group) = self.place();
+        let asks_at_once = group <= AT_ONCE || place.is_some_and(|place| place < AT_ONCE);
+        let rtt_ns = self.servers[self.first_server()].rtt_ns.max(self.turn.longest_ns);
+        if asks_at_once || fault!("everybody_asks_at_once") {
+            return 0;
+        }
+        self.turn.random = splitmix(self.turn.random);
+        let share = (self.turn.random >> 11) as f64 / (1u64 << 53) as f64;
+        rtt_ns + rtt_ns / 4 + exponential_ns(rtt_ns, group, share)
+    }
+
+    // The server that a hole is first asked for of.
+    fn first_server(&self) -> usize {
+        let servers = 0..self.config.servers;
+        servers.min_by_key(|&server| self.servers[server].failures).unwrap_or(0)
+    }
+}
+
+// A delay of at most `longest_ns`, exponentially distributed and cut off, as RFC 5401, section 3.2 has it for a group of
+// this size. `share` is equally distributed in 0..1.
+fn exponential_ns(longest_ns: u64, group: u16, share: f64) -> u64 {
+    let rate = f64::from(group.max(1)).ln() + 1.0;
+    let delay = (1.0 + share * rate.exp_m1()).ln() / rate;
+    (delay * longest_ns as f64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a group of 1000 that all wait, few ask before an answer could come.
+    #[test]
+    fn few_of_a_thousand_ask_within_a_round_trip_of_the_first() {
+        let (mut seed, mut asked, rounds) = (1, 0, 100);
+        for _ in 0..rounds {
+            let delays = (0..1_000).map(|_| {
+                seed = splitmix(seed);
+                exponential_ns(4_000, 1_000, (seed >> 11) as f64 / (1u64 << 53) as f64)
+            });
+            let delays: Vec<u64> = delays.collect();
+            let first = delays.iter().min().unwrap();
+            assert!(delays.iter().all(|delay| *delay <= 4_000));
+            // The delays are four round trips long here, as in the RFC.
+            asked += delays.iter().filter(|delay| **delay < first + 1_000).count();
+        }
+        assert!((5 * rounds..30 * rounds).contains(&asked), "{asked} requests in {rounds} rounds");
+    }
+}

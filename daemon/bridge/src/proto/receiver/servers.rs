@@ -1,0 +1,112 @@
+//! The words of servers: answers to requests, and what they tell of themselves.
+
+use std::ops::Range;
+
+use super::super::session::Session;
+use super::{Delivery, Receiver};
+use shmcast::hosting::fault;
+
+impl Receiver {
+    /// Takes a server's answer to a request that started at `first`: the server holds nothing from there up to
+    /// `oldest`. The answer is ignored if there is no such request.
+    pub fn handle_gone(
+        &mut self,
+        now_ns: u64,
+        server: usize,
+        (session, first, oldest): (Session, u64, u64),
+        sink: &mut impl FnMut(Delivery<'_>),
+    ) {
+        self.gaps.note_ours(server);
+        if self.session != Some(session) {
+            return;
+        }
+        self.gaps.note_alive(now_ns, server);
+        if self.gaps.handle_gone(now_ns, server, first, oldest, &mut self.counters) {
+            self.gaps.show(now_ns, oldest.min(self.horizon));
+            if let Some(counters) = self.counters.servers.get_mut(server) {
+                counters.gone += 1;
+            }
+            self.advance(sink);
+        }
+    }
+
+    /// Takes a server's answer to a request that started at `first`: the server holds the messages but may
+    /// not send them yet. The answer is ignored if there is no such request.
+    pub fn handle_later(&mut self, now_ns: u64, server: usize, (session, first): (Session, u64)) {
+        self.gaps.note_ours(server);
+        if self.session == Some(session)
+            && self.gaps.handle_later(now_ns, server, first, &mut self.counters)
+            && let Some(counters) = self.counters.servers.get_mut(server)
+        {
+            counters.later += 1;
+        }
+    }
+
+    /// Notes any other control datagram of a server, such as one about a lease: the server is up.
+    pub fn note_alive(&mut self, now_ns: u64, server: usize) {
+        self.gaps.note_ours(server);
+        self.gaps.note_alive(now_ns, server);
+    }
+
+    /// Takes a round trip to a server that was measured elsewhere, such as by a lease exchange. It replaces
+    /// the first guess.
+    pub fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
+        self.gaps.note_rtt(server, rtt_ns);
+    }
+
+    /// Takes a server's word to all receivers: it sends nothing for a while. One that sends nothing for long is
+    /// not believed.
+    pub fn handle_pause(&mut self, now_ns: u64, server: usize, (session, wait_ns): (Session, u64)) {
+        self.gaps.note_ours(server);
+        if self.session == Some(session) {
+            self.counters.pauses += 1;
+            self.gaps.handle_pause(now_ns, server, wait_ns);
+        }
+    }
+
+    /// Takes our place among the receivers of a server, counted from 0, and how many there are.
+    pub fn note_place(&mut self, server: usize, place: u16, group: u16) {
+        self.gaps.note_place(server, place, group);
+    }
+
+    /// Notes that our own socket dropped packets before the one that is handled next.
+    pub fn note_drop(&mut self) {
+        self.gaps.note_drop();
+    }
+
+    // Notes a server's packet with messages. Returns whether it was asked for. Some servers label every
+    // packet of a long answer with the sequence of the first, and then only the first packet's sequence is
+    // right.
+    pub(super) fn note_reply(&mut self, now_ns: u64, server: usize, first: u64, size: usize) -> bool {
+        if let Some(counters) = self.counters.servers.get_mut(server) {
+            counters.packets += 1;
+            counters.repair_bytes += size as u64;
+        }
+        self.gaps.handle_reply(now_ns, server, first, &mut self.counters);
+        let is_asked_for = self.gaps.is_missing(first) || fault!("repairs_need_no_request");
+        if !is_asked_for {
+            self.counters.repairs_unasked += 1;
+            self.gaps.handle_needless(server);
+        }
+        is_asked_for
+    }
+
+    // Notes a repair for all receivers. Returns whether it brings anything that is missing here.
+    pub(super) fn note_overheard(
+        &mut self,
+        now_ns: u64,
+        server: usize,
+        messages: Range<u64>,
+        size: usize,
+    ) -> bool {
+        let is_missing = self.gaps.is_any_missing(messages);
+        if !is_missing {
+            self.counters.repairs_overheard += 1;
+        } else if let Some(counters) = self.counters.servers.get_mut(server) {
+            counters.packets += 1;
+            counters.repair_bytes += size as u64;
+        }
+        self.gaps.note_alive(now_ns, server);
+        is_missing
+    }
+}
