@@ -86,7 +86,11 @@ fn a_promoted_mirror_goes_on_under_a_later_session() {
     assert_eq!(events_to(&mut at_b, 101), [""; 0], "a refused promotion changes nothing");
 
     hosts.cut_off(Host::A, true);
-    let done = wait_for("a promotion", || Some(promote(&hosts, "")).filter(|(code, ..)| *code == 0)).1;
+    let done = wait_for("a promotion", || {
+        std::thread::sleep(Duration::from_secs(1));
+        Some(promote(&hosts, "")).filter(|(code, ..)| *code == 0)
+    });
+    let done = done.1;
     assert_eq!((done["from"].as_u64(), done["to"].as_u64()), (Some(102), Some(101 + FURTHER)), "{done}");
     let later = done["session"].as_str().unwrap();
     assert!(later > session.as_str(), "{later} {session}");

@@ -183,7 +183,7 @@ fn a_mirror_that_is_cut_off_costs_no_message() {
     let receivers = mirrors.map(|(host, interface, ..)| {
         let words = format!(
             "bridge recv t --from {group} --interface {interface} --server {server} --first 1 --capacity 64MiB \
-             --buffer 67108864 --until-end"
+             --max-message 1378 --buffer 67108864 --until-end"
         );
         let receiver = hosts.shmcast(host, &words);
         receiver.wait_for_log("receiving session");

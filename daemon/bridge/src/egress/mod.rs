@@ -6,7 +6,6 @@
 //! messages that it missed, and receivers get an exact gap. After the start, the loop makes no system calls
 //! but those that send, sleep or yield, and on native lines one a pulse, which asks for the error of the clock.
 
-use shmcast::sys::datagrams;
 use shmcast::{ChannelError, History, Start, State, Subscriber, SubscriberBuilder, Wait};
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::Arc;
@@ -28,7 +27,6 @@ use super::native::Keys;
 use super::origins::Origins;
 use super::pcap::Tap;
 use super::proto::counters::SenderCounters;
-use super::proto::sender::SenderConfig;
 use super::proto::session::Session;
 use super::proto::term::Terms;
 use super::repair::Repair;
@@ -147,7 +145,7 @@ impl Egress {
             let (shared, name) = (shared.clone(), format!("note-{}", spec.title()));
             egress.threads.push(spawn(&name, None, move || shared.keep_noting())?);
         }
-        let config = sender_config(spec, send);
+        let config = native::sender_config(spec, send);
         let role = failover.as_ref().map_or(0, Failover::role);
         let begin = (session, subscriber.next_sequence(), clock.now_ns());
         let second = match others.is_empty() {
@@ -484,11 +482,6 @@ fn session_of(
         look(known).or_else(|terms| Session::of_channel(&spec.tag(), Terms { heard, ..terms }.next()))
     })?;
     Ok(session)
-}
-
-fn sender_config(spec: &BridgeSpec, send: &SendSpec) -> SenderConfig {
-    let linger_ns = send.linger().as_nanos() as u64;
-    SenderConfig { payload_bytes: spec.payload_bytes, batch: datagrams::BATCH, linger_ns }
 }
 
 fn v4(address: Option<SocketAddr>) -> Option<SocketAddrV4> {

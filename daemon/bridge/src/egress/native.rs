@@ -1,5 +1,6 @@
 //! The part of the sending thread for native lines: marks and times of messages, pulses, and the key that seals.
 
+use shmcast::sys::datagrams;
 use shmcast::{Clock, Message};
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::proto::native::seal::Sealer;
 use crate::proto::sender::{Sender, SenderConfig};
 use crate::proto::session::Session;
 use crate::proto::wire::Meta;
-use crate::spec::{BridgeSpec, Profile};
+use crate::spec::{BridgeSpec, Profile, SendSpec};
 use crate::thread::wall_ns;
 use crate::times::{Moment, own_error_ns};
 
@@ -31,6 +32,11 @@ pub(super) fn split_lines(spec: &BridgeSpec, lines: Vec<Line>) -> (Profile, Vec<
         if profile == first { &mut ours } else { &mut others }.push(line);
     }
     (first, ours, others)
+}
+
+pub(super) fn sender_config(spec: &BridgeSpec, send: &SendSpec) -> SenderConfig {
+    let linger_ns = send.linger().as_nanos() as u64;
+    SenderConfig { payload_bytes: spec.payload_bytes, batch: datagrams::BATCH, linger_ns }
 }
 
 /// The sender of a feed.

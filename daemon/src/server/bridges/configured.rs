@@ -2,7 +2,6 @@
 //!
 //! Nothing here starts a bridge; the supervisor does.
 
-use super::promoted::Note;
 use crate::server::pauses::Pauses;
 use serde_json::json;
 use shmcast::control::BridgeStatus;
@@ -67,7 +66,6 @@ const NEWS: [News<ReceiveCounters>; 5] = [
 #[derive(Debug)]
 pub(super) struct ConfiguredBridge {
     pub(super) spec: BridgeSpec,
-    pub(super) note: Note,
     /// An endpoint that has ended stays here for its counters, until the next one replaces it.
     pub(super) endpoint: Option<Endpoint>,
     pub(super) state: State,
@@ -219,12 +217,10 @@ impl Endpoint {
 }
 
 impl ConfiguredBridge {
-    pub(super) fn new(spec: BridgeSpec, note: Note) -> Self {
+    pub(super) fn new(spec: BridgeSpec, is_promoted: bool) -> Self {
         let now = Instant::now();
-        let is_promoted = spec.receive.is_some() && note.is_there();
         Self {
             spec,
-            note,
             endpoint: None,
             state: if is_promoted { State::Promoted } else { State::Waiting },
             why: is_promoted.then(|| PROMOTED.to_owned()),

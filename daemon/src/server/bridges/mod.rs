@@ -5,12 +5,11 @@
 //! event loop must be free to answer. The bridges' own threads carry the messages; nothing here is on their path.
 
 mod configured;
-mod promoted;
 
 use super::events::Events;
+use super::promoted::Promoted;
 pub use configured::{BridgeFigures, Counted};
 use configured::{ConfiguredBridge, Endpoint, PROMOTED, State};
-use promoted::Note;
 use shmcast::{Client, History, Preparation, Publisher, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
@@ -28,12 +27,20 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The state of each bridge, by its name. A clone is the same bridges.
-#[derive(Debug, Clone, Default)]
-pub struct Bridges(Arc<Mutex<BTreeMap<String, ConfiguredBridge>>>);
+#[derive(Debug, Clone)]
+pub struct Bridges {
+    configured: Arc<Mutex<BTreeMap<String, ConfiguredBridge>>>,
+    promoted: Promoted,
+}
 
 impl Bridges {
+    /// No bridges yet.
+    pub fn new(promoted: Promoted) -> Bridges {
+        Bridges { configured: Arc::default(), promoted }
+    }
+
     fn configured(&self) -> MutexGuard<'_, BTreeMap<String, ConfiguredBridge>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.configured.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a bridge that stands by send in place of its peer.
@@ -66,7 +73,7 @@ impl Bridges {
                     return Err(format!("channel {channel:?} is one of this host already"));
                 }
                 (State::Running, Some(Endpoint::Receive(ingress))) => {
-                    bridge.note.write().map_err(|e| format!("note that it is promoted: {e}"))?;
+                    self.promoted.add(channel)?;
                     // The supervisor leaves it alone from here on.
                     bridge.state = State::Promoted;
                     ingress.promoter()
@@ -79,7 +86,7 @@ impl Bridges {
             match &promoted {
                 Ok(_) => bridge.why = Some(PROMOTED.to_owned()),
                 Err(_) => {
-                    bridge.note.remove();
+                    self.promoted.remove(channel);
                     bridge.state = State::Running;
                 }
             }
@@ -187,7 +194,7 @@ impl Work {
             }
             let Some(old) = configured.remove(&name) else { continue };
             if old.state == State::Promoted {
-                old.note.remove();
+                self.bridges.promoted.remove(&old.spec.channel);
             }
             given_up.push((name, old.endpoint, now.is_some()));
         }
@@ -207,8 +214,8 @@ impl Work {
         let mut configured = self.bridges.configured();
         for spec in fresh {
             self.events.tell("bridge-added", Some(&spec.channel), None, None, &format!("{:?}", spec.title()));
-            let note = Note::new(&self.socket, &spec.channel);
-            configured.insert(spec.title().to_owned(), ConfiguredBridge::new(spec, note));
+            let is_promoted = spec.receive.is_some() && self.bridges.promoted.contains(&spec.channel);
+            configured.insert(spec.title().to_owned(), ConfiguredBridge::new(spec, is_promoted));
         }
     }
 
