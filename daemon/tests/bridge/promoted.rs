@@ -55,26 +55,27 @@ fn state(hosts: &Hosts, at: usize) -> String {
 fn a_promoted_mirror_goes_on_under_a_later_session() {
     let test = "a_promoted_mirror_goes_on_under_a_later_session";
     let Some(mut hosts) = Hosts::at_a_switch(test) else { return };
-    // A and C have channels that are files, and B's are a daemon's.
+    // A's channel is a file, and those of B and C are daemons'.
     let mut publisher = make_channel(&hosts.channels(Host::A));
     let first = hosts.shmcast(Host::A, &format!("bridge send t --to {GROUP} --interface va0 --from oldest"));
     first.wait_for_log("sending session");
-    let (group, server) = ONWARD;
-    let onward = hosts.shmcast(
-        Host::C,
-        &format!("bridge recv t --from {group} --interface vc0 --server {server} --first 1"),
-    );
     hosts.use_daemons(true);
     let b = hosts.daemon(Host::B, &config());
     let session = wait_for("the mirror's session", || {
         bridge_of(&hosts, Host::B, 0)["session"].as_str().map(str::to_owned)
     });
-    onward.wait_for_log(&format!("receiving session {session}"));
+    let (group, server) = ONWARD;
+    let receive = format!(
+        "{}[[bridge]]\nchannel = \"t\"\nline = [{{ group = \"{group}\", interface = \"vc0\" }}]\n\
+         [bridge.receive]\nservers = [\"{server}\"]\nfrom = 1\n",
+        channel()
+    );
+    let c = super::daemons::daemon(&hosts, Host::C, &receive);
     (1..=100u64).for_each(|number| assert_eq!(publisher.publish(&number.to_le_bytes()).unwrap(), number));
     let client = Client::at(hosts.socket(Host::B)).unwrap();
     let mut at_b = Subscriber::builder("t").client(&client).start(Start::Oldest).open().unwrap();
-    let dir = hosts.channels(Host::C);
-    let mut at_c = Subscriber::builder("t").dir(&dir).start(Start::Oldest).open().unwrap();
+    let client_c = Client::at(hosts.socket(Host::C)).unwrap();
+    let mut at_c = Subscriber::builder("t").client(&client_c).start(Start::Oldest).open().unwrap();
     let before: Vec<String> = [events_to(&mut at_b, 100), events_to(&mut at_c, 100)].concat();
     assert!(before.iter().all(|event| event.starts_with("session")), "{before:?}");
 
@@ -126,7 +127,7 @@ fn a_promoted_mirror_goes_on_under_a_later_session() {
         let events = events_to(at, next + 1);
         assert!(!events.iter().any(|event| event.starts_with("session")), "{events:?}");
     }
-    drop((b, first, onward));
+    drop((b, c, first));
 }
 
 /// Without a daemon, `bridge recv` ends first.

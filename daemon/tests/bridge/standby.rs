@@ -191,8 +191,9 @@ fn a_mirror_that_is_cut_off_costs_no_message() {
     });
     let senders = mirrors.map(|(host, interface, own, peer)| {
         let words = format!(
-            "bridge send t --to {GROUP} --interface {interface} --from oldest --until-end --linger 2s --rank {own} \
-             --claim-bind 10.77.0.{own}:31000 --peer 10.77.0.{peer}:31000"
+            "bridge send t --to {GROUP} --interface {interface} --from oldest --until-end --linger 2s --rank {} \
+             --claim-bind 10.77.0.{own}:31000 --peer 10.77.0.{peer}:31000",
+            own - 2
         );
         hosts.shmcast(host, &words)
     });
