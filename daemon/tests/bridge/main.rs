@@ -24,6 +24,7 @@ mod tail;
 mod under_unit;
 #[path = "../daemon_support/unit.rs"]
 mod unit;
+mod v6;
 
 #[test]
 #[ignore = "a role that the tests here start processes for"]

@@ -1,7 +1,7 @@
 //! Hears what the other egresses of the stream send: packets on the bridge's own multicast lines, and claims.
 
 use shmcast::sys::datagrams::Inbox;
-use std::net::{SocketAddrV4, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(super) struct Hearing {
     is_sealed: bool,
     takes_open: bool,
     /// The addresses that our own packets come from.
-    own: Vec<SocketAddrV4>,
+    own: Vec<SocketAddr>,
 }
 
 impl Hearing {
@@ -34,7 +34,7 @@ impl Hearing {
     pub(super) fn new(
         spec: &BridgeSpec,
         keys: &Arc<Keys>,
-        own: Vec<SocketAddrV4>,
+        own: Vec<SocketAddr>,
     ) -> Result<Hearing, BridgeError> {
         let codec = spec.is_any_native().then(|| Codec::new(spec, Part::Egress, MOST_SENDERS, keys));
         let (codec, keys) = (codec.transpose()?, keys.clone());
@@ -72,12 +72,7 @@ impl Hearing {
     }
 
     /// Gives each sound packet of others that waits in the sockets: a batch of each line, or everything.
-    pub(super) fn hear(
-        &mut self,
-        now_ns: u64,
-        all: bool,
-        mut take: impl FnMut(SocketAddrV4, &Downstream<'_>),
-    ) {
+    pub(super) fn hear(&mut self, now_ns: u64, all: bool, mut take: impl FnMut(SocketAddr, &Downstream<'_>)) {
         let Hearing { lines, codec, own, .. } = self;
         for (socket, inbox, profile) in lines {
             while inbox.receive(&*socket).is_ok_and(|received| received > 0) {

@@ -3,7 +3,7 @@
 use shmcast::Clock;
 use shmcast::sys::datagrams::Datagram;
 use std::cell::RefCell;
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -65,7 +65,7 @@ impl NativeRepair {
         let Ok(opened) = self.codec.open(now_ns, datagram.bytes) else { return 0 };
         let size = opened.len();
         let Ok((container, _)) = Container::parse(opened) else { return 0 };
-        let from = datagram.from.into();
+        let from = datagram.from;
         match container.kind {
             Kind::Control(_) => {
                 let (mut asked, mut answer) = ([0; CONTROL_MAX_BYTES], [0; CONTROL_MAX_BYTES]);
@@ -113,7 +113,7 @@ impl NativeRepair {
     pub(super) fn answer_again(
         &mut self,
         now_ns: u64,
-        (from, is_proved): (SocketAddrV4, bool),
+        (from, is_proved): (SocketAddr, bool),
         (session, entry, bytes): (Session, Entry, usize),
         (replay, store, shared): (&mut Replay, &mut Store, &Sending),
         out: &Out<'_>,
@@ -127,7 +127,7 @@ impl NativeRepair {
         let with = (store, shared, self.moment.as_ref());
         source.exchange(now_ns, with, (sealer, out), |held, exchange| {
             let asked = ((session, ask), bytes);
-            replay.answer_ask(now_ns, (from.into(), is_proved), asked, held, exchange, buffer);
+            replay.answer_ask(now_ns, (from, is_proved), asked, held, exchange, buffer);
         })
     }
 }
@@ -135,7 +135,7 @@ impl NativeRepair {
 /// A request that is answered: who asked, for which session, and in how many bytes.
 #[derive(Clone, Copy)]
 struct Source {
-    from: SocketAddrV4,
+    from: SocketAddr,
     session: Session,
     bytes: usize,
     /// Whether it has waited for the disk. It does not wait again.
