@@ -244,7 +244,12 @@ impl Hosts {
 
     /// `shmcast WORDS` on a host.
     pub fn shmcast(&self, host: Host, words: &str) -> Running {
-        let mut command = self.command_in(host, Path::new(env!("CARGO_BIN_EXE_shmcast")));
+        self.program(host, env!("CARGO_BIN_EXE_shmcast"), words)
+    }
+
+    /// A program on a host.
+    pub fn program(&self, host: Host, program: &str, words: &str) -> Running {
+        let mut command = self.command_in(host, Path::new(program));
         command.args(words.split_whitespace());
         self.start(command, words.to_owned())
     }

@@ -13,6 +13,7 @@ mod hosts;
 mod invoked;
 mod leases;
 mod loss;
+mod nassau;
 mod native;
 mod past;
 mod promoted;

@@ -126,3 +126,49 @@ fn packet_in<'a>(codec: Option<&'a mut Codec>, now_ns: u64, datagram: &'a [u8]) 
         Some(codec) => Some(native::parse(codec.open(now_ns, datagram).ok()?).ok()?.0),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::claim::Role;
+    use crate::proto::session::Session;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn hearing(profile: Profile, key: Option<&str>) -> Hearing {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("keys");
+        std::fs::write(&file, format!("3 {}\n", key.unwrap_or_default())).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let spec = BridgeSpec { profile, keys: key.map(|_| file), ..BridgeSpec::new("t") };
+        Hearing::new(&spec, &Arc::new(Keys::open(&spec).unwrap()), Vec::new()).unwrap()
+    }
+
+    fn claim() -> Claim {
+        let session = Session::of_channel("T", 7).unwrap();
+        let (claim, next, stream, sender) = (3, 77, 5, 6);
+        Claim { session, claim, next, rank: 1, role: Role::Active, is_mirror: false, stream, sender }
+    }
+
+    #[test]
+    fn where_there_are_keys_a_claim_counts_once_and_with_its_seal() {
+        const KEY: &str = "00112233445566778899aabbccddeeff";
+        let told = |from: &mut Hearing| {
+            let mut out = [0; CONTROL_MAX_BYTES];
+            from.packet_of(claim(), &mut out).unwrap().to_vec()
+        };
+        let open = told(&mut hearing(Profile::Native, None));
+        assert_eq!(hearing(Profile::Native, None).claim_in(1, &open), Some(claim()));
+        assert_eq!(hearing(Profile::Plain, None).claim_in(1, &open), Some(claim()));
+        let (mut sends, mut hears) =
+            (hearing(Profile::Native, Some(KEY)), hearing(Profile::Native, Some(KEY)));
+        let sealed = told(&mut sends);
+        assert_eq!(hears.claim_in(1, &open), None, "it has no seal");
+        assert_eq!(hears.claim_in(2, &sealed), Some(claim()));
+        assert_eq!(hears.claim_in(3, &sealed), None, "it is replayed");
+        let mut others = hearing(Profile::Native, Some("ff112233445566778899aabbccddeeff"));
+        assert_eq!(hears.claim_in(4, &told(&mut others)), None, "it has the seal of another group");
+        let mut damaged = told(&mut sends);
+        *damaged.last_mut().unwrap() ^= 1;
+        assert_eq!(hears.claim_in(5, &damaged), None);
+    }
+}
