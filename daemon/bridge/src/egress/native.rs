@@ -8,6 +8,7 @@ use super::line::Line;
 use crate::BridgeError;
 use crate::native::{Keys, KeysSeen, random_sender};
 use crate::proto::claim::Election;
+use crate::proto::link::BURST_BYTES;
 use crate::proto::native::keys::GroupKey;
 use crate::proto::native::pulse::Pulse;
 use crate::proto::native::seal::Sealer;
@@ -34,9 +35,12 @@ pub(super) fn split_lines(spec: &BridgeSpec, lines: Vec<Line>) -> (Profile, Vec<
     (first, ours, others)
 }
 
-pub(super) fn sender_config(spec: &BridgeSpec, send: &SendSpec) -> SenderConfig {
+pub(super) fn sender_config(spec: &BridgeSpec, send: &SendSpec, is_paced: bool) -> SenderConfig {
     let linger_ns = send.linger().as_nanos() as u64;
-    SenderConfig { payload_bytes: spec.payload_bytes, batch: datagrams::BATCH, linger_ns }
+    // On a paced link a batch is no longer than what may leave at once.
+    let most = if is_paced { BURST_BYTES as usize / spec.payload_bytes } else { datagrams::BATCH };
+    let batch = most.clamp(1, datagrams::BATCH);
+    SenderConfig { payload_bytes: spec.payload_bytes, batch, linger_ns }
 }
 
 /// The sender of a feed.

@@ -2,11 +2,13 @@
 //! of a daemon's bridges.
 
 mod check;
+mod engine;
 mod key;
 mod promote;
 mod recv;
 mod send;
 mod status;
+mod stream;
 mod takeover;
 
 use super::MISSED;
@@ -59,6 +61,8 @@ enum Verb {
     Promote(promote::Args),
     /// Make and show the keys of native lines
     Key(key::Args),
+    /// Make, show, check and remove the stream of a channel on servers of NATS JetStream
+    Stream(Box<stream::Args>),
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
@@ -70,6 +74,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         Verb::Takeover(args) => takeover::run(args),
         Verb::Promote(args) => promote::run(args),
         Verb::Key(args) => key::run(args),
+        Verb::Stream(args) => stream::run(args),
     }
 }
 
@@ -98,9 +103,9 @@ struct Common {
     #[arg(long, value_name = "BYTES", default_value_t = shmcast_bridge::proto::DEFAULT_PAYLOAD_BYTES as u16,
           value_parser = clap::value_parser!(u16).range(CONTROL_MAX_BYTES as i64..=MAX_DATAGRAM_BYTES as i64))]
     payload: u16,
-    /// How the bridge's thread waits while there is nothing to do: spin, yield or block (messages are 50 to 150 us
-    /// later)
-    #[arg(long, default_value = "block", value_parser = words(&["spin", "yield", "block"], parse_word::<WaitMode>),
+    /// How the bridge's thread waits while there is nothing to do: spin, yield, block (sleeps, and polls when a message is
+    /// expected) or auto, which chooses by the number of CPUs and says what it chose
+    #[arg(long, default_value = "auto", value_parser = words(&["spin", "yield", "block", "auto"], parse_word::<WaitMode>),
           hide_possible_values = true)]
     wait: WaitMode,
     /// Pin the bridge's thread to this CPU
@@ -138,6 +143,14 @@ impl Common {
     fn capture(&self) -> Result<Option<CaptureFile>> {
         let Some(path) = &self.pcap else { return Ok(None) };
         Ok(Some(CaptureFile::create(path, self.payload_bytes())?))
+    }
+
+    /// Refuses a capture of a bridge that sends no packets of its own.
+    fn refuse_capture(&self) -> Result<()> {
+        match &self.pcap {
+            Some(_) => bail!("--pcap is for lines: what goes through servers is no packet of ours"),
+            None => Ok(()),
+        }
     }
 
     fn payload_bytes(&self) -> usize {

@@ -1,6 +1,7 @@
 //! The bridges' figures for Prometheus: messages and packets sent, received, repaired, lost, dropped and refused, by
 //! line, server and reason.
 
+use super::engines;
 use super::exposition::Text;
 use crate::server::bridges::{BridgeFigures, Counted};
 use shmcast_bridge::proto::counters::Histogram;
@@ -29,16 +30,17 @@ pub(super) fn render(text: &mut Text, bridges: &[BridgeFigures]) {
     receivers(text, bridges);
     lines(text, bridges);
     servers(text, bridges);
+    engines::render(text, bridges);
 }
 
 /// Reads one figure from a set of counters.
-type Figure<C> = fn(&C) -> u64;
+pub(super) type Figure<C> = fn(&C) -> u64;
 type Sends = Figure<SendCounters>;
 type Repairs = Figure<RepairCounters>;
 type Receives = Figure<ReceiveCounters>;
 
 fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
-    let families: [(&str, &str, Sends); 13] = [
+    let families: [(&str, &str, Sends); 14] = [
         ("sent_messages_total", "Messages sent, each once however many lines there are.", |c| c.messages),
         ("sent_packets_total", "Packets with messages sent, each once.", |c| c.packets),
         ("sent_bytes_total", "Bytes of those packets.", |c| c.bytes),
@@ -55,6 +57,11 @@ fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
         ("line_pauses_total", "Times that a line took nothing for a while, its buffer being full.", |c| {
             c.pauses
         }),
+        (
+            "link_waits_total",
+            "Times that live packets had used up their share of the link and waited.",
+            |c| c.link_waits,
+        ),
         ("state_errors_total", "Times that the state file could not be written.", |c| c.state_errors),
         (
             "takeovers_total",
@@ -73,6 +80,9 @@ fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
     let help = "1 while the bridge sends, 0 while it stands by for a peer.";
     let is_sending = |counters: SendCounters| u64::from(!counters.is_standing_by());
     each(text, bridges, "sending", "gauge", help, |bridge| of(bridge).map(is_sending));
+    let help = "The speed of the link that packets are held to, in bytes a second; 0 if none.";
+    let link = |counters: SendCounters| counters.link_bits / 8;
+    each(text, bridges, "link_rate_bytes", "gauge", help, |bridge| of(bridge).map(link));
 }
 
 fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
@@ -80,7 +90,7 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
         Some(Counted::Send(_, repair)) => repair.as_deref().copied(),
         _ => None,
     };
-    let families: [(&str, &str, &str, Repairs); 19] = [
+    let families: [(&str, &str, &str, Repairs); 20] = [
         ("repair_requests_total", "counter", "Requests for retransmission received.", |c| c.requests),
         ("repair_messages_total", "counter", "Messages sent again.", |c| c.messages),
         ("repair_bytes_total", "counter", "Bytes of retransmissions sent.", |c| c.bytes),
@@ -130,6 +140,12 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
             |c| c.journal.unusable,
         ),
         ("repair_kernel_drops_total", "counter", "Requests that the kernel dropped.", |c| c.kernel_drops),
+        (
+            "repair_link_rate_bytes",
+            "gauge",
+            "Bytes a second that live packets leave to repairs on the link; 0 if its speed is not known.",
+            |c| c.link_rate_bytes,
+        ),
         ("leases", "gauge", "Unicast leases held by receivers.", |c| c.leases.held),
         ("repair_plain_refused_total", "counter", "Plain requests to a server of native lines alone.", |c| {
             c.plain_refused
@@ -318,7 +334,7 @@ fn recovery_times(text: &mut Text, bridges: &[BridgeFigures]) {
     }
 }
 
-fn cumulative(histogram: &Histogram) -> impl Iterator<Item = (f64, u64)> {
+pub(super) fn cumulative(histogram: &Histogram) -> impl Iterator<Item = (f64, u64)> {
     EXPONENTS.into_iter().map(|exponent| {
         // Steps end right before powers of two, so no step lies on both sides of a bucket's end.
         let end_ns = 1u64 << exponent;
@@ -399,7 +415,7 @@ fn received(bridge: &BridgeFigures) -> Option<&ReceiveCounters> {
 }
 
 /// One family with a sample for each bridge that has one.
-fn each(
+pub(super) fn each(
     text: &mut Text,
     bridges: &[BridgeFigures],
     name: &str,
@@ -417,7 +433,7 @@ fn each(
 }
 
 /// One family of counters with a sample for each bridge and each value of a label.
-fn by<C>(
+pub(super) fn by<C>(
     text: &mut Text,
     bridges: &[BridgeFigures],
     (name, label): (&str, &str),

@@ -106,7 +106,7 @@ final class Peer {
         MoldUDP64DownstreamPacket packet = new MoldUDP64DownstreamPacket();
         System.err.println("server: ready");
         for (byte[] message : messages) {
-            if (packet.remaining() < message.length || packet.messageCount() == 10) {
+            if (packet.remaining() < 2 + message.length || packet.messageCount() == 10) {
                 server.send(packet);
                 packet.clear();
                 pause(1);
