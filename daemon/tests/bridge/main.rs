@@ -13,7 +13,6 @@ mod hosts;
 mod invoked;
 mod leases;
 mod loss;
-mod nassau;
 mod native;
 mod past;
 mod promoted;
