@@ -75,6 +75,14 @@ pub enum Request {
         /// The bridge's name.
         bridge: String,
     },
+    /// Make a channel that a bridge receives one of this host: the publisher's host is gone.
+    BridgePromote {
+        /// The channel.
+        channel: String,
+        /// Whether to do so though the publisher's host is heard; false may be left out.
+        #[serde(default, skip_serializing_if = "is_false")]
+        force: bool,
+    },
     /// Report up to this many of the last events, and every event from now on.
     Events {
         /// Number of past events, the oldest first; 0 may be left out. A daemon keeps some of them, and none across a restart.
@@ -147,6 +155,8 @@ pub enum Response {
     },
     /// A bridge.
     Bridge(Box<BridgeStatus>),
+    /// The channel is one of this host.
+    Promoted(Promotion),
     /// The channel goes on in the segment that comes with this.
     Moved(Generation),
     /// The channel's publisher died without closing it. Only for readers that asked to be told.
@@ -162,6 +172,17 @@ pub enum Response {
     CutOff {},
     /// An event.
     Event(Event),
+}
+
+/// A channel that was received from another host, and is one of this host from now on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Promotion {
+    /// The session that it is sent as from now on.
+    pub session: String,
+    /// The first of the messages that will never come.
+    pub from: u64,
+    /// The last of them. The next message published has the sequence after it.
+    pub to: u64,
 }
 
 /// One of the segments in which a channel lives, one after another. The daemon tells its readers these facts, because

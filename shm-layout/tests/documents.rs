@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 use serde::Serialize;
-use shmcast_layout::control::{Generation, History, RefusalCode, Request, Response, VERSION, decode, encode};
+use shmcast_layout::control::{
+    Generation, History, Promotion, RefusalCode, Request, Response, VERSION, decode, encode,
+};
 use shmcast_layout::layout::charter;
 use shmcast_layout::layout::reader_page::bucket;
 use std::path::Path;
@@ -30,6 +32,7 @@ fn every_message_and_refusal_stands_in_the_document() {
         Request::Stat { channel: channel() },
         Request::Bridges {},
         Request::BridgeTakeOver { bridge: "b".to_owned() },
+        Request::BridgePromote { channel: channel(), force: true },
         Request::Events { last: 0 },
         Request::TakeOver { channel: channel() },
         Request::History { channel: channel(), sequence: None, time_ns: None },
@@ -46,6 +49,7 @@ fn every_message_and_refusal_stands_in_the_document() {
         Response::Subscribed(generation),
         Response::Done {},
         Response::Refused { code: RefusalCode::Busy, why: String::new() },
+        Response::Promoted(Promotion { session: String::new(), from: 1, to: 1 }),
         Response::Moved(generation),
         Response::PublisherGone { generation: 1, epoch: 1 },
         Response::CutOff {},

@@ -6,8 +6,8 @@
 use crate::error::ChannelError;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use shmcast_layout::control::{
-    BridgeStatus, ChannelStatus, Event as ControlEvent, RefusalCode, Request, Response, VERSION, decode,
-    encode,
+    BridgeStatus, ChannelStatus, Event as ControlEvent, Promotion, RefusalCode, Request, Response, VERSION,
+    decode, encode,
 };
 use shmcast_layout::sys::handoff::{self, MAX_PACKET};
 use std::fs::File;
@@ -170,6 +170,29 @@ impl Client {
     pub fn take_over_bridge(&self, name: &str) -> Result<(), ChannelError> {
         let mut conversation = Conversation::open(&self.socket)?;
         conversation.ask(&Request::BridgeTakeOver { bridge: name.into() }, &[]).map(drop)
+    }
+
+    /// Makes a channel that a bridge of the daemon receives one of this host, because its publisher's host is gone. Any
+    /// program that may publish on it can open it then. Its sequences go on 2^32 further, so that none is used twice, and
+    /// readers get the gap. With `force`, this is done though the publisher's host was heard within the last three seconds.
+    ///
+    /// # Errors
+    /// [`ChannelError::Refused`] if no bridge receives the channel, if its publisher's host is heard, or if this user may not
+    /// publish on it.
+    ///
+    /// ```no_run
+    /// # let client = shmcast::Client::connect()?;
+    /// let promoted = client.promote("ticks", false)?;
+    /// println!("messages {} to {} will never come", promoted.from, promoted.to);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn promote(&self, channel: &str, force: bool) -> Result<Promotion, ChannelError> {
+        let mut conversation = Conversation::open(&self.socket)?;
+        let request = Request::BridgePromote { channel: channel.into(), force };
+        match conversation.ask(&request, &[])?.0 {
+            Response::Promoted(promotion) => Ok(promotion),
+            other => Err(conversation.confused(&other)),
+        }
     }
 
     /// Takes a strict channel away from a publisher that still lives. A message that it writes from now on reaches no

@@ -389,6 +389,16 @@ impl PublisherBuilder {
         // The pages of a zeroed buffer are not in memory yet. This touches those that claims of common sizes need.
         staging.iter_mut().take(TOUCHED_BYTES).for_each(|byte| *byte = 0xff);
         let stamps = self.stamps;
-        Ok(Publisher { writer, clock, stamps, segment, staging, prepared, lock, hosted: None })
+        Ok(Publisher {
+            writer,
+            clock,
+            stamps,
+            segment,
+            staging,
+            prepared,
+            stays_open: false,
+            lock,
+            hosted: None,
+        })
     }
 }

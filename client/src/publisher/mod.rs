@@ -57,6 +57,8 @@ pub struct Publisher {
     /// Claims are written here and copied into the ring in one burst.
     staging: Box<[u8]>,
     prepared: Prepared,
+    /// Whether dropping it leaves the stream without an end.
+    stays_open: bool,
     /// Held until the writer is done; the kernel lets go of it if we die.
     lock: Held,
     /// The attachment to the daemon, if a daemon owns the channel.
@@ -316,6 +318,21 @@ impl Publisher {
     /// ```
     pub fn close(self) {}
 
+    /// Leaves the channel to the next publisher without an end of the stream. Readers wait, as after a crash.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let open = || shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open();
+    /// let mut first = open()?;
+    /// first.publish(b"a")?;
+    /// first.leave_open();
+    /// assert_eq!(open()?.publish(b"b")?, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn leave_open(mut self) {
+        self.stays_open = true;
+    }
+
     /// Tells readers that the messages from the next one up to and with `last` will never come; the next message published gets
     /// sequence `last + 1`. For those who carry a numbered stream from elsewhere into a channel. Does nothing when `last`
     /// lies behind.
@@ -366,7 +383,7 @@ impl fmt::Debug for Publisher {
 
 impl Drop for Publisher {
     fn drop(&mut self) {
-        if !self.lock.is_a_childs() && !std::thread::panicking() {
+        if !self.stays_open && !self.lock.is_a_childs() && !std::thread::panicking() {
             self.writer.close(self.clock.now());
         }
     }

@@ -8,7 +8,7 @@
 //! so a seeded simulation can put it through ten thousand bad networks a minute. [`spec`] holds a bridge's
 //! configuration. [`socket`] opens and tunes the sockets. [`egress`], `repair` and [`ingress`] are the
 //! threads that drive the state machines over sockets and rings. [`status`] shows their state and counters.
-//! [`origins`] detects loops between hosts. [`pcap`] reads and writes captures. A bridge uses channels
+//! [`origins`] detects loops between hosts. [`promotion`] makes a mirror the origin of its channel. [`pcap`] reads and writes captures. A bridge uses channels
 //! through the client library, as any program does; it needs no daemon.
 //!
 //! No example a function: programs run a bridge as the command `shmcast bridge` or as a table of the daemon's configuration.
@@ -20,6 +20,7 @@ pub mod ingress;
 mod native;
 pub mod origins;
 pub mod pcap;
+pub mod promotion;
 pub mod proto;
 mod repair;
 mod sending;

@@ -95,6 +95,17 @@ impl KeysSeen {
     }
 }
 
+/// The part that a thread plays for those that it hears.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// It hears egresses and servers.
+    Receiver,
+    /// It hears receivers.
+    Server,
+    /// It hears the other egresses of its stream.
+    Egress,
+}
+
 /// Both directions of one thread: what it sends is numbered and sealed, what it receives is opened.
 #[derive(Debug)]
 pub(super) struct Codec {
@@ -107,16 +118,11 @@ pub(super) struct Codec {
 }
 
 impl Codec {
-    /// The codec of a receiver, or of a server of repairs, with up to `most` peers at a time.
-    pub(super) fn new(
-        spec: &BridgeSpec,
-        is_receiver: bool,
-        most: usize,
-        keys: &Keys,
-    ) -> Result<Codec, BridgeError> {
+    /// The codec of a thread that hears up to `most` others at a time.
+    pub(super) fn new(spec: &BridgeSpec, part: Part, most: usize, keys: &Keys) -> Result<Codec, BridgeError> {
         let mut codec = Codec {
-            sealer: Sealer::new(random_sender()?, is_receiver),
-            opener: Opener::new(!is_receiver, most),
+            sealer: Sealer::new(random_sender()?, part == Part::Receiver),
+            opener: Opener::new(part == Part::Server, most),
             seen: KeysSeen::default(),
             takes_open: spec.takes_open(),
             out: vec![0; MAX_DATAGRAM_BYTES].into(),
@@ -179,6 +185,9 @@ impl Codec {
         self.opener.counters()
     }
 }
+
+/// The most bytes of a packet with a control datagram inside.
+pub(super) const MOST_OF_CONTROL: usize = HEAD_BYTES + CONTROL_MAX_BYTES + SEAL_BYTES;
 
 /// The control datagram in an opened packet: its size in `out`; `None` if there is none.
 pub(super) fn control_in(opened: &[u8], out: &mut [u8; CONTROL_MAX_BYTES]) -> Option<usize> {

@@ -45,6 +45,7 @@ mod listen;
 mod manager;
 pub mod metrics;
 mod pauses;
+pub mod promoted;
 pub mod registry;
 pub mod state;
 pub mod store;
@@ -56,6 +57,7 @@ use charters::Charters;
 use events::Events;
 use journals::{Journals, Recorders};
 use limits::Limits;
+use promoted::Promoted;
 use registry::{Changes, Registry};
 use state::{Newcomers, ServerState};
 use store::{Kept, Store};
@@ -142,9 +144,11 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     let events = Events::new(config.limits.events_queue as usize, uid);
     events.admit(&config);
     let waker = Waker::new(config.waker.clone()).context("make the waker's door")?;
+    let promoted = Promoted::beside(&path);
     let charters = Charters::at(&path.with_extension("charters"))?;
-    let registry = Registry::new(charters, events.clone(), Store::of_service_manager(), waker, uid);
-    let shared = share(&config, events, uid);
+    let registry =
+        Registry::new(charters, events.clone(), Store::of_service_manager(), waker, (uid, promoted.clone()));
+    let shared = share(&config, events, uid, promoted);
     let listener = connection::watch(listener).context("watch the control socket")?;
     let own = listener.local_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
     let accepting = tokio::spawn(accept(listener, shared.clone()));
@@ -257,7 +261,7 @@ fn sort(inherited: Inherited) -> (Vec<Kept>, Vec<OwnedFd>) {
     (segments, sockets.into_iter().map(|(_, socket)| socket).collect())
 }
 
-fn share(config: &Config, events: Events, uid: u32) -> Arc<ServerState> {
+fn share(config: &Config, events: Events, uid: u32, promoted: Promoted) -> Arc<ServerState> {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Arc::new(ServerState {
         opened: OnceLock::new(),
@@ -267,7 +271,7 @@ fn share(config: &Config, events: Events, uid: u32) -> Arc<ServerState> {
         limits: Mutex::new(Limits::new(config.limits.clone())),
         access: Access::new(uid),
         events,
-        bridges: Bridges::default(),
+        bridges: Bridges::new(promoted),
         journals: Journals::default(),
         instance: since_1970.as_nanos() as u64,
         started: Instant::now(),

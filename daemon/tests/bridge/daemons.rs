@@ -39,12 +39,17 @@ pub fn receives(group: &str, server: &str) -> String {
 
 /// The status of the bridge of a host's daemon.
 pub fn bridge(hosts: &Hosts, host: Host) -> Value {
+    bridge_of(hosts, host, 0)
+}
+
+/// The status of one of the bridges of a host's daemon, in the order of their names.
+pub fn bridge_of(hosts: &Hosts, host: Host, at: usize) -> Value {
     // A daemon limits the rate of requests.
     std::thread::sleep(std::time::Duration::from_millis(50));
     let program = env!("CARGO_BIN_EXE_shmcast");
     let text = hosts.output(host, program, &["bridge", "status", "--json"]);
     let status: Value = serde_json::from_str(&text).unwrap();
-    status["bridges"][0].clone()
+    status["bridges"][at].clone()
 }
 
 /// Starts a host's daemon and waits until its bridge carries a session.
@@ -147,7 +152,7 @@ fn a_daemon_that_is_killed_is_followed_by_one_that_goes_on() {
     let kills = number("SHMCAST_DAEMON_KILLS", 4);
     let start = |host| match host {
         Host::A => daemon(&hosts, Host::A, &sends()),
-        Host::B => daemon(&hosts, Host::B, &receives(GROUP, SERVER)),
+        _ => daemon(&hosts, Host::B, &receives(GROUP, SERVER)),
     };
     let (mut a, mut b) = (start(Host::A), start(Host::B));
     let readers = readers(&hosts, 10, u64::MAX);

@@ -52,11 +52,22 @@ fn ip(words: &str) -> Result<(), String> {
 pub enum Host {
     A,
     B,
+    C,
+    D,
 }
 
-/// Hosts A and B with a wire `n` between A's 10.77.n.1 (va`n`) and B's 10.77.n.2 (vb`n`).
+const HOSTS: [Host; 4] = [Host::A, Host::B, Host::C, Host::D];
+/// The name of the namespace of the switch.
+const SWITCH: &str = "switch";
+
+fn letter(host: Host) -> &'static str {
+    ["a", "b", "c", "d"][host as usize]
+}
+
+/// Hosts A and B with a wire `n` between A's 10.77.n.1 (va`n`) and B's 10.77.n.2 (vb`n`); or A to D at one switch, with
+/// 10.77.0.1 (va0) to 10.77.0.4 (vd0).
 pub struct Hosts {
-    names: [String; 2],
+    names: Vec<String>,
     pub dir: tempfile::TempDir,
     /// Whether a daemon owns a host's channels.
     daemons: bool,
@@ -66,23 +77,41 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Makes the hosts. If that is not possible here, prints the reason and returns `None`.
+    /// Makes two hosts. If that is not possible here, prints the reason and returns `None`.
     pub fn new(test: &str, wires: usize) -> Option<Self> {
+        Self::make(test, &["a", "b"], |hosts| hosts.wire(wires))
+    }
+
+    /// Makes four hosts at a switch, which can cut each of them off.
+    pub fn at_a_switch(test: &str) -> Option<Self> {
+        Self::make(test, &["a", "b", "c", "d", SWITCH], Self::connect)
+    }
+
+    fn make(test: &str, kinds: &[&str], connect: impl Fn(&Self) -> Result<(), String>) -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let turn = turn();
         let id = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let names = [format!("shmcast-a-{id}"), format!("shmcast-b-{id}")];
+        let names = kinds.iter().map(|kind| format!("shmcast-{kind}-{id}")).collect();
         let dir = tempfile::Builder::new().prefix("shmcast-bridge-").tempdir_in("/dev/shm").unwrap();
         // A daemon may run as another user.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let hosts = Self { names, dir, daemons: false, unit: unit::asked(), _turn: turn };
-        match hosts.wire(wires) {
+        let made = hosts.names.iter().try_for_each(|name| {
+            ip(&format!("netns add {name}"))?;
+            ip(&format!("-n {name} link set lo up"))
+        });
+        match made.and_then(|()| connect(&hosts)) {
             Ok(()) => Some(hosts),
             Err(reason) => {
                 eprintln!("SKIPPED {test}: no network namespaces: {reason}");
                 None
             }
         }
+    }
+
+    /// Whether what is started from now on has the channels of a daemon.
+    pub fn use_daemons(&mut self, are_used: bool) {
+        self.daemons = are_used;
     }
 
     /// As `new`, but the channels are those of daemons, which the test must start.
@@ -95,7 +124,7 @@ impl Hosts {
     /// Gives each end of each wire an address of IPv6 too: A fd77:`n`::1, B fd77:`n`::2. Without IPv6 here, prints the
     /// reason and returns `None`.
     pub fn and_v6(self, test: &str, wires: usize) -> Option<Self> {
-        let [a, b] = &self.names;
+        let [a, b] = &self.names[..] else { panic!("two hosts") };
         let added = (0..wires).try_for_each(|n| {
             ip(&format!("-n {a} addr add fd77:{n}::1/64 dev va{n} nodad"))?;
             ip(&format!("-n {b} addr add fd77:{n}::2/64 dev vb{n} nodad"))
@@ -115,11 +144,7 @@ impl Hosts {
     }
 
     fn wire(&self, wires: usize) -> Result<(), String> {
-        let [a, b] = &self.names;
-        for name in [a, b] {
-            ip(&format!("netns add {name}"))?;
-            ip(&format!("-n {name} link set lo up"))?;
-        }
+        let (a, b) = (self.name(Host::A), self.name(Host::B));
         for n in 0..wires {
             ip(&format!("link add va{n} netns {a} type veth peer name vb{n} netns {b}"))?;
             ip(&format!("-n {a} addr add 10.77.{n}.1/24 dev va{n}"))?;
@@ -130,20 +155,40 @@ impl Hosts {
         Ok(())
     }
 
-    fn name(&self, host: Host) -> &str {
-        match host {
-            Host::A => &self.names[0],
-            Host::B => &self.names[1],
+    fn connect(&self) -> Result<(), String> {
+        let switch = &self.names[HOSTS.len()];
+        ip(&format!("-n {switch} link add switch type bridge mcast_snooping 0"))?;
+        ip(&format!("-n {switch} link set switch up"))?;
+        for (n, host) in HOSTS.into_iter().enumerate() {
+            let (name, interface) = (self.name(host), format!("v{}0", letter(host)));
+            ip(&format!("link add {interface} netns {name} type veth peer name port{n} netns {switch}"))?;
+            ip(&format!("-n {switch} link set port{n} master switch up"))?;
+            ip(&format!("-n {name} addr add 10.77.0.{}/24 dev {interface}", n + 1))?;
+            ip(&format!("-n {name} link set {interface} up"))?;
         }
+        Ok(())
+    }
+
+    /// Lets a host's port of the switch pass nothing, or everything again. The host does not notice it otherwise.
+    pub fn cut_off(&self, host: Host, is_cut: bool) {
+        // States of a port: 0 disabled, 3 forwarding.
+        let (port, state) = (format!("port{}", host as usize), if is_cut { "0" } else { "3" });
+        let words = ["-n", &self.names[HOSTS.len()], "link", "set", "dev", &port, "state", state];
+        let output = Command::new("bridge").args(words).output().unwrap();
+        assert!(output.status.success(), "bridge {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn name(&self, host: Host) -> &str {
+        &self.names[host as usize]
     }
 
     pub fn cut(&self, wire: usize) {
-        ip(&format!("-n {} link set va{wire} down", self.names[0])).unwrap();
+        ip(&format!("-n {} link set va{wire} down", self.name(Host::A))).unwrap();
     }
 
     /// The directory of a host's channels.
     pub fn channels(&self, host: Host) -> PathBuf {
-        self.dir.path().join(if host == Host::A { "a" } else { "b" })
+        self.dir.path().join(letter(host))
     }
 
     fn command_in(&self, host: Host, program: &Path) -> Command {
@@ -199,7 +244,12 @@ impl Hosts {
 
     /// `shmcast WORDS` on a host.
     pub fn shmcast(&self, host: Host, words: &str) -> Running {
-        let mut command = self.command_in(host, Path::new(env!("CARGO_BIN_EXE_shmcast")));
+        self.program(host, env!("CARGO_BIN_EXE_shmcast"), words)
+    }
+
+    /// A program on a host.
+    pub fn program(&self, host: Host, program: &str, words: &str) -> Running {
+        let mut command = self.command_in(host, Path::new(program));
         command.args(words.split_whitespace());
         self.start(command, words.to_owned())
     }
@@ -257,6 +307,10 @@ impl Running {
 
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    pub fn log_path(&self) -> PathBuf {
+        self.log.clone()
     }
 
     pub fn wait_for_log(&self, text: &str) {

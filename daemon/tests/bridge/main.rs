@@ -15,6 +15,7 @@ mod leases;
 mod loss;
 mod native;
 mod past;
+mod promoted;
 mod relay;
 mod roles;
 mod sessions;

@@ -3,7 +3,7 @@
 use serde_json::json;
 use shmcast::{Client, Event, Publisher, Start, Subscriber, Wait};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 pub const ROLE: &str = "SHMCAST_TEST_ROLE";
 pub const WORDS: &str = "SHMCAST_TEST_WORDS";
@@ -21,6 +21,11 @@ pub fn write_message(sequence: u64, buffer: &mut [u8; LONGEST]) -> usize {
     };
     rng.fill(&mut buffer[..size]);
     size
+}
+
+/// Microseconds since 1970.
+pub fn wall_us() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros() as u64
 }
 
 pub fn play() {
@@ -101,7 +106,7 @@ fn read(last: u64) {
     let mut next = 1;
     let mut buffer = [0; LONGEST];
     let mut idle_since = Instant::now();
-    // Pauses between two messages that are longer than the reader's own wait.
+    // Pauses between two messages that are longer than the reader's own wait, and when each ended.
     let mut pauses = Vec::new();
     while next <= last {
         let deadline = Instant::now() + Duration::from_secs(1);
@@ -110,7 +115,7 @@ fn read(last: u64) {
             continue;
         };
         if received > 0 && idle_since.elapsed() > Duration::from_millis(1) {
-            pauses.push(idle_since.elapsed().as_micros() as u64);
+            pauses.push([idle_since.elapsed().as_micros() as u64, wall_us()]);
         }
         idle_since = Instant::now();
         match event {
@@ -136,7 +141,7 @@ fn read(last: u64) {
         }
     }
     pauses.sort_unstable_by(|a, b| b.cmp(a));
-    pauses.truncate(200);
+    pauses.truncate(2_000);
     println!(
         "\n{}",
         json!({

@@ -1,16 +1,23 @@
-//! Two senders of one channel on host A, and a receiver on host B that has no repair server.
+//! Two senders of one stream, and a receiver on another host that has no repair server.
+//!
+//! `SHMCAST_RATE` sets the messages a second, and `SHMCAST_TURNS` how often the one that sends fails.
 
+use super::daemons::{bridge_of, channel};
 use super::hosts::{Host, Hosts, Running, number, wait_for};
-use super::roles::make_channel;
+use super::roles::{make_channel, wall_us};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const GROUP: &str = "239.77.3.1:30001";
+/// The group between the publisher's host and the mirrors, and its server.
+const FIRST: (&str, &str) = ("239.77.3.2:30002", "10.77.0.1:30003");
+/// The time before a failure in which nothing fails, and that after it in which its pause begins.
+const CALM: Duration = Duration::from_millis(250);
 
 /// Starts sender 0 or 1.
-fn sender(hosts: &Hosts, at: u8, more: &str) -> Running {
-    let (own, peer) = (31_000 + u16::from(at), 31_001 - u16::from(at));
+fn sender(hosts: &Hosts, at: usize, more: &str) -> Running {
+    let (own, peer) = (31_000 + at, 31_001 - at);
     let words = format!(
         "bridge send t --to {GROUP} --interface va0 --from oldest --json --until-end --linger 2s --rank {at} {more} \
          --claim-bind 127.0.0.1:{own} --peer 127.0.0.1:{peer}"
@@ -30,65 +37,227 @@ fn wait_for_role(sender: &Running, wanted: &str) {
     });
 }
 
-/// Messages that B's reader has, and those that it has not.
+/// Waits until one of two senders sends and the other stands by. Returns the one that sends. On a busy machine they
+/// may have changed places by themselves.
+fn active(senders: &[Running]) -> usize {
+    wait_for("one that sends, and one that stands by", || {
+        let roles = [0, 1].map(|at| role(&senders[at]).unwrap_or_default());
+        let of = |wanted: &str| roles.iter().position(|role| role == wanted);
+        of("standby").and(of("sending"))
+    })
+}
+
+/// A receiver of the senders' group with a reader, and a publisher that goes on until it is told that it is enough.
+struct Feed<'a> {
+    hosts: &'a Hosts,
+    ingress: Running,
+    reader: Option<Running>,
+    publisher: Option<Running>,
+    rate: u64,
+    moments: Vec<u64>,
+}
+
+impl<'a> Feed<'a> {
+    fn receive(hosts: &'a Hosts, host: Host, interface: &str, form: &str) -> Feed<'a> {
+        let words = format!(
+            "bridge recv t --from {GROUP} --interface {interface} --first 1 --capacity 64MiB --buffer 67108864 \
+             --until-end --json {form}"
+        );
+        let (ingress, rate) = (hosts.shmcast(host, &words), number("SHMCAST_RATE", 20_000));
+        Feed { hosts, ingress, reader: None, publisher: None, rate, moments: Vec::new() }
+    }
+
+    fn begin(&mut self, host: Host) {
+        let enough = self.hosts.dir.path().join("enough");
+        self.reader = Some(self.hosts.role(host, "read", &u64::MAX.to_string()));
+        let words = format!("{} {} {}", u64::MAX, self.rate, enough.display());
+        self.publisher = Some(self.hosts.role(Host::A, "publish", &words));
+        std::thread::sleep(CALM);
+    }
+
+    /// Notes that something fails now, after a while in which nothing did.
+    fn fails(&mut self) {
+        std::thread::sleep(CALM);
+        self.moments.push(wall_us());
+    }
+
+    /// Every message must have come once, in order and whole, which the reader checks. Prints the pauses.
+    fn end(self, what: &str) -> u64 {
+        std::fs::write(self.hosts.dir.path().join("enough"), "").unwrap();
+        let published = self.publisher.unwrap().end_well()["published"].as_u64().unwrap();
+        let read = self.reader.unwrap().end_well();
+        assert_eq!(figures(&read), (published, 0, 0), "{read}");
+        let received = self.ingress.end_well();
+        assert_eq!(received["receive"]["messages_missing"], 0, "{received}");
+        let at =
+            |from: i64| pauses(&read, self.moments.iter().map(|moment| moment.saturating_add_signed(from)));
+        let (failing, calm) = (at(0), at(-(CALM.as_micros() as i64)));
+        eprintln!(
+            "{what}: {} times at {}/s, {published} messages, 0 lost, 0 twice; pause of each {}; of as many moments before {}",
+            self.moments.len(),
+            self.rate,
+            shown(&failing),
+            shown(&calm),
+        );
+        published
+    }
+}
+
+/// Messages that the reader has, and those that it has not.
 fn figures(read: &Value) -> (u64, u64, u64) {
     let of = |name: &str| read[name].as_u64().unwrap();
     (of("received"), of("gap_messages"), of("lapped"))
+}
+
+/// The longest pause that ended within [`CALM`] of each moment, in microseconds; 0 if none was longer than 1 ms.
+fn pauses(read: &Value, moments: impl Iterator<Item = u64>) -> Vec<u64> {
+    let known: Vec<[u64; 2]> = serde_json::from_value(read["pauses_us"].clone()).unwrap();
+    let window = |moment: u64| moment..moment + CALM.as_micros() as u64;
+    let longest = |moment| known.iter().filter(|[_, end]| window(moment).contains(end)).map(|it| it[0]).max();
+    let mut pauses: Vec<u64> = moments.map(|moment| longest(moment).unwrap_or(0)).collect();
+    pauses.sort_unstable();
+    pauses
+}
+
+fn shown(pauses: &[u64]) -> String {
+    let of = |share: usize| match pauses[(pauses.len() - 1) * share / 100] {
+        0 => "below 1 ms".to_owned(),
+        us => format!("{:.1} ms", us as f64 / 1e3),
+    };
+    format!("p50 {}, p90 {}, max {}", of(50), of(90), of(100))
 }
 
 #[test]
 fn senders_that_are_killed_or_stopped_cost_no_message_and_bring_none_twice() {
     let test = "senders_that_are_killed_or_stopped_cost_no_message_and_bring_none_twice";
     let Some(hosts) = Hosts::new(test, 1) else { return };
-    let (rate, turns) = (number("SHMCAST_RATE", 20_000), number("SHMCAST_TURNS", 4));
+    fail_in_turn(&hosts, test, "");
+}
+
+#[test]
+fn senders_of_sealed_lines_take_over_from_each_other() {
+    let test = "senders_of_sealed_lines_take_over_from_each_other";
+    let Some(hosts) = Hosts::new(test, 1) else { return };
+    super::native::sealed(&hosts);
+    fail_in_turn(&hosts, test, &format!("--profile native --keys {}", hosts.keys().display()));
+}
+
+/// The one of two senders that sends is killed, then stopped for a while, then killed again. `form` says what the packets are like.
+fn fail_in_turn(hosts: &Hosts, test: &str, form: &str) {
     drop(make_channel(&hosts.channels(Host::A)));
-    let receive = format!(
-        "bridge recv t --from {GROUP} --interface vb0 --first 1 --capacity 64MiB --buffer 67108864 --until-end --json"
-    );
-    let ingress = hosts.shmcast(Host::B, &receive);
-    let mut senders = vec![sender(&hosts, 0, "")];
+    let mut feed = Feed::receive(hosts, Host::B, "vb0", form);
+    let mut senders = vec![sender(hosts, 0, form)];
     wait_for_role(&senders[0], "sending");
-    ingress.wait_for_log("receiving session");
-    senders.push(sender(&hosts, 1, ""));
-    wait_for_role(&senders[1], "standby");
+    feed.ingress.wait_for_log("receiving session");
+    senders.push(sender(hosts, 1, form));
+    feed.begin(Host::B);
+    for turn in 0..number("SHMCAST_TURNS", 4) {
+        let failing = active(&senders);
+        feed.fails();
+        if turn.is_multiple_of(2) {
+            std::mem::replace(&mut senders[failing], sender(hosts, failing, form)).kill();
+        } else {
+            senders[failing].signal(Signal::SIGSTOP);
+            wait_for_role(&senders[1 - failing], "sending");
+            senders[failing].signal(Signal::SIGCONT);
+        }
+    }
+    active(&senders);
+    feed.end(test);
+}
+
+/// Two mirrors send one stream on. The switch cuts off the one that sends, which goes on sending to nobody.
+#[test]
+fn a_mirror_that_is_cut_off_costs_no_message() {
+    let test = "a_mirror_that_is_cut_off_costs_no_message";
+    let Some(hosts) = Hosts::at_a_switch(test) else { return };
+    drop(make_channel(&hosts.channels(Host::A)));
+    let (group, server) = FIRST;
+    let words = format!(
+        "bridge send t --to {group} --interface va0 --from oldest --until-end --linger 5s --repair {server} --allow 10.77.0.0/16"
+    );
+    let first = hosts.shmcast(Host::A, &words);
+    first.wait_for_log("sending session");
+    let mut feed = Feed::receive(&hosts, Host::D, "vd0", "");
+    let mirrors = [(Host::B, "vb0", 2, 3), (Host::C, "vc0", 3, 2)];
+    let receivers = mirrors.map(|(host, interface, ..)| {
+        let words = format!(
+            "bridge recv t --from {group} --interface {interface} --server {server} --first 1 --capacity 64MiB \
+             --max-message 1378 --buffer 67108864 --until-end"
+        );
+        let receiver = hosts.shmcast(host, &words);
+        receiver.wait_for_log("receiving session");
+        receiver
+    });
+    let senders = mirrors.map(|(host, interface, own, peer)| {
+        let words = format!(
+            "bridge send t --to {GROUP} --interface {interface} --from oldest --until-end --linger 2s --rank {} \
+             --claim-bind 10.77.0.{own}:31000 --peer 10.77.0.{peer}:31000",
+            own - 2
+        );
+        hosts.shmcast(host, &words)
+    });
+    active(&senders);
+    feed.ingress.wait_for_log("receiving session");
+    feed.begin(Host::D);
+    for _ in 0..number("SHMCAST_TURNS", 3) {
+        let failing = active(&senders);
+        let host = mirrors[failing].0;
+        feed.fails();
+        hosts.cut_off(host, true);
+        wait_for_role(&senders[1 - failing], "sending");
+        std::thread::sleep(CALM);
+        hosts.cut_off(host, false);
+    }
+    active(&senders);
+    feed.end(test);
+    drop((receivers, first));
+}
+
+/// A daemon has both senders, and is told which one is to send.
+#[test]
+fn an_order_to_a_daemon_moves_the_sending() {
+    let test = "an_order_to_a_daemon_moves_the_sending";
+    let Some(hosts) = Hosts::with_daemons(test, 1) else { return };
+    let sender = |at: usize| {
+        let (own, peer) = (31_000 + at, 31_001 - at);
+        format!(
+            "[[bridge]]\nname = \"s{at}\"\nchannel = \"t\"\nline = [{{ group = \"{GROUP}\", interface = \"va0\" }}]\n\
+             [bridge.send]\nlinger_ms = 2000\nfrom = \"oldest\"\nrole = \"auto\"\nrank = {at}\n\
+             claim_bind = \"127.0.0.1:{own}\"\npeers = [\"127.0.0.1:{peer}\"]\n"
+        )
+    };
+    let _a = hosts.daemon(Host::A, &format!("{}{}{}", channel(), sender(0), sender(1)));
+    let is = |at: usize, wanted: &str| bridge_of(&hosts, Host::A, at)["state"] == wanted;
+    let sending =
+        || wait_for("one that sends", || (0..2).find(|&at| is(at, "running") && is(1 - at, "standby")));
+    sending();
+    let line = format!("line = [{{ group = \"{GROUP}\", interface = \"vb0\" }}]");
+    let receive = format!("{}[[bridge]]\nchannel = \"t\"\n{line}\n[bridge.receive]\nfrom = 1\n", channel());
+    let _b = super::daemons::daemon(&hosts, Host::B, &receive);
     let reader = hosts.role(Host::B, "read", &u64::MAX.to_string());
     let enough = hosts.dir.path().join("enough");
+    let rate = number("SHMCAST_RATE", 20_000);
     let publisher = hosts.role(Host::A, "publish", &format!("{} {rate} {}", u64::MAX, enough.display()));
-    std::thread::sleep(Duration::from_millis(300));
-    for turn in 0..turns {
-        let (active, standby) = (turn as usize % 2, 1 - turn as usize % 2);
-        let failed = Instant::now();
-        match turn / 2 % 2 {
-            0 => {
-                let dead = std::mem::replace(&mut senders[active], sender(&hosts, active as u8, ""));
-                dead.kill();
-                wait_for_role(&senders[standby], "sending");
-                wait_for_role(&senders[active], "standby");
-            }
-            _ => {
-                senders[active].signal(Signal::SIGSTOP);
-                wait_for_role(&senders[standby], "sending");
-                senders[active].signal(Signal::SIGCONT);
-                wait_for_role(&senders[active], "standby");
-            }
-        }
-        eprintln!("turn {turn} took {:?}", failed.elapsed());
-        std::thread::sleep(Duration::from_millis(50));
+    let mut moments = Vec::new();
+    for _ in 0..number("SHMCAST_TURNS", 3) {
+        let other = 1 - sending();
+        std::thread::sleep(CALM);
+        moments.push(wall_us());
+        hosts.output(Host::A, env!("CARGO_BIN_EXE_shmcast"), &["bridge", "takeover", &format!("s{other}")]);
+        wait_for("the other one", || is(other, "running").then_some(()));
     }
     std::fs::write(&enough, "").unwrap();
     let published = publisher.end_well()["published"].as_u64().unwrap();
     let read = reader.end_well();
     assert_eq!(figures(&read), (published, 0, 0), "{read}");
-    let received = ingress.end_well();
-    // The longest pauses are those of the failures, of the senders that were stopped in between, and of the
-    // machine.
-    let pauses: Vec<u64> = read["pauses_us"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
-    let of_failures = &pauses[..pauses.len().min(turns as usize)];
-    let (longest, half) = (of_failures.first(), of_failures.get(of_failures.len() / 2));
+    let calm = moments.iter().map(|moment| moment - CALM.as_micros() as u64);
     eprintln!(
-        "{turns} failures, {published} messages; the {turns} longest pauses: {longest:?} us at most, half {half:?} us"
+        "{test}: {} orders at {rate}/s, {published} messages, 0 lost, 0 twice; pause of each {}; of as many moments before {}",
+        moments.len(),
+        shown(&pauses(&read, moments.iter().copied())),
+        shown(&pauses(&read, calm)),
     );
-    assert_eq!(received["receive"]["messages_missing"], 0, "{received}");
 }
 
 /// The senders hear each other's packets, but they come from another address than the claims: the claims count.
@@ -96,12 +265,10 @@ fn senders_that_are_killed_or_stopped_cost_no_message_and_bring_none_twice() {
 fn a_sender_yields_to_one_whose_packets_it_cannot_tell() {
     let Some(hosts) = Hosts::new("a_sender_yields_to_one_whose_packets_it_cannot_tell", 1) else { return };
     drop(make_channel(&hosts.channels(Host::A)));
-    let first = sender(&hosts, 0, "--loopback");
-    wait_for_role(&first, "sending");
-    let second = sender(&hosts, 1, "--loopback");
-    wait_for_role(&second, "standby");
-    first.signal(Signal::SIGSTOP);
-    wait_for_role(&second, "sending");
-    first.signal(Signal::SIGCONT);
-    wait_for_role(&first, "standby");
+    let senders = [sender(&hosts, 0, "--loopback"), sender(&hosts, 1, "--loopback")];
+    let first = active(&senders);
+    senders[first].signal(Signal::SIGSTOP);
+    wait_for_role(&senders[1 - first], "sending");
+    senders[first].signal(Signal::SIGCONT);
+    active(&senders);
 }

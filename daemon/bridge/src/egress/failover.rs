@@ -5,15 +5,17 @@ use shmcast::sys::datagrams::{self, Inbox};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::hearing::Hearing;
 use super::line::Line;
 use crate::BridgeError;
+use crate::native::{Keys, MOST_OF_CONTROL};
 use crate::proto::MILLISECOND_NS;
 use crate::proto::claim::{Election, ElectionConfig, Role};
-use crate::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
+use crate::proto::control::CONTROL_MAX_BYTES;
 use crate::proto::session::Session;
-use crate::proto::wire::Downstream;
 use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, SendRole, SendSpec};
 
@@ -27,9 +29,7 @@ pub(super) struct Failover {
     inbox: Inbox,
     peers: Vec<SocketAddr>,
     /// The multicast lines, as receivers hear them.
-    lines: Vec<(UdpSocket, Inbox)>,
-    /// The addresses that our own packets come from.
-    own: Vec<SocketAddr>,
+    hearing: Hearing,
     /// Whether packets of peers on other hosts, and of peers on this one, are heard and known as theirs.
     hears_others: bool,
     hears_here: bool,
@@ -46,7 +46,8 @@ impl Failover {
     pub(super) fn open(
         spec: &BridgeSpec,
         send: &SendSpec,
-        lines: &[Line],
+        lines: &[&Line],
+        keys: &Arc<Keys>,
         (session, subscriber): (Session, &Subscriber),
         now_ns: u64,
         refusals: &mut RefusedSettings,
@@ -55,9 +56,9 @@ impl Failover {
         let tuning = Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 };
         let socket = socket::open_unicast(bind, tuning, refusals)?;
         socket::mark(&socket, spec.marks(), format_args!("claims from {bind}"), refusals);
-        let mut heard = Vec::new();
-        for line in spec.lines.iter().filter(|line| line.group.ip().is_multicast()) {
-            heard.push((socket::open_line(line, tuning, refusals)?, Inbox::new(spec.payload_bytes)));
+        let mut hearing = Hearing::new(spec, keys, lines.iter().filter_map(|line| line.from).collect())?;
+        for line in Hearing::lines_of(spec) {
+            hearing.add(spec, line, tuning, refusals)?;
         }
         let mut sender = [0; 8];
         getrandom::fill(&mut sender).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
@@ -70,10 +71,9 @@ impl Failover {
         Ok(Some(Failover {
             election: Election::new(config, now_ns, session, stream, is_mirror),
             socket,
-            inbox: Inbox::new(CONTROL_MAX_BYTES),
+            inbox: Inbox::new(MOST_OF_CONTROL),
             peers: send.peers.clone(),
-            lines: heard,
-            own: lines.iter().filter_map(|line| line.from).collect(),
+            hearing,
             hears_others: hears_peers(lines, bind),
             hears_here: hears_peers(lines, bind) && send.loopback,
             bind,
@@ -106,11 +106,11 @@ impl Failover {
 
     /// Takes what waits in the sockets: all of it if the loop has stood still.
     pub(super) fn hear(&mut self, now_ns: u64, all: bool) {
-        let Failover { election, socket, inbox, peers, lines, own, hears_others, hears_here, bind, .. } =
-            self;
+        let Failover { election, socket, inbox, peers, hearing, hears_others, hears_here, bind, .. } = self;
+        hearing.look();
         while inbox.receive(&*socket).is_ok_and(|received| received > 0) {
             for datagram in inbox.datagrams().filter(|datagram| peers.contains(&datagram.from)) {
-                if let Ok(ControlDatagram::Claim(claim)) = ControlDatagram::parse(datagram.bytes) {
+                if let Some(claim) = hearing.claim_in(now_ns, datagram.bytes) {
                     let hears = if datagram.from.ip() == bind.ip() { *hears_here } else { *hears_others };
                     election.handle_claim(now_ns, datagram.from.ip(), &claim, hears);
                 }
@@ -119,40 +119,30 @@ impl Failover {
                 break;
             }
         }
-        for (socket, inbox) in lines {
-            while inbox.receive(&*socket).is_ok_and(|received| received > 0) {
-                for datagram in inbox.datagrams().filter(|datagram| !own.contains(&datagram.from)) {
-                    let Ok(packet) = Downstream::parse(datagram.bytes) else { continue };
-                    let from = datagram.from.ip();
-                    election.handle_packet(now_ns, from, packet.session, (packet.sequence, packet.end()));
-                }
-                if !inbox.expects_more() && !all {
-                    break;
-                }
-            }
-        }
+        hearing.hear(now_ns, all, |from, packet| {
+            election.handle_packet(now_ns, from.ip(), packet.session, (packet.sequence, packet.end()));
+        });
     }
 
     pub(super) fn send_claim(&mut self, now_ns: u64, next: u64) {
         let Some(claim) = self.election.poll_claim(now_ns, next) else { return };
         let mut out = [0; CONTROL_MAX_BYTES];
-        let size = ControlDatagram::Claim(claim).encode(&mut out);
+        let Some(packet) = self.hearing.packet_of(claim, &mut out) else { return };
         for peer in &self.peers {
             // A peer that is gone is no error of ours. The next claim is due soon.
-            let _ = datagrams::send(&self.socket, *peer, [&out[..size]]);
+            let _ = datagrams::send(&self.socket, *peer, [packet]);
         }
     }
 
     pub(super) fn rest(&self, limit: Duration) {
-        let lines = self.lines.iter().map(|(socket, _)| socket.as_fd());
-        socket::wait_for_any(lines.chain([self.socket.as_fd()]), limit);
+        socket::wait_for_any(self.hearing.sockets().chain([self.socket.as_fd()]), limit);
     }
 }
 
 /// Whether peers' packets are known as theirs. A packet is known by its sender's address, which must be the
 /// one that the peer's claims come from. We take it that peers are set up as we are.
-fn hears_peers(lines: &[Line], bind: SocketAddr) -> bool {
-    let is_of_line = |line: &Line| line.from.is_some_and(|from| from.ip() == bind.ip());
+fn hears_peers(lines: &[&Line], bind: SocketAddr) -> bool {
+    let is_of_line = |line: &&Line| line.from.is_some_and(|from| from.ip() == bind.ip());
     lines.iter().any(|line| line.to.ip().is_multicast() && is_of_line(line))
 }
 

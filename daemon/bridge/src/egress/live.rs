@@ -235,7 +235,7 @@ impl Live {
         let own = self.outlet.sender.session().epoch();
         let terms = Terms { own, told: self.outlet.shared.told_term(), ..Terms::default() };
         // Receivers follow the session before it, and that one is known.
-        let session = session_of(&self.spec, &subscriber, &self.origins, terms, |_| None);
+        let session = session_of(&self.spec, &subscriber, &self.origins, terms, |_| Ok(None));
         let session = session.map_err(|e| e.to_string())?;
         self.outlet.shared.attached.fetch_add(1, Ordering::Release);
         let next = subscriber.next_sequence();

@@ -6,7 +6,6 @@
 //! messages that it missed, and receivers get an exact gap. After the start, the loop makes no system calls
 //! but those that send, sleep or yield, and on native lines one a pulse, which asks for the error of the clock.
 
-use shmcast::sys::datagrams;
 use shmcast::{ChannelError, History, Start, State, Subscriber, SubscriberBuilder, Wait};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use std::thread::JoinHandle;
 use zerocopy::FromZeros;
 
 mod failover;
+mod hearing;
 mod invoker;
 mod line;
 mod listening;
@@ -28,8 +28,7 @@ use super::native::Keys;
 use super::origins::Origins;
 use super::pcap::Tap;
 use super::proto::counters::SenderCounters;
-use super::proto::link::{BURST_BYTES, Link, Pacer};
-use super::proto::sender::SenderConfig;
+use super::proto::link::{Link, Pacer};
 use super::proto::session::Session;
 use super::proto::term::Terms;
 use super::repair::Repair;
@@ -125,14 +124,15 @@ impl Egress {
         check_sizes(spec, &subscriber)?;
         // Report a port that is in use before the bridge listens.
         drop(open_server(spec, send, &mut RefusedSettings::default())?);
-        let heard = |most| listening::heard_term(spec, send, most, &mut refusals);
+        let heard = |most| listening::heard_term(spec, send, &keys, most, &mut refusals);
         let session = session_to_send(spec, &subscriber, &options.origins, (said, resumed), heard)?;
         // Open this socket last. Requests that came while the bridge listened would be answered after their
         // receivers had given them up and sent them again.
         let server = open_server(spec, send, &mut refusals)?;
         let clock = Clock::start();
-        let failover =
-            Failover::open(spec, send, &lines, (session, &subscriber), clock.now_ns(), &mut refusals)?;
+        let all_lines: Vec<&Line> = lines.iter().chain(&others).collect();
+        let ring = (session, &subscriber);
+        let failover = Failover::open(spec, send, &all_lines, &keys, ring, clock.now_ns(), &mut refusals)?;
         let leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
         let progress = Progress { ring: subscriber.header().uuid, session, next: subscriber.next_sequence() };
         let state = state.map(|file| (file, progress));
@@ -152,7 +152,7 @@ impl Egress {
             let (shared, name) = (shared.clone(), format!("note-{}", spec.title()));
             egress.threads.push(spawn(&name, None, move || shared.keep_noting())?);
         }
-        let config = sender_config(spec, send, link.is_some());
+        let config = native::sender_config(spec, send, link.is_some());
         let role = failover.as_ref().map_or(0, Failover::role);
         let begin = (session, subscriber.next_sequence(), clock.now_ns());
         let second = match others.is_empty() {
@@ -177,6 +177,7 @@ impl Egress {
             pacer: link.map(Pacer::of),
             keeps_session: spec.session.is_some(),
             is_over: false,
+            gap_end: 0,
             skips_end: matches!(subscriber.publisher_state(), Some((_, State::Closed))),
             lines,
             leases,
@@ -343,7 +344,7 @@ fn session_to_send(
     subscriber: &Subscriber,
     origins: &Origins,
     (said, resumed): (Option<Progress>, Option<Progress>),
-    heard: impl FnOnce(u64) -> Option<u64>,
+    heard: impl FnOnce(u64) -> Result<Option<u64>, BridgeError>,
 ) -> Result<Session, BridgeError> {
     match resumed.filter(|_| subscriber.remote_session().is_none() || spec.session.is_some()) {
         Some(resumed) => {
@@ -433,7 +434,7 @@ fn session_of(
     subscriber: &Subscriber,
     origins: &Origins,
     terms: Terms,
-    heard: impl FnOnce(u64) -> Option<u64>,
+    heard: impl FnOnce(u64) -> Result<Option<u64>, BridgeError>,
 ) -> Result<Session, BridgeError> {
     if let Some(session) = subscriber.remote_session().filter(|_| spec.session.is_none()) {
         return Ok(Session::from_bytes(session));
@@ -451,20 +452,12 @@ fn session_of(
     // Listen before the list is locked: the other bridges use it meanwhile.
     let heard = match look(origins.of_ring(tag, ring)) {
         Ok(session) => return Ok(session),
-        Err(terms) => heard(terms.most()),
+        Err(terms) => heard(terms.most())?,
     };
     let session = origins.begin(tag, ring, |known| {
         look(known).or_else(|terms| Session::of_channel(&spec.tag(), Terms { heard, ..terms }.next()))
     })?;
     Ok(session)
-}
-
-fn sender_config(spec: &BridgeSpec, send: &SendSpec, is_paced: bool) -> SenderConfig {
-    let linger_ns = send.linger().as_nanos() as u64;
-    // On a paced link a batch is no longer than what may leave at once.
-    let most = if is_paced { BURST_BYTES as usize / spec.payload_bytes } else { datagrams::BATCH };
-    let batch = most.clamp(1, datagrams::BATCH);
-    SenderConfig { payload_bytes: spec.payload_bytes, batch, linger_ns }
 }
 
 fn local_address(socket: &UdpSocket) -> Option<SocketAddr> {

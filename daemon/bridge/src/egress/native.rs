@@ -1,18 +1,21 @@
 //! The part of the sending thread for native lines: marks and times of messages, pulses, and the key that seals.
 
+use shmcast::sys::datagrams;
 use shmcast::{Clock, Message};
 use std::sync::Arc;
 
 use super::line::Line;
 use crate::BridgeError;
 use crate::native::{Keys, KeysSeen, random_sender};
+use crate::proto::claim::Election;
+use crate::proto::link::BURST_BYTES;
 use crate::proto::native::keys::GroupKey;
 use crate::proto::native::pulse::Pulse;
 use crate::proto::native::seal::Sealer;
 use crate::proto::sender::{Sender, SenderConfig};
 use crate::proto::session::Session;
 use crate::proto::wire::Meta;
-use crate::spec::{BridgeSpec, Profile};
+use crate::spec::{BridgeSpec, Profile, SendSpec};
 use crate::thread::wall_ns;
 use crate::times::{Moment, own_error_ns};
 
@@ -30,6 +33,14 @@ pub(super) fn split_lines(spec: &BridgeSpec, lines: Vec<Line>) -> (Profile, Vec<
         if profile == first { &mut ours } else { &mut others }.push(line);
     }
     (first, ours, others)
+}
+
+pub(super) fn sender_config(spec: &BridgeSpec, send: &SendSpec, is_paced: bool) -> SenderConfig {
+    let linger_ns = send.linger().as_nanos() as u64;
+    // On a paced link a batch is no longer than what may leave at once.
+    let most = if is_paced { BURST_BYTES as usize / spec.payload_bytes } else { datagrams::BATCH };
+    let batch = most.clamp(1, datagrams::BATCH);
+    SenderConfig { payload_bytes: spec.payload_bytes, batch, linger_ns }
 }
 
 /// The sender of a feed.
@@ -60,20 +71,26 @@ pub(super) struct NativeState {
     keys: Arc<Keys>,
     seen: KeysSeen,
     moment: Option<Moment>,
-    /// The identity of the ring.
-    stream: [u8; 16],
+    /// The fields of pulses that change seldom: the identity of the ring, and the place among several egresses.
+    state: Pulse,
 }
 
 impl NativeState {
     pub(super) fn new(keys: Arc<Keys>) -> NativeState {
-        NativeState { keys, seen: KeysSeen::default(), moment: None, stream: [0; 16] }
+        NativeState { keys, seen: KeysSeen::default(), moment: None, state: Pulse::default() }
     }
 
     /// Notes the ring that is sent.
     pub(super) fn set_ring(&mut self, uuid: [u64; 2]) {
-        let (first, second) = self.stream.split_at_mut(8);
+        let (first, second) = self.state.stream.split_at_mut(8);
         first.copy_from_slice(&uuid[0].to_be_bytes());
         second.copy_from_slice(&uuid[1].to_be_bytes());
+    }
+
+    /// Notes our place among the egresses of the stream.
+    pub(super) fn note_place(&mut self, election: &Election) {
+        (self.state.claim, self.state.rank) = (election.claim(), election.rank());
+        self.state.role = election.role() as u8 + 1;
     }
 
     /// Reads the clocks again.
@@ -97,6 +114,6 @@ impl NativeState {
     /// The state that pulses tell, but for what the sender knows. Reads the clock, and asks the kernel for its error.
     pub(super) fn pulse(&self) -> Pulse {
         let (wall_ns, clock_error_ns) = (wall_ns(), own_error_ns());
-        Pulse { wall_ns, clock_error_ns, stream: self.stream, ..Pulse::default() }
+        Pulse { wall_ns, clock_error_ns, ..self.state }
     }
 }

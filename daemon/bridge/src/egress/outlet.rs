@@ -45,6 +45,8 @@ pub(super) struct Outlet {
     pub(super) keeps_session: bool,
     /// Whether the session was ended. A message that comes after that goes on with the session.
     pub(super) is_over: bool,
+    /// The sequence after the last gap in the ring. A session that comes behind a gap begins there.
+    pub(super) gap_end: u64,
     /// Whether the first end in the ring is that of a publisher from before the bridge attached.
     pub(super) skips_end: bool,
     pub(super) lines: Vec<Line>,
@@ -65,12 +67,15 @@ impl Outlet {
                 self.counters.lapped += 1;
                 self.counters.messages_missed += lapped.missed;
             }
-            Event::Gap { from, to } => self.counters.gap_messages += to - from + 1,
+            Event::Gap { from, to } => {
+                self.counters.gap_messages += to - from + 1;
+                self.gap_end = to + 1;
+            }
             Event::NewSession { session } if !self.keeps_session => {
                 let session = Session::from_bytes(session);
                 if session != self.sender.session() {
                     self.flush();
-                    self.begin(session, self.sender.next());
+                    self.begin(session, self.sender.next().max(self.gap_end));
                 }
             }
             // The loop attaches again when the channel begins again.

@@ -52,6 +52,9 @@ impl Live {
         counters.role = failover.role();
         counters.claim = election.claim();
         (counters.takeovers, counters.yields) = election.changes();
+        if let Some(native) = &mut self.outlet.native {
+            native.note_place(election);
+        }
         Ok(election.role() == Role::Active)
     }
 

@@ -8,6 +8,7 @@ use super::IngressState;
 use super::backlog::Backlog;
 use super::maker::Maker;
 use crate::origins::Origins;
+use crate::promotion::{self, PromoteError, Promotion};
 use crate::proto::receiver::Delivery;
 use crate::proto::session::Session;
 use crate::proto::wire::Meta;
@@ -177,6 +178,29 @@ impl Inlet {
             let made = self.maker.wait();
             self.publisher = made.and_then(Result::ok);
         }
+    }
+
+    /// Makes the channel one of this host, and leaves it to its next publisher.
+    #[cold]
+    pub(super) fn promote(&mut self, came: (Session, u64), tag: &str) -> Result<Promotion, PromoteError> {
+        self.catch_up(true);
+        if self.is_closed() {
+            self.catch_up(true);
+        }
+        let Some(publisher) = &mut self.publisher else {
+            let why = self.error.clone().unwrap_or_else(|| "the channel is closed".to_owned());
+            return Err(PromoteError::Ended(why));
+        };
+        let promotion = promotion::promote(publisher, came, tag)?;
+        // The rest of the gap is no message that anybody is known to have published.
+        self.counters.messages_missing += came.1.saturating_sub(promotion.from);
+        self.counters.next_sequence = publisher.next_sequence();
+        self.origins.add(promotion.session, publisher.header().uuid);
+        self.shared.life.note_session(promotion.session);
+        if let Some(publisher) = self.publisher.take() {
+            publisher.leave_open();
+        }
+        Ok(promotion)
     }
 
     #[cold]

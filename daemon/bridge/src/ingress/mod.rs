@@ -23,6 +23,7 @@ mod control;
 mod inlet;
 mod maker;
 mod native;
+mod promoting;
 mod receiving;
 mod stale;
 
@@ -49,6 +50,8 @@ use backlog::Backlog;
 use inlet::Inlet;
 use maker::Maker;
 use native::NativeReceiving;
+use promoting::Orders;
+pub use promoting::Promoter;
 use receiving::{Port, Receiving, Role};
 use stale::Stale;
 
@@ -65,6 +68,7 @@ pub struct IngressOptions {
 #[derive(Debug)]
 struct IngressState {
     stop: AtomicBool,
+    orders: Orders,
     life: Life,
     counters: Board<ReceiveCounters>,
     recovery: SharedHistogram,
@@ -75,6 +79,7 @@ impl IngressState {
     fn new(refusals: RefusedSettings, waiting: Waiting) -> Self {
         Self {
             stop: AtomicBool::new(false),
+            orders: Orders::default(),
             life: Life::new(refusals.0, waiting),
             counters: Board::default(),
             recovery: SharedHistogram::default(),
@@ -173,6 +178,7 @@ impl Ingress {
             left_out_ns: 0,
             shared: shared.clone(),
             turns: 0,
+            tag: spec.tag(),
             has_found: false,
             shown_ns: 0,
             shows: 0,
@@ -186,6 +192,11 @@ impl Ingress {
     /// [`BridgeError::Keys`]; the keys stay as they were.
     pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
         self.keys.reload(spec)
+    }
+
+    /// The way to make the channel one of this host.
+    pub fn promoter(&self) -> Promoter {
+        Promoter(self.shared.clone())
     }
 
     /// Tells the ingress to give its leases back and to stop soon. The local channel is then closed, and its

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::inlet::Inlet;
 use crate::BridgeError;
-use crate::native::{Codec, Keys, control_in};
+use crate::native::{Codec, Keys, Part, control_in};
 use crate::proto::control::CONTROL_MAX_BYTES;
 use crate::proto::native::ask::{Entry, MAX_ENTRIES};
 use crate::proto::native::container::Container;
@@ -25,7 +25,7 @@ pub(super) struct NativeReceiving {
 
 impl NativeReceiving {
     pub(super) fn new(spec: &BridgeSpec, keys: Arc<Keys>) -> Result<NativeReceiving, BridgeError> {
-        let codec = Codec::new(spec, true, MOST_SENDERS, &keys)?;
+        let codec = Codec::new(spec, Part::Receiver, MOST_SENDERS, &keys)?;
         Ok(NativeReceiving { codec, keys })
     }
 

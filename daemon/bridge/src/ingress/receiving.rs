@@ -151,6 +151,8 @@ pub(super) struct Receiving {
     pub(super) left_out_ns: u64,
     pub(super) shared: Arc<IngressState>,
     pub(super) turns: u32,
+    /// The tag of the spec, for the session of a channel that is promoted.
+    pub(super) tag: String,
     /// Whether the last turn found datagrams.
     pub(super) has_found: bool,
     pub(super) shown_ns: u64,
@@ -167,6 +169,9 @@ impl Receiving {
     pub(super) fn turn(&mut self) -> bool {
         if self.shared.stop.load(Ordering::Relaxed) || self.inlet.error.is_some() {
             self.end();
+            return false;
+        }
+        if self.shared.orders.is_given() && self.obey() {
             return false;
         }
         if self.inlet.is_waiting() {
@@ -419,7 +424,7 @@ impl Receiving {
 
     /// Gives the leases back, and waits up to [`LEAVE_NS`] for the answers. Without an answer they run out by
     /// themselves.
-    fn leave(&mut self) {
+    pub(super) fn leave(&mut self) {
         let mut now_ns = self.awake.at(self.clock.now_ns());
         let until_ns = now_ns + LEAVE_NS;
         let is_gone = |lease: &LeaseClient| lease.state() == LeaseState::Gone;
@@ -433,7 +438,7 @@ impl Receiving {
         }
     }
 
-    fn show(&mut self, histograms: bool) {
+    pub(super) fn show(&mut self, histograms: bool) {
         let is_held = |lease: &&LeaseClient| matches!(lease.state(), LeaseState::Held { .. });
         let held = self.ports.iter().flat_map(|port| &port.leases).filter(is_held).count();
         let counters = &mut self.inlet.counters;

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use super::store::{Request, Store};
 use super::{LOOK_UP, Out, answer_control};
 use crate::BridgeError;
-use crate::native::{Codec, Keys, control_in};
+use crate::native::{Codec, Keys, Part, control_in};
 use crate::proto::control::CONTROL_MAX_BYTES;
 use crate::proto::lease::LeaseServer;
 use crate::proto::native::ask::{self, Ask, ENTRY_BYTES, Entry};
@@ -35,7 +35,7 @@ pub(super) struct NativeRepair {
 
 impl NativeRepair {
     pub(super) fn new(spec: &BridgeSpec, most: usize, keys: Arc<Keys>) -> Result<NativeRepair, BridgeError> {
-        let codec = Codec::new(spec, false, most, &keys)?;
+        let codec = Codec::new(spec, Part::Server, most, &keys)?;
         Ok(NativeRepair { codec, keys, payload_bytes: spec.payload_bytes, moment: None, looked_ns: None })
     }
 

@@ -1,6 +1,6 @@
 //! The settings of native lines: their profile, their keys, and whose times messages get.
 
-use super::{BridgeSpec, Engine, LineSpec, SendRole};
+use super::{BridgeSpec, Engine, LineSpec};
 use crate::proto::native::fragments::MAX_MESSAGE_BYTES;
 use crate::proto::sender::LEAST_NATIVE_BYTES;
 use crate::proto::wire;
@@ -92,12 +92,6 @@ impl BridgeSpec {
         }
         if self.keys.is_some() && !self.is_any_native() {
             report("keys", "plain packets cannot be sealed: give the lines profile = \"native\"".to_owned());
-        }
-        let takes_turns = self.send.as_ref().is_some_and(|send| send.role == SendRole::Auto);
-        if self.is_any_native() && takes_turns {
-            let what = "auto: senders take turns on plain lines alone: make all lines and the bridge profile = \"plain\", \
-                        or leave out role, claim_bind and peers";
-            report("role", what.to_owned());
         }
         if self.is_any_native() && self.payload_bytes < LEAST_NATIVE_BYTES {
             let bytes = self.payload_bytes;

@@ -101,7 +101,8 @@ pub enum SendRole {
     /// It sends as long as it runs.
     #[default]
     Only,
-    /// It sends if no peer does, and takes over when the peer that sends falls silent. All lines must be plain.
+    /// It sends if no peer does, and takes over when the peer that sends falls silent. With keys, claims are
+    /// sealed, and all peers need the same keys.
     Auto,
 }
 

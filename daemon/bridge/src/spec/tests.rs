@@ -99,6 +99,7 @@ fn what_makes_no_sense_is_named_by_its_field() {
     assert_eq!(fields(&auto("peers = ['10.0.0.2:3']")), ["role"]);
     let whole = "role = 'auto'\nclaim_bind = '10.0.0.1:3'\npeers = ['10.0.0.2:3']\n";
     assert_eq!(fields(&auto(whole)), [""; 0]);
+    assert_eq!(fields(&format!("profile = 'native'\n{}", auto(whole))), [""; 0]);
     assert_eq!(fields(&auto(&format!("{whole}rank = 16\ntakeover_ms = 2"))), ["rank", "takeover_ms"]);
     assert_eq!(fields(&auto("listen_ms = 10001")), ["listen_ms"]);
     let v6_source = "line = [{ group = '[ff15::7]:1', source = '10.0.0.1' }]\n[receive]";
@@ -110,27 +111,6 @@ fn what_makes_no_sense_is_named_by_its_field() {
     let buffer = |bytes: u64| format!("channel = 'c'\n{nobody}\n[receive]\nbuffer_bytes = {bytes}");
     assert_eq!(fields(&buffer(1 << 40)), ["buffer_bytes"]);
     assert_eq!(fields(&buffer(1 << 29)), [""; 0]);
-}
-
-#[test]
-fn senders_of_native_lines_do_not_take_turns() {
-    let of = |bridge: &str, line: &str, role: &str| {
-        let spec = parse(&format!(
-            "channel = 'c'\n{bridge}\nline = [{{ group = '239.0.0.1:1' }}, {{ group = '239.0.0.1:2'{line} }}]\n\
-             [send]\n{role}"
-        ));
-        spec.problems()
-    };
-    let auto = "role = 'auto'\nclaim_bind = '10.0.0.1:3'\npeers = ['10.0.0.2:3']";
-    for (bridge, line) in [("profile = 'native'", ""), ("", ", profile = 'native'")] {
-        let problems = of(bridge, line, auto);
-        let [("role", what)] = &problems[..] else { panic!("{problems:?}") };
-        assert!(what.contains("profile = \"plain\"") && what.contains("leave out role"), "{what}");
-        assert_eq!(of(bridge, line, "role = 'only'"), []);
-        // Peers without the role are refused as on plain lines.
-        assert_eq!(of(bridge, line, "peers = ['10.0.0.2:3']").len(), 1);
-    }
-    assert_eq!(of("profile = 'plain'", ", profile = 'plain'", auto), []);
 }
 
 #[test]

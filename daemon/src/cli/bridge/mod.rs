@@ -4,6 +4,7 @@
 mod check;
 mod engine;
 mod key;
+mod promote;
 mod recv;
 mod send;
 mod status;
@@ -56,6 +57,8 @@ enum Verb {
     Status(status::Args),
     /// Make a bridge of the daemon that stands by send in place of its peer
     Takeover(takeover::Args),
+    /// Make a received channel one of this host, because its publisher's host is gone
+    Promote(promote::Args),
     /// Make and show the keys of native lines
     Key(key::Args),
     /// Make, show, check and remove the stream of a channel on servers of NATS JetStream
@@ -69,6 +72,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         Verb::Check(args) => check::run(args),
         Verb::Status(args) => status::run(args),
         Verb::Takeover(args) => takeover::run(args),
+        Verb::Promote(args) => promote::run(args),
         Verb::Key(args) => key::run(args),
         Verb::Stream(args) => stream::run(args),
     }

@@ -64,7 +64,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "300ms")]
     listen: Duration,
     /// Share the stream with the other senders of these --claim-bind addresses: one sends, and another takes over when it
-    /// falls silent; for plain lines
+    /// falls silent
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address, requires = "claim_bind")]
     peer: Vec<SocketAddr>,
     /// Address that the claims leave from, and that those of each --peer come to; take the IP address of the --interface

@@ -97,6 +97,10 @@ pub(super) struct ConfiguredBridge {
     told: Told,
 }
 
+/// The reason why a bridge whose channel was promoted does nothing.
+pub(super) const PROMOTED: &str =
+    "its channel is one of this host: to receive it again, remove this bridge, reload, add it, and reload";
+
 /// The count of each kind of news when it was last reported, and the time of that report.
 type Told = [(u64, Option<Instant>); NEWS.len()];
 
@@ -124,6 +128,8 @@ pub(super) enum State {
     Waiting,
     Running,
     Failed,
+    /// It received a channel that is one of this host now.
+    Promoted,
 }
 
 /// The running part of a bridge: it sends or receives.
@@ -141,7 +147,7 @@ pub(super) enum Endpoint {
 pub struct BridgeFigures {
     /// Its configuration.
     pub spec: BridgeSpec,
-    /// `waiting`, `running`, `listening` or `standby` beside a peer that sends, `ending` or `failed`.
+    /// `waiting`, `running`, `listening` or `standby` beside a peer that sends, `ending`, `failed` or `promoted`.
     pub state: &'static str,
     /// The session that it carries, if one is known.
     pub session: Option<Session>,
@@ -254,13 +260,13 @@ impl Endpoint {
 }
 
 impl ConfiguredBridge {
-    pub(super) fn new(spec: BridgeSpec) -> Self {
+    pub(super) fn new(spec: BridgeSpec, is_promoted: bool) -> Self {
         let now = Instant::now();
         Self {
             spec,
             endpoint: None,
-            state: State::Waiting,
-            why: None,
+            state: if is_promoted { State::Promoted } else { State::Waiting },
+            why: is_promoted.then(|| PROMOTED.to_owned()),
             session: None,
             started: now,
             try_at: now,
@@ -299,6 +305,7 @@ impl ConfiguredBridge {
         let state = match self.state {
             State::Waiting => "waiting",
             State::Failed => "failed",
+            State::Promoted => "promoted",
             State::Running if life.is_some_and(|life| life.phase() == Phase::Ending) => "ending",
             State::Running => "running",
         };

@@ -7,12 +7,14 @@
 mod configured;
 
 use super::events::Events;
+use super::promoted::Promoted;
 pub use configured::{BridgeFigures, Counted};
-use configured::{ConfiguredBridge, Endpoint, State};
+use configured::{ConfiguredBridge, Endpoint, PROMOTED, State};
 use shmcast::{Client, History, Preparation, Publisher, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::origins::Origins;
+use shmcast_bridge::promotion::Promotion;
 use shmcast_bridge::spec::{BridgeSpec, Direction, HistoryFrom};
 use shmcast_engine::{Receiver, ReceiverOptions, Sender, SenderOptions};
 use std::collections::BTreeMap;
@@ -26,12 +28,20 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The state of each bridge, by its name. A clone is the same bridges.
-#[derive(Debug, Clone, Default)]
-pub struct Bridges(Arc<Mutex<BTreeMap<String, ConfiguredBridge>>>);
+#[derive(Debug, Clone)]
+pub struct Bridges {
+    configured: Arc<Mutex<BTreeMap<String, ConfiguredBridge>>>,
+    promoted: Promoted,
+}
 
 impl Bridges {
+    /// No bridges yet.
+    pub fn new(promoted: Promoted) -> Bridges {
+        Bridges { configured: Arc::default(), promoted }
+    }
+
     fn configured(&self) -> MutexGuard<'_, BTreeMap<String, ConfiguredBridge>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.configured.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a bridge that stands by send in place of its peer.
@@ -52,6 +62,43 @@ impl Bridges {
         }
     }
 
+    /// Makes a channel that a bridge receives one of this host. Blocks for up to some seconds.
+    ///
+    /// # Errors
+    /// A sentence, if no bridge receives it, if that one does not run, or if the publisher's host is heard.
+    pub fn promote(&self, channel: &str, force: bool) -> Result<Promotion, String> {
+        let promoter = {
+            let mut configured = self.configured();
+            let bridge = received(&mut configured, channel).ok_or_else(|| {
+                format!("channel {channel:?} is no mirror: no bridge of the daemon receives it")
+            })?;
+            let name = bridge.spec.title().to_owned();
+            match (bridge.state, &bridge.endpoint) {
+                (State::Promoted, _) => {
+                    return Err(format!("channel {channel:?} is one of this host already"));
+                }
+                (State::Running, Some(Endpoint::Receive(ingress))) => {
+                    self.promoted.add(channel)?;
+                    // The supervisor leaves it alone from here on.
+                    bridge.state = State::Promoted;
+                    ingress.promoter()
+                }
+                _ => return Err(format!("bridge {name:?} does not run: `shmcast bridge status` says why")),
+            }
+        };
+        let promoted = promoter.promote(force);
+        if let Some(bridge) = received(&mut self.configured(), channel) {
+            match &promoted {
+                Ok(_) => bridge.why = Some(PROMOTED.to_owned()),
+                Err(_) => {
+                    self.promoted.remove(channel);
+                    bridge.state = State::Running;
+                }
+            }
+        }
+        promoted.map_err(|e| format!("channel {channel:?}: {e}"))
+    }
+
     /// The channel that a bridge carries; `None` if there is no such bridge.
     pub fn channel_of(&self, name: &str) -> Option<String> {
         self.configured().get(name).map(|bridge| bridge.spec.channel.clone())
@@ -61,6 +108,14 @@ impl Bridges {
     pub fn figures(&self) -> Vec<BridgeFigures> {
         self.configured().values().map(ConfiguredBridge::figures).collect()
     }
+}
+
+/// The bridge that receives a channel.
+fn received<'a>(
+    configured: &'a mut BTreeMap<String, ConfiguredBridge>,
+    channel: &str,
+) -> Option<&'a mut ConfiguredBridge> {
+    configured.values_mut().find(|bridge| bridge.spec.receive.is_some() && bridge.spec.channel == channel)
 }
 
 enum Order {
@@ -142,8 +197,11 @@ impl Work {
                 self.reload_keys(&name, old);
                 continue;
             }
-            let endpoint = configured.remove(&name).and_then(|old| old.endpoint);
-            given_up.push((name, endpoint, now.is_some()));
+            let Some(old) = configured.remove(&name) else { continue };
+            if old.state == State::Promoted {
+                self.bridges.promoted.remove(&old.spec.channel);
+            }
+            given_up.push((name, old.endpoint, now.is_some()));
         }
         let fresh: Vec<BridgeSpec> =
             wanted.into_iter().filter(|spec| !configured.contains_key(spec.title())).collect();
@@ -161,7 +219,8 @@ impl Work {
         let mut configured = self.bridges.configured();
         for spec in fresh {
             self.events.tell("bridge-added", Some(&spec.channel), None, None, &format!("{:?}", spec.title()));
-            configured.insert(spec.title().to_owned(), ConfiguredBridge::new(spec));
+            let is_promoted = spec.receive.is_some() && self.bridges.promoted.contains(&spec.channel);
+            configured.insert(spec.title().to_owned(), ConfiguredBridge::new(spec, is_promoted));
         }
     }
 
@@ -186,12 +245,14 @@ impl Work {
             // A bridge that sends a received channel goes on with the received session, so it waits until there is one.
             let sources: BTreeMap<String, (String, bool)> = configured
                 .values()
-                .filter(|bridge| bridge.spec.receive.is_some())
+                .filter(|bridge| bridge.spec.receive.is_some() && bridge.state != State::Promoted)
                 .map(|bridge| {
                     (bridge.spec.channel.clone(), (bridge.spec.title().to_owned(), bridge.session.is_some()))
                 })
                 .collect();
-            for bridge in configured.values_mut().filter(|bridge| bridge.state != State::Running) {
+            let waits =
+                |bridge: &&mut ConfiguredBridge| matches!(bridge.state, State::Waiting | State::Failed);
+            for bridge in configured.values_mut().filter(waits) {
                 let source = sources.get(&bridge.spec.channel).filter(|_| bridge.spec.send.is_some());
                 match source {
                     Some((source, false)) => {

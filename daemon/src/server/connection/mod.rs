@@ -284,6 +284,10 @@ impl Connection<'_> {
                 Ok(()) => self.send(&Response::Done {}, &[]).await,
                 Err(refused) => self.refuse(refused, None).await,
             },
+            Request::BridgePromote { channel, force } => match self.promote(&channel, force).await {
+                Ok(promotion) => self.send(&Response::Promoted(promotion), &[]).await,
+                Err(refused) => self.refuse(refused, Some(&channel)).await,
+            },
             Request::Events { last } => self.send_events(last as usize).await,
             Request::TakeOver { channel } => match self.take_over(&channel).await {
                 Ok(()) => self.send(&Response::Done {}, &[]).await,

@@ -4,7 +4,7 @@ use super::{Connection, End};
 use crate::server::bridges::BridgeFigures;
 use crate::server::journals::Loan;
 use crate::server::registry::Refused;
-use shmcast::control::{Event, History, RefusalCode, Response};
+use shmcast::control::{Event, History, Promotion, RefusalCode, Response};
 use shmcast::journal::Wanted;
 use shmcast::journal::format::FILE_HEADER_BYTES;
 use std::fmt::Display;
@@ -42,6 +42,23 @@ impl Connection<'_> {
         let events = &self.shared.events;
         events.tell("bridge-taken-over", Some(&channel), None, Some(&self.who), &format!("{name:?}"));
         Ok(())
+    }
+
+    /// Makes a channel that a bridge receives one of this host. Another thread waits for the bridge.
+    pub(super) async fn promote(&self, channel: &str, force: bool) -> Result<Promotion, Refused> {
+        self.shared.registry().check_publisher(&self.who, channel)?;
+        let (bridges, name) = (self.shared.bridges.clone(), channel.to_owned());
+        let promoted = spawn_blocking(move || bridges.promote(&name, force)).await;
+        let failed = |e: &dyn Display| Refused::new(RefusalCode::Failed, format!("promote: {e}"));
+        let promoted = promoted.map_err(|e| failed(&e))?;
+        let done = promoted.map_err(|why| Refused::new(RefusalCode::BadRequest, why))?;
+        let (session, from, to) = (done.session.to_string(), done.from, done.to);
+        let what = format!(
+            "session {} ends, {session} begins; messages {from} to {to} will never come",
+            done.before
+        );
+        self.shared.events.tell("bridge-promoted", Some(channel), None, Some(&self.who), &what);
+        Ok(Promotion { session, from, to })
     }
 
     /// Sends past events, and new ones from then on.

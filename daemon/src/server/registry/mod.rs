@@ -10,6 +10,7 @@ mod reload;
 use super::access::{ConnectionId, Identity};
 use super::charters::Charters;
 use super::events::Events;
+use super::promoted::Promoted;
 use super::store::Store;
 use super::waker::Waker;
 use crate::config::Mode;
@@ -110,8 +111,10 @@ pub struct Registry {
     waker: Waker,
     /// The user that this daemon runs as. This user may use all channels.
     uid: u32,
-    /// Channels that a bridge receives, with the bridge's name. No other program may publish on them.
+    /// Channels that a bridge receives, with the bridge's name. No other program may publish on them, unless they are
+    /// promoted.
     received: BTreeMap<String, String>,
+    promoted: Promoted,
 }
 
 /// A channel and its readers, with all figures of their pages.
@@ -125,9 +128,15 @@ pub struct Measured {
 
 impl Registry {
     /// A registry without channels.
-    pub fn new(charters: Charters, events: Events, store: Store, waker: Waker, uid: u32) -> Self {
+    pub fn new(
+        charters: Charters,
+        events: Events,
+        store: Store,
+        waker: Waker,
+        (uid, promoted): (u32, Promoted),
+    ) -> Self {
         let (channels, retired, received) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { channels, retired, charters, events, store, waker, uid, received }
+        Self { channels, retired, charters, events, store, waker, uid, received, promoted }
     }
 
     /// Grants the publisher's end: segment, lock and charter. If two programs are granted it at once, the lock decides
@@ -137,13 +146,14 @@ impl Registry {
     /// [`Refused`] with the reason.
     pub fn publish(&mut self, guest: &Guest<'_>, anew: bool) -> Result<Grant, Refused> {
         let Guest { id, who, channel: name, shown, notices, .. } = *guest;
-        let Self { channels, store, waker, events, received, uid, .. } = self;
+        let Self { channels, store, waker, events, received, promoted, uid, .. } = self;
         let channel = channels.get_mut(name).ok_or_else(|| unknown(name))?;
         if !who.is_named_by(&channel.config.publishers, *uid) {
             let why = format!("{who} may not publish on {name:?}: add it to the channel's publishers");
             return Err(Refused::new(RefusalCode::Denied, why));
         }
-        if let Some(bridge) = received.get(name).filter(|_| who.pid != std::process::id()) {
+        let is_taken = |_: &&String| who.pid != std::process::id() && !promoted.contains(name);
+        if let Some(bridge) = received.get(name).filter(is_taken) {
             let why = format!(
                 "channel {name:?} comes from another host by bridge {bridge:?}, its only publisher: publish there"
             );

@@ -6,7 +6,7 @@
 //! Active  ── hears a higher claim, and that egress's packets ──> Standby
 //! ```
 //! All egresses of a stream hold the same bytes under the same sequences, so at worst two of them send the
-//! same. An egress that takes over sends again what may not have reached everybody: from 32 packets before
+//! same. An egress that takes over sends again what may not have reached everybody: from 64 packets before
 //! the last one on the line, or from where the other's claims say that all was sent. A claim alone moves
 //! nobody who sends, because anybody can forge one packet.
 //!
@@ -21,8 +21,9 @@ use shmcast::hosting::fault;
 #[cfg(test)]
 mod tests;
 
-/// The packets of one batch: so many may have left on one line and not on another.
-const BATCH: usize = 32;
+/// How many packets may have left on one line and not on another: a batch of 32, and as many in which lines of
+/// different profiles may be apart.
+const APART: usize = 64;
 /// Each rank waits for so much longer than the rank before it.
 const RANK_NS: u64 = 5 * MILLISECOND_NS;
 /// The silence after which a sender counts as dead that sends no claims. Its heartbeats come each second.
@@ -115,7 +116,7 @@ pub struct Election {
     better: bool,
     /// When a packet of the session was last heard on a line, and the first sequences of the last packets.
     line_ns: Option<u64>,
-    firsts: [u64; BATCH],
+    firsts: [u64; APART],
     packets: usize,
     seen: u64,
     started_ns: u64,
@@ -146,7 +147,7 @@ impl Election {
             other: None,
             better: false,
             line_ns: None,
-            firsts: [0; BATCH],
+            firsts: [0; APART],
             packets: 0,
             seen: 0,
             started_ns: now_ns,
@@ -228,7 +229,7 @@ impl Election {
         }
         self.line_ns = Some(now_ns);
         if end > first {
-            self.firsts[self.packets % BATCH] = first;
+            self.firsts[self.packets % APART] = first;
             self.packets += 1;
         }
         self.seen = self.seen.max(end);
@@ -292,7 +293,7 @@ impl Election {
             return Some(u64::MAX);
         }
         let claimed = self.other.filter(|other| other.session == self.session).map(|other| other.next[0]);
-        let oldest = self.firsts[if self.packets < BATCH { 0 } else { self.packets % BATCH }];
+        let oldest = self.firsts[if self.packets < APART { 0 } else { self.packets % APART }];
         match (self.packets, claimed) {
             (0, claimed) => claimed.or((self.seen > 0).then_some(self.seen)),
             // What was heard on the line is newer than the claim, unless we have missed packets.
@@ -363,6 +364,11 @@ impl Election {
     /// The role.
     pub fn role(&self) -> Role {
         self.role
+    }
+
+    /// Our rank.
+    pub fn rank(&self) -> u8 {
+        self.config.rank
     }
 
     /// The claim that sends: our own, or the highest that was heard.

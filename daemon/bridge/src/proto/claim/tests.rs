@@ -112,7 +112,7 @@ impl World {
 
     /// Sends up to a batch. With `dies`, the second receiver gets nothing of it.
     fn send(&mut self, at: usize, dies: bool) {
-        for _ in 0..BATCH {
+        for _ in 0..APART / 2 {
             let first = self.egresses[at].next;
             let end = (first + 5).min(self.published + 1);
             if first >= end {

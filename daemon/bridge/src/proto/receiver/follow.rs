@@ -213,8 +213,7 @@ impl Receiver {
 
     fn begin(&mut self, now_ns: u64, session: Session, heard: u64, sink: &mut impl FnMut(Delivery<'_>)) {
         // The missing messages of the old session will not come any more. Its stored messages are still good.
-        self.gaps.expire_all();
-        self.advance(sink);
+        self.give_up(sink);
         let previous = self.session.map(|session| (session, self.next));
         self.next = match (previous, self.config.join) {
             (None, Join::FirstSeen) => heard,

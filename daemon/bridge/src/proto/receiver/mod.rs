@@ -393,6 +393,17 @@ impl Receiver {
         }
     }
 
+    /// Gives every hole up, and delivers what is there.
+    pub fn give_up(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
+        self.gaps.expire_all();
+        self.advance(sink);
+    }
+
+    /// How long nothing of the session was heard on a line, counted from the start if nothing was heard at all.
+    pub fn silence_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.heard_ns.unwrap_or(0))
+    }
+
     /// The counters so far.
     pub fn counters(&self) -> &ReceiverCounters {
         &self.counters

@@ -1,0 +1,174 @@
+//! Hears what the other egresses of the stream send: packets on the bridge's own multicast lines, and claims.
+
+use shmcast::sys::datagrams::Inbox;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use crate::BridgeError;
+use crate::native::{Codec, Keys, Part, control_in};
+use crate::proto::claim::Claim;
+use crate::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
+use crate::proto::native;
+use crate::proto::wire::Downstream;
+use crate::socket::{self, RefusedSettings, Tuning};
+use crate::spec::{BridgeSpec, LineSpec, Profile};
+
+/// The most senders whose packets are opened at a time. An egress has two: that of its feed, and that of its claims.
+const MOST_SENDERS: usize = 32;
+
+/// The lines that are heard, and the keys that open what comes.
+pub(super) struct Hearing {
+    lines: Vec<(UdpSocket, Inbox, Profile)>,
+    /// Opens native packets, and claims where there are keys; `None` if all lines are plain.
+    codec: Option<Codec>,
+    keys: Arc<Keys>,
+    is_sealed: bool,
+    takes_open: bool,
+    /// The addresses that our own packets come from.
+    own: Vec<SocketAddr>,
+}
+
+impl Hearing {
+    /// Hears no line yet.
+    pub(super) fn new(
+        spec: &BridgeSpec,
+        keys: &Arc<Keys>,
+        own: Vec<SocketAddr>,
+    ) -> Result<Hearing, BridgeError> {
+        let codec = spec.is_any_native().then(|| Codec::new(spec, Part::Egress, MOST_SENDERS, keys));
+        let (codec, keys) = (codec.transpose()?, keys.clone());
+        let (is_sealed, takes_open) = (spec.keys.is_some(), spec.takes_open());
+        Ok(Hearing { lines: Vec::new(), codec, keys, is_sealed, takes_open, own })
+    }
+
+    /// The multicast lines of the spec, which can be heard.
+    pub(super) fn lines_of(spec: &BridgeSpec) -> impl Iterator<Item = &LineSpec> {
+        spec.lines.iter().filter(|line| line.group.ip().is_multicast())
+    }
+
+    /// Hears one more line.
+    pub(super) fn add(
+        &mut self,
+        spec: &BridgeSpec,
+        line: &LineSpec,
+        tuning: Tuning,
+        refusals: &mut RefusedSettings,
+    ) -> Result<(), BridgeError> {
+        let socket = socket::open_line(line, tuning, refusals)?;
+        self.lines.push((socket, Inbox::new(spec.payload_bytes), spec.profile_of(line)));
+        Ok(())
+    }
+
+    pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.lines.iter().map(|(socket, _, _)| socket.as_fd())
+    }
+
+    /// Takes the keys if they have changed.
+    pub(super) fn look(&mut self) {
+        if let Some(codec) = &mut self.codec {
+            codec.look(&self.keys);
+        }
+    }
+
+    /// Gives each sound packet of others that waits in the sockets: a batch of each line, or everything.
+    pub(super) fn hear(&mut self, now_ns: u64, all: bool, mut take: impl FnMut(SocketAddr, &Downstream<'_>)) {
+        let Hearing { lines, codec, own, .. } = self;
+        for (socket, inbox, profile) in lines {
+            while inbox.receive(&*socket).is_ok_and(|received| received > 0) {
+                for datagram in inbox.datagrams().filter(|datagram| !own.contains(&datagram.from)) {
+                    let codec = codec.as_mut().filter(|_| *profile == Profile::Native);
+                    if let Some(packet) = packet_in(codec, now_ns, datagram.bytes) {
+                        take(datagram.from, &packet);
+                    }
+                }
+                if !inbox.expects_more() && !all {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The claim in a datagram; `None` if there is none, or if it has no seal and must have one.
+    pub(super) fn claim_in(&mut self, now_ns: u64, datagram: &[u8]) -> Option<Claim> {
+        let mut out = [0; CONTROL_MAX_BYTES];
+        let control = match is_control(datagram) {
+            true => self.takes_open.then_some(datagram)?,
+            false => {
+                let size = control_in(self.codec.as_mut()?.open(now_ns, datagram).ok()?, &mut out)?;
+                &out[..size]
+            }
+        };
+        match ControlDatagram::parse(control) {
+            Ok(ControlDatagram::Claim(claim)) => Some(claim),
+            _ => None,
+        }
+    }
+
+    /// The packet that tells a claim, made in `out`; sealed where there are keys.
+    pub(super) fn packet_of<'a>(
+        &'a mut self,
+        claim: Claim,
+        out: &'a mut [u8; CONTROL_MAX_BYTES],
+    ) -> Option<&'a [u8]> {
+        let size = ControlDatagram::Claim(claim).encode(out);
+        match self.codec.as_mut().filter(|_| self.is_sealed) {
+            Some(codec) => codec.control(&out[..size]),
+            None => Some(&out[..size]),
+        }
+    }
+}
+
+/// The sound packet in a datagram of a line. `codec` opens those of a native line.
+fn packet_in<'a>(codec: Option<&'a mut Codec>, now_ns: u64, datagram: &'a [u8]) -> Option<Downstream<'a>> {
+    match codec {
+        None => Downstream::parse(datagram).ok(),
+        Some(codec) => Some(native::parse(codec.open(now_ns, datagram).ok()?).ok()?.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::claim::Role;
+    use crate::proto::session::Session;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn hearing(profile: Profile, key: Option<&str>) -> Hearing {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("keys");
+        std::fs::write(&file, format!("3 {}\n", key.unwrap_or_default())).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let spec = BridgeSpec { profile, keys: key.map(|_| file), ..BridgeSpec::new("t") };
+        Hearing::new(&spec, &Arc::new(Keys::open(&spec).unwrap()), Vec::new()).unwrap()
+    }
+
+    fn claim() -> Claim {
+        let session = Session::of_channel("T", 7).unwrap();
+        let (claim, next, stream, sender) = (3, 77, 5, 6);
+        Claim { session, claim, next, rank: 1, role: Role::Active, is_mirror: false, stream, sender }
+    }
+
+    #[test]
+    fn where_there_are_keys_a_claim_counts_once_and_with_its_seal() {
+        const KEY: &str = "00112233445566778899aabbccddeeff";
+        let told = |from: &mut Hearing| {
+            let mut out = [0; CONTROL_MAX_BYTES];
+            from.packet_of(claim(), &mut out).unwrap().to_vec()
+        };
+        let open = told(&mut hearing(Profile::Native, None));
+        assert_eq!(hearing(Profile::Native, None).claim_in(1, &open), Some(claim()));
+        assert_eq!(hearing(Profile::Plain, None).claim_in(1, &open), Some(claim()));
+        let (mut sends, mut hears) =
+            (hearing(Profile::Native, Some(KEY)), hearing(Profile::Native, Some(KEY)));
+        let sealed = told(&mut sends);
+        assert_eq!(hears.claim_in(1, &open), None, "it has no seal");
+        assert_eq!(hears.claim_in(2, &sealed), Some(claim()));
+        assert_eq!(hears.claim_in(3, &sealed), None, "it is replayed");
+        let mut others = hearing(Profile::Native, Some("ff112233445566778899aabbccddeeff"));
+        assert_eq!(hears.claim_in(4, &told(&mut others)), None, "it has the seal of another group");
+        let mut damaged = told(&mut sends);
+        *damaged.last_mut().unwrap() ^= 1;
+        assert_eq!(hears.claim_in(5, &damaged), None);
+    }
+}

@@ -1,0 +1,94 @@
+//! Ends an ingress so that its channel becomes one of this host.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::IngressState;
+use super::receiving::Receiving;
+use crate::promotion::{PromoteError, Promotion};
+use crate::proto::receiver::DEFAULT_SILENCE_NS;
+use crate::status::Phase;
+
+/// How long the caller waits for the receiving thread, which gives its leases back first.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// An order to the receiving thread.
+#[derive(Debug, Default)]
+pub(super) struct Orders {
+    is_given: AtomicBool,
+    order: Mutex<Option<Order>>,
+}
+
+#[derive(Debug)]
+struct Order {
+    force: bool,
+    answer: SyncSender<Result<Promotion, PromoteError>>,
+}
+
+impl Orders {
+    pub(super) fn is_given(&self) -> bool {
+        self.is_given.load(Ordering::Relaxed)
+    }
+
+    fn take(&self) -> Option<Order> {
+        self.is_given.store(false, Ordering::Relaxed);
+        self.order.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Promotes the channel of an ingress. It may outlive the ingress.
+#[derive(Debug)]
+pub struct Promoter(pub(super) Arc<IngressState>);
+
+impl Promoter {
+    /// Makes the channel one of this host. The ingress delivers what it has, names all else as a gap, leaves the channel
+    /// without an end of the stream, and ends. Without `force` it is refused if anything was heard on a line within the last
+    /// three seconds. Blocks until the thread has done so.
+    ///
+    /// # Errors
+    /// [`PromoteError`]; the ingress goes on.
+    pub fn promote(&self, force: bool) -> Result<Promotion, PromoteError> {
+        let (answer, answered) = sync_channel(1);
+        let order = Some(Order { force, answer });
+        *self.0.orders.order.lock().unwrap_or_else(PoisonError::into_inner) = order;
+        self.0.orders.is_given.store(true, Ordering::Relaxed);
+        let ended = |_| {
+            // An order that nobody took must not be carried out later.
+            drop(self.0.orders.take());
+            let why = self.0.life.error();
+            PromoteError::Ended(why.unwrap_or_else(|| "its thread does not answer".to_owned()))
+        };
+        answered.recv_timeout(PATIENCE).map_err(ended)?
+    }
+}
+
+impl Receiving {
+    /// Carries out an order. Returns whether the ingress is over.
+    #[cold]
+    pub(super) fn obey(&mut self) -> bool {
+        let Some(order) = self.shared.orders.take() else { return false };
+        let promoted = self.promote(order.force);
+        let is_over = promoted.is_ok();
+        if is_over {
+            self.show(true);
+            self.shared.life.enter(Phase::Ended);
+        }
+        // A caller that no longer waits finds the bridge ended.
+        let _ = order.answer.send(promoted);
+        is_over
+    }
+
+    fn promote(&mut self, force: bool) -> Result<Promotion, PromoteError> {
+        let before = self.receiver.session().ok_or(PromoteError::NoMirror)?;
+        let silence_ns = self.receiver.silence_ns(self.clock.now_ns());
+        if silence_ns < DEFAULT_SILENCE_NS && !force {
+            return Err(PromoteError::StillHeard { silence: Duration::from_nanos(silence_ns) });
+        }
+        self.leave();
+        let inlet = &mut self.inlet;
+        self.receiver.give_up(&mut |delivery| inlet.take(delivery));
+        inlet.promote((before, self.receiver.horizon()), &self.tag)
+    }
+}

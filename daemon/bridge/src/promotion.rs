@@ -1,0 +1,117 @@
+//! Makes a channel that was received from another host, a mirror, one of this host: its publisher's host is gone.
+//!
+//! The sequences go on 2^32 further. So none is used twice, whatever that host published before it went. The
+//! gap stands in the ring, and behind it a later session of the same tag, as which the channel is sent on.
+
+use shmcast::{PublishError, Publisher};
+use std::time::Duration;
+
+use super::proto::receiver::DEFAULT_SILENCE_NS;
+use super::proto::session::{Session, SessionError};
+use super::proto::term::Terms;
+use super::sending::term_at;
+use super::thread::wall_ns;
+
+/// How far the sequences go on.
+const FURTHER: u64 = 1 << 32;
+
+/// A promotion that was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promotion {
+    /// The session that the channel came in.
+    pub before: Session,
+    /// The session that it is sent as from now on.
+    pub session: Session,
+    /// The first of the messages that will never come.
+    pub from: u64,
+    /// The last of them.
+    pub to: u64,
+}
+
+/// The reason that a channel was not promoted. It is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum PromoteError {
+    /// The channel came from no other host.
+    #[error("it is no mirror: nothing was received from another host yet")]
+    NoMirror,
+    /// The publisher's host is alive.
+    #[error(
+        "its publisher's host was heard {} ms ago: stop the bridge there, or wait until it has been silent for {} s, or use --force",
+        silence.as_millis(),
+        DEFAULT_SILENCE_NS / 1_000_000_000
+    )]
+    StillHeard {
+        /// How long nothing was heard.
+        silence: Duration,
+    },
+    /// No more sequences, or another publisher has the channel.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    /// No more sessions.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The bridge has ended.
+    #[error("the bridge has ended: {0}")]
+    Ended(String),
+}
+
+/// Promotes the channel that `publisher` holds and that came in the session `before`. Messages before `horizon` were
+/// published on the other host. A session that shmcast did not make is followed by the first one of `tag`.
+///
+/// # Errors
+/// [`PromoteError`]; readers are told nothing then.
+pub fn promote(
+    publisher: &mut Publisher,
+    (before, horizon): (Session, u64),
+    tag: &str,
+) -> Result<Promotion, PromoteError> {
+    let of_ours = before.epoch().and_then(|_| str::from_utf8(before.as_bytes()).ok());
+    let tag = of_ours.map_or(tag, |name| name[..4].trim_end());
+    let terms = Terms { clock: term_at(wall_ns()), own: before.epoch(), ..Terms::default() };
+    let session = Session::of_channel(tag, terms.next())?;
+    let from = publisher.next_sequence();
+    let to = from.max(horizon).saturating_add(FURTHER - 1);
+    publisher.gap(to)?;
+    publisher.session(*session.as_bytes())?;
+    Ok(Promotion { before, session, from, to })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequences_and_terms_go_on_behind_everything_that_was_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open().unwrap();
+        let mut publisher = open();
+        publisher.publish(b"1").unwrap();
+        let ahead = Session::of_channel("EQ", term_at(wall_ns()) + 1_000).unwrap();
+        let first = promote(&mut publisher, (ahead, 10), "T").unwrap();
+        assert_eq!((first.from, first.to), (2, 9 + FURTHER));
+        assert_eq!((first.session.tag(), first.session.epoch()), (*b"EQ  ", ahead.epoch().map(|it| it + 1)));
+        assert_eq!(publisher.remote_session(), Some(*first.session.as_bytes()));
+        assert_eq!(publisher.publish(b"next").unwrap(), first.to + 1);
+        // The clock is ahead of a term that is old, and a session of another make gets the channel's tag.
+        let foreign = Session::named("NASDAQ-itc").unwrap();
+        for (before, tag) in [(Session::of_channel("EQ", 7).unwrap(), *b"EQ  "), (foreign, *b"T   ")] {
+            let again = promote(&mut publisher, (before, 1), "T").unwrap();
+            assert_eq!(again.session.tag(), tag);
+            assert!(again.session.epoch().unwrap() + 10 > term_at(wall_ns()), "{}", again.session);
+        }
+    }
+
+    #[test]
+    fn a_channel_without_more_sequences_is_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut publisher =
+            shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open().unwrap();
+        let before = Session::of_channel("EQ", 7).unwrap();
+        let refused = promote(&mut publisher, (before, u64::MAX - 5), "T");
+        assert!(
+            matches!(refused, Err(PromoteError::Publish(PublishError::OutOfSequences(_)))),
+            "{refused:?}"
+        );
+        assert_eq!((publisher.next_sequence(), publisher.remote_session()), (1, None));
+    }
+}
