@@ -21,6 +21,7 @@ mod native;
 pub mod origins;
 pub mod pcap;
 pub mod proto;
+mod renewal;
 mod repair;
 mod sending;
 pub mod socket;

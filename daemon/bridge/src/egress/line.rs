@@ -3,7 +3,26 @@
 use shmcast::sys::datagrams;
 use std::net::{SocketAddr, UdpSocket};
 
+use crate::socket::{self, Marks, RefusedSettings, SocketError};
+use crate::spec::{LineSpec, SendSpec};
 use crate::status::SendCounters;
+
+/// Opens the socket of a line. It is connected to groups only. On a connected socket, a host that refuses one datagram makes
+/// the next send fail.
+pub(super) fn open_connected(
+    line: &LineSpec,
+    marks: Marks,
+    send: &SendSpec,
+    refusals: &mut RefusedSettings,
+) -> Result<UdpSocket, SocketError> {
+    let socket = socket::open_sender(line, send.ttl, send.loopback)?;
+    socket::mark(&socket, marks, format_args!("line {}", line.group), refusals);
+    if line.group.ip().is_multicast() {
+        // Without a route, the address goes with each datagram, and each says what is wrong.
+        let _ = socket.connect(line.group);
+    }
+    Ok(socket)
+}
 
 /// A socket and its destination.
 #[derive(Debug)]
@@ -11,6 +30,8 @@ pub(super) struct Line {
     pub(super) socket: UdpSocket,
     pub(super) from: Option<SocketAddr>,
     pub(super) to: SocketAddr,
+    /// Its number in the spec; `None` for the line of the leases.
+    pub(super) at: Option<usize>,
     /// Whether the socket is connected to `to`, so that the kernel need not look up the route for each
     /// datagram.
     pub(super) is_connected: bool,
@@ -20,13 +41,37 @@ pub(super) struct Line {
 }
 
 impl Line {
+    /// Opens a line of the spec.
+    pub(super) fn open(
+        (at, line): (usize, &LineSpec),
+        marks: Marks,
+        send: &SendSpec,
+        refusals: &mut RefusedSettings,
+    ) -> Result<Line, SocketError> {
+        let socket = open_connected(line, marks, send, refusals)?;
+        let mut opened = Line { at: Some(at), ..Line::to(line.group, None, socket, false) };
+        opened.note_addresses();
+        Ok(opened)
+    }
+
+    /// Goes on with a socket that was opened anew.
+    pub(super) fn renew(&mut self, socket: UdpSocket) {
+        (self.socket, self.is_paused) = (socket, false);
+        self.note_addresses();
+    }
+
+    fn note_addresses(&mut self) {
+        self.from = self.socket.local_addr().ok();
+        self.is_connected = self.socket.peer_addr().is_ok();
+    }
+
     pub(super) fn to(
         to: SocketAddr,
         from: Option<SocketAddr>,
         socket: UdpSocket,
         is_connected: bool,
     ) -> Self {
-        Self { socket, from, to, is_connected, is_paused: false }
+        Self { socket, from, to, at: None, is_connected, is_paused: false }
     }
 
     pub(super) fn send<'a>(

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use zerocopy::FromZeros;
 
+mod anew;
 mod failover;
 mod line;
 mod listening;
@@ -30,6 +31,7 @@ use super::proto::counters::SenderCounters;
 use super::proto::sender::SenderConfig;
 use super::proto::session::Session;
 use super::proto::term::Terms;
+use super::renewal::Watch;
 use super::repair::Repair;
 use super::sending::{LiveCopy, Sending, term_at};
 use super::socket::{self, Marks, RefusedSettings, Tuning};
@@ -110,6 +112,7 @@ impl Egress {
         if spec.is_any_native() {
             times::note_unknown_error(&mut refusals);
         }
+        let watch = Watch::of(spec);
         let lines = open_lines(spec, send, &mut refusals)?;
         let (profile, lines, others) = native::split_lines(spec, lines);
         let (state, said) = open_state(send)?;
@@ -145,6 +148,7 @@ impl Egress {
             let (shared, name) = (shared.clone(), format!("note-{}", spec.title()));
             egress.threads.push(spawn(&name, None, move || shared.keep_noting())?);
         }
+        egress.watch(spec, send, watch)?;
         let config = sender_config(spec, send);
         let role = failover.as_ref().map_or(0, Failover::role);
         let begin = (session, subscriber.next_sequence(), clock.now_ns());
@@ -319,15 +323,8 @@ fn open_lines(
     send: &SendSpec,
     refusals: &mut RefusedSettings,
 ) -> Result<Vec<Line>, BridgeError> {
-    let open = |line| {
-        let socket = socket::open_sender(line, send.ttl, send.loopback)?;
-        socket::mark(&socket, spec.marks(), format_args!("line {}", line.group), refusals);
-        // Connect to groups only. On a connected socket, a host that refuses one datagram makes the next
-        // send fail.
-        let is_connected = line.group.ip().is_multicast() && socket.connect(line.group).is_ok();
-        Ok(Line::to(line.group, local_address(&socket), socket, is_connected))
-    };
-    spec.lines.iter().map(open).collect()
+    let open = |line| Ok(Line::open(line, spec.marks(), send, refusals)?);
+    spec.lines.iter().enumerate().map(open).collect()
 }
 
 /// The sockets of a repair server.
@@ -487,8 +484,4 @@ fn session_of(
 fn sender_config(spec: &BridgeSpec, send: &SendSpec) -> SenderConfig {
     let linger_ns = send.linger().as_nanos() as u64;
     SenderConfig { payload_bytes: spec.payload_bytes, batch: datagrams::BATCH, linger_ns }
-}
-
-fn local_address(socket: &UdpSocket) -> Option<SocketAddr> {
-    socket.local_addr().ok()
 }

@@ -3,6 +3,7 @@
 
 use super::proto::session::Session;
 use super::proto::term::Terms;
+use super::renewal::Renewal;
 use super::socket::RefusedSettings;
 use super::state::{Progress, StateFile};
 use super::status::{Board, Life, RepairCounters, SendCounters};
@@ -26,6 +27,8 @@ pub(super) struct Sending {
     pub(super) counters: Board<SendCounters>,
     pub(super) repair: Board<RepairCounters>,
     pub(super) live: LiveTable,
+    /// Lines that were opened anew.
+    pub(super) renewal: Renewal,
     /// The session being sent: eight bytes, then two. A reader may see half of one session and half of
     /// another; that names neither.
     pub(super) session: [AtomicU64; 2],
@@ -71,6 +74,7 @@ impl Sending {
             counters: Board::default(),
             repair: Board::default(),
             live: LiveTable::new(leases),
+            renewal: Renewal::default(),
             session: Default::default(),
             next: AtomicU64::new(next),
             begin: AtomicU64::new(next),
