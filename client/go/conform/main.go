@@ -40,6 +40,7 @@ type request struct {
 	To       uint64          `json:"to"`
 	Passes   int             `json:"passes"`
 	Messages int             `json:"messages"`
+	Bytes    int             `json:"bytes"`
 }
 
 // place is where the channel is.
@@ -59,12 +60,16 @@ type answer struct {
 // enough is how many calls in a row find nothing before a poll ends.
 const enough = 130
 
+// withBytes has messages told with their payloads.
+var withBytes bool
+
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // writer publishes. Go without cgo has none.
 type writer interface {
 	create(r *request) error
 	publish(payload []byte, tag uint16, key bool) error
+	publishAll(payloads [][]byte) error
 	next() uint64
 	end()
 	reason(err error) string
@@ -87,6 +92,7 @@ func main() {
 			r.Most = math.MaxInt
 		}
 		var a answer
+		withBytes = r.Bytes == 1
 		switch r.Do {
 		case "open", "close":
 			if s != nil {
@@ -223,8 +229,14 @@ func live(s *shmcast.Subscriber, messages int) ([]string, error) {
 // fill publishes so many messages, and takes the time.
 func fill(r *request) ([]string, error) {
 	payload := make([]byte, r.Length)
+	all := slices.Repeat([][]byte{payload}, 256)
 	began := time.Now()
-	for range r.Messages {
+	for left := r.Messages; r.How == "batch" && left > 0; left -= len(all) {
+		if err := theWriter.publishAll(all[:min(left, len(all))]); err != nil {
+			return nil, err
+		}
+	}
+	for left := r.Messages; r.How != "batch" && left > 0; left-- {
 		if err := theWriter.publish(payload, 0, false); err != nil {
 			return nil, err
 		}
@@ -401,8 +413,12 @@ func tell(ev *shmcast.Event) string {
 		if ev.Key {
 			key = 1
 		}
-		return fmt.Sprintf("message %d tag=%d key=%d time=%d length=%d crc=%08x", ev.Sequence, ev.Tag, key, ev.Time, len(ev.Payload),
+		text := fmt.Sprintf("message %d tag=%d key=%d time=%d length=%d crc=%08x", ev.Sequence, ev.Tag, key, ev.Time, len(ev.Payload),
 			crc32.Checksum(ev.Payload, castagnoli))
+		if withBytes {
+			text += fmt.Sprintf(" bytes=%x", ev.Payload)
+		}
+		return text
 	case shmcast.KindLapped:
 		return fmt.Sprintf("lapped %d %d", ev.Missed, ev.ResumedAt)
 	case shmcast.KindGap:

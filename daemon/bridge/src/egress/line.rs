@@ -3,12 +3,12 @@
 use shmcast::sys::datagrams;
 use std::net::{SocketAddr, UdpSocket};
 
+use crate::proto::link::Link;
 use crate::socket::{self, Marks, RefusedSettings, SocketError};
-use crate::spec::{LineSpec, SendSpec};
+use crate::spec::{BridgeSpec, LineSpec, LinkSpeed, SendSpec};
 use crate::status::SendCounters;
 
-/// Opens the socket of a line. It is connected to groups only. On a connected socket, a host that refuses one datagram makes
-/// the next send fail.
+/// Opens the socket of a line. The kernel looks up the route of each datagram unless the socket is connected.
 pub(super) fn open_connected(
     line: &LineSpec,
     marks: Marks,
@@ -17,10 +17,8 @@ pub(super) fn open_connected(
 ) -> Result<UdpSocket, SocketError> {
     let socket = socket::open_sender(line, send.ttl, send.loopback)?;
     socket::mark(&socket, marks, format_args!("line {}", line.group), refusals);
-    if line.group.ip().is_multicast() {
-        // Without a route, the address goes with each datagram, and each says what is wrong.
-        let _ = socket.connect(line.group);
-    }
+    // Without a route, the address goes with each datagram, and each says what is wrong.
+    let _ = socket.connect(line.group);
     Ok(socket)
 }
 
@@ -89,6 +87,18 @@ impl Line {
             counters.pauses += u64::from(is_full);
             // If the system refuses that, each batch waits in vain, as the first did.
             let _ = self.socket.set_nonblocking(is_full);
+        }
+    }
+}
+
+/// The link that the packets leave by: the one that the spec states, or the slowest whose interface states its speed.
+pub(super) fn link_of(spec: &BridgeSpec, lines: &[Line]) -> Option<Link> {
+    match spec.link {
+        LinkSpeed::Of(link) => Some(link),
+        LinkSpeed::None => None,
+        LinkSpeed::Auto => {
+            let links = lines.iter().filter_map(|line| socket::link_of(&line.socket, line.from?.ip()));
+            links.min_by_key(Link::bits_per_second)
         }
     }
 }

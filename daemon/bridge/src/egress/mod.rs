@@ -16,6 +16,7 @@ use zerocopy::FromZeros;
 
 mod anew;
 mod failover;
+mod invoker;
 mod line;
 mod listening;
 mod live;
@@ -28,6 +29,7 @@ use super::native::Keys;
 use super::origins::Origins;
 use super::pcap::Tap;
 use super::proto::counters::SenderCounters;
+use super::proto::link::{BURST_BYTES, Link, Pacer};
 use super::proto::sender::SenderConfig;
 use super::proto::session::Session;
 use super::proto::term::Terms;
@@ -40,8 +42,10 @@ use super::state::{Progress, StateFile};
 use super::status::{Life, RepairCounters, SendCounters};
 use super::thread::{Clock, spawn};
 use super::times;
+use super::waiting::Choice;
 use failover::Failover;
-use line::Line;
+pub use invoker::EgressInvoker;
+use line::{Line, link_of};
 use live::Live;
 use native::NativeState;
 use outlet::{Outlet, Second};
@@ -100,6 +104,8 @@ impl Egress {
         options: EgressOptions,
     ) -> Result<(Egress, Live), BridgeError> {
         BridgeError::check(spec)?;
+        let choice = Choice::of(spec.wait);
+        let spec = &BridgeSpec { wait: choice.mode, ..spec.clone() };
         let Some(Direction::Send(send)) = spec.direction() else {
             let problems = vec!["send: this bridge receives".to_owned()];
             return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
@@ -114,6 +120,7 @@ impl Egress {
         }
         let watch = Watch::of(spec);
         let lines = open_lines(spec, send, &mut refusals)?;
+        let link = link_of(spec, &lines);
         let (profile, lines, others) = native::split_lines(spec, lines);
         let (state, said) = open_state(send)?;
         let (subscriber, parks, resumed) =
@@ -132,14 +139,14 @@ impl Egress {
         let leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
         let progress = Progress { ring: subscriber.header().uuid, session, next: subscriber.next_sequence() };
         let state = state.map(|file| (file, progress));
-        let shared = Arc::new(Sending::new(refusals, leases, progress.next, state));
+        let shared = Arc::new(Sending::new(refusals, choice.shown.clone(), leases, progress.next, state));
         shared.set_session(session);
         shared.note_start(&subscriber, session, resumed.is_some());
         let (threads, shared_keys) = (Vec::new(), keys.clone());
         let mut egress = Egress { shared: shared.clone(), threads, repair_address: None, keys: shared_keys };
         let leases = match server {
             Some(server) => {
-                let with = (clock, options.tap.as_ref());
+                let with = (clock, options.tap.as_ref(), link);
                 Some(egress.serve(spec, server, past, with)?)
             }
             None => None,
@@ -149,7 +156,7 @@ impl Egress {
             egress.threads.push(spawn(&name, None, move || shared.keep_noting())?);
         }
         egress.watch(spec, send, watch)?;
-        let config = sender_config(spec, send);
+        let config = sender_config(spec, send, link.is_some());
         let role = failover.as_ref().map_or(0, Failover::role);
         let begin = (session, subscriber.next_sequence(), clock.now_ns());
         let second = match others.is_empty() {
@@ -165,7 +172,13 @@ impl Egress {
             native: spec.is_any_native().then(|| NativeState::new(keys)),
             config,
             earlier: SenderCounters::default(),
-            counters: SendCounters { sessions: 1, role, ..SendCounters::new_zeroed() },
+            counters: SendCounters {
+                sessions: 1,
+                role,
+                link_bits: link.map_or(0, |link| link.bits_per_second()),
+                ..SendCounters::new_zeroed()
+            },
+            pacer: link.map(Pacer::of),
             keeps_session: spec.session.is_some(),
             is_over: false,
             skips_end: matches!(subscriber.publisher_state(), Some((_, State::Closed))),
@@ -181,7 +194,7 @@ impl Egress {
         let live = Live {
             ends_with_channel: options.ends_with_channel,
             failover,
-            ..Live::new(spec, channel, (subscriber, parks), options.origins, outlet)
+            ..Live::new(spec, channel, (subscriber, parks), options.origins, (outlet, choice))
         };
         Ok((egress, live))
     }
@@ -192,7 +205,7 @@ impl Egress {
         spec: &BridgeSpec,
         ServerSockets { repair, requests, live }: ServerSockets<'_>,
         channel: SubscriberBuilder,
-        with: (Clock, Option<&Tap>),
+        with: (Clock, Option<&Tap>, Option<Link>),
     ) -> Result<Line, BridgeError> {
         let address = requests.local_addr().ok();
         let shared = (self.shared.clone(), self.keys.clone());
@@ -274,46 +287,6 @@ impl Drop for Egress {
     fn drop(&mut self) {
         self.stop();
         self.join();
-    }
-}
-
-/// An egress that runs on its caller's thread, on which the caller also publishes to the channel. A message
-/// leaves without waiting for another thread's turn; the publisher pays for the system call. Repairs still
-/// have their own thread.
-pub struct EgressInvoker {
-    live: Live,
-    egress: Egress,
-    is_over: bool,
-}
-
-impl EgressInvoker {
-    /// As [`Egress::start`], which may block, but nothing is sent except in [`invoke`](Self::invoke). The spec's
-    /// `wait` and `cpu` have no effect.
-    ///
-    /// # Errors
-    /// [`BridgeError`]; nothing is left running.
-    pub fn open(
-        spec: &BridgeSpec,
-        channel: SubscriberBuilder,
-        options: EgressOptions,
-    ) -> Result<EgressInvoker, BridgeError> {
-        let spec = BridgeSpec { wait: WaitMode::Spin, ..spec.clone() };
-        let (egress, live) = Egress::assemble(&spec, channel, options)?;
-        Ok(EgressInvoker { live, egress, is_over: false })
-    }
-
-    /// Sends what is waiting in the ring, at most 1024 events of it, and heartbeats that are due. It waits
-    /// only while a socket's buffer is full, or 100 us at a time while it catches up with the ring after
-    /// attaching. Returns false once there is nothing more to do.
-    #[inline]
-    pub fn invoke(&mut self) -> bool {
-        self.is_over = self.is_over || !self.live.turn();
-        !self.is_over
-    }
-
-    /// The egress, for its counters and to end it.
-    pub fn egress(&self) -> &Egress {
-        &self.egress
     }
 }
 
@@ -481,7 +454,10 @@ fn session_of(
     Ok(session)
 }
 
-fn sender_config(spec: &BridgeSpec, send: &SendSpec) -> SenderConfig {
+fn sender_config(spec: &BridgeSpec, send: &SendSpec, is_paced: bool) -> SenderConfig {
     let linger_ns = send.linger().as_nanos() as u64;
-    SenderConfig { payload_bytes: spec.payload_bytes, batch: datagrams::BATCH, linger_ns }
+    // On a paced link a batch is no longer than what may leave at once.
+    let most = if is_paced { BURST_BYTES as usize / spec.payload_bytes } else { datagrams::BATCH };
+    let batch = most.clamp(1, datagrams::BATCH);
+    SenderConfig { payload_bytes: spec.payload_bytes, batch, linger_ns }
 }

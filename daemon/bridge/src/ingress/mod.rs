@@ -20,6 +20,7 @@ use zerocopy::FromZeros;
 
 mod anew;
 mod backlog;
+mod control;
 mod inlet;
 mod maker;
 mod native;
@@ -34,6 +35,7 @@ use super::proto::awake::Awake;
 use super::proto::counters::Histogram;
 use super::proto::gap::{GapConfig, GapPolicy};
 use super::proto::limit::AllowList;
+use super::proto::pace::Pace;
 use super::proto::receiver::{DEFAULT_SILENCE_NS, Follow, Join, Receiver, ReceiverConfig};
 use super::proto::session::Session;
 use super::proto::source::SourceLock;
@@ -44,6 +46,7 @@ use super::spec::{BridgeSpec, Direction, GapMode, Profile, ReceiveSpec, TimeMode
 use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
 use super::thread::{Clock, spawn, wall_ns};
 use super::times::{self, OriginTimes};
+use super::waiting::{Choice, Waiting};
 use backlog::Backlog;
 use inlet::Inlet;
 use maker::Maker;
@@ -73,10 +76,10 @@ struct IngressState {
 }
 
 impl IngressState {
-    fn new(refusals: RefusedSettings) -> Self {
+    fn new(refusals: RefusedSettings, waiting: Waiting) -> Self {
         Self {
             stop: AtomicBool::new(false),
-            life: Life::new(refusals.0),
+            life: Life::new(refusals.0, waiting),
             counters: Board::default(),
             recovery: SharedHistogram::default(),
             to_ring: SharedHistogram::default(),
@@ -122,6 +125,7 @@ impl Ingress {
             let problems = vec!["receive: this bridge sends".to_owned()];
             return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
         };
+        let choice = Choice::of(spec.wait);
         let follow = follow(spec)?;
         let mut refusals = RefusedSettings::default();
         let keys = Arc::new(Keys::open(spec)?);
@@ -140,7 +144,7 @@ impl Ingress {
         let (next, resumed) =
             (publisher.next_sequence(), publisher.remote_session().map(Session::from_bytes));
         let receiver = Receiver::new(receiver_config(spec, receive, follow, next, resumed));
-        let shared = Arc::new(IngressState::new(refusals));
+        let shared = Arc::new(IngressState::new(refusals, choice.shown.clone()));
         if let Some(session) = receiver.session() {
             shared.life.note_session(session);
         }
@@ -166,7 +170,8 @@ impl Ingress {
             },
             locks: locks_of(spec, receive, native.is_some()),
             native,
-            wait: spec.wait,
+            pace: Pace::polling_for(choice.polls_for_ns()),
+            choice,
             timeouts: [0; MAX_SERVERS],
             stale: Stale::default(),
             to_ring: Histogram::default(),
@@ -177,6 +182,7 @@ impl Ingress {
             left_out_ns: 0,
             shared: shared.clone(),
             turns: 0,
+            has_found: false,
             shown_ns: 0,
             shows: 0,
         };

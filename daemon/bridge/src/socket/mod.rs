@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use super::spec::LineSpec;
 use interface::interface_of;
-pub(super) use interface::{Interface, look_up};
+pub(super) use interface::{Interface, link_of, look_up};
 
 mod interface;
 
