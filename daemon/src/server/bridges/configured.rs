@@ -12,6 +12,8 @@ use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::{Latency, Life, Phase, ReceiveCounters, RepairCounters, SendCounters, Waiting};
+use shmcast_engine::status::{ReceiveCounters as EngineReceiveCounters, SendCounters as EngineSendCounters};
+use shmcast_engine::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 /// Shortest time between two reports of the same kind of news of a bridge.
@@ -40,6 +42,23 @@ const LINE_NEWS: [News<SendCounters>; 1] = [(
     |c| c.lines_anew,
     "times a line was opened anew, as its interface was made anew or got another address",
 )];
+const ENGINE_SEND_NEWS: [News<EngineSendCounters>; 4] = [
+    (
+        "bridge-engine-lost",
+        1,
+        |c| c.lost_by_engine,
+        "messages that the servers had acknowledged were gone; they were sent again",
+    ),
+    ("bridge-fenced", 1, |c| c.fenced, "times another bridge wrote the stream, and this one waits"),
+    ("bridge-engine-disconnected", 1, |c| c.disconnects, "times the connection to the servers broke"),
+    ("bridge-missed", 1, |c| c.messages_missed, "messages were overwritten before they were sent"),
+];
+const ENGINE_NEWS: [News<EngineReceiveCounters>; 4] = [
+    ("bridge-engine-lost", 1, |c| c.ends_moved, "times the servers had less than they had shown"),
+    ("bridge-hole", 1, |c| c.holes, "times the stream lacked messages, and their writer was asked"),
+    ("bridge-engine-disconnected", 1, |c| c.disconnects, "times the connection to the servers broke"),
+    ("bridge-missed", 1, |c| c.messages_missing, "messages never came"),
+];
 const NEWS: [News<ReceiveCounters>; 7] = [
     (
         "bridge-other-feed",
@@ -130,6 +149,9 @@ pub(super) enum State {
 pub(super) enum Endpoint {
     Send(Egress),
     Receive(Ingress),
+    /// Through an engine.
+    EngineSend(Sender),
+    EngineReceive(Receiver),
 }
 
 /// A bridge at one moment.
@@ -165,6 +187,10 @@ pub enum Counted {
         /// Times from the kernel's time stamp of a packet to the ring.
         to_ring: Histogram,
     },
+    /// A bridge that sends through an engine, and the times from an append to its answer.
+    EngineSend(Box<EngineSendCounters>, Histogram),
+    /// A bridge that receives through an engine.
+    EngineReceive(Box<EngineReceiveCounters>),
 }
 
 impl BridgeFigures {
@@ -179,6 +205,10 @@ impl BridgeFigures {
                 "wait": self.waiting, "receive": counters, "recovery": Latency::from(recovery),
                 "receive_to_ring": Latency::from(to_ring),
             }),
+            Some(Counted::EngineSend(send, acks)) => {
+                json!({ "engine": "nats", "send": send, "acks": Latency::from(acks) })
+            }
+            Some(Counted::EngineReceive(receive)) => json!({ "engine": "nats", "receive": receive }),
         };
         BridgeStatus {
             bridge: self.spec.title().to_owned(),
@@ -198,6 +228,8 @@ impl Endpoint {
         match self {
             Self::Send(egress) => egress.life(),
             Self::Receive(ingress) => ingress.life(),
+            Self::EngineSend(sender) => sender.life(),
+            Self::EngineReceive(receiver) => receiver.life(),
         }
     }
 
@@ -205,6 +237,8 @@ impl Endpoint {
         match self {
             Self::Send(egress) => egress.is_finished(),
             Self::Receive(ingress) => ingress.is_finished(),
+            Self::EngineSend(sender) => sender.is_finished(),
+            Self::EngineReceive(receiver) => receiver.is_finished(),
         }
     }
 
@@ -213,6 +247,7 @@ impl Endpoint {
         match self {
             Self::Send(egress) => egress.reload_keys(spec),
             Self::Receive(ingress) => ingress.reload_keys(spec),
+            Self::EngineSend(_) | Self::EngineReceive(_) => Ok(()),
         }
     }
 
@@ -220,6 +255,8 @@ impl Endpoint {
         match self {
             Self::Send(egress) => egress.stop(),
             Self::Receive(ingress) => ingress.stop(),
+            Self::EngineSend(sender) => sender.stop(),
+            Self::EngineReceive(receiver) => receiver.stop(),
         }
     }
 
@@ -228,6 +265,8 @@ impl Endpoint {
         match self {
             Self::Send(egress) => egress.end(),
             Self::Receive(ingress) => ingress.stop(),
+            Self::EngineSend(sender) => sender.end(),
+            Self::EngineReceive(receiver) => receiver.stop(),
         }
     }
 }
@@ -262,6 +301,12 @@ impl ConfiguredBridge {
                 news.extend(news_of(&LINE_NEWS, &egress.counters(), of_lines, now));
                 news
             }
+            Some(Endpoint::EngineSend(sender)) => {
+                news_of(&ENGINE_SEND_NEWS, &sender.counters(), &mut self.told, Instant::now())
+            }
+            Some(Endpoint::EngineReceive(receiver)) => {
+                news_of(&ENGINE_NEWS, &receiver.counters(), &mut self.told, Instant::now())
+            }
             None => Vec::new(),
         }
     }
@@ -283,6 +328,9 @@ impl ConfiguredBridge {
             Some(Endpoint::Send(egress)) if state == "running" && egress.counters().is_standing_by() => {
                 egress.counters().part()
             }
+            Some(Endpoint::EngineSend(sender)) if state == "running" && sender.counters().is_fenced == 1 => {
+                "standby"
+            }
             _ => state,
         };
         let counted = self.endpoint.as_ref().map(|endpoint| match endpoint {
@@ -296,12 +344,19 @@ impl ConfiguredBridge {
                 recovery: ingress.recovery(),
                 to_ring: ingress.receive_to_ring(),
             },
+            Endpoint::EngineSend(sender) => Counted::EngineSend(Box::new(sender.counters()), sender.acks()),
+            Endpoint::EngineReceive(receiver) => Counted::EngineReceive(Box::new(receiver.counters())),
         });
+        let trouble = match self.endpoint.as_ref().filter(|_| self.state == State::Running) {
+            Some(Endpoint::EngineSend(sender)) => sender.trouble(),
+            Some(Endpoint::EngineReceive(receiver)) => receiver.trouble(),
+            _ => None,
+        };
         BridgeFigures {
             spec: self.spec.clone(),
             state,
             session: life.and_then(Life::session),
-            why: self.why.clone(),
+            why: self.why.clone().or(trouble),
             refusals: life.map(|life| life.refusals().to_vec()).unwrap_or_default(),
             waiting: life.map(|life| life.waiting().clone()),
             counted,
