@@ -22,6 +22,7 @@ pub mod origins;
 pub mod pcap;
 pub mod promotion;
 pub mod proto;
+mod renewal;
 mod repair;
 mod sending;
 pub mod socket;

@@ -43,5 +43,7 @@ fn a_bridge_that_cannot_work_is_told_apart() {
     let (code, found) = check(&hosts, Host::B, &lost);
     assert_eq!(code, 1, "{found:?}");
     assert!(found[0].0 == "keys" && found[0].1 == "fails" && found[0].2.contains("/nowhere"), "{found:?}");
-    assert!(found[1].1 == "fails" && found[1].2.contains("vb7"), "{found:?}");
+    // The clock of this host may be kept or not.
+    assert!(found[1].0 == "clock" && found[1].1 != "fails", "{found:?}");
+    assert!(found[2].1 == "fails" && found[2].2.contains("vb7"), "{found:?}");
 }

@@ -124,12 +124,7 @@ impl Hosts {
     /// Gives each end of each wire an address of IPv6 too: A fd77:`n`::1, B fd77:`n`::2. Without IPv6 here, prints the
     /// reason and returns `None`.
     pub fn and_v6(self, test: &str, wires: usize) -> Option<Self> {
-        let [a, b] = &self.names[..] else { panic!("two hosts") };
-        let added = (0..wires).try_for_each(|n| {
-            ip(&format!("-n {a} addr add fd77:{n}::1/64 dev va{n} nodad"))?;
-            ip(&format!("-n {b} addr add fd77:{n}::2/64 dev vb{n} nodad"))
-        });
-        if let Err(reason) = added {
+        if let Err(reason) = (0..wires).try_for_each(|n| self.plug_v6(n)) {
             eprintln!("SKIPPED {test}: no IPv6: {reason}");
             return None;
         }
@@ -144,15 +139,32 @@ impl Hosts {
     }
 
     fn wire(&self, wires: usize) -> Result<(), String> {
+        (0..wires).try_for_each(|n| self.plug(n))
+    }
+
+    fn plug(&self, n: usize) -> Result<(), String> {
         let (a, b) = (self.name(Host::A), self.name(Host::B));
-        for n in 0..wires {
-            ip(&format!("link add va{n} netns {a} type veth peer name vb{n} netns {b}"))?;
-            ip(&format!("-n {a} addr add 10.77.{n}.1/24 dev va{n}"))?;
-            ip(&format!("-n {b} addr add 10.77.{n}.2/24 dev vb{n}"))?;
-            ip(&format!("-n {a} link set va{n} up"))?;
-            ip(&format!("-n {b} link set vb{n} up"))?;
+        ip(&format!("link add va{n} netns {a} type veth peer name vb{n} netns {b}"))?;
+        ip(&format!("-n {a} addr add 10.77.{n}.1/24 dev va{n}"))?;
+        ip(&format!("-n {b} addr add 10.77.{n}.2/24 dev vb{n}"))?;
+        ip(&format!("-n {a} link set va{n} up"))?;
+        ip(&format!("-n {b} link set vb{n} up"))
+    }
+
+    fn plug_v6(&self, n: usize) -> Result<(), String> {
+        let (a, b) = (self.name(Host::A), self.name(Host::B));
+        ip(&format!("-n {a} addr add fd77:{n}::1/64 dev va{n} nodad"))?;
+        ip(&format!("-n {b} addr add fd77:{n}::2/64 dev vb{n} nodad"))
+    }
+
+    /// Deletes both interfaces of a wire, and makes others of the same names after a pause.
+    pub fn remake(&self, wire: usize, pause: Duration, has_v6: bool) {
+        ip(&format!("-n {} link del va{wire}", self.name(Host::A))).unwrap();
+        std::thread::sleep(pause);
+        self.plug(wire).unwrap();
+        if has_v6 {
+            self.plug_v6(wire).unwrap();
         }
-        Ok(())
     }
 
     fn connect(&self) -> Result<(), String> {

@@ -4,9 +4,9 @@ use super::hosts::{Host, Hosts, Running, number, wait_for};
 use super::roles::make_channel;
 use serde_json::Value;
 
-const SEND: &str = "bridge send t --to 239.77.0.1:30001 --interface va0 --repair 10.77.0.1:30002 \
+pub const SEND: &str = "bridge send t --to 239.77.0.1:30001 --interface va0 --repair 10.77.0.1:30002 \
                     --allow 10.77.0.0/16 --json --until-end --linger 2s";
-const RECV: &str = "bridge recv t --from 239.77.0.1:30001 --interface vb0 --server 10.77.0.1:30002 --first 1 \
+pub const RECV: &str = "bridge recv t --from 239.77.0.1:30001 --interface vb0 --server 10.77.0.1:30002 --first 1 \
                     --capacity 64MiB --json --until-end";
 
 pub fn messages() -> u64 {

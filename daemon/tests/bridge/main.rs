@@ -5,6 +5,7 @@
 //! packets, chosen from a seed that is printed.
 #![allow(clippy::unwrap_used, unreachable_pub, reason = "in a test, an unwrap that fails is a finding")]
 
+mod anew;
 mod check;
 mod daemons;
 mod flood;

@@ -83,6 +83,12 @@ impl Failover {
         }))
     }
 
+    /// Notes that one of our lines sends from another address.
+    pub(super) fn note_own(&mut self, was: Option<SocketAddr>, is: Option<SocketAddr>) {
+        self.own.retain(|own| Some(*own) != was);
+        self.own.extend(is);
+    }
+
     /// The role, as the counters show it.
     pub(super) fn role(&self) -> u64 {
         match self.election.role() {

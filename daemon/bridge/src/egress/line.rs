@@ -4,9 +4,23 @@ use shmcast::sys::datagrams;
 use std::net::{SocketAddr, UdpSocket};
 
 use crate::proto::link::Link;
-use crate::socket;
-use crate::spec::{BridgeSpec, LinkSpeed};
+use crate::socket::{self, Marks, RefusedSettings, SocketError};
+use crate::spec::{BridgeSpec, LineSpec, LinkSpeed, SendSpec};
 use crate::status::SendCounters;
+
+/// Opens the socket of a line. The kernel looks up the route of each datagram unless the socket is connected.
+pub(super) fn open_connected(
+    line: &LineSpec,
+    marks: Marks,
+    send: &SendSpec,
+    refusals: &mut RefusedSettings,
+) -> Result<UdpSocket, SocketError> {
+    let socket = socket::open_sender(line, send.ttl, send.loopback)?;
+    socket::mark(&socket, marks, format_args!("line {}", line.group), refusals);
+    // Without a route, the address goes with each datagram, and each says what is wrong.
+    let _ = socket.connect(line.group);
+    Ok(socket)
+}
 
 /// A socket and its destination.
 #[derive(Debug)]
@@ -14,6 +28,8 @@ pub(super) struct Line {
     pub(super) socket: UdpSocket,
     pub(super) from: Option<SocketAddr>,
     pub(super) to: SocketAddr,
+    /// Its number in the spec; `None` for the line of the leases.
+    pub(super) at: Option<usize>,
     /// Whether the socket is connected to `to`, so that the kernel need not look up the route for each
     /// datagram.
     pub(super) is_connected: bool,
@@ -23,13 +39,37 @@ pub(super) struct Line {
 }
 
 impl Line {
+    /// Opens a line of the spec.
+    pub(super) fn open(
+        (at, line): (usize, &LineSpec),
+        marks: Marks,
+        send: &SendSpec,
+        refusals: &mut RefusedSettings,
+    ) -> Result<Line, SocketError> {
+        let socket = open_connected(line, marks, send, refusals)?;
+        let mut opened = Line { at: Some(at), ..Line::to(line.group, None, socket, false) };
+        opened.note_addresses();
+        Ok(opened)
+    }
+
+    /// Goes on with a socket that was opened anew.
+    pub(super) fn renew(&mut self, socket: UdpSocket) {
+        (self.socket, self.is_paused) = (socket, false);
+        self.note_addresses();
+    }
+
+    fn note_addresses(&mut self) {
+        self.from = self.socket.local_addr().ok();
+        self.is_connected = self.socket.peer_addr().is_ok();
+    }
+
     pub(super) fn to(
         to: SocketAddr,
         from: Option<SocketAddr>,
         socket: UdpSocket,
         is_connected: bool,
     ) -> Self {
-        Self { socket, from, to, is_connected, is_paused: false }
+        Self { socket, from, to, at: None, is_connected, is_paused: false }
     }
 
     pub(super) fn send<'a>(

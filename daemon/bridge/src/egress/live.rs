@@ -147,6 +147,7 @@ impl Live {
     pub(super) fn show_at(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
             self.shown_ns = now_ns;
+            self.renew_lines();
             self.outlet.show();
             self.outlet.look_up(self.subscriber.as_ref().map(Subscriber::clock));
             self.outlet.send_pulse(now_ns);

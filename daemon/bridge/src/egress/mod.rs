@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use zerocopy::FromZeros;
 
+mod anew;
 mod failover;
 mod hearing;
 mod invoker;
@@ -31,6 +32,7 @@ use super::proto::counters::SenderCounters;
 use super::proto::link::{Link, Pacer};
 use super::proto::session::Session;
 use super::proto::term::Terms;
+use super::renewal::Watch;
 use super::repair::Repair;
 use super::sending::{LiveCopy, Sending, term_at};
 use super::socket::{self, Marks, RefusedSettings, Tuning};
@@ -115,6 +117,7 @@ impl Egress {
         if spec.is_any_native() {
             times::note_unknown_error(&mut refusals);
         }
+        let watch = Watch::of(spec);
         let lines = open_lines(spec, send, &mut refusals)?;
         let link = link_of(spec, &lines);
         let (profile, lines, others) = native::split_lines(spec, lines);
@@ -152,6 +155,7 @@ impl Egress {
             let (shared, name) = (shared.clone(), format!("note-{}", spec.title()));
             egress.threads.push(spawn(&name, None, move || shared.keep_noting())?);
         }
+        egress.watch(spec, send, watch)?;
         let config = native::sender_config(spec, send, link.is_some());
         let role = failover.as_ref().map_or(0, Failover::role);
         let begin = (session, subscriber.next_sequence(), clock.now_ns());
@@ -293,14 +297,8 @@ fn open_lines(
     send: &SendSpec,
     refusals: &mut RefusedSettings,
 ) -> Result<Vec<Line>, BridgeError> {
-    let open = |line| {
-        let socket = socket::open_sender(line, send.ttl, send.loopback)?;
-        socket::mark(&socket, spec.marks(), format_args!("line {}", line.group), refusals);
-        // The kernel looks up the route of each datagram unless the socket is connected.
-        let is_connected = socket.connect(line.group).is_ok();
-        Ok(Line::to(line.group, local_address(&socket), socket, is_connected))
-    };
-    spec.lines.iter().map(open).collect()
+    let open = |line| Ok(Line::open(line, spec.marks(), send, refusals)?);
+    spec.lines.iter().enumerate().map(open).collect()
 }
 
 /// The sockets of a repair server.

@@ -380,7 +380,7 @@ mod tests {
     fn line(socket: UdpSocket) -> Line {
         crate::socket::set_patience(&socket).unwrap();
         let to = "127.0.0.1:9".parse().unwrap();
-        Line { socket, from: None, to, is_connected: true, is_paused: false }
+        Line::to(to, None, socket, true)
     }
 
     /// The paused line is a Unix socket, because its queue is short and can be filled. A send on it waits as

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use zerocopy::FromZeros;
 
+mod anew;
 mod backlog;
 mod control;
 mod inlet;
@@ -40,6 +41,7 @@ use super::proto::receiver::{DEFAULT_SILENCE_NS, Follow, Join, Receiver, Receive
 use super::proto::session::Session;
 use super::proto::source::SourceLock;
 use super::proto::{MAX_SERVERS, MICROSECOND_NS, MILLISECOND_NS};
+use super::renewal::{Renewal, Watch};
 use super::socket::{self, RefusedSettings, Tuning};
 use super::spec::{BridgeSpec, Direction, GapMode, Profile, ReceiveSpec, TimeMode, WaitMode};
 use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
@@ -73,6 +75,8 @@ struct IngressState {
     counters: Board<ReceiveCounters>,
     recovery: SharedHistogram,
     to_ring: SharedHistogram,
+    /// Lines that were opened anew, and groups that were joined again.
+    renewal: Renewal,
 }
 
 impl IngressState {
@@ -84,6 +88,7 @@ impl IngressState {
             counters: Board::default(),
             recovery: SharedHistogram::default(),
             to_ring: SharedHistogram::default(),
+            renewal: Renewal::default(),
         }
     }
 }
@@ -93,6 +98,8 @@ impl IngressState {
 pub struct Ingress {
     shared: Arc<IngressState>,
     thread: Option<JoinHandle<()>>,
+    /// The thread that looks after the lines.
+    watch: Option<JoinHandle<()>>,
     keys: Arc<Keys>,
 }
 
@@ -136,6 +143,7 @@ impl Ingress {
         };
         let id = receiver_id(spec, &channel)?;
         let clock = Clock::start();
+        let watch = Watch::of(spec);
         let ports = open_ports(spec, receive, id, &clock, &mut refusals)?;
         let publisher = channel.clone().open()?;
         let (next, resumed) =
@@ -145,6 +153,7 @@ impl Ingress {
         if let Some(session) = receiver.session() {
             shared.life.note_session(session);
         }
+        let watch = anew::watch(spec, receive, (watch, &ports), shared.clone())?;
         let receiving = Receiving {
             ports,
             servers: receive.servers.clone(),
@@ -183,7 +192,7 @@ impl Ingress {
             shown_ns: 0,
             shows: 0,
         };
-        Ok((Ingress { shared, thread: None, keys }, receiving))
+        Ok((Ingress { shared, thread: None, watch, keys }, receiving))
     }
 
     /// Reads the keys file of the spec again. The thread uses the new keys within 10 ms.
@@ -215,6 +224,8 @@ impl Ingress {
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             self.shared.life.fail("its thread panicked: please report this".to_owned());
         }
+        // It ends soon after the other one, and has nothing to tell.
+        let _ = self.watch.take().map(JoinHandle::join);
     }
 
     /// Phase, session, refusals and error.

@@ -60,7 +60,7 @@ pub(super) enum Role {
 }
 
 impl Role {
-    fn line(self) -> Option<usize> {
+    pub(super) fn line(self) -> Option<usize> {
         match self {
             Role::Line(line) => Some(line),
             Role::Servers | Role::Unicast => None,
@@ -186,6 +186,7 @@ impl Receiving {
         }
         if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
             (self.shown_ns, self.shows) = (now_ns, self.shows + 1);
+            self.renew_lines();
             self.show(self.shows.is_multiple_of(SHOWS_PER_HISTOGRAM));
             self.look_up();
         }

@@ -3,6 +3,7 @@
 
 use super::proto::session::Session;
 use super::proto::term::Terms;
+use super::renewal::Renewal;
 use super::socket::RefusedSettings;
 use super::state::{Progress, StateFile};
 use super::status::{Board, Life, RepairCounters, SendCounters};
@@ -27,6 +28,8 @@ pub(super) struct Sending {
     pub(super) counters: Board<SendCounters>,
     pub(super) repair: Board<RepairCounters>,
     pub(super) live: LiveTable,
+    /// Lines that were opened anew.
+    pub(super) renewal: Renewal,
     /// The bytes on the wire that live packets have taken so far.
     pub(super) live_bytes: AtomicU64,
     /// The session being sent: eight bytes, then two. A reader may see half of one session and half of
@@ -75,6 +78,7 @@ impl Sending {
             counters: Board::default(),
             repair: Board::default(),
             live: LiveTable::new(leases),
+            renewal: Renewal::default(),
             live_bytes: AtomicU64::new(0),
             session: Default::default(),
             next: AtomicU64::new(next),

@@ -14,8 +14,8 @@ use crate::spec::LineSpec;
 
 /// An interface; the kernel's choice by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Interface {
-    /// Its index, for IPv6; 0 for the kernel's choice.
+pub(crate) struct Interface {
+    /// Its index; 0 for the kernel's choice.
     pub(super) index: u32,
     /// Its address, for IPv4; unspecified for the kernel's choice.
     pub(super) v4: Ipv4Addr,
@@ -38,21 +38,26 @@ impl Interface {
 pub(super) fn interface_of(line: &LineSpec, socket: &Socket) -> Result<Interface, SocketError> {
     let unlisted =
         |name: &str, source| SocketError::Interfaces { group: line.group, name: name.to_owned(), source };
+    let index_of = |name: &str| name_to_index(socket, name).map_err(|e| unlisted(name, io::Error::from(e)));
     match (&line.interface, line.group) {
         (None, SocketAddr::V6(group)) => Ok(Interface { index: group.scope_id(), v4: Ipv4Addr::UNSPECIFIED }),
         (None, SocketAddr::V4(_)) => Ok(Interface { index: 0, v4: Ipv4Addr::UNSPECIFIED }),
         (Some(name), SocketAddr::V4(_)) => {
             let all = interfaces::ipv4_addresses(socket).map_err(|e| unlisted(name, e))?;
-            let (_, v4) = find(line, name, &all, socket)?;
-            Ok(Interface { index: 0, v4 })
+            let (name, v4) = find(line, name, &all, socket)?;
+            Ok(Interface { index: index_of(&name)?, v4 })
         }
         (Some(name), SocketAddr::V6(_)) => {
             let all = interfaces::ipv6_addresses().map_err(|e| unlisted(name, e))?;
             let (name, _) = find(line, name, &all, socket)?;
-            let index = name_to_index(socket, &name).map_err(|e| unlisted(&name, io::Error::from(e)))?;
-            Ok(Interface { index, v4: Ipv4Addr::UNSPECIFIED })
+            Ok(Interface { index: index_of(&name)?, v4: Ipv4Addr::UNSPECIFIED })
         }
     }
+}
+
+/// The interface of a line, looked up with a socket of its own.
+pub(crate) fn look_up(line: &LineSpec) -> Result<Interface, SocketError> {
+    interface_of(line, &super::new_socket(line.group)?)
 }
 
 /// The entry with this name, or with this address.

@@ -20,8 +20,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::spec::LineSpec;
-pub(super) use interface::link_of;
-use interface::{Interface, interface_of};
+use interface::interface_of;
+pub(super) use interface::{Interface, link_of, look_up};
 
 mod interface;
 
@@ -177,6 +177,20 @@ fn join(socket: &Socket, line: &LineSpec, interface: Interface) -> io::Result<()
         }
         (IpAddr::V6(group), None) => socket.join_multicast_v6(&group, interface.index),
     }
+}
+
+/// Leaves a line's group and joins it again, so that the network is told of it.
+pub(super) fn rejoin(line: &LineSpec, socket: &UdpSocket) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    let interface = interface_of(line, &socket).map_err(io::Error::other)?;
+    // The group is left whatever sources it was joined for. One that is not joined any more is no error.
+    let _ = match line.group.ip() {
+        IpAddr::V4(group) => {
+            socket.leave_multicast_v4_n(&group, &InterfaceIndexOrAddress::Address(interface.v4))
+        }
+        IpAddr::V6(group) => socket.leave_multicast_v6(&group, interface.index),
+    };
+    join(&socket, line, interface)
 }
 
 /// Opens a socket that sends one line.

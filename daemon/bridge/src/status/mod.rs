@@ -199,6 +199,8 @@ pub struct SendCounters {
     pub link_waited_ns: u64,
     /// Times that the state file could not be written.
     pub state_errors: u64,
+    /// Times that a line was opened anew, because its interface was made anew or got another address.
+    pub lines_anew: u64,
     /// The part among the egresses of the stream: 0 the only one, 1 listening, 2 standby, 3 sending.
     pub role: u64,
     /// The number of the claim that sends, as far as this egress knows; 0 for the only one.

@@ -79,6 +79,10 @@ pub struct ReceiveCounters {
     pub datagrams_locked_out: u64,
     /// Errors of receiving, such as the reply of a server's host that nobody listens on the port.
     pub receive_errors: u64,
+    /// Times that a line was opened anew, because its interface was made anew or got another address.
+    pub lines_anew: u64,
+    /// Times that a group was joined again, because its line was silent while the feed went on.
+    pub lines_rejoined: u64,
     /// Unicast leases held.
     pub leases_held: u64,
     /// Times that a server had no place for a lease.

@@ -8,17 +8,17 @@ use crate::config::Config;
 use anyhow::{Context, Result, bail};
 use comfy_table::ContentArrangement;
 use serde::Serialize;
-use shmcast::sys::interfaces;
+use shmcast::sys::{clock, interfaces};
 use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use shmcast_bridge::proto::wire::MAX_DATAGRAM_BYTES;
 use shmcast_bridge::read_keys;
 use shmcast_bridge::socket::{
     RefusedSettings, SocketError, Tuning, anywhere, header_bytes, open_line, open_sender, wait_for_any,
 };
-use shmcast_bridge::spec::{BridgeSpec, Direction, LineSpec, ReceiveSpec, SendSpec};
+use shmcast_bridge::spec::{BridgeSpec, Direction, LineSpec, ReceiveSpec, SendSpec, TimeMode};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const EXAMPLE: &str = "\
 Example: shmcast bridge check /etc/shmcast/shmcast.toml --listen 5s
 
-For each [[bridge]]: can the keys be read, are the interfaces there and wide enough for a packet, can the groups be
+For each [[bridge]]: can the keys be read, is the clock good enough for native lines, are the interfaces there and wide enough for a packet, can the groups be
 joined and does anything arrive on them, does each server answer. It joins groups and asks servers as a bridge does,
 publishes nothing and sends no feed. Run it as the daemon's user, since keys are that user's alone. A server that is not
 shmcast's does not answer this question.
@@ -121,6 +121,9 @@ fn look_at(spec: &BridgeSpec, listen: Duration) -> Vec<Finding> {
     if let Some(keys) = &spec.keys {
         look_at_keys(keys, &mut findings);
     }
+    if spec.is_any_native() {
+        look_at_clock(&mut findings);
+    }
     match spec.direction() {
         Some(Direction::Send(send)) => look_at_sender(send, &mut findings),
         Some(Direction::Receive(receive)) => look_at_receiver(receive, listen, &mut findings),
@@ -146,6 +149,46 @@ fn look_at_keys(path: &Path, findings: &mut Findings<'_>) {
                 }
                 None => findings.note("keys", Status::Fails, "the file has no key"),
             }
+        }
+    }
+}
+
+/// Whether the clock is good enough for the times that native lines carry.
+fn look_at_clock(findings: &mut Findings<'_>) {
+    let limit_us = match &findings.spec.receive {
+        Some(receive) if receive.time == TimeMode::Arrival => return,
+        receive => receive.as_ref().map(|receive| receive.clock_limit_us),
+    };
+    let (status, says) = judge_clock(clock::error_ns(), limit_us);
+    findings.note("clock", status, says);
+}
+
+/// Judges the error that the kernel admits by a receiver's limit; a sender has none.
+fn judge_clock(error_ns: io::Result<Option<u64>>, limit_us: Option<u32>) -> (Status, String) {
+    let known = match error_ns {
+        _ if limit_us == Some(0) => return (Status::Ok, "clock_limit_us = 0 believes any clock".to_owned()),
+        Err(e) => return (Status::Doubtful, format!("the system does not say how wrong it is: {e}")),
+        Ok(known) => known.map(|ns| ns.div_ceil(1_000)),
+    };
+    let good = "the kernel admits an error of";
+    match (known, limit_us) {
+        (None, _) => {
+            let says =
+                "nobody synchronises it, so messages get the time of their arrival: run chronyd or ptp4l";
+            (Status::Doubtful, says.to_owned())
+        }
+        (Some(us), None) => {
+            (Status::Ok, format!("{good} {us} us, which receivers compare with their clock_limit_us"))
+        }
+        (Some(us), Some(limit_us)) if us <= u64::from(limit_us) => {
+            (Status::Ok, format!("{good} {us} us, within clock_limit_us = {limit_us}"))
+        }
+        (Some(us), Some(limit_us)) => {
+            let says = format!(
+                "{good} {us} us, more than clock_limit_us = {limit_us}: messages get the time of their arrival; \
+                 synchronise it better, or raise the limit"
+            );
+            (Status::Doubtful, says)
         }
     }
 }
@@ -305,4 +348,23 @@ fn question(server: SocketAddr) -> Result<Option<Duration>> {
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_judged_by_the_receivers_limit() {
+        let status = |error_ns, limit_us| judge_clock(error_ns, limit_us).0;
+        assert_eq!(status(Ok(Some(900_000)), Some(1_000)), Status::Ok);
+        assert_eq!(status(Ok(Some(1_000_001)), Some(1_000)), Status::Doubtful);
+        assert_eq!(status(Ok(Some(16_000_000)), None), Status::Ok);
+        for limit_us in [None, Some(1_000)] {
+            assert_eq!(status(Ok(None), limit_us), Status::Doubtful);
+            assert_eq!(status(Err(ErrorKind::PermissionDenied.into()), limit_us), Status::Doubtful);
+        }
+        assert_eq!(status(Ok(None), Some(0)), Status::Ok);
+        assert_eq!(status(Err(ErrorKind::PermissionDenied.into()), Some(0)), Status::Ok);
+    }
 }

@@ -36,6 +36,12 @@ const SEND_NEWS: [News<RepairCounters>; 3] = [
         "times repairs were to come from the journal, and it is not there or not that of this stream",
     ),
 ];
+const LINE_NEWS: [News<SendCounters>; 1] = [(
+    "bridge-line-anew",
+    1,
+    |c| c.lines_anew,
+    "times a line was opened anew, as its interface was made anew or got another address",
+)];
 const ENGINE_SEND_NEWS: [News<EngineSendCounters>; 4] = [
     (
         "bridge-engine-lost",
@@ -53,7 +59,7 @@ const ENGINE_NEWS: [News<EngineReceiveCounters>; 4] = [
     ("bridge-engine-disconnected", 1, |c| c.disconnects, "times the connection to the servers broke"),
     ("bridge-missed", 1, |c| c.messages_missing, "messages never came"),
 ];
-const NEWS: [News<ReceiveCounters>; 5] = [
+const NEWS: [News<ReceiveCounters>; 7] = [
     (
         "bridge-other-feed",
         10,
@@ -79,6 +85,18 @@ const NEWS: [News<ReceiveCounters>; 5] = [
         "packets came without a seal, or with a key that is not in the keys file",
     ),
     ("bridge-lease-refused", 1, |c| c.leases_full, "times a server had no place for this bridge"),
+    (
+        "bridge-line-anew",
+        1,
+        |c| c.lines_anew,
+        "times a line was opened anew, as its interface was made anew or got another address",
+    ),
+    (
+        "bridge-line-rejoined",
+        1,
+        |c| c.lines_rejoined,
+        "times a group was joined again, as its line was silent while the feed went on",
+    ),
 ];
 
 /// One bridge of the configuration.
@@ -283,7 +301,11 @@ impl ConfiguredBridge {
                 news_of(&NEWS, &ingress.counters(), &mut self.told, Instant::now())
             }
             Some(Endpoint::Send(egress)) => {
-                news_of(&SEND_NEWS, &egress.repair_counters(), &mut self.told, Instant::now())
+                let (of_repairs, of_lines) = self.told.split_at_mut(SEND_NEWS.len());
+                let now = Instant::now();
+                let mut news = news_of(&SEND_NEWS, &egress.repair_counters(), of_repairs, now);
+                news.extend(news_of(&LINE_NEWS, &egress.counters(), of_lines, now));
+                news
             }
             Some(Endpoint::EngineSend(sender)) => {
                 news_of(&ENGINE_SEND_NEWS, &sender.counters(), &mut self.told, Instant::now())

@@ -40,7 +40,7 @@ type Repairs = Figure<RepairCounters>;
 type Receives = Figure<ReceiveCounters>;
 
 fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
-    let families: [(&str, &str, Sends); 14] = [
+    let families: [(&str, &str, Sends); 15] = [
         ("sent_messages_total", "Messages sent, each once however many lines there are.", |c| c.messages),
         ("sent_packets_total", "Packets with messages sent, each once.", |c| c.packets),
         ("sent_bytes_total", "Bytes of those packets.", |c| c.bytes),
@@ -63,6 +63,9 @@ fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
             |c| c.link_waits,
         ),
         ("state_errors_total", "Times that the state file could not be written.", |c| c.state_errors),
+        ("sending_lines_anew_total", "Times that a line was opened anew, with its interface.", |c| {
+            c.lines_anew
+        }),
         (
             "takeovers_total",
             "Times that the bridge began to send in place of a peer, or because none did.",
@@ -195,7 +198,7 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
 }
 
 /// The figures of receiving: the name, the kind, the help and the figure.
-const RECEIVED: [(&str, &str, &str, Receives); 26] = [
+const RECEIVED: [(&str, &str, &str, Receives); 28] = [
     ("received_packets_total", "counter", "Sound packets of the session received.", |c| c.packets),
     ("received_messages_total", "counter", "Messages in them.", |c| c.messages_received),
     ("delivered_messages_total", "counter", "Messages published into the channel.", |c| c.messages_published),
@@ -224,6 +227,15 @@ const RECEIVED: [(&str, &str, &str, Receives); 26] = [
     }),
     ("requested_needlessly_total", "counter", "Messages asked for that a line then brought.", |c| {
         c.requested_needlessly
+    }),
+    (
+        "receiving_lines_anew_total",
+        "counter",
+        "Times that a line was opened anew, with its interface.",
+        |c| c.lines_anew,
+    ),
+    ("lines_rejoined_total", "counter", "Times that a silent line's group was joined again.", |c| {
+        c.lines_rejoined
     }),
     ("receive_errors_total", "counter", "Errors of receiving.", |c| c.receive_errors),
     ("sessions_total", "counter", "Sessions followed.", |c| c.sessions),

@@ -1,0 +1,50 @@
+//! Lines whose interface was made anew.
+
+use super::line::open_connected;
+use super::live::Live;
+use super::{BridgeError, Egress};
+use crate::renewal::Watch;
+use crate::socket::RefusedSettings;
+use crate::spec::{BridgeSpec, SendSpec};
+use crate::thread::spawn;
+use std::sync::atomic::Ordering;
+
+impl Egress {
+    /// Starts the thread that looks after the lines, if there are any to look after.
+    pub(super) fn watch(
+        &mut self,
+        spec: &BridgeSpec,
+        send: &SendSpec,
+        watch: Watch,
+    ) -> Result<(), BridgeError> {
+        if watch.is_empty() {
+            return Ok(());
+        }
+        let (shared, marks, send) = (self.shared.clone(), spec.marks(), send.clone());
+        self.threads.push(spawn(&format!("line-{}", spec.title()), None, move || {
+            // What the system refused was told when the bridge started.
+            let mut refusals = RefusedSettings::default();
+            let open = |_, line: &_| open_connected(line, marks, &send, &mut refusals);
+            watch.run(&shared.renewal, open, |_, _| {}, || shared.stop.load(Ordering::Relaxed));
+        })?);
+        Ok(())
+    }
+}
+
+impl Live {
+    /// Goes on with the sockets of lines that were opened anew.
+    pub(super) fn renew_lines(&mut self) {
+        let outlet = &mut self.outlet;
+        for (at, socket) in outlet.shared.renewal.take() {
+            let second = outlet.second.iter_mut().flat_map(|second| &mut second.lines);
+            if let Some(line) = outlet.lines.iter_mut().chain(second).find(|line| line.at == Some(at)) {
+                let was = line.from;
+                line.renew(socket);
+                if let Some(failover) = &mut self.failover {
+                    failover.note_own(was, line.from);
+                }
+            }
+        }
+        outlet.counters.lines_anew = outlet.shared.renewal.counts().0;
+    }
+}

@@ -1,0 +1,69 @@
+//! Lines whose interface was made anew, or that hear nothing.
+
+use super::receiving::{Port, Receiving, Role};
+use super::{BridgeError, IngressState};
+use crate::renewal::{Silences, Watch, rejoin};
+use crate::socket::{RefusedSettings, Tuning, open_line};
+use crate::spec::{BridgeSpec, LineSpec, ReceiveSpec};
+use crate::status::Phase;
+use crate::thread::spawn;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Starts the thread that looks after the lines, if there are any to look after.
+pub(super) fn watch(
+    spec: &BridgeSpec,
+    receive: &ReceiveSpec,
+    (watch, ports): (Watch, &[Port]),
+    shared: Arc<IngressState>,
+) -> Result<Option<JoinHandle<()>>, BridgeError> {
+    if watch.is_empty() {
+        return Ok(None);
+    }
+    let tuning = Tuning { buffer_bytes: receive.buffer_bytes, busy_poll_us: spec.busy_poll_us };
+    // The same sockets, to join their groups again.
+    let lines = ports.iter().filter_map(|port| Some((port.role.line()?, &port.socket)));
+    let sockets = lines.map(|(line, socket)| Ok((line, socket.try_clone()?))).collect::<io::Result<_>>();
+    let sockets: RefCell<HashMap<usize, UdpSocket>> = RefCell::new(sockets.map_err(BridgeError::Start)?);
+    let body = move || {
+        let mut silences = Silences::default();
+        // What the system refused was told when the bridge started.
+        let mut refusals = RefusedSettings::default();
+        let open = |at, line: &LineSpec| {
+            let socket = open_line(line, tuning, &mut refusals)?;
+            sockets.borrow_mut().extend(socket.try_clone().map(|socket| (at, socket)));
+            Ok(socket)
+        };
+        let tend = |at, line: &LineSpec| {
+            if silences.is_due(at, &shared.counters.read(), Instant::now()) {
+                sockets.borrow().get(&at).iter().for_each(|socket| rejoin(&shared.renewal, line, socket));
+            }
+        };
+        let is_over = || {
+            shared.stop.load(Ordering::Relaxed) || matches!(shared.life.phase(), Phase::Ended | Phase::Failed)
+        };
+        watch.run(&shared.renewal, open, tend, is_over);
+    };
+    spawn(&format!("line-{}", spec.title()), None, body).map(Some)
+}
+
+impl Receiving {
+    /// Goes on with the sockets of lines that were opened anew.
+    pub(super) fn renew_lines(&mut self) {
+        for (line, socket) in self.shared.renewal.take() {
+            if let Some(port) = self.ports.iter_mut().find(|port| port.role == Role::Line(line)) {
+                port.local = socket.local_addr().unwrap_or(port.local);
+                // A new socket counts its drops from 0.
+                (port.socket, port.last_drops) = (socket, 0);
+            }
+        }
+        let counters = &mut self.inlet.counters;
+        (counters.lines_anew, counters.lines_rejoined) = self.shared.renewal.counts();
+    }
+}

@@ -1,0 +1,176 @@
+//! A thread that looks after the multicast lines of a bridge, beside the thread that carries messages.
+//!
+//! An interface may be deleted and made anew under the same name, and a group that was joined on it is then joined nowhere. So
+//! the thread looks up each line's interface, by name, each 250 ms. For one that is another, it opens the line's socket anew
+//! and hands it over; the bridge closes the old one and goes on with its session. A network may also forget a group: a
+//! line that is silent for 3 s while the feed goes on elsewhere leaves its group and joins it again, and then after twice the
+//! time, up to 60 s. None of that is an error. Both are counted.
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::socket::{self, Interface, SocketError};
+use super::spec::{BridgeSpec, LineSpec};
+use super::status::ReceiveCounters;
+
+/// How often interfaces are looked up.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often the thread looks whether the bridge has stopped, and whether an interface that is gone is back.
+const STEP: Duration = Duration::from_millis(20);
+/// The silence after which a line's group is joined again, and the longest time to the next attempt.
+const SILENCE: Duration = Duration::from_secs(3);
+const LONGEST_SILENCE: Duration = Duration::from_secs(60);
+
+/// Sockets that were opened anew, on their way to the thread that uses them, and the counts.
+#[derive(Debug, Default)]
+pub(super) struct Renewal {
+    is_there: AtomicBool,
+    opened: Mutex<Vec<(usize, UdpSocket)>>,
+    anew: AtomicU64,
+    rejoined: AtomicU64,
+}
+
+impl Renewal {
+    /// The sockets that were opened anew, each with the number of its line. One load while there are none.
+    pub(super) fn take(&self) -> Vec<(usize, UdpSocket)> {
+        if !self.is_there.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.opened.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn give(&self, line: usize, socket: UdpSocket) {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner).push((line, socket));
+        self.anew.fetch_add(1, Ordering::Relaxed);
+        self.is_there.store(true, Ordering::Release);
+    }
+
+    /// How often a line was opened anew, and how often a group was joined again.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.anew.load(Ordering::Relaxed), self.rejoined.load(Ordering::Relaxed))
+    }
+}
+
+/// The multicast lines of a bridge, with their interfaces as they were last seen.
+#[derive(Debug)]
+pub(super) struct Watch {
+    lines: Vec<(usize, LineSpec, Option<Interface>)>,
+}
+
+impl Watch {
+    /// Looks up the interfaces. Call before the lines are opened.
+    pub(super) fn of(spec: &BridgeSpec) -> Watch {
+        let lines = spec.lines.iter().enumerate().filter(|(_, line)| line.group.ip().is_multicast());
+        Watch { lines: lines.map(|(at, line)| (at, line.clone(), socket::look_up(line).ok())).collect() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// Looks after the lines until `is_over`. `open` opens a line's socket. `tend` is called for each line after each look, if
+    /// its interface is there.
+    pub(super) fn run(
+        mut self,
+        renewal: &Renewal,
+        mut open: impl FnMut(usize, &LineSpec) -> Result<UdpSocket, SocketError>,
+        mut tend: impl FnMut(usize, &LineSpec),
+        is_over: impl Fn() -> bool,
+    ) {
+        let mut looked = Instant::now();
+        while !is_over() {
+            std::thread::sleep(STEP);
+            let is_any_gone = self.lines.iter().any(|(_, _, known)| known.is_none());
+            if looked.elapsed() < LOOK_EVERY && !is_any_gone {
+                continue;
+            }
+            looked = Instant::now();
+            for (at, line, known) in &mut self.lines {
+                let now = socket::look_up(line).ok();
+                if now.is_some() && now != *known {
+                    // An interface whose addresses are not ready refuses. The next look tries again.
+                    let opened = open(*at, line).map(|socket| renewal.give(*at, socket));
+                    *known = now.filter(|_| opened.is_ok());
+                } else {
+                    *known = now;
+                }
+                if known.is_some() {
+                    tend(*at, line);
+                }
+            }
+        }
+    }
+}
+
+/// What a receiver has heard on one line.
+#[derive(Debug)]
+struct Heard {
+    datagrams: u64,
+    since: Instant,
+    /// How far the feed was when the line was last heard.
+    feed: (u64, u64),
+    /// The silence after which the group is joined again.
+    limit: Duration,
+}
+
+/// The lines that a receiver hears nothing on.
+#[derive(Debug, Default)]
+pub(super) struct Silences(Vec<(usize, Heard)>);
+
+impl Silences {
+    /// Whether the group of this line is to be joined again now.
+    pub(super) fn is_due(&mut self, line: usize, counters: &ReceiveCounters, now: Instant) -> bool {
+        let (datagrams, feed) = (counters.lines[line].datagrams, (counters.packets, counters.horizon));
+        let fresh = || Heard { datagrams, since: now, feed, limit: SILENCE };
+        let at = match self.0.iter().position(|(of, _)| *of == line) {
+            Some(at) => at,
+            None => {
+                self.0.push((line, fresh()));
+                return false;
+            }
+        };
+        let heard = &mut self.0[at].1;
+        if heard.datagrams != datagrams {
+            *heard = fresh();
+            return false;
+        }
+        let is_due = feed != heard.feed && now.saturating_duration_since(heard.since) >= heard.limit;
+        if is_due {
+            *heard = Heard { limit: (heard.limit * 2).min(LONGEST_SILENCE), ..fresh() };
+        }
+        is_due
+    }
+}
+
+/// Leaves the group of a line and joins it again, on the socket that receives it.
+pub(super) fn rejoin(renewal: &Renewal, line: &LineSpec, socket: &UdpSocket) {
+    if socket::rejoin(line, socket).is_ok() {
+        renewal.rejoined.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromZeros;
+
+    #[test]
+    fn a_line_that_is_silent_while_the_feed_goes_on_is_joined_again_less_and_less_often() {
+        let (mut silences, mut counters) = (Silences::default(), ReceiveCounters::new_zeroed());
+        let start = Instant::now();
+        let mut joined = Vec::new();
+        for second in 0..200 {
+            // Both are silent for the first ten seconds, and then the other one is heard.
+            counters.lines[1].datagrams += u64::from(second > 10);
+            counters.packets += u64::from(second > 10);
+            // After two minutes the line is heard once.
+            counters.lines[0].datagrams += u64::from(second == 150);
+            let now = start + Duration::from_secs(second);
+            assert!(!silences.is_due(1, &counters, now));
+            joined.extend(silences.is_due(0, &counters, now).then_some(second));
+        }
+        assert_eq!(joined, [11, 17, 29, 53, 101, 153, 159, 171, 195]);
+    }
+}
