@@ -15,20 +15,20 @@ use shmcast::{Preparation, Publisher, Subscriber};
 use shmcast_bridge::egress::{EgressInvoker, EgressOptions};
 use shmcast_bridge::ingress::{IngressInvoker, IngressOptions};
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec, StartAt};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 /// The configuration that both ends share.
 fn bridge_spec(spec: &Spec, interface: &str) -> Result<BridgeSpec> {
-    let group: SocketAddrV4 = GROUP.parse().context("the rig's group")?;
+    let group: SocketAddr = GROUP.parse().context("the rig's group")?;
     let line = match spec.contestant.transport_name() {
-        BRIDGE_INVOKED_UNICAST => LineSpec::to(SocketAddrV4::new(FAR.0, group.port())),
+        BRIDGE_INVOKED_UNICAST => LineSpec::to(SocketAddr::from((FAR.0, group.port()))),
         _ => LineSpec { interface: Some(interface.to_owned()), ..LineSpec::to(group) },
     };
     Ok(BridgeSpec { lines: vec![line], ..BridgeSpec::new(CHANNEL) })
 }
 
-fn repair_address() -> SocketAddrV4 {
-    SocketAddrV4::new(NEAR.0, REPAIR_PORT)
+fn repair_address() -> SocketAddr {
+    SocketAddr::from((NEAR.0, REPAIR_PORT))
 }
 
 /// Publishes, and sends what was published.

@@ -10,43 +10,12 @@ use super::thread::wall_ns;
 use shmcast::Subscriber;
 use shmcast::hosting::{session_identity, session_words};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// The addresses that live packets are sent to, written by the repair thread and read by the sending one.
-#[derive(Debug)]
-pub(super) struct LiveTable {
-    /// Each place holds an address and a port.
-    places: Box<[AtomicU64]>,
-    used: AtomicUsize,
-}
-
-impl LiveTable {
-    pub(super) fn new(most: usize) -> Self {
-        Self { places: (0..most).map(|_| AtomicU64::new(0)).collect(), used: AtomicUsize::new(0) }
-    }
-
-    /// One relaxed load an address. While the table changes, an address may be missed or come twice.
-    pub(super) fn iter(&self) -> impl Iterator<Item = SocketAddrV4> + '_ {
-        let used = self.used.load(Ordering::Relaxed);
-        self.places.iter().take(used).map(|place| {
-            let place = place.load(Ordering::Relaxed);
-            SocketAddrV4::new(Ipv4Addr::from((place >> 16) as u32), place as u16)
-        })
-    }
-
-    pub(super) fn set(&self, addresses: impl Iterator<Item = SocketAddrV4>) {
-        let mut used = 0;
-        for (place, address) in self.places.iter().zip(addresses) {
-            let word = u64::from(u32::from(*address.ip())) << 16 | u64::from(address.port());
-            place.store(word, Ordering::Relaxed);
-            used += 1;
-        }
-        self.used.store(used, Ordering::Relaxed);
-    }
-}
+mod live;
+pub(super) use live::{LiveCopy, LiveTable};
 
 /// State that the threads of one egress share.
 #[derive(Debug)]

@@ -2,23 +2,27 @@
 //!
 //! If the system refuses something that a bridge needs, that is an error. If it refuses an option that only
 //! makes the bridge faster or better informed, that is a refusal: a text that is kept for status and reported
-//! once. `shmcast::sys::datagrams` sends and receives the bytes. All sockets are IPv4.
+//! once. `shmcast::sys::datagrams` sends and receives the bytes. A socket is of its address's family, and one of IPv6
+//! takes no IPv4.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::{TimeSpec, TimeVal, TimeValLike};
-use rustix::net::netdevice::name_to_index;
+use rustix::net::sockopt::set_ipv6_tclass;
 use shmcast::hosting::fault;
-use shmcast::sys::{datagrams, interfaces};
+use shmcast::sys::datagrams;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockRef, Socket, Type};
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::spec::LineSpec;
+use interface::{Interface, interface_of};
+
+mod interface;
 
 /// The most packets that one busy poll takes from the network card.
 const BUSY_POLL_BUDGET: u16 = 64;
@@ -38,28 +42,28 @@ pub enum SocketError {
         /// The operation that failed.
         what: &'static str,
         /// The address of the operation.
-        address: SocketAddrV4,
+        address: SocketAddr,
         /// The system's error.
         source: io::Error,
     },
     /// The host does not say which interfaces it has.
     #[error(
         "line {group}: cannot list the interfaces of this host to find {name:?}: {source}: \
-         a filter of system calls may forbid it (SIOCGIFCONF on an IPv4 socket)"
+         a filter of system calls may forbid it (SIOCGIFCONF on an IPv4 socket), or a unit may hide /proc/net"
     )]
     Interfaces {
         /// The line.
-        group: SocketAddrV4,
+        group: SocketAddr,
         /// The interface asked for.
         name: String,
         /// The system's error.
         source: io::Error,
     },
-    /// There is no such interface, or it has no IPv4 address.
+    /// There is no such interface, or it has no address of the group's family.
     #[error("line {group}: interface {name:?} {why}: give one of {}", found.join(", "))]
     Interface {
         /// The line.
-        group: SocketAddrV4,
+        group: SocketAddr,
         /// The interface asked for.
         name: String,
         /// The fault that was found.
@@ -69,7 +73,7 @@ pub enum SocketError {
     },
 }
 
-fn hint(source: &io::Error, address: &SocketAddrV4) -> String {
+fn hint(source: &io::Error, address: &SocketAddr) -> String {
     match source.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EADDRINUSE) => ": another program has this port, give another or stop it".to_owned(),
         Some(Errno::EADDRNOTAVAIL) => ": no interface of this host has this address".to_owned(),
@@ -80,7 +84,7 @@ fn hint(source: &io::Error, address: &SocketAddrV4) -> String {
     }
 }
 
-fn os(what: &'static str, address: SocketAddrV4) -> impl FnOnce(io::Error) -> SocketError {
+fn os(what: &'static str, address: SocketAddr) -> impl FnOnce(io::Error) -> SocketError {
     move |source| SocketError::Os { what, address, source }
 }
 
@@ -118,7 +122,12 @@ pub struct Marks {
 pub fn mark(socket: &UdpSocket, marks: Marks, name: impl fmt::Display, refusals: &mut RefusedSettings) {
     let socket = SockRef::from(socket);
     if let Some(dscp) = marks.dscp {
-        refusals.note(format!("{name}: dscp = {dscp}"), socket.set_tos_v4(u32::from(dscp) << 2));
+        let class = u32::from(dscp) << 2;
+        let set = match socket.domain() {
+            Ok(Domain::IPV6) => set_ipv6_tclass(&*socket, class).map_err(io::Error::from),
+            _ => socket.set_tos_v4(class),
+        };
+        refusals.note(format!("{name}: dscp = {dscp}"), set);
     }
     // The kernel derives a priority from the code point, so this one comes after it.
     if let Some(priority) = marks.priority {
@@ -138,27 +147,35 @@ pub fn open_line(
 ) -> Result<UdpSocket, SocketError> {
     let group = line.group;
     let socket = new_socket(group)?;
-    if group.ip().is_multicast() {
+    if !group.ip().is_multicast() {
+        bind(&socket, group)?;
+    } else {
         // Several bridges of this host may listen to one group.
         socket.set_reuse_address(true).map_err(os("share", group))?;
-        socket.set_multicast_all_v4(false).map_err(os("leave other programs' groups out of", group))?;
-    }
-    bind(&socket, group)?;
-    if group.ip().is_multicast() {
+        let only_joined = match group {
+            SocketAddr::V4(_) => socket.set_multicast_all_v4(false),
+            SocketAddr::V6(_) => socket.set_multicast_all_v6(false),
+        };
+        only_joined.map_err(os("leave other programs' groups out of", group))?;
         let interface = interface_of(line, &socket)?;
-        match line.source {
-            Some(source) => {
-                let interface = interface.unwrap_or(Ipv4Addr::UNSPECIFIED);
-                socket.join_ssm_v4(&source, group.ip(), &interface).map_err(os("join", group))?;
-            }
-            None => {
-                let interface = InterfaceIndexOrAddress::Address(interface.unwrap_or(Ipv4Addr::UNSPECIFIED));
-                socket.join_multicast_v4_n(group.ip(), &interface).map_err(os("join", group))?;
-            }
-        }
+        bind(&socket, interface.in_scope(group))?;
+        join(&socket, line, interface).map_err(os("join", group))?;
     }
     tune(&socket, &format!("line {group}"), tuning, refusals);
     Ok(socket.into())
+}
+
+fn join(socket: &Socket, line: &LineSpec, interface: Interface) -> io::Result<()> {
+    match (line.group.ip(), line.source) {
+        (IpAddr::V4(group), Some(IpAddr::V4(source))) => socket.join_ssm_v4(&source, &group, &interface.v4),
+        (IpAddr::V4(group), _) => {
+            socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Address(interface.v4))
+        }
+        (IpAddr::V6(group), Some(source)) => {
+            datagrams::join_source(socket, interface.index, group.into(), source)
+        }
+        (IpAddr::V6(group), None) => socket.join_multicast_v6(&group, interface.index),
+    }
 }
 
 /// Opens a socket that sends one line.
@@ -168,17 +185,42 @@ pub fn open_line(
 pub fn open_sender(line: &LineSpec, ttl: u8, loopback: bool) -> Result<UdpSocket, SocketError> {
     let socket = new_socket(line.group)?;
     if line.group.ip().is_multicast() {
-        socket.set_multicast_ttl_v4(u32::from(ttl)).map_err(os("set the TTL of", line.group))?;
-        socket.set_multicast_loop_v4(loopback).map_err(os("set the loopback of", line.group))?;
-        if let Some(interface) = interface_of(line, &socket)? {
-            socket.set_multicast_if_v4(&interface).map_err(os("choose the interface of", line.group))?;
-        }
+        let (hops, of) = (u32::from(ttl), line.group);
+        let interface = interface_of(line, &socket)?;
+        let (hops, loops, from) = match of {
+            SocketAddr::V4(_) => (
+                socket.set_multicast_ttl_v4(hops),
+                socket.set_multicast_loop_v4(loopback),
+                socket.set_multicast_if_v4(&interface.v4),
+            ),
+            SocketAddr::V6(_) => (
+                socket.set_multicast_hops_v6(hops),
+                socket.set_multicast_loop_v6(loopback),
+                socket.set_multicast_if_v6(interface.index),
+            ),
+        };
+        hops.map_err(os("set the TTL of", of))?;
+        loops.map_err(os("set the loopback of", of))?;
+        from.map_err(os("choose the interface of", of))?;
     }
     // On a blocking socket a full send buffer makes the bridge wait, and the ring holds the messages that
     // come meanwhile. The wait is limited, because other lines wait with this one.
     socket.set_nonblocking(false).map_err(os("set the mode of", line.group))?;
     set_patience(&socket).map_err(os("limit the waits of", line.group))?;
     Ok(socket.into())
+}
+
+/// Any address of this host, and any port, to reach `peer` from.
+pub fn anywhere(peer: &SocketAddr) -> SocketAddr {
+    match peer {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    }
+}
+
+/// Bytes of the headers of IP and UDP that a packet to `address` has.
+pub fn header_bytes(address: &SocketAddr) -> usize {
+    if address.is_ipv6() { 48 } else { 28 }
 }
 
 /// Limits how long a thread that sends waits for room in the socket's buffer.
@@ -195,11 +237,8 @@ pub(super) fn set_patience(socket: &impl AsFd) -> io::Result<()> {
 /// # Errors
 /// [`SocketError`]
 pub fn open_beside(server: &UdpSocket) -> Result<UdpSocket, SocketError> {
-    let unknown = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
-    let address = match server.local_addr() {
-        Ok(SocketAddr::V4(address)) => address,
-        _ => unknown,
-    };
+    let unknown = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    let address = server.local_addr().map_err(os("use the socket of", unknown))?;
     let server = server.try_clone().map_err(os("use the socket of", address))?;
     if address.ip().is_unspecified() {
         return Ok(server);
@@ -214,7 +253,8 @@ pub fn open_beside(server: &UdpSocket) -> Result<UdpSocket, SocketError> {
     share(false).map_err(os("share", address))?;
     bound?;
     // A connected socket receives from its peer only, and nobody sends from the discard port.
-    let nobody = SocketAddr::V4(SocketAddrV4::new(*address.ip(), DISCARD_PORT));
+    let mut nobody = address;
+    nobody.set_port(DISCARD_PORT);
     socket.connect(&nobody.into()).map_err(os("keep requests from", address))?;
     set_patience(&socket).map_err(os("limit the waits of", address))?;
     Ok(socket.into())
@@ -225,7 +265,7 @@ pub fn open_beside(server: &UdpSocket) -> Result<UdpSocket, SocketError> {
 /// # Errors
 /// [`SocketError`]
 pub fn open_unicast(
-    address: SocketAddrV4,
+    address: SocketAddr,
     tuning: Tuning,
     refusals: &mut RefusedSettings,
 ) -> Result<UdpSocket, SocketError> {
@@ -235,12 +275,17 @@ pub fn open_unicast(
     Ok(socket.into())
 }
 
-fn new_socket(address: SocketAddrV4) -> Result<Socket, SocketError> {
-    Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).map_err(os("make a socket for", address))
+fn new_socket(address: SocketAddr) -> Result<Socket, SocketError> {
+    let made = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP));
+    let socket = made.map_err(os("make a socket for", address))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true).map_err(os("keep IPv4 from", address))?;
+    }
+    Ok(socket)
 }
 
-fn bind(socket: &Socket, address: SocketAddrV4) -> Result<(), SocketError> {
-    socket.bind(&SocketAddr::V4(address).into()).map_err(os("bind to", address))
+fn bind(socket: &Socket, address: SocketAddr) -> Result<(), SocketError> {
+    socket.bind(&address.into()).map_err(os("bind to", address))
 }
 
 fn tune(socket: &Socket, name: &str, tuning: Tuning, refusals: &mut RefusedSettings) {
@@ -277,27 +322,6 @@ fn tune(socket: &Socket, name: &str, tuning: Tuning, refusals: &mut RefusedSetti
     }
 }
 
-/// The IPv4 address of the line's interface; `None` if the kernel chooses.
-fn interface_of(line: &LineSpec, socket: &Socket) -> Result<Option<Ipv4Addr>, SocketError> {
-    let Some(name) = &line.interface else { return Ok(None) };
-    let unlisted = |source| SocketError::Interfaces { group: line.group, name: name.clone(), source };
-    let found = interfaces::ipv4_addresses(socket).map_err(unlisted)?;
-    let wanted = name.parse::<Ipv4Addr>().ok();
-    let is_wanted = |(other, address): &&(String, Ipv4Addr)| other == name || wanted == Some(*address);
-    match found.iter().find(is_wanted) {
-        Some((_, address)) => Ok(Some(*address)),
-        None => Err(SocketError::Interface {
-            group: line.group,
-            name: name.clone(),
-            why: match name_to_index(socket, name) {
-                Ok(_) => "has no IPv4 address",
-                Err(_) => "does not exist",
-            },
-            found: found.iter().map(|(name, address)| format!("{name} ({address})")).collect(),
-        }),
-    }
-}
-
 /// Waits until one of the sockets has a datagram, or until `limit` has passed. It may return early.
 pub fn wait_for_any<'fd>(sockets: impl Iterator<Item = BorrowedFd<'fd>>, limit: Duration) {
     let mut polls = [const { None }; MAX_SOCKETS];
@@ -330,18 +354,9 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_does_not_list_its_interfaces_is_an_error_and_no_host_without_any() {
-        let no_socket = std::fs::File::open("/dev/null").unwrap();
-        let no_socket = Socket::from(std::os::fd::OwnedFd::from(no_socket));
-        let error = interface_of(&line("239.255.7.1:40001", Some("lo")), &no_socket).unwrap_err();
-        let text = error.to_string();
-        assert!(text.contains("cannot list the interfaces") && text.contains("\"lo\""), "{text}");
-    }
-
-    #[test]
     fn a_port_that_is_taken_says_so() {
         let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let SocketAddr::V4(address) = taken.local_addr().unwrap() else { panic!("an IPv4 socket") };
+        let address = taken.local_addr().unwrap();
         let tuning = Tuning { buffer_bytes: 1 << 16, busy_poll_us: 0 };
         let error = open_unicast(address, tuning, &mut RefusedSettings::default()).unwrap_err();
         assert!(error.to_string().contains("another program has this port"), "{error}");
@@ -350,13 +365,13 @@ mod tests {
     #[test]
     fn what_is_sent_beside_a_server_comes_from_its_address_and_requests_go_to_the_server() {
         let tuning = Tuning { buffer_bytes: 1 << 16, busy_poll_us: 0 };
-        let any: SocketAddrV4 = "127.0.0.1:0".parse().unwrap();
+        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let server = open_unicast(any, tuning, &mut RefusedSettings::default()).unwrap();
         let beside = open_beside(&server).unwrap();
         let address = server.local_addr().unwrap();
         assert_eq!(beside.local_addr().unwrap(), address);
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let SocketAddr::V4(to) = client.local_addr().unwrap() else { panic!("an IPv4 socket") };
+        let to = client.local_addr().unwrap();
         assert_eq!(datagrams::send(&beside, to, [&b"live"[..]]).sent, 1);
         let mut bytes = [0; 16];
         assert_eq!(client.recv_from(&mut bytes).unwrap(), (4, address));

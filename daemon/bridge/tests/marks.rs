@@ -10,7 +10,7 @@ use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec, StartAt};
 use socket2::SockRef;
 use std::io::IoSliceMut;
-use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ const FEED: u8 = 46;
 const REPAIRS: u8 = 10;
 
 /// A socket that is told the marks of what it receives, and its address.
-fn receiver() -> (UdpSocket, SocketAddrV4) {
+fn receiver() -> (UdpSocket, SocketAddr) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     SockRef::from(&socket).set_recv_tos_v4(true).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let SocketAddr::V4(address) = socket.local_addr().unwrap() else { panic!("an IPv4 socket") };
+    let address = socket.local_addr().unwrap();
     (socket, address)
 }
 

@@ -15,7 +15,7 @@ use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Meta;
 use shmcast_bridge::spec::{Auth, BridgeSpec, LineSpec, Profile, ReceiveSpec, RepairSpec, SendSpec, StartAt};
 use shmcast_bridge::status::Phase;
-use std::net::{SocketAddrV4, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const LARGEST: usize = 16 << 20;
 const CAPACITY: u64 = 128 << 20;
 
-fn free_port() -> SocketAddrV4 {
+fn free_port() -> SocketAddr {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string().parse().unwrap()
 }
 
@@ -46,7 +46,7 @@ fn keys(dir: &Path) -> PathBuf {
     path
 }
 
-fn spec(line: SocketAddrV4, keys: Option<PathBuf>) -> BridgeSpec {
+fn spec(line: SocketAddr, keys: Option<PathBuf>) -> BridgeSpec {
     let lines = vec![LineSpec::to(line)];
     BridgeSpec { lines, profile: Profile::Native, keys, ..BridgeSpec::new("t") }
 }
@@ -65,7 +65,7 @@ fn send(dir: &Path, spec: BridgeSpec) -> Egress {
     Egress::start(&spec, Subscriber::builder("t").dir(dir), EgressOptions::default()).unwrap()
 }
 
-fn receive(dir: &Path, spec: BridgeSpec, server: SocketAddrV4, (capacity, largest): (u64, usize)) -> Ingress {
+fn receive(dir: &Path, spec: BridgeSpec, server: SocketAddr, (capacity, largest): (u64, usize)) -> Ingress {
     let receive =
         ReceiveSpec { servers: vec![server], from: Some(1), clock_limit_us: 0, ..ReceiveSpec::default() };
     let spec = BridgeSpec { receive: Some(receive), ..spec };

@@ -4,7 +4,7 @@ pub(super) use crate::config::parse_duration;
 use bytesize::ByteSize;
 use clap::builder::{PossibleValue, TypedValueParser};
 use std::ffi::{CString, OsStr};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Reads a value. Some of its forms are words that a shell can complete.
@@ -151,10 +151,12 @@ pub(super) fn parse_mode(text: &str) -> Result<u32, String> {
     })
 }
 
-/// Reads an IPv4 address with its port.
-pub(super) fn parse_address(text: &str) -> Result<SocketAddrV4, String> {
-    let address = text.parse().ok().filter(|address: &SocketAddrV4| address.port() != 0);
-    address.ok_or_else(|| format!("{text:?} is no address: write IPv4:PORT, as in 239.1.2.3:30001"))
+/// Reads an IP address with its port.
+pub(super) fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let address = text.parse().ok().filter(|address: &SocketAddr| address.port() != 0);
+    address.ok_or_else(|| {
+        format!("{text:?} is no address: write IP:PORT, as in 239.1.2.3:30001 or [ff15::1:2:3]:30001")
+    })
 }
 
 /// Reads the number of a CPU, and checks that a thread of this process can be pinned to it.

@@ -9,7 +9,7 @@ use super::{ChannelConfig, Config, fields};
 use shmcast_bridge::spec::{
     BridgeSpec, Direction, ETHERNET_PAYLOAD_BYTES, HistoryFrom, ReceiveSpec, SendSpec, WaitMode,
 };
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 /// An allowed network with a prefix shorter than this many bits is too wide: nobody knows all its hosts.
 const WIDE_PREFIX_BITS: u8 = 8;
@@ -139,7 +139,7 @@ fn one_tag(bridge: &BridgeSpec, other: &BridgeSpec, received: &[String]) -> Opti
     Some((if bridge.session.is_some() { "session" } else { "channel" }, what))
 }
 
-fn repair_address(bridge: &BridgeSpec) -> Option<SocketAddrV4> {
+fn repair_address(bridge: &BridgeSpec) -> Option<SocketAddr> {
     Some(bridge.send.as_ref()?.repair.as_ref()?.bind)
 }
 
@@ -264,13 +264,15 @@ impl Config {
 /// error; on this host the bridge would not start.
 fn warn_of_interfaces(bridge: &BridgeSpec, host: &Host, warn: &mut impl FnMut(&'static str, String, &str)) {
     let Some(found) = &host.interfaces else { return };
-    for interface in bridge.lines.iter().filter_map(|line| line.interface.as_ref()) {
-        if !found.iter().any(|(name, address)| name == interface || address.to_string() == *interface) {
+    for line in &bridge.lines {
+        let Some(interface) = &line.interface else { continue };
+        let (family, is_v6) = if line.group.is_ipv6() { ("IPv6", true) } else { ("IPv4", false) };
+        let found = || found.iter().filter(|(_, address)| address.is_ipv6() == is_v6);
+        if !found().any(|(name, address)| name == interface || address.to_string() == *interface) {
             let what = format!(
-                "no interface {interface:?} with an IPv4 address on this host: the bridge will not start here"
+                "no interface {interface:?} with an {family} address on this host: the bridge will not start here"
             );
-            let there: Vec<String> =
-                found.iter().map(|(name, address)| format!("{name} ({address})")).collect();
+            let there: Vec<String> = found().map(|(name, address)| format!("{name} ({address})")).collect();
             warn("bridge.line", what, &format!("one of {}", there.join(", ")));
         }
     }

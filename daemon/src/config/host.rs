@@ -8,7 +8,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{Group, Uid, User};
 use shmcast::sys::interfaces;
 use std::fs;
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 
 /// The capability `CAP_IPC_LOCK`: a process that has it may lock any amount of memory.
 const CAP_IPC_LOCK: u32 = 14;
@@ -27,8 +27,8 @@ pub struct Host {
     pub cpus: Option<CpuList>,
     /// NUMA nodes that are online, which the kernel lists like CPUs.
     pub numa_nodes: Option<CpuList>,
-    /// Network interfaces with an IPv4 address.
-    pub interfaces: Option<Vec<(String, Ipv4Addr)>>,
+    /// Network interfaces, by their addresses.
+    pub interfaces: Option<Vec<(String, IpAddr)>>,
     /// Whether a user or group exists.
     pub exists: fn(&Principal) -> bool,
 }
@@ -48,7 +48,7 @@ impl Host {
             has_swap: kib("SwapTotal:").is_some_and(|kib| kib > 0),
             cpus: read_list("/sys/devices/system/cpu/online"),
             numa_nodes: read_list("/sys/devices/system/node/online"),
-            interfaces: UdpSocket::bind("127.0.0.1:0").and_then(|any| interfaces::ipv4_addresses(&any)).ok(),
+            interfaces: UdpSocket::bind("127.0.0.1:0").and_then(|any| interfaces::addresses(&any)).ok(),
             exists,
         }
     }

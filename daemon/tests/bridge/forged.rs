@@ -7,7 +7,7 @@ use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{PacketWriter, end_of_session, heartbeat};
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec};
-use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 fn data(session: Session, first: u64) -> Vec<u8> {
@@ -42,10 +42,10 @@ fn none_costs_a_message(has_server: bool) {
     };
     let mut publisher = channel(&a).open().unwrap();
     let free = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let SocketAddr::V4(group) = free.local_addr().unwrap() else { panic!("an IPv4 socket") };
+    let group = free.local_addr().unwrap();
     drop(free);
     let line = vec![LineSpec::to(group)];
-    let mut repair = RepairSpec::new(SocketAddrV4::new([127, 0, 0, 1].into(), 0));
+    let mut repair = RepairSpec::new(SocketAddr::from(([127, 0, 0, 1], 0)));
     repair.allow = vec!["127.0.0.1".parse().unwrap()];
     let send = SendSpec { repair: Some(repair), ..SendSpec::default() };
     let spec = BridgeSpec { send: Some(send), lines: line.clone(), ..BridgeSpec::new("t") };

@@ -4,7 +4,7 @@
 use shmcast::sys::datagrams;
 use shmcast_bridge::socket::{RefusedSettings, Tuning, open_line, open_sender, open_unicast, wait_for_any};
 use shmcast_bridge::spec::LineSpec;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub fn run(words: &[&str]) {
     let lines_out = open_sender(&to, 1, true).unwrap();
     let clients = open_unicast(listen.parse().unwrap(), tuning, &mut refusals).unwrap();
     let upstream = open_unicast("0.0.0.0:0".parse().unwrap(), tuning, &mut refusals).unwrap();
-    let server: SocketAddrV4 = server.parse().unwrap();
+    let server: SocketAddr = server.parse().unwrap();
     let mut client = None;
     let mut inbox = datagrams::Inbox::new(2_048);
     eprintln!("relay: ready, losing {per_mille} of 1000");

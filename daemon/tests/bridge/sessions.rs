@@ -9,7 +9,7 @@ use shmcast_bridge::proto::control::ControlDatagram;
 use shmcast_bridge::proto::session::{EPOCH_LIMIT, Session};
 use shmcast_bridge::proto::wire::heartbeat;
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendRole, SendSpec, StartAt};
-use std::net::{SocketAddrV4, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ fn publisher(dir: &Path) -> Publisher {
 /// A line to a port of this host that nothing else uses.
 fn line() -> LineSpec {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let std::net::SocketAddr::V4(group) = socket.local_addr().unwrap() else { panic!("an IPv4 socket") };
+    let group = socket.local_addr().unwrap();
     LineSpec::to(group)
 }
 
@@ -260,7 +260,7 @@ fn a_channel_made_anew_while_no_bridge_runs_has_a_later_epoch() {
     assert_eq!((ingress.counters().messages_missing, ingress.counters().sessions), (0, 4));
 }
 
-fn at(mut send: SendSpec, bind: SocketAddrV4) -> SendSpec {
+fn at(mut send: SendSpec, bind: SocketAddr) -> SendSpec {
     send.repair.iter_mut().for_each(|repair| repair.bind = bind);
     send
 }
@@ -270,7 +270,7 @@ fn at(mut send: SendSpec, bind: SocketAddrV4) -> SendSpec {
 fn a_new_session_is_later_than_any_that_is_heard() {
     let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
-    let group = SocketAddrV4::new([239, 255, 77, 9].into(), line().group.port());
+    let group = SocketAddr::from(([239, 255, 77, 9], line().group.port()));
     let line = LineSpec { interface: Some("127.0.0.1".to_owned()), ..LineSpec::to(group) };
     let other = socket2::Socket::from(UdpSocket::bind("127.0.0.1:0").unwrap());
     let loopback = std::net::Ipv4Addr::LOCALHOST;
@@ -291,7 +291,7 @@ fn a_new_session_is_later_than_any_that_is_heard() {
                 [heard, Session::of_channel("T", EPOCH_LIMIT - 1).unwrap()].map(|it| heartbeat(it, 9));
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
                 for packet in &packets {
-                    other.send_to(packet, &std::net::SocketAddr::V4(group).into()).unwrap();
+                    other.send_to(packet, &group.into()).unwrap();
                 }
                 std::thread::sleep(Duration::from_millis(5));
             }

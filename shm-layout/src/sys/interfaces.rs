@@ -1,4 +1,4 @@
-//! The host's IPv4 interfaces, by the `ioctl` of netdevice(7).
+//! The host's interfaces: those of IPv4 by the `ioctl` of netdevice(7), those of IPv6 from `/proc/net/if_inet6`.
 //!
 //! `getifaddrs` asks by netlink, a family of sockets that a service's unit may forbid. This `ioctl` asks through an ordinary IPv4
 //! socket. No library wraps it safely.
@@ -8,12 +8,22 @@ use nix::libc;
 use std::ffi::CStr;
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
 /// Spare room for addresses that appear between the two calls: the one for their number and the one for the addresses.
 const SPARE: usize = 8;
+
+/// Each address of the host, of IPv4 and of IPv6, with the name of its interface. `socket` is any IPv4 socket.
+///
+/// # Errors
+/// As [`ipv4_addresses`] and [`ipv6_addresses`].
+pub fn addresses(socket: impl AsFd) -> io::Result<Vec<(String, IpAddr)>> {
+    let v4 = ipv4_addresses(socket)?.into_iter().map(|(name, address)| (name, address.into()));
+    let v6 = ipv6_addresses()?.into_iter().map(|(name, address)| (name, address.into()));
+    Ok(v4.chain(v6).collect())
+}
 
 /// Each IPv4 address of the host, with the name of its interface. The name is an alias, such as `eth0:1`, if it has one.
 ///
@@ -30,6 +40,27 @@ pub fn ipv4_addresses(socket: impl AsFd) -> io::Result<Vec<(String, Ipv4Addr)>> 
     let filled_bytes = list(&socket, &mut requests)?;
     requests.truncate(filled_bytes / size_of::<libc::ifreq>());
     Ok(requests.iter().map(|request| (name_of(request), address_of(request))).collect())
+}
+
+/// Each IPv6 address of the calling thread's network namespace, with the name of its interface. None where the host has no IPv6.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn ipv6_addresses() -> io::Result<Vec<(String, Ipv6Addr)>> {
+    match std::fs::read_to_string("/proc/thread-self/net/if_inet6") {
+        Ok(text) => Ok(text.lines().filter_map(ipv6_of).collect()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && std::fs::exists("/proc/thread-self/net")? => {
+            Ok(Vec::new())
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// A line of `if_inet6`: the address, then the interface's index, the length of the prefix, the scope and flags, and its name.
+fn ipv6_of(line: &str) -> Option<(String, Ipv6Addr)> {
+    let mut words = line.split_ascii_whitespace();
+    let address = u128::from_str_radix(words.next()?, 16).ok()?;
+    Some((words.nth(4)?.to_owned(), Ipv6Addr::from_bits(address)))
 }
 
 /// Fills `requests`. Returns the number of bytes that the kernel filled, or that it would fill if `requests` is empty.
@@ -70,6 +101,17 @@ mod tests {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let found = ipv4_addresses(&socket).unwrap();
         assert!(found.contains(&("lo".to_owned(), Ipv4Addr::LOCALHOST)), "{found:?}");
+    }
+
+    #[test]
+    fn addresses_of_ipv6_are_read_with_the_names_of_their_interfaces() {
+        let line = "fe80000000000000505400fffe123456 02 40 20 80     eth0";
+        assert_eq!(ipv6_of(line), Some(("eth0".to_owned(), "fe80::5054:ff:fe12:3456".parse().unwrap())));
+        assert_eq!(ipv6_of("fe80 02"), None);
+        match UdpSocket::bind("[::1]:0") {
+            Ok(_) => assert!(ipv6_addresses().unwrap().contains(&("lo".to_owned(), Ipv6Addr::LOCALHOST))),
+            Err(e) => eprintln!("SKIPPED the addresses of this host: it has no IPv6: {e}"),
+        }
     }
 
     #[test]

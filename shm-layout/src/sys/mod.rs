@@ -1,5 +1,5 @@
-//! System calls that the other packages need and no library wraps: many datagrams in one call, descriptors beside a packet, the
-//! address of a network interface, and how wrong the clock may be.
+//! System calls that the other packages need and no library wraps: many datagrams in one call, multicast groups of one source,
+//! descriptors beside a packet, the addresses of network interfaces, and how wrong the clock may be.
 //!
 //! Knows nothing of rings and segments. It stands in this package because the others contain no `unsafe` code.
 

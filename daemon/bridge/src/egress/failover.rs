@@ -3,7 +3,7 @@
 use shmcast::Subscriber;
 use shmcast::sys::datagrams::{self, Inbox};
 use std::io;
-use std::net::{IpAddr, SocketAddrV4, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -25,15 +25,15 @@ pub(super) struct Failover {
     pub(super) election: Election,
     socket: UdpSocket,
     inbox: Inbox,
-    peers: Vec<SocketAddrV4>,
+    peers: Vec<SocketAddr>,
     /// The multicast lines, as receivers hear them.
     lines: Vec<(UdpSocket, Inbox)>,
     /// The addresses that our own packets come from.
-    own: Vec<SocketAddrV4>,
+    own: Vec<SocketAddr>,
     /// Whether packets of peers on other hosts, and of peers on this one, are heard and known as theirs.
     hears_others: bool,
     hears_here: bool,
-    bind: SocketAddrV4,
+    bind: SocketAddr,
     pub(super) heard_ns: u64,
     /// Where we began to read the ring: the place to send from if no peer has sent anything.
     pub(super) start_at: u64,
@@ -112,7 +112,7 @@ impl Failover {
             for datagram in inbox.datagrams().filter(|datagram| peers.contains(&datagram.from)) {
                 if let Ok(ControlDatagram::Claim(claim)) = ControlDatagram::parse(datagram.bytes) {
                     let hears = if datagram.from.ip() == bind.ip() { *hears_here } else { *hears_others };
-                    election.handle_claim(now_ns, (*datagram.from.ip()).into(), &claim, hears);
+                    election.handle_claim(now_ns, datagram.from.ip(), &claim, hears);
                 }
             }
             if !inbox.expects_more() && !all {
@@ -123,7 +123,7 @@ impl Failover {
             while inbox.receive(&*socket).is_ok_and(|received| received > 0) {
                 for datagram in inbox.datagrams().filter(|datagram| !own.contains(&datagram.from)) {
                     let Ok(packet) = Downstream::parse(datagram.bytes) else { continue };
-                    let from = IpAddr::from(*datagram.from.ip());
+                    let from = datagram.from.ip();
                     election.handle_packet(now_ns, from, packet.session, (packet.sequence, packet.end()));
                 }
                 if !inbox.expects_more() && !all {
@@ -151,7 +151,7 @@ impl Failover {
 
 /// Whether peers' packets are known as theirs. A packet is known by its sender's address, which must be the
 /// one that the peer's claims come from. We take it that peers are set up as we are.
-fn hears_peers(lines: &[Line], bind: SocketAddrV4) -> bool {
+fn hears_peers(lines: &[Line], bind: SocketAddr) -> bool {
     let is_of_line = |line: &Line| line.from.is_some_and(|from| from.ip() == bind.ip());
     lines.iter().any(|line| line.to.ip().is_multicast() && is_of_line(line))
 }

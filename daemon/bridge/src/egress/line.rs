@@ -1,7 +1,7 @@
 //! One line of an egress: a socket, its destination, and whether it has room.
 
 use shmcast::sys::datagrams;
-use std::net::{SocketAddrV4, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 
 use crate::status::SendCounters;
 
@@ -9,8 +9,8 @@ use crate::status::SendCounters;
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) socket: UdpSocket,
-    pub(super) from: Option<SocketAddrV4>,
-    pub(super) to: SocketAddrV4,
+    pub(super) from: Option<SocketAddr>,
+    pub(super) to: SocketAddr,
     /// Whether the socket is connected to `to`, so that the kernel need not look up the route for each
     /// datagram.
     pub(super) is_connected: bool,
@@ -21,8 +21,8 @@ pub(super) struct Line {
 
 impl Line {
     pub(super) fn to(
-        to: SocketAddrV4,
-        from: Option<SocketAddrV4>,
+        to: SocketAddr,
+        from: Option<SocketAddr>,
         socket: UdpSocket,
         is_connected: bool,
     ) -> Self {
@@ -31,7 +31,7 @@ impl Line {
 
     pub(super) fn send<'a>(
         &mut self,
-        to: Option<SocketAddrV4>,
+        to: Option<SocketAddr>,
         datagrams: impl Iterator<Item = &'a [u8]>,
         counters: &mut SendCounters,
     ) {

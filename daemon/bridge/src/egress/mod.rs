@@ -8,7 +8,7 @@
 
 use shmcast::sys::datagrams;
 use shmcast::{ChannelError, History, Start, State, Subscriber, SubscriberBuilder, Wait};
-use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -31,7 +31,7 @@ use super::proto::sender::SenderConfig;
 use super::proto::session::Session;
 use super::proto::term::Terms;
 use super::repair::Repair;
-use super::sending::{Sending, term_at};
+use super::sending::{LiveCopy, Sending, term_at};
 use super::socket::{self, Marks, RefusedSettings, Tuning};
 use super::spec::{BridgeSpec, Direction, RepairSpec, SendSpec, StartAt, WaitMode};
 use super::state::{Progress, StateFile};
@@ -67,7 +67,7 @@ pub struct EgressOptions {
 pub struct Egress {
     shared: Arc<Sending>,
     threads: Vec<JoinHandle<()>>,
-    repair_address: Option<SocketAddrV4>,
+    repair_address: Option<SocketAddr>,
     keys: Arc<Keys>,
 }
 
@@ -167,6 +167,7 @@ impl Egress {
             skips_end: matches!(subscriber.publisher_state(), Some((_, State::Closed))),
             lines,
             leases,
+            live: LiveCopy::of(&shared.live),
             clock,
             tap: options.tap,
             shared,
@@ -189,7 +190,7 @@ impl Egress {
         channel: SubscriberBuilder,
         with: (Clock, Option<&Tap>),
     ) -> Result<Line, BridgeError> {
-        let address = v4(requests.local_addr().ok());
+        let address = requests.local_addr().ok();
         let shared = (self.shared.clone(), self.keys.clone());
         let server = Repair::new(spec, repair, requests, channel, with, shared)?;
         self.repair_address = address;
@@ -260,7 +261,7 @@ impl Egress {
     }
 
     /// The address of the retransmission server, if there is one.
-    pub fn repair_address(&self) -> Option<SocketAddrV4> {
+    pub fn repair_address(&self) -> Option<SocketAddr> {
         self.repair_address
     }
 }
@@ -488,13 +489,6 @@ fn sender_config(spec: &BridgeSpec, send: &SendSpec) -> SenderConfig {
     SenderConfig { payload_bytes: spec.payload_bytes, batch: datagrams::BATCH, linger_ns }
 }
 
-fn v4(address: Option<SocketAddr>) -> Option<SocketAddrV4> {
-    match address {
-        Some(SocketAddr::V4(address)) => Some(address),
-        _ => None,
-    }
-}
-
-fn local_address(socket: &UdpSocket) -> Option<SocketAddrV4> {
-    v4(socket.local_addr().ok())
+fn local_address(socket: &UdpSocket) -> Option<SocketAddr> {
+    socket.local_addr().ok()
 }

@@ -1,7 +1,7 @@
 //! Turns the ring's events into datagrams on every line and lease, and counts both.
 
 use shmcast::{Event, Message, Subscriber};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use crate::proto::counters::SenderCounters;
 use crate::proto::sender::{MAX_PULSE_BYTES, PushError, Sender, SenderConfig};
 use crate::proto::session::Session;
 use crate::proto::wire::Meta;
-use crate::sending::{LiveTable, Sending};
+use crate::sending::{LiveCopy, Sending};
 use crate::status::{Phase, SendCounters};
 use crate::thread::{Clock, wall_ns};
 
@@ -41,6 +41,8 @@ pub(super) struct Outlet {
     pub(super) lines: Vec<Line>,
     /// The socket that unicast leases are served from.
     pub(super) leases: Option<Line>,
+    /// The addresses of those leases.
+    pub(super) live: LiveCopy,
     pub(super) clock: Clock,
     pub(super) tap: Option<Tap>,
     pub(super) shared: Arc<Sending>,
@@ -128,11 +130,9 @@ impl Outlet {
             return;
         }
         self.shared.next.fetch_max(second.sender.next(), Ordering::Release);
-        send_to_all(
-            (&mut second.lines, None, &self.shared.live, self.tap.as_ref()),
-            &mut self.counters,
-            || second.sender.datagrams(),
-        );
+        send_to_all((&mut second.lines, None, &[], self.tap.as_ref()), &mut self.counters, || {
+            second.sender.datagrams()
+        });
         second.sender.clear(self.clock.now_ns());
     }
 
@@ -144,7 +144,7 @@ impl Outlet {
         // early.
         self.shared.next.store(self.sender.next(), Ordering::Release);
         send_to_all(
-            (&mut self.lines, self.leases.as_mut(), &self.shared.live, self.tap.as_ref()),
+            (&mut self.lines, self.leases.as_mut(), self.live.look(&self.shared.live), self.tap.as_ref()),
             &mut self.counters,
             || self.sender.datagrams(),
         );
@@ -156,7 +156,7 @@ impl Outlet {
         let mut out = [0; MAX_PULSE_BYTES];
         if let Some(size) = poll_idle(&mut self.sender, self.native.as_ref(), now_ns, &mut out) {
             send_to_all(
-                (&mut self.lines, self.leases.as_mut(), &self.shared.live, self.tap.as_ref()),
+                (&mut self.lines, self.leases.as_mut(), self.live.look(&self.shared.live), self.tap.as_ref()),
                 &mut self.counters,
                 || std::iter::once(&out[..size]),
             );
@@ -164,11 +164,9 @@ impl Outlet {
         if let Some(second) = &mut self.second
             && let Some(size) = poll_idle(&mut second.sender, self.native.as_ref(), now_ns, &mut out)
         {
-            send_to_all(
-                (&mut second.lines, None, &self.shared.live, self.tap.as_ref()),
-                &mut self.counters,
-                || std::iter::once(&out[..size]),
-            );
+            send_to_all((&mut second.lines, None, &[], self.tap.as_ref()), &mut self.counters, || {
+                std::iter::once(&out[..size])
+            });
         }
     }
 
@@ -278,7 +276,7 @@ fn poll_idle(
 }
 
 fn send_to_all<'a, D: Iterator<Item = &'a [u8]>>(
-    (lines, mut leases, live, tap): (&mut [Line], Option<&mut Line>, &LiveTable, Option<&Tap>),
+    (lines, mut leases, live, tap): (&mut [Line], Option<&mut Line>, &[SocketAddr], Option<&Tap>),
     counters: &mut SendCounters,
     datagrams: impl Fn() -> D,
 ) {
@@ -287,17 +285,17 @@ fn send_to_all<'a, D: Iterator<Item = &'a [u8]>>(
         line.send(to, datagrams(), counters);
     }
     if let Some(leases) = &mut leases {
-        live.iter().for_each(|to| leases.send(Some(to), datagrams(), counters));
+        live.iter().for_each(|to| leases.send(Some(*to), datagrams(), counters));
     }
     if let Some(tap) = tap {
         let now_ns = wall_ns();
         let routes = lines
             .iter()
             .map(|line| (line.from, line.to))
-            .chain(leases.iter().flat_map(|leases| live.iter().map(|to| (leases.from, to))));
+            .chain(leases.iter().flat_map(|leases| live.iter().map(|to| (leases.from, *to))));
         for (from, to) in routes {
-            let from = from.unwrap_or(SocketAddrV4::new([0, 0, 0, 0].into(), 0));
-            datagrams().for_each(|datagram| tap.record(now_ns, from.into(), to.into(), datagram));
+            let from = from.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+            datagrams().for_each(|datagram| tap.record(now_ns, from, to, datagram));
         }
     }
 }
@@ -329,11 +327,11 @@ mod tests {
         let mut lines = [line(UdpSocket::from(OwnedFd::from(paused))), line(sends)];
         let (tell, hear) = channel();
         std::thread::spawn(move || {
-            let (live, mut counters) = (LiveTable::new(0), SendCounters::new_zeroed());
+            let mut counters = SendCounters::new_zeroed();
             let mut round = |rounds: u32| {
                 for _ in 0..rounds {
                     let batch = || std::iter::repeat_n(&b"message"[..], 100);
-                    send_to_all((&mut lines, None, &live, None), &mut counters, batch);
+                    send_to_all((&mut lines, None, &[], None), &mut counters, batch);
                 }
                 counters
             };

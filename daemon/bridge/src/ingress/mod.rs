@@ -13,7 +13,6 @@ use shmcast::PublisherBuilder;
 use shmcast::hosting::boot_id;
 use siphasher::sip::SipHasher24;
 use std::hash::{Hash, Hasher};
-use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -287,9 +286,8 @@ fn open_ports(
     refusals: &mut RefusedSettings,
 ) -> Result<Vec<Port>, BridgeError> {
     let tuning = Tuning { buffer_bytes: receive.buffer_bytes, busy_poll_us: spec.busy_poll_us };
-    let anywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
     let open_own = |refusals: &mut RefusedSettings, what| {
-        let socket = socket::open_unicast(anywhere, tuning, refusals)?;
+        let socket = socket::open_unicast(socket::anywhere(&receive.servers[0]), tuning, refusals)?;
         socket::mark(&socket, spec.marks(), what, refusals);
         Ok::<_, BridgeError>(socket)
     };

@@ -3,7 +3,7 @@
 use rustix::thread::sched_yield;
 use shmcast::Publisher;
 use shmcast::sys::datagrams::{self, Datagram, Inbox};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -78,7 +78,7 @@ pub(super) struct Port {
     pub(super) socket: UdpSocket,
     pub(super) role: Role,
     pub(super) inbox: Inbox,
-    pub(super) local: SocketAddrV4,
+    pub(super) local: SocketAddr,
     pub(super) last_drops: u32,
     /// One lease for each server, or none at all.
     pub(super) leases: Vec<LeaseClient>,
@@ -86,19 +86,17 @@ pub(super) struct Port {
 
 impl Port {
     pub(super) fn new(socket: UdpSocket, role: Role, spec: &BridgeSpec) -> Self {
-        let local = match socket.local_addr() {
-            Ok(SocketAddr::V4(address)) => address,
-            _ => SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
-        };
+        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let local = socket.local_addr().unwrap_or(nowhere);
         let inbox = Inbox::new(spec.payload_bytes.max(SLOT_BYTES));
         Self { socket, role, inbox, local, last_drops: 0, leases: Vec::new() }
     }
 
     /// Sends a datagram, and copies it to the capture. Returns how many the kernel refused.
-    fn send(&self, to: SocketAddrV4, bytes: &[u8], tap: Option<&Tap>) -> u64 {
+    fn send(&self, to: SocketAddr, bytes: &[u8], tap: Option<&Tap>) -> u64 {
         let sent = datagrams::send(&self.socket, to, [bytes]);
         if let Some(tap) = tap {
-            tap.record(wall_ns(), self.local.into(), to.into(), bytes);
+            tap.record(wall_ns(), self.local, to, bytes);
         }
         sent.refused
     }
@@ -123,7 +121,7 @@ impl Port {
 /// The state of the receiving loop.
 pub(super) struct Receiving {
     pub(super) ports: Vec<Port>,
-    pub(super) servers: Vec<SocketAddrV4>,
+    pub(super) servers: Vec<SocketAddr>,
     /// The number of lines before those of unicast leases.
     pub(super) lines: usize,
     pub(super) receiver: Receiver,
@@ -249,7 +247,7 @@ impl Receiving {
         for datagram in inbox.datagrams() {
             if let Some(tap) = tap {
                 let time_ns = datagram.time_ns.unwrap_or_else(wall_ns);
-                tap.record(time_ns, datagram.from.into(), (*local).into(), datagram.bytes);
+                tap.record(time_ns, datagram.from, *local, datagram.bytes);
             }
             let origin = match *role {
                 Role::Line(line) => Origin::Line(line),
@@ -287,7 +285,7 @@ impl Receiving {
                     Some(_) => Container::parse(datagram.bytes).ok().map(|(container, _)| container.head()),
                     None => Head::of(datagram.bytes),
                 };
-                let (from, bytes) = ((*datagram.from.ip()).into(), datagram.bytes);
+                let (from, bytes) = (datagram.from.ip(), datagram.bytes);
                 if !lock.admits(now_ns, from, (head.as_ref(), bytes), receiver.horizon()) {
                     inlet.counters.datagrams_locked_out += 1;
                     continue;

@@ -9,7 +9,7 @@ use shmcast::hosting::fault;
 use shmcast::sys::datagrams::{self, Datagram, Inbox};
 use shmcast::{Preparation, Start, SubscriberBuilder, Wait};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -66,7 +66,7 @@ pub(super) struct Repair {
     feed: FeedRate,
     clock: Clock,
     /// The capture that every packet is copied to, and the local address of the packets.
-    tap: Option<(Tap, SocketAddrV4)>,
+    tap: Option<(Tap, SocketAddr)>,
     shared: Arc<Sending>,
 }
 
@@ -82,18 +82,18 @@ struct FeedRate {
 struct Out<'a> {
     socket: &'a UdpSocket,
     tap: Option<&'a Tap>,
-    here: SocketAddrV4,
+    here: SocketAddr,
 }
 
 impl Out<'_> {
-    fn record(&self, from: SocketAddrV4, to: SocketAddrV4, bytes: &[u8]) {
+    fn record(&self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
         if let Some(tap) = self.tap {
             tap.record(wall_ns(), from.into(), to.into(), bytes);
         }
     }
 
     /// Sends a datagram. Returns how many the kernel refused.
-    fn send(&self, to: SocketAddrV4, bytes: &[u8]) -> u64 {
+    fn send(&self, to: SocketAddr, bytes: &[u8]) -> u64 {
         self.record(self.here, to, bytes);
         datagrams::send(self.socket, to, [bytes]).refused
     }
@@ -236,7 +236,7 @@ impl Repair {
             ..
         } = self;
         let answers_plain = self.answers_plain;
-        let here = tap.as_ref().map_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), |(_, here)| *here);
+        let here = tap.as_ref().map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |(_, here)| *here);
         let out = Out { socket: &*socket, tap: tap.as_ref().map(|(tap, _)| tap), here };
         let now_ns = clock.now_ns();
         for datagram in inbox.datagrams() {
@@ -283,7 +283,7 @@ impl Repair {
     /// Answers the requests whose messages the disk has brought, and lets it go on.
     fn answer_waiting(&mut self) {
         let Self { socket, replay, leases, store, counters, reply, clock, tap, shared, native, .. } = self;
-        let here = tap.as_ref().map_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), |(_, here)| *here);
+        let here = tap.as_ref().map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |(_, here)| *here);
         let out = Out { socket: &*socket, tap: tap.as_ref().map(|(tap, _)| tap), here };
         let now_ns = clock.now_ns();
         store.take(now_ns);
@@ -307,11 +307,7 @@ impl Repair {
     }
 
     fn show_leases(&self) {
-        let addresses = self.leases.live_addresses(self.clock.now_ns());
-        self.shared.live.set(addresses.filter_map(|address| match address {
-            SocketAddr::V4(address) => Some(address),
-            SocketAddr::V6(_) => None,
-        }));
+        self.shared.live.set(self.leases.live_addresses(self.clock.now_ns()));
     }
 
     fn show(&mut self) {
@@ -330,7 +326,7 @@ impl Repair {
 /// Takes a control datagram of a receiver. Returns the size of the answer in `out`, if it gets one.
 fn answer_control(
     now_ns: u64,
-    from: SocketAddrV4,
+    from: SocketAddr,
     datagram: &[u8],
     (leases, shared, counters): (&mut LeaseServer, &Sending, &mut RepairCounters),
     out: &mut [u8; CONTROL_MAX_BYTES],

@@ -3,7 +3,7 @@
 use shmcast::Clock;
 use shmcast::sys::datagrams::Datagram;
 use std::cell::RefCell;
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -113,7 +113,7 @@ impl NativeRepair {
     pub(super) fn answer_again(
         &mut self,
         now_ns: u64,
-        (from, is_proved): (SocketAddrV4, bool),
+        (from, is_proved): (SocketAddr, bool),
         (session, entry, bytes): (Session, Entry, usize),
         (replay, store, shared): (&mut Replay, &mut Store, &Sending),
         out: &Out<'_>,
@@ -135,7 +135,7 @@ impl NativeRepair {
 /// A request that is answered: who asked, for which session, and in how many bytes.
 #[derive(Clone, Copy)]
 struct Source {
-    from: SocketAddrV4,
+    from: SocketAddr,
     session: Session,
     bytes: usize,
     /// Whether it has waited for the disk. It does not wait again.

@@ -1,7 +1,7 @@
 //! The sources of retransmissions: the ring, and the channel's journal for what the ring has no more.
 
 use shmcast::Subscriber;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use super::disk::Disk;
@@ -17,9 +17,9 @@ use crate::times::Moment;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
     /// A plain request, as it came.
-    Plain { from: SocketAddrV4, datagram: [u8; REQUEST_BYTES] },
+    Plain { from: SocketAddr, datagram: [u8; REQUEST_BYTES] },
     /// An entry of a native request, and the bytes of the datagram that it came in.
-    Native { from: SocketAddrV4, session: Session, entry: Entry, bytes: usize },
+    Native { from: SocketAddr, session: Session, entry: Entry, bytes: usize },
 }
 
 /// The ring and the journal.

@@ -4,7 +4,7 @@
 //! group is routed, an interface exists and a channel can be attached to.
 
 use serde::de::{self, Deserialize, Deserializer};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::proto::control::CONTROL_MAX_BYTES;
@@ -101,14 +101,14 @@ fn default_payload_bytes() -> usize {
 pub struct LineSpec {
     /// The multicast group and port. It may also be a unicast address: any host's for a sender, one of this
     /// host's own for a receiver.
-    pub group: SocketAddrV4,
-    /// The interface by name or by its IPv4 address; the kernel's choice if `None`.
+    pub group: SocketAddr,
+    /// The interface by name or by one of its addresses; the kernel's choice if `None`.
     #[serde(default)]
     pub interface: Option<String>,
     /// For a receiver: the only sender that the group is taken from (source-specific multicast); any sender
     /// if `None`.
     #[serde(default)]
-    pub source: Option<Ipv4Addr>,
+    pub source: Option<IpAddr>,
     /// The profile of its packets; the bridge's if `None`.
     #[serde(default)]
     pub profile: Option<Profile>,
@@ -116,7 +116,7 @@ pub struct LineSpec {
 
 impl LineSpec {
     /// A line to or from `group`, with the kernel's choice of interface.
-    pub fn to(group: SocketAddrV4) -> LineSpec {
+    pub fn to(group: SocketAddr) -> LineSpec {
         LineSpec { group, interface: None, source: None, profile: None }
     }
 }
@@ -142,7 +142,7 @@ pub enum WaitMode {
 pub struct ReceiveSpec {
     /// The retransmission servers, asked in turn; at most [`MAX_SERVERS`]. If empty, the bridge asks nobody,
     /// and lost messages are a gap.
-    pub servers: Vec<SocketAddrV4>,
+    pub servers: Vec<SocketAddr>,
     /// Whether the servers send the feed itself by unicast, for networks without multicast; false by default.
     pub unicast: bool,
     /// Whether the bridge asks for the lease that proves its address to the servers; true by default. Servers
@@ -322,6 +322,12 @@ impl BridgeSpec {
             if line.source.is_some() && (self.send.is_some() || !line.group.ip().is_multicast()) {
                 report("line", format!("{}: a source is for receiving a multicast group", line.group));
             }
+            if line.source.is_some_and(|source| source.is_ipv6() != line.group.is_ipv6()) {
+                report(
+                    "line",
+                    format!("{}: the source must be of the group's family, IPv4 or IPv6", line.group),
+                );
+            }
         }
     }
 
@@ -344,7 +350,15 @@ impl BridgeSpec {
         if receive.servers.len() > MAX_SERVERS {
             report("servers", format!("{} servers: at most {MAX_SERVERS}", receive.servers.len()));
         }
+        if !is_one_family(&receive.servers) {
+            report("servers", "one socket asks all of them: give all as IPv4, or all as IPv6".to_owned());
+        }
     }
+}
+
+/// Whether all addresses are IPv4, or all IPv6.
+fn is_one_family(addresses: &[SocketAddr]) -> bool {
+    addresses.windows(2).all(|pair| pair[0].is_ipv6() == pair[1].is_ipv6())
 }
 
 /// Reports a code point that has no place in the header's six bits.

@@ -1,6 +1,6 @@
 //! The configuration of the sending side.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,10 +49,10 @@ pub struct SendSpec {
     /// the IP address of a multicast line's interface, on every egress of the stream: then a claim moves an
     /// egress that sends only together with packets from the same address. With another IP address, three
     /// claims are enough.
-    pub claim_bind: Option<SocketAddrV4>,
+    pub claim_bind: Option<SocketAddr>,
     /// With `role = "auto"`: the `claim_bind` addresses of the other egresses; at most 8. Claims from anybody
     /// else are dropped.
-    pub peers: Vec<SocketAddrV4>,
+    pub peers: Vec<SocketAddr>,
     /// With `role = "auto"`: the silence after which another egress takes over, in milliseconds, 3 to 10 000;
     /// 15 by default. All egresses of a stream should have the same.
     pub takeover_ms: u64,
@@ -110,7 +110,7 @@ pub enum SendRole {
 #[serde(deny_unknown_fields)]
 pub struct RepairSpec {
     /// The address that requests come to.
-    pub bind: SocketAddrV4,
+    pub bind: SocketAddr,
     /// Networks that may ask, such as `10.1.0.0/16`. If empty, nobody may ask.
     #[serde(default)]
     pub allow: Vec<Network>,
@@ -184,7 +184,7 @@ fn default_lease_s() -> u64 {
 
 impl RepairSpec {
     /// A server at `bind` that answers nobody yet.
-    pub fn new(bind: SocketAddrV4) -> RepairSpec {
+    pub fn new(bind: SocketAddr) -> RepairSpec {
         RepairSpec {
             bind,
             allow: Vec::new(),
@@ -224,6 +224,10 @@ impl BridgeSpec {
         }
         if send.peers.len() > MAX_PEERS {
             report("peers", format!("{} peers: at most {MAX_PEERS}", send.peers.len()));
+        }
+        let all: Vec<SocketAddr> = send.peers.iter().copied().chain(send.claim_bind).collect();
+        if !super::is_one_family(&all) {
+            report("peers", "they and claim_bind must be all IPv4, or all IPv6".to_owned());
         }
         if send.rank > MAX_RANK {
             report("rank", format!("{} is out of range: write 0 to {MAX_RANK}", send.rank));

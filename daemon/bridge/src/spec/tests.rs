@@ -32,6 +32,23 @@ fn a_table_with_everything_in_it() {
 }
 
 #[test]
+fn addresses_of_ipv6_are_taken_everywhere() {
+    let spec = parse(
+        r#"
+        channel = "ticks"
+        line = [{ group = "[ff35::8000:1]:30001", interface = "eth0", source = "fd00::1" }]
+        [receive]
+        servers = ["[fd00::1]:30002", "[fe80::2%3]:30002"]
+        sources = ["fd00::/64", "10.0.0.0/8"]
+        "#,
+    );
+    assert_eq!(spec.problems(), []);
+    let receive = spec.receive.expect("a receive table");
+    assert!(receive.sources[0].contains("fd00::7".parse().unwrap()));
+    assert_eq!(receive.servers[1].to_string(), "[fe80::2%3]:30002");
+}
+
+#[test]
 fn a_misspelt_field_is_an_error_at_every_depth() {
     for text in [
         "channel = 'c'\nchanel = 1",
@@ -68,6 +85,12 @@ fn what_makes_no_sense_is_named_by_its_field() {
     assert_eq!(fields(&auto(whole)), [""; 0]);
     assert_eq!(fields(&auto(&format!("{whole}rank = 16\ntakeover_ms = 2"))), ["rank", "takeover_ms"]);
     assert_eq!(fields(&auto("listen_ms = 10001")), ["listen_ms"]);
+    let v6_source = "line = [{ group = '[ff15::7]:1', source = '10.0.0.1' }]\n[receive]";
+    assert_eq!(fields(&format!("channel = 'c'\n{v6_source}")), ["line"]);
+    let servers = "servers = ['10.0.0.1:2', '[fd00::1]:2']";
+    assert_eq!(fields(&format!("channel = 'c'\n{nobody}\n[receive]\n{servers}")), ["servers"]);
+    let peers = "role = 'auto'\nclaim_bind = '10.0.0.1:3'\npeers = ['[fd00::2]:3']\n";
+    assert_eq!(fields(&auto(peers)), ["peers"]);
     let buffer = |bytes: u64| format!("channel = 'c'\n{nobody}\n[receive]\nbuffer_bytes = {bytes}");
     assert_eq!(fields(&buffer(1 << 40)), ["buffer_bytes"]);
     assert_eq!(fields(&buffer(1 << 29)), [""; 0]);

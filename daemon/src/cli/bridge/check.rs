@@ -12,12 +12,14 @@ use shmcast::sys::interfaces;
 use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use shmcast_bridge::proto::wire::MAX_DATAGRAM_BYTES;
 use shmcast_bridge::read_keys;
-use shmcast_bridge::socket::{RefusedSettings, SocketError, Tuning, open_line, open_sender, wait_for_any};
+use shmcast_bridge::socket::{
+    RefusedSettings, SocketError, Tuning, anywhere, header_bytes, open_line, open_sender, wait_for_any,
+};
 use shmcast_bridge::spec::{BridgeSpec, Direction, LineSpec, ReceiveSpec, SendSpec};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddrV4, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,8 +37,6 @@ Exit codes: 0 all can work, 3 something is doubtful, 1 something cannot work.";
 
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Bytes of the headers of IPv4 and UDP.
-const HEADERS: usize = 28;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -177,7 +177,8 @@ fn look_at_sender(send: &SendSpec, findings: &mut Findings<'_>) {
 
 /// Compares a packet with what the line's interface takes in one piece.
 fn look_at_width(about: &str, line: &LineSpec, socket: &UdpSocket, findings: &mut Findings<'_>) {
-    let needed = findings.spec.payload_bytes + HEADERS;
+    let headers = header_bytes(&line.group);
+    let needed = findings.spec.payload_bytes + headers;
     let Some((name, mtu)) = interface_to(line, socket) else {
         findings.note(about, Status::Doubtful, "no interface is found by which packets would leave");
         return;
@@ -186,7 +187,7 @@ fn look_at_width(about: &str, line: &LineSpec, socket: &UdpSocket, findings: &mu
         let says = format!(
             "{name} takes {mtu} bytes in one piece, and a packet has up to {needed}: it is sent in fragments, and one \
              that is lost loses the packet; give payload_bytes = {}",
-            mtu.saturating_sub(HEADERS)
+            mtu.saturating_sub(headers)
         );
         findings.note(about, Status::Doubtful, says);
     } else {
@@ -197,8 +198,8 @@ fn look_at_width(about: &str, line: &LineSpec, socket: &UdpSocket, findings: &mu
 /// The interface by which packets of a line leave, and its MTU.
 fn interface_to(line: &LineSpec, socket: &UdpSocket) -> Option<(String, usize)> {
     socket.connect(line.group).ok()?;
-    let IpAddr::V4(own) = socket.local_addr().ok()?.ip() else { return None };
-    let all = interfaces::ipv4_addresses(socket).ok()?;
+    let own = socket.local_addr().ok()?.ip();
+    let all = interfaces::addresses(socket).ok()?;
     let by_name = || all.iter().find(|(name, _)| line.interface.as_ref() == Some(name));
     let (name, _) = by_name().or_else(|| all.iter().find(|(_, address)| *address == own))?;
     let mtu = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?.trim().parse().ok()?;
@@ -245,7 +246,7 @@ fn look_at_receiver(receive: &ReceiveSpec, listen: Duration, findings: &mut Find
 }
 
 /// Counts the packets of each line.
-fn hear(lines: &[(&LineSpec, UdpSocket)], listen: Duration) -> BTreeMap<SocketAddrV4, u64> {
+fn hear(lines: &[(&LineSpec, UdpSocket)], listen: Duration) -> BTreeMap<SocketAddr, u64> {
     let mut heard = BTreeMap::new();
     let until = Instant::now() + listen;
     let mut packet = vec![0; MAX_DATAGRAM_BYTES];
@@ -264,7 +265,7 @@ fn hear(lines: &[(&LineSpec, UdpSocket)], listen: Duration) -> BTreeMap<SocketAd
 }
 
 /// Asks a server for a cookie, as a receiver does before its first lease.
-fn ask(server: SocketAddrV4) -> (Status, String) {
+fn ask(server: SocketAddr) -> (Status, String) {
     match question(server) {
         Ok(Some(after)) => (Status::Ok, format!("answers after {after:?}")),
         Ok(None) => {
@@ -277,8 +278,8 @@ fn ask(server: SocketAddrV4) -> (Status, String) {
     }
 }
 
-fn question(server: SocketAddrV4) -> Result<Option<Duration>> {
-    let socket = UdpSocket::bind("0.0.0.0:0").context("open a socket")?;
+fn question(server: SocketAddr) -> Result<Option<Duration>> {
+    let socket = UdpSocket::bind(anywhere(&server)).context("open a socket")?;
     socket.connect(server).context("reach it")?;
     let nonce = wall_ns();
     let (mut bytes, mut answer) = ([0; CONTROL_MAX_BYTES], [0; 2048]);

@@ -22,7 +22,7 @@ use shmcast_bridge::proto::control::CONTROL_MAX_BYTES;
 use shmcast_bridge::proto::wire::MAX_DATAGRAM_BYTES;
 use shmcast_bridge::spec::{Auth, LineSpec, Profile, WaitMode};
 use shmcast_bridge::status::Life;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -72,7 +72,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 /// Options of both directions.
 #[derive(Debug, clap::Args)]
 struct Common {
-    /// Interface of the lines, by name or IPv4 address: one for all, or one for each in their order
+    /// Interface of the lines, by name or address: one for all, or one for each in their order
     #[arg(long, value_name = "NAME")]
     interface: Vec<String>,
     /// Session: up to 4 characters for a shmcast sender, up to 10 for one particular session
@@ -140,7 +140,7 @@ impl Common {
         usize::from(self.payload)
     }
 
-    fn lines(&self, groups: &[SocketAddrV4], sources: &[Ipv4Addr]) -> Result<Vec<LineSpec>> {
+    fn lines(&self, groups: &[SocketAddr], sources: &[IpAddr]) -> Result<Vec<LineSpec>> {
         let interfaces = for_each_line("--interface", groups.len(), &self.interface)?;
         let sources = for_each_line("--source", groups.len(), sources)?;
         let lines = groups.iter().zip(interfaces).zip(sources);

@@ -13,7 +13,7 @@ use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
 use shmcast_bridge::spec::{BridgeSpec, ETHERNET_PAYLOAD_BYTES, GapMode, Profile, ReceiveSpec, TimeMode};
 use shmcast_bridge::status::{Latency, Phase, ReceiveCounters};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -36,13 +36,13 @@ pub(super) struct Args {
     host: HostArg,
     /// Multicast group, or an address of this host, and port; several are copies of one feed
     #[arg(long, value_name = "GROUP:PORT", value_parser = parse_address, required_unless_present = "unicast")]
-    from: Vec<SocketAddrV4>,
+    from: Vec<SocketAddr>,
     /// Take the groups from this sender only: one for all, or one for each in their order
     #[arg(long, value_name = "IP")]
-    source: Vec<Ipv4Addr>,
+    source: Vec<IpAddr>,
     /// Servers to ask for what is missing, in turn
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address)]
-    server: Vec<SocketAddrV4>,
+    server: Vec<SocketAddr>,
     /// Have the servers send the feed itself, for networks without multicast
     #[arg(long, requires = "server")]
     unicast: bool,

@@ -13,7 +13,7 @@ use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::proto::limit::Network;
 use shmcast_bridge::spec::{BridgeSpec, RepairSpec, SendRole, SendSpec, StartAt};
 use shmcast_bridge::status::{Phase, RepairCounters};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub(super) struct Args {
     host: HostArg,
     /// Multicast group, or a host's address, and port; several are copies of one feed
     #[arg(long, value_name = "GROUP:PORT", value_parser = parse_address, required_unless_present = "repair")]
-    to: Vec<SocketAddrV4>,
+    to: Vec<SocketAddr>,
     /// How many routers a multicast packet may pass
     #[arg(long, value_name = "N", default_value_t = 1)]
     ttl: u8,
@@ -65,10 +65,10 @@ pub(super) struct Args {
     /// Share the stream with the other senders of these --claim-bind addresses: one sends, and another takes over when it
     /// falls silent; for plain lines
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address, requires = "claim_bind")]
-    peer: Vec<SocketAddrV4>,
+    peer: Vec<SocketAddr>,
     /// Address that the claims leave from, and that those of each --peer come to; take the IP address of the --interface
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address, requires = "peer")]
-    claim_bind: Option<SocketAddrV4>,
+    claim_bind: Option<SocketAddr>,
     /// Rank of this sender, 0 to 15: the lowest takes over first
     #[arg(long, value_name = "N", default_value_t = 0, requires = "peer", value_parser = clap::value_parser!(u8).range(0..=15))]
     rank: u8,
@@ -77,7 +77,7 @@ pub(super) struct Args {
     takeover: Duration,
     /// Serve repairs and unicast leases at this address
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address, requires = "allow")]
-    repair: Option<SocketAddrV4>,
+    repair: Option<SocketAddr>,
     /// Networks that may ask for repairs and leases; nobody without it
     #[arg(long, value_name = "NET", requires = "repair")]
     allow: Vec<Network>,

@@ -19,7 +19,7 @@ use shmcast_bridge::proto::wire::{
     HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter, end_of_session, heartbeat,
 };
 use std::io::{BufWriter, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -56,8 +56,8 @@ pub(super) struct Args {
     #[command(flatten)]
     span: Span,
     /// Address and port that the packets go to
-    #[arg(long, value_name = "IPv4:PORT", default_value = "239.192.0.1:26400", value_parser = parse_address)]
-    address: SocketAddrV4,
+    #[arg(long, value_name = "IP:PORT", default_value = "239.192.0.1:26400", value_parser = parse_address)]
+    address: SocketAddr,
     /// Print the sums as JSON
     #[arg(long)]
     json: bool,

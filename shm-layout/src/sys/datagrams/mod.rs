@@ -1,18 +1,22 @@
 //! UDP datagrams by the batch: one system call for many, into and out of buffers that are allocated once.
 //!
-//! `recvmmsg` with the kernel's drop count and time stamps, `sendmmsg`, and the busy-poll options, for IPv4. No library wraps
-//! them safely and without allocation. Nothing here knows what the bytes mean.
+//! `recvmmsg` with the kernel's drop count and time stamps, `sendmmsg`, and the busy-poll options, for IPv4 and IPv6. No
+//! library wraps them safely and without allocation. Nothing here knows what the bytes mean.
 
 use nix::errno::Errno;
 use nix::libc;
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
+mod address;
+mod joining;
 mod sending;
 
+use address::{NAME_BYTES, Name};
+pub use joining::join_source;
 pub use sending::{Sent, send};
 
 /// Most datagrams that one system call carries.
@@ -42,7 +46,7 @@ pub struct Inbox {
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     bytes: usize,
-    from: SocketAddrV4,
+    from: SocketAddr,
     is_truncated: bool,
     time_ns: Option<u64>,
     dropped: Option<u32>,
@@ -51,7 +55,7 @@ struct Arrival {
 impl Arrival {
     const NONE: Self = Self {
         bytes: 0,
-        from: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
+        from: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
         is_truncated: false,
         time_ns: None,
         dropped: None,
@@ -64,7 +68,7 @@ pub struct Datagram<'a> {
     /// The payload.
     pub bytes: &'a [u8],
     /// The sender's address, as the network claims it.
-    pub from: SocketAddrV4,
+    pub from: SocketAddr,
     /// Whether it was longer than the slot. Then `bytes` is only its beginning.
     pub is_truncated: bool,
     /// The time at which the kernel took it in, in nanoseconds since 1970, if the socket stamps (`SO_TIMESTAMPNS`) and the stamp
@@ -111,7 +115,7 @@ impl Inbox {
             return self.receive_bare(socket);
         }
         (self.received, self.expects_more) = (0, false);
-        let mut addresses = [const { MaybeUninit::<libc::sockaddr_in>::zeroed() }; BATCH];
+        let mut names = [Name::none(); BATCH];
         let mut controls = [const { MaybeUninit::<ControlWords>::uninit() }; BATCH];
         let mut vectors = [const { MaybeUninit::uninit() }; BATCH];
         let mut headers = [const { MaybeUninit::uninit() }; BATCH];
@@ -119,8 +123,8 @@ impl Inbox {
             let vector =
                 vectors[i].write(libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() });
             let header = &mut headers[i].write(no_header()).msg_hdr;
-            header.msg_name = addresses[i].as_mut_ptr().cast();
-            header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+            header.msg_name = (&raw mut names[i]).cast();
+            header.msg_namelen = NAME_BYTES;
             header.msg_iov = vector;
             header.msg_iovlen = 1;
             header.msg_control = controls[i].as_mut_ptr().cast();
@@ -146,12 +150,10 @@ impl Inbox {
         for (i, header) in headers[..received].iter().enumerate() {
             // SAFETY: `received` is at most `asked`, and so many headers are filled in.
             let header = unsafe { header.assume_init_ref() };
-            // SAFETY: zeroed before the call, and any bytes are a valid sockaddr_in.
-            let address = unsafe { addresses[i].assume_init() };
             let (time_ns, dropped) = controls_of(&header.msg_hdr);
             self.arrivals[i] = Arrival {
                 bytes: (header.msg_len as usize).min(self.slot_bytes),
-                from: address_of(&address),
+                from: names[i].address(),
                 is_truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
                 time_ns,
                 dropped,
@@ -164,9 +166,7 @@ impl Inbox {
     /// One datagram, without time stamp and drop count.
     fn receive_bare(&mut self, socket: impl AsFd) -> io::Result<usize> {
         (self.received, self.expects_more) = (0, false);
-        // SAFETY: all-zero bytes are a valid sockaddr_in.
-        let mut address: libc::sockaddr_in = unsafe { zeroed() };
-        let mut address_bytes = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+        let (mut name, mut name_bytes) = (Name::none(), NAME_BYTES);
         let slot = &mut self.slab[..self.slot_bytes];
         // SAFETY: the socket is open as long as it is borrowed; the slot and the address are given with their true lengths
         // and outlive the call.
@@ -176,8 +176,8 @@ impl Inbox {
                 slot.as_mut_ptr().cast(),
                 slot.len(),
                 libc::MSG_DONTWAIT | libc::MSG_TRUNC,
-                (&raw mut address).cast(),
-                &raw mut address_bytes,
+                (&raw mut name).cast(),
+                &raw mut name_bytes,
             )
         };
         let bytes = match Errno::result(bytes) {
@@ -187,7 +187,7 @@ impl Inbox {
         };
         self.arrivals[0] = Arrival {
             bytes: bytes.min(self.slot_bytes),
-            from: address_of(&address),
+            from: name.address(),
             is_truncated: bytes > self.slot_bytes,
             time_ns: None,
             dropped: None,
@@ -214,10 +214,6 @@ impl Inbox {
             dropped: arrival.dropped,
         })
     }
-}
-
-fn address_of(address: &libc::sockaddr_in) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)), u16::from_be(address.sin_port))
 }
 
 /// A header without buffers.

@@ -1,10 +1,10 @@
 //! Sending by the batch.
 
-use super::{BATCH, no_header};
+use super::{BATCH, Name, no_header};
 use nix::errno::Errno;
 use nix::libc;
-use std::mem::{MaybeUninit, size_of};
-use std::net::SocketAddrV4;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 
@@ -25,17 +25,12 @@ pub struct Sent {
 /// [`BATCH`] datagrams, no allocation.
 pub fn send<'a>(
     socket: impl AsFd,
-    to: impl Into<Option<SocketAddrV4>>,
+    to: impl Into<Option<SocketAddr>>,
     datagrams: impl IntoIterator<Item = &'a [u8]>,
 ) -> Sent {
-    let mut address = to.into().map(|to| libc::sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: to.port().to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from(*to.ip()).to_be() },
-        sin_zero: [0; 8],
-    });
-    let (name, name_bytes) = match &mut address {
-        Some(address) => (ptr::from_mut(address), size_of::<libc::sockaddr_in>() as libc::socklen_t),
+    let mut name = to.into().map(Name::of);
+    let (name, name_bytes) = match &mut name {
+        Some((name, bytes)) => (ptr::from_mut(name), *bytes),
         None => (ptr::null_mut(), 0),
     };
     let mut total = Sent::default();

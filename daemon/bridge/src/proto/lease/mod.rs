@@ -333,7 +333,7 @@ impl LeaseServer {
     }
 
     /// The addresses that live packets are sent to.
-    pub fn live_addresses(&self, now_ns: u64) -> impl Iterator<Item = SocketAddr> + '_ {
+    pub fn live_addresses(&self, now_ns: u64) -> impl Iterator<Item = SocketAddr> + Clone + '_ {
         let is_live = move |lease: &Lease| lease.live && lease.ends_ns > now_ns;
         self.leases.iter().filter(move |(_, lease)| is_live(lease)).map(|(address, _)| *address)
     }

@@ -1,0 +1,92 @@
+//! The interface of a line, by name or by address.
+
+use rustix::net::netdevice::name_to_index;
+use shmcast::sys::interfaces;
+use socket2::Socket;
+use std::fmt::Display;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use super::SocketError;
+use crate::spec::LineSpec;
+
+/// An interface; the kernel's choice by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Interface {
+    /// Its index, for IPv6; 0 for the kernel's choice.
+    pub(super) index: u32,
+    /// Its address, for IPv4; unspecified for the kernel's choice.
+    pub(super) v4: Ipv4Addr,
+}
+
+impl Interface {
+    /// The group with the interface as its scope, which groups of the link need. One that was written stays.
+    pub(super) fn in_scope(self, group: SocketAddr) -> SocketAddr {
+        match group {
+            SocketAddr::V6(mut group) if group.scope_id() == 0 => {
+                group.set_scope_id(self.index);
+                group.into()
+            }
+            group => group,
+        }
+    }
+}
+
+/// The interface of a line, looked up now.
+pub(super) fn interface_of(line: &LineSpec, socket: &Socket) -> Result<Interface, SocketError> {
+    let unlisted =
+        |name: &str, source| SocketError::Interfaces { group: line.group, name: name.to_owned(), source };
+    match (&line.interface, line.group) {
+        (None, SocketAddr::V6(group)) => Ok(Interface { index: group.scope_id(), v4: Ipv4Addr::UNSPECIFIED }),
+        (None, SocketAddr::V4(_)) => Ok(Interface { index: 0, v4: Ipv4Addr::UNSPECIFIED }),
+        (Some(name), SocketAddr::V4(_)) => {
+            let all = interfaces::ipv4_addresses(socket).map_err(|e| unlisted(name, e))?;
+            let (_, v4) = find(line, name, &all, socket)?;
+            Ok(Interface { index: 0, v4 })
+        }
+        (Some(name), SocketAddr::V6(_)) => {
+            let all = interfaces::ipv6_addresses().map_err(|e| unlisted(name, e))?;
+            let (name, _) = find(line, name, &all, socket)?;
+            let index = name_to_index(socket, &name).map_err(|e| unlisted(&name, io::Error::from(e)))?;
+            Ok(Interface { index, v4: Ipv4Addr::UNSPECIFIED })
+        }
+    }
+}
+
+/// The entry with this name, or with this address.
+fn find<A: Copy + Display>(
+    line: &LineSpec,
+    wanted: &str,
+    all: &[(String, A)],
+    socket: &Socket,
+) -> Result<(String, A), SocketError> {
+    let is_wanted = |(name, address): &&(String, A)| name == wanted || address.to_string() == wanted;
+    all.iter().find(is_wanted).cloned().ok_or_else(|| SocketError::Interface {
+        group: line.group,
+        name: wanted.to_owned(),
+        why: match (name_to_index(socket, wanted), line.group) {
+            (Ok(_), SocketAddr::V4(_)) => "has no IPv4 address",
+            (Ok(_), SocketAddr::V6(_)) => "has no IPv6 address",
+            (Err(_), _) => "does not exist",
+        },
+        found: all.iter().map(|(name, address)| format!("{name} ({address})")).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_does_not_list_its_interfaces_is_an_error_and_no_host_without_any() {
+        let no_socket = std::fs::File::open("/dev/null").unwrap();
+        let no_socket = Socket::from(std::os::fd::OwnedFd::from(no_socket));
+        let line = LineSpec {
+            interface: Some("lo".to_owned()),
+            ..LineSpec::to("239.255.7.1:40001".parse().unwrap())
+        };
+        let error = interface_of(&line, &no_socket).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("cannot list the interfaces") && text.contains("\"lo\""), "{text}");
+    }
+}
