@@ -12,11 +12,12 @@ use std::time::Duration;
 use super::IngressState;
 use super::inlet::Inlet;
 use super::native::{self, NativeReceiving};
+use super::servers::{handle_control, is_from_server, server_of};
 use super::stale::Stale;
 use crate::BridgeError;
 use crate::pcap::Tap;
 use crate::proto::awake::Awake;
-use crate::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
+use crate::proto::control::{CONTROL_MAX_BYTES, is_control};
 use crate::proto::counters::Histogram;
 use crate::proto::lease_client::{LeaseClient, LeaseState};
 use crate::proto::native::container::Container;
@@ -52,13 +53,15 @@ pub(super) enum Role {
     Servers,
     /// Receives the feed itself, sent by the servers to us alone.
     Unicast,
+    /// Receives the servers' repairs for all receivers.
+    Repairs,
 }
 
 impl Role {
     fn line(self) -> Option<usize> {
         match self {
             Role::Line(line) => Some(line),
-            Role::Servers | Role::Unicast => None,
+            Role::Servers | Role::Unicast | Role::Repairs => None,
         }
     }
 }
@@ -249,38 +252,38 @@ impl Receiving {
                 let time_ns = datagram.time_ns.unwrap_or_else(wall_ns);
                 tap.record(time_ns, datagram.from, *local, datagram.bytes);
             }
-            let origin = match *role {
-                Role::Line(line) => Origin::Line(line),
-                Role::Servers | Role::Unicast => {
-                    let Some(server) = servers.iter().position(|server| *server == datagram.from) else {
-                        inlet.counters.datagrams_unexpected += 1;
-                        continue;
-                    };
-                    let mut lease = leases.get_mut(server);
-                    if let Some(lease) = &mut lease {
-                        lease.note_traffic(now_ns);
-                    }
-                    if let Some(native) = native.as_mut().filter(|_| native::is_control(datagram.bytes)) {
-                        let mut control = [0; CONTROL_MAX_BYTES];
-                        if let Some(size) = native.control(now_ns, &datagram, &mut control) {
-                            handle_control(now_ns, server, &control[..size], lease, receiver, inlet);
-                        }
-                        continue;
-                    }
-                    if is_control(datagram.bytes) && native.is_none() {
-                        handle_control(now_ns, server, datagram.bytes, lease, receiver, inlet);
-                        continue;
-                    }
-                    match role {
-                        Role::Unicast => Origin::Line((*lines + server).min(MAX_LINES - 1)),
-                        _ => Origin::Server(server),
-                    }
+            let origin = if is_from_server(*role, &datagram, native.is_some()) {
+                let Some(server) = server_of(servers, &datagram, inlet) else { continue };
+                let mut lease = leases.get_mut(server);
+                if let Some(lease) = &mut lease {
+                    lease.note_traffic(now_ns);
                 }
+                if let Some(native) = native.as_mut().filter(|_| native::is_control(datagram.bytes)) {
+                    let mut control = [0; CONTROL_MAX_BYTES];
+                    if let Some(size) = native.control(now_ns, &datagram, &mut control) {
+                        handle_control(now_ns, server, &control[..size], lease, receiver, inlet);
+                    }
+                    continue;
+                }
+                if is_control(datagram.bytes) && native.is_none() {
+                    handle_control(now_ns, server, datagram.bytes, lease, receiver, inlet);
+                    continue;
+                }
+                match role {
+                    Role::Unicast => Origin::Line((*lines + server).min(MAX_LINES - 1)),
+                    Role::Servers => Origin::Server(server),
+                    Role::Line(_) | Role::Repairs => Origin::Repair(server),
+                }
+            } else {
+                Origin::Line(role.line().unwrap_or(0))
             };
             if let Origin::Line(line) = origin {
-                note_line(&mut inlet.counters, line, &datagram, last_drops);
+                if note_line(&mut inlet.counters, line, &datagram, last_drops) {
+                    receiver.note_drop();
+                }
             }
-            if let Some(lock) = role.line().and_then(|line| locks.get_mut(line)) {
+            let is_line = matches!(origin, Origin::Line(_));
+            if let Some(lock) = role.line().filter(|_| is_line).and_then(|line| locks.get_mut(line)) {
                 let head = match native {
                     Some(_) => Container::parse(datagram.bytes).ok().map(|(container, _)| container.head()),
                     None => Head::of(datagram.bytes),
@@ -448,44 +451,18 @@ impl Receiving {
     }
 }
 
-fn note_line(counters: &mut ReceiveCounters, line: usize, datagram: &Datagram<'_>, last_drops: &mut u32) {
+/// Counts a datagram of a line. Returns whether our socket has dropped others before it.
+fn note_line(
+    counters: &mut ReceiveCounters,
+    line: usize,
+    datagram: &Datagram<'_>,
+    last_drops: &mut u32,
+) -> bool {
     let line = &mut counters.lines[line];
     line.datagrams += 1;
     line.truncated += u64::from(datagram.is_truncated);
-    if let Some(drops) = datagram.dropped {
-        line.kernel_drops += u64::from(drops.wrapping_sub(*last_drops));
-        *last_drops = drops;
-    }
-}
-
-fn handle_control(
-    now_ns: u64,
-    server: usize,
-    datagram: &[u8],
-    lease: Option<&mut LeaseClient>,
-    receiver: &mut Receiver,
-    inlet: &mut Inlet,
-) {
-    match (ControlDatagram::parse(datagram), lease) {
-        (Ok(ControlDatagram::Gone { session, first, oldest }), _) => {
-            receiver
-                .handle_gone(now_ns, server, (session, first, oldest), &mut |delivery| inlet.take(delivery));
-        }
-        (Ok(ControlDatagram::Held { session, first, next, .. }), _) => {
-            receiver
-                .handle_held(now_ns, server, (session, first, next), &mut |delivery| inlet.take(delivery));
-        }
-        (Ok(ControlDatagram::Later { session, first }), _) => {
-            receiver.handle_later(now_ns, server, (session, first))
-        }
-        (Ok(control), Some(lease)) => {
-            receiver.note_alive(now_ns, server);
-            lease.handle_control(now_ns, &control);
-            if let Some(rtt_ns) = lease.rtt_ns() {
-                receiver.note_rtt(server, rtt_ns);
-            }
-        }
-        (Ok(_), None) => inlet.counters.datagrams_unexpected += 1,
-        (Err(_), _) => inlet.counters.malformed.control += 1,
-    }
+    let Some(drops) = datagram.dropped else { return false };
+    let more = drops.wrapping_sub(std::mem::replace(last_drops, drops));
+    line.kernel_drops += u64::from(more);
+    more > 0
 }
