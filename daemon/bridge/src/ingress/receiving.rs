@@ -277,10 +277,10 @@ impl Receiving {
             } else {
                 Origin::Line(role.line().unwrap_or(0))
             };
-            if let Origin::Line(line) = origin {
-                if note_line(&mut inlet.counters, line, &datagram, last_drops) {
-                    receiver.note_drop();
-                }
+            if let Origin::Line(line) = origin
+                && note_line(&mut inlet.counters, line, &datagram, last_drops)
+            {
+                receiver.note_drop();
             }
             let is_line = matches!(origin, Origin::Line(_));
             if let Some(lock) = role.line().filter(|_| is_line).and_then(|line| locks.get_mut(line)) {

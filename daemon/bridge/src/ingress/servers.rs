@@ -4,7 +4,6 @@ use shmcast::sys::datagrams::Datagram;
 use std::net::SocketAddr;
 
 use super::inlet::Inlet;
-use super::native;
 use super::receiving::Role;
 use crate::proto::MICROSECOND_NS;
 use crate::proto::control::ControlDatagram;

@@ -9,7 +9,7 @@ use shmcast::hosting::fault;
 use shmcast::sys::datagrams::{self, Datagram, Inbox};
 use shmcast::{Preparation, Start, SubscriberBuilder, Wait};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
