@@ -62,7 +62,7 @@ fn everything_arrives_at_loss_of(test: &str, per_mille: u32) {
 
 /// Ten readers on B receive all that is published on A, through a relay that loses packets.
 pub fn everything_arrives(test: &str, hosts: &Hosts, per_mille: u32) {
-    everything_arrives_on(test, hosts, per_mille, "");
+    everything_arrives_on(test, hosts, per_mille, "", str::to_owned);
 }
 
 /// A configuration whose bridge has more fields.
@@ -72,15 +72,21 @@ pub fn with_fields(config: &str, fields: &str) -> String {
     config.replace(bridge, &format!("{bridge}{fields}"))
 }
 
-/// As [`everything_arrives`], with more fields for both bridges.
-pub fn everything_arrives_on(test: &str, hosts: &Hosts, per_mille: u32, fields: &str) {
+/// As [`everything_arrives`], with more fields for both bridges, and with the addresses that `of` makes of those of IPv4.
+pub fn everything_arrives_on(
+    test: &str,
+    hosts: &Hosts,
+    per_mille: u32,
+    fields: &str,
+    of: impl Fn(&str) -> String,
+) {
     let (last, seed) = (messages(), number("SHMCAST_BRIDGE_SEED", 7));
     eprintln!("{test}: {last} messages, seed {seed}");
-    let _a = daemon(hosts, Host::A, &with_fields(&sends(), fields));
+    let _a = daemon(hosts, Host::A, &of(&with_fields(&sends(), fields)));
     let words = format!("{seed} {per_mille} {GROUP} {} vb0 {} {SERVER}", RELAYED.0, RELAYED.1);
-    let relay = hosts.role(Host::B, "relay", &words);
+    let relay = hosts.role(Host::B, "relay", &of(&words));
     relay.wait_for_log("ready");
-    let _b = daemon(hosts, Host::B, &with_fields(&receives(RELAYED.0, RELAYED.1), fields));
+    let _b = daemon(hosts, Host::B, &of(&with_fields(&receives(RELAYED.0, RELAYED.1), fields)));
     let readers = readers(hosts, 10, last);
     hosts.role(Host::A, "publish", &format!("{last} {}", rate())).end_well();
     assert_all_have_all(readers, last);

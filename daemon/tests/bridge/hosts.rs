@@ -92,6 +92,21 @@ impl Hosts {
         Some(hosts)
     }
 
+    /// Gives each end of each wire an address of IPv6 too: A fd77:`n`::1, B fd77:`n`::2. Without IPv6 here, prints the
+    /// reason and returns `None`.
+    pub fn and_v6(self, test: &str, wires: usize) -> Option<Self> {
+        let [a, b] = &self.names;
+        let added = (0..wires).try_for_each(|n| {
+            ip(&format!("-n {a} addr add fd77:{n}::1/64 dev va{n} nodad"))?;
+            ip(&format!("-n {b} addr add fd77:{n}::2/64 dev vb{n} nodad"))
+        });
+        if let Err(reason) = added {
+            eprintln!("SKIPPED {test}: no IPv6: {reason}");
+            return None;
+        }
+        Some(self)
+    }
+
     /// As `with_daemons`, but the daemons run as `unit` says.
     pub fn under(test: &str, wires: usize, unit: PathBuf) -> Option<Self> {
         let mut hosts = Self::with_daemons(test, wires)?;

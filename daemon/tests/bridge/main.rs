@@ -9,6 +9,7 @@ mod check;
 mod daemons;
 mod flood;
 mod forged;
+mod group;
 mod hosts;
 mod invoked;
 mod leases;
@@ -23,6 +24,7 @@ mod tail;
 mod under_unit;
 #[path = "../daemon_support/unit.rs"]
 mod unit;
+mod v6;
 
 #[test]
 #[ignore = "a role that the tests here start processes for"]

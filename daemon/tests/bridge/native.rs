@@ -119,7 +119,7 @@ fn daemons_carry_marks_times_and_large_messages_on_sealed_lines() {
 fn sealed_lines_between_daemons_lose_nothing_at_5_percent_loss_each_way() {
     let test = "sealed_lines_between_daemons_lose_nothing_at_5_percent_loss_each_way";
     let Some(hosts) = Hosts::with_daemons(test, 1) else { return };
-    everything_arrives_on(test, &hosts, 50, &sealed(&hosts));
+    everything_arrives_on(test, &hosts, 50, &sealed(&hosts), str::to_owned);
 }
 
 /// The unit keeps the daemon from the call that tells the error of the clock. Then it is unknown, which is said once, and

@@ -2,7 +2,9 @@
 //! and loses some of each, chosen from a seed.
 
 use shmcast::sys::datagrams;
-use shmcast_bridge::socket::{RefusedSettings, Tuning, open_line, open_sender, open_unicast, wait_for_any};
+use shmcast_bridge::socket::{
+    RefusedSettings, Tuning, anywhere, open_line, open_sender, open_unicast, wait_for_any,
+};
 use shmcast_bridge::spec::LineSpec;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -22,9 +24,9 @@ pub fn run(words: &[&str]) {
     let lines_in = open_line(&line(from), tuning, &mut refusals).unwrap();
     let to = line(to);
     let lines_out = open_sender(&to, 1, true).unwrap();
-    let clients = open_unicast(listen.parse().unwrap(), tuning, &mut refusals).unwrap();
-    let upstream = open_unicast("0.0.0.0:0".parse().unwrap(), tuning, &mut refusals).unwrap();
     let server: SocketAddr = server.parse().unwrap();
+    let clients = open_unicast(listen.parse().unwrap(), tuning, &mut refusals).unwrap();
+    let upstream = open_unicast(anywhere(&server), tuning, &mut refusals).unwrap();
     let mut client = None;
     let mut inbox = datagrams::Inbox::new(2_048);
     eprintln!("relay: ready, losing {per_mille} of 1000");

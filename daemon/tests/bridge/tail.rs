@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 
 fn port() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let address = socket.local_addr().unwrap();
-    address
+    socket.local_addr().unwrap()
 }
 
 /// Forwards packets, except those with messages. Returns the time after which a heartbeat showed each of them.

@@ -89,7 +89,7 @@ struct Out {
 impl Out {
     fn record(&self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
         if let Some(tap) = &self.tap {
-            tap.record(wall_ns(), from.into(), to.into(), bytes);
+            tap.record(wall_ns(), from, to, bytes);
         }
     }
 
@@ -275,7 +275,7 @@ impl Repair {
                     size.map_or(0, |size| out.send(datagram.from, &answer[..size]))
                 }
                 _ => {
-                    let from = datagram.from.into();
+                    let from = datagram.from;
                     let proved = (from, leases.is_proved(now_ns, from));
                     let with = (&mut *replay, &mut *store, &**shared);
                     let answered = answer(now_ns, proved, &datagram, with, reply);
@@ -297,13 +297,13 @@ impl Repair {
         while let Some(request) = store.ready(now_ns) {
             counters.replies_refused += match (request, &mut *native) {
                 (Request::Plain { from, datagram }, _) => {
-                    let source = (from.into(), leases.is_proved(now_ns, from.into()));
+                    let source = (from, leases.is_proved(now_ns, from));
                     let with = (&mut *replay, &mut *store, &**shared);
                     let answered = answer_again(now_ns, source, (&datagram, &request), with, reply);
                     answered.map_or(0, |answered| out.answer(from, answered, reply))
                 }
                 (Request::Native { from, session, entry, bytes }, Some(native)) => {
-                    let proved = leases.is_proved(now_ns, from.into());
+                    let proved = leases.is_proved(now_ns, from);
                     let asked = (session, entry, bytes);
                     native.answer_again(now_ns, (from, proved), asked, (replay, store, shared), out)
                 }
@@ -348,11 +348,11 @@ fn answer_control(
     let control = ControlDatagram::parse(datagram).ok();
     if let Some(ControlDatagram::Stale { session, .. }) = control {
         // Only a receiver with a lease is known to receive at its address.
-        let is_believed = leases.is_proved(now_ns, from.into()) && shared.note_told(session);
+        let is_believed = leases.is_proved(now_ns, from) && shared.note_told(session);
         counters.told_stale += u64::from(is_believed);
         return None;
     }
-    leases.handle_control(now_ns, from.into(), control, out)
+    leases.handle_control(now_ns, from, control, out)
 }
 
 /// Answers a request.

@@ -65,7 +65,7 @@ impl NativeRepair {
         let Ok(opened) = self.codec.open(now_ns, datagram.bytes) else { return 0 };
         let size = opened.len();
         let Ok((container, _)) = Container::parse(opened) else { return 0 };
-        let from = datagram.from.into();
+        let from = datagram.from;
         match container.kind {
             Kind::Control(_) => {
                 let (mut asked, mut answer) = ([0; CONTROL_MAX_BYTES], [0; CONTROL_MAX_BYTES]);
@@ -127,7 +127,7 @@ impl NativeRepair {
         let with = (store, shared, self.moment.as_ref());
         source.exchange(now_ns, with, (sealer, out), |held, exchange| {
             let asked = ((session, ask), bytes);
-            replay.answer_ask(now_ns, (from.into(), is_proved), asked, held, exchange, buffer);
+            replay.answer_ask(now_ns, (from, is_proved), asked, held, exchange, buffer);
         })
     }
 }

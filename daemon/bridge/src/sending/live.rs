@@ -13,20 +13,20 @@ type Words = [u64; 3];
 
 /// The addresses of the live leases.
 #[derive(Debug)]
-pub(in super::super) struct LiveTable {
+pub(crate) struct LiveTable {
     version: AtomicU64,
     used: AtomicUsize,
     places: Box<[[AtomicU64; 3]]>,
 }
 
 impl LiveTable {
-    pub(in super::super) fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         let places = (0..most).map(|_| Default::default()).collect();
         Self { version: AtomicU64::new(0), used: AtomicUsize::new(0), places }
     }
 
     /// Replaces the addresses, if they are others. Only one thread may do it.
-    pub(in super::super) fn set(&self, addresses: impl Iterator<Item = SocketAddr> + Clone) {
+    pub(crate) fn set(&self, addresses: impl Iterator<Item = SocketAddr> + Clone) {
         let all = || addresses.clone().map(words_of).take(self.places.len());
         if all().eq(self.words()) {
             return;
@@ -50,7 +50,7 @@ impl LiveTable {
 
 /// The sending thread's copy of the table.
 #[derive(Debug)]
-pub(in super::super) struct LiveCopy {
+pub(crate) struct LiveCopy {
     version: u64,
     addresses: Vec<SocketAddr>,
     /// The copy that is being made.
@@ -58,14 +58,14 @@ pub(in super::super) struct LiveCopy {
 }
 
 impl LiveCopy {
-    pub(in super::super) fn of(table: &LiveTable) -> Self {
+    pub(crate) fn of(table: &LiveTable) -> Self {
         let room = || Vec::with_capacity(table.places.len());
         Self { version: 0, addresses: room(), next: room() }
     }
 
     /// The addresses as they are now, or as they were if they are being changed. Allocates nothing.
     #[inline]
-    pub(in super::super) fn look(&mut self, table: &LiveTable) -> &[SocketAddr] {
+    pub(crate) fn look(&mut self, table: &LiveTable) -> &[SocketAddr] {
         let version = table.version.load(Ordering::Acquire);
         if version != self.version && version.is_multiple_of(2) {
             self.copy(table, version);

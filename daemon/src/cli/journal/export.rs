@@ -109,7 +109,7 @@ fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
     };
     let mut feed = Feed {
         out: PacketFile::begin(BufWriter::with_capacity(1 << 20, out))?,
-        to: args.address.into(),
+        to: args.address,
         session,
         packet: PacketWriter::new(part.due()),
         begun_ns: 0,

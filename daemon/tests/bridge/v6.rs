@@ -1,0 +1,92 @@
+//! Bridges over IPv6: what the other tests do over IPv4.
+
+use super::daemons::everything_arrives_on;
+use super::hosts::{Host, Hosts, wait_for};
+use super::loss::{assert_all_have_all, count, messages, rate, readers};
+use super::native::sealed;
+use super::roles::make_channel;
+
+/// The same words, with addresses of IPv6 in place of those of IPv4.
+pub fn v6(words: &str) -> String {
+    [
+        ("239.77.0.1:", "[ff15::4d:1]:"),
+        ("239.77.0.9:", "[ff15::4d:9]:"),
+        ("239.77.1.1:", "[ff15::4d:101]:"),
+        ("10.77.0.1:", "[fd77:0::1]:"),
+        ("10.77.0.2:", "[fd77:0::2]:"),
+        ("10.77.0.0/16", "fd77::/16"),
+    ]
+    .iter()
+    .fold(words.to_owned(), |words, (v4, v6)| words.replace(v4, v6))
+}
+
+#[test]
+fn sealed_lines_of_ipv6_lose_nothing_at_5_percent_loss_each_way() {
+    let test = "sealed_lines_of_ipv6_lose_nothing_at_5_percent_loss_each_way";
+    let Some(hosts) = Hosts::with_daemons(test, 1).and_then(|hosts| hosts.and_v6(test, 1)) else { return };
+    everything_arrives_on(test, &hosts, 50, &sealed(&hosts), v6);
+}
+
+/// Two lines, one of them from one source alone, the other one cut on the way.
+#[test]
+fn a_line_of_ipv6_from_one_source_goes_on_when_the_other_is_cut() {
+    let test = "a_line_of_ipv6_from_one_source_goes_on_when_the_other_is_cut";
+    let Some(hosts) = Hosts::new(test, 2).and_then(|hosts| hosts.and_v6(test, 2)) else { return };
+    let last = messages();
+    drop(make_channel(&hosts.channels(Host::A)));
+    let send = "bridge send t --to [ff35::4d:1]:30001 --to [ff12::4d:2]:30001 --interface va0 --interface va1 --json \
+                --until-end --linger 1s --dscp 46 --repair [fd77:0::1]:30002 --allow fd77::/16";
+    let send = hosts.shmcast(Host::A, send);
+    send.wait_for_log("sending session");
+    let of = |channel: &str, source: &str| {
+        format!(
+            "bridge recv {channel} --from [ff35::4d:1]:30001 --interface vb0 --source {source} --first 1 \
+             --capacity 64MiB --json"
+        )
+    };
+    let two =
+        "--from [ff35::4d:1]:30001 --from [ff12::4d:2]:30001 --interface vb0 --interface fd77:1::2 --first 1";
+    let recv = hosts.shmcast(Host::B, &format!("bridge recv t {two} --capacity 64MiB --json --until-end"));
+    let (one, deaf) =
+        (hosts.shmcast(Host::B, &of("one", "fd77:0::1")), hosts.shmcast(Host::B, &of("deaf", "fd77:0::7")));
+    recv.wait_for_log("receiving session");
+    one.wait_for_log("receiving session");
+    let readers = readers(&hosts, 2, last);
+    let publish = hosts.role(Host::A, "publish", &format!("{last} {}", rate()));
+    let dir = hosts.channels(Host::B);
+    wait_for("a third of the messages", || {
+        let channel = shmcast::Directory::at(&dir).channel("t").ok()?.status();
+        channel.next_sequence.filter(|next| *next > last / 3)
+    });
+    hosts.cut(1);
+    publish.end_well();
+    assert_all_have_all(readers, last);
+    send.end_well();
+    let received = recv.end_well();
+    let lines = ["/receive/lines/0/packets", "/receive/lines/1/packets"].map(|path| count(&received, path));
+    assert!(lines[1] > 0 && lines[1] < lines[0], "one line must have been cut on the way: {received}");
+    let (_, one) = one.stop();
+    assert_eq!(count(&one, "/receive/messages_published"), last, "{one}");
+    let (_, deaf) = deaf.stop();
+    assert_eq!(deaf["receive"]["lines"], serde_json::json!([]), "{deaf}");
+}
+
+#[test]
+fn unicast_leases_of_ipv6_carry_the_feed() {
+    let test = "unicast_leases_of_ipv6_carry_the_feed";
+    let Some(hosts) = Hosts::new(test, 1).and_then(|hosts| hosts.and_v6(test, 1)) else { return };
+    let last = messages() / 3;
+    drop(make_channel(&hosts.channels(Host::A)));
+    let send = "bridge send t --repair [fd77:0::1]:30002 --allow fd77::/16 --json --until-end --linger 2s";
+    let send = hosts.shmcast(Host::A, send);
+    send.wait_for_log("sending session");
+    let recv =
+        "bridge recv t --unicast --server [fd77:0::1]:30002 --first 1 --capacity 64MiB --json --until-end";
+    let recv = hosts.shmcast(Host::B, recv);
+    recv.wait_for_log("receiving session");
+    let readers = readers(&hosts, 2, last);
+    hosts.role(Host::A, "publish", &format!("{last} {}", rate())).end_well();
+    assert_all_have_all(readers, last);
+    assert_eq!(count(&recv.end_well(), "/receive/messages_published"), last);
+    assert!(count(&send.end_well(), "/send/datagrams_sent") > 0);
+}
