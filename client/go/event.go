@@ -40,10 +40,10 @@ type Event struct {
 }
 
 // message fills e, whose other fields are 0 if it was a message before.
-func (e *Event) message(p *polled, sequence uint64, payload []byte) {
+func (e *Event) message(commit, meta, sequence uint64, payload []byte) {
 	if e.Kind != KindMessage {
 		*e = Event{Kind: KindMessage}
 	}
 	e.Sequence, e.Payload = sequence, payload
-	e.Tag, e.Time, e.Key = uint16(p.meta>>48), p.meta&(1<<48-1), p.commit&flagKey != 0
+	e.Tag, e.Time, e.Key = uint16(meta>>48), meta&(1<<48-1), commit&flagKey != 0
 }

@@ -2,6 +2,7 @@ package shmcast
 
 import (
 	"fmt"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -76,6 +77,31 @@ func (s *segment) isPlausible(commit, sequence, rest uint64) bool {
 		return n <= rest && (lengthOf(commit) <= 24 || lengthOf(commit) <= s.MaxMessage)
 	}
 	return n <= rest && lengthOf(commit) <= s.MaxMessage
+}
+
+// glance takes the next record if it is a message that fits into out. Of anything else it changes nothing, and poll says what it is. It is
+// one function without calls, since a call costs as much as a third of a small message.
+func (r *reader) glance(out []byte, ev *Event) bool {
+	s := r.segment
+	offset := r.position & (s.Capacity - 1)
+	at := unsafe.Add(s.data.base, offset)
+	w := atomic.LoadUint64((*uint64)(at))
+	acquireFence() // SYNC commit
+	length, n := lengthOf(w), bytesOf(w)
+	isMessage := w&(flagValid|flagPad|flagControl) == flagValid && w>>32 == r.sequence&0xffff_ffff
+	if !isMessage || n > s.Capacity-offset || length > s.MaxMessage || length > uint64(len(out)) {
+		return false
+	}
+	meta := atomic.LoadUint64((*uint64)(unsafe.Add(at, 8)))
+	copy(out, unsafe.Slice((*byte)(unsafe.Add(at, recordHeader)), length))
+	acquireFence() // SYNC window
+	if ahead := s.header.load(wordFrontier) - r.position; ahead > s.Capacity || ahead < n {
+		return false
+	}
+	ev.message(w, meta, r.sequence, out[:length])
+	r.position += n
+	r.sequence++
+	return true
 }
 
 // poll looks for the next record. A message's payload goes to the start of out.

@@ -190,18 +190,16 @@ func (s *Subscriber) receive(out []byte, ev *Event) (bool, error) {
 		s.jump(place{0, s.behind})
 		return s.lapped(ev)
 	}
-	before := s.place
-	kind := s.poll(out, &s.found)
-	if kind == foundMessage && !s.isStrict() {
-		s.take(before.sequence, out, ev)
+	if !s.isStrict() && s.glance(out, ev) {
+		s.count()
 		return true, nil
 	}
-	return s.tell(kind, before, out, ev)
+	before := s.place
+	return s.tell(s.poll(out, &s.found), before, out, ev)
 }
 
-// take hands out the message that was polled.
-func (s *Subscriber) take(sequence uint64, out []byte, ev *Event) {
-	ev.message(&s.found, sequence, out[:s.found.length])
+// count counts a message that is handed out.
+func (s *Subscriber) count() {
 	if s.noted++; s.noted == 1024 {
 		s.note()
 	}

@@ -37,7 +37,8 @@ func (s *Subscriber) tellOnce(kind found, before place, out []byte, ev *Event) (
 		there, err = s.tellIdle(ev)
 		return there, false, err
 	case foundMessage:
-		s.take(before.sequence, out, ev)
+		ev.message(p.commit, p.meta, before.sequence, out[:p.length])
+		s.count()
 	case foundEpoch:
 		if p.a == s.known {
 			return false, true, nil

@@ -13,6 +13,7 @@
 //! So every message is valid for all readers or for none, even if a reader is stopped at any moment in between. `SPEC.md`
 //! has the proof.
 
+use crate::fault::mutant;
 use crate::layout::charter::{BOOT, MAGIC, NAME, NAME_BYTES, SETTLED, VERSION, Verdict, WORDS, slot};
 use crate::ring::cells::Cells;
 use crate::sync::{Ordering, fence};
@@ -34,7 +35,7 @@ impl Charter {
     /// [`verdict`](Self::verdict).
     #[inline]
     pub fn verdict_on_read(&self, generation: u64) -> Verdict {
-        if !cfg!(mutant = "no_verdict_fence") {
+        if !mutant!("no_verdict_fence") {
             fence(Ordering::SeqCst); // SYNC POINT: cut
         }
         self.verdict(generation)
@@ -136,10 +137,10 @@ impl HostCharter {
     /// [`reopen`](Self::reopen) or [`go_on`](Self::go_on) next. If the daemon dies before that, the next daemon does it.
     pub fn close(&self) {
         if let Some(entry) = &self.current {
-            if !cfg!(mutant = "cut_without_closing") {
+            if !mutant!("cut_without_closing") {
                 self.store(entry.generation, Verdict::Closing);
             }
-            if !cfg!(mutant = "no_closing_fence") {
+            if !mutant!("no_closing_fence") {
                 fence(Ordering::SeqCst); // SYNC POINT: cut
             }
         }

@@ -1,9 +1,12 @@
-//! Mended faults that a build can put back one at a time, to prove that the random tests find them.
+//! Faults that a special build contains, to prove that the tests find each of them. The environment variable [`VARIABLE`]
+//! chooses one by its name.
 //!
-//! Ordinary builds contain none of this: [`fault!`](crate::fault!) is the constant `false`. A build with
-//! `RUSTFLAGS="--cfg shmcast_faults"` contains all of them, and the environment variable [`VARIABLE`] chooses one by its name.
+//! - Mended faults, for the random tests: [`fault!`](crate::fault!), in a build with `RUSTFLAGS="--cfg shmcast_faults"`.
+//! - Orderings of the protocol, for its model: `mutant!` takes one away, in a build with `RUSTFLAGS="--cfg loom"`.
+//!
+//! Ordinary builds contain none of this: both are the constant `false`.
 
-/// Environment variable that names the fault to put back, in a build with `--cfg shmcast_faults`.
+/// Environment variable that names the fault to put back, or the ordering to take away.
 pub const VARIABLE: &str = "SHMCAST_FAULT";
 
 /// Whether the fault of this name is put back. In ordinary builds this is the constant `false`.
@@ -17,6 +20,14 @@ macro_rules! fault {
         cfg!(shmcast_faults) && $crate::fault::is_chosen($name)
     };
 }
+
+/// Whether the ordering of this name is taken away. In ordinary builds this is the constant `false`.
+macro_rules! mutant {
+    ($name:literal) => {
+        cfg!(loom) && $crate::fault::is_chosen($name)
+    };
+}
+pub(crate) use mutant;
 
 /// Whether [`VARIABLE`] names this fault. Reads the environment once.
 pub fn is_chosen(name: &str) -> bool {

@@ -1,12 +1,14 @@
 //! Runs the model of the ring (`src/ring/loom_model/`) under loom. The protocol as it is must pass. If one of its orderings is
 //! taken away, the model must notice.
 //!
-//! The model needs a build of its own, with `--cfg loom`; a mutant is one more build of this one crate with
-//! `--cfg mutant="..."`. Builds and runs overlap, and share a target directory beside the caller's.
+//! The model needs a build of its own, with `--cfg loom`, in a target directory beside the caller's. That build has all mutants,
+//! and an environment variable chooses one.
 
+use shmcast_layout::fault::VARIABLE;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::mpsc;
+use std::sync::Mutex;
 use std::time::Instant;
 
 /// The model's message when an invariant does not hold. Any other failure is a failure of the test.
@@ -43,14 +45,11 @@ const MUTANTS: &[(&str, &str)] = &[
     ("takeover_without_fence", "takeover_while_copying"),
 ];
 
-/// The model built with or without a mutant, at a path of its own.
-fn build(target: &Path, mutant: Option<&str>) -> Result<PathBuf, String> {
+/// Builds the model.
+fn build(target: &Path) -> Result<PathBuf, String> {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["rustc", "--package", "shmcast-layout", "--lib", "--profile", "test", "--quiet"]);
+    cargo.args(["test", "--package", "shmcast-layout", "--lib", "--no-run", "--quiet"]);
     cargo.args(["--message-format", "json", "--target-dir"]).arg(target);
-    if let Some(mutant) = mutant {
-        cargo.args(["--", "--cfg", &format!("mutant=\"{mutant}\""), "--allow", "warnings"]);
-    }
     cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
     for inherited in ["CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET", "CARGO_TARGET_DIR"] {
         cargo.env_remove(inherited);
@@ -62,24 +61,21 @@ fn build(target: &Path, mutant: Option<&str>) -> Result<PathBuf, String> {
     if !output.status.success() {
         return Err(format!("{stderr}{stdout}"));
     }
-    let executable = stdout
+    stdout
         .lines()
         .filter(|line| line.contains("shmcast_layout"))
         .filter_map(|line| line.split_once("\"executable\":\"")?.1.split_once('"'))
         .map(|(path, _)| PathBuf::from(path))
         .next_back()
-        .ok_or_else(|| format!("cargo named no executable:\n{stdout}"))?;
-    // The next build goes to the same place.
-    let copy = target.join(mutant.unwrap_or("protocol"));
-    std::fs::copy(executable, &copy).map_err(|e| format!("cannot copy the model: {e}"))?;
-    Ok(copy)
+        .ok_or_else(|| format!("cargo named no executable:\n{stdout}"))
 }
 
-fn run(model: &Path, filter: &[&str]) -> Output {
+/// Runs those models whose names the filter chooses, with one mutant or with none.
+fn run(model: &Path, filter: &[&str], mutant: Option<&str>) -> Output {
     Command::new(model)
         .args(filter)
-        .arg("--test-threads=1")
         .env("RUST_BACKTRACE", "0")
+        .envs(mutant.map(|mutant| (VARIABLE, mutant)))
         .output()
         .expect("it was just built")
 }
@@ -91,7 +87,7 @@ fn text(output: &Output) -> String {
 
 /// The result for one mutant.
 fn judge(model: &Path, mutant: &str, by: &str) -> Result<String, String> {
-    let output = run(model, &["--exact", &format!("ring::loom_model::{by}")]);
+    let output = run(model, &["--exact", &format!("ring::loom_model::{by}")], Some(mutant));
     let said = text(&output);
     if !said.contains("running 1 test") {
         return Err(format!("{mutant}: no model is called {by}"));
@@ -109,7 +105,7 @@ fn judge(model: &Path, mutant: &str, by: &str) -> Result<String, String> {
 fn loom_catches_every_mutant() {
     let start = Instant::now();
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a target directory").join("loom");
-    let protocol = match build(&target, None) {
+    let model = match build(&target) {
         Ok(model) => model,
         Err(why) if is_offline(&why) => {
             println!("SKIPPED loom_catches_every_mutant: loom cannot be had: {why}");
@@ -118,31 +114,34 @@ fn loom_catches_every_mutant() {
         Err(why) => panic!("the model does not build:\n{why}"),
     };
     println!("built in {:.0?}", start.elapsed());
-    let mut failures = Vec::new();
-    std::thread::scope(|scope| {
-        let (built, to_run) = mpsc::channel();
-        scope.spawn(move || {
-            for (mutant, by) in MUTANTS {
-                built.send((mutant, by, build(&target, Some(mutant)))).expect("the test outlives its builds");
-            }
-        });
-        let all = run(&protocol, &["ring::loom_model::"]);
-        println!("protocol: {}", if all.status.success() { "holds" } else { "BROKEN" });
-        if !all.status.success() {
-            failures.push(text(&all));
-        }
-        for (mutant, by, model) in to_run {
-            let verdict = match model {
-                Ok(model) => judge(&model, mutant, by),
-                Err(why) => Err(format!("{mutant} does not build:\n{why}")),
-            };
-            match verdict {
+    let mutants = Mutex::new(MUTANTS.iter());
+    let failures = Mutex::new(Vec::new());
+    let fail = |why| failures.lock().expect("no thread panics with it").push(why);
+    let judge_those_left = || {
+        loop {
+            let Some((mutant, by)) = mutants.lock().expect("no thread panics with it").next() else { break };
+            match judge(&model, mutant, by) {
                 Ok(verdict) => println!("{mutant}: caught by {by}: {verdict}"),
-                Err(why) => failures.push(why),
+                Err(why) => fail(why),
             }
+        }
+    };
+    let all = run(&model, &["ring::loom_model::"], None);
+    println!(
+        "protocol: {} after {:.0?}",
+        if all.status.success() { "holds" } else { "BROKEN" },
+        start.elapsed()
+    );
+    if !all.status.success() {
+        fail(text(&all));
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(judge_those_left);
         }
     });
     println!("{} mutants in {:.0?}", MUTANTS.len(), start.elapsed());
+    let failures = failures.into_inner().expect("no thread panics with it");
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
@@ -153,18 +152,26 @@ fn is_offline(why: &str) -> bool {
         .any(|sign| why.contains(sign))
 }
 
-/// The list here and the one that the compiler checks `cfg(mutant)` against are the same.
+/// The mutants in the list are those in the sources.
 #[test]
 fn every_mutant_is_listed() {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
-    let Ok(manifest) = std::fs::read_to_string(manifest) else {
-        println!("SKIPPED every_mutant_is_listed: not in the workspace");
-        return;
-    };
-    let line = manifest.lines().find(|line| line.contains("cfg(mutant")).expect("the check-cfg line");
-    let mut declared: Vec<&str> = line.split('"').skip(1).step_by(2).collect();
-    let mut listed: Vec<&str> = MUTANTS.iter().map(|(mutant, _)| *mutant).collect();
-    declared.sort_unstable();
-    listed.sort_unstable();
-    assert_eq!(declared, listed);
+    let mut found = BTreeSet::new();
+    collect_mutants(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+    let listed: BTreeSet<String> = MUTANTS.iter().map(|(mutant, _)| (*mutant).to_owned()).collect();
+    assert_eq!(listed.len(), MUTANTS.len(), "one is listed twice");
+    assert_eq!(found, listed);
+}
+
+/// Adds the names of all mutants in the files below `directory`.
+fn collect_mutants(directory: &Path, found: &mut BTreeSet<String>) {
+    for entry in directory.read_dir().expect("the sources are there") {
+        let path = entry.expect("a readable directory").path();
+        if path.is_dir() {
+            collect_mutants(&path, found);
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a source file");
+        let names = text.split("mutant!(\"").skip(1).filter_map(|rest| rest.split('"').next());
+        found.extend(names.map(str::to_owned));
+    }
 }

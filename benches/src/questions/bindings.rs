@@ -176,10 +176,12 @@ fn publish(
         done(testee, &create)?;
     }
     let messages = effort.messages * 10;
-    let request = format!(r#"{{"do":"fill","length":{size},"messages":{messages}}}"#);
-    laps(testees, effort, ("publish", size), figures, |testee| {
-        Ok(testee.ask(&request)?.number("ns")? as f64 / messages as f64)
-    })?;
+    for (what, how) in [("publish", "one"), ("publish many", "batch")] {
+        let request = format!(r#"{{"do":"fill","how":"{how}","length":{size},"messages":{messages}}}"#);
+        laps(testees, effort, (what, size), figures, |testee| {
+            Ok(testee.ask(&request)?.number("ns")? as f64 / messages as f64)
+        })?;
+    }
     testees.iter_mut().try_for_each(|testee| done(testee, r#"{"do":"end"}"#))
 }
 

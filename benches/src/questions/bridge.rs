@@ -6,8 +6,8 @@ use super::table::{Figures, Sheet, Unit};
 use crate::rig::bridge::{BridgeMode, BridgeReport, PAYLOAD_MAX};
 use crate::rig::hosts::Hosts;
 use crate::rig::names::{
-    BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_INVOKED, BRIDGE_INVOKED_UNICAST, BRIDGE_TO_RING, BRIDGE_UNBOUND,
-    WIRE_MULTICAST, WIRE_UDP,
+    BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_DEFAULT, BRIDGE_INVOKED, BRIDGE_INVOKED_UNICAST, BRIDGE_TO_RING,
+    BRIDGE_UNBOUND, WIRE_MULTICAST, WIRE_UDP,
 };
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::round::Outcome;
@@ -69,6 +69,7 @@ pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64) -> Resu
 /// Every way for the receiving thread to wait.
 fn waits(stage: &Stage, hosts: &Hosts, base: impl Fn(&str, Wait, usize) -> Spec) -> Case {
     let mut who = vec![
+        (BRIDGE_DEFAULT, Wait::Block),
         (BRIDGE_UNBOUND, Wait::Block),
         (BRIDGE_TO_RING, Wait::Block),
         (BRIDGE_TO_RING, Wait::Yield),

@@ -5,7 +5,7 @@
 //! carry, and before the receivers, which attach to the channel on the other host.
 
 use crate::rig::hosts::{BUSY_POLL_US, BusyPolling, FAR, NEAR};
-use crate::rig::names::{BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_TO_RING, BRIDGE_UNBOUND, CHANNEL};
+use crate::rig::names::{BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_DEFAULT, BRIDGE_TO_RING, BRIDGE_UNBOUND, CHANNEL};
 use crate::rig::spec::{Contestant, Spec, Wait, Wire};
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
@@ -32,6 +32,8 @@ pub struct BridgeMode {
     pub pinned: bool,
     /// Whether the kernel polls the interface for it.
     pub busy_poll: bool,
+    /// Whether both ends choose how to wait, and where to run, by themselves.
+    pub defaults: bool,
     /// Whether latency ends in the ring, by the time that the bridge wrote there. Otherwise it ends at the reader.
     pub to_ring: bool,
 }
@@ -39,11 +41,12 @@ pub struct BridgeMode {
 impl BridgeMode {
     /// `None` for contestants without a bridge of their own.
     pub fn of(contestant: &Contestant) -> Option<Self> {
-        let mode = |pinned, busy_poll, to_ring| Some(Self { pinned, busy_poll, to_ring });
+        let mode = |pinned, busy_poll, to_ring| Some(Self { pinned, busy_poll, defaults: false, to_ring });
         match contestant.transport_name() {
             BRIDGE => mode(true, false, false),
             BRIDGE_TO_RING => mode(true, false, true),
             BRIDGE_UNBOUND => mode(false, false, true),
+            BRIDGE_DEFAULT => mode(false, false, true).map(|mode| Self { defaults: true, ..mode }),
             BRIDGE_BUSY_POLL => mode(true, true, true),
             _ => None,
         }
@@ -124,9 +127,8 @@ impl BridgeProcesses {
         let (near, capacity) = (NEAR.0, spec.ring_bytes);
         let mut recv = format!(
             "recv {CHANNEL} --from {GROUP} --interface {} --server {near}:{REPAIR_PORT} --first 1 --until-end --json \
-             --max-message {PAYLOAD_MAX}B --capacity {capacity}B --wait {}",
+             --max-message {PAYLOAD_MAX}B --capacity {capacity}B",
             FAR.1,
-            wait(spec.contestant.wait),
         );
         if mode.pinned {
             recv += " --cpu 1";
@@ -134,11 +136,15 @@ impl BridgeProcesses {
         if mode.busy_poll {
             recv += &format!(" --busy-poll-us {BUSY_POLL_US}");
         }
-        let send = format!(
+        let mut send = format!(
             "send {CHANNEL} --to {GROUP} --interface {} --from oldest --repair {near}:{REPAIR_PORT} --allow {near}/24 \
-             --linger 200ms --json --wait yield --cpu 0",
+             --linger 200ms --json",
             NEAR.1,
         );
+        if !mode.defaults {
+            recv += &format!(" --wait {}", wait(spec.contestant.wait));
+            send += " --wait yield --cpu 0";
+        }
         let recv = End::start(wire, &wire.far, &far_dir(spec), &recv, "recv-")?;
         let send = End::start(wire, &wire.near, &near_dir(spec), &send, "send-")?;
         let mut bridge = Self { send, recv, began: Instant::now(), _polling: polling };

@@ -28,6 +28,8 @@ pub const BRIDGE_INVOKED_UNICAST: &str = "bridge-invoked-unicast";
 pub const BRIDGE_TO_RING: &str = "bridge-to-ring";
 /// Like [`BRIDGE_TO_RING`], and the bridge's receiving thread is bound to no CPU.
 pub const BRIDGE_UNBOUND: &str = "bridge-unbound";
+/// Like [`BRIDGE_UNBOUND`], and both ends have the settings that a user gets who chooses none.
+pub const BRIDGE_DEFAULT: &str = "bridge-default";
 /// Like [`BRIDGE_TO_RING`], and the kernel polls the interface.
 pub const BRIDGE_BUSY_POLL: &str = "bridge-busy-poll";
 /// One UDP datagram for each message, to the other host's address.
@@ -39,7 +41,7 @@ pub const WIRE_MULTICAST: &str = "wire-multicast";
 pub const CHANNEL: &str = "bench";
 
 /// Every name above.
-const ALL: [&str; 16] = [
+const ALL: [&str; 17] = [
     SHMCAST,
     SHMCAST_PLAIN,
     SHMCAST_UNTIMED,
@@ -53,6 +55,7 @@ const ALL: [&str; 16] = [
     BRIDGE_INVOKED_UNICAST,
     BRIDGE_TO_RING,
     BRIDGE_UNBOUND,
+    BRIDGE_DEFAULT,
     BRIDGE_BUSY_POLL,
     WIRE_UDP,
     WIRE_MULTICAST,

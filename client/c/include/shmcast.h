@@ -88,7 +88,8 @@ enum shmcast_prepare {
     SHMCAST_PREPARE_NOTHING = 1,    /* alone: no step */
     SHMCAST_PREPARE_PREFAULT = 2,   /* touch every page now */
     SHMCAST_PREPARE_HUGE_PAGES = 4, /* use huge pages; the slowest step */
-    SHMCAST_PREPARE_LOCK = 8        /* forbid swapping */
+    SHMCAST_PREPARE_LOCK = 8,       /* forbid swapping */
+    SHMCAST_PREPARE_NUMA_NODE = 16  /* when publishing: the memory of this node, `numa_node` */
 };
 
 /* For `flags` when publishing. */
@@ -110,6 +111,9 @@ typedef struct shmcast_publish_options {
     uint64_t schema_id;      /* number of the message schema; none */
     const char *schema_name; /* its name */
     const char *labels;      /* "key=value" lines for tools to show */
+    const char *continue_from; /* directory of a journal behind which the sequences of a new channel go on; not with a daemon */
+    uint32_t numa_node;      /* for SHMCAST_PREPARE_NUMA_NODE */
+    uint32_t reserved;       /* 0 */
 } shmcast_publish_options;
 
 /* Opens a channel for publishing: makes it, or takes over the one that is there, with the sequences going on. `options` may be NULL.
@@ -164,14 +168,16 @@ typedef struct shmcast_subscriber shmcast_subscriber;
 /* The channel's journal. A subscriber reads on there if it is lapped and resumes with SHMCAST_RESUME_OLDEST, and if it starts or seeks
  * before all that the ring has. SHMCAST_LIVE says that it has caught up and reads the ring again. The journal of a daemon's channel is
  * the daemon's. That of a channel that is a file is the directory of the channel's name in the directory that the environment variable
- * SHMCAST_JOURNALS names; root, this user or the channel's owner must own it. A channel may have none. Reading a journal may wait for a
- * disk, allocates some MiB and calls the system. */
+ * SHMCAST_JOURNALS names; root, this user or the channel's owner must own it. The option `journal` names another, or none. A channel may
+ * have none. Reading a journal may wait for a disk, allocates some MiB and calls the system. */
 
 /* Where a subscriber begins. */
 enum shmcast_start {
     SHMCAST_START_LATEST = 0,  /* with the next message published */
     SHMCAST_START_OLDEST = 1,  /* with the oldest that the channel's journal has, or without one the oldest that is safe in the ring */
-    SHMCAST_START_SEQUENCE = 2 /* with start_sequence; if that is overwritten, and no journal has it, SHMCAST_LAPPED comes first */
+    SHMCAST_START_SEQUENCE = 2, /* with start_sequence; if that is overwritten, and no journal has it, SHMCAST_LAPPED comes first */
+    SHMCAST_START_TIME = 3,    /* with the first message that was published at start_time_ns or later, of the journal or the ring */
+    SHMCAST_START_KEY = 4      /* with the last key message of the ring or the journal; as OLDEST if there has been none */
 };
 
 /* How shmcast_recv() waits. */
@@ -216,6 +222,10 @@ typedef struct shmcast_subscribe_options {
     uint64_t longest_nap_ns;      /* for SHMCAST_WAIT_PARK: looks for itself after so long; 0.1 s */
     uint64_t wait_for_channel_ns; /* how long opening waits for the channel to appear; not at all */
     uint64_t schema_id;           /* refuses a channel with another schema; any */
+    uint64_t start_time_ns;       /* for SHMCAST_START_TIME: of the wall clock, since 1970 */
+    const char *journal;          /* directory of the journal to read on in; "": none; NULL: the usual one */
+    const uint16_t *tags;         /* receives only messages with one of these; losses count those of all tags; NULL: all messages */
+    size_t tag_count;             /* how many tags */
 } shmcast_subscribe_options;
 
 /* Kinds of events. A program must expect kinds that it does not know. */
@@ -271,8 +281,23 @@ SHMCAST_API int32_t shmcast_subscriber_close(shmcast_subscriber *subscriber);
 SHMCAST_API int32_t shmcast_recv(shmcast_subscriber *subscriber, uint64_t timeout_ns, shmcast_event *event);
 /* The next event if there is one, as shmcast_recv() with 0. When nothing is there, it costs a few nanoseconds. */
 SHMCAST_API int32_t shmcast_try_recv(shmcast_subscriber *subscriber, shmcast_event *event);
-/* The same, with the payload copied to the start of `buffer`, which has `size` bytes. */
+/* The same two, with the payload copied to the start of `buffer`, which has `size` bytes: the only copy between ring and caller. With
+ * SHMCAST_ERROR_TOO_SMALL the message stays the next one. */
+SHMCAST_API int32_t shmcast_recv_into(shmcast_subscriber *subscriber, uint64_t timeout_ns, void *buffer, size_t size,
+                                      shmcast_event *event);
 SHMCAST_API int32_t shmcast_try_recv_into(shmcast_subscriber *subscriber, void *buffer, size_t size, shmcast_event *event);
+
+/* Waiting in an event loop over epoll, poll and the like. Receive until nothing is there, then arm, then sleep until the descriptor is
+ * readable or *timeout_ns are over, then receive again. */
+
+/* The descriptor, which becomes readable when there is something to receive. Only wait for it: arming and disarming read it, and closing
+ * the subscriber closes it. SHMCAST_ERROR_NO_WAKER unless the subscriber was opened with SHMCAST_WAIT_PARK: then sleep by *timeout_ns alone. */
+SHMCAST_API int32_t shmcast_subscriber_descriptor(const shmcast_subscriber *subscriber);
+/* To be called before each sleep, when nothing was there. SHMCAST_EVENT if there is an event after all, which has been received into
+ * *event; SHMCAST_OK if there is none: sleep for *timeout_ns at most. That is a millisecond where nobody rings. Three system calls. */
+SHMCAST_API int32_t shmcast_arm(shmcast_subscriber *subscriber, uint64_t *timeout_ns, shmcast_event *event);
+/* Takes the request back and empties the descriptor; needed only where the descriptor stays in the loop while others are served. */
+SHMCAST_API int32_t shmcast_disarm(shmcast_subscriber *subscriber);
 
 /* Messages that were received together, and the event behind them. Valid until the next call on the subscriber, facts aside. */
 typedef struct shmcast_batch {

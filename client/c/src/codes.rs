@@ -59,6 +59,8 @@ pub mod option {
     pub const START_LATEST: u32 = 0;
     pub const START_OLDEST: u32 = 1;
     pub const START_SEQUENCE: u32 = 2;
+    pub const START_TIME: u32 = 3;
+    pub const START_KEY: u32 = 4;
     pub const WAIT_YIELD: u32 = 0;
     pub const WAIT_SPIN: u32 = 1;
     pub const WAIT_BURST: u32 = 2;
@@ -73,6 +75,7 @@ pub mod option {
     pub const PREPARE_PREFAULT: u32 = 2;
     pub const PREPARE_HUGE_PAGES: u32 = 4;
     pub const PREPARE_LOCK: u32 = 8;
+    pub const PREPARE_NUMA_NODE: u32 = 16;
     pub const ANEW: u32 = 1;
     pub const MONOTONIC: u32 = 2;
     pub const HIDDEN: u32 = 1;

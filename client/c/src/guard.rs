@@ -159,6 +159,36 @@ pub(crate) unsafe fn bytes<'a>(bytes: *const u8, length: usize) -> Result<&'a [u
     Ok(unsafe { std::slice::from_raw_parts(bytes, length) })
 }
 
+/// Bytes that the caller lends to be written to; null is allowed for none.
+///
+/// # Safety
+/// As of [`bytes`], and nobody else uses them for as long as `'a`.
+#[inline(always)]
+pub(crate) unsafe fn room<'a>(bytes: *mut u8, size: usize) -> Result<&'a mut [u8], Failure> {
+    if size == 0 {
+        return Ok(&mut []);
+    }
+    if bytes.is_null() || size > isize::MAX as usize {
+        return Err(no_bytes(size));
+    }
+    // SAFETY: it is not null and the length is possible; the rest is this function's contract.
+    Ok(unsafe { std::slice::from_raw_parts_mut(bytes, size) })
+}
+
+/// Numbers that the caller passed.
+///
+/// # Safety
+/// `numbers` points to `count` numbers that live and stay as they are for as long as `'a`.
+pub(crate) unsafe fn numbers<'a>(numbers: *const u16, count: usize) -> Result<&'a [u16], Failure> {
+    if !numbers.is_aligned() || count > isize::MAX as usize / size_of::<u16>() {
+        return Err(Failure::argument(format_args!(
+            "no {count} numbers of 16 bits can be at this address: pass a pointer to as many as you say"
+        )));
+    }
+    // SAFETY: it is aligned and the length is possible; the rest is this function's contract.
+    Ok(unsafe { std::slice::from_raw_parts(numbers, count) })
+}
+
 #[cold]
 pub(crate) fn no_bytes(length: usize) -> Failure {
     Failure::argument(format_args!(

@@ -3,13 +3,13 @@
 
 use crate::codes::option as given;
 use crate::error::Failure;
-use crate::guard::text;
+use crate::guard::{numbers, text};
 use shmcast::{
-    Client, ClockKind, Preparation, Publisher, PublisherBuilder, Resume, Start, Subscriber,
+    Client, ClockKind, History, Preparation, Publisher, PublisherBuilder, Resume, Start, Subscriber,
     SubscriberBuilder, Wait,
 };
 use std::ffi::c_char;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// `shmcast_publish_options`.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +27,9 @@ pub struct PublishOptions {
     pub schema_id: u64,
     pub schema_name: *const c_char,
     pub labels: *const c_char,
+    pub continue_from: *const c_char,
+    pub numa_node: u32,
+    pub reserved: u32,
 }
 
 /// `shmcast_subscribe_options`.
@@ -49,6 +52,10 @@ pub struct SubscribeOptions {
     pub longest_nap_ns: u64,
     pub wait_for_channel_ns: u64,
     pub schema_id: u64,
+    pub start_time_ns: u64,
+    pub journal: *const c_char,
+    pub tags: *const u16,
+    pub tag_count: usize,
 }
 
 /// Options hold their own size at least.
@@ -123,14 +130,18 @@ unsafe fn place<'a>(dir: *const c_char, socket: *const c_char) -> Result<Place<'
     })
 }
 
-fn preparation(flags: u32) -> Result<Option<Preparation>, Failure> {
+/// `numa_node` is for those who may choose one.
+fn preparation(flags: u32, numa_node: Option<u32>) -> Result<Option<Preparation>, Failure> {
     let has = |flag| flags & flag != 0;
-    let steps = given::PREPARE_PREFAULT | given::PREPARE_HUGE_PAGES | given::PREPARE_LOCK;
+    let mut steps = given::PREPARE_PREFAULT | given::PREPARE_HUGE_PAGES | given::PREPARE_LOCK;
+    if numa_node.is_some() {
+        steps |= given::PREPARE_NUMA_NODE;
+    }
     match flags {
         0 => Ok(None),
         given::PREPARE_NOTHING => Ok(Some(Preparation::NONE)),
         _ if flags & !steps == 0 => Ok(Some(Preparation {
-            numa_node: None,
+            numa_node: numa_node.filter(|_| has(given::PREPARE_NUMA_NODE)),
             huge_pages: has(given::PREPARE_HUGE_PAGES),
             prefault: has(given::PREPARE_PREFAULT),
             lock: has(given::PREPARE_LOCK),
@@ -145,6 +156,10 @@ fn unknown(what: &str, value: u32) -> Failure {
 
 fn known_flags(flags: u32, known: u32) -> Result<(), Failure> {
     if flags & !known == 0 { Ok(()) } else { Err(unknown("flags", flags)) }
+}
+
+fn is_zero(reserved: u32) -> Result<(), Failure> {
+    if reserved == 0 { Ok(()) } else { Err(unknown("reserved", reserved)) }
 }
 
 /// A channel's name, which must be there.
@@ -168,6 +183,7 @@ pub(crate) unsafe fn publisher(
     // SAFETY: by this function's contract.
     let options = unsafe { copy(options) }?;
     known_flags(options.flags, given::ANEW | given::MONOTONIC)?;
+    is_zero(options.reserved)?;
     // SAFETY: by this function's contract.
     let mut builder = Publisher::builder(unsafe { channel(name) }?);
     // SAFETY: by this function's contract.
@@ -182,10 +198,14 @@ pub(crate) unsafe fn publisher(
     if let Some(labels) = unsafe { text("labels", options.labels) }? {
         builder = builder.labels(labels);
     }
+    // SAFETY: by this function's contract.
+    if let Some(journal) = unsafe { text("continue_from", options.continue_from) }? {
+        builder = builder.continue_from(journal);
+    }
     if options.schema_id != 0 || schema_name.is_some() {
         builder = builder.schema(options.schema_id, schema_name.unwrap_or_default());
     }
-    if let Some(preparation) = preparation(options.prepare)? {
+    if let Some(preparation) = preparation(options.prepare, Some(options.numa_node))? {
         builder = builder.prepare(preparation);
     }
     Ok(sized(builder, &options).open()?)
@@ -210,7 +230,7 @@ fn sized(mut builder: PublisherBuilder, options: &PublishOptions) -> PublisherBu
 /// Opens a subscriber as the options say.
 ///
 /// # Safety
-/// As of [`publisher`].
+/// As of [`publisher`]; `tags` of the options is null or points to `tag_count` numbers.
 pub(crate) unsafe fn subscriber(
     name: *const c_char,
     options: *const SubscribeOptions,
@@ -218,9 +238,7 @@ pub(crate) unsafe fn subscriber(
     // SAFETY: by this function's contract.
     let options = unsafe { copy(options) }?;
     known_flags(options.flags, given::HIDDEN | given::RECORD_LATENCY | given::WATCH_PUBLISHER)?;
-    if options.reserved != 0 {
-        return Err(unknown("reserved", options.reserved));
-    }
+    is_zero(options.reserved)?;
     // SAFETY: by this function's contract.
     let mut builder = Subscriber::builder(unsafe { channel(name) }?);
     builder = builder.start(start(&options)?).wait(wait(&options)?).resume(resume(&options)?);
@@ -230,7 +248,19 @@ pub(crate) unsafe fn subscriber(
         Place::Directory(dir) => builder.dir(dir),
         Place::Daemon(client) => builder.client(&client),
     };
-    if let Some(preparation) = preparation(options.prepare)? {
+    // SAFETY: by this function's contract.
+    builder = match unsafe { text("journal", options.journal) }? {
+        None => builder,
+        Some("") => builder.history(History::Never),
+        Some(dir) => builder.history(History::Dir(dir.into())),
+    };
+    if !options.tags.is_null() {
+        // SAFETY: by this function's contract.
+        builder = builder.tags(unsafe { numbers(options.tags, options.tag_count) }?.iter().copied());
+    } else if options.tag_count != 0 {
+        return Err(Failure::argument("tags is NULL, and tag_count is not 0: give both or none"));
+    }
+    if let Some(preparation) = preparation(options.prepare, None)? {
         builder = builder.prepare(preparation);
     }
     Ok(minor(builder, &options).open()?)
@@ -258,6 +288,8 @@ fn start(options: &SubscribeOptions) -> Result<Start, Failure> {
         given::START_LATEST => Start::Latest,
         given::START_OLDEST => Start::Oldest,
         given::START_SEQUENCE => Start::Sequence(options.start_sequence),
+        given::START_TIME => Start::Time(UNIX_EPOCH + Duration::from_nanos(options.start_time_ns)),
+        given::START_KEY => Start::Key,
         other => return Err(unknown("start", other)),
     })
 }

@@ -3,11 +3,12 @@
 use crate::codes::{code, state};
 use crate::error::Failure;
 use crate::event::{Batch, Event};
-use crate::guard::{Handle, no_bytes};
+use crate::guard::{Handle, room};
 use crate::options::{SubscribeOptions, subscriber};
 use crate::publisher::done;
-use shmcast::{Records, RecvError, State, Subscriber};
+use shmcast::{Armed, Records, RecvError, State, Subscriber};
 use std::ffi::c_char;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// `shmcast_subscriber`.
@@ -28,6 +29,11 @@ const FOREVER: u64 = u64::MAX;
 #[cold]
 fn failure(channel: &Subscriber, error: RecvError) -> Failure {
     Failure::receiving(&channel.header().channel, error)
+}
+
+/// The end of a wait of so long; `None` if it has none.
+fn deadline(timeout_ns: u64) -> Option<Instant> {
+    if timeout_ns == FOREVER { None } else { Instant::now().checked_add(Duration::from_nanos(timeout_ns)) }
 }
 
 #[cold]
@@ -108,11 +114,42 @@ pub(crate) unsafe extern "C" fn shmcast_recv(
     }
     // SAFETY: as above.
     unsafe {
-        receive(this, out, |this| match Instant::now().checked_add(Duration::from_nanos(timeout_ns)) {
+        receive(this, out, |this| match deadline(timeout_ns) {
             Some(deadline) => this.recv_deadline(deadline),
             None => this.recv().map(Some),
         })
     }
+}
+
+/// As [`receive`], into the caller's buffer.
+///
+/// # Safety
+/// As of [`receive`]; `buffer` as for [`room`].
+#[inline(always)]
+unsafe fn receive_into(
+    this: *mut SubscriberHandle,
+    (buffer, size): (*mut u8, usize),
+    out: *mut Event,
+    how: impl for<'a> FnOnce(&mut Subscriber, &'a mut [u8]) -> Result<Option<shmcast::Event<'a>>, RecvError>,
+) -> i32 {
+    let call = |this: &mut Receiver| {
+        if out.is_null() {
+            return Err(nowhere());
+        }
+        // SAFETY: by this function's contract.
+        let room = unsafe { room(buffer, size) }?;
+        let this = &mut this.subscriber;
+        match how(this, room).map_err(|error| failure(this, error))? {
+            Some(event) => {
+                // SAFETY: not null, and by this function's contract it may be written to.
+                unsafe { out.write(Event::of(event)) };
+                Ok(code::EVENT)
+            }
+            None => Ok(code::OK),
+        }
+    };
+    // SAFETY: by this function's contract.
+    unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code)
 }
 
 #[unsafe(no_mangle)]
@@ -122,30 +159,77 @@ pub(crate) unsafe extern "C" fn shmcast_try_recv_into(
     size: usize,
     out: *mut Event,
 ) -> i32 {
-    let room: &mut [u8] = if size == 0 {
-        &mut []
-    } else if buffer.is_null() || size > isize::MAX as usize {
-        return no_bytes(size).0;
-    } else {
-        // SAFETY: neither null nor impossibly long, and the header asks for so many bytes that nobody else uses during the call.
-        unsafe { std::slice::from_raw_parts_mut(buffer, size) }
-    };
-    let call = |this: &mut Receiver| {
-        if out.is_null() {
-            return Err(nowhere());
-        }
-        let this = &mut this.subscriber;
-        match this.try_recv_into(room).map_err(|error| failure(this, error))? {
-            Some(event) => {
-                // SAFETY: not null, and the header asks for a place that may be written to.
-                unsafe { out.write(Event::of(event)) };
-                Ok(code::EVENT)
-            }
-            None => Ok(code::OK),
-        }
+    // SAFETY: the header asks for a handle that is open, one thread at a time, so many bytes, and a place for the event.
+    unsafe { receive_into(this, (buffer, size), out, |this, room| this.try_recv_into(room)) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_recv_into(
+    this: *mut SubscriberHandle,
+    timeout_ns: u64,
+    buffer: *mut u8,
+    size: usize,
+    out: *mut Event,
+) -> i32 {
+    if timeout_ns == 0 {
+        // SAFETY: as of `shmcast_try_recv_into`.
+        return unsafe { shmcast_try_recv_into(this, buffer, size, out) };
+    }
+    // SAFETY: as of `shmcast_try_recv_into`.
+    unsafe {
+        receive_into(this, (buffer, size), out, |this, room| match deadline(timeout_ns) {
+            Some(deadline) => this.recv_into_deadline(room, deadline),
+            None => this.recv_into(room).map(Some),
+        })
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_subscriber_descriptor(this: *const SubscriberHandle) -> i32 {
+    let call = |Receiver { subscriber: this, .. }: &mut Receiver| {
+        let bell = this.descriptor().map(|bell| bell.as_raw_fd());
+        bell.ok_or_else(|| {
+            let why = "it was not opened with SHMCAST_WAIT_PARK, so nobody rings: sleep as long as shmcast_arm() says";
+            Failure::new(code::NO_WAKER, format_args!("channel {:?}: {why}", this.header().channel))
+        })
     };
     // SAFETY: the header asks for a handle that is open and for one thread at a time.
     unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_arm(
+    this: *mut SubscriberHandle,
+    timeout_ns: *mut u64,
+    out: *mut Event,
+) -> i32 {
+    let mut limit = None;
+    // SAFETY: the header asks for a handle that is open, one thread at a time, and a place for the event.
+    let armed = unsafe {
+        receive(this, out, |this| match this.arm()? {
+            Armed::Event(event) => Ok(Some(event)),
+            Armed::Wait(longest) => {
+                limit = Some(longest);
+                Ok(None)
+            }
+        })
+    };
+    if let Some(limit) = limit.filter(|_| !timeout_ns.is_null()) {
+        // SAFETY: not null, and the header asks for a place that may be written to.
+        unsafe { timeout_ns.write(u64::try_from(limit.as_nanos()).unwrap_or(FOREVER)) };
+    }
+    armed
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_disarm(this: *mut SubscriberHandle) -> i32 {
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    done(unsafe {
+        Handle::enter(this, |Receiver { subscriber: this, .. }: &mut Receiver| {
+            this.disarm();
+            Ok(())
+        })
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -129,10 +129,11 @@ fn sizes_offsets_and_numbers_are_the_same() {
     asserted(&mut text, "sizeof(((shmcast_event *)0)->what)", size_of::<What>());
     layout!(text, Batch, "shmcast_batch": records bytes messages first event);
     layout!(text, PublishOptions, "shmcast_publish_options":
-        size flags dir socket capacity max_message mode prepare schema_id schema_name labels);
+        size flags dir socket capacity max_message mode prepare schema_id schema_name labels
+        continue_from numa_node reserved);
     layout!(text, SubscribeOptions, "shmcast_subscribe_options":
         size flags dir socket start wait resume prepare start_sequence spins reserved sleep_ns longest_nap_ns
-        wait_for_channel_ns schema_id);
+        wait_for_channel_ns schema_id start_time_ns journal tags tag_count);
     let (codes, mut module, mut numbers) = (read("src/codes.rs"), "", 0);
     for line in codes.lines() {
         if let Some(name) = line.strip_prefix("pub mod ") {

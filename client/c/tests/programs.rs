@@ -20,18 +20,20 @@ fn each_call_does_what_the_header_says() {
     if !has(NAME, C[0]) {
         return;
     }
-    let (build, channels) = (scratch(), scratch());
-    let plain = program(C, &[], "tests/c/calls.c", build.path());
-    run(&mut command(&plain, [channels.path()]));
-    if has(NAME, "valgrind") {
-        let channels = scratch();
-        let words = ["-q", "--error-exitcode=9", "--leak-check=full", plain.to_str().unwrap()];
-        run(command(Path::new("valgrind"), words).arg(channels.path()));
-    }
-    if has_sanitizers(NAME, C, build.path()) {
-        let channels = scratch();
-        let checked = program(C, &[SANITIZERS], "tests/c/calls.c", build.path());
-        run(&mut command(&checked, [channels.path()]));
+    for source in ["tests/c/calls.c", "tests/c/choices.c"] {
+        let (build, channels) = (scratch(), scratch());
+        let plain = program(C, &[], source, build.path());
+        run(&mut command(&plain, [channels.path()]));
+        if has(NAME, "valgrind") {
+            let channels = scratch();
+            let words = ["-q", "--error-exitcode=9", "--leak-check=full", plain.to_str().unwrap()];
+            run(command(Path::new("valgrind"), words).arg(channels.path()));
+        }
+        if has_sanitizers(NAME, C, build.path()) {
+            let channels = scratch();
+            let checked = program(C, &[SANITIZERS], source, build.path());
+            run(&mut command(&checked, [channels.path()]));
+        }
     }
 }
 
@@ -51,6 +53,28 @@ fn cpp_does_what_its_header_says() {
         let channels = scratch();
         let checked = program(CPP, &[SANITIZERS], "../cpp/tests/calls.cpp", build.path());
         run(&mut command(&checked, [channels.path()]));
+    }
+}
+
+/// Programs without exceptions have the whole header, and a message of a batch costs no call.
+#[test]
+fn cpp_needs_no_exceptions_and_a_batch_no_call_a_message() {
+    const NAME: &str = "cpp_needs_no_exceptions_and_a_batch_no_call_a_message";
+    if !has(NAME, CPP[0]) {
+        return;
+    }
+    let (build, channels) = (scratch(), scratch());
+    let plain = program(CPP, &["-fno-exceptions", "-fno-rtti"], "../cpp/tests/plain.cpp", build.path());
+    run(&mut command(&plain, [channels.path()]));
+    if has(NAME, "objdump") {
+        let words = ["--disassemble=sum_of_batch", "--no-show-raw-insn"];
+        let code = run(std::process::Command::new("objdump").args(words).arg(&plain));
+        let calls: Vec<&str> = code.lines().filter(|line| line.contains("call ")).collect();
+        let is_of_library = |call: &&str| call.contains("shmcast_recv_batch");
+        let (batches, others): (Vec<&str>, Vec<&str>) = calls.iter().partition(|call| is_of_library(call));
+        assert!(batches.len() == 1, "{code}");
+        // The others clear an earlier failure, or put one there.
+        assert!(others.iter().all(|call| call.contains("category") || call.contains("returning")), "{code}");
     }
 }
 

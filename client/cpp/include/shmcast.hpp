@@ -1,7 +1,9 @@
 // shmcast for C++17 and later, on the C interface shmcast.h, which says what each call does, what it costs, and which thread may make it.
 //
-// Handles are closed when they go out of scope; they can be moved and not copied. A call that fails throws shmcast::error. A loss of messages
-// is no error: it is an event, with exact numbers.
+// Handles are closed when they go out of scope; they can be moved and not copied. A call that fails throws shmcast::error; with a
+// std::error_code as its last argument it puts the failure there instead, and throws nothing: the sentence is shmcast_error_message().
+// Programs that are built without exceptions use these; another call that fails aborts them. A loss of messages is no error: it is an
+// event, with exact numbers.
 #ifndef SHMCAST_HPP
 #define SHMCAST_HPP
 
@@ -11,6 +13,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <memory>
@@ -18,8 +22,10 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace shmcast {
 
@@ -36,10 +42,49 @@ private:
     std::int32_t code_, os_;
 };
 
+// Of the error codes, whose numbers are those of enum shmcast_code.
+inline const std::error_category &category() noexcept {
+    struct named final : std::error_category {
+        const char *name() const noexcept override { return "shmcast"; }
+        std::string message(int code) const override { return shmcast_error_name(code); }
+    };
+    static const named one;
+    return one;
+}
+
+#if defined(__GNUC__)
+#define SHMCAST_COLD __attribute__((cold, noinline))
+#else
+#define SHMCAST_COLD
+#endif
+
 namespace detail {
-template <class Integer> Integer check(Integer code) {
-    if (code < 0) throw error(code);
-    return code;
+// What a call does with a code that says failure.
+struct throwing {
+    [[noreturn]] SHMCAST_COLD void operator()(std::int64_t code) const {
+#if defined(__cpp_exceptions)
+        throw error(code);
+#else
+        std::fprintf(stderr, "%s\n", shmcast_error_message());
+        static_cast<void>(code);
+        std::abort();
+#endif
+    }
+};
+struct returning {
+    std::error_code &to;
+    explicit returning(std::error_code &code) noexcept : to(code) {
+        if (to) to.clear();
+    }
+    SHMCAST_COLD void operator()(std::int64_t code) const noexcept { to.assign(static_cast<int>(code), category()); }
+};
+inline const char *given(const std::string &text) noexcept { return text.empty() ? nullptr : text.c_str(); }
+inline const char *given(const std::optional<std::string> &text) noexcept { return text ? text->c_str() : nullptr; }
+// Whether the call was done.
+template <class Integer, class Fail> bool check(Integer code, const Fail &fail) {
+    if (code >= 0) return true;
+    fail(code);
+    return false;
 }
 } // namespace detail
 
@@ -91,6 +136,8 @@ struct publish_options {
     std::string schema_name, labels;
     bool anew = false;
     bool monotonic = false; // stamps by CLOCK_MONOTONIC
+    std::string continue_from; // directory of a journal
+    std::optional<std::uint32_t> numa_node;
 };
 
 // As shmcast_subscribe_options; empty and 0 mean the default.
@@ -99,6 +146,7 @@ struct subscribe_options {
     std::optional<std::string> socket; // a daemon's; "" for the usual one
     shmcast_start start = SHMCAST_START_LATEST;
     std::uint64_t start_sequence = 0;
+    std::chrono::system_clock::time_point start_time;
     shmcast_wait wait = SHMCAST_WAIT_YIELD;
     shmcast_resume resume = SHMCAST_RESUME_OLDEST;
     std::uint32_t spins = 0, prepare = 0;
@@ -106,6 +154,8 @@ struct subscribe_options {
     std::uint64_t schema_id = 0;
     bool hidden = false, record_latency = false;
     bool watch_publisher = false; // events of SHMCAST_PUBLISHER_GONE
+    std::optional<std::string> journal; // directory of the journal to read on in; "" for none
+    std::optional<std::vector<std::uint16_t>> tags; // receives only messages with one of these
 };
 
 class publisher;
@@ -122,15 +172,20 @@ public:
     std::byte *data() const noexcept { return static_cast<std::byte *>(data_); }
     std::size_t size() const noexcept { return size_; }
     // Publishes the first `length` bytes; returns the sequence.
-    std::uint64_t commit(std::size_t length, mark with = {}) {
-        std::uint64_t sequence = 0;
-        detail::check(shmcast_commit(handle_, length, with.tag, with.key, &sequence));
-        handle_ = nullptr;
-        return sequence;
+    std::uint64_t commit(std::size_t length, mark with = {}) { return end(detail::throwing(), length, with); }
+    std::uint64_t commit(std::size_t length, mark with, std::error_code &code) noexcept {
+        return end(detail::returning(code), length, with);
     }
+    // Whether there is room: not after a failure that was returned.
+    explicit operator bool() const noexcept { return handle_ != nullptr; }
 
 private:
     friend class publisher;
+    template <class Fail> std::uint64_t end(const Fail &fail, std::size_t length, mark with) {
+        std::uint64_t sequence = 0;
+        if (detail::check(shmcast_commit(handle_, length, with.tag, with.key, &sequence), fail)) handle_ = nullptr;
+        return sequence;
+    }
     claim(shmcast_publisher *handle, void *data, std::size_t size) noexcept : handle_(handle), data_(data), size_(size) {}
     shmcast_publisher *handle_;
     void *data_;
@@ -139,44 +194,35 @@ private:
 
 class publisher {
 public:
-    explicit publisher(const std::string &channel, const publish_options &options = {}) {
-        shmcast_publish_options c{};
-        c.size = sizeof c;
-        if (options.anew) c.flags |= SHMCAST_ANEW;
-        if (options.monotonic) c.flags |= SHMCAST_MONOTONIC;
-        c.dir = options.dir.empty() ? nullptr : options.dir.c_str();
-        c.socket = options.socket ? options.socket->c_str() : nullptr;
-        c.capacity = options.capacity, c.max_message = options.max_message;
-        c.mode = options.mode, c.prepare = options.prepare, c.schema_id = options.schema_id;
-        c.schema_name = options.schema_name.empty() ? nullptr : options.schema_name.c_str();
-        c.labels = options.labels.empty() ? nullptr : options.labels.c_str();
-        shmcast_publisher *handle;
-        detail::check(shmcast_publisher_open(channel.c_str(), &c, &handle));
-        handle_.reset(handle);
+    explicit publisher(const std::string &channel, const publish_options &options = {}) { open(channel, options, detail::throwing()); }
+    publisher(const std::string &channel, const publish_options &options, std::error_code &code) noexcept {
+        open(channel, options, detail::returning(code));
     }
-    // Each returns the sequence of the message.
-    std::uint64_t publish(bytes payload) {
-        std::uint64_t sequence = 0;
-        detail::check(shmcast_publish(get(), payload.data(), payload.size(), &sequence));
-        return sequence;
-    }
+    // Each returns the sequence of the message, or 0 if it failed.
+    std::uint64_t publish(bytes payload) { return sent(detail::throwing(), shmcast_publish, payload); }
+    std::uint64_t publish(bytes payload, std::error_code &code) noexcept { return sent(detail::returning(code), shmcast_publish, payload); }
     std::uint64_t publish(bytes payload, mark with) {
-        std::uint64_t sequence = 0;
-        detail::check(shmcast_publish_with(get(), payload.data(), payload.size(), with.tag, with.key, &sequence));
-        return sequence;
+        return sent(detail::throwing(), shmcast_publish_with, payload, with.tag, std::int32_t(with.key));
+    }
+    std::uint64_t publish(bytes payload, mark with, std::error_code &code) noexcept {
+        return sent(detail::returning(code), shmcast_publish_with, payload, with.tag, std::int32_t(with.key));
     }
     std::uint64_t publish(bytes payload, mark with, std::uint64_t time) {
-        std::uint64_t sequence = 0;
-        detail::check(shmcast_publish_at(get(), payload.data(), payload.size(), with.tag, with.key, time, &sequence));
-        return sequence;
+        return sent(detail::throwing(), shmcast_publish_at, payload, with.tag, std::int32_t(with.key), time);
     }
-    shmcast::claim claim(std::size_t length) {
-        void *data = nullptr;
-        detail::check(shmcast_claim(get(), length, &data));
-        return {get(), data, length};
+    std::uint64_t publish(bytes payload, mark with, std::uint64_t time, std::error_code &code) noexcept {
+        return sent(detail::returning(code), shmcast_publish_at, payload, with.tag, std::int32_t(with.key), time);
     }
-    void gap(std::uint64_t to) { detail::check(shmcast_gap(get(), to)); }
-    void session(const std::array<std::uint8_t, 10> &identity) { detail::check(shmcast_session(get(), identity.data())); }
+    shmcast::claim claim(std::size_t length) { return lent(detail::throwing(), length); }
+    shmcast::claim claim(std::size_t length, std::error_code &code) noexcept { return lent(detail::returning(code), length); }
+    void gap(std::uint64_t to) { detail::check(shmcast_gap(get(), to), detail::throwing()); }
+    void gap(std::uint64_t to, std::error_code &code) noexcept { detail::check(shmcast_gap(get(), to), detail::returning(code)); }
+    void session(const std::array<std::uint8_t, 10> &identity) {
+        detail::check(shmcast_session(get(), identity.data()), detail::throwing());
+    }
+    void session(const std::array<std::uint8_t, 10> &identity, std::error_code &code) noexcept {
+        detail::check(shmcast_session(get(), identity.data()), detail::returning(code));
+    }
     // The end of the stream for readers; the destructor does the same.
     void close() { handle_.reset(); }
     std::uint64_t next_sequence() const noexcept { return shmcast_publisher_next_sequence(get()); }
@@ -184,10 +230,36 @@ public:
     std::size_t max_message() const noexcept { return shmcast_publisher_max_message(get()); }
     std::uint64_t capacity() const noexcept { return shmcast_publisher_capacity(get()); }
     std::uint64_t now() const noexcept { return shmcast_publisher_now(get()); }
-    bool is_cut_off() const { return detail::check(shmcast_publisher_is_cut_off(get())) != 0; }
+    bool is_cut_off() const noexcept { return shmcast_publisher_is_cut_off(get()) > 0; }
     shmcast_publisher *get() const noexcept { return handle_.get(); }
 
 private:
+    template <class Fail> void open(const std::string &channel, const publish_options &options, const Fail &fail) {
+        shmcast_publish_options c{};
+        c.size = sizeof c;
+        if (options.anew) c.flags |= SHMCAST_ANEW;
+        if (options.monotonic) c.flags |= SHMCAST_MONOTONIC;
+        c.dir = detail::given(options.dir), c.socket = detail::given(options.socket);
+        c.capacity = options.capacity, c.max_message = options.max_message;
+        c.mode = options.mode, c.prepare = options.prepare, c.schema_id = options.schema_id;
+        c.schema_name = detail::given(options.schema_name), c.labels = detail::given(options.labels);
+        c.continue_from = detail::given(options.continue_from);
+        if (options.numa_node) c.prepare |= SHMCAST_PREPARE_NUMA_NODE, c.numa_node = *options.numa_node;
+        shmcast_publisher *handle = nullptr;
+        detail::check(shmcast_publisher_open(channel.c_str(), &c, &handle), fail);
+        handle_.reset(handle);
+    }
+    template <class Fail, class Call, class... More>
+    std::uint64_t sent(const Fail &fail, Call call, bytes payload, More... more) {
+        std::uint64_t sequence = 0;
+        detail::check(call(get(), payload.data(), payload.size(), more..., &sequence), fail);
+        return sequence;
+    }
+    template <class Fail> shmcast::claim lent(const Fail &fail, std::size_t length) {
+        void *data = nullptr;
+        const bool is_there = detail::check(shmcast_claim(get(), length, &data), fail);
+        return {is_there ? get() : nullptr, data, is_there ? length : 0};
+    }
     struct closer {
         void operator()(shmcast_publisher *handle) const noexcept { shmcast_publisher_close(handle); }
     };
@@ -230,57 +302,67 @@ public:
 
 private:
     friend class subscriber;
+    struct blank {
+        explicit blank() = default;
+    };
     shmcast_event c_;
+
+public:
+    // For a subscriber's calls, which fill it in: its memory is not touched before.
+    explicit event(blank) noexcept {}
 };
 
 class subscriber {
 public:
-    explicit subscriber(const std::string &channel, const subscribe_options &options = {}) {
-        shmcast_subscribe_options c{};
-        c.size = sizeof c;
-        if (options.hidden) c.flags |= SHMCAST_HIDDEN;
-        if (options.record_latency) c.flags |= SHMCAST_RECORD_LATENCY;
-        if (options.watch_publisher) c.flags |= SHMCAST_WATCH_PUBLISHER;
-        c.dir = options.dir.empty() ? nullptr : options.dir.c_str();
-        c.socket = options.socket ? options.socket->c_str() : nullptr;
-        c.start = options.start, c.start_sequence = options.start_sequence;
-        c.wait = options.wait, c.resume = options.resume, c.spins = options.spins, c.prepare = options.prepare;
-        c.sleep_ns = ns(options.sleep), c.longest_nap_ns = ns(options.longest_nap);
-        c.wait_for_channel_ns = ns(options.wait_for_channel), c.schema_id = options.schema_id;
-        shmcast_subscriber *handle;
-        detail::check(shmcast_subscriber_open(channel.c_str(), &c, &handle));
-        handle_.reset(handle);
+    explicit subscriber(const std::string &channel, const subscribe_options &options = {}) { open(channel, options, detail::throwing()); }
+    subscriber(const std::string &channel, const subscribe_options &options, std::error_code &code) noexcept {
+        open(channel, options, detail::returning(code));
     }
     // The next event, however long it takes.
-    event recv() {
-        event next;
-        detail::check(shmcast_recv(get(), SHMCAST_FOREVER, &next.c_));
-        return next;
-    }
+    event recv() { return one(detail::throwing()); }
+    event recv(std::error_code &code) noexcept { return one(detail::returning(code)); } // of kind 0 if it failed
     // The next event, or none if nothing comes in time.
-    std::optional<event> recv(std::chrono::nanoseconds timeout) {
-        event next;
-        return some(shmcast_recv(get(), ns(timeout), &next.c_), next);
+    std::optional<event> recv(std::chrono::nanoseconds timeout) { return some(detail::throwing(), shmcast_recv, ns(timeout)); }
+    std::optional<event> recv(std::chrono::nanoseconds timeout, std::error_code &code) noexcept {
+        return some(detail::returning(code), shmcast_recv, ns(timeout));
     }
     // The next event if it is there.
-    std::optional<event> try_recv() {
-        event next;
-        return some(shmcast_try_recv(get(), &next.c_), next);
+    std::optional<event> try_recv() { return some(detail::throwing(), shmcast_try_recv); }
+    std::optional<event> try_recv(std::error_code &code) noexcept { return some(detail::returning(code), shmcast_try_recv); }
+    // The same two into memory of the caller.
+    std::optional<event> recv_into(std::chrono::nanoseconds timeout, void *buffer, std::size_t size) {
+        return some(detail::throwing(), shmcast_recv_into, ns(timeout), buffer, size);
     }
-    // The same into memory of the caller.
+    std::optional<event> recv_into(std::chrono::nanoseconds timeout, void *buffer, std::size_t size, std::error_code &code) noexcept {
+        return some(detail::returning(code), shmcast_recv_into, ns(timeout), buffer, size);
+    }
     std::optional<event> try_recv_into(void *buffer, std::size_t size) {
-        event next;
-        return some(shmcast_try_recv_into(get(), buffer, size, &next.c_), next);
+        return some(detail::throwing(), shmcast_try_recv_into, buffer, size);
+    }
+    std::optional<event> try_recv_into(void *buffer, std::size_t size, std::error_code &code) noexcept {
+        return some(detail::returning(code), shmcast_try_recv_into, buffer, size);
     }
     // Hands up to `most` events that are there to each(const event &), which must not throw: std::terminate. Returns how many. No call
     // of the library a message.
-    template <class Each> std::size_t recv_batch(std::size_t most, Each &&each) {
-        shmcast_batch batch;
-        const auto count = detail::check(shmcast_recv_batch(get(), most, &batch));
-        hand_out(batch, each);
-        return static_cast<std::size_t>(count);
+    template <class Each> std::size_t recv_batch(std::size_t most, Each &&each) { return many(detail::throwing(), most, each); }
+    template <class Each> std::size_t recv_batch(std::size_t most, Each &&each, std::error_code &code) noexcept {
+        return many(detail::returning(code), most, each);
     }
-    void seek(std::uint64_t sequence) { detail::check(shmcast_seek(get(), sequence)); }
+    void seek(std::uint64_t sequence) { detail::check(shmcast_seek(get(), sequence), detail::throwing()); }
+    void seek(std::uint64_t sequence, std::error_code &code) noexcept {
+        detail::check(shmcast_seek(get(), sequence), detail::returning(code));
+    }
+    // For event loops, as shmcast_subscriber_descriptor() says: the descriptor, or -1 where nobody rings.
+    int descriptor() const noexcept {
+        const auto descriptor = shmcast_subscriber_descriptor(get());
+        return descriptor < 0 ? -1 : descriptor;
+    }
+    // Before each sleep: the event that was there after all, or none, and the time to sleep at most.
+    std::optional<event> arm(std::chrono::nanoseconds &timeout) { return armed(detail::throwing(), timeout); }
+    std::optional<event> arm(std::chrono::nanoseconds &timeout, std::error_code &code) noexcept {
+        return armed(detail::returning(code), timeout);
+    }
+    void disarm() noexcept { shmcast_disarm(get()); }
     std::uint64_t lag() const noexcept { return shmcast_lag(get()); }
     std::uint64_t next_sequence() const noexcept { return shmcast_subscriber_next_sequence(get()); }
     std::uint64_t epoch() const noexcept { return shmcast_subscriber_epoch(get()); }
@@ -305,7 +387,7 @@ public:
         reference operator*() const noexcept { return now_; }
         pointer operator->() const noexcept { return &now_; }
         iterator &operator++() {
-            now_ = from_->recv();
+            detail::check(shmcast_recv(from_->get(), SHMCAST_FOREVER, &now_.c_), detail::throwing());
             if (now_.kind() == SHMCAST_END) from_ = nullptr;
             return *this;
         }
@@ -325,8 +407,52 @@ private:
     static std::uint64_t ns(std::chrono::nanoseconds time) noexcept {
         return time.count() > 0 ? static_cast<std::uint64_t>(time.count()) : 0;
     }
-    static std::optional<event> some(std::int32_t code, const event &next) {
-        return detail::check(code) == SHMCAST_EVENT ? std::optional<event>(next) : std::nullopt;
+    // The call writes the event where the caller has it: a copy would wait for these stores.
+    template <class Fail, class Call, class... More> std::optional<event> some(const Fail &fail, Call call, More... more) {
+        std::optional<event> next(std::in_place, event::blank());
+        const std::int32_t code = call(get(), more..., &next->c_);
+        if (code != SHMCAST_EVENT) {
+            next.reset();
+            detail::check(code, fail);
+        }
+        return next;
+    }
+    template <class Fail> event one(const Fail &fail) {
+        event next;
+        detail::check(shmcast_recv(get(), SHMCAST_FOREVER, &next.c_), fail);
+        return next;
+    }
+    template <class Fail> std::optional<event> armed(const Fail &fail, std::chrono::nanoseconds &timeout) {
+        std::uint64_t longest = 0;
+        auto next = some(fail, shmcast_arm, &longest);
+        timeout = std::chrono::nanoseconds(longest > INT64_MAX ? INT64_MAX : static_cast<std::int64_t>(longest));
+        return next;
+    }
+    template <class Fail, class Each> std::size_t many(const Fail &fail, std::size_t most, Each &each) {
+        shmcast_batch batch;
+        const auto count = shmcast_recv_batch(get(), most, &batch);
+        if (!detail::check(count, fail)) return 0;
+        hand_out(batch, each);
+        return static_cast<std::size_t>(count);
+    }
+    template <class Fail> void open(const std::string &channel, const subscribe_options &options, const Fail &fail) {
+        shmcast_subscribe_options c{};
+        c.size = sizeof c;
+        if (options.hidden) c.flags |= SHMCAST_HIDDEN;
+        if (options.record_latency) c.flags |= SHMCAST_RECORD_LATENCY;
+        if (options.watch_publisher) c.flags |= SHMCAST_WATCH_PUBLISHER;
+        c.dir = detail::given(options.dir), c.socket = detail::given(options.socket);
+        c.start = options.start, c.start_sequence = options.start_sequence;
+        c.start_time_ns = ns(options.start_time.time_since_epoch());
+        c.wait = options.wait, c.resume = options.resume, c.spins = options.spins, c.prepare = options.prepare;
+        c.sleep_ns = ns(options.sleep), c.longest_nap_ns = ns(options.longest_nap);
+        c.wait_for_channel_ns = ns(options.wait_for_channel), c.schema_id = options.schema_id;
+        c.journal = detail::given(options.journal);
+        static const std::uint16_t none = 0; // no tags at all are a choice, too
+        if (options.tags) c.tags = options.tags->empty() ? &none : options.tags->data(), c.tag_count = options.tags->size();
+        shmcast_subscriber *handle = nullptr;
+        detail::check(shmcast_subscriber_open(channel.c_str(), &c, &handle), fail);
+        handle_.reset(handle);
     }
     template <class Each> static void hand_out(const shmcast_batch &batch, Each &each) noexcept {
         event now;
@@ -346,4 +472,5 @@ private:
 };
 
 } // namespace shmcast
+#undef SHMCAST_COLD
 #endif

@@ -143,6 +143,55 @@ void errors() {
     CHECK(code_of([&] { s.try_recv(); }) == SHMCAST_ERROR_ARGUMENT);
 }
 
+void choices() {
+    auto p = publisher("choices");
+    p.publish("one", {1, false}), p.publish("two", {2, true}), p.publish("three", {3, false});
+    shmcast::subscribe_options options;
+    options.dir = dir, options.start = SHMCAST_START_KEY, options.journal = "";
+    CHECK(shmcast::subscriber("choices", options).recv().text() == "two");
+    options.start = SHMCAST_START_TIME; // of all times
+    CHECK(shmcast::subscriber("choices", options).recv().text() == "one");
+    options.start = SHMCAST_START_OLDEST, options.tags = {3};
+    CHECK(shmcast::subscriber("choices", options).recv().text() == "three");
+    options.tags->clear();
+    CHECK(!shmcast::subscriber("choices", options).try_recv());
+}
+
+// Each call that can fail, without exceptions: see plain.cpp for programs that have none.
+void error_codes() {
+    std::error_code code;
+    shmcast::subscribe_options options;
+    options.dir = dir;
+    shmcast::subscriber none("none", options, code);
+    CHECK(code.value() == SHMCAST_ERROR_NOT_FOUND && code.message() == "not found" && code.category() == shmcast::category());
+    CHECK(!none.try_recv(code) && code.value() == SHMCAST_ERROR_ARGUMENT);
+    CHECK(none.recv(code).kind() == 0 && code);
+    CHECK(none.recv_batch(1, [](const shmcast::event &) {}, code) == 0 && code);
+    auto p = publisher("codes");
+    auto s = subscriber("codes");
+    CHECK(p.publish("one", code) == 1 && !code && p.publish("two", {}, code) == 2 && p.publish("three", {}, p.now(), code) == 3);
+    CHECK(s.recv(code).text() == "one" && !code && s.try_recv(code)->text() == "two");
+    std::byte room[5];
+    CHECK(!s.recv_into(std::chrono::seconds(1), room, 4, code) && code.value() == SHMCAST_ERROR_TOO_SMALL);
+    CHECK(s.recv_into(std::chrono::seconds(1), room, sizeof room, code)->text() == "three" && !code);
+    CHECK(!s.try_recv_into(room, sizeof room, code) && !code);
+    s.seek(99, code);
+    CHECK(code.value() == SHMCAST_ERROR_NOT_YET);
+    std::chrono::nanoseconds timeout{};
+    CHECK(s.descriptor() == -1 && !s.arm(timeout, code) && !code && timeout == std::chrono::milliseconds(1));
+    s.disarm();
+    CHECK(!p.claim(1 << 20, code) && code.value() == SHMCAST_ERROR_TOO_LARGE);
+    auto claim = p.claim(4, code);
+    CHECK(claim && claim.commit(5, {}, code) == 0 && code.value() == SHMCAST_ERROR_ARGUMENT);
+    std::memcpy(claim.data(), "four", 4);
+    CHECK(claim.commit(4, {}, code) == 4 && !claim && !code);
+    CHECK(s.arm(timeout)->text() == "four");
+    p.gap(9, code), CHECK(!code), p.session({1}, code), CHECK(!code);
+    shmcast::publish_options taken;
+    taken.dir = dir;
+    CHECK(!shmcast::publisher("codes", taken, code).get() && code.value() == SHMCAST_ERROR_IN_USE);
+}
+
 void across_threads() {
     auto p = publisher("threads");
     std::thread reader([s = subscriber("threads")]() mutable {
@@ -160,6 +209,6 @@ void across_threads() {
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     dir = argv[1];
-    messages(), claims(), events(), batches(), errors(), across_threads();
+    messages(), claims(), events(), batches(), errors(), choices(), error_codes(), across_threads();
     std::puts("all calls are as the header says");
 }

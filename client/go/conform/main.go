@@ -65,6 +65,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type writer interface {
 	create(r *request) error
 	publish(payload []byte, tag uint16, key bool) error
+	publishAll(payloads [][]byte) error
 	next() uint64
 	end()
 	reason(err error) string
@@ -223,8 +224,14 @@ func live(s *shmcast.Subscriber, messages int) ([]string, error) {
 // fill publishes so many messages, and takes the time.
 func fill(r *request) ([]string, error) {
 	payload := make([]byte, r.Length)
+	all := slices.Repeat([][]byte{payload}, 256)
 	began := time.Now()
-	for range r.Messages {
+	for left := r.Messages; r.How == "batch" && left > 0; left -= len(all) {
+		if err := theWriter.publishAll(all[:min(left, len(all))]); err != nil {
+			return nil, err
+		}
+	}
+	for left := r.Messages; r.How != "batch" && left > 0; left-- {
 		if err := theWriter.publish(payload, 0, false); err != nil {
 			return nil, err
 		}

@@ -28,6 +28,11 @@ func (p *published) publish(payload []byte, tag uint16, key bool) error {
 	return err
 }
 
+func (p *published) publishAll(payloads [][]byte) error {
+	_, err := p.to.PublishAll(payloads, 0, false)
+	return err
+}
+
 func (p *published) next() uint64 { return p.to.NextSequence() }
 
 func (p *published) end() {

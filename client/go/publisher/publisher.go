@@ -8,6 +8,8 @@ package publisher
 #cgo pkg-config: shmcast
 #cgo noescape publish
 #cgo nocallback publish
+#cgo noescape publish_all
+#cgo nocallback publish_all
 #include <shmcast.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,13 +23,20 @@ static outcome failed(int32_t code, char *why) {
 	return o;
 }
 
-static outcome publish(shmcast_publisher *p, const void *data, size_t length, uint16_t tag, int32_t key) {
+static outcome publish(shmcast_publisher *p, const uint8_t *data, size_t length, uint16_t tag, int32_t key) {
 	outcome o = {0, 0, 0};
 	o.code = shmcast_publish_with(p, data, length, tag, key, &o.sequence);
 	return o;
 }
 
-static outcome publish_why(shmcast_publisher *p, const void *data, size_t length, uint16_t tag, int32_t key, char *why) {
+// The messages lie one behind the other. How many were published, or all but those of the failure behind them.
+static size_t publish_all(shmcast_publisher *p, const uint8_t *data, const uint32_t *lengths, size_t count, uint16_t tag, int32_t key) {
+	size_t done = 0;
+	while (done < count && shmcast_publish_with(p, data, lengths[done], tag, key, NULL) == SHMCAST_OK) data += lengths[done++];
+	return done;
+}
+
+static outcome publish_why(shmcast_publisher *p, const uint8_t *data, size_t length, uint16_t tag, int32_t key, char *why) {
 	outcome o = publish(p, data, length, tag, key);
 	return o.code < 0 ? failed(o.code, why) : o;
 }
@@ -119,7 +128,11 @@ type Options struct {
 }
 
 // Publisher publishes to one channel.
-type Publisher struct{ handle *C.shmcast_publisher }
+type Publisher struct {
+	handle  *C.shmcast_publisher
+	data    []byte // of PublishAll
+	lengths []C.uint32_t
+}
 
 // Open makes a channel, or takes over the one that is there, with the sequences going on.
 func Open(channel string, options Options) (*Publisher, error) {
@@ -148,7 +161,7 @@ func Open(channel string, options Options) (*Publisher, error) {
 	if err := failure(o, &why); err != nil {
 		return nil, fmt.Errorf("publish to %s: %w", channel, err)
 	}
-	return &Publisher{handle}, nil
+	return &Publisher{handle: handle}, nil
 }
 
 // Publish publishes one message and returns its sequence. It never waits, and allocates nothing.
@@ -159,23 +172,58 @@ func (p *Publisher) PublishWith(payload []byte, tag uint16, key bool) (uint64, e
 	if p.handle == nil {
 		return 0, ErrClosed
 	}
-	isKey := C.int32_t(0)
-	if key {
-		isKey = 1
-	}
-	data := unsafe.Pointer(unsafe.SliceData(payload))
-	o := C.publish(p.handle, data, C.size_t(len(payload)), C.uint16_t(tag), isKey)
+	o := C.publish(p.handle, start(payload), C.size_t(len(payload)), C.uint16_t(tag), number(key))
 	if o.code < 0 {
-		return p.publishAgain(payload, tag, isKey)
+		return p.publishAgain(payload, tag, number(key))
 	}
 	return uint64(o.sequence), nil
+}
+
+// atOnce is how many bytes of messages PublishAll hands to the C library in one call.
+const atOnce = 16 << 10
+
+// PublishAll publishes each of the payloads, with the same tag and key, and returns how many it has published: all of them, or those before
+// the error. A call into C costs more than a small message, and this makes one for many of them: they are copied together first.
+func (p *Publisher) PublishAll(payloads [][]byte, tag uint16, key bool) (int, error) {
+	if p.handle == nil {
+		return 0, ErrClosed
+	}
+	for done := 0; done < len(payloads); {
+		p.data, p.lengths = p.data[:0], p.lengths[:0]
+		for _, payload := range payloads[done:] {
+			if len(p.data)+len(payload) > atOnce {
+				break
+			}
+			p.data = append(p.data, payload...)
+			p.lengths = append(p.lengths, C.uint32_t(len(payload)))
+		}
+		count := len(p.lengths)
+		published := int(C.publish_all(p.handle, start(p.data), unsafe.SliceData(p.lengths), C.size_t(count), C.uint16_t(tag), number(key)))
+		done += published
+		if published < count || count == 0 { // it fails again and says why, or is a large one
+			if _, err := p.PublishWith(payloads[done], tag, key); err != nil {
+				return done, err
+			}
+			done++
+		}
+	}
+	return len(payloads), nil
+}
+
+// start is the address of the first byte. Of a type for which cgo has nothing to check.
+func start(payload []byte) *C.uint8_t { return (*C.uint8_t)(unsafe.SliceData(payload)) }
+
+func number(key bool) C.int32_t {
+	if key {
+		return 1
+	}
+	return 0
 }
 
 // publishAgain repeats a call that failed, for its reason. Such a call has published nothing.
 func (p *Publisher) publishAgain(payload []byte, tag uint16, key C.int32_t) (uint64, error) {
 	var why [messageLength]C.char
-	data := unsafe.Pointer(unsafe.SliceData(payload))
-	o := C.publish_why(p.handle, data, C.size_t(len(payload)), C.uint16_t(tag), key, &why[0])
+	o := C.publish_why(p.handle, start(payload), C.size_t(len(payload)), C.uint16_t(tag), key, &why[0])
 	return uint64(o.sequence), failure(o, &why)
 }
 

@@ -68,7 +68,11 @@ func TestWhatIsPublishedIsReceived(t *testing.T) {
 	if _, err := Open("c", Options{Dir: dir}); !errors.As(err, &failed) || failed.Code != CodeInUse {
 		t.Errorf("in use: %v", err)
 	}
-	if p.NextSequence() != 6 || p.Epoch() != 1 || p.MaxMessage() != 100 || p.IsCutOff() {
+	all := [][]byte{[]byte("six"), []byte("seven"), {}, make([]byte, 101), []byte("never")}
+	if n, err := p.PublishAll(all, 9, true); n != 3 || !errors.As(err, &failed) || failed.Code != CodeTooLarge {
+		t.Error(n, err)
+	}
+	if p.NextSequence() != 9 || p.Epoch() != 1 || p.MaxMessage() != 100 || p.IsCutOff() {
 		t.Error(p.NextSequence(), p.Epoch(), p.MaxMessage())
 	}
 	if err := p.Close(); err != nil {
@@ -86,8 +90,40 @@ func TestWhatIsPublishedIsReceived(t *testing.T) {
 			bytes.Trim(ev.Session[:], "\x00")))
 	}
 	if want := []string{"message 1 7 true one 0-0 ", "message 2 0 false  0-0 ", "gap 0 0 false  3-4 ",
-		"new-session 0 0 false  0-0 SESSION-01", "message 5 65535 false five 0-0 ", "end 0 0 false  0-0 "}; !slices.Equal(told, want) {
+		"new-session 0 0 false  0-0 SESSION-01", "message 5 65535 false five 0-0 ",
+		"message 6 9 true six 0-0 ", "message 7 9 true seven 0-0 ", "message 8 9 true  0-0 ", "end 0 0 false  0-0 "}; !slices.Equal(told, want) {
 		t.Errorf("%q", told)
+	}
+}
+
+func TestManyMessagesArePublishedInOrder(t *testing.T) {
+	dir := t.TempDir()
+	p, err := Open("c", Options{Dir: dir, Capacity: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	s, err := shmcast.Subscribe("c", shmcast.Dir(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var all [][]byte
+	for n := range uint64(100) { // more than one call's bytes, and one message that is larger than these
+		all = append(all, message(n))
+	}
+	all = append(all, make([]byte, 3*atOnce), []byte("last"))
+	if n, err := p.PublishAll(all, 0, false); n != len(all) || err != nil {
+		t.Fatal(n, err)
+	}
+	var ev shmcast.Event
+	for i, payload := range all {
+		if there, err := s.TryRecv(&ev); !there || err != nil || ev.Sequence != uint64(i+1) || !bytes.Equal(ev.Payload, payload) {
+			t.Fatal(i, there, err, ev.Sequence)
+		}
+	}
+	if allocations := testing.AllocsPerRun(100, func() { _, _ = p.PublishAll(all[:20], 0, false) }); allocations != 0 {
+		t.Error(allocations)
 	}
 }
 

@@ -68,7 +68,7 @@ impl Subscriber {
             if let Some(outcome) = self.poll()? {
                 return Ok(Armed::Event(self.lend(outcome)));
             }
-            match self.rest()? {
+            match self.rest(None)? {
                 Rest::Found(outcome) => return Ok(Armed::Event(self.lend(outcome))),
                 Rest::None => {}
                 Rest::Pause => return Ok(Armed::Wait(ALONE)),

@@ -450,7 +450,7 @@ impl Subscriber {
             if !WAITS {
                 return Ok(None);
             }
-            if let ControlFlow::Break(end) = self.idle(&mut waiter, deadline)? {
+            if let ControlFlow::Break(end) = self.idle(&mut waiter, deadline, None)? {
                 return Ok(end.map(|outcome| self.lend(outcome)));
             }
         }

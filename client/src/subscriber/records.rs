@@ -224,7 +224,7 @@ impl Subscriber {
             if received > 0 || most == 0 {
                 return Ok(received);
             }
-            match self.idle(&mut waiter, Some(deadline))? {
+            match self.idle(&mut waiter, Some(deadline), None)? {
                 ControlFlow::Continue(()) => {}
                 ControlFlow::Break(None) => return Ok(0),
                 ControlFlow::Break(Some(Outcome::Other(event))) => {

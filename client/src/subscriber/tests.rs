@@ -93,7 +93,7 @@ fn every_wait_keeps_its_deadline_before_a_record_that_cannot_be_had() {
         let deadline = start + Duration::from_millis(20);
         let mut waiter = Waiter::default();
         loop {
-            match subscriber.idle(&mut waiter, Some(deadline)).unwrap() {
+            match subscriber.idle(&mut waiter, Some(deadline), None).unwrap() {
                 ControlFlow::Continue(()) => {}
                 ControlFlow::Break(None) => break,
                 ControlFlow::Break(Some(_)) => panic!("{wait:?}: nothing was received"),

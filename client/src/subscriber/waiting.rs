@@ -3,7 +3,7 @@
 
 use super::{Doubt, Outcome, Subscriber};
 use crate::attach::park::ALONE;
-use crate::message::RecvError;
+use crate::message::{Event, RecvError};
 use crate::wait::{BURST, BURST_CLOSE, BURST_PAUSE, BURST_WITHIN, Wait, Waiter};
 use shmcast_layout::ring::reader::Poll;
 use std::ops::ControlFlow;
@@ -27,13 +27,74 @@ pub(super) fn time_left(deadline: Option<Instant>) -> Duration {
 }
 
 impl Subscriber {
+    /// As [`recv`](Self::recv), with the payload copied to the start of `buffer`: the only copy between the ring and the
+    /// caller.
+    ///
+    /// # Errors
+    /// [`RecvError::TooSmall`] when the message is larger than the buffer; it stays the next one.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// publisher.publish(b"abc")?;
+    /// let mut buffer = [0; 8];
+    /// subscriber.recv_into(&mut buffer)?;
+    /// assert_eq!(&buffer[..3], b"abc");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn recv_into<'a>(&mut self, buffer: &'a mut [u8]) -> Result<Event<'a>, RecvError> {
+        let event = self.wait_into(buffer, None)?;
+        Ok(event.expect("waiting without a deadline ends with an event"))
+    }
+
+    /// As [`recv_into`](Self::recv_into), but `None` when nothing came before `deadline`.
+    ///
+    /// # Errors
+    /// As of [`recv_into`](Self::recv_into).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// use std::time::{Duration, Instant};
+    /// let soon = Instant::now() + Duration::from_millis(5);
+    /// assert_eq!(subscriber.recv_into_deadline(&mut [0; 64], soon)?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn recv_into_deadline<'a>(
+        &mut self,
+        buffer: &'a mut [u8],
+        deadline: Instant,
+    ) -> Result<Option<Event<'a>>, RecvError> {
+        self.wait_into(buffer, Some(deadline))
+    }
+
+    fn wait_into<'a>(
+        &mut self,
+        buffer: &'a mut [u8],
+        deadline: Option<Instant>,
+    ) -> Result<Option<Event<'a>>, RecvError> {
+        let mut waiter = Waiter::default();
+        let outcome = loop {
+            if let Some(outcome) = self.poll_into(buffer)? {
+                break Some(outcome);
+            }
+            if let ControlFlow::Break(end) = self.idle(&mut waiter, deadline, Some(buffer))? {
+                break end;
+            }
+        };
+        Ok(outcome.map(|outcome| outcome.into_event(buffer)))
+    }
+
     /// Called after a poll that found nothing. Waits a little, in the way that the user chose. Ends the wait with an
-    /// event that polls do not see, or with none after the deadline.
+    /// event that polls do not see, or with none after the deadline. A message goes to `out`, or to this subscriber's buffer.
     #[inline(always)]
     pub(super) fn idle(
         &mut self,
         waiter: &mut Waiter,
         deadline: Option<Instant>,
+        out: Option<&mut [u8]>,
     ) -> Result<ControlFlow<Option<Outcome>>, RecvError> {
         let is_time_to_look = match self.wait {
             Wait::Yield => !self.reader.rest_until_due(|| waiter.idle(Wait::Yield)) || waiter.found(),
@@ -41,7 +102,7 @@ impl Subscriber {
                 std::thread::sleep(pause.min(time_left(deadline)));
                 true
             }
-            Wait::Park => return self.sleep_for(deadline).map(ControlFlow::Break),
+            Wait::Park => return self.sleep_for(deadline, out).map(ControlFlow::Break),
             wait => {
                 if wait == Wait::Burst {
                     self.pause_after_burst();
@@ -92,16 +153,20 @@ impl Subscriber {
 
     /// As [`idle`](Self::idle) until the wait is over, for a reader that parks.
     #[cold]
-    fn sleep_for(&mut self, deadline: Option<Instant>) -> Result<Option<Outcome>, RecvError> {
+    fn sleep_for(
+        &mut self,
+        deadline: Option<Instant>,
+        mut out: Option<&mut [u8]>,
+    ) -> Result<Option<Outcome>, RecvError> {
         loop {
-            if let Some(outcome) = self.poll()? {
+            if let Some(outcome) = self.poll_to(out.as_deref_mut())? {
                 return Ok(Some(outcome));
             }
             let limit = time_left(deadline);
             if limit.is_zero() {
                 return self.look();
             }
-            match self.rest()? {
+            match self.rest(out.as_deref_mut())? {
                 Rest::Found(outcome) => return Ok(Some(outcome)),
                 Rest::None => {}
                 Rest::Pause => std::thread::sleep(limit.min(ALONE)),
@@ -119,7 +184,7 @@ impl Subscriber {
             if let Some(outcome) = self.poll()? {
                 return Ok(outcome);
             }
-            match self.rest()? {
+            match self.rest(None)? {
                 Rest::Found(outcome) => return Ok(outcome),
                 Rest::None => {}
                 Rest::Pause => tokio::time::sleep(ALONE).await,
@@ -128,10 +193,17 @@ impl Subscriber {
         }
     }
 
+    fn poll_to(&mut self, out: Option<&mut [u8]>) -> Result<Option<Outcome>, RecvError> {
+        match out {
+            Some(out) => self.poll_into(out),
+            None => self.poll(),
+        }
+    }
+
     /// Called after a poll that found nothing. Decides how to wait. It returns [`Rest::Nap`] only after the reader has
     /// written where it sleeps, has then found nothing there, and has rung for the waker.
     #[cold]
-    pub(super) fn rest(&mut self) -> Result<Rest, RecvError> {
+    pub(super) fn rest(&mut self, out: Option<&mut [u8]>) -> Result<Rest, RecvError> {
         if let Some(outcome) = self.look()? {
             return Ok(Rest::Found(outcome));
         }
@@ -141,7 +213,7 @@ impl Subscriber {
         if !self.lie_down() {
             return Ok(Rest::Pause);
         }
-        let found = self.poll();
+        let found = self.poll_to(out);
         let parking = self.parking.as_ref().expect("looked at above");
         if found.as_ref().is_ok_and(Option::is_none) && !self.is_leaving() {
             parking.ring();

@@ -29,6 +29,7 @@ mod state;
 pub mod status;
 mod thread;
 mod times;
+mod waiting;
 
 pub use native::read_keys;
 use proto::session::SessionError;

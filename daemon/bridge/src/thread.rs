@@ -8,17 +8,21 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::BridgeError;
+use super::proto::pace::{Advice, Pace};
 use super::spec::WaitMode;
+use super::waiting::Choice;
 
 /// How often counters are shown to other threads.
 pub(super) const SHOW_EVERY_NS: u64 = 10_000_000;
 
 /// Polls that find nothing before a thread that may sleep does so.
 const POLLS_BEFORE_SLEEP: u32 = 32;
-/// The shortest sleep, doubled each time up to [`LONGEST_SLEEP`].
-const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
-/// The longest sleep. Because the thread slept, a message is late by at most this and one wake-up.
-const LONGEST_SLEEP: Duration = Duration::from_micros(500);
+/// The shortest sleep of a thread that nobody wakes.
+const SHORTEST_SLEEP_NS: u64 = 20_000;
+/// The longest. Because the thread slept, a message is late by at most this and one wake-up.
+const LONGEST_SLEEP_NS: u64 = 500_000;
+/// A sleep is at most the silence divided by this, so a message after a silence is late by a small part of it.
+const SILENCE_SHARE: u64 = 8;
 
 /// The bridge's own clock: nanoseconds since it started, never 0.
 #[derive(Debug, Clone, Copy)]
@@ -76,33 +80,55 @@ pub(super) fn spawn(
 /// The state of one wait for a ring.
 #[derive(Debug)]
 pub(super) struct Idle {
-    wait: WaitMode,
+    choice: Choice,
     polls: u32,
-    sleep: Duration,
+    /// When the last sleep began; 0 if the thread polled since.
+    slept_ns: u64,
+    pace: Pace,
 }
 
 impl Idle {
-    pub(super) fn new(wait: WaitMode) -> Self {
-        Self { wait, polls: 0, sleep: SHORTEST_SLEEP }
+    /// The wait of a thread whose choice this is.
+    pub(super) fn new(choice: Choice) -> Self {
+        let pace = Pace::polling_for(choice.polls_for_ns());
+        Self { choice, polls: 0, slept_ns: 0, pace }
     }
 
     /// There was something to do.
-    pub(super) fn reset(&mut self) {
-        (self.polls, self.sleep) = (0, SHORTEST_SLEEP);
+    pub(super) fn reset(&mut self, now_ns: u64) {
+        self.polls = 0;
+        if self.choice.mode == WaitMode::Block {
+            // What came during a sleep came in the middle of it, for want of better knowledge.
+            let slept_ns = std::mem::take(&mut self.slept_ns);
+            self.pace.note(if slept_ns > 0 { now_ns.midpoint(slept_ns) } else { now_ns });
+        }
+    }
+
+    /// How long there has been nothing to do.
+    pub(super) fn silence_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.pace.last_ns())
     }
 
     /// Waits a little, and never longer than `limit`.
-    pub(super) fn wait(&mut self, limit: Duration) {
-        match self.wait {
+    pub(super) fn wait(&mut self, now_ns: u64, limit: Duration) {
+        self.slept_ns = 0;
+        match self.choice.mode {
             WaitMode::Spin => std::hint::spin_loop(),
             WaitMode::Yield => sched_yield(),
-            WaitMode::Block if self.polls < POLLS_BEFORE_SLEEP => {
+            WaitMode::Block | WaitMode::Auto if self.polls < POLLS_BEFORE_SLEEP => {
                 self.polls += 1;
                 sched_yield();
             }
-            WaitMode::Block => {
-                std::thread::sleep(self.sleep.min(limit));
-                self.sleep = (2 * self.sleep).min(LONGEST_SLEEP);
+            WaitMode::Block | WaitMode::Auto => {
+                // The nearer the time in which a message is expected, the shorter is the sleep.
+                let sleep_ns = match self.pace.advice(now_ns) {
+                    Advice::Poll => return sched_yield(),
+                    Advice::Later(away_ns) | Advice::Overdue(away_ns) => away_ns / 2,
+                    Advice::Unknown => self.silence_ns(now_ns) / SILENCE_SHARE,
+                };
+                let sleep_ns = sleep_ns.clamp(SHORTEST_SLEEP_NS, LONGEST_SLEEP_NS);
+                self.slept_ns = now_ns;
+                std::thread::sleep(Duration::from_nanos(sleep_ns).min(limit));
             }
         }
     }

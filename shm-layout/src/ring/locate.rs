@@ -6,6 +6,7 @@
 //! only after the record's own sequence and the frontier have confirmed it, and every loop is bounded.
 
 use crate::error::Corrupt;
+use crate::fault::mutant;
 use crate::layout::geometry::{GRANULE, Geometry, MAX_COUNT, MAX_SEQUENCE, WORD};
 use crate::layout::header::FIRST_SEQUENCE;
 use crate::layout::record::{Commit, ControlRecord, Flags};
@@ -272,7 +273,7 @@ impl Locator {
         let ahead = lazy::peek(&self.cells.header).wrapping_sub(published);
         match ahead {
             0 => Ok(place),
-            _ if cfg!(mutant = "no_lazy_recheck") => Ok(place),
+            _ if mutant!("no_lazy_recheck") => Ok(place),
             // The entry may belong to a later sequence by now. Then the low half of the number in its record differs. A
             // publisher of key messages moves the line on with each of them.
             1..LOW_HALF => match self.inspect(place) {
@@ -339,7 +340,7 @@ impl Locator {
         if position > frontier || frontier > MAX_COUNT {
             return Err(corrupt);
         }
-        if frontier - position > capacity && !cfg!(mutant = "no_walk_window_check") {
+        if frontier - position > capacity && !mutant!("no_walk_window_check") {
             return Err(Miss::Overrun);
         }
         if commit.word() == 0 {

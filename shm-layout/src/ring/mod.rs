@@ -53,7 +53,7 @@
 //! commit. Then it *first* raises the frontier and *then* zeroes the commit words up to it. Half-written records of the dead
 //! writer lie below the old frontier and above the tail, where no reader believes a record yet.
 //!
-//! `--cfg mutant="..."` breaks one of these orderings alone. The model in `loom_model/` must notice each of them
+//! Each mutant (`fault.rs`) breaks one of these orderings alone. The model in `loom_model/` must notice each of them
 //! (`shm-layout/tests/loom.rs`).
 
 pub mod bound;

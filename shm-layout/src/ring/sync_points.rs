@@ -5,25 +5,28 @@
 //! these functions and contain no fence and no ordering but `Relaxed`. The functions are inlined: on x86-64 each is a plain
 //! load or store, on aarch64 one `dmb` or `stlr` more.
 //!
-//! A mutant is set by `--cfg mutant="NAME"`, weakens one function, and must be noticed by the model (`tests/loom.rs`).
+//! A mutant weakens one function, in builds for the model alone (`fault.rs`). The model must notice it (`tests/loom.rs`).
 
+use crate::fault::mutant;
 use crate::layout::header::{FRONTIER, LAZY_PUBLISHED, STATE};
 use crate::layout::record::Commit;
 use crate::ring::cells::Cells;
 use crate::sync::{AtomicU64, Ordering, fence};
+
+#[inline(always)]
+fn release(is_weakened: bool) -> Ordering {
+    if is_weakened { Ordering::Relaxed } else { Ordering::Release }
+}
 
 /// The writer stores a commit word after the payload and after the zero behind the record. A reader that sees the commit
 /// word sees both.
 pub(super) mod commit {
     use super::*;
 
-    const RELEASE: Ordering =
-        if cfg!(mutant = "relaxed_commit") { Ordering::Relaxed } else { Ordering::Release };
-
     /// Makes a record visible.
     #[inline(always)]
     pub(in crate::ring) fn publish(word: &AtomicU64, commit: Commit) {
-        word.store(commit.word(), RELEASE); // SYNC POINT: commit
+        word.store(commit.word(), release(mutant!("relaxed_commit"))); // SYNC POINT: commit
     }
 
     /// The commit word, and with it the record; `None` while nothing is committed there.
@@ -33,7 +36,7 @@ pub(super) mod commit {
         if commit.word() == 0 {
             return None;
         }
-        if !cfg!(mutant = "no_commit_fence") {
+        if !mutant!("no_commit_fence") {
             fence(Ordering::Acquire); // SYNC POINT: commit
         }
         Some(commit)
@@ -43,7 +46,7 @@ pub(super) mod commit {
     #[inline]
     pub(in crate::ring) fn see_on_walk(word: &AtomicU64) -> Commit {
         let commit = peek(word);
-        if !cfg!(mutant = "no_walk_commit_fence") {
+        if !mutant!("no_walk_commit_fence") {
             fence(Ordering::Acquire); // SYNC POINT: commit
         }
         commit
@@ -65,7 +68,7 @@ pub(super) mod window {
     #[inline]
     pub(in crate::ring) fn announce(header: &Cells, frontier: u64) {
         header[FRONTIER].store(frontier, Ordering::Relaxed);
-        if !cfg!(mutant = "no_frontier_fence") {
+        if !mutant!("no_frontier_fence") {
             fence(Ordering::Release); // SYNC POINT: window
         }
     }
@@ -73,11 +76,11 @@ pub(super) mod window {
     /// As [`announce`], by a successor that is about to clean what a dead writer left.
     #[inline]
     pub(in crate::ring) fn announce_on_takeover(header: &Cells, frontier: u64) {
-        if cfg!(mutant = "takeover_without_frontier") {
+        if mutant!("takeover_without_frontier") {
             return;
         }
         header[FRONTIER].store(frontier, Ordering::Relaxed);
-        if !cfg!(mutant = "takeover_without_fence") {
+        if !mutant!("takeover_without_fence") {
             fence(Ordering::Release); // SYNC POINT: window
         }
     }
@@ -85,7 +88,7 @@ pub(super) mod window {
     /// The frontier after all loads before this call.
     #[inline(always)]
     pub(in crate::ring) fn frontier_after_loads(header: &Cells) -> u64 {
-        if !cfg!(mutant = "no_window_fence") {
+        if !mutant!("no_window_fence") {
             fence(Ordering::Acquire); // SYNC POINT: window
         }
         frontier(header)
@@ -94,7 +97,7 @@ pub(super) mod window {
     /// As [`frontier_after_loads`], for a walk.
     #[inline]
     pub(in crate::ring) fn frontier_after_walk(header: &Cells) -> u64 {
-        if !cfg!(mutant = "no_walk_window_fence") {
+        if !mutant!("no_walk_window_fence") {
             fence(Ordering::Acquire); // SYNC POINT: window
         }
         frontier(header)
@@ -119,13 +122,10 @@ pub(super) mod window {
 pub(super) mod index {
     use super::*;
 
-    const RELEASE: Ordering =
-        if cfg!(mutant = "relaxed_index") { Ordering::Relaxed } else { Ordering::Release };
-
     /// Says where the record of `sequence` is, or will be.
     #[inline(always)]
     pub(in crate::ring) fn publish(index: &Cells, sequence: u64, position: u64) {
-        index.wrapped(sequence).store(position, RELEASE); // SYNC POINT: index
+        index.wrapped(sequence).store(position, release(mutant!("relaxed_index"))); // SYNC POINT: index
     }
 
     /// The position in entry number `entry`, which claims nothing yet about what stands there.
@@ -137,7 +137,7 @@ pub(super) mod index {
     /// To be called between a load of an entry and the first load at the place that it names.
     #[inline]
     pub(in crate::ring) fn follow() {
-        if !cfg!(mutant = "no_index_fence") {
+        if !mutant!("no_index_fence") {
             fence(Ordering::Acquire); // SYNC POINT: index
         }
     }
@@ -152,20 +152,17 @@ pub(super) mod lazy {
     /// before it. The number is smaller than the number of index entries, so that no entry is reused while the lazy line names it.
     pub(in crate::ring) const EVERY: u64 = if cfg!(loom) { 2 } else { 64 };
 
-    const RELEASE: Ordering =
-        if cfg!(mutant = "relaxed_lazy") { Ordering::Relaxed } else { Ordering::Release };
-
     /// Counts all messages up to `published`.
     #[inline]
     pub(in crate::ring) fn publish(header: &Cells, published: u64) {
-        header[LAZY_PUBLISHED].store(published, RELEASE); // SYNC POINT: lazy
+        header[LAZY_PUBLISHED].store(published, release(mutant!("relaxed_lazy"))); // SYNC POINT: lazy
     }
 
     /// The count, and with it the index entries.
     #[inline]
     pub(in crate::ring) fn see(header: &Cells) -> u64 {
         let published = peek(header);
-        if !cfg!(mutant = "no_lazy_fence") {
+        if !mutant!("no_lazy_fence") {
             fence(Ordering::Acquire); // SYNC POINT: lazy
         }
         published
@@ -175,7 +172,7 @@ pub(super) mod lazy {
     #[inline(always)]
     pub(in crate::ring) fn see_for_run(header: &Cells) -> u64 {
         let published = peek(header);
-        if !cfg!(mutant = "no_run_fence") {
+        if !mutant!("no_run_fence") {
             fence(Ordering::Acquire); // SYNC POINT: lazy
         }
         published
@@ -193,20 +190,17 @@ pub(super) mod lazy {
 pub(super) mod close {
     use super::*;
 
-    const RELEASE: Ordering =
-        if cfg!(mutant = "relaxed_close") { Ordering::Relaxed } else { Ordering::Release };
-
     /// Ends the segment.
     #[inline]
     pub(in crate::ring) fn publish(header: &Cells, state: u64) {
-        header[STATE].store(state, RELEASE); // SYNC POINT: close
+        header[STATE].store(state, release(mutant!("relaxed_close"))); // SYNC POINT: close
     }
 
     /// The state word, and with it everything that was published before it.
     #[inline]
     pub(in crate::ring) fn see(header: &Cells) -> u64 {
         let state = header[STATE].load(Ordering::Relaxed);
-        if !cfg!(mutant = "no_close_fence") {
+        if !mutant!("no_close_fence") {
             fence(Ordering::Acquire); // SYNC POINT: close
         }
         state

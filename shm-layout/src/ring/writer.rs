@@ -3,6 +3,7 @@
 //! The caller holds the channel's writer lock: two writers on one ring are outside of the protocol.
 
 use crate::error::{Corrupt, OutOfSequences, TooLarge, WriteError};
+use crate::fault::mutant;
 use crate::layout::geometry::{AHEAD, GRANULE, Geometry, MAX_SEQUENCE, RECORD_HEADER, WORD, record_bytes};
 use crate::layout::header::{
     FRONTIER, HAS_SESSION, LAZY_BYTES, LAZY_KEY, LAZY_TIME, SESSION, SESSION_REST, STATE, State, WRITER_PID,
@@ -162,12 +163,12 @@ impl Writer {
     /// Makes the leftovers of a dead writer above the tail harmless. `ring/mod.rs` has the argument.
     fn repair(&mut self) {
         let target = (self.tail + AHEAD).max(self.frontier).next_multiple_of(self.geometry.chunk);
-        if !cfg!(mutant = "takeover_without_frontier") {
+        if !mutant!("takeover_without_frontier") {
             self.frontier = target;
         }
         window::announce_on_takeover(&self.header, self.frontier);
         self.clean = self.tail;
-        if cfg!(mutant = "takeover_without_clean") {
+        if mutant!("takeover_without_clean") {
             self.clean = target;
         } else {
             self.zero_until(target);
@@ -340,7 +341,7 @@ impl Writer {
         self.next = next;
         if is_gap {
             self.index_gap(place, next);
-            if !cfg!(mutant = "lazy_after_gap_entry") {
+            if !mutant!("lazy_after_gap_entry") {
                 self.update_lazy(time);
             }
         }
@@ -375,7 +376,7 @@ impl Writer {
         let need = end + GRANULE;
         // The granules inside the record get payload: no reader looks for a commit word there.
         self.clean = self.clean.max(end);
-        if cfg!(mutant = "no_clean_ahead") {
+        if mutant!("no_clean_ahead") {
             self.clean = need;
         }
         self.clean_until(need);
@@ -405,7 +406,7 @@ impl Writer {
         self.count_for_joiners();
         let frontier = need.next_multiple_of(self.geometry.chunk);
         self.frontier = frontier;
-        if cfg!(mutant = "frontier_after_data") {
+        if mutant!("frontier_after_data") {
             return;
         }
         window::announce(&self.header, frontier);
@@ -422,7 +423,7 @@ impl Writer {
     /// Updates the index after a commit: the next sequence will stand at the tail.
     #[inline]
     fn committed(&self) {
-        if cfg!(mutant = "frontier_after_data") {
+        if mutant!("frontier_after_data") {
             self.header[FRONTIER].store(self.frontier, Ordering::Relaxed);
         }
         self.store_index(Place { position: self.tail, sequence: self.next });

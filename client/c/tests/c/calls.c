@@ -10,42 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHECK(condition) \
-    ((condition) ? (void)0 : (fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #condition, \
-                                      shmcast_error_message()), exit(1)))
-/* The call fails with this code, and its sentence has these words. */
-#define FAILS(call, code, words) \
-    do { CHECK((call) == (code)); CHECK(strstr(shmcast_error_message(), words)); } while (0)
-
-static const char *dir;
-
-static shmcast_publisher *publisher(const char *name, uint64_t capacity) {
-    shmcast_publish_options o = SHMCAST_PUBLISH_OPTIONS;
-    o.dir = dir, o.capacity = capacity, o.prepare = SHMCAST_PREPARE_NOTHING;
-    shmcast_publisher *p;
-    CHECK(shmcast_publisher_open(name, &o, &p) == SHMCAST_OK && p);
-    return p;
-}
-
-static shmcast_subscriber *subscriber(const char *name, uint32_t start, uint64_t sequence) {
-    shmcast_subscribe_options o = SHMCAST_SUBSCRIBE_OPTIONS;
-    o.dir = dir, o.start = start, o.start_sequence = sequence;
-    shmcast_subscriber *s;
-    CHECK(shmcast_subscriber_open(name, &o, &s) == SHMCAST_OK && s);
-    return s;
-}
-
-static shmcast_event next(shmcast_subscriber *s, uint32_t kind) {
-    shmcast_event e;
-    CHECK(shmcast_recv(s, 1000000000, &e) == SHMCAST_EVENT);
-    CHECK(e.kind == kind && e.reserved == 0 && e.reserved_too == 0);
-    return e;
-}
-
-static void is_message(const shmcast_event *e, uint64_t sequence, const char *text) {
-    CHECK(e->kind == SHMCAST_MESSAGE && e->sequence == sequence && e->length == strlen(text));
-    CHECK(memcmp(e->payload, text, e->length) == 0);
-}
+#include "checks.h"
 
 static void messages(void) {
     shmcast_publisher *p = publisher("messages", 1 << 20);
@@ -265,12 +230,12 @@ static void opening(void) {
 
 /* A program of another version: fewer options, or more. */
 static void versions(void) {
-    struct { shmcast_subscribe_options known; uint64_t newer; } more = {.known = SHMCAST_SUBSCRIBE_OPTIONS};
+    struct { shmcast_subscribe_options known; uint64_t newer[64]; } more = {.known = SHMCAST_SUBSCRIBE_OPTIONS};
     more.known.size = sizeof more, more.known.dir = dir;
     shmcast_subscriber *s;
     CHECK(shmcast_subscriber_open("held", &more.known, &s) == SHMCAST_OK);
     shmcast_subscriber_close(s);
-    more.newer = 1;
+    more.newer[63] = 1;
     FAILS(shmcast_subscriber_open("held", &more.known, &s), SHMCAST_ERROR_ARGUMENT, "this library, version");
     shmcast_subscribe_options fewer = SHMCAST_SUBSCRIBE_OPTIONS;
     fewer.dir = dir, fewer.size = offsetof(shmcast_subscribe_options, start), fewer.start = 77;

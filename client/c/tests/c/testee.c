@@ -1,6 +1,7 @@
 /* The testee in C for client/conformance, whose README has the contract. */
 #include <inttypes.h>
 #include <limits.h>
+#include <poll.h>
 #include <sched.h>
 #include <shmcast.h>
 #include <stdio.h>
@@ -82,7 +83,7 @@ static void failure(int64_t code) {
     say(code == SHMCAST_ERROR_SUPERSEDED ? "superseded" : code == SHMCAST_ERROR_CORRUPT ? "corrupt" : shmcast_error_name((int32_t)code));
 }
 
-static void poll(int most) {
+static void one_by_one(int most) {
     for (int empty = 0; empty < 130 && events < most;) {
         shmcast_event e;
         int32_t code = shmcast_try_recv(subscriber, &e);
@@ -197,6 +198,18 @@ static void count_other(const shmcast_event *e) {
     else if (e->kind != SHMCAST_NEW_EPOCH && e->kind != SHMCAST_LIVE) wrong++;
 }
 
+/* Waits as an event loop does, and has a message in a buffer of its own. */
+static int32_t recv_by_descriptor(shmcast_subscriber *s, shmcast_event *e) {
+    static uint8_t room[65536];
+    for (;;) {
+        uint64_t timeout_ns;
+        int32_t code = shmcast_try_recv_into(s, room, sizeof room, e);
+        if (code != SHMCAST_OK || (code = shmcast_arm(s, &timeout_ns, e)) != SHMCAST_OK) return code;
+        struct pollfd bell = {.fd = shmcast_subscriber_descriptor(s), .events = POLLIN};
+        poll(&bell, 1, (int)(timeout_ns / 1000000));
+    }
+}
+
 /* Receives a channel from its first message to its end, and counts. */
 static int64_t consume(const char *request) {
     char how[16];
@@ -205,12 +218,15 @@ static int64_t consume(const char *request) {
     size_t longest = value(request, "\"longest\":", NULL, 0);
     value(request, "\"how\":", how, sizeof how);
     options.start = SHMCAST_START_SEQUENCE, options.start_sequence = 1, options.wait_for_channel_ns = UINT64_C(30000000000);
+    int is_daemons = read_place(request);
+    if (is_daemons && *how == 'p') options.wait = SHMCAST_WAIT_PARK;
     int64_t code = subscribe(request, &options, &s);
     for (received = missed = wrong = 0, is_over = 0; code >= 0 && !is_over;) {
         shmcast_event e;
         shmcast_batch b;
         if (*how == 'p') {
-            if ((code = shmcast_recv(s, SHMCAST_FOREVER, &e)) != SHMCAST_EVENT) continue;
+            code = is_daemons ? recv_by_descriptor(s, &e) : shmcast_recv(s, SHMCAST_FOREVER, &e);
+            if (code != SHMCAST_EVENT) continue;
             if (e.kind == SHMCAST_MESSAGE) count(e.sequence, e.payload, e.length, longest);
             else count_other(&e);
         } else if ((code = shmcast_recv_batch(s, 256, &b)) > 0) {
@@ -322,7 +338,7 @@ int main(void) {
             int most = (int)value(request, "\"most\":", NULL, 0);
             events = 0;
             printf("{\"events\":[");
-            (*what == 'p' ? poll : batch)(most > 0 ? most : INT_MAX);
+            (*what == 'p' ? one_by_one : batch)(most > 0 ? most : INT_MAX);
             puts("]}");
         } else if (strcmp(what, "consume") == 0) {
             code = consume(request);

@@ -3,6 +3,9 @@
 use shmcast::sys::datagrams;
 use std::net::{SocketAddr, UdpSocket};
 
+use crate::proto::link::Link;
+use crate::socket;
+use crate::spec::{BridgeSpec, LinkSpeed};
 use crate::status::SendCounters;
 
 /// A socket and its destination.
@@ -44,6 +47,18 @@ impl Line {
             counters.pauses += u64::from(is_full);
             // If the system refuses that, each batch waits in vain, as the first did.
             let _ = self.socket.set_nonblocking(is_full);
+        }
+    }
+}
+
+/// The link that the packets leave by: the one that the spec states, or the slowest whose interface states its speed.
+pub(super) fn link_of(spec: &BridgeSpec, lines: &[Line]) -> Option<Link> {
+    match spec.link {
+        LinkSpeed::Of(link) => Some(link),
+        LinkSpeed::None => None,
+        LinkSpeed::Auto => {
+            let links = lines.iter().filter_map(|line| socket::link_of(&line.socket, line.from?.ip()));
+            links.min_by_key(Link::bits_per_second)
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::proto::term::Terms;
 use crate::spec::BridgeSpec;
 use crate::status::Phase;
 use crate::thread::{Idle, SHOW_EVERY_NS};
+use crate::waiting::Choice;
 
 /// Events taken from the ring before the loop looks at anything else.
 const EVENTS_PER_TURN: usize = 1_024;
@@ -21,6 +22,9 @@ const LOOK_UP: Duration = Duration::from_millis(20);
 /// How often an idle thread that no daemon wakes checks whether the channel was removed. Empty polls do not
 /// see that.
 const LOOK_EVERY_NS: u64 = 5_000_000;
+/// The silence after which a thread sleeps until the daemon wakes it. Before that it sleeps by itself, because it
+/// knows when the next message is expected, and the daemon does not.
+const PARK_AFTER_NS: u64 = 20_000_000;
 /// Pause between two attempts to attach to a channel that went away.
 const RETRY_NS: u64 = 20_000_000;
 
@@ -76,7 +80,7 @@ impl Live {
         channel: SubscriberBuilder,
         (subscriber, parks): (Subscriber, bool),
         origins: Origins,
-        outlet: Outlet,
+        (outlet, choice): (Outlet, Choice),
     ) -> Self {
         Self {
             subscriber: Some(subscriber),
@@ -85,7 +89,7 @@ impl Live {
             origins,
             spec: spec.clone(),
             ends_with_channel: false,
-            idle: Idle::new(spec.wait),
+            idle: Idle::new(choice),
             retry_ns: 0,
             looked_ns: 0,
             shown_ns: 0,
@@ -125,7 +129,7 @@ impl Live {
         let now_ns = self.outlet.clock.now_ns();
         self.show_at(now_ns);
         if found {
-            self.idle.reset();
+            self.idle.reset(now_ns);
             return Ok(true);
         }
         self.end_again(now_ns);
@@ -252,13 +256,14 @@ impl Live {
         let due_ns =
             due_ns.min(self.failover.as_ref().map_or(u64::MAX, |failover| failover.next_deadline(now_ns)));
         let limit = Duration::from_nanos(due_ns.saturating_sub(now_ns)).min(LOOK_UP);
-        let looks = self.parks || now_ns.saturating_sub(self.looked_ns) >= LOOK_EVERY_NS;
+        let parks = self.parks && self.idle.silence_ns(now_ns) >= PARK_AFTER_NS;
+        let looks = parks || now_ns.saturating_sub(self.looked_ns) >= LOOK_EVERY_NS;
         let Some(subscriber) = self.subscriber.as_mut().filter(|_| looks) else {
-            self.idle.wait(limit);
+            self.idle.wait(now_ns, limit);
             return Ok(());
         };
         self.looked_ns = now_ns;
-        let deadline = self.outlet.clock.instant(now_ns) + if self.parks { limit } else { Duration::ZERO };
+        let deadline = self.outlet.clock.instant(now_ns) + if parks { limit } else { Duration::ZERO };
         match subscriber.recv_deadline(deadline) {
             Ok(Some(Event::Restarted)) => drop(self.lose(RecvError::Superseded)?),
             Ok(Some(event)) => self.outlet.take(event),

@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use zerocopy::FromZeros;
 
 mod failover;
+mod invoker;
 mod line;
 mod listening;
 mod live;
@@ -27,6 +28,7 @@ use super::native::Keys;
 use super::origins::Origins;
 use super::pcap::Tap;
 use super::proto::counters::SenderCounters;
+use super::proto::link::{BURST_BYTES, Link, Pacer};
 use super::proto::sender::SenderConfig;
 use super::proto::session::Session;
 use super::proto::term::Terms;
@@ -38,8 +40,10 @@ use super::state::{Progress, StateFile};
 use super::status::{Life, RepairCounters, SendCounters};
 use super::thread::{Clock, spawn};
 use super::times;
+use super::waiting::Choice;
 use failover::Failover;
-use line::Line;
+pub use invoker::EgressInvoker;
+use line::{Line, link_of};
 use live::Live;
 use native::NativeState;
 use outlet::{Outlet, Second};
@@ -98,6 +102,8 @@ impl Egress {
         options: EgressOptions,
     ) -> Result<(Egress, Live), BridgeError> {
         BridgeError::check(spec)?;
+        let choice = Choice::of(spec.wait);
+        let spec = &BridgeSpec { wait: choice.mode, ..spec.clone() };
         let Some(Direction::Send(send)) = spec.direction() else {
             let problems = vec!["send: this bridge receives".to_owned()];
             return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
@@ -111,6 +117,7 @@ impl Egress {
             times::note_unknown_error(&mut refusals);
         }
         let lines = open_lines(spec, send, &mut refusals)?;
+        let link = link_of(spec, &lines);
         let (profile, lines, others) = native::split_lines(spec, lines);
         let (state, said) = open_state(send)?;
         let (subscriber, parks, resumed) =
@@ -129,14 +136,14 @@ impl Egress {
         let leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
         let progress = Progress { ring: subscriber.header().uuid, session, next: subscriber.next_sequence() };
         let state = state.map(|file| (file, progress));
-        let shared = Arc::new(Sending::new(refusals, leases, progress.next, state));
+        let shared = Arc::new(Sending::new(refusals, choice.shown.clone(), leases, progress.next, state));
         shared.set_session(session);
         shared.note_start(&subscriber, session, resumed.is_some());
         let (threads, shared_keys) = (Vec::new(), keys.clone());
         let mut egress = Egress { shared: shared.clone(), threads, repair_address: None, keys: shared_keys };
         let leases = match server {
             Some(server) => {
-                let with = (clock, options.tap.as_ref());
+                let with = (clock, options.tap.as_ref(), link);
                 Some(egress.serve(spec, server, past, with)?)
             }
             None => None,
@@ -145,7 +152,7 @@ impl Egress {
             let (shared, name) = (shared.clone(), format!("note-{}", spec.title()));
             egress.threads.push(spawn(&name, None, move || shared.keep_noting())?);
         }
-        let config = sender_config(spec, send);
+        let config = sender_config(spec, send, link.is_some());
         let role = failover.as_ref().map_or(0, Failover::role);
         let begin = (session, subscriber.next_sequence(), clock.now_ns());
         let second = match others.is_empty() {
@@ -161,7 +168,13 @@ impl Egress {
             native: spec.is_any_native().then(|| NativeState::new(keys)),
             config,
             earlier: SenderCounters::default(),
-            counters: SendCounters { sessions: 1, role, ..SendCounters::new_zeroed() },
+            counters: SendCounters {
+                sessions: 1,
+                role,
+                link_bits: link.map_or(0, |link| link.bits_per_second()),
+                ..SendCounters::new_zeroed()
+            },
+            pacer: link.map(Pacer::of),
             keeps_session: spec.session.is_some(),
             is_over: false,
             skips_end: matches!(subscriber.publisher_state(), Some((_, State::Closed))),
@@ -177,7 +190,7 @@ impl Egress {
         let live = Live {
             ends_with_channel: options.ends_with_channel,
             failover,
-            ..Live::new(spec, channel, (subscriber, parks), options.origins, outlet)
+            ..Live::new(spec, channel, (subscriber, parks), options.origins, (outlet, choice))
         };
         Ok((egress, live))
     }
@@ -188,7 +201,7 @@ impl Egress {
         spec: &BridgeSpec,
         ServerSockets { repair, requests, groups, live }: ServerSockets<'_>,
         channel: SubscriberBuilder,
-        with: (Clock, Option<&Tap>),
+        with: (Clock, Option<&Tap>, Option<Link>),
     ) -> Result<Line, BridgeError> {
         let address = requests.local_addr().ok();
         let shared = (self.shared.clone(), self.keys.clone());
@@ -273,46 +286,6 @@ impl Drop for Egress {
     }
 }
 
-/// An egress that runs on its caller's thread, on which the caller also publishes to the channel. A message
-/// leaves without waiting for another thread's turn; the publisher pays for the system call. Repairs still
-/// have their own thread.
-pub struct EgressInvoker {
-    live: Live,
-    egress: Egress,
-    is_over: bool,
-}
-
-impl EgressInvoker {
-    /// As [`Egress::start`], which may block, but nothing is sent except in [`invoke`](Self::invoke). The spec's
-    /// `wait` and `cpu` have no effect.
-    ///
-    /// # Errors
-    /// [`BridgeError`]; nothing is left running.
-    pub fn open(
-        spec: &BridgeSpec,
-        channel: SubscriberBuilder,
-        options: EgressOptions,
-    ) -> Result<EgressInvoker, BridgeError> {
-        let spec = BridgeSpec { wait: WaitMode::Spin, ..spec.clone() };
-        let (egress, live) = Egress::assemble(&spec, channel, options)?;
-        Ok(EgressInvoker { live, egress, is_over: false })
-    }
-
-    /// Sends what is waiting in the ring, at most 1024 events of it, and heartbeats that are due. It waits
-    /// only while a socket's buffer is full, or 100 us at a time while it catches up with the ring after
-    /// attaching. Returns false once there is nothing more to do.
-    #[inline]
-    pub fn invoke(&mut self) -> bool {
-        self.is_over = self.is_over || !self.live.turn();
-        !self.is_over
-    }
-
-    /// The egress, for its counters and to end it.
-    pub fn egress(&self) -> &Egress {
-        &self.egress
-    }
-}
-
 /// Opens a socket for each line of the spec.
 fn open_lines(
     spec: &BridgeSpec,
@@ -322,9 +295,8 @@ fn open_lines(
     let open = |line| {
         let socket = socket::open_sender(line, send.ttl, send.loopback)?;
         socket::mark(&socket, spec.marks(), format_args!("line {}", line.group), refusals);
-        // Connect to groups only. On a connected socket, a host that refuses one datagram makes the next
-        // send fail.
-        let is_connected = line.group.ip().is_multicast() && socket.connect(line.group).is_ok();
+        // The kernel looks up the route of each datagram unless the socket is connected.
+        let is_connected = socket.connect(line.group).is_ok();
         Ok(Line::to(line.group, local_address(&socket), socket, is_connected))
     };
     spec.lines.iter().map(open).collect()
@@ -487,9 +459,12 @@ fn session_of(
     Ok(session)
 }
 
-fn sender_config(spec: &BridgeSpec, send: &SendSpec) -> SenderConfig {
+fn sender_config(spec: &BridgeSpec, send: &SendSpec, is_paced: bool) -> SenderConfig {
     let linger_ns = send.linger().as_nanos() as u64;
-    SenderConfig { payload_bytes: spec.payload_bytes, batch: datagrams::BATCH, linger_ns }
+    // On a paced link a batch is no longer than what may leave at once.
+    let most = if is_paced { BURST_BYTES as usize / spec.payload_bytes } else { datagrams::BATCH };
+    let batch = most.clamp(1, datagrams::BATCH);
+    SenderConfig { payload_bytes: spec.payload_bytes, batch, linger_ns }
 }
 
 fn local_address(socket: &UdpSocket) -> Option<SocketAddr> {

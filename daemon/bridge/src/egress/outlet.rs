@@ -4,17 +4,24 @@ use shmcast::{Event, Message, Subscriber};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::line::Line;
 use super::native::NativeState;
 use crate::pcap::Tap;
 use crate::proto::counters::SenderCounters;
+use crate::proto::link::{FRAME_BYTES, Pacer};
 use crate::proto::sender::{MAX_PULSE_BYTES, PushError, Sender, SenderConfig};
 use crate::proto::session::Session;
 use crate::proto::wire::Meta;
 use crate::sending::{LiveCopy, Sending};
 use crate::status::{Phase, SendCounters};
 use crate::thread::{Clock, wall_ns};
+
+/// A thread that waits for its share of the link spins for the last part of the wait.
+const SPIN_NS: u64 = 50_000;
+/// The longest time that such a thread does not look at the stop flag.
+const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
 /// The lines of the other profile, if an egress sends both, with a sender of their own.
 pub(super) struct Second {
@@ -32,6 +39,8 @@ pub(super) struct Outlet {
     /// The counters of earlier sessions, added up.
     pub(super) earlier: SenderCounters,
     pub(super) counters: SendCounters,
+    /// Holds live packets to their share of the link; `None` if its speed is not known.
+    pub(super) pacer: Option<Pacer>,
     /// Whether the spec names the session. The name then stays, whatever session the channel came with.
     pub(super) keeps_session: bool,
     /// Whether the session was ended. A message that comes after that goes on with the session.
@@ -130,10 +139,15 @@ impl Outlet {
             return;
         }
         self.shared.next.fetch_max(second.sender.next(), Ordering::Release);
+        hold_back(self.pacer.as_ref(), &self.clock, &self.shared, &mut self.counters);
         send_to_all((&mut second.lines, None, &[], self.tap.as_ref()), &mut self.counters, || {
             second.sender.datagrams()
         });
-        second.sender.clear(self.clock.now_ns());
+        let now_ns = self.clock.now_ns();
+        if let Some(pacer) = &mut self.pacer {
+            charge(pacer, now_ns, &self.shared, copies(&second.lines), second.sender.datagrams());
+        }
+        second.sender.clear(now_ns);
     }
 
     fn send_batch(&mut self) {
@@ -143,12 +157,18 @@ impl Outlet {
         // Store this before the datagrams leave: the fastest receiver's request must not be refused as too
         // early.
         self.shared.next.store(self.sender.next(), Ordering::Release);
+        hold_back(self.pacer.as_ref(), &self.clock, &self.shared, &mut self.counters);
         send_to_all(
             (&mut self.lines, self.leases.as_mut(), self.live.look(&self.shared.live), self.tap.as_ref()),
             &mut self.counters,
             || self.sender.datagrams(),
         );
-        self.sender.clear(self.clock.now_ns());
+        let now_ns = self.clock.now_ns();
+        if let Some(pacer) = &mut self.pacer {
+            let copies = copies(&self.lines) + self.live.look(&self.shared.live).len() as u64;
+            charge(pacer, now_ns, &self.shared, copies, self.sender.datagrams());
+        }
+        self.sender.clear(now_ns);
     }
 
     /// Sends the heartbeat or end-of-session packet that is due.
@@ -259,6 +279,48 @@ impl Outlet {
         self.counters.state_errors = self.shared.state_errors.load(Ordering::Relaxed);
         self.shared.counters.show(&self.counters);
     }
+}
+
+/// Waits until live packets have not used up their share of the link. The ring holds what is published meanwhile.
+#[inline]
+fn hold_back(pacer: Option<&Pacer>, clock: &Clock, shared: &Sending, counters: &mut SendCounters) {
+    let Some(pacer) = pacer.filter(|pacer| pacer.is_tight()) else { return };
+    let began_ns = clock.now_ns();
+    let mut now_ns = began_ns;
+    loop {
+        let wait_ns = pacer.wait_ns(now_ns);
+        if wait_ns == 0 || shared.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        match wait_ns.checked_sub(SPIN_NS) {
+            Some(sleep_ns) => std::thread::sleep(Duration::from_nanos(sleep_ns).min(LONGEST_WAIT)),
+            None => std::hint::spin_loop(),
+        }
+        now_ns = clock.now_ns();
+    }
+    counters.link_waits += u64::from(now_ns > began_ns);
+    counters.link_waited_ns += now_ns - began_ns;
+}
+
+/// Notes that so many copies of the datagrams have left.
+fn charge<'a>(
+    pacer: &mut Pacer,
+    now_ns: u64,
+    shared: &Sending,
+    copies: u64,
+    datagrams: impl Iterator<Item = &'a [u8]>,
+) {
+    let bytes = copies * datagrams.map(|datagram| datagram.len() as u64 + FRAME_BYTES).sum::<u64>();
+    pacer.charge(now_ns, bytes);
+    // This thread alone writes it.
+    shared.live_bytes.store(shared.live_bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+}
+
+/// The most copies of a packet that leave by one address, and so by one link.
+fn copies(lines: &[Line]) -> u64 {
+    let by = |line: &Line| line.from.map(|from| from.ip());
+    lines.iter().map(|line| lines.iter().filter(|other| by(other) == by(line)).count()).max().unwrap_or(0)
+        as u64
 }
 
 /// The heartbeat, end or pulse that is due, if one is: its size in `out`.

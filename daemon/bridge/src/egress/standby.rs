@@ -100,7 +100,7 @@ impl Live {
         }
         let Some(subscriber) = &mut self.subscriber else {
             if !self.attach_again()? {
-                self.idle.wait(Duration::from_nanos(REST_NS));
+                self.idle.wait(now_ns, Duration::from_nanos(REST_NS));
             }
             return Ok(true);
         };
@@ -141,8 +141,8 @@ impl Live {
         let left_ns = failover.next_deadline(now_ns).saturating_sub(now_ns).min(REST_NS);
         let left = Duration::from_nanos(left_ns);
         match self.spec.wait {
-            WaitMode::Block => failover.rest(left),
-            WaitMode::Spin | WaitMode::Yield => self.idle.wait(left),
+            WaitMode::Block | WaitMode::Auto => failover.rest(left),
+            WaitMode::Spin | WaitMode::Yield => self.idle.wait(now_ns, left),
         }
         Ok(true)
     }

@@ -19,11 +19,11 @@ use std::thread::JoinHandle;
 use zerocopy::FromZeros;
 
 mod backlog;
+mod control;
 mod inlet;
 mod maker;
 mod native;
 mod receiving;
-mod servers;
 mod stale;
 
 use super::BridgeError;
@@ -34,6 +34,7 @@ use super::proto::awake::Awake;
 use super::proto::counters::Histogram;
 use super::proto::gap::{GapConfig, GapPolicy};
 use super::proto::limit::AllowList;
+use super::proto::pace::Pace;
 use super::proto::receiver::{DEFAULT_SILENCE_NS, Follow, Join, Receiver, ReceiverConfig};
 use super::proto::session::Session;
 use super::proto::source::SourceLock;
@@ -43,6 +44,7 @@ use super::spec::{BridgeSpec, Direction, GapMode, LineSpec, Profile, ReceiveSpec
 use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
 use super::thread::{Clock, spawn, wall_ns};
 use super::times::{self, OriginTimes};
+use super::waiting::{Choice, Waiting};
 use backlog::Backlog;
 use inlet::Inlet;
 use maker::Maker;
@@ -70,10 +72,10 @@ struct IngressState {
 }
 
 impl IngressState {
-    fn new(refusals: RefusedSettings) -> Self {
+    fn new(refusals: RefusedSettings, waiting: Waiting) -> Self {
         Self {
             stop: AtomicBool::new(false),
-            life: Life::new(refusals.0),
+            life: Life::new(refusals.0, waiting),
             counters: Board::default(),
             recovery: SharedHistogram::default(),
             to_ring: SharedHistogram::default(),
@@ -116,6 +118,7 @@ impl Ingress {
             let problems = vec!["receive: this bridge sends".to_owned()];
             return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
         };
+        let choice = Choice::of(spec.wait);
         let follow = follow(spec)?;
         let mut refusals = RefusedSettings::default();
         let keys = Arc::new(Keys::open(spec)?);
@@ -133,7 +136,7 @@ impl Ingress {
         let (next, resumed) =
             (publisher.next_sequence(), publisher.remote_session().map(Session::from_bytes));
         let receiver = Receiver::new(receiver_config(spec, receive, follow, (next, resumed), id));
-        let shared = Arc::new(IngressState::new(refusals));
+        let shared = Arc::new(IngressState::new(refusals, choice.shown.clone()));
         if let Some(session) = receiver.session() {
             shared.life.note_session(session);
         }
@@ -158,7 +161,8 @@ impl Ingress {
             },
             locks: locks_of(spec, receive, native.is_some()),
             native,
-            wait: spec.wait,
+            pace: Pace::polling_for(choice.polls_for_ns()),
+            choice,
             timeouts: [0; MAX_SERVERS],
             stale: Stale::default(),
             to_ring: Histogram::default(),
@@ -169,6 +173,7 @@ impl Ingress {
             left_out_ns: 0,
             shared: shared.clone(),
             turns: 0,
+            has_found: false,
             shown_ns: 0,
             shows: 0,
         };

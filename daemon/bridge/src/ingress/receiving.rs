@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::IngressState;
+use super::control::{handle_control, is_from_server, server_of};
 use super::inlet::Inlet;
 use super::native::{self, NativeReceiving};
-use super::servers::{handle_control, is_from_server, server_of};
 use super::stale::Stale;
 use crate::BridgeError;
 use crate::pcap::Tap;
@@ -21,6 +21,7 @@ use crate::proto::control::{CONTROL_MAX_BYTES, is_control};
 use crate::proto::counters::Histogram;
 use crate::proto::lease_client::{LeaseClient, LeaseState};
 use crate::proto::native::container::Container;
+use crate::proto::pace::{Advice, Pace};
 use crate::proto::receiver::{Origin, Receiver};
 use crate::proto::source::{Kept, SourceLock};
 use crate::proto::wire::Head;
@@ -29,12 +30,15 @@ use crate::socket;
 use crate::spec::{BridgeSpec, ReceiveSpec, WaitMode};
 use crate::status::{Phase, ReceiveCounters};
 use crate::thread::{Clock, SHOW_EVERY_NS, wall_ns};
+use crate::waiting::Choice;
 
 /// Longest time that a sleeping thread does not look at the stop flag.
 const LOOK_UP_NS: u64 = 20 * MILLISECOND_NS;
 /// Idle turns from one yield to the next. A datagram that is on its way is found by one of them. When there
 /// is something for a reader that shares the CPU, the reader gets the CPU at once.
-const TURNS_PER_YIELD: u32 = 8;
+const TURNS_PER_YIELD: u32 = 32;
+/// Idle turns from one look for due work to the next.
+const TURNS_PER_LOOK: u32 = 8;
 /// Turns between two receives from the servers' socket while nothing is missing.
 const TURNS_PER_ANSWER: u32 = 16;
 /// How long a stopping bridge waits for the servers to confirm that its leases are given back.
@@ -133,7 +137,9 @@ pub(super) struct Receiving {
     pub(super) locks: Vec<SourceLock>,
     /// The state of native lines; `None` if the lines are plain.
     pub(super) native: Option<NativeReceiving>,
-    pub(super) wait: WaitMode,
+    pub(super) choice: Choice,
+    /// The pace of the messages, for a thread that sleeps.
+    pub(super) pace: Pace,
     /// The timeouts of each server that the loop has already acted on.
     pub(super) timeouts: [u64; MAX_SERVERS],
     pub(super) stale: Stale,
@@ -147,6 +153,8 @@ pub(super) struct Receiving {
     pub(super) left_out_ns: u64,
     pub(super) shared: Arc<IngressState>,
     pub(super) turns: u32,
+    /// Whether the last turn found datagrams.
+    pub(super) has_found: bool,
     pub(super) shown_ns: u64,
     pub(super) shows: u64,
 }
@@ -166,23 +174,29 @@ impl Receiving {
         if self.inlet.is_waiting() {
             self.inlet.catch_up(false);
         }
-        // The due work comes before receiving, so that it does not delay a message on its way to the reader.
+        // The due work comes before receiving, so that it does not delay a message on its way to the reader. A thread that
+        // polls and has found nothing looks for such work in some turns only.
         let now_ns = self.awake.at(self.clock.now_ns());
-        self.act(now_ns);
+        if self.has_found || self.choice.mode == WaitMode::Block || self.turns.is_multiple_of(TURNS_PER_LOOK)
+        {
+            self.act(now_ns);
+        }
         if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
             (self.shown_ns, self.shows) = (now_ns, self.shows + 1);
             self.show(self.shows.is_multiple_of(SHOWS_PER_HISTOGRAM));
             self.look_up();
         }
         self.turns = self.turns.wrapping_add(1);
-        let hears_servers = self.wait == WaitMode::Block
+        let hears_servers = self.choice.mode == WaitMode::Block
             || self.turns.is_multiple_of(TURNS_PER_ANSWER)
             || !self.receiver.backlog().0.is_empty();
-        match self.receive_all(hears_servers) {
+        let found = self.receive_all(now_ns, hears_servers);
+        self.has_found = found != Found::Nothing;
+        match found {
             Found::More => {}
             _ if self.receiver.next_deadline().is_some_and(|due_ns| due_ns <= now_ns) => {}
-            Found::Nothing if self.wait == WaitMode::Yield && !self.turns.is_multiple_of(TURNS_PER_YIELD) => {
-            }
+            Found::Nothing
+                if self.choice.mode == WaitMode::Yield && !self.turns.is_multiple_of(TURNS_PER_YIELD) => {}
             Found::Nothing | Found::All => self.rest(now_ns),
         }
         true
@@ -209,7 +223,7 @@ impl Receiving {
     }
 
     /// Takes one batch from every socket. It leaves out the servers' socket unless `hears_servers`.
-    fn receive_all(&mut self, hears_servers: bool) -> Found {
+    fn receive_all(&mut self, now_ns: u64, hears_servers: bool) -> Found {
         let mut found = Found::Nothing;
         for at in 0..self.ports.len() {
             let Port { inbox, socket, role, .. } = &mut self.ports[at];
@@ -220,7 +234,7 @@ impl Receiving {
                 Ok(0) => {}
                 Ok(_) => {
                     found = found.max(if inbox.expects_more() { Found::More } else { Found::All });
-                    self.handle_batch(at);
+                    self.handle_batch(now_ns, at);
                 }
                 // The error is a host's reply that nobody listens there. The next server's turn will come.
                 Err(_) => self.inlet.counters.receive_errors += 1,
@@ -229,24 +243,12 @@ impl Receiving {
         found
     }
 
-    fn handle_batch(&mut self, at: usize) {
+    fn handle_batch(&mut self, now_ns: u64, at: usize) {
         let Self {
-            ports,
-            servers,
-            lines,
-            locks,
-            receiver,
-            inlet,
-            to_ring,
-            since_ns,
-            tap,
-            clock,
-            awake,
-            native,
-            ..
+            ports, servers, lines, locks, receiver, inlet, to_ring, since_ns, tap, native, pace, ..
         } = self;
+        let published = inlet.counters.messages_published;
         let Port { inbox, role, last_drops, leases, local, .. } = &mut ports[at];
-        let now_ns = awake.at(clock.now_ns());
         for datagram in inbox.datagrams() {
             if let Some(tap) = tap {
                 let time_ns = datagram.time_ns.unwrap_or_else(wall_ns);
@@ -303,12 +305,16 @@ impl Receiving {
             }
             native::take(native.as_mut(), now_ns, origin, datagram.bytes, (&mut *receiver, &mut *inlet));
         }
+        if inlet.counters.messages_published > published {
+            pace.note(now_ns);
+        }
         // This is the clock of the kernel's stamps. It is read once a batch, so a measured time is too long
         // by at most the batch's own time.
-        let in_ring_ns = wall_ns();
+        let mut in_ring_ns = None;
         if *role != Role::Servers {
             let stamps = inbox.datagrams().filter_map(|datagram| datagram.time_ns);
             for time_ns in stamps.filter(|time_ns| time_ns >= since_ns) {
+                let in_ring_ns = *in_ring_ns.get_or_insert_with(wall_ns);
                 to_ring.record(in_ring_ns.saturating_sub(time_ns), 1);
             }
         }
@@ -390,14 +396,19 @@ impl Receiving {
 
     /// Waits for a datagram or for the next thing that is due.
     fn rest(&self, now_ns: u64) {
-        match self.wait {
+        match self.choice.mode {
             WaitMode::Spin => {}
             WaitMode::Yield => sched_yield(),
-            WaitMode::Block => {
+            WaitMode::Block | WaitMode::Auto => {
                 let leases = self.ports.iter().flat_map(|port| &port.leases);
                 let due_ns =
                     leases.filter_map(LeaseClient::next_deadline).chain(self.receiver.next_deadline());
                 let due_ns = due_ns.min().unwrap_or(u64::MAX);
+                let due_ns = match self.pace.advice(now_ns) {
+                    Advice::Poll => return sched_yield(),
+                    Advice::Later(wait_ns) => due_ns.min(now_ns + wait_ns),
+                    Advice::Overdue(_) | Advice::Unknown => due_ns,
+                };
                 let look_up_ns = if self.inlet.is_waiting() { MILLISECOND_NS } else { LOOK_UP_NS };
                 let limit_ns = due_ns.saturating_sub(now_ns).min(look_up_ns);
                 if limit_ns > 0 {
@@ -419,7 +430,7 @@ impl Receiving {
             self.keep_leases(now_ns);
             let sockets = self.ports.iter().filter(|port| !port.leases.is_empty());
             socket::wait_for_any(sockets.map(|port| port.socket.as_fd()), Duration::from_millis(5));
-            self.receive_all(true);
+            self.receive_all(now_ns, true);
             now_ns = self.awake.at(self.clock.now_ns());
         }
     }

@@ -46,12 +46,13 @@ pub struct TokenBucket {
 impl TokenBucket {
     /// Whether anything is left. A single charge may overdraw; the debt then keeps the bucket closed.
     pub fn is_open(&self, now_ns: u64, rate: Rate) -> bool {
-        self.full_at_ns.saturating_sub(now_ns) < rate.cost_ns(rate.burst.max(1))
+        self.opens_in_ns(now_ns, rate) == 0
     }
 
-    /// How long it is until anything is left, in nanoseconds.
+    /// How long it is until anything is left, in nanoseconds; 0 if the bucket is open.
     pub fn opens_in_ns(&self, now_ns: u64, rate: Rate) -> u64 {
-        self.full_at_ns.saturating_sub(now_ns).saturating_sub(rate.cost_ns(rate.burst.max(1)))
+        let debt_ns = self.full_at_ns.saturating_sub(now_ns);
+        debt_ns.saturating_add(1).saturating_sub(rate.cost_ns(rate.burst.max(1)))
     }
 
     /// Takes `amount` out.

@@ -28,6 +28,7 @@ use super::pcap::Tap;
 use super::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
 use super::proto::lease::{LeaseConfig, LeaseServer};
 use super::proto::limit::{AllowList, Rate};
+use super::proto::link::{Link, Remainder};
 use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, Reply, SOURCE_RATE_BYTES};
 use super::proto::wire::{REQUEST_BYTES, Request as Asked};
 use super::proto::{MICROSECOND_NS, SECOND_NS};
@@ -66,6 +67,8 @@ pub(super) struct Repair {
     /// Whether plain requests are answered.
     answers_plain: bool,
     feed: FeedRate,
+    /// What live packets leave of the link; `None` if its speed is not known.
+    remainder: Option<Remainder>,
     clock: Clock,
     shared: Arc<Sending>,
 }
@@ -112,7 +115,7 @@ impl Repair {
         spec: &RepairSpec,
         (socket, groups): (UdpSocket, Groups),
         channel: SubscriberBuilder,
-        (clock, tap): (Clock, Option<&Tap>),
+        (clock, tap, link): (Clock, Option<&Tap>, Option<Link>),
         (shared, keys): (Arc<Sending>, Arc<Keys>),
     ) -> Result<Self, BridgeError> {
         let payload_bytes = bridge.payload_bytes;
@@ -171,6 +174,7 @@ impl Repair {
             last_drops: 0,
             reply: vec![0; payload_bytes],
             feed: FeedRate::default(),
+            remainder: link.map(Remainder::of),
             clock,
             shared,
         })
@@ -222,9 +226,14 @@ impl Repair {
         }
     }
 
-    /// Measures the feed's rate, so that the limits of repairs grow with it.
+    /// Measures the feed's rate, so that the limits of repairs grow with it, and what it leaves of the link.
     fn measure(&mut self) {
         let now_ns = self.clock.now_ns();
+        if let Some(remainder) = &mut self.remainder {
+            let rate = remainder.rate(now_ns, self.shared.live_bytes.load(Ordering::Relaxed));
+            self.replay.note_link_rate(rate);
+            self.counters.link_rate_bytes = rate.per_second;
+        }
         if now_ns.saturating_sub(self.feed.since_ns) >= MEASURE_EVERY_NS {
             self.feed.note(now_ns, self.shared.counters.read().bytes);
             self.replay.note_live_rate(self.feed.per_second);

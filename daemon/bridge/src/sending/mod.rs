@@ -7,6 +7,7 @@ use super::socket::RefusedSettings;
 use super::state::{Progress, StateFile};
 use super::status::{Board, Life, RepairCounters, SendCounters};
 use super::thread::wall_ns;
+use super::waiting::Waiting;
 use shmcast::Subscriber;
 use shmcast::hosting::{session_identity, session_words};
 use std::io;
@@ -26,6 +27,8 @@ pub(super) struct Sending {
     pub(super) counters: Board<SendCounters>,
     pub(super) repair: Board<RepairCounters>,
     pub(super) live: LiveTable,
+    /// The bytes on the wire that live packets have taken so far.
+    pub(super) live_bytes: AtomicU64,
     /// The session being sent: eight bytes, then two. A reader may see half of one session and half of
     /// another; that names neither.
     pub(super) session: [AtomicU64; 2],
@@ -63,6 +66,7 @@ impl Sending {
     /// `refusals` are those of the sockets, and `next` is the sequence that is sent first.
     pub(super) fn new(
         refusals: RefusedSettings,
+        waiting: Waiting,
         leases: usize,
         next: u64,
         state: Option<(StateFile, Progress)>,
@@ -70,10 +74,11 @@ impl Sending {
         Self {
             stop: AtomicBool::new(false),
             end: AtomicBool::new(false),
-            life: Life::new(refusals.0),
+            life: Life::new(refusals.0, waiting),
             counters: Board::default(),
             repair: Board::default(),
             live: LiveTable::new(leases),
+            live_bytes: AtomicU64::new(0),
             session: Default::default(),
             next: AtomicU64::new(next),
             begin: AtomicU64::new(next),
@@ -189,11 +194,13 @@ mod tests {
     use super::*;
     use crate::proto::session::EPOCH_LIMIT;
     use crate::proto::term::MOST_AHEAD;
+    use crate::spec::WaitMode;
+    use crate::waiting::Choice;
 
     /// A term beyond belief must not hide the one that is true.
     #[test]
     fn the_highest_term_told_is_one_that_is_believed() {
-        let shared = Sending::new(RefusedSettings::default(), 0, 1, None);
+        let shared = Sending::new(RefusedSettings::default(), Choice::of(WaitMode::Block).shown, 0, 1, None);
         let of = |tag: &str, epoch| Session::of_channel(tag, epoch).unwrap();
         let now = term_at(wall_ns());
         shared.set_session(of("T", now));

@@ -5,9 +5,11 @@ use shmcast::sys::interfaces;
 use socket2::Socket;
 use std::fmt::Display;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
 
 use super::SocketError;
+use crate::proto::link::Link;
 use crate::spec::LineSpec;
 
 /// An interface; the kernel's choice by default.
@@ -71,6 +73,16 @@ fn find<A: Copy + Display>(
         },
         found: all.iter().map(|(name, address)| format!("{name} ({address})")).collect(),
     })
+}
+
+/// The link of the interface that has this address; `None` if the interface does not state its speed.
+pub(crate) fn link_of(socket: impl AsFd, address: IpAddr) -> Option<Link> {
+    let found = interfaces::addresses(socket).ok()?;
+    let (name, _) = found.into_iter().find(|(_, other)| *other == address)?;
+    // In Mbit a second. An interface without a speed states none, or -1.
+    let speed = std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
+    let mbit = speed.trim().parse::<u64>().ok().filter(|mbit| (1..u64::from(u32::MAX)).contains(mbit))?;
+    Some(Link::of_bits(mbit * 1_000_000))
 }
 
 #[cfg(test)]

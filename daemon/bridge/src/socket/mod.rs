@@ -20,6 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::spec::LineSpec;
+pub(super) use interface::link_of;
 use interface::{Interface, interface_of};
 
 mod interface;

@@ -32,6 +32,22 @@ fn a_table_with_everything_in_it() {
 }
 
 #[test]
+fn the_link_has_a_speed_or_none_and_only_a_sender_names_it() {
+    let link = |text: &str| parse(&format!("channel = 'c'\n{text}")).link;
+    assert_eq!([link(""), link("link = 'none'")], [LinkSpeed::Auto, LinkSpeed::None]);
+    assert_eq!(link("link = '10Gbit'"), LinkSpeed::Of(Link::of_bits(10_000_000_000)));
+    let error = toml::from_str::<BridgeSpec>("channel = 'c'\nlink = '10GB'").unwrap_err();
+    assert!(error.to_string().contains("such as 10Gbit"), "{error}");
+    let fields: Vec<&str> =
+        parse("channel = 'c'\nlink = '1Gbit'\nline = [{ group = '239.0.0.1:1' }]\n[receive]")
+            .problems()
+            .iter()
+            .map(|(field, _)| *field)
+            .collect();
+    assert_eq!(fields, ["link"]);
+}
+
+#[test]
 fn addresses_of_ipv6_are_taken_everywhere() {
     let spec = parse(
         r#"

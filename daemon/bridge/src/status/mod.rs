@@ -17,6 +17,7 @@ use super::proto::wire::Malformed;
 use super::proto::{MAX_LINES, MAX_SERVERS};
 
 mod receive;
+pub use crate::waiting::Waiting;
 pub use receive::{LineStatus, MalformedStatus, ReceiveCounters, ServerStatus};
 
 /// A set of counters shown to other threads.
@@ -94,15 +95,17 @@ pub struct Life {
     session: Mutex<Option<Session>>,
     /// Options that the system refused at the start, each with its reason; the bridge runs without them.
     refusals: Vec<String>,
+    waiting: Waiting,
     error: Mutex<Option<String>>,
 }
 
 impl Life {
-    pub(super) fn new(refusals: Vec<String>) -> Self {
+    pub(super) fn new(refusals: Vec<String>, waiting: Waiting) -> Self {
         Self {
             phase: AtomicU8::new(Phase::Running as u8),
             session: Mutex::default(),
             refusals,
+            waiting,
             error: Mutex::default(),
         }
     }
@@ -139,6 +142,11 @@ impl Life {
     /// The options that the system refused at the start, each with its reason.
     pub fn refusals(&self) -> &[String] {
         &self.refusals
+    }
+
+    /// How the bridge's thread waits, and the reason.
+    pub fn waiting(&self) -> &Waiting {
+        &self.waiting
     }
 
     /// The error that the bridge failed with, if it has failed.
@@ -180,6 +188,12 @@ pub struct SendCounters {
     /// Times that a line took nothing for a while, because its buffer was full. Its datagrams of that time
     /// count as refused.
     pub pauses: u64,
+    /// The speed of the link in bits a second that live packets and repairs are held to; 0 if none.
+    pub link_bits: u64,
+    /// Times that live packets waited because they had used up their share of the link.
+    pub link_waits: u64,
+    /// The time that they waited, in nanoseconds.
+    pub link_waited_ns: u64,
     /// Times that the state file could not be written.
     pub state_errors: u64,
     /// The part among the egresses of the stream: 0 the only one, 1 listening, 2 standby, 3 sending.
@@ -241,6 +255,8 @@ pub struct RepairCounters {
     pub longest_rtt_us: u64,
     /// Replies that the kernel refused.
     pub replies_refused: u64,
+    /// The bytes a second, on the wire, that live packets leave to repairs on the link; 0 if its speed is not known.
+    pub link_rate_bytes: u64,
     /// Plain requests and control datagrams to a server whose lines are all native.
     pub plain_refused: u64,
     /// Native packets whose seal did not open: they are forged or damaged.

@@ -94,9 +94,9 @@ struct Common {
     #[arg(long, value_name = "BYTES", default_value_t = shmcast_bridge::proto::DEFAULT_PAYLOAD_BYTES as u16,
           value_parser = clap::value_parser!(u16).range(CONTROL_MAX_BYTES as i64..=MAX_DATAGRAM_BYTES as i64))]
     payload: u16,
-    /// How the bridge's thread waits while there is nothing to do: spin, yield or block (messages are 50 to 150 us
-    /// later)
-    #[arg(long, default_value = "block", value_parser = words(&["spin", "yield", "block"], parse_word::<WaitMode>),
+    /// How the bridge's thread waits while there is nothing to do: spin, yield, block (sleeps, and polls when a message is
+    /// expected) or auto, which chooses by the number of CPUs and says what it chose
+    #[arg(long, default_value = "auto", value_parser = words(&["spin", "yield", "block", "auto"], parse_word::<WaitMode>),
           hide_possible_values = true)]
     wait: WaitMode,
     /// Pin the bridge's thread to this CPU

@@ -224,6 +224,7 @@ fn report(args: &Args, ingress: &Ingress) -> Result<()> {
             "direction": "receive",
             "session": ingress.life().session().map(|session| session.to_string()),
             "refusals": ingress.life().refusals(),
+            "wait": ingress.life().waiting(),
             "receive": counters,
             "recovery": recovery,
             "receive_to_ring": to_ring,

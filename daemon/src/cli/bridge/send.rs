@@ -11,7 +11,7 @@ use shmcast::{History, SubscriberBuilder};
 use shmcast_bridge::BridgeError;
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::proto::limit::Network;
-use shmcast_bridge::spec::{BridgeSpec, RepairSpec, SendRole, SendSpec, StartAt};
+use shmcast_bridge::spec::{BridgeSpec, LinkSpeed, RepairSpec, SendRole, SendSpec, StartAt};
 use shmcast_bridge::status::{Phase, RepairCounters};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -107,6 +107,10 @@ pub(super) struct Args {
     /// How long the end is repeated and repairs are served after the session's end
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10s")]
     linger: Duration,
+    /// Speed of the link that packets leave by, such as 10Gbit: live packets take at most 95 % of it, and repairs what those
+    /// leave; auto is the speed that the interface states, and none holds nothing back
+    #[arg(long, value_name = "SPEED", default_value = "auto", value_parser = str::parse::<LinkSpeed>)]
+    link: LinkSpeed,
     /// Wait for the channel
     #[arg(long)]
     wait_channel: bool,
@@ -138,6 +142,7 @@ impl Args {
             cpu: common.cpu,
             dscp: common.dscp,
             priority: common.priority,
+            link: self.link,
             send: Some(SendSpec {
                 ttl: self.ttl,
                 loopback: self.loopback,
@@ -287,6 +292,7 @@ fn report(args: &Args, egress: &Egress) -> Result<()> {
             "direction": "send",
             "session": egress.life().session().map(|session| session.to_string()),
             "refusals": egress.life().refusals(),
+            "wait": egress.life().waiting(),
             "send": counters,
             "repair": args.repair.map(|_| repair),
         }));

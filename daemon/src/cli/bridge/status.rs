@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use shmcast::Client;
 use shmcast::control::BridgeStatus;
+use shmcast_bridge::proto::link::Link;
 use std::process::ExitCode;
 
 const EXAMPLE: &str = "\
@@ -66,6 +67,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             note!("bridge {}: {} {why}", bridge.bridge, bridge.state);
         }
         bridge.refusals.iter().for_each(|refusal| note!("bridge {}: {refusal}", bridge.bridge));
+        if let Some(said) = settings(bridge) {
+            note!("bridge {}: {said}", bridge.bridge);
+        }
         let of_journal = |name: &str| bridge.figures.pointer(name).and_then(Value::as_u64).unwrap_or(0);
         let (messages, full) =
             (of_journal("/repair/journal/messages"), of_journal("/repair/journal/queue_full"));
@@ -79,6 +83,18 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How the bridge waits and what it is held to, if it chose that by itself.
+fn settings(bridge: &BridgeStatus) -> Option<String> {
+    let text = |path: &str| bridge.figures.pointer(path).and_then(Value::as_str);
+    let (mode, why) = (text("/wait/mode")?, text("/wait/why")?);
+    let bits = bridge.figures.pointer("/send/link_bits").and_then(Value::as_u64).unwrap_or(0);
+    let link = match bits {
+        0 => String::new(),
+        bits => format!("; live packets take at most 95 % of {}", Link::of_bits(bits)),
+    };
+    Some(format!("wait = {mode} ({why}){link}"))
 }
 
 fn row(bridge: &BridgeStatus) -> Vec<String> {

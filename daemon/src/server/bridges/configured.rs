@@ -11,7 +11,7 @@ use shmcast_bridge::ingress::Ingress;
 use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::BridgeSpec;
-use shmcast_bridge::status::{Latency, Life, Phase, ReceiveCounters, RepairCounters, SendCounters};
+use shmcast_bridge::status::{Latency, Life, Phase, ReceiveCounters, RepairCounters, SendCounters, Waiting};
 use std::time::{Duration, Instant};
 
 /// Shortest time between two reports of the same kind of news of a bridge.
@@ -127,6 +127,8 @@ pub struct BridgeFigures {
     pub why: Option<String>,
     /// Settings that the kernel refused, each with its reason. None of them stopped the bridge.
     pub refusals: Vec<String>,
+    /// How its thread waits, and the reason; `None` before it has run for the first time.
+    pub waiting: Option<Waiting>,
     /// Its counters; `None` before it has run for the first time.
     pub counted: Option<Counted>,
 }
@@ -152,9 +154,11 @@ impl BridgeFigures {
     pub fn status(&self) -> BridgeStatus {
         let figures = match &self.counted {
             None => serde_json::Value::Null,
-            Some(Counted::Send(send, repair)) => json!({ "send": send, "repair": repair }),
+            Some(Counted::Send(send, repair)) => {
+                json!({ "wait": self.waiting, "send": send, "repair": repair })
+            }
             Some(Counted::Receive { counters, recovery, to_ring }) => json!({
-                "receive": counters, "recovery": Latency::from(recovery),
+                "wait": self.waiting, "receive": counters, "recovery": Latency::from(recovery),
                 "receive_to_ring": Latency::from(to_ring),
             }),
         };
@@ -277,6 +281,7 @@ impl ConfiguredBridge {
             session: life.and_then(Life::session),
             why: self.why.clone(),
             refusals: life.map(|life| life.refusals().to_vec()).unwrap_or_default(),
+            waiting: life.map(|life| life.waiting().clone()),
             counted,
         }
     }

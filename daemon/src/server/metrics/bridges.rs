@@ -38,7 +38,7 @@ type Repairs = Figure<RepairCounters>;
 type Receives = Figure<ReceiveCounters>;
 
 fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
-    let families: [(&str, &str, Sends); 13] = [
+    let families: [(&str, &str, Sends); 14] = [
         ("sent_messages_total", "Messages sent, each once however many lines there are.", |c| c.messages),
         ("sent_packets_total", "Packets with messages sent, each once.", |c| c.packets),
         ("sent_bytes_total", "Bytes of those packets.", |c| c.bytes),
@@ -55,6 +55,11 @@ fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
         ("line_pauses_total", "Times that a line took nothing for a while, its buffer being full.", |c| {
             c.pauses
         }),
+        (
+            "link_waits_total",
+            "Times that live packets had used up their share of the link and waited.",
+            |c| c.link_waits,
+        ),
         ("state_errors_total", "Times that the state file could not be written.", |c| c.state_errors),
         (
             "takeovers_total",
@@ -73,6 +78,9 @@ fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
     let help = "1 while the bridge sends, 0 while it stands by for a peer.";
     let is_sending = |counters: SendCounters| u64::from(!counters.is_standing_by());
     each(text, bridges, "sending", "gauge", help, |bridge| of(bridge).map(is_sending));
+    let help = "The speed of the link that packets are held to, in bytes a second; 0 if none.";
+    let link = |counters: SendCounters| counters.link_bits / 8;
+    each(text, bridges, "link_rate_bytes", "gauge", help, |bridge| of(bridge).map(link));
 }
 
 fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
@@ -80,7 +88,7 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
         Some(Counted::Send(_, repair)) => repair.as_deref().copied(),
         _ => None,
     };
-    let families: [(&str, &str, &str, Repairs); 21] = [
+    let families: [(&str, &str, &str, Repairs); 22] = [
         ("repair_requests_total", "counter", "Requests for retransmission received.", |c| c.requests),
         ("repair_messages_total", "counter", "Messages sent again.", |c| c.messages),
         ("repair_bytes_total", "counter", "Bytes of retransmissions sent.", |c| c.bytes),
@@ -139,6 +147,12 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
             |c| c.journal.unusable,
         ),
         ("repair_kernel_drops_total", "counter", "Requests that the kernel dropped.", |c| c.kernel_drops),
+        (
+            "repair_link_rate_bytes",
+            "gauge",
+            "Bytes a second that live packets leave to repairs on the link; 0 if its speed is not known.",
+            |c| c.link_rate_bytes,
+        ),
         ("leases", "gauge", "Unicast leases held by receivers.", |c| c.leases.held),
         ("repair_plain_refused_total", "counter", "Plain requests to a server of native lines alone.", |c| {
             c.plain_refused

@@ -2,6 +2,7 @@
 
 use super::story::{Do, Story, explore};
 use crate::charter::{Charter, Entry, HostCharter};
+use crate::fault::mutant;
 use crate::layout::charter::{Verdict, WORDS};
 use crate::layout::geometry::GRANULE;
 use crate::ring::cells::Cells;
@@ -19,7 +20,7 @@ fn charter() -> HostCharter {
 
 /// Cuts the generation above every record of the ring. If the tail of the ring cannot be told, nothing has happened.
 fn cut(mut charter: HostCharter, locator: &Locator) -> Option<u64> {
-    let too_early = cfg!(mutant = "tail_before_closing").then(|| locator.tail_bound());
+    let too_early = mutant!("tail_before_closing").then(|| locator.tail_bound());
     charter.close();
     match too_early.unwrap_or_else(|| locator.tail_bound()) {
         Ok(bound) => {

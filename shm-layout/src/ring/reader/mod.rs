@@ -4,6 +4,7 @@ mod batch;
 mod records;
 
 use crate::error::Corrupt;
+use crate::fault::mutant;
 use crate::layout::geometry::{GRANULE, Geometry, RECORD_HEADER, WORD};
 use crate::layout::header::{LAZY_KEY, STATE, State};
 use crate::layout::record::{Commit, ControlRecord, Flags, Meta};
@@ -243,7 +244,7 @@ impl Reader {
     /// One in 64 empty polls does this by itself. Call it before a long sleep.
     #[cold]
     pub fn look(&mut self) -> Option<Poll> {
-        if cfg!(mutant = "window_before_close") && !self.in_window(0) {
+        if mutant!("window_before_close") && !self.in_window(0) {
             return Some(self.outside(Commit::from_word(0)));
         }
         let state = State::unpack(close::see(&self.header)).map(|(_, state)| state);
@@ -254,7 +255,7 @@ impl Reader {
         }
         // The window is checked last: the zero may belong to a later lap, and then the answer is not that the
         // stream ended.
-        if !cfg!(mutant = "window_before_close") && !self.in_window(0) {
+        if !mutant!("window_before_close") && !self.in_window(0) {
             return Some(self.outside(commit));
         }
         Some(match state {
@@ -463,7 +464,7 @@ fn load_exactly(copier: Copier, payload: &[AtomicU64], out: &mut [u8]) {
 /// the frontier. It is `bytes <= frontier - position <= capacity`, in one comparison.
 #[inline(always)]
 fn is_in_window(data: &Cells, header: &Cells, position: u64, bytes: u64) -> bool {
-    if cfg!(mutant = "no_window_check") {
+    if mutant!("no_window_check") {
         return true;
     }
     let frontier = window::frontier_after_loads(header);

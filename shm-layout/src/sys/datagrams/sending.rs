@@ -20,7 +20,8 @@ pub struct Sent {
 }
 
 /// Sends datagrams in their order to one address, or to that of the connected socket if `None`. A datagram that the kernel refuses
-/// is skipped and counted. On a blocking socket this waits while the send buffer is full, and at most for the socket's timeout
+/// is skipped and counted. On a connected socket the kernel also reports that a host refused an earlier datagram; the one that it
+/// then left out is sent again. On a blocking socket this waits while the send buffer is full, and at most for the socket's timeout
 /// (`SO_SNDTIMEO`): a datagram that finds no room in that time is refused, with all that follow. Cost: one system call for
 /// [`BATCH`] datagrams, no allocation.
 pub fn send<'a>(
@@ -52,6 +53,8 @@ pub fn send<'a>(
             filled = i + 1;
         }
         let mut done = 0;
+        // The place of a datagram that was left out for the refusal of an earlier one.
+        let mut left_out = None;
         while done < filled {
             // SAFETY: the first `filled` headers have been filled in; what they point at outlives the call.
             match unsafe { send_filled(socket.as_fd(), &mut headers[done..filled]) } {
@@ -60,6 +63,7 @@ pub fn send<'a>(
                     total.sent += sent as u64;
                 }
                 Err(Errno::EINTR) => {}
+                Err(Errno::ECONNREFUSED) if name.is_null() && left_out != Some(done) => left_out = Some(done),
                 // No room, and none came in time: there is none for the others either.
                 Err(Errno::EAGAIN) => {
                     let refused = total.refused + (filled - done + datagrams.count()) as u64;

@@ -53,6 +53,19 @@ fn more_than_a_batch_arrives_whole_in_order_and_with_its_sender() {
 }
 
 #[test]
+fn a_datagram_after_one_that_a_host_refused_is_sent() {
+    let (near, far, to) = pair();
+    near.connect(to).unwrap();
+    drop(far);
+    assert_eq!(send(&near, None, [&b"refused"[..]]).sent, 1);
+    let far = UdpSocket::bind(to).unwrap();
+    settle();
+    assert_eq!(send(&near, None, [&b"one"[..], b"two"]), Sent { sent: 2, ..Sent::default() });
+    settle();
+    assert_eq!(drain(&mut Inbox::new(16), &far), [b"one", b"two"]);
+}
+
+#[test]
 fn a_datagram_longer_than_its_slot_says_so() {
     let (near, far, to) = pair();
     send(&near, to, [&[7u8; 64][..], &[8; 10]]);

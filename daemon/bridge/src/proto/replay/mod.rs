@@ -26,6 +26,7 @@ use std::net::SocketAddr;
 use super::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use super::counters::{Refusal, ReplayCounters};
 use super::limit::{AllowList, Rate, SourceBuckets, TokenBucket};
+use super::link::FRAME_BYTES;
 use super::session::Session;
 use super::wire::{Downstream, HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter, Request};
 use super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS};
@@ -196,6 +197,8 @@ pub struct Replay {
     sources: SourceBuckets,
     global: TokenBucket,
     global_rate: Rate,
+    /// What live packets leave of the link, if its speed is known.
+    link: Option<(Rate, TokenBucket)>,
     merge: Option<Merge>,
     merge_native: Option<Merge>,
     counters: ReplayCounters,
@@ -208,7 +211,8 @@ impl Replay {
         let sources = SourceBuckets::new(config.source_rate, config.max_sources);
         let (global, counters) = (TokenBucket::default(), ReplayCounters::default());
         let [merge, merge_native] = [config.merge, config.merge_native].map(|merge| merge.map(Merge::new));
-        Replay { sources, global, global_rate: config.global_rate, merge, merge_native, counters, config }
+        let global_rate = config.global_rate;
+        Replay { sources, global, global_rate, link: None, merge, merge_native, counters, config }
     }
 
     /// Takes the longest round trip of any receiver; 0 if none is known.
@@ -230,6 +234,12 @@ impl Replay {
         let least = |grows| if grows { bytes_per_second.saturating_mul(CATCH_UP_FACTOR) } else { 0 };
         self.sources.set_rate(self.config.source_rate.at_least(least(self.config.source_grows)));
         self.global_rate = self.config.global_rate.at_least(least(self.config.global_grows));
+    }
+
+    /// Notes what live packets leave of the link. Its bytes are those on the wire.
+    pub fn note_link_rate(&mut self, rate: Rate) {
+        let bucket = self.link.map_or(TokenBucket::default(), |(_, bucket)| bucket);
+        self.link = Some((rate, bucket));
     }
 
     /// Answers one datagram from `from` about the ring that is `session`. `proved` says that the source has shown that
@@ -345,7 +355,8 @@ impl Replay {
         let Some(ControlDatagram::Later { session, .. }) = later else { return later };
         let merge = if is_native { &mut self.merge_native } else { &mut self.merge };
         let Some(merge) = merge.as_mut().filter(|_| refusal == Refusal::GlobalRate) else { return later };
-        match merge.pause(now_ns, self.global.opens_in_ns(now_ns, self.global_rate)) {
+        let of_link_ns = self.link.map_or(0, |(rate, bucket)| bucket.opens_in_ns(now_ns, rate));
+        match merge.pause(now_ns, self.global.opens_in_ns(now_ns, self.global_rate).max(of_link_ns)) {
             Wait::One => later,
             Wait::Ignored => None,
             Wait::All(wait_ns) => {
@@ -372,6 +383,9 @@ impl Replay {
     fn charge(&mut self, now_ns: u64, from: SocketAddr, bytes: usize) {
         self.sources.charge(now_ns, from.ip().to_canonical(), bytes as u64);
         self.global.charge(now_ns, self.global_rate, bytes as u64);
+        if let Some((rate, bucket)) = &mut self.link {
+            bucket.charge(now_ns, *rate, bytes as u64 + FRAME_BYTES);
+        }
     }
 
     fn afford(&mut self, now_ns: u64, from: SocketAddr, place: Place) -> Result<(), Refusal> {
@@ -384,7 +398,8 @@ impl Replay {
                 Rate { burst: evenly.min(self.global_rate.burst / 2), ..self.global_rate }
             }
         };
-        if !self.global.is_open(now_ns, rate) {
+        let is_link_full = self.link.as_ref().is_some_and(|(rate, bucket)| !bucket.is_open(now_ns, *rate));
+        if is_link_full || !self.global.is_open(now_ns, rate) {
             return Err(Refusal::GlobalRate);
         }
         if place == Place::Busy {

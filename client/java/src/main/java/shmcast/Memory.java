@@ -16,6 +16,10 @@ final class Memory {
 
     private static final long PIECE = 1L << PIECE_BITS;
 
+    private static final VarHandle ARRAY = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
+    /** Up to here words cost less than the call for any number of bytes. */
+    private static final int SMALL = 256;
+
     private final ByteBuffer[] pieces;
 
     private Memory(ByteBuffer[] pieces) {
@@ -36,9 +40,17 @@ final class Memory {
         return (long) WORD.getOpaque(pieces[(int) (offset >>> PIECE_BITS)], (int) (offset & (PIECE - 1)));
     }
 
+    /** As {@code Segment.copy}. */
     void copy(long offset, byte[] to, int length) {
         int piece = (int) (offset >>> PIECE_BITS);
         int at = (int) (offset & (PIECE - 1));
+        if (length <= SMALL && at <= PIECE - SMALL) {
+            ByteBuffer from = pieces[piece];
+            for (int i = 0; i < length; i += 8) {
+                ARRAY.set(to, i, (long) WORD.get(from, at + i));
+            }
+            return;
+        }
         int here = (int) Math.min(length, PIECE - at);
         pieces[piece].get(at, to, 0, here);
         if (here < length) {

@@ -11,16 +11,23 @@ public final class Message {
     private static final VarHandle LONG = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
     private static final VarHandle INT = MethodHandles.byteArrayViewVarHandle(int[].class, ByteOrder.LITTLE_ENDIAN);
 
-    final byte[] bytes;
+    /** Room for the largest payload. */
+    final byte[] own;
+
     private final ByteBuffer view;
+    /** Where the payload is: in {@code own}, or among others that were copied together. */
+    byte[] bytes;
+
+    int start;
     int length;
     long sequence;
     long meta;
     boolean key;
 
     Message(int room) {
-        bytes = new byte[room];
-        view = ByteBuffer.wrap(bytes).asReadOnlyBuffer().order(ByteOrder.LITTLE_ENDIAN);
+        own = new byte[room + 7 & ~7]; // whole words are copied
+        bytes = own;
+        view = ByteBuffer.wrap(own).asReadOnlyBuffer().order(ByteOrder.LITTLE_ENDIAN);
     }
 
     /** {@return how many bytes the payload has} */
@@ -56,7 +63,7 @@ public final class Message {
      */
     public long getLong(int at) {
         check(at, 8);
-        return (long) LONG.get(bytes, at);
+        return (long) LONG.get(bytes, start + at);
     }
 
     /**
@@ -67,7 +74,7 @@ public final class Message {
      */
     public int getInt(int at) {
         check(at, 4);
-        return (int) INT.get(bytes, at);
+        return (int) INT.get(bytes, start + at);
     }
 
     /**
@@ -78,7 +85,7 @@ public final class Message {
      */
     public byte get(int at) {
         check(at, 1);
-        return bytes[at];
+        return bytes[start + at];
     }
 
     /**
@@ -88,17 +95,22 @@ public final class Message {
      * @param at where in it; {@link #length()} bytes must fit
      */
     public void copyTo(byte[] to, int at) {
-        System.arraycopy(bytes, 0, to, at, length);
+        System.arraycopy(bytes, start, to, at, length);
     }
 
     /** {@return the payload, read-only and little-endian; the same object each time, valid until the next message} */
     public ByteBuffer buffer() {
+        if (bytes != own) {
+            System.arraycopy(bytes, start, own, 0, length);
+            bytes = own;
+            start = 0;
+        }
         return view.clear().limit(length);
     }
 
     /** {@return the payload as UTF-8; this allocates} */
     public String text() {
-        return new String(bytes, 0, length, StandardCharsets.UTF_8);
+        return new String(bytes, start, length, StandardCharsets.UTF_8);
     }
 
     private void check(int at, int count) {

@@ -1,6 +1,8 @@
 package shmcast;
 
+import java.lang.invoke.MethodHandles;
 import java.lang.invoke.VarHandle;
+import java.nio.ByteOrder;
 
 /** Reads records by SPEC.md 3.1 to 3.3. The words that it loads from the segment are claims. */
 final class Ring {
@@ -17,6 +19,12 @@ final class Ring {
         CORRUPT
     }
 
+    private static final VarHandle LONG = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
+    /** Bytes of records that are copied together. */
+    private static final int RUN = 4096;
+    /** So many messages a run has at most. */
+    static final int RUN_MESSAGES = RUN / Header.GRANULE;
+
     static final long EPOCH = 1;
     static final long END = 2;
     static final long GAP = 3;
@@ -32,6 +40,12 @@ final class Ring {
 
     long b;
     private int empties;
+    /** Copies of records, and the place of the next one. */
+    private final byte[] run = new byte[RUN];
+
+    private int runAt;
+    /** The last count of messages that was seen. */
+    private long counted;
     private boolean isEnded;
     private boolean isAgain;
 
@@ -89,7 +103,7 @@ final class Ring {
         int length = (int) Segment.length(w);
         if (isPlausible) {
             meta = segment.data(offset + 8);
-            segment.copy(offset + 16, message.bytes, length);
+            segment.copy(offset + 16, message.own, length);
         }
         VarHandle.acquireFence(); // SYNC window
         long n = Segment.bytes(w);
@@ -97,13 +111,58 @@ final class Ring {
         if (ahead < n || ahead > segment.capacity || !isPlausible) {
             return outside(ahead);
         }
-        message.length = length;
+        lend(message.own, 0, w, meta);
+        return Found.MESSAGE;
+    }
+
+    /** Hands out the message whose payload is there, and goes on behind it. */
+    private void lend(byte[] bytes, int start, long w, long meta) {
+        message.bytes = bytes;
+        message.start = start;
+        message.length = (int) Segment.length(w);
         message.sequence = sequence;
         message.meta = meta;
         message.key = (w & Segment.KEY_FLAG) != 0;
-        position += n;
+        position += Segment.bytes(w);
         sequence++;
-        return Found.MESSAGE;
+    }
+
+    /**
+     * Copies records together, if so many messages are there and the last one was small (SPEC.md 3.1, several at once). Says whether there
+     * are some for {@link #nextOfRun}.
+     */
+    boolean takeRun() {
+        long offset = position & mask;
+        if (message.length > RUN / 8 || offset + RUN > segment.capacity) {
+            return false;
+        }
+        if (counted + 1 - sequence < RUN_MESSAGES) {
+            counted = Math.min(segment.word(Segment.COUNT), Segment.MAX_SEQUENCE);
+            VarHandle.acquireFence(); // SYNC lazy
+            if (counted + 1 - sequence < RUN_MESSAGES) {
+                return false;
+            }
+        }
+        segment.copy(offset, run, RUN);
+        VarHandle.acquireFence(); // SYNC window
+        long ahead = segment.word(Segment.FRONTIER) - position;
+        runAt = 0;
+        return ahead >= RUN && ahead <= segment.capacity;
+    }
+
+    /** Takes the next message of the run, if it is whole there. */
+    boolean nextOfRun() {
+        if (runAt >= RUN) {
+            return false;
+        }
+        long w = (long) LONG.get(run, runAt);
+        boolean isMessage = (w & (Segment.PAD | Segment.CONTROL)) == 0 && segment.isPlausible(w, sequence, RUN - runAt);
+        if (isMessage) {
+            int start = runAt + 16;
+            runAt += (int) Segment.bytes(w);
+            lend(run, start, w, (long) LONG.get(run, start - 8));
+        }
+        return isMessage;
     }
 
     /** Why a record cannot be taken whose place lies so many bytes behind the frontier. */

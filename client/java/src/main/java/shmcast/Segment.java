@@ -92,7 +92,7 @@ final class Segment {
         return index.word(8 * (sequence & (header.indexEntries() - 1))) & -Header.GRANULE;
     }
 
-    /** Copies bytes of the ring, which must not cross its end. */
+    /** Copies bytes of the ring from a multiple of 8 on, and what is left of their last word. None of it crosses the end of the ring. */
     void copy(long offset, byte[] to, int length) {
         data.copy(offset, to, length);
     }

@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandles;
 import java.lang.invoke.VarHandle;
 import java.nio.ByteOrder;
 import java.nio.channels.FileChannel;
@@ -13,6 +14,10 @@ import java.nio.channels.FileChannel.MapMode;
 final class Memory {
     private static final VarHandle WORD =
             ValueLayout.JAVA_LONG.withOrder(ByteOrder.LITTLE_ENDIAN).varHandle().withInvokeExactBehavior();
+
+    private static final VarHandle ARRAY = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
+    /** Up to here words cost less than the call for any number of bytes. */
+    private static final int SMALL = 256;
 
     private final Arena arena;
     private final MemorySegment segment;
@@ -48,7 +53,14 @@ final class Memory {
         WORD.setRelease(segment, offset, value);
     }
 
+    /** As {@code Segment.copy}. */
     void copy(long offset, byte[] to, int length) {
+        if (length <= SMALL) {
+            for (int i = 0; i < length; i += 8) {
+                ARRAY.set(to, i, (long) WORD.get(segment, offset + i));
+            }
+            return;
+        }
         MemorySegment.copy(segment, ValueLayout.JAVA_BYTE, offset, to, 0, length);
     }
 

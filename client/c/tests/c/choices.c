@@ -1,0 +1,90 @@
+/* The functions and options that the first header did not have, in the directory argv[1]. calls.c has the others: it is built with that
+ * header, too. */
+#include <time.h>
+#include <unistd.h>
+
+#include "checks.h"
+
+/* Where a reader begins, and what it leaves out. */
+static void choices(void) {
+    shmcast_publisher *p = publisher("choices", 1 << 16);
+    struct timespec between;
+    for (uint16_t tag = 1; tag <= 4; tag++) {
+        if (tag == 3) usleep(20000), clock_gettime(CLOCK_REALTIME, &between), usleep(20000);
+        CHECK(shmcast_publish_with(p, "x", 1, tag, tag == 2, NULL) == SHMCAST_OK);
+    }
+    uint16_t tags[] = {4, 1};
+    shmcast_subscribe_options so = SHMCAST_SUBSCRIBE_OPTIONS;
+    so.dir = dir, so.start = SHMCAST_START_KEY, so.journal = "";
+    shmcast_subscriber *s;
+    CHECK(shmcast_subscriber_open("choices", &so, &s) == SHMCAST_OK && next(s, SHMCAST_MESSAGE).sequence == 2);
+    shmcast_subscriber_close(s);
+    so.start = SHMCAST_START_TIME, so.start_time_ns = (uint64_t)between.tv_sec * 1000000000 + (uint64_t)between.tv_nsec;
+    CHECK(shmcast_subscriber_open("choices", &so, &s) == SHMCAST_OK && next(s, SHMCAST_MESSAGE).sequence == 3);
+    shmcast_subscriber_close(s);
+    so.start = SHMCAST_START_OLDEST, so.tags = tags, so.tag_count = 2;
+    CHECK(shmcast_subscriber_open("choices", &so, &s) == SHMCAST_OK);
+    CHECK(next(s, SHMCAST_MESSAGE).sequence == 1 && next(s, SHMCAST_MESSAGE).sequence == 4);
+    shmcast_subscriber_close(s);
+    so.tags = NULL;
+    FAILS(shmcast_subscriber_open("choices", &so, &s), SHMCAST_ERROR_ARGUMENT, "tag_count");
+    so.tag_count = 0, so.prepare = SHMCAST_PREPARE_NUMA_NODE;
+    FAILS(shmcast_subscriber_open("choices", &so, &s), SHMCAST_ERROR_ARGUMENT, "prepare 16");
+    shmcast_publisher_close(p);
+}
+
+/* The memory of the channel is lost, and its sequences go on behind its journal; readers read on there. */
+static void journals(void) {
+    char journal[4096], memory[4096], gone[4096];
+    snprintf(journal, sizeof journal, "%s/journal", dir);
+    snprintf(memory, sizeof memory, "%s/memory", dir);
+    snprintf(gone, sizeof gone, "%s/gone", dir);
+    shmcast_publish_options po = SHMCAST_PUBLISH_OPTIONS;
+    po.dir = memory, po.capacity = 1 << 16, po.continue_from = journal;
+    shmcast_publisher *p;
+    CHECK(shmcast_publisher_open("t", &po, &p) == SHMCAST_OK && shmcast_publish(p, "lost", 4, NULL) == SHMCAST_OK);
+    shmcast_publisher_close(p);
+    CHECK(rename(memory, gone) == 0);
+    CHECK(shmcast_publisher_open("t", &po, &p) == SHMCAST_OK);
+    CHECK(shmcast_publisher_next_sequence(p) == (UINT64_C(1) << 32) + 2);
+    shmcast_subscribe_options so = SHMCAST_SUBSCRIBE_OPTIONS;
+    so.dir = memory, so.start = SHMCAST_START_SEQUENCE, so.start_sequence = 1, so.journal = journal;
+    shmcast_subscriber *s;
+    CHECK(shmcast_subscriber_open("t", &so, &s) == SHMCAST_OK);
+    shmcast_event e = next(s, SHMCAST_GAP);
+    CHECK(e.what.gap.from == 1);
+    shmcast_subscriber_close(s), shmcast_publisher_close(p);
+    po.dir = NULL, po.socket = "/nowhere";
+    CHECK(shmcast_publisher_open("t", &po, &p) < 0 && p == NULL);
+}
+
+/* The calls of an event loop, and waits into a buffer of one's own; with a daemon the conformance suite has them. */
+static void loops(void) {
+    shmcast_publisher *p = publisher("loops", 1 << 16);
+    shmcast_subscriber *s = subscriber("loops", SHMCAST_START_LATEST, 0);
+    shmcast_event e;
+    char room[8];
+    uint64_t timeout_ns = 0;
+    FAILS(shmcast_subscriber_descriptor(s), SHMCAST_ERROR_NO_WAKER, "SHMCAST_WAIT_PARK");
+    CHECK(shmcast_arm(s, &timeout_ns, &e) == SHMCAST_OK && timeout_ns == 1000000 && shmcast_disarm(s) == SHMCAST_OK);
+    CHECK(shmcast_recv_into(s, 2000000, room, sizeof room, &e) == SHMCAST_OK);
+    CHECK(shmcast_publish(p, "one", 3, NULL) == SHMCAST_OK && shmcast_publish(p, "number two", 10, NULL) == SHMCAST_OK);
+    CHECK(shmcast_arm(s, NULL, &e) == SHMCAST_EVENT);
+    is_message(&e, 1, "one");
+    FAILS(shmcast_recv_into(s, SHMCAST_FOREVER, room, sizeof room, &e), SHMCAST_ERROR_TOO_SMALL, "10 B, the buffer 8 B");
+    FAILS(shmcast_recv_into(s, 1, NULL, 8, &e), SHMCAST_ERROR_ARGUMENT, "8 B");
+    char large[10];
+    CHECK(shmcast_recv_into(s, SHMCAST_FOREVER, large, sizeof large, &e) == SHMCAST_EVENT && e.payload == large);
+    is_message(&e, 2, "number two");
+    FAILS(shmcast_arm(NULL, NULL, &e), SHMCAST_ERROR_ARGUMENT, "handle is NULL");
+    CHECK(shmcast_disarm(NULL) == SHMCAST_ERROR_ARGUMENT && shmcast_subscriber_descriptor(NULL) == SHMCAST_ERROR_ARGUMENT);
+    shmcast_publisher_close(p), shmcast_subscriber_close(s);
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 2);
+    dir = argv[1];
+    choices(), journals(), loops();
+    puts("all calls are as the header says");
+    return 0;
+}

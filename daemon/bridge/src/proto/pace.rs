@@ -1,0 +1,136 @@
+//! The pace of a feed: when its next message is expected.
+//!
+//! A thread that sleeps until something wakes it hears a message tens of microseconds late, because a CPU that
+//! sleeps wakes slowly. A thread that polls is not late, and takes a CPU. Many feeds are steady, so a thread can do
+//! both: it sleeps, and polls for the short time in which the next message is expected. For a feed that is not
+//! steady, nothing is expected.
+
+use super::MICROSECOND_NS;
+
+/// A thread begins to poll this long before the time in which the message is expected, because it wakes late.
+const LEAD_NS: u64 = 30 * MICROSECOND_NS;
+/// The least tolerance of an expected time.
+const LEAST_SLACK_NS: u64 = 10 * MICROSECOND_NS;
+/// The polls' share of the time between two messages is at most about two of these.
+const POLL_SHARE: u64 = 8;
+/// Feeds that are slower than this are not expected: the thread sleeps until their next message.
+const SLOWEST_NS: u64 = 20_000 * MICROSECOND_NS;
+
+/// What a thread with nothing to do should do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// A message is expected now: poll.
+    Poll,
+    /// A message is expected from so many nanoseconds on, but not before.
+    Later(u64),
+    /// A message was expected until so many nanoseconds ago. It is late, or the feed has become another.
+    Overdue(u64),
+    /// Nothing is known of the next message.
+    Unknown,
+}
+
+/// The pace of one feed. It has no clock of its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pace {
+    last_ns: u64,
+    /// The mean time between two messages of late.
+    gap_ns: u64,
+    /// The mean deviation from it.
+    deviation_ns: u64,
+    /// How long to poll after each message.
+    polls_for_ns: u64,
+}
+
+impl Pace {
+    /// A feed whose next message is always expected for this long after the last.
+    pub fn polling_for(polls_for_ns: u64) -> Pace {
+        Pace { polls_for_ns, ..Pace::default() }
+    }
+
+    /// Messages came.
+    #[inline]
+    pub fn note(&mut self, now_ns: u64) {
+        let gap_ns = now_ns.saturating_sub(self.last_ns).min(2 * SLOWEST_NS);
+        self.last_ns = now_ns;
+        self.deviation_ns = (3 * self.deviation_ns + gap_ns.abs_diff(self.gap_ns)) / 4;
+        self.gap_ns = (7 * self.gap_ns + gap_ns) / 8;
+    }
+
+    /// When messages last came; 0 if none did.
+    pub fn last_ns(&self) -> u64 {
+        self.last_ns
+    }
+
+    /// What to do at `now_ns`, when there is nothing to do.
+    #[inline]
+    pub fn advice(&self, now_ns: u64) -> Advice {
+        if now_ns.saturating_sub(self.last_ns) < self.polls_for_ns {
+            return Advice::Poll;
+        }
+        let most_ns = self.gap_ns / POLL_SHARE;
+        let slack_ns = (2 * self.deviation_ns).max(LEAST_SLACK_NS);
+        if slack_ns > most_ns || self.gap_ns >= SLOWEST_NS {
+            return Advice::Unknown;
+        }
+        let begin_ns = self.last_ns + self.gap_ns - slack_ns - LEAD_NS.min(most_ns);
+        let end_ns = self.last_ns + self.gap_ns + slack_ns;
+        match now_ns {
+            _ if now_ns < begin_ns => Advice::Later(begin_ns - now_ns),
+            _ if now_ns <= end_ns => Advice::Poll,
+            _ => Advice::Overdue(now_ns - end_ns),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::MILLISECOND_NS;
+
+    /// Notes `count` messages, each a millisecond after the one before and late by what `late_ns` says.
+    fn paced(count: u64, late_ns: impl Fn(u64) -> u64) -> (Pace, u64) {
+        let mut pace = Pace::default();
+        let at = |n: u64| n * MILLISECOND_NS + late_ns(n);
+        (1..=count).for_each(|n| pace.note(at(n)));
+        (pace, at(count))
+    }
+
+    #[test]
+    fn a_steady_feed_is_expected_a_little_before_its_next_message() {
+        let (pace, last_ns) = paced(100, |n| n * 7919 % 20_000);
+        let Advice::Later(wait_ns) = pace.advice(last_ns) else { panic!("{pace:?}") };
+        assert!((800_000..980_000).contains(&wait_ns), "{wait_ns}");
+        assert_eq!(pace.advice(last_ns + wait_ns), Advice::Poll);
+        assert_eq!(pace.advice(last_ns + MILLISECOND_NS), Advice::Poll);
+        assert!(matches!(pace.advice(last_ns + 2 * MILLISECOND_NS), Advice::Overdue(900_000..1_000_000)));
+    }
+
+    #[test]
+    fn an_unsteady_feed_is_not_expected_and_one_that_becomes_steady_is() {
+        let (mut pace, mut now_ns) = paced(100, |n| n * 7_919_993 % 900_000);
+        assert_eq!(pace.advice(now_ns + 1), Advice::Unknown);
+        for _ in 0..64 {
+            now_ns += 2 * MILLISECOND_NS;
+            pace.note(now_ns);
+        }
+        assert!(matches!(pace.advice(now_ns + 1), Advice::Later(_)), "{pace:?}");
+    }
+
+    #[test]
+    fn a_thread_that_may_poll_does_so_for_its_time_after_each_message() {
+        let mut pace = Pace::polling_for(MILLISECOND_NS);
+        pace.note(50 * MILLISECOND_NS);
+        assert_eq!(pace.advice(51 * MILLISECOND_NS - 1), Advice::Poll);
+        assert_eq!(pace.advice(51 * MILLISECOND_NS), Advice::Unknown);
+    }
+
+    #[test]
+    fn feeds_that_are_very_slow_or_very_fast_are_not_expected() {
+        assert_eq!(Pace::default().advice(5), Advice::Unknown);
+        for gap_ns in [50_000, 100 * MILLISECOND_NS] {
+            let mut pace = Pace::default();
+            (1..100).for_each(|n| pace.note(n * gap_ns));
+            assert_eq!(pace.advice(99 * gap_ns + 1), Advice::Unknown, "{gap_ns}");
+        }
+    }
+}

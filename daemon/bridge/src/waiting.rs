@@ -1,0 +1,105 @@
+//! How a bridge's thread waits, and the reason for it.
+//!
+//! A thread that polls is quick and takes a CPU. With `wait = "auto"` it polls while messages flow if there are CPUs
+//! to spare, and sleeps otherwise. The threads of one process share its CPUs, so each that polls has a seat, and
+//! there is a seat for each [`CPUS_PER_SEAT`] CPUs: publishers and readers have the others.
+
+use serde::Serialize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::proto::MILLISECOND_NS;
+use super::spec::WaitMode;
+
+/// How many CPUs there must be for each thread that polls by its own choice.
+const CPUS_PER_SEAT: usize = 4;
+/// A thread with a seat sleeps after a silence of this length.
+const POLLS_FOR_NS: u64 = 10 * MILLISECOND_NS;
+
+/// The seats of this process that are taken.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+/// How a bridge's thread waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Waiting {
+    /// `spin`, `yield` or `block`, or `poll` for a thread that polls while messages flow and then blocks.
+    pub mode: &'static str,
+    /// The reason.
+    pub why: String,
+}
+
+/// The choice for one thread. It holds the thread's seat.
+#[derive(Debug)]
+pub(super) struct Choice {
+    pub(super) shown: Waiting,
+    /// Never [`WaitMode::Auto`].
+    pub(super) mode: WaitMode,
+    seat: Option<Seat>,
+}
+
+#[derive(Debug)]
+struct Seat;
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        TAKEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Choice {
+    /// The choice on this host. It reads which CPUs the process may use.
+    pub(super) fn of(wait: WaitMode) -> Choice {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Choice::among(wait, cpus)
+    }
+
+    fn among(wait: WaitMode, cpus: usize) -> Choice {
+        let seats = cpus / CPUS_PER_SEAT;
+        let name = match wait {
+            WaitMode::Spin => "spin",
+            WaitMode::Yield => "yield",
+            WaitMode::Block => "block",
+            WaitMode::Auto => {
+                let sits = |taken| (taken < seats).then_some(taken + 1);
+                let seat = TAKEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sits);
+                let (mode, why) = match seat {
+                    Ok(before) => ("poll", format!("thread {} of the {seats} that may poll", before + 1)),
+                    Err(_) if seats == 0 => {
+                        ("block", format!("a thread polls only if there are {CPUS_PER_SEAT}"))
+                    }
+                    Err(_) => ("block", format!("{seats} other threads poll, and no more may")),
+                };
+                let shown = Waiting { mode, why: format!("{cpus} CPUs: {why}") };
+                return Choice { shown, mode: WaitMode::Block, seat: seat.is_ok().then(|| Seat) };
+            }
+        };
+        let shown = Waiting { mode: name, why: "as configured".to_owned() };
+        Choice { shown, mode: wait, seat: None }
+    }
+
+    /// How long the thread polls after each message before it sleeps.
+    pub(super) fn polls_for_ns(&self) -> u64 {
+        if self.seat.is_some() { POLLS_FOR_NS } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_for_each_four_cpus_polls_and_a_seat_is_given_back() {
+        let chosen = |cpus| Choice::among(WaitMode::Auto, cpus);
+        assert_eq!((chosen(3).shown.mode, chosen(3).polls_for_ns()), ("block", 0));
+        let (first, second, third) = (chosen(8), chosen(8), chosen(8));
+        assert_eq!([&first, &second, &third].map(|choice| choice.shown.mode), ["poll", "poll", "block"]);
+        assert_eq!(
+            (third.mode, third.shown.why.as_str()),
+            (WaitMode::Block, "8 CPUs: 2 other threads poll, and no more may")
+        );
+        drop(first);
+        assert_eq!(chosen(8).shown.mode, "poll");
+        drop(second);
+        assert_eq!(Choice::among(WaitMode::Spin, 1).shown.mode, "spin");
+        assert_eq!(TAKEN.load(Ordering::Relaxed), 0);
+    }
+}
