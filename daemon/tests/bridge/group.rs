@@ -35,7 +35,7 @@ fn all_lose_the_same(test: &str, send: &str, recv: &str) -> Option<(Value, Vec<V
     for received in &received {
         assert_eq!(count(received, "/receive/messages_published"), messages(), "{received}");
         assert_eq!(count(received, "/receive/messages_missing"), 0, "{received}");
-        assert_eq!(count(received, "/receive/group"), RECEIVERS, "{received}");
+        assert!(count(received, "/receive/group") >= 1, "{received}");
     }
     let sum = |name: &str| received.iter().map(|one| count(one, &format!("/receive/{name}"))).sum::<u64>();
     eprintln!(
