@@ -324,7 +324,12 @@ fn a_reload_touches_only_what_has_changed() {
     let b = net.daemon(1, &(channel("ticks") + &receives("ticks", 1, "")));
     let before = b.wait_for_bridge("ticks-in", "hear the session", has_session);
     a.wait_for_bridge("rates-out", "run", has_session);
-    let table = String::from_utf8(a.run("bridge status").stdout).unwrap();
+    let status = a.run("bridge status");
+    let said = String::from_utf8(status.stderr).unwrap();
+    // A virtual wire states 10 Gbit/s. How the thread waits depends on this host's CPUs.
+    let settings = ["bridge ticks-out: wait = ", " CPUs: ", "; live packets take at most 95 % of 10Gbit"];
+    assert!(settings.iter().all(|text| said.contains(text)), "{said}");
+    let table = String::from_utf8(status.stdout).unwrap();
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(
         (rows[0][0], &rows[1][..4]),
@@ -446,6 +451,10 @@ fn figures_of_bridges_are_sound_metrics() {
     for (text, line) in [
         (&sent, "shmcast_bridge_up{bridge=\"ticks-out\",channel=\"ticks\",direction=\"send\"} 1"),
         (&sent, "shmcast_bridge_sent_messages_total{bridge=\"ticks-out\"} 1000"),
+        (&sent, "shmcast_bridge_link_rate_bytes{bridge=\"ticks-out\"} 1250000000"),
+        (&sent, "shmcast_bridge_link_waits_total{bridge=\"ticks-out\"} "),
+        // 95 % of the link, less what live packets took in the last 10 ms.
+        (&sent, "shmcast_bridge_repair_link_rate_bytes{bridge=\"ticks-out\"} 118"),
         (&sent, "shmcast_bridge_missed_messages_total{bridge=\"ticks-out\"} 0"),
         (&sent, "shmcast_bridge_repair_refused_total{bridge=\"ticks-out\",reason=\"not-allowed\"} 0"),
         (&sent, "shmcast_bridge_lease_events_total{bridge=\"ticks-out\",event=\"granted\"} 1"),

@@ -82,10 +82,21 @@ template <class Options> std::string place(const request &r, Options &options) {
     return r.text("channel");
 }
 
+std::string hexadecimal(shmcast::bytes payload) {
+    std::string text;
+    for (const auto byte : payload)
+        for (const int shift : {4, 0}) text += "0123456789abcdef"[std::to_integer<int>(byte) >> shift & 15];
+    return text;
+}
+
+// Whether messages are told with their payloads.
+bool with_bytes = false;
+
 class testee {
 public:
     std::string answer(const request &r) try {
         const auto what = r.text("do");
+        with_bytes = r.number("bytes", 0) == 1;
         if (what == "poll" || what == "batch") return told(receive(what == "batch", r.number("most", std::numeric_limits<std::size_t>::max())));
         if (what == "consume") return told(consume(r));
         if (what == "drain") return told(drain(r));
@@ -234,7 +245,7 @@ private:
             std::snprintf(text.data(), text.size(), "message %llu tag=%u key=%d time=%llu length=%zu crc=%08x",
                           static_cast<unsigned long long>(e.sequence()), e.tag(), e.key(), static_cast<unsigned long long>(e.time()),
                           e.payload().size(), crc32c(e.payload()));
-            return text.data();
+            return text.data() + (with_bytes ? " bytes=" + hexadecimal(e.payload()) : "");
         case SHMCAST_LAPPED: return "lapped " + std::to_string(e.missed()) + " " + std::to_string(e.resumed_at());
         case SHMCAST_GAP: return "gap " + std::to_string(e.from()) + " " + std::to_string(e.to());
         case SHMCAST_LIVE: return "live " + std::to_string(e.sequence());

@@ -40,6 +40,7 @@ type request struct {
 	To       uint64          `json:"to"`
 	Passes   int             `json:"passes"`
 	Messages int             `json:"messages"`
+	Bytes    int             `json:"bytes"`
 }
 
 // place is where the channel is.
@@ -58,6 +59,9 @@ type answer struct {
 
 // enough is how many calls in a row find nothing before a poll ends.
 const enough = 130
+
+// withBytes has messages told with their payloads.
+var withBytes bool
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -88,6 +92,7 @@ func main() {
 			r.Most = math.MaxInt
 		}
 		var a answer
+		withBytes = r.Bytes == 1
 		switch r.Do {
 		case "open", "close":
 			if s != nil {
@@ -408,8 +413,12 @@ func tell(ev *shmcast.Event) string {
 		if ev.Key {
 			key = 1
 		}
-		return fmt.Sprintf("message %d tag=%d key=%d time=%d length=%d crc=%08x", ev.Sequence, ev.Tag, key, ev.Time, len(ev.Payload),
+		text := fmt.Sprintf("message %d tag=%d key=%d time=%d length=%d crc=%08x", ev.Sequence, ev.Tag, key, ev.Time, len(ev.Payload),
 			crc32.Checksum(ev.Payload, castagnoli))
+		if withBytes {
+			text += fmt.Sprintf(" bytes=%x", ev.Payload)
+		}
+		return text
 	case shmcast.KindLapped:
 		return fmt.Sprintf("lapped %d %d", ev.Missed, ev.ResumedAt)
 	case shmcast.KindGap:

@@ -5,6 +5,7 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.HexFormat;
 import java.util.Locale;
 import java.util.StringJoiner;
 import java.util.zip.CRC32C;
@@ -25,6 +26,7 @@ final class Testee implements Handler {
     private Publisher publisher;
     private StringJoiner events;
     private int told;
+    private boolean withBytes;
 
     public static void main(String[] arguments) throws IOException {
         int version = Runtime.version().feature();
@@ -67,9 +69,11 @@ final class Testee implements Handler {
                 case "close" -> close();
                 case "seek" -> subscriber.seek(Long.parseLong(field(line, "sequence")));
                 case "poll" -> {
+                    withBytes = "1".equals(optional(line, "bytes"));
                     return receive(1, optional(line, "most"));
                 }
                 case "batch" -> {
+                    withBytes = "1".equals(optional(line, "bytes"));
                     return receive(64, optional(line, "most"));
                 }
                 case "consume" -> {
@@ -155,10 +159,16 @@ final class Testee implements Handler {
     public void message(Message m) {
         CRC32C sum = new CRC32C();
         sum.update(m.buffer());
-        tell(
+        String text =
                 String.format(
                         "message %d tag=%d key=%d time=%d length=%d crc=%08x",
-                        m.sequence(), m.tag(), m.key() ? 1 : 0, m.time(), m.length(), sum.getValue()));
+                        m.sequence(), m.tag(), m.key() ? 1 : 0, m.time(), m.length(), sum.getValue());
+        if (withBytes) {
+            byte[] payload = new byte[m.length()];
+            m.copyTo(payload, 0);
+            text += " bytes=" + HexFormat.of().formatHex(payload);
+        }
+        tell(text);
     }
 
     @Override

@@ -58,11 +58,12 @@ def checked(sequence: int, longest: int) -> bytes:
     return TABLE[begin : begin + min(length, longest)]
 
 
-def text(event: shmcast.Event) -> str:
+def text(event: shmcast.Event, with_bytes: bool) -> str:
     match event:
         case shmcast.Message(payload, sequence, tag, key, time):
             length, crc = len(payload), crc32c(payload)
-            return f"message {sequence} tag={tag} key={int(key)} time={time} length={length} crc={crc:08x}"
+            told = f"message {sequence} tag={tag} key={int(key)} time={time} length={length} crc={crc:08x}"
+            return f"{told} bytes={payload.hex()}" if with_bytes else told
         case shmcast.Lapped(missed, resumed_at):
             return f"lapped {missed} {resumed_at}"
         case shmcast.Gap(first, last):
@@ -155,7 +156,7 @@ class Testee:
         assert self.subscriber is not None
         self.subscriber.seek(sequence)
 
-    def poll(self, most: int = sys.maxsize) -> list[str]:
+    def poll(self, most: int = sys.maxsize, bytes: int = 0) -> list[str]:
         subscriber = self.subscriber
         assert subscriber is not None
 
@@ -163,9 +164,9 @@ class Testee:
             event = subscriber.try_recv()
             return [] if event is None else [event]
 
-        return self.receive(most, take)
+        return self.receive(most, take, with_bytes=bytes == 1)
 
-    def batch(self, most: int = sys.maxsize) -> list[str]:
+    def batch(self, most: int = sys.maxsize, bytes: int = 0) -> list[str]:
         subscriber = self.subscriber
         assert subscriber is not None
 
@@ -173,10 +174,10 @@ class Testee:
             batch = subscriber.recv_batch(64, timeout=0)
             return [*batch, *batch.events]
 
-        return self.receive(most, take)
+        return self.receive(most, take, with_bytes=bytes == 1)
 
     @staticmethod
-    def receive(most: int, take: Callable[[], list[shmcast.Event]]) -> list[str]:
+    def receive(most: int, take: Callable[[], list[shmcast.Event]], with_bytes: bool) -> list[str]:
         """The events until nothing has come for a while."""
         events: list[str] = []
         empty = 0
@@ -184,7 +185,7 @@ class Testee:
             while empty < ENOUGH and len(events) < most:
                 taken = take()
                 empty = 0 if taken else empty + 1
-                events.extend(map(text, taken))
+                events.extend(text(event, with_bytes) for event in taken)
         except shmcast.Error as error:
             events.append(error.code)
         return events

@@ -21,6 +21,7 @@ Examples:
   shmcast-chaos --story kept.story --shrink      a kept story, made shorter while it fails in the same way
   shmcast-chaos --minutes 60 --only files,daemon
   shmcast-chaos --seeds 100 --only journal       recorders that die, and readers that go on in the past
+  shmcast-chaos --testee ./testee-c --testee 'java -cp shmcast.jar:. Testee'
   shmcast-chaos faults                           mended faults are put back, and must be found
 
 The programs shmcastd and shmcast are those beside this one. As root more can be done to them.
@@ -81,6 +82,9 @@ struct Cli {
     /// Where the programs are [default: beside this one]
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
+    /// The command of a testee of client/conformance, one argument; repeated for each language. Some readers are in these languages
+    #[arg(long = "testee", value_name = "COMMAND")]
+    testees: Vec<String>,
     /// Put this fault back, in programs built with RUSTFLAGS="--cfg shmcast_faults"
     #[arg(long, value_name = "NAME")]
     fault: Option<String>,
@@ -149,6 +153,7 @@ fn run(cli: &Cli) -> Result<bool> {
         None => Programs::beside_this()?,
     };
     programs.fault.clone_from(&cli.fault);
+    programs.testees.clone_from(&cli.testees);
     let mut report = Report::default();
     let mut failed: Vec<Played> = Vec::new();
     let mut played_all = Ok(());

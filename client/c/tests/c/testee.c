@@ -11,7 +11,7 @@
 
 static shmcast_subscriber *subscriber;
 static shmcast_publisher *publisher;
-static int events;
+static int events, with_bytes;
 static char place[4096], channel[256];
 
 static uint32_t crc32c(const uint8_t *bytes, size_t length) {
@@ -54,10 +54,12 @@ static const uint8_t *checked(uint64_t sequence, size_t longest, size_t *length)
 static void say(const char *text) { printf("%s\"%s\"", events++ ? "," : "", text); }
 
 static void message(uint64_t sequence, uint16_t tag, int key, uint64_t time, const void *payload, size_t length) {
-    char text[160];
-    snprintf(text, sizeof text, "message %" PRIu64 " tag=%u key=%d time=%" PRIu64 " length=%zu crc=%08" PRIx32, sequence, tag, key,
-             time, length, crc32c(payload, length));
-    say(text);
+    const uint8_t *bytes = payload;
+    printf("%s\"message %" PRIu64 " tag=%u key=%d time=%" PRIu64 " length=%zu crc=%08" PRIx32, events++ ? "," : "", sequence, tag, key,
+           time, length, crc32c(payload, length));
+    if (with_bytes) printf(" bytes=");
+    for (size_t i = 0; with_bytes && i < length; i++) printf("%02x", bytes[i]);
+    printf("\"");
 }
 
 static void other(const shmcast_event *e) {
@@ -336,7 +338,7 @@ int main(void) {
         value(request, "\"do\":", what, sizeof what);
         if (strcmp(what, "poll") == 0 || strcmp(what, "batch") == 0) {
             int most = (int)value(request, "\"most\":", NULL, 0);
-            events = 0;
+            events = 0, with_bytes = value(request, "\"bytes\":", NULL, 0) == 1;
             printf("{\"events\":[");
             (*what == 'p' ? one_by_one : batch)(most > 0 ? most : INT_MAX);
             puts("]}");

@@ -5,6 +5,7 @@
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
+mod foreign;
 mod past;
 mod publisher;
 mod reader;
@@ -74,6 +75,9 @@ pub struct Subscribing {
     /// Whether it never reads the past.
     #[serde(default)]
     pub live_only: bool,
+    /// The command of a testee in another language that is to receive. Its page is never shown.
+    #[serde(default)]
+    pub testee: Option<String>,
 }
 
 /// The orders that an actor knows.

@@ -1,5 +1,6 @@
 //! The receiving actor: it uses every way to receive, and measures how long each call took.
 
+use super::foreign::{self, Foreign};
 use super::recorder::Recorder;
 use super::{Orders, Place, Subscribing, client, kind};
 use crate::log::{Fact, Log, now};
@@ -21,7 +22,9 @@ const SLACK: Duration = Duration::from_millis(100);
 
 /// A subscription.
 pub(super) struct Reading {
+    /// That of this process. It only says where a reader in another language begins.
     subscriber: Subscriber,
+    foreign: Option<Foreign>,
     recorder: Recorder,
     runtime: Option<tokio::runtime::Runtime>,
     buffer: Vec<u8>,
@@ -41,10 +44,20 @@ impl Reading {
         log.write(Fact::Subscribing { channel: channel.clone(), far, start, page, history, skip })?;
         match open(wanted) {
             Ok(subscriber) => {
+                let next = subscriber.next_sequence();
+                let open = |command: &String| Foreign::open(command, &wanted.place, &channel, next);
+                let foreign = match wanted.testee.as_ref().map(open).transpose()?.transpose() {
+                    Ok(foreign) => foreign,
+                    Err(why) => {
+                        log.write(Fact::OpenFailed { kind: foreign::kind(&why), why })?;
+                        return Ok(None);
+                    }
+                };
                 let refused = subscriber.page_refused().is_some();
-                log.write(Fact::Subscribed { next: subscriber.next_sequence(), refused })?;
+                log.write(Fact::Subscribed { next, refused })?;
                 Ok(Some(Self {
                     subscriber,
+                    foreign,
                     recorder: Recorder::new(channel),
                     runtime: None,
                     buffer: vec![0; 64],
@@ -123,6 +136,13 @@ impl Reading {
 
     /// Receives `events` events by `recv`, which has no deadline.
     pub(super) fn block(&mut self, log: &mut Log, events: u32) -> Result<bool> {
+        if self.foreign.is_some() {
+            let enough = self.recorder.events + u64::from(events);
+            while self.recorder.events < enough
+                && self.turn(log, How::Deadline, Instant::now())?.is_continue()
+            {}
+            return Ok(!self.is_over);
+        }
         for _ in 0..events {
             self.recorder.call_began = now();
             match self.subscriber.recv() {
@@ -141,6 +161,11 @@ impl Reading {
     }
 
     pub(super) fn seek(&mut self, log: &mut Log, by: i64) -> Result<bool> {
+        if let Some(foreign) = &mut self.foreign {
+            foreign.seek(by, &mut self.recorder)?;
+            self.recorder.flush(log, true)?;
+            return Ok(true);
+        }
         let to = self.subscriber.next_sequence().saturating_add_signed(by).max(1);
         self.recorder.fact(Fact::Seeking { to });
         let error = self.subscriber.seek(to).err().map(|e| kind(&e));
@@ -159,6 +184,9 @@ impl Reading {
             }
             how => how,
         };
+        if self.foreign.is_some() {
+            return self.foreign_turn(log, matches!(how, How::Batch | How::Into));
+        }
         let (began, before, noted) = (Instant::now(), on_cpu_and_waiting(), self.recorder.noting);
         self.recorder.call_began = now();
         let called = self.call(how, deadline);
@@ -188,6 +216,23 @@ impl Reading {
             std::thread::sleep(Duration::from_micros(200));
         }
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// As [`turn`](Self::turn), in another language. Its time says nothing of one call.
+    fn foreign_turn(&mut self, log: &mut Log, in_batches: bool) -> Result<ControlFlow<()>> {
+        let Some(foreign) = &mut self.foreign else { return Ok(ControlFlow::Continue(())) };
+        self.recorder.call_began = now();
+        let (events, failure) = foreign.call(&mut self.recorder, in_batches)?;
+        if let Some(why) = failure {
+            // As in `fail`: the next call may find a free descriptor.
+            self.is_over = why != "unmapped";
+            self.recorder.fact(Fact::RecvFailed { kind: foreign::kind(&why), why });
+        }
+        self.recorder.flush(log, self.is_over)?;
+        if events == 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(if self.is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 
     fn call(&mut self, how: How, deadline: Instant) -> Called {

@@ -343,7 +343,8 @@ impl World<'_> {
 pub(super) fn wanted(place: Place, channel: &str) -> Subscribing {
     let (channel, far, start, wait) = (channel.to_owned(), false, story::Start::Oldest, Waiting::Yield);
     let (skip, page, full, watch) = (false, true, false, false);
-    Subscribing { place, channel, far, start, wait, skip, page, full, watch, live_only: false }
+    let testee = None;
+    Subscribing { place, channel, far, start, wait, skip, page, full, watch, live_only: false, testee }
 }
 
 pub(super) fn subscribing(place: Place, channel: &str, full: bool) -> Order {

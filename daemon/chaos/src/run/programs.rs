@@ -13,6 +13,8 @@ pub struct Programs {
     pub shmcastd: PathBuf,
     /// The command.
     pub shmcast: PathBuf,
+    /// Commands of testees in other languages, of which some readers are.
+    pub testees: Vec<String>,
     /// The mended fault to put back, in programs that were built with `--cfg shmcast_faults`.
     pub fault: Option<String>,
 }
@@ -34,6 +36,7 @@ impl Programs {
             chaos: program("shmcast-chaos")?,
             shmcastd: program("shmcastd")?,
             shmcast: program("shmcast")?,
+            testees: Vec::new(),
             fault: None,
         })
     }

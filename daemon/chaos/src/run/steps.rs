@@ -77,8 +77,18 @@ impl World<'_> {
         let (number, far) = (known.number(self.channels.len()), known.host > 0);
         let place = self.place(known.host);
         let wanted = wanted(place, &known.channel.name);
-        let wanted = Subscribing { far, start, wait, skip, page, live_only, ..wanted };
+        let testee = self.testee(who, channel).filter(|_| !skip && known.channel.journal.is_none());
+        let page = page && testee.is_none();
+        let wanted = Subscribing { far, start, wait, skip, page, live_only, testee, ..wanted };
         self.order_to_attach(Whom::Reader(who), Order::Subscribe(wanted), number)
+    }
+
+    /// The language of a reader: Rust, or one of those that were given. Not every client reads journals, so readers of channels with a
+    /// journal are in Rust.
+    fn testee(&self, who: u8, channel: u8) -> Option<String> {
+        let all = &self.programs.testees;
+        let chosen = (self.seed + u64::from(who) + u64::from(channel)) as usize % (all.len() + 1);
+        all.get(chosen).cloned()
     }
 
     /// Gives an order to an actor that exists.
