@@ -189,7 +189,8 @@ pub struct ReceiveSpec {
     /// of other makes know no leases.
     pub lease: bool,
     /// The multicast group of the servers' plain repairs for all receivers, as they have it in `repair.group`; none if
-    /// `None`. It is received by the interface of the first multicast line. Only packets of `servers` are taken.
+    /// `None`. It is received by the interface of the first multicast line. Only packets of `servers` are taken. Native
+    /// repairs for all come on the lines and need no group.
     pub repair_group: Option<SocketAddr>,
     /// The policy for messages that no server has; `skip` by default.
     pub gap: GapMode,
@@ -399,10 +400,6 @@ impl BridgeSpec {
             report_repair_group("repair_group", group, &self.lines, report);
             if receive.servers.is_empty() {
                 report("repair_group", "it is for repairs of servers: give servers".to_owned());
-            }
-            if self.receive_profile() == Profile::Native {
-                let what = "native repairs for all receivers come on the lines: leave it out".to_owned();
-                report("repair_group", what);
             }
         }
         if receive.servers.len() > MAX_SERVERS {
