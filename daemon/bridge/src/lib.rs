@@ -27,13 +27,14 @@ pub mod socket;
 pub mod spec;
 mod state;
 pub mod status;
-mod thread;
-mod times;
+pub mod thread;
+pub mod times;
 mod waiting;
 
 pub use native::read_keys;
 use proto::session::SessionError;
 use proto::wire::MAX_DATAGRAM_BYTES;
+pub use sending::term_at;
 use shmcast::ChannelError;
 use socket::SocketError;
 use std::io;
@@ -117,7 +118,10 @@ fn larger_packet(bytes: u64) -> String {
 impl BridgeError {
     /// Fails when the spec does not make sense.
     fn check(spec: &spec::BridgeSpec) -> Result<(), BridgeError> {
-        let problems = spec.problems();
+        let mut problems = spec.problems();
+        if spec.engine != spec::Engine::Lines {
+            problems.push(("engine", "another package carries it: shmcast-engine".to_owned()));
+        }
         if problems.is_empty() {
             return Ok(());
         }

@@ -13,7 +13,7 @@ use super::spec::WaitMode;
 use super::waiting::Choice;
 
 /// How often counters are shown to other threads.
-pub(super) const SHOW_EVERY_NS: u64 = 10_000_000;
+pub const SHOW_EVERY_NS: u64 = 10_000_000;
 
 /// Polls that find nothing before a thread that may sleep does so.
 const POLLS_BEFORE_SLEEP: u32 = 32;
@@ -26,31 +26,36 @@ const SILENCE_SHARE: u64 = 8;
 
 /// The bridge's own clock: nanoseconds since it started, never 0.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Clock(Instant);
+pub struct Clock(Instant);
 
 impl Clock {
-    pub(super) fn start() -> Self {
+    /// A clock that begins now.
+    pub fn start() -> Self {
         Self(Instant::now())
     }
 
-    pub(super) fn now_ns(&self) -> u64 {
+    /// The time.
+    pub fn now_ns(&self) -> u64 {
         self.0.elapsed().as_nanos() as u64 + 1
     }
 
     /// The moment that the clock shows as `at_ns`.
-    pub(super) fn instant(&self, at_ns: u64) -> Instant {
+    pub fn instant(&self, at_ns: u64) -> Instant {
         self.0 + Duration::from_nanos(at_ns)
     }
 }
 
 /// Nanoseconds since 1970, as the kernel stamps packets.
-pub(super) fn wall_ns() -> u64 {
+pub fn wall_ns() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
 /// Starts a thread, pins it, and runs `body` in it. Returns once the thread is pinned, or could not be
 /// pinned.
-pub(super) fn spawn(
+///
+/// # Errors
+/// [`BridgeError`]; the thread does not run.
+pub fn spawn(
     name: &str,
     cpu: Option<usize>,
     body: impl FnOnce() + Send + 'static,

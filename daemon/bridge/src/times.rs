@@ -17,14 +17,15 @@ const READINGS: usize = 8;
 
 /// One moment on both clocks.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Moment {
+pub struct Moment {
     clock: Clock,
     ticks: u64,
     wall_ns: u64,
 }
 
 impl Moment {
-    pub(super) fn now(clock: Clock) -> Moment {
+    /// Reads both clocks.
+    pub fn now(clock: Clock) -> Moment {
         let read = |_| {
             let (before, wall_ns, after) = (clock.now(), wall_ns(), clock.now());
             let took_ns = clock.ns_between(before, after);
@@ -44,7 +45,7 @@ impl Moment {
 
     /// Nanoseconds since 1970 of a message's time; 0 if it has none.
     #[inline]
-    pub(super) fn wall_of(&self, time: u64) -> u64 {
+    pub fn wall_of(&self, time: u64) -> u64 {
         // The sign of the difference of two numbers of 48 bits.
         let ahead = (time.wrapping_sub(self.ticks) << 16).cast_signed() >> 16;
         match time {
@@ -56,7 +57,7 @@ impl Moment {
 
     /// The ticks of a moment in nanoseconds since 1970.
     #[inline]
-    pub(super) fn ticks_of(&self, wall_ns: u64) -> u64 {
+    pub fn ticks_of(&self, wall_ns: u64) -> u64 {
         let ticks = |ns: u64| (u128::from(ns) * u128::from(self.clock.hz()) / 1_000_000_000) as u64;
         match wall_ns.checked_sub(self.wall_ns) {
             Some(later_ns) => self.ticks.wrapping_add(ticks(later_ns)),
@@ -66,7 +67,7 @@ impl Moment {
 }
 
 /// The error of this host's clock, as pulses say it. An error that the system does not say is unknown.
-pub(super) fn own_error_ns() -> u32 {
+pub fn own_error_ns() -> u32 {
     let error_ns = clock::error_ns().ok().flatten();
     error_ns.and_then(|error_ns| u32::try_from(error_ns).ok()).unwrap_or(UNSYNCHRONISED)
 }
@@ -81,7 +82,7 @@ pub(super) fn note_unknown_error(refusals: &mut RefusedSettings) {
 
 /// Decides whether messages keep the times of their publication, and converts them.
 #[derive(Debug)]
-pub(super) struct OriginTimes {
+pub struct OriginTimes {
     /// The most that either clock may be wrong; `None` if times of arrival are wanted.
     limit_ns: Option<u64>,
     moment: Option<Moment>,
@@ -91,13 +92,13 @@ pub(super) struct OriginTimes {
 
 impl OriginTimes {
     /// Without a limit, messages get the time of their arrival. A limit of 0 believes every clock.
-    pub(super) fn new(limit_ns: Option<u64>) -> OriginTimes {
+    pub fn new(limit_ns: Option<u64>) -> OriginTimes {
         let unknown = UNSYNCHRONISED;
         OriginTimes { limit_ns, moment: None, own_error_ns: unknown, sender_error_ns: unknown }
     }
 
     /// Looks at the clocks of both ends again. Call now and then.
-    pub(super) fn refresh(&mut self, clock: Option<Clock>, pulse: Option<&Pulse>) {
+    pub fn refresh(&mut self, clock: Option<Clock>, pulse: Option<&Pulse>) {
         let Some(limit_ns) = self.limit_ns else { return };
         self.own_error_ns = own_error_ns();
         self.sender_error_ns = pulse.map_or(UNSYNCHRONISED, |pulse| pulse.clock_error_ns);
@@ -109,13 +110,13 @@ impl OriginTimes {
 
     /// The ticks of a message's time; `None` if it gets the time of its arrival.
     #[inline]
-    pub(super) fn ticks_of(&self, time_ns: u64) -> Option<u64> {
+    pub fn ticks_of(&self, time_ns: u64) -> Option<u64> {
         let moment = self.moment.filter(|_| time_ns != 0)?;
         Some(moment.ticks_of(time_ns))
     }
 
     /// Whether messages keep the times of their publication.
-    pub(super) fn are_kept(&self) -> bool {
+    pub fn are_kept(&self) -> bool {
         self.moment.is_some()
     }
 }

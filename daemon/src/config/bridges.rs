@@ -7,7 +7,7 @@ use super::host::Host;
 use super::rules::Broken;
 use super::{ChannelConfig, Config, fields};
 use shmcast_bridge::spec::{
-    BridgeSpec, Direction, ETHERNET_PAYLOAD_BYTES, HistoryFrom, ReceiveSpec, SendSpec, WaitMode,
+    BridgeSpec, Direction, ETHERNET_PAYLOAD_BYTES, Engine, HistoryFrom, ReceiveSpec, SendSpec, WaitMode,
 };
 use std::net::SocketAddr;
 
@@ -39,10 +39,11 @@ pub(super) fn with_journal(bridge: &BridgeSpec, channels: &[ChannelConfig]) -> B
     let mut bridge = bridge.clone();
     let channel = channels.iter().find(|channel| channel.name == bridge.channel);
     let journal = channel.and_then(|channel| channel.journal.as_ref());
-    if let Some(repair) = bridge.send.as_mut().and_then(|send| send.repair.as_mut())
-        && repair.history == HistoryFrom::Channel(true)
-    {
-        repair.history = match journal {
+    let repair = bridge.send.as_mut().and_then(|send| send.repair.as_mut());
+    let histories = repair.map(|repair| &mut repair.history).into_iter();
+    let histories = histories.chain(bridge.nats.as_mut().map(|nats| &mut nats.history));
+    for history in histories.filter(|history| **history == HistoryFrom::Channel(true)) {
+        *history = match journal {
             Some(journal) => HistoryFrom::Dir(journal.dir.clone()),
             None => HistoryFrom::Channel(false),
         };
@@ -226,6 +227,7 @@ impl Config {
                 warn("bridge.payload_bytes", what, "1400");
             }
             match bridge.direction() {
+                _ if bridge.engine != Engine::Lines => {}
                 Some(Direction::Send(send)) => warn_of_sending(send, &mut warn),
                 Some(Direction::Receive(receive)) => {
                     warn_of_receiving(bridge, receive, channel, &mut warn);

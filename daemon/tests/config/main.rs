@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 use shmcast::hosting::HostedSegment;
-use shmcast_bridge::spec::{BridgeSpec, ReceiveSpec, RepairSpec, SendRole, SendSpec};
+use shmcast_bridge::spec::{BridgeSpec, NatsSpec, ReceiveSpec, RepairSpec, SendRole, SendSpec};
 use shmcast_daemon::config::{
     ChannelConfig, ClockChoice, Config, ConfigError, DEFAULT_CONFIG, DaemonConfig, Host, JournalConfig,
     LimitsConfig, Mode, Principal, Problem, WakerConfig,
@@ -374,7 +374,7 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
         ..journal
     });
     assert_eq!(Some(least), explained);
-    let [send, receive] = &config.bridges[..] else { panic!("{:?}", config.bridges) };
+    let [send, receive, far] = &config.bridges[..] else { panic!("{:?}", config.bridges) };
     let repair = RepairSpec {
         allow: vec!["10.0.0.0/24".parse().unwrap(), "10.1.0.7".parse().unwrap()],
         rate_bytes: Some(100_000_000),
@@ -404,6 +404,26 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
     let servers = vec!["10.0.0.9:30002".parse().unwrap()];
     let expected = ReceiveSpec { servers, from: Some(1), ..ReceiveSpec::default() };
     assert_eq!(receive.receive, Some(expected), "fields stand there with their defaults");
+    let nats = NatsSpec {
+        servers: ["tls://n1:4222", "tls://n2:4222", "tls://n3:4222"].map(str::to_owned).into(),
+        creds: Some("/etc/shmcast/n.creds".into()),
+        ca: Some("/etc/shmcast/ca.pem".into()),
+        cert: Some("/etc/shmcast/host.pem".into()),
+        key: Some("/etc/shmcast/host.key".into()),
+        domain: Some("hub".to_owned()),
+        replicas: Some(3),
+        keep_bytes: Some(1 << 30),
+        keep_s: Some(86_400),
+        ..NatsSpec::default()
+    };
+    let names = (Some(nats.stream_of("ticks")), Some(nats.subject_of("ticks")));
+    let explained = far.nats.clone().unwrap();
+    assert_eq!(
+        (explained.stream.clone(), explained.subject.clone()),
+        names,
+        "the names stand there with their defaults"
+    );
+    assert_eq!(NatsSpec { stream: None, subject: None, ..explained }, nats);
     assert_eq!(config.daemon.socket.as_deref(), Some(Path::new("/run/shmcast/control.sock")));
     assert_eq!(parse(TICKS).channels, [ChannelConfig::new("ticks", 1 << 20)]);
 }
@@ -416,7 +436,8 @@ fn no_field_is_missing_from_the_default_file() {
     let sections = ["[daemon]", "[limits]", "[waker]", "[[channel]]", "[[bridge]]", repair];
     let tables =
         ["[[bridge]]\nchannel = \"c\"\n[bridge.send]", "[[bridge]]\nchannel = \"c\"\n[bridge.receive]"];
-    for section in sections.into_iter().chain(tables) {
+    let nats = "[[bridge]]\nchannel = \"c\"\n[bridge.nats]";
+    for section in sections.into_iter().chain(tables).chain([nats]) {
         let problems = problems(&format!("{section}\nqqqqqqqqqqqqqqqq = 1\n"));
         let what =
             problems.into_iter().map(|problem| problem.what).find(|what| what.contains("qqqq")).unwrap();

@@ -27,7 +27,14 @@ fn quoted(cell: &str) -> Vec<&str> {
 fn sources() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut text = String::new();
-    for part in ["shm-layout/src", "client/src", "daemon/src", "daemon/bridge/src", "daemon/journal/src"] {
+    for part in [
+        "shm-layout/src",
+        "client/src",
+        "daemon/src",
+        "daemon/bridge/src",
+        "daemon/engine/src",
+        "daemon/journal/src",
+    ] {
         collect(&root.join(part), &mut text);
     }
     let mut whole = String::new();

@@ -362,7 +362,10 @@ fn session_to_send(
 
 /// Attaches to the channel. With [`WaitMode::Block`] it parks if a daemon is there to wake it; the flag says
 /// whether one is.
-fn attach(channel: &SubscriberBuilder, wait: WaitMode) -> Result<(Subscriber, bool), ChannelError> {
+///
+/// # Errors
+/// [`ChannelError`].
+pub fn attach(channel: &SubscriberBuilder, wait: WaitMode) -> Result<(Subscriber, bool), ChannelError> {
     if wait == WaitMode::Block {
         match channel.clone().wait(Wait::Park).open() {
             Err(ChannelError::NoWaker { .. }) => {}

@@ -46,7 +46,8 @@ impl Histogram {
     /// How many [`words`](Histogram::words) one has.
     pub const WORDS: usize = Histogram::SLOTS + 1;
 
-    pub(crate) fn record(&mut self, value_ns: u64, times: u64) {
+    /// Counts a duration `times` times.
+    pub fn record(&mut self, value_ns: u64, times: u64) {
         self.counts[Histogram::slot(value_ns)] += times;
         self.max_ns = self.max_ns.max(value_ns);
     }

@@ -58,7 +58,7 @@ const TERM_ZERO_NS: u64 = 1_577_836_800_000_000_000;
 const TERM_STEP_NS: u64 = shmcast::hosting::STREAM_STEP_NS;
 
 /// The term that a moment stands for, given in nanoseconds since 1970.
-pub(super) fn term_at(unix_ns: u64) -> u64 {
+pub fn term_at(unix_ns: u64) -> u64 {
     unix_ns.saturating_sub(TERM_ZERO_NS) / TERM_STEP_NS
 }
 

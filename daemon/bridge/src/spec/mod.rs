@@ -18,10 +18,12 @@ use crate::proto::{DEFAULT_PAYLOAD_BYTES, MAX_LINES, MAX_SERVERS};
 use crate::socket::Marks;
 
 mod native;
+mod nats;
 #[cfg(test)]
 mod tests;
 
 pub use native::{Auth, Profile, TimeMode};
+pub use nats::{Engine, NatsSpec};
 
 mod send;
 pub use send::{HistoryFrom, RepairSpec, SendRole, SendSpec, StartAt};
@@ -48,6 +50,12 @@ pub struct BridgeSpec {
     /// empty if unicast leases carry the feed.
     #[serde(default, rename = "line")]
     pub lines: Vec<LineSpec>,
+    /// The carrier of the bridge: `lines` by default, or `nats`, a log that servers of NATS JetStream keep.
+    #[serde(default)]
+    pub engine: Engine,
+    /// With `engine = "nats"`: the servers, and the stream there.
+    #[serde(default)]
+    pub nats: Option<NatsSpec>,
     /// The session's name. A sender takes 1 to 4 characters, which stand before the epoch; if `None`, the
     /// channel's first letters and digits in capitals. A receiver takes 1 to 4 characters to follow the
     /// newest epoch of that sender, or 5 to 10 to follow that one session; if `None`, it follows the sender
@@ -266,6 +274,8 @@ impl BridgeSpec {
             name: String::new(),
             channel: channel.into(),
             lines: Vec::new(),
+            engine: Engine::Lines,
+            nats: None,
             session: None,
             profile: Profile::Plain,
             keys: None,
@@ -341,9 +351,18 @@ impl BridgeSpec {
                 );
             }
         }
-        self.problems_of_lines(&mut report);
-        self.problems_of_native(&mut report);
+        match self.engine {
+            Engine::Nats => self.problems_of_nats(&mut report),
+            Engine::Lines => {
+                self.problems_of_lines(&mut report);
+                self.problems_of_native(&mut report);
+            }
+        }
+        if self.engine == Engine::Lines && self.nats.is_some() {
+            report("nats", "it is for engine = \"nats\": give that too, or leave this out".to_owned());
+        }
         match self.direction() {
+            Some(_) if self.engine == Engine::Nats => {}
             Some(Direction::Send(send)) => self.problems_of_sending(send, &mut report),
             Some(Direction::Receive(receive)) => self.problems_of_receiving(receive, &mut report),
             None => report("send", "give either a send table or a receive table".to_owned()),

@@ -1,6 +1,6 @@
 //! The settings of native lines: their profile, their keys, and whose times messages get.
 
-use super::{BridgeSpec, LineSpec, SendRole};
+use super::{BridgeSpec, Engine, LineSpec, SendRole};
 use crate::proto::native::fragments::MAX_MESSAGE_BYTES;
 use crate::proto::sender::LEAST_NATIVE_BYTES;
 use crate::proto::wire;
@@ -70,6 +70,9 @@ impl BridgeSpec {
 
     /// The largest message that the bridge carries, in bytes.
     pub fn max_message_bytes(&self) -> usize {
+        if self.engine == Engine::Nats {
+            return MAX_MESSAGE_BYTES;
+        }
         let is_plain = if self.receive.is_some() {
             self.receive_profile() == Profile::Plain
         } else {

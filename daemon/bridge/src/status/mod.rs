@@ -100,7 +100,8 @@ pub struct Life {
 }
 
 impl Life {
-    pub(super) fn new(refusals: Vec<String>, waiting: Waiting) -> Self {
+    /// A bridge that runs, without a session yet.
+    pub fn new(refusals: Vec<String>, waiting: Waiting) -> Self {
         Self {
             phase: AtomicU8::new(Phase::Running as u8),
             session: Mutex::default(),
@@ -110,17 +111,19 @@ impl Life {
         }
     }
 
-    pub(super) fn enter(&self, phase: Phase) {
+    /// Shows another phase.
+    pub fn enter(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Release);
     }
 
-    pub(super) fn fail(&self, error: String) {
+    /// Shows an error that ended the bridge.
+    pub fn fail(&self, error: String) {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         self.enter(Phase::Failed);
     }
 
     /// Called when a session begins, which is rare enough for a lock.
-    pub(super) fn note_session(&self, session: Session) {
+    pub fn note_session(&self, session: Session) {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
     }
 

@@ -2,10 +2,12 @@
 //! of a daemon's bridges.
 
 mod check;
+mod engine;
 mod key;
 mod recv;
 mod send;
 mod status;
+mod stream;
 mod takeover;
 
 use super::MISSED;
@@ -56,6 +58,8 @@ enum Verb {
     Takeover(takeover::Args),
     /// Make and show the keys of native lines
     Key(key::Args),
+    /// Make, show, check and remove the stream of a channel on servers of NATS JetStream
+    Stream(Box<stream::Args>),
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
@@ -66,6 +70,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         Verb::Status(args) => status::run(args),
         Verb::Takeover(args) => takeover::run(args),
         Verb::Key(args) => key::run(args),
+        Verb::Stream(args) => stream::run(args),
     }
 }
 
@@ -134,6 +139,14 @@ impl Common {
     fn capture(&self) -> Result<Option<CaptureFile>> {
         let Some(path) = &self.pcap else { return Ok(None) };
         Ok(Some(CaptureFile::create(path, self.payload_bytes())?))
+    }
+
+    /// Refuses a capture of a bridge that sends no packets of its own.
+    fn refuse_capture(&self) -> Result<()> {
+        match &self.pcap {
+            Some(_) => bail!("--pcap is for lines: what goes through servers is no packet of ours"),
+            None => Ok(()),
+        }
     }
 
     fn payload_bytes(&self) -> usize {

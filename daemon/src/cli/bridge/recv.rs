@@ -1,7 +1,7 @@
 //! `shmcast bridge recv`: receives a channel from another host and publishes it here under the same
 //! sequences.
 
-use super::{Alarm, Common, LOOK, Stop, finish, outcome, parse_word, progress, tell_refusals};
+use super::{Alarm, Common, LOOK, Stop, engine, finish, outcome, parse_word, progress, tell_refusals};
 use crate::cli::figures::{Ns, grouped};
 use crate::cli::say::{note, print_json};
 use crate::cli::units::{parse_address, parse_duration, parse_size, words};
@@ -22,6 +22,7 @@ Examples:
   shmcast bridge recv ticks --from 239.1.2.3:30001 --interface eth0 --server 10.0.0.1:30002
   shmcast bridge recv ticks --from 239.1.2.3:30001 --from 239.1.2.4:30001 --source 10.0.0.1 --wait spin --cpu 3
   shmcast bridge recv ticks --server 10.0.0.1:30002 --unicast
+  shmcast bridge recv ticks --nats nats://10.0.0.1:4222                       # through a server, from a far site
   shmcast bridge recv itch --from 233.54.12.111:26477 --no-lease --server 206.200.1.1:18001   # another make's feed
 
 Exit codes: 0 success, 3 messages were missed, 1 error, 2 wrong usage. Ctrl-C and SIGTERM are the
@@ -35,7 +36,7 @@ pub(super) struct Args {
     #[command(flatten)]
     host: HostArg,
     /// Multicast group, or an address of this host, and port; several are copies of one feed
-    #[arg(long, value_name = "GROUP:PORT", value_parser = parse_address, required_unless_present = "unicast")]
+    #[arg(long, value_name = "GROUP:PORT", value_parser = parse_address, required_unless_present_any = ["unicast", "nats"])]
     from: Vec<SocketAddr>,
     /// Take the groups from this sender only: one for all, or one for each in their order
     #[arg(long, value_name = "IP")]
@@ -86,13 +87,18 @@ pub(super) struct Args {
     #[arg(long, value_name = "US", default_value_t = 0)]
     busy_poll_us: u32,
     #[command(flatten)]
+    engine: engine::Servers,
+    #[command(flatten)]
     common: Common,
 }
 
 impl Args {
     fn spec(&self, channel: String) -> Result<BridgeSpec> {
         let common = &self.common;
+        let nats = self.engine.spec();
         Ok(BridgeSpec {
+            engine: engine::of(&nats),
+            nats,
             lines: common.lines(&self.from, &self.source)?,
             session: common.session.clone(),
             profile: common.profile,
@@ -136,7 +142,7 @@ impl Args {
         let fits = (datagram - HEADER_BYTES - LENGTH_BYTES) as u64;
         match self.max_message {
             // Native packets bring messages of any size that a channel takes.
-            None if self.common.profile == Profile::Native => publisher,
+            None if self.common.profile == Profile::Native || self.engine.is_given() => publisher,
             Some(max_message) => publisher.max_message(max_message),
             None if is_new => publisher.max_message(fits.min(self.capacity.unwrap_or(DEFAULT_CAPACITY) / 8)),
             None => publisher,
@@ -150,6 +156,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let spec = args.spec(channel)?;
     let capture = args.common.capture()?;
     let publisher = args.publisher(&host, &spec.channel);
+    if spec.nats().is_some() {
+        args.common.refuse_capture()?;
+        return engine::receive(&spec, publisher, (args.common.until_end, args.common.json), &stop);
+    }
     let tap = capture.as_ref().map(|capture| capture.tap());
     let mut ingress = Ingress::start(&spec, publisher, IngressOptions { tap, ..IngressOptions::default() })?;
     let channel = &args.channel;

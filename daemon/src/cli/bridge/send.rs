@@ -1,6 +1,6 @@
 //! `shmcast bridge send`: a local channel to other hosts.
 
-use super::{Alarm, Common, LOOK, Stop, finish, outcome, parse_word, progress, tell_refusals};
+use super::{Alarm, Common, LOOK, Stop, engine, finish, outcome, parse_word, progress, tell_refusals};
 use crate::cli::HostArg;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
@@ -27,6 +27,7 @@ Examples:
   shmcast bridge send ticks --to 239.1.2.3:30001 --interface eth0 --repair 10.0.0.1:30002 --allow 10.0.0.0/24 \\
       --history /var/lib/ticks                    # where `shmcast record ticks --to /var/lib/ticks` writes
   shmcast bridge send ticks --to 239.1.2.3:30001 --interface eth0 --claim-bind 10.0.0.1:30003 --peer 10.0.0.2:30003
+  shmcast bridge send ticks --nats nats://10.0.0.1:4222 --create              # through a server, to far sites
 
 The channel's max_message must fit a packet: make it with `shmcast pub --max-message 1378`.
 The first Ctrl-C ends the session and serves repairs for --linger; the second ends the program.
@@ -43,7 +44,7 @@ pub(super) struct Args {
     #[command(flatten)]
     host: HostArg,
     /// Multicast group, or a host's address, and port; several are copies of one feed
-    #[arg(long, value_name = "GROUP:PORT", value_parser = parse_address, required_unless_present = "repair")]
+    #[arg(long, value_name = "GROUP:PORT", value_parser = parse_address, required_unless_present_any = ["repair", "nats"])]
     to: Vec<SocketAddr>,
     /// How many routers a multicast packet may pass
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -94,12 +95,12 @@ pub(super) struct Args {
     /// same with --repair-group
     #[arg(long, value_name = "GROUP:PORT", value_parser = parse_address, requires = "repair")]
     repair_group: Option<SocketAddr>,
-    /// Directory with the channel's journal, for repairs of what the ring has no more [default: the daemon's; for a channel
+    /// Directory with the channel's journal, for what the ring has no more [default: the daemon's; for a channel
     /// that is a file, the directory of its name in $SHMCAST_JOURNALS]
-    #[arg(long, value_name = "DIR", conflicts_with = "no_history", requires = "repair")]
+    #[arg(long, value_name = "DIR", conflicts_with = "no_history")]
     history: Option<PathBuf>,
-    /// Repair from the ring alone
-    #[arg(long, requires = "repair")]
+    /// Repair, or go on, from the ring alone
+    #[arg(long)]
     no_history: bool,
     /// How long a unicast lease lasts that is not renewed [default: 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "repair")]
@@ -114,6 +115,8 @@ pub(super) struct Args {
     /// Wait for the channel
     #[arg(long)]
     wait_channel: bool,
+    #[command(flatten)]
+    engine: engine::SendArgs,
     #[command(flatten)]
     common: Common,
 }
@@ -131,7 +134,13 @@ impl Args {
             repair
         });
         let common = &self.common;
+        let nats = self.engine.spec();
+        if nats.is_none() && repair.is_none() && (self.history.is_some() || self.no_history) {
+            bail!("--history and --no-history are for --repair and --nats: give one of these too");
+        }
         Ok(BridgeSpec {
+            engine: engine::of(&nats),
+            nats,
             lines: common.lines(&self.to, &[])?,
             session: common.session.clone(),
             profile: common.profile,
@@ -174,6 +183,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         (None, false) => History::Auto,
     };
     let subscriber = host.subscriber(&spec.channel).history(history);
+    if spec.nats().is_some() {
+        args.common.refuse_capture()?;
+        let options = engine::Sending {
+            until_end: args.common.until_end,
+            waits: args.wait_channel,
+            json: args.common.json,
+        };
+        return engine::send(&spec, &subscriber, &options, &stop);
+    }
     let Some(mut egress) = start(args, spec, &subscriber, tap, &stop)? else {
         return Ok(ExitCode::SUCCESS);
     };

@@ -12,6 +12,8 @@ use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::{Latency, Life, Phase, ReceiveCounters, RepairCounters, SendCounters, Waiting};
+use shmcast_engine::status::{ReceiveCounters as EngineReceiveCounters, SendCounters as EngineSendCounters};
+use shmcast_engine::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 /// Shortest time between two reports of the same kind of news of a bridge.
@@ -33,6 +35,23 @@ const SEND_NEWS: [News<RepairCounters>; 3] = [
         |c| c.journal.unusable,
         "times repairs were to come from the journal, and it is not there or not that of this stream",
     ),
+];
+const ENGINE_SEND_NEWS: [News<EngineSendCounters>; 4] = [
+    (
+        "bridge-engine-lost",
+        1,
+        |c| c.lost_by_engine,
+        "messages that the servers had acknowledged were gone; they were sent again",
+    ),
+    ("bridge-fenced", 1, |c| c.fenced, "times another bridge wrote the stream, and this one waits"),
+    ("bridge-engine-disconnected", 1, |c| c.disconnects, "times the connection to the servers broke"),
+    ("bridge-missed", 1, |c| c.messages_missed, "messages were overwritten before they were sent"),
+];
+const ENGINE_NEWS: [News<EngineReceiveCounters>; 4] = [
+    ("bridge-engine-lost", 1, |c| c.ends_moved, "times the servers had less than they had shown"),
+    ("bridge-hole", 1, |c| c.holes, "times the stream lacked messages, and their writer was asked"),
+    ("bridge-engine-disconnected", 1, |c| c.disconnects, "times the connection to the servers broke"),
+    ("bridge-missed", 1, |c| c.messages_missing, "messages never came"),
 ];
 const NEWS: [News<ReceiveCounters>; 5] = [
     (
@@ -112,6 +131,9 @@ pub(super) enum State {
 pub(super) enum Endpoint {
     Send(Egress),
     Receive(Ingress),
+    /// Through an engine.
+    EngineSend(Sender),
+    EngineReceive(Receiver),
 }
 
 /// A bridge at one moment.
@@ -147,6 +169,10 @@ pub enum Counted {
         /// Times from the kernel's time stamp of a packet to the ring.
         to_ring: Histogram,
     },
+    /// A bridge that sends through an engine, and the times from an append to its answer.
+    EngineSend(Box<EngineSendCounters>, Histogram),
+    /// A bridge that receives through an engine.
+    EngineReceive(Box<EngineReceiveCounters>),
 }
 
 impl BridgeFigures {
@@ -161,6 +187,10 @@ impl BridgeFigures {
                 "wait": self.waiting, "receive": counters, "recovery": Latency::from(recovery),
                 "receive_to_ring": Latency::from(to_ring),
             }),
+            Some(Counted::EngineSend(send, acks)) => {
+                json!({ "engine": "nats", "send": send, "acks": Latency::from(acks) })
+            }
+            Some(Counted::EngineReceive(receive)) => json!({ "engine": "nats", "receive": receive }),
         };
         BridgeStatus {
             bridge: self.spec.title().to_owned(),
@@ -180,6 +210,8 @@ impl Endpoint {
         match self {
             Self::Send(egress) => egress.life(),
             Self::Receive(ingress) => ingress.life(),
+            Self::EngineSend(sender) => sender.life(),
+            Self::EngineReceive(receiver) => receiver.life(),
         }
     }
 
@@ -187,6 +219,8 @@ impl Endpoint {
         match self {
             Self::Send(egress) => egress.is_finished(),
             Self::Receive(ingress) => ingress.is_finished(),
+            Self::EngineSend(sender) => sender.is_finished(),
+            Self::EngineReceive(receiver) => receiver.is_finished(),
         }
     }
 
@@ -195,6 +229,7 @@ impl Endpoint {
         match self {
             Self::Send(egress) => egress.reload_keys(spec),
             Self::Receive(ingress) => ingress.reload_keys(spec),
+            Self::EngineSend(_) | Self::EngineReceive(_) => Ok(()),
         }
     }
 
@@ -202,6 +237,8 @@ impl Endpoint {
         match self {
             Self::Send(egress) => egress.stop(),
             Self::Receive(ingress) => ingress.stop(),
+            Self::EngineSend(sender) => sender.stop(),
+            Self::EngineReceive(receiver) => receiver.stop(),
         }
     }
 
@@ -210,6 +247,8 @@ impl Endpoint {
         match self {
             Self::Send(egress) => egress.end(),
             Self::Receive(ingress) => ingress.stop(),
+            Self::EngineSend(sender) => sender.end(),
+            Self::EngineReceive(receiver) => receiver.stop(),
         }
     }
 }
@@ -240,6 +279,12 @@ impl ConfiguredBridge {
             Some(Endpoint::Send(egress)) => {
                 news_of(&SEND_NEWS, &egress.repair_counters(), &mut self.told, Instant::now())
             }
+            Some(Endpoint::EngineSend(sender)) => {
+                news_of(&ENGINE_SEND_NEWS, &sender.counters(), &mut self.told, Instant::now())
+            }
+            Some(Endpoint::EngineReceive(receiver)) => {
+                news_of(&ENGINE_NEWS, &receiver.counters(), &mut self.told, Instant::now())
+            }
             None => Vec::new(),
         }
     }
@@ -261,6 +306,9 @@ impl ConfiguredBridge {
             Some(Endpoint::Send(egress)) if state == "running" && egress.counters().is_standing_by() => {
                 egress.counters().part()
             }
+            Some(Endpoint::EngineSend(sender)) if state == "running" && sender.counters().is_fenced == 1 => {
+                "standby"
+            }
             _ => state,
         };
         let counted = self.endpoint.as_ref().map(|endpoint| match endpoint {
@@ -274,12 +322,19 @@ impl ConfiguredBridge {
                 recovery: ingress.recovery(),
                 to_ring: ingress.receive_to_ring(),
             },
+            Endpoint::EngineSend(sender) => Counted::EngineSend(Box::new(sender.counters()), sender.acks()),
+            Endpoint::EngineReceive(receiver) => Counted::EngineReceive(Box::new(receiver.counters())),
         });
+        let trouble = match self.endpoint.as_ref().filter(|_| self.state == State::Running) {
+            Some(Endpoint::EngineSend(sender)) => sender.trouble(),
+            Some(Endpoint::EngineReceive(receiver)) => receiver.trouble(),
+            _ => None,
+        };
         BridgeFigures {
             spec: self.spec.clone(),
             state,
             session: life.and_then(Life::session),
-            why: self.why.clone(),
+            why: self.why.clone().or(trouble),
             refusals: life.map(|life| life.refusals().to_vec()).unwrap_or_default(),
             waiting: life.map(|life| life.waiting().clone()),
             counted,

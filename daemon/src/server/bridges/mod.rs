@@ -14,9 +14,10 @@ use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::origins::Origins;
 use shmcast_bridge::spec::{BridgeSpec, Direction, HistoryFrom};
+use shmcast_engine::{Receiver, ReceiverOptions, Sender, SenderOptions};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{self, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -40,7 +41,11 @@ impl Bridges {
     pub fn take_over(&self, name: &str) -> Result<(), String> {
         match self.configured().get(name).and_then(|bridge| bridge.endpoint.as_ref()) {
             Some(Endpoint::Send(egress)) => egress.take_over().map_err(|e| e.to_string()),
-            Some(Endpoint::Receive(_)) => {
+            Some(Endpoint::EngineSend(sender)) => {
+                sender.take_over();
+                Ok(())
+            }
+            Some(Endpoint::Receive(_) | Endpoint::EngineReceive(_)) => {
                 Err(format!("bridge {name:?} receives: it has nothing to take over"))
             }
             None => Err(format!("bridge {name:?} does not run: `shmcast bridge status` says why")),
@@ -66,7 +71,7 @@ enum Order {
 /// The thread that starts and ends bridges.
 #[derive(Debug)]
 pub struct Supervisor {
-    orders: Sender<Order>,
+    orders: mpsc::Sender<Order>,
     thread: JoinHandle<()>,
 }
 
@@ -109,7 +114,7 @@ struct Work {
 }
 
 impl Work {
-    fn run(mut self, orders: &Receiver<Order>) {
+    fn run(mut self, orders: &mpsc::Receiver<Order>) {
         loop {
             match orders.recv_timeout(LOOK) {
                 Ok(Order::Carry(bridges)) => self.carry(bridges),
@@ -266,23 +271,40 @@ impl Work {
     fn open(&self, spec: &BridgeSpec) -> anyhow::Result<Endpoint> {
         let client = Client::at(&self.socket)?;
         let origins = self.origins.clone();
+        let publisher = || Publisher::builder(&spec.channel).client(&client).prepare(Preparation::FULL);
+        let nats = spec.nats();
         Ok(match spec.direction() {
+            Some(Direction::Receive(_)) if nats.is_some() => {
+                let options = ReceiverOptions { origins };
+                Endpoint::EngineReceive(Receiver::start(spec, publisher(), options)?)
+            }
+            Some(Direction::Send(_)) if nats.is_some() => {
+                let channel = Subscriber::builder(&spec.channel)
+                    .client(&client)
+                    .history(history(nats.map(|nats| &nats.history)));
+                let options = SenderOptions { origins, ..SenderOptions::default() };
+                Endpoint::EngineSend(Sender::start(spec, channel, options)?)
+            }
             Some(Direction::Receive(_)) => {
-                let channel = Publisher::builder(&spec.channel).client(&client).prepare(Preparation::FULL);
                 let options = IngressOptions { origins, ..IngressOptions::default() };
-                Endpoint::Receive(Ingress::start(spec, channel, options)?)
+                Endpoint::Receive(Ingress::start(spec, publisher(), options)?)
             }
             _ => {
                 let repair = spec.send.as_ref().and_then(|send| send.repair.as_ref());
-                // The daemon reads the journal itself: whom it lends files to is another question.
-                let history = match repair.map(|repair| &repair.history) {
-                    Some(HistoryFrom::Dir(dir)) => History::Dir(dir.clone()),
-                    Some(HistoryFrom::Channel(_)) | None => History::Never,
-                };
+                let history = history(repair.map(|repair| &repair.history));
                 let channel = Subscriber::builder(&spec.channel).client(&client).history(history);
                 let options = EgressOptions { origins, ..EgressOptions::default() };
                 Endpoint::Send(Egress::start(spec, channel, options)?)
             }
         })
+    }
+}
+
+/// The journal that messages come from which the ring has no more. The daemon reads it itself: whom it lends files to is
+/// another question.
+fn history(from: Option<&HistoryFrom>) -> History {
+    match from {
+        Some(HistoryFrom::Dir(dir)) => History::Dir(dir.clone()),
+        Some(HistoryFrom::Channel(_)) | None => History::Never,
     }
 }

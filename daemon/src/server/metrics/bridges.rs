@@ -1,6 +1,7 @@
 //! The bridges' figures for Prometheus: messages and packets sent, received, repaired, lost, dropped and refused, by
 //! line, server and reason.
 
+use super::engines;
 use super::exposition::Text;
 use crate::server::bridges::{BridgeFigures, Counted};
 use shmcast_bridge::proto::counters::Histogram;
@@ -29,10 +30,11 @@ pub(super) fn render(text: &mut Text, bridges: &[BridgeFigures]) {
     receivers(text, bridges);
     lines(text, bridges);
     servers(text, bridges);
+    engines::render(text, bridges);
 }
 
 /// Reads one figure from a set of counters.
-type Figure<C> = fn(&C) -> u64;
+pub(super) type Figure<C> = fn(&C) -> u64;
 type Sends = Figure<SendCounters>;
 type Repairs = Figure<RepairCounters>;
 type Receives = Figure<ReceiveCounters>;
@@ -364,7 +366,7 @@ fn recovery_times(text: &mut Text, bridges: &[BridgeFigures]) {
     }
 }
 
-fn cumulative(histogram: &Histogram) -> impl Iterator<Item = (f64, u64)> {
+pub(super) fn cumulative(histogram: &Histogram) -> impl Iterator<Item = (f64, u64)> {
     EXPONENTS.into_iter().map(|exponent| {
         // Steps end right before powers of two, so no step lies on both sides of a bucket's end.
         let end_ns = 1u64 << exponent;
@@ -445,7 +447,7 @@ fn received(bridge: &BridgeFigures) -> Option<&ReceiveCounters> {
 }
 
 /// One family with a sample for each bridge that has one.
-fn each(
+pub(super) fn each(
     text: &mut Text,
     bridges: &[BridgeFigures],
     name: &str,
@@ -463,7 +465,7 @@ fn each(
 }
 
 /// One family of counters with a sample for each bridge and each value of a label.
-fn by<C>(
+pub(super) fn by<C>(
     text: &mut Text,
     bridges: &[BridgeFigures],
     (name, label): (&str, &str),

@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 
 mod bridges;
 mod buckets;
+mod engines;
 mod exposition;
 mod hiccups;
 mod http;

@@ -26,6 +26,7 @@ pub mod seal;
 pub mod window;
 
 use super::bytes::{Reader, Writer};
+use super::session::Session;
 use super::wire::{Body, Downstream, Malformed};
 use container::{Container, Kind};
 use pulse::Pulse;
@@ -51,4 +52,30 @@ pub fn parse(datagram: &[u8]) -> Result<(Downstream<'_>, Option<Pulse>), Malform
         Kind::Ask | Kind::Control(_) => return Err(Malformed::Native),
     };
     Ok((Downstream { session, sequence, body }, pulse))
+}
+
+/// Checks the body of a data packet or of a fragment that stands elsewhere than in a packet. Its first message has
+/// the sequence `first`, and it has `messages` of them, 1 for a fragment.
+///
+/// # Errors
+/// [`Malformed`], when the body is not sound, or when another kind than data or a fragment is asked for.
+pub fn parse_body(kind: Kind, (first, messages): (u64, u16), body: &[u8]) -> Result<Body<'_>, Malformed> {
+    first.checked_add(u64::from(messages)).ok_or(Malformed::SequenceOverflow)?;
+    let container = Container {
+        session: Session::from_bytes([0; 10]),
+        sequence: first,
+        kind,
+        is_sealed: false,
+        is_repair: false,
+        is_from_receiver: false,
+        key: 0,
+        messages,
+        sender: 0,
+        number: 0,
+    };
+    match kind {
+        Kind::Data => Ok(Body::Messages(records::parse(&container, body)?)),
+        Kind::Fragment => Ok(Body::Fragment(fragments::parse(&container, body)?)),
+        Kind::Pulse | Kind::Ask | Kind::Control(_) => Err(Malformed::Native),
+    }
 }

@@ -1,0 +1,315 @@
+//! The client of the servers: one stream as a log, with the three calls, and the subjects beside it.
+//!
+//! `shmcast.CHANNEL` is in the stream. `.pulse` and `.want` below it are not: who writes, and what readers lack.
+
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use async_nats::jetstream::context::{GetStreamErrorKind, PublishAckFuture, PublishError, PublishErrorKind};
+use async_nats::jetstream::stream::{
+    Config, DirectGetErrorKind, DiscardPolicy, External, Info, RawMessageErrorKind, RetentionPolicy, Source,
+    StorageType, Stream,
+};
+use async_nats::jetstream::{Context, ErrorCode, context};
+use async_nats::{Client, ConnectOptions, Event, HeaderMap};
+use bytes::Bytes;
+use shmcast_bridge::spec::{BridgeSpec, NatsSpec};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::EngineError;
+use crate::proto::block::{MIN_BYTES, parse};
+use crate::proto::want::Want;
+use crate::proto::writer::{Last, Trouble};
+use crate::status::Link;
+
+/// How long a server may take to answer a new connection.
+const CONNECT: Duration = Duration::from_secs(3);
+/// How often a connection is tried out: one that is dead without a word is left within two of these.
+const PING: Duration = Duration::from_secs(1);
+/// The longest pause between two attempts to connect again.
+const RECONNECT: Duration = Duration::from_secs(1);
+/// How long a request about the log may take.
+const REQUEST: Duration = Duration::from_secs(2);
+/// What servers spend beside a block: subject, reply, and the header with the expectation.
+const OVERHEAD_BYTES: usize = 512;
+/// What is read ahead of the reader, in bytes.
+const AHEAD_BYTES: usize = 8 << 20;
+/// How often the servers say that they are there while there is nothing to read.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// After this time without its reader a consumer is removed by the servers.
+const FORGET: Duration = Duration::from_secs(30);
+/// How many damaged entries at the log's end are passed over.
+const MOST_DAMAGED: u64 = 256;
+
+/// A stream of the servers.
+#[derive(Debug, Clone)]
+pub(crate) struct Log {
+    pub(crate) client: Client,
+    context: Context,
+    stream: Stream<()>,
+    name: String,
+    pub(crate) subject: String,
+    pub(crate) link: Arc<Link>,
+}
+
+fn refused(name: &str, why: impl ToString) -> EngineError {
+    EngineError::Refused { stream: name.to_owned(), why: why.to_string() }
+}
+
+/// Connects to one of the servers of the spec. It connects again by itself for as long as it is used.
+async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result<Client, EngineError> {
+    let failed = |why: String| EngineError::Connect { servers: shown(&nats.servers), why };
+    let told = link.clone();
+    let direction = if spec.send.is_some() { "send" } else { "recv" };
+    let mut options = ConnectOptions::new()
+        .name(format!("shmcast {direction} {}", spec.title()))
+        .connection_timeout(CONNECT)
+        .request_timeout(Some(REQUEST))
+        .ping_interval(PING)
+        .reconnect_delay_callback(|attempt| {
+            RECONNECT.min(Duration::from_millis(50) * attempt.min(100) as u32)
+        })
+        .event_callback(move |event| {
+            match event {
+                Event::Connected => told.connected(),
+                Event::Disconnected | Event::Closed => told.disconnected(),
+                Event::ServerError(e) => told.note(e.to_string()),
+                Event::ClientError(e) => told.note(e.to_string()),
+                Event::LameDuckMode | Event::Draining | Event::SlowConsumer(_) => {}
+            }
+            std::future::ready(())
+        });
+    if let Some(creds) = &nats.creds {
+        let read = options.credentials_file(creds).await;
+        options = read.map_err(|e| failed(format!("credentials {}: {e}", creds.display())))?;
+    }
+    if let Some(ca) = &nats.ca {
+        std::fs::metadata(ca).map_err(|e| failed(format!("ca {}: {e}", ca.display())))?;
+        options = options.add_root_certificates(ca.clone());
+    }
+    if let (Some(cert), Some(key)) = (&nats.cert, &nats.key) {
+        options = options.add_client_certificate(cert.clone(), key.clone());
+    }
+    if nats.servers.iter().all(|server| server.starts_with("tls://")) {
+        options = options.require_tls(true);
+    }
+    match nats.servers.iter().find_map(|server| account_of(server)) {
+        Some((user, Some(password))) => {
+            options = options.user_and_password(user.to_owned(), password.to_owned())
+        }
+        Some((token, None)) => options = options.token(token.to_owned()),
+        None => {}
+    }
+    let client = options.connect(nats.servers.clone()).await.map_err(|e| failed(sentence(&e)))?;
+    link.connected();
+    Ok(client)
+}
+
+/// The user and the password, or the token, that stand before a server's name.
+fn account_of(server: &str) -> Option<(&str, Option<&str>)> {
+    let account = server.split_once("://")?.1.rsplit_once('@')?.0;
+    Some(account.split_once(':').map_or((account, None), |(user, password)| (user, Some(password))))
+}
+
+/// The servers without the passwords that may stand before their names.
+fn shown(servers: &[String]) -> String {
+    let show = |server: &String| server.rsplit(['@', '/']).next().unwrap_or_default().to_owned();
+    servers.iter().map(show).collect::<Vec<_>>().join(", ")
+}
+
+/// An error with its causes, which alone say what was wrong with a certificate or an account.
+fn sentence(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+impl Log {
+    /// Connects, and finds the stream; a sender makes it if its spec says so.
+    pub(crate) async fn open(spec: &BridgeSpec, nats: &NatsSpec) -> Result<Log, EngineError> {
+        let log = Log::reach(spec, nats).await?;
+        if log.info().await?.is_none() {
+            if !nats.create || spec.send.is_none() {
+                return Err(EngineError::NoStream { stream: log.name, channel: spec.channel.clone() });
+            }
+            log.create(nats, None).await?;
+        }
+        Ok(log)
+    }
+
+    /// Connects without a look for the stream.
+    pub(crate) async fn reach(spec: &BridgeSpec, nats: &NatsSpec) -> Result<Log, EngineError> {
+        let link = Arc::new(Link::default());
+        let client = connect(spec, nats, &link).await?;
+        let most = client.server_info().max_payload.saturating_sub(OVERHEAD_BYTES);
+        if spec.send.is_some() && nats.block_bytes > most.max(MIN_BYTES) {
+            return Err(EngineError::BlockTooLarge { block: nats.block_bytes, most });
+        }
+        let context = context::ContextBuilder::new().ack_timeout(nats.ack()).timeout(REQUEST);
+        let context = context.max_ack_inflight(2 * nats.in_flight + 16);
+        let context = match &nats.domain {
+            Some(domain) => context.domain(domain).build(client.clone()),
+            None => context.build(client.clone()),
+        };
+        let (name, subject) = (nats.stream_of(&spec.channel), nats.subject_of(&spec.channel));
+        let stream = context.get_stream_no_info(&name).await.map_err(|e| refused(&name, sentence(&e)))?;
+        Ok(Log { client, context, stream, name, subject, link })
+    }
+
+    /// Makes the stream, or one that copies the stream of the same name in another domain.
+    pub(crate) async fn create(&self, nats: &NatsSpec, mirror_of: Option<&str>) -> Result<Info, EngineError> {
+        let source = |domain: &str| Source {
+            name: self.name.clone(),
+            external: Some(External { api_prefix: format!("$JS.{domain}.API"), delivery_prefix: None }),
+            ..Source::default()
+        };
+        let config = Config {
+            name: self.name.clone(),
+            subjects: if mirror_of.is_none() { vec![self.subject.clone()] } else { Vec::new() },
+            mirror: mirror_of.map(source),
+            mirror_direct: mirror_of.is_some(),
+            description: Some("blocks of a shmcast channel".to_owned()),
+            retention: RetentionPolicy::Limits,
+            discard: DiscardPolicy::Old,
+            storage: StorageType::File,
+            num_replicas: usize::from(nats.replicas()),
+            max_bytes: nats.keep_bytes.and_then(|bytes| i64::try_from(bytes).ok()).unwrap_or(-1),
+            max_age: Duration::from_secs(nats.keep_s.unwrap_or(0)),
+            allow_direct: true,
+            ..Config::default()
+        };
+        let created = self.context.create_stream(config).await;
+        let stream = created.map_err(|e| refused(&self.name, sentence(&e)))?;
+        Ok(stream.cached_info().clone())
+    }
+
+    /// The stream's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the servers say of the stream; `None` if there is none.
+    pub(crate) async fn info(&self) -> Result<Option<Info>, EngineError> {
+        match self.context.get_stream(&self.name).await {
+            Ok(stream) => Ok(Some(stream.cached_info().clone())),
+            Err(e) => match e.kind() {
+                GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => {
+                    Ok(None)
+                }
+                _ => Err(refused(&self.name, sentence(&e))),
+            },
+        }
+    }
+
+    /// Removes the stream. False if there is none.
+    pub(crate) async fn remove(&self) -> Result<bool, EngineError> {
+        if self.info().await?.is_none() {
+            return Ok(false);
+        }
+        let deleted = self.context.delete_stream(&self.name).await;
+        deleted.map_err(|e| refused(&self.name, sentence(&e))).map(|_| true)
+    }
+
+    /// Appends a block behind the entry `after`, and nowhere else. The answer comes by the future.
+    pub(crate) async fn append_if(&self, after: u64, block: Vec<u8>) -> Result<PublishAckFuture, Trouble> {
+        let mut headers = HeaderMap::new();
+        headers.insert("Nats-Expected-Last-Sequence", after.to_string().as_str());
+        let sent = self.context.publish_with_headers(self.subject.clone(), headers, Bytes::from(block)).await;
+        sent.map_err(|e| trouble_of(&e))
+    }
+
+    /// The end of the log, from its leader.
+    pub(crate) async fn last(&self) -> Option<Last> {
+        let info = self.stream.get_info().await.ok()?;
+        let sequence = info.state.last_sequence;
+        if info.state.messages == 0 {
+            return Some(Last { sequence, head: None });
+        }
+        let mut at = sequence;
+        // An entry that is no sound block says nothing. The one before it does, and what follows is sent again.
+        while at >= info.state.first_sequence.max(sequence.saturating_sub(MOST_DAMAGED)) && at > 0 {
+            match self.stream.get_raw_message(at).await {
+                Ok(message) => match parse(&message.payload) {
+                    Ok((head, _)) => return Some(Last { sequence, head: Some(head) }),
+                    Err(_) => at -= 1,
+                },
+                Err(e) if e.kind() == RawMessageErrorKind::NoMessageFound => at -= 1,
+                Err(_) => return None,
+            }
+        }
+        Some(Last { sequence, head: None })
+    }
+
+    /// The numbers of the log's first and last entries; the first is behind the last if the log is empty.
+    pub(crate) async fn bounds(&self) -> Option<(u64, u64)> {
+        let state = self.stream.get_info().await.ok()?.state;
+        let first = if state.messages == 0 { state.last_sequence + 1 } else { state.first_sequence };
+        Some((first, state.last_sequence))
+    }
+
+    /// The first entry at or behind a number. The inner `None` says that there is none.
+    pub(crate) async fn get(&self, from: u64) -> Option<Option<(u64, Bytes)>> {
+        let request = self.stream.direct_get_builder().sequence(from);
+        match request.next_by_subject(self.subject.clone()).send().await {
+            Ok(message) => Some(Some((message.sequence, message.payload))),
+            Err(e) if e.kind() == DirectGetErrorKind::NotFound => Some(None),
+            Err(_) => None,
+        }
+    }
+
+    /// All entries from a number on, as they come; they stop with an error when anything is wrong.
+    pub(crate) async fn follow(&self, from: u64) -> Result<pull::Stream, String> {
+        let config = pull::Config {
+            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: from },
+            ack_policy: AckPolicy::None,
+            inactive_threshold: FORGET,
+            memory_storage: true,
+            num_replicas: 1,
+            description: Some("a shmcast bridge that receives".to_owned()),
+            ..pull::Config::default()
+        };
+        let consumer = self.stream.create_consumer(config).await.map_err(|e| sentence(&e))?;
+        let entries = consumer.stream().max_bytes_per_batch(AHEAD_BYTES).max_messages_per_batch(10_000);
+        entries.heartbeat(HEARTBEAT).messages().await.map_err(|e| sentence(&e))
+    }
+
+    /// Asks the writers for what the log lacks; `None` if there is no writer.
+    pub(crate) async fn want(&self, want: Want) -> Option<Bytes> {
+        let subject = format!("{}.want", self.subject);
+        let asked = self.client.request(subject, Bytes::copy_from_slice(&want.encode())).await;
+        asked.ok().map(|answer| answer.payload)
+    }
+}
+
+/// The trouble that an append met.
+pub(crate) fn trouble_of(error: &PublishError) -> Trouble {
+    match error.kind() {
+        PublishErrorKind::WrongLastSequence | PublishErrorKind::WrongLastMessageId => Trouble::Refused,
+        PublishErrorKind::TimedOut => Trouble::Silent,
+        PublishErrorKind::BrokenPipe => Trouble::Disconnected,
+        PublishErrorKind::StreamNotFound
+        | PublishErrorKind::MaxAckPending
+        | PublishErrorKind::MaxPayloadExceeded
+        | PublishErrorKind::Other => Trouble::Busy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accounts_are_taken_from_addresses_and_never_shown() {
+        assert_eq!(account_of("nats://u:p:w@h:4222"), Some(("u", Some("p:w"))));
+        assert_eq!(account_of("tls://token@h"), Some(("token", None)));
+        assert_eq!(account_of("nats://h:4222"), None);
+        let servers = ["nats://u:p@h:1".to_owned(), "tls://i".to_owned()];
+        assert_eq!(shown(&servers), "h:1, i");
+    }
+}

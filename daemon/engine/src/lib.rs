@@ -1,0 +1,86 @@
+//! Channels through a distributed log: NATS JetStream.
+//!
+//! ```text
+//!   local ring ──> Sender ──blocks──> a stream of the servers ──blocks──> Receiver ──> local ring
+//! ```
+//! A bridge of datagrams serves one network. Sites, clouds and clusters far apart are served by an engine that has
+//! encryption, accounts, retention and replicas already. It is used as a log with a conditional append, and it is trusted
+//! for neither order nor completeness: our sequences stand inside its messages. [`proto`] has the format and the state
+//! machines of both ends, without input and output. With the feature `nats`, `send`, `receive` and `stream` drive them
+//! over a real client.
+//!
+//! The publisher of a channel never notices: a [`Sender`] is a reader of its ring like any other, and what the servers
+//! cannot take waits in the ring, or in the channel's journal.
+#![forbid(unsafe_code)]
+
+pub mod proto;
+pub mod status;
+
+#[cfg(feature = "nats")]
+mod client;
+#[cfg(feature = "nats")]
+mod inlet;
+#[cfg(feature = "nats")]
+mod outlet;
+#[cfg(feature = "nats")]
+mod receive;
+#[cfg(feature = "nats")]
+mod send;
+#[cfg(feature = "nats")]
+pub mod stream;
+
+#[cfg(feature = "nats")]
+pub use receive::{Receiver, ReceiverOptions};
+#[cfg(feature = "nats")]
+pub use send::{Sender, SenderOptions};
+
+use shmcast::ChannelError;
+use shmcast_bridge::BridgeError;
+
+/// An error at the start of a bridge through an engine, or of a command about a stream.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The bridge's spec is invalid, or its thread cannot run.
+    #[error(transparent)]
+    Bridge(#[from] BridgeError),
+    /// The local channel could not be opened.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// No server was reached, or none took this client.
+    #[error("NATS servers {servers}: {why}")]
+    Connect {
+        /// The servers.
+        servers: String,
+        /// The reason, and what to do about it.
+        why: String,
+    },
+    /// The stream is not there.
+    #[error(
+        "there is no stream {stream:?} on these servers: make it by `shmcast bridge stream create {channel}`, or send with \
+         --create (create = true)"
+    )]
+    NoStream {
+        /// The stream.
+        stream: String,
+        /// The channel.
+        channel: String,
+    },
+    /// The servers refused something.
+    #[error("stream {stream:?}: {why}")]
+    Refused {
+        /// The stream.
+        stream: String,
+        /// The servers' reason.
+        why: String,
+    },
+    /// A block would exceed what the servers take.
+    #[error(
+        "blocks of {block} B exceed the {most} B that the servers take: write block_bytes = {most}, or raise max_payload there"
+    )]
+    BlockTooLarge {
+        /// The configured size.
+        block: usize,
+        /// The largest that fits.
+        most: usize,
+    },
+}

@@ -1,0 +1,191 @@
+//! Cuts what the ring gives into blocks.
+
+use shmcast::{Clock, Event, Message, RecvError};
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::proto::wire::Meta;
+use shmcast_bridge::times::Moment;
+use std::collections::VecDeque;
+
+use crate::proto::block::{Cut, Packing, max_whole_bytes};
+
+/// What an event means to the thread.
+#[derive(Debug)]
+pub(super) enum News {
+    None,
+    Message,
+    End,
+    Restarted,
+    Session(Session),
+    Error(RecvError),
+}
+
+/// A message that goes in parts.
+#[derive(Debug)]
+struct Large {
+    sequence: u64,
+    bytes: Vec<u8>,
+    meta: Meta,
+    offset: usize,
+}
+
+/// The blocks that are being made.
+#[derive(Debug)]
+pub(super) struct Cutter {
+    block_bytes: usize,
+    max_whole: usize,
+    packing: Packing,
+    /// Blocks that wait for a place.
+    cuts: VecDeque<Cut>,
+    large: Option<Large>,
+    /// The sequence that the ring gives next.
+    due: u64,
+    moment: Option<Moment>,
+    pub(super) messages: u64,
+    pub(super) messages_missed: u64,
+    pub(super) gap_messages: u64,
+}
+
+impl Cutter {
+    pub(super) fn new(block_bytes: usize) -> Cutter {
+        Cutter {
+            block_bytes,
+            max_whole: max_whole_bytes(block_bytes),
+            packing: Packing::new(block_bytes),
+            cuts: VecDeque::new(),
+            large: None,
+            due: 0,
+            moment: None,
+            messages: 0,
+            messages_missed: 0,
+            gap_messages: 0,
+        }
+    }
+
+    pub(super) fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    pub(super) fn due(&self) -> u64 {
+        self.due
+    }
+
+    pub(super) fn set_due(&mut self, due: u64) {
+        self.due = due;
+    }
+
+    pub(super) fn moment(&self) -> Option<&Moment> {
+        self.moment.as_ref()
+    }
+
+    /// Reads the clocks again.
+    pub(super) fn look_at_clocks(&mut self, clock: Option<Clock>) {
+        self.moment = clock.map(Moment::now);
+    }
+
+    /// Drops all that is not appended.
+    pub(super) fn clear(&mut self) {
+        self.packing.clear();
+        self.cuts.clear();
+        self.large = None;
+    }
+
+    /// Whether blocks wait for a place.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.cuts.is_empty() || self.large.is_some()
+    }
+
+    /// Whether anything is not appended yet.
+    pub(super) fn has_any(&self) -> bool {
+        self.is_blocked() || !self.packing.is_empty()
+    }
+
+    /// The next block to append.
+    pub(super) fn next_cut(&mut self) -> Option<Cut> {
+        if let Some(cut) = self.cuts.pop_front() {
+            return Some(cut);
+        }
+        let large = self.large.as_mut()?;
+        let cut = Cut::part(large.sequence, &large.bytes, large.meta, large.offset, self.block_bytes);
+        large.offset += cut.part_bytes();
+        if cut.count > 0 {
+            self.large = None;
+        }
+        Some(cut)
+    }
+
+    /// Ends the block that is being filled.
+    pub(super) fn close(&mut self) {
+        self.cuts.extend(self.packing.cut());
+    }
+
+    /// Takes an event of the ring. There must be no block that waits for a place.
+    #[inline]
+    pub(super) fn take(&mut self, event: Event<'_>) -> News {
+        match event {
+            Event::Message(message) => {
+                self.take_message(&message);
+                News::Message
+            }
+            Event::Lapped(lapped) => {
+                self.messages_missed += lapped.missed;
+                self.skip_to(lapped.resumed_at);
+                News::None
+            }
+            Event::Gap { from, to } => {
+                self.gap_messages += to - from + 1;
+                self.skip_to(to + 1);
+                News::None
+            }
+            Event::Lost { from, to, .. } => {
+                self.messages_missed += to - from + 1;
+                self.skip_to(to + 1);
+                News::None
+            }
+            Event::End => {
+                self.close();
+                self.cuts.push_back(Cut::end(self.due));
+                News::End
+            }
+            Event::NewSession { session } => {
+                self.close();
+                News::Session(Session::from_bytes(session))
+            }
+            Event::Restarted => News::Restarted,
+            _ => News::None,
+        }
+    }
+
+    #[inline]
+    fn take_message(&mut self, message: &Message<'_>) {
+        if message.sequence < self.due {
+            return;
+        }
+        if message.sequence > self.due {
+            self.messages_missed += message.sequence - self.due;
+            self.skip_to(message.sequence);
+        }
+        let time_ns = self.moment.as_ref().map_or(0, |moment| moment.wall_of(message.time));
+        let meta = Meta { tag: message.tag, key: message.key, time_ns };
+        self.due = message.sequence + 1;
+        self.messages += 1;
+        if message.payload.len() > self.max_whole {
+            self.close();
+            let bytes = message.payload.to_vec();
+            self.large = Some(Large { sequence: message.sequence, bytes, meta, offset: 0 });
+        } else if !self.packing.push(message.sequence, message.payload, meta) {
+            self.close();
+            let fits = self.packing.push(message.sequence, message.payload, meta);
+            debug_assert!(fits, "a message of this size fits an empty block");
+        }
+    }
+
+    /// Names the sequences before `next` as ones that will never come.
+    fn skip_to(&mut self, next: u64) {
+        self.close();
+        while self.due < next {
+            let cut = Cut::gap(self.due, next - 1);
+            self.due += u64::from(cut.count);
+            self.cuts.push_back(cut);
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! The thread that reads the ring and writes the log: cuts blocks, and does what the [`Writer`] decides.
+
+mod cutter;
+pub(crate) mod idle;
+mod mending;
+
+use shmcast::{Event, History, RecvError, Start, Subscriber, SubscriberBuilder};
+use shmcast_bridge::BridgeError;
+use shmcast_bridge::egress::attach;
+use shmcast_bridge::origins::Origins;
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
+use shmcast_bridge::spec::{BridgeSpec, StartAt};
+use shmcast_bridge::status::Phase;
+use shmcast_bridge::term_at;
+use shmcast_bridge::thread::{Clock, SHOW_EVERY_NS};
+use shmcast_bridge::times::own_error_ns;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use zerocopy::FromZeros;
+
+use crate::EngineError;
+use crate::proto::block::{Stream, UNKNOWN_ERROR};
+use crate::proto::writer::{LOOK_NS, Resume, State, Writer, WriterConfig};
+use crate::send::{Order, Queues, Reply, SendState, SenderOptions};
+use crate::status::SendCounters;
+use cutter::{Cutter, News};
+use idle::{Idle, mode_of};
+
+/// Events taken from the ring before anything else is looked at.
+const EVENTS_PER_TURN: usize = 1_024;
+/// Longest time that a sleeping thread does not look at the stop flag.
+const LOOK_UP: Duration = Duration::from_millis(20);
+/// The same while answers may come.
+const LOOK_FOR_ANSWERS: Duration = Duration::from_millis(2);
+/// How often an idle thread that no daemon wakes checks whether the channel was removed.
+const LOOK_EVERY_NS: u64 = 5 * MILLISECOND_NS;
+/// Pause between two attempts to attach to a channel that went away.
+const RETRY_NS: u64 = 20 * MILLISECOND_NS;
+/// How often the error of the clock is asked for.
+const CLOCK_EVERY_NS: u64 = SECOND_NS;
+/// The silence after which a waiting writer writes: four pulses.
+const SILENCE_NS: u64 = 4 * LOOK_NS;
+/// How long the rest of the ring may take to be stored at the end.
+const END_NS: u64 = 5 * SECOND_NS;
+
+/// The state of the thread.
+pub(crate) struct Outlet {
+    spec: BridgeSpec,
+    channel: SubscriberBuilder,
+    /// `None` while the channel is gone.
+    subscriber: Option<Subscriber>,
+    parks: bool,
+    is_new: bool,
+    ends_with_channel: bool,
+    origins: Origins,
+    writer: Writer,
+    id: u64,
+    cutter: Cutter,
+    /// The session that the ring goes on with, and from which sequence, once all before it is stored.
+    next_session: Option<(Session, u64)>,
+    has_ended: bool,
+    queues: Queues,
+    clock: Clock,
+    idle: Idle,
+    shared: Arc<SendState>,
+    counters: SendCounters,
+    clock_error: u16,
+    retry_ns: u64,
+    looked_ns: u64,
+    shown_ns: u64,
+    pulse_ns: u64,
+    error_ns: u64,
+    end_ns: Option<u64>,
+}
+
+/// The stream and the session that a channel is sent as. A channel that came from another host keeps its session.
+fn identity(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<(Stream, Session), BridgeError> {
+    if let Some(session) = subscriber.remote_session().filter(|_| spec.session.is_none()) {
+        let session = Session::from_bytes(session);
+        return Ok((Stream::of_session(session), session));
+    }
+    let term = term_at(subscriber.header().created_ns);
+    Ok((Stream::of_ring(subscriber.header().uuid), Session::of_channel(&spec.tag(), term)?))
+}
+
+impl Outlet {
+    pub(crate) fn open(
+        spec: &BridgeSpec,
+        channel: SubscriberBuilder,
+        options: SenderOptions,
+        queues: Queues,
+        (clock, shared): (Clock, Arc<SendState>),
+    ) -> Result<Outlet, EngineError> {
+        let (subscriber, parks) = attach(&channel.clone().start(Start::Latest), mode_of(spec.wait))?;
+        let (stream, session) = identity(spec, &subscriber)?;
+        let mut id = [0; 8];
+        getrandom::fill(&mut id).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
+        let id = u64::from_ne_bytes(id);
+        let nats = spec.nats.clone().unwrap_or_default();
+        let config = WriterConfig {
+            stream,
+            session,
+            writer: id,
+            in_flight: nats.in_flight,
+            ack_ns: nats.ack_ms * MILLISECOND_NS,
+            silence_ns: SILENCE_NS,
+        };
+        Ok(Outlet {
+            spec: spec.clone(),
+            channel,
+            subscriber: Some(subscriber),
+            parks,
+            is_new: options.is_channel_new,
+            ends_with_channel: options.ends_with_channel,
+            origins: options.origins,
+            writer: Writer::new(config),
+            id,
+            cutter: Cutter::new(nats.block_bytes),
+            next_session: None,
+            has_ended: false,
+            queues,
+            clock,
+            idle: Idle::new(spec.wait),
+            shared,
+            counters: SendCounters::new_zeroed(),
+            clock_error: UNKNOWN_ERROR,
+            retry_ns: 0,
+            looked_ns: 0,
+            shown_ns: 0,
+            pulse_ns: 0,
+            error_ns: 0,
+            end_ns: None,
+        })
+    }
+
+    pub(crate) fn run(mut self) {
+        loop {
+            match self.turn() {
+                Ok(true) => {}
+                Ok(false) => break self.shared.life.enter(Phase::Ended),
+                Err(why) => break self.shared.life.fail(why),
+            }
+        }
+        self.show(self.clock.now_ns());
+    }
+
+    fn turn(&mut self) -> Result<bool, String> {
+        if self.shared.stop.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let now_ns = self.clock.now_ns();
+        self.tend(now_ns);
+        while let Ok(reply) = self.queues.1.try_recv() {
+            self.take_reply(reply)?;
+        }
+        self.decide(now_ns)?;
+        let found = self.carry()?;
+        if self.is_over(now_ns) {
+            return Ok(false);
+        }
+        if found {
+            self.idle.reset();
+        } else {
+            self.rest()?;
+        }
+        Ok(true)
+    }
+
+    /// Does what is due by the clock.
+    fn tend(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
+            self.shown_ns = now_ns;
+            self.show(now_ns);
+            self.cutter.look_at_clocks(self.subscriber.as_ref().map(Subscriber::clock));
+        }
+        if now_ns >= self.error_ns {
+            self.error_ns = now_ns + CLOCK_EVERY_NS;
+            self.clock_error = u16::try_from(own_error_ns().div_ceil(10_000)).unwrap_or(UNKNOWN_ERROR);
+        }
+        if self.writer.state() == State::Run && now_ns >= self.pulse_ns {
+            self.pulse_ns = now_ns + LOOK_NS;
+            self.order(Order::Pulse(self.id));
+        }
+        if self.shared.takes_over.swap(false, Ordering::Relaxed) {
+            self.writer.take_over(now_ns);
+        }
+    }
+
+    fn order(&self, order: Order) {
+        // The other thread lives as long as this one.
+        let _ = self.queues.0.send(order);
+    }
+
+    fn take_reply(&mut self, reply: Reply) -> Result<(), String> {
+        let now_ns = self.clock.now_ns();
+        match reply {
+            Reply::Ack(round, at_ns, answer) => self.writer.handle_ack(at_ns, round, answer),
+            Reply::Last(round, Some(last)) => {
+                let next = self.subscriber.as_ref().map_or(0, |ring| ring.next_sequence() + ring.lag());
+                self.writer.handle_last(now_ns, round, last, next).map_err(|e| e.to_string())?;
+            }
+            Reply::Last(round, None) => self.writer.handle_no_last(now_ns, round),
+            Reply::Pulse(writer) => self.writer.handle_pulse(now_ns, writer),
+            Reply::Want(want, to) => {
+                self.counters.wanted += 1;
+                let most = self.cutter.block_bytes();
+                if want.session == self.writer.session()
+                    && let Some(cut) = mending::cut_for(&self.channel, &want, most, self.cutter.moment())
+                {
+                    let block = self.writer.answer(cut, self.clock_error);
+                    self.order(Order::Answer(to, block));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for what the writer wants to know, and goes where it wants to read.
+    fn decide(&mut self, now_ns: u64) -> Result<(), String> {
+        if let Some(round) = self.writer.poll(now_ns) {
+            self.order(Order::Last(round));
+        }
+        if self.writer.state() != State::Run {
+            // What was cut is cut anew from where the log is.
+            self.cutter.clear();
+        }
+        if self.subscriber.is_none() {
+            return self.attach_again(now_ns);
+        }
+        if let Some(resume) = self.writer.take_resume() {
+            self.go_to(resume).map_err(|e| e.to_string())?;
+            self.note_session();
+        }
+        Ok(())
+    }
+
+    /// Reads on where the log ends.
+    fn go_to(&mut self, resume: Resume) -> Result<(), shmcast::ChannelError> {
+        let first = match resume {
+            Resume::At(next) => next,
+            Resume::Beginning => {
+                let first = self.beginning()?;
+                self.writer.note_beginning(first);
+                first
+            }
+        };
+        self.cutter.clear();
+        self.cutter.set_due(first);
+        (self.has_ended, self.next_session) = (false, None);
+        let here = self.subscriber.as_ref().map(Subscriber::next_sequence);
+        if here != Some(first) {
+            let (subscriber, parks) =
+                attach(&self.channel.clone().start(Start::Sequence(first)), mode_of(self.spec.wait))?;
+            (self.subscriber, self.parks) = (Some(subscriber), parks);
+        }
+        Ok(())
+    }
+
+    /// The first sequence of a stream of which the log has nothing.
+    fn beginning(&mut self) -> Result<u64, shmcast::ChannelError> {
+        if let Some((_, next)) = self.next_session.take() {
+            return Ok(next);
+        }
+        let from = self.spec.send.as_ref().map_or(StartAt::Resume, |send| send.from);
+        let channel = self.channel.clone().page(false);
+        let channel = match from {
+            StartAt::Latest if !self.is_new => channel.start(Start::Latest),
+            StartAt::Oldest => channel.start(Start::Oldest),
+            StartAt::Latest | StartAt::Resume => channel.history(History::Never).start(Start::Oldest),
+        };
+        Ok(channel.open()?.next_sequence())
+    }
+
+    fn note_session(&mut self) {
+        let session = self.writer.session();
+        if self.shared.life.session() != Some(session) {
+            self.shared.life.note_session(session);
+        }
+        // A feed from elsewhere did not begin here.
+        if let Some(ring) = self.subscriber.as_ref().filter(|ring| ring.remote_session().is_none()) {
+            self.origins.add(session, ring.header().uuid);
+        }
+    }
+
+    /// Puts what waits in the ring into blocks, and appends them. Returns whether there was anything.
+    fn carry(&mut self) -> Result<bool, String> {
+        let mut found = false;
+        for _ in 0..EVENTS_PER_TURN {
+            self.flush();
+            if self.cutter.is_blocked() || !self.writer.has_room() || self.next_session.is_some() {
+                break;
+            }
+            let Some(subscriber) = &mut self.subscriber else { break };
+            let news = match subscriber.try_recv() {
+                Ok(Some(event)) => self.cutter.take(event),
+                Ok(None) => {
+                    self.cutter.close();
+                    self.flush();
+                    break;
+                }
+                Err(e) => News::Error(e),
+            };
+            found = true;
+            self.hear(news)?;
+        }
+        if self.next_session.is_some() && self.writer.in_flight() == 0 && !self.cutter.is_blocked() {
+            self.begin_next_session();
+        }
+        Ok(found)
+    }
+
+    fn hear(&mut self, news: News) -> Result<(), String> {
+        match news {
+            News::None => {}
+            News::Message => self.has_ended = false,
+            News::End => self.has_ended = true,
+            News::Restarted | News::Error(RecvError::Superseded) => {
+                self.subscriber = None;
+                self.cutter.clear();
+            }
+            News::Session(session) => {
+                if self.spec.session.is_none() && session != self.writer.session() {
+                    self.next_session = Some((session, self.cutter.due()));
+                }
+            }
+            // The journal's recorder stands still for a while. The next call waits again.
+            News::Error(RecvError::Stalled { .. }) => {}
+            News::Error(e) => return Err(format!("channel {:?}: {e}", self.spec.channel)),
+        }
+        Ok(())
+    }
+
+    fn begin_next_session(&mut self) {
+        if let Some((session, _)) = self.next_session {
+            self.writer.begin(self.clock.now_ns(), Stream::of_session(session), session);
+        }
+    }
+
+    fn attach_again(&mut self, now_ns: u64) -> Result<(), String> {
+        if now_ns < self.retry_ns {
+            return Ok(());
+        }
+        self.retry_ns = now_ns + RETRY_NS;
+        let Ok((subscriber, parks)) =
+            attach(&self.channel.clone().start(Start::Oldest), mode_of(self.spec.wait))
+        else {
+            return Ok(());
+        };
+        let (stream, session) = identity(&self.spec, &subscriber).map_err(|e| e.to_string())?;
+        (self.subscriber, self.parks, self.is_new) = (Some(subscriber), parks, true);
+        self.writer.begin(now_ns, stream, session);
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        while self.writer.has_room()
+            && let Some(cut) = self.cutter.next_cut()
+        {
+            let append = self.writer.append(self.clock.now_ns(), cut, self.clock_error);
+            self.order(Order::Append(append));
+        }
+    }
+
+    /// Whether all that was asked for is done.
+    fn is_over(&mut self, now_ns: u64) -> bool {
+        let is_stored =
+            self.writer.state() == State::Run && self.writer.in_flight() == 0 && !self.cutter.has_any();
+        if self.has_ended && is_stored && self.ends_with_channel {
+            return true;
+        }
+        if !self.shared.end.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.shared.life.enter(Phase::Ending);
+        let since_ns = *self.end_ns.get_or_insert(now_ns);
+        let is_read = self.subscriber.as_ref().is_none_or(|subscriber| subscriber.lag() == 0);
+        (is_stored && is_read)
+            || !matches!(self.writer.state(), State::Run | State::Resync | State::Start)
+            || now_ns.saturating_sub(since_ns) >= END_NS
+    }
+
+    /// Waits for the ring, or for an answer.
+    fn rest(&mut self) -> Result<(), String> {
+        let now_ns = self.clock.now_ns();
+        let due_ns = self.writer.next_deadline().saturating_sub(now_ns);
+        let limit = Duration::from_nanos(due_ns).min(LOOK_UP);
+        let waits_for_room =
+            !self.writer.has_room() || self.subscriber.is_none() || self.next_session.is_some();
+        if waits_for_room {
+            if let Ok(reply) = self.queues.1.recv_timeout(limit) {
+                self.take_reply(reply)?;
+            }
+            return Ok(());
+        }
+        let limit = if self.writer.in_flight() > 0 { limit.min(LOOK_FOR_ANSWERS) } else { limit };
+        let looks = self.parks || now_ns.saturating_sub(self.looked_ns) >= LOOK_EVERY_NS;
+        let Some(subscriber) = self.subscriber.as_mut().filter(|_| looks) else {
+            self.idle.wait(limit);
+            return Ok(());
+        };
+        self.looked_ns = now_ns;
+        let deadline = self.clock.instant(now_ns) + if self.parks { limit } else { Duration::ZERO };
+        let news = match subscriber.recv_deadline(deadline) {
+            Ok(Some(event)) => self.cutter.take(event),
+            Ok(None) => News::None,
+            Err(e) => News::Error(e),
+        };
+        self.hear(news)
+    }
+
+    fn show(&mut self, now_ns: u64) {
+        let (writer, link, cutter) = (&self.writer, &self.shared.link, &self.cutter);
+        let counters = writer.counters();
+        let published = self.subscriber.as_ref().map_or(0, |ring| ring.next_sequence() + ring.lag());
+        let [refused, silent, busy, disconnected, rival] = counters.resyncs;
+        let age_ns = writer.oldest_in_flight().map_or(0, |at_ns| now_ns.saturating_sub(at_ns));
+        self.counters = SendCounters {
+            stored: writer.stored(),
+            behind: if writer.stored() == 0 { 0 } else { published.saturating_sub(writer.stored()) },
+            behind_ms: age_ns / MILLISECOND_NS,
+            in_flight: writer.in_flight() as u64,
+            messages: cutter.messages,
+            blocks: counters.blocks,
+            bytes: counters.bytes,
+            messages_missed: cutter.messages_missed,
+            gap_messages: cutter.gap_messages,
+            resyncs_refused: refused,
+            resyncs_silent: silent,
+            resyncs_busy: busy,
+            resyncs_disconnected: disconnected,
+            resyncs_rival: rival,
+            fenced: counters.fenced,
+            is_fenced: u64::from(matches!(writer.state(), State::Fenced(_))),
+            lost_by_engine: counters.lost_by_engine,
+            losses: counters.losses,
+            wanted: self.counters.wanted,
+            disconnects: link.disconnects(),
+            is_connected: u64::from(link.is_connected()),
+        };
+        self.shared.counters.show(&self.counters);
+        self.shared.acks.show(writer.acks());
+    }
+}
+
+/// An event that ends a read of the ring for good.
+fn is_end(event: &Event<'_>) -> bool {
+    matches!(event, Event::End | Event::Restarted | Event::NewSession { .. })
+}

@@ -1,0 +1,472 @@
+//! A block: many messages of a channel as one message of the log.
+//!
+//! ```text
+//! at  size
+//!  0  4+1+1+2   magic "SHMB"; version 1; kind: 1 data, 2 fragment, 3 gap, 4 end; error of the writer's clock, in units of
+//!               10 us, 65535 unknown
+//!  8  16        stream: the identity of one run of sequences
+//! 24  10+2      session, as hosts behind the reader know the stream; 0
+//! 36  4+8       how many sequences the block completes; the first sequence
+//! 48  4+4       CRC-32C of the block before, 0 for the first one of a log; CRC-32C of this block with 0 in this field
+//! 56  8+8       writer: random at each start; number of the block among those that this writer ever cut, from 1
+//! 72            body: of data and fragments as in a native packet, of the others nothing
+//! ```
+//! All numbers are big-endian. The last fragment of a message completes it; the others complete nothing. A gap
+//! completes the sequences that will never come. An end completes nothing.
+//!
+//! A block proves itself: its sequences say where it belongs, and its CRC that it is whole. So neither order nor
+//! completeness depends on what the log does.
+
+use shmcast_bridge::proto::native::container::{HEAD_BYTES as PACKET_HEAD_BYTES, Kind as PacketKind};
+use shmcast_bridge::proto::native::fragments::{FRAGMENT_HEAD_BYTES, Fragment};
+use shmcast_bridge::proto::native::parse_body;
+use shmcast_bridge::proto::native::records::{MAX_RECORD_HEAD_BYTES, RecordWriter};
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::proto::wire::{Body as PacketBody, Messages, Meta};
+
+/// Bytes of a block before its body.
+pub const HEAD_BYTES: usize = 72;
+/// The smallest block, in bytes.
+pub const MIN_BYTES: usize = 1 << 10;
+/// The largest block, in bytes.
+pub const MAX_BYTES: usize = 8 << 20;
+/// The largest message, in bytes.
+pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// The error of a clock that is unknown.
+pub const UNKNOWN_ERROR: u16 = u16::MAX;
+
+const MAGIC: &[u8; 4] = b"SHMB";
+const VERSION: u8 = 1;
+const CRC_AT: usize = 52;
+
+/// The identity of one run of sequences: that of the ring, or of the session of a feed from elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stream(pub [u8; 16]);
+
+impl Stream {
+    /// The stream that a ring of this identity begins.
+    pub fn of_ring(uuid: [u64; 2]) -> Stream {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&uuid[0].to_be_bytes());
+        bytes[8..].copy_from_slice(&uuid[1].to_be_bytes());
+        Stream(bytes)
+    }
+
+    /// The stream of a feed that came from another host.
+    pub fn of_session(session: Session) -> Stream {
+        let mut bytes = [0; 16];
+        bytes[..10].copy_from_slice(session.as_bytes());
+        Stream(bytes)
+    }
+}
+
+/// The content of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Messages.
+    Data,
+    /// A part of one message.
+    Fragment,
+    /// Sequences that will never come.
+    Gap,
+    /// The publisher closed the channel.
+    End,
+}
+
+/// The fields of a block before its body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// The content.
+    pub kind: Kind,
+    /// The error of the writer's clock, in units of 10 us.
+    pub clock_error: u16,
+    /// The stream.
+    pub stream: Stream,
+    /// The session.
+    pub session: Session,
+    /// How many sequences the block completes.
+    pub count: u32,
+    /// The first sequence.
+    pub first: u64,
+    /// The CRC of the block before.
+    pub before: u32,
+    /// The CRC of this block.
+    pub crc: u32,
+    /// The writer.
+    pub writer: u64,
+    /// The number of the block among those of its writer.
+    pub number: u64,
+}
+
+impl Head {
+    /// The sequence after those that the block completes.
+    pub fn end(&self) -> u64 {
+        self.first + u64::from(self.count)
+    }
+
+    /// Whether the block is needed by a reader at which `due` comes next, or stands behind one that is.
+    pub fn reaches(&self, due: u64) -> bool {
+        self.first >= due || self.end() > due
+    }
+
+    fn write(&self, out: &mut [u8; HEAD_BYTES]) {
+        out[..4].copy_from_slice(MAGIC);
+        (out[4], out[5]) = (VERSION, self.kind as u8 + 1);
+        out[6..8].copy_from_slice(&self.clock_error.to_be_bytes());
+        out[8..24].copy_from_slice(&self.stream.0);
+        out[24..34].copy_from_slice(self.session.as_bytes());
+        out[34..36].fill(0);
+        out[36..40].copy_from_slice(&self.count.to_be_bytes());
+        out[40..48].copy_from_slice(&self.first.to_be_bytes());
+        out[48..52].copy_from_slice(&self.before.to_be_bytes());
+        out[52..56].fill(0);
+        out[56..64].copy_from_slice(&self.writer.to_be_bytes());
+        out[64..72].copy_from_slice(&self.number.to_be_bytes());
+    }
+}
+
+/// The reason that a block was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Damaged {
+    /// It is no block.
+    #[error("it is no block of a channel")]
+    Foreign,
+    /// A later version of shmcast wrote it.
+    #[error("it has version {0}, and this build reads {VERSION}: upgrade the reader first")]
+    Version(u8),
+    /// Its CRC is wrong.
+    #[error("its checksum is wrong")]
+    Checksum,
+    /// Its checksum is right and its fields disagree.
+    #[error("its fields disagree")]
+    Fields,
+}
+
+/// What a block brings.
+#[derive(Debug, Clone, Copy)]
+pub enum Body<'a> {
+    /// Messages.
+    Messages(Messages<'a>),
+    /// A part of one message.
+    Fragment(Fragment<'a>),
+    /// Sequences that will never come.
+    Gap,
+    /// The publisher closed the channel.
+    End,
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes[at..at + N].try_into().expect("the caller gives a whole head")
+}
+
+/// Checks a whole block.
+///
+/// # Errors
+/// [`Damaged`], when anything in it disagrees with anything else; then nothing of it may be used.
+pub fn parse(block: &[u8]) -> Result<(Head, Body<'_>), Damaged> {
+    let (bytes, body) = block.split_at_checked(HEAD_BYTES).ok_or(Damaged::Foreign)?;
+    if &bytes[..4] != MAGIC {
+        return Err(Damaged::Foreign);
+    }
+    if bytes[4] != VERSION {
+        return Err(Damaged::Version(bytes[4]));
+    }
+    let crc = u32::from_be_bytes(array(bytes, CRC_AT));
+    if crc != crc_of(block) {
+        return Err(Damaged::Checksum);
+    }
+    let kind = match bytes[5] {
+        1 => Kind::Data,
+        2 => Kind::Fragment,
+        3 => Kind::Gap,
+        4 => Kind::End,
+        _ => return Err(Damaged::Fields),
+    };
+    let head = Head {
+        kind,
+        clock_error: u16::from_be_bytes(array(bytes, 6)),
+        stream: Stream(array(bytes, 8)),
+        session: Session::from_bytes(array(bytes, 24)),
+        count: u32::from_be_bytes(array(bytes, 36)),
+        first: u64::from_be_bytes(array(bytes, 40)),
+        before: u32::from_be_bytes(array(bytes, 48)),
+        crc,
+        writer: u64::from_be_bytes(array(bytes, 56)),
+        number: u64::from_be_bytes(array(bytes, 64)),
+    };
+    let is_sound = bytes[34..36] == [0; 2]
+        && head.first > 0
+        && head.number > 0
+        && head.first.checked_add(u64::from(head.count)).is_some();
+    let body = body_of(&head, body).filter(|_| is_sound).ok_or(Damaged::Fields)?;
+    Ok((head, body))
+}
+
+/// The error of its writer's clock, as a block that may not be sound says it, in units of 10 us.
+pub fn clock_error_of(block: &[u8]) -> Option<u16> {
+    (block.len() >= HEAD_BYTES).then(|| u16::from_be_bytes(array(block, 6)))
+}
+
+fn body_of<'a>(head: &Head, body: &'a [u8]) -> Option<Body<'a>> {
+    match head.kind {
+        Kind::Data => {
+            let count = u16::try_from(head.count).ok()?;
+            match parse_body(PacketKind::Data, (head.first, count), body).ok()? {
+                PacketBody::Messages(messages) => Some(Body::Messages(messages)),
+                _ => None,
+            }
+        }
+        Kind::Fragment => match parse_body(PacketKind::Fragment, (head.first, 1), body).ok()? {
+            PacketBody::Fragment(part) => {
+                let is_last = part.offset as usize + part.data.len() == part.total as usize;
+                (head.count == u32::from(is_last)).then_some(Body::Fragment(part))
+            }
+            _ => None,
+        },
+        Kind::Gap => (head.count > 0 && body.is_empty()).then_some(Body::Gap),
+        Kind::End => (head.count == 0 && body.is_empty()).then_some(Body::End),
+    }
+}
+
+fn crc_of(block: &[u8]) -> u32 {
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&block[..CRC_AT]), &[0; 4]);
+    crc32c::crc32c_append(crc, &block[CRC_AT + 4..])
+}
+
+/// Makes a block of its head and of the body that stands behind the head's place. Returns the block's CRC.
+fn finish(head: &Head, block: &mut [u8]) -> u32 {
+    let (place, _) = block.split_first_chunk_mut().expect("a block has room for its head");
+    head.write(place);
+    let crc = crc_of(block);
+    block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_be_bytes());
+    crc
+}
+
+/// The place of the packet's head in which [`RecordWriter`] counts: its body begins where a block's does.
+const SHIFT: usize = HEAD_BYTES - PACKET_HEAD_BYTES;
+
+/// A block whose head is not written yet: the log's place for it is not known before it is appended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cut {
+    /// The content.
+    pub kind: Kind,
+    /// The first sequence.
+    pub first: u64,
+    /// How many sequences the block completes.
+    pub count: u32,
+    /// The body, behind the place of the head.
+    bytes: Vec<u8>,
+}
+
+impl Cut {
+    /// The end of the channel, before the message that has the sequence `next`.
+    pub fn end(next: u64) -> Cut {
+        Cut { kind: Kind::End, first: next, count: 0, bytes: vec![0; HEAD_BYTES] }
+    }
+
+    /// As many of the sequences `first..=last`, which will never come, as one block completes.
+    pub fn gap(first: u64, last: u64) -> Cut {
+        let count = u32::try_from(last - first + 1).unwrap_or(u32::MAX);
+        Cut { kind: Kind::Gap, first, count, bytes: vec![0; HEAD_BYTES] }
+    }
+
+    /// The part of a message that begins at `offset`, in a block of `block_bytes`.
+    pub fn part(sequence: u64, data: &[u8], meta: Meta, offset: usize, block_bytes: usize) -> Cut {
+        let room = block_bytes - HEAD_BYTES - FRAGMENT_HEAD_BYTES;
+        let part = &data[offset..data.len().min(offset + room)];
+        let count = u32::from(offset + part.len() == data.len());
+        let mut bytes = vec![0; HEAD_BYTES + FRAGMENT_HEAD_BYTES + part.len()];
+        let (total, offset) = (data.len() as u32, offset as u32);
+        let written = Fragment { meta, total, offset, data: part }.write(&mut bytes[HEAD_BYTES..]);
+        debug_assert_eq!(written, Some(FRAGMENT_HEAD_BYTES + part.len()));
+        Cut { kind: Kind::Fragment, first: sequence, count, bytes }
+    }
+
+    /// The bytes of the message that a fragment brings; 0 for other blocks.
+    pub fn part_bytes(&self) -> usize {
+        match self.kind {
+            Kind::Fragment => self.bytes.len() - HEAD_BYTES - FRAGMENT_HEAD_BYTES,
+            Kind::Data | Kind::Gap | Kind::End => 0,
+        }
+    }
+
+    /// The block, and its CRC. `head` has all fields but those that the cut knows.
+    pub fn finish(mut self, head: Head) -> (Vec<u8>, u32) {
+        let head = Head { kind: self.kind, first: self.first, count: self.count, ..head };
+        let crc = finish(&head, &mut self.bytes);
+        (self.bytes, crc)
+    }
+}
+
+/// The largest message that stands whole in a block of `block_bytes`; larger ones go in fragments.
+pub fn max_whole_bytes(block_bytes: usize) -> usize {
+    let heads = HEAD_BYTES + shmcast_bridge::proto::native::records::BASE_BYTES + MAX_RECORD_HEAD_BYTES;
+    block_bytes.saturating_sub(heads).min(usize::from(u16::MAX))
+}
+
+/// Messages that are being put into a block.
+#[derive(Debug)]
+pub struct Packing {
+    buffer: Vec<u8>,
+    records: RecordWriter,
+    first: u64,
+}
+
+impl Packing {
+    /// An empty block of up to `block_bytes`.
+    pub fn new(block_bytes: usize) -> Packing {
+        Packing { buffer: vec![0; block_bytes], records: RecordWriter::new(0), first: 0 }
+    }
+
+    /// Whether there is no message in it.
+    pub fn is_empty(&self) -> bool {
+        self.records.count() == 0
+    }
+
+    /// The sequence that the next message must have; `None` while it is empty.
+    pub fn next(&self) -> Option<u64> {
+        (!self.is_empty()).then(|| self.records.next())
+    }
+
+    /// Adds a message; false, and no change, when it does not fit. One of up to [`max_whole_bytes`] fits an empty block.
+    pub fn push(&mut self, sequence: u64, data: &[u8], meta: Meta) -> bool {
+        if self.is_empty() {
+            (self.records, self.first) = (RecordWriter::new(sequence), sequence);
+        }
+        debug_assert_eq!(self.records.next(), sequence);
+        self.records.push(&mut self.buffer[SHIFT..], data, meta)
+    }
+
+    /// The block of all messages in it, which is then empty; `None` if it is.
+    pub fn cut(&mut self) -> Option<Cut> {
+        let body = self.records.finish(&mut self.buffer[SHIFT..])?;
+        let count = u32::from(self.records.count());
+        let cut = Cut {
+            kind: Kind::Data,
+            first: self.first,
+            count,
+            bytes: self.buffer[..HEAD_BYTES + body].to_vec(),
+        };
+        self.clear();
+        Some(cut)
+    }
+
+    /// Drops what is in it.
+    pub fn clear(&mut self) {
+        self.records = RecordWriter::new(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head() -> Head {
+        Head {
+            kind: Kind::Data,
+            clock_error: 0x0102,
+            stream: Stream(*b"0123456789abcdef"),
+            session: Session::of_channel("TICK", 35).unwrap(),
+            count: 0,
+            first: 0,
+            before: 0xA1A2_A3A4,
+            crc: 0,
+            writer: 0x1112_1314_1516_1718,
+            number: 0x0203,
+        }
+    }
+
+    const GOLDEN_HEAD: &[u8] = b"0123456789abcdefTICK00000Z\0\0";
+
+    #[test]
+    fn bytes_of_a_data_block_are_fixed() {
+        let mut packing = Packing::new(MIN_BYTES);
+        let meta = |tag, key, time_ns| Meta { tag, key, time_ns };
+        assert!(packing.push(0x0405, b"abc", meta(0, true, 1 << 40)));
+        assert!(packing.push(0x0406, b"", meta(7, false, (1 << 40) + 258)));
+        let (block, crc) = packing.cut().unwrap().finish(head());
+        let mut golden = b"SHMB\x01\x01\x01\x02".to_vec();
+        golden.extend(GOLDEN_HEAD);
+        golden.extend(b"\0\0\0\x02\0\0\0\0\0\0\x04\x05\xA1\xA2\xA3\xA4");
+        golden.extend(crc.to_be_bytes());
+        golden.extend(b"\x11\x12\x13\x14\x15\x16\x17\x18\0\0\0\0\0\0\x02\x03");
+        golden.extend(b"\0\0\x01\0\0\0\0\0\0\x03\x01abc\0\0\x06\0\x07\0\0\x01\x02");
+        assert_eq!(block, golden);
+        assert_eq!(crc, 0x4CD4_9522, "the checksum is part of the format");
+        let (read, body) = parse(&block).unwrap();
+        assert_eq!(read, Head { count: 2, first: 0x0405, crc, ..head() });
+        let Body::Messages(messages) = body else { panic!("{body:?}") };
+        let read: Vec<_> = messages.messages().map(|m| (m.sequence, m.data.to_vec(), m.meta.tag)).collect();
+        assert_eq!(read, [(0x0405, b"abc".to_vec(), 0), (0x0406, Vec::new(), 7)]);
+        assert!(packing.is_empty() && packing.cut().is_none());
+    }
+
+    #[test]
+    fn bytes_of_the_other_blocks_are_fixed() {
+        let meta = Meta { tag: 5, key: true, time_ns: 9 };
+        let tail = |block: &[u8]| (block[5], block[36..48].to_vec(), block[72..].to_vec());
+        let numbers = |count: u32, first: u64| [&count.to_be_bytes()[..], &first.to_be_bytes()].concat();
+        let data = vec![0x55; MIN_BYTES];
+        let first = Cut::part(6, &data, meta, 0, MIN_BYTES);
+        let offset = first.part_bytes();
+        assert_eq!(offset, MIN_BYTES - 92);
+        let fragment = b"\0\0\0\0\0\0\0\x09\0\x05\x01\0\0\0\x04\0\0\0\x03\xA4";
+        for (cut, kind, count, first, body) in [
+            (Cut::end(7), 4, 0, 7, vec![]),
+            (Cut::gap(7, 9), 3, 3, 7, vec![]),
+            (Cut::gap(1, u64::MAX - 1), 3, u32::MAX, 1, vec![]),
+            (Cut::part(6, &data, meta, offset, MIN_BYTES), 2, 1, 6, [&fragment[..], &[0x55; 92]].concat()),
+        ] {
+            let block = cut.finish(head()).0;
+            assert_eq!(tail(&block), (kind, numbers(count, first), body));
+            assert!(parse(&block).is_ok());
+        }
+        assert_eq!(parse(&first.finish(head()).0).unwrap().0.count, 0, "a first part completes nothing");
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_noticed() {
+        let mut packing = Packing::new(MIN_BYTES);
+        packing.push(1, b"a message", Meta::default());
+        let block = packing.cut().unwrap().finish(head()).0;
+        for bit in 0..8 * block.len() {
+            let mut flipped = block.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(parse(&flipped).is_err(), "bit {bit}");
+        }
+        assert!((0..block.len()).all(|size| parse(&block[..size]).is_err()));
+        let mut later = block;
+        later[4] = 2;
+        assert_eq!(parse(&later).map(|_| ()), Err(Damaged::Version(2)));
+    }
+
+    #[test]
+    fn fields_that_disagree_are_refused_though_the_checksum_is_right() {
+        let mut packing = Packing::new(MIN_BYTES);
+        packing.push(1, b"a message", Meta::default());
+        let whole = packing.cut().unwrap();
+        for wrong in [
+            Cut { count: 2, ..whole.clone() },
+            Cut { first: 0, ..whole.clone() },
+            Cut { kind: Kind::Gap, ..whole.clone() },
+            Cut { kind: Kind::Fragment, ..whole.clone() },
+            Cut { count: 0, ..Cut::gap(1, 1) },
+            Cut { count: 1, ..Cut::end(1) },
+            Cut { first: u64::MAX, ..Cut::gap(1, 1) },
+        ] {
+            let block = wrong.clone().finish(head()).0;
+            assert_eq!(parse(&block).map(|_| ()), Err(Damaged::Fields), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_largest_whole_message_fits_an_empty_block() {
+        for block_bytes in [MIN_BYTES, 1 << 16, 1 << 18] {
+            let (mut packing, most) = (Packing::new(block_bytes), max_whole_bytes(block_bytes));
+            let meta = Meta { tag: 1, key: true, time_ns: 5 };
+            assert!(packing.push(1, &vec![0; most], meta));
+            packing.clear();
+            assert!(!packing.push(1, &vec![0; block_bytes - HEAD_BYTES], meta));
+        }
+    }
+}

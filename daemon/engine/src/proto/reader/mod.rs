@@ -1,0 +1,449 @@
+//! The reading end: finds the block that is due, follows the log from there, and has what is missing mended.
+//!
+//! ```text
+//! BOUNDS   the log's first and last number are asked for
+//! BISECT   the first block that reaches the sequence due is looked for, in some 20 steps
+//! FOLLOW   blocks come in the log's order. One that begins behind the sequence due -> BOUNDS, once; then -> HOLE
+//!          nothing for half a second: the last entry is looked at; it is another one, or gone -> BOUNDS
+//! HOLE     writers are asked for what is missing. Mended, or given up -> BOUNDS
+//! ```
+//! It has no state but what the local ring has: the session and the sequence due. It takes a block for what its own
+//! fields say. So a block that comes twice, late or in a wrong place changes nothing but counters.
+
+mod said;
+
+use shmcast_bridge::proto::MILLISECOND_NS;
+use shmcast_bridge::proto::native::fragments::Fragment;
+use shmcast_bridge::proto::session::Session;
+
+use super::block::{Body, Head, Kind, parse};
+use super::mutant::{Mutant, is};
+use super::want::Want;
+
+pub use said::{Ask, Delivery, ReaderConfig, ReaderCounters};
+
+/// How often a request that failed, or brought nothing, is made again.
+const AGAIN_NS: u64 = 250 * MILLISECOND_NS;
+/// After this time without an answer, a request has failed.
+const ANSWER_NS: u64 = 5_000 * MILLISECOND_NS;
+/// After this time without a block, the last one is looked at again: a log that lost its end may have another in its place.
+const IDLE_NS: u64 = 500 * MILLISECOND_NS;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Bounds,
+    /// The wanted block is in `low..=high`; `probe` is looked at next.
+    Bisect {
+        low: u64,
+        high: u64,
+        probe: u64,
+    },
+    Follow {
+        heard_ns: u64,
+        is_checking: bool,
+    },
+    /// The sequences up to `to` are missing, since this time.
+    Hole {
+        to: u64,
+        since_ns: u64,
+    },
+}
+
+/// A message whose parts are coming.
+#[derive(Debug, Default)]
+struct Parts {
+    sequence: u64,
+    total: u32,
+    bytes: Vec<u8>,
+}
+
+/// The reading end of a log.
+#[derive(Debug)]
+pub struct Reader {
+    config: ReaderConfig,
+    phase: Phase,
+    round: u64,
+    /// When the next request is due.
+    ask_ns: u64,
+    session: Option<Session>,
+    /// The sequence due; `None` before the first block.
+    next: Option<u64>,
+    /// The number of the last entry seen.
+    seen: u64,
+    crc: Option<u32>,
+    /// Whether the place was just looked for, so that a hole is one.
+    is_certain: bool,
+    parts: Parts,
+    counters: ReaderCounters,
+}
+
+impl Reader {
+    /// A reader that goes on where the ring is: its session and the sequence due in it.
+    pub fn new(config: ReaderConfig, ring: Option<(Session, u64)>) -> Reader {
+        let (session, next) = (ring.map(|(session, _)| session), ring.map(|(_, next)| next).or(config.from));
+        Reader {
+            config,
+            phase: Phase::Bounds,
+            round: 0,
+            ask_ns: 0,
+            session,
+            next,
+            seen: 0,
+            crc: None,
+            is_certain: false,
+            parts: Parts::default(),
+            counters: ReaderCounters::default(),
+        }
+    }
+
+    /// The sequence due; 0 before the first block.
+    pub fn next(&self) -> u64 {
+        self.next.unwrap_or(0)
+    }
+
+    /// The session that is followed.
+    pub fn session(&self) -> Option<Session> {
+        self.session
+    }
+
+    /// The counts so far.
+    pub fn counters(&self) -> &ReaderCounters {
+        &self.counters
+    }
+
+    /// Whether messages are missing that nobody has brought yet.
+    pub fn is_waiting_for_mends(&self) -> bool {
+        matches!(self.phase, Phase::Hole { .. })
+    }
+
+    /// The next request, if one is due, and its round. `sink` is told what is given up.
+    pub fn poll(&mut self, now_ns: u64, sink: &mut impl FnMut(Delivery<'_>)) -> Option<(u64, Ask)> {
+        if let Phase::Follow { heard_ns, is_checking: false } = self.phase
+            && now_ns.saturating_sub(heard_ns) >= IDLE_NS
+        {
+            self.phase = Phase::Follow { heard_ns, is_checking: true };
+            self.ask_ns = now_ns + ANSWER_NS;
+            return Some((self.round, Ask::Get(self.seen.max(1))));
+        }
+        if now_ns < self.ask_ns {
+            return None;
+        }
+        let ask = match self.phase {
+            Phase::Bounds => Ask::Bounds,
+            Phase::Bisect { probe, .. } => Ask::Get(probe),
+            // The look at the last entry was not answered.
+            Phase::Follow { is_checking: true, .. } => {
+                self.search(now_ns);
+                Ask::Bounds
+            }
+            Phase::Follow { .. } => return None,
+            Phase::Hole { to, since_ns } => self.ask_for_mends(now_ns, to, since_ns, sink)?,
+        };
+        self.round += 1;
+        self.ask_ns = now_ns + if matches!(ask, Ask::Want(_)) { AGAIN_NS } else { ANSWER_NS };
+        Some((self.round, ask))
+    }
+
+    /// When [`poll`](Self::poll) is due.
+    pub fn next_deadline(&self) -> u64 {
+        match self.phase {
+            Phase::Follow { heard_ns, is_checking: false } => heard_ns + IDLE_NS,
+            _ => self.ask_ns,
+        }
+    }
+
+    fn ask_for_mends(
+        &mut self,
+        now_ns: u64,
+        to: u64,
+        since_ns: u64,
+        sink: &mut impl FnMut(Delivery<'_>),
+    ) -> Option<Ask> {
+        let (Some(session), Some(first)) = (self.session, self.next) else {
+            self.search(now_ns);
+            return None;
+        };
+        let is_over = self.config.give_up_ns.is_some_and(|limit| now_ns.saturating_sub(since_ns) >= limit);
+        if is_over || is(Mutant::AsksNobody) {
+            self.counters.given_up += to - first + 1;
+            sink(Delivery::Gap { from: first, to });
+            self.next = Some(to + 1);
+            self.search(now_ns);
+            return None;
+        }
+        self.counters.wanted += 1;
+        let offset = if self.parts.sequence == first { self.parts.bytes.len() as u32 } else { 0 };
+        Some(Ask::Want(Want { session, first, offset }))
+    }
+
+    /// Looks for its place in the log again.
+    fn search(&mut self, now_ns: u64) {
+        self.counters.searches += 1;
+        self.phase = Phase::Bounds;
+        self.ask_ns = now_ns;
+        self.round += 1;
+        (self.crc, self.is_certain) = (None, false);
+    }
+
+    /// A request failed, or the entries stopped coming.
+    pub fn handle_failure(&mut self, now_ns: u64, round: u64) {
+        if round != self.round {
+            return;
+        }
+        match self.phase {
+            Phase::Follow { .. } => {
+                self.search(now_ns);
+                self.ask_ns = now_ns + AGAIN_NS;
+            }
+            _ => self.ask_ns = self.ask_ns.min(now_ns + AGAIN_NS),
+        }
+    }
+
+    /// Takes the numbers of the log's first and last entries; the first is behind the last if the log is empty.
+    /// Returns the request to follow, if the place is known.
+    pub fn handle_bounds(
+        &mut self,
+        now_ns: u64,
+        round: u64,
+        (first, last): (u64, u64),
+    ) -> Option<(u64, Ask)> {
+        if round != self.round {
+            return None;
+        }
+        if self.phase == Phase::Bounds && last < self.seen {
+            self.counters.ends_moved += 1;
+        }
+        match self.phase {
+            Phase::Bounds if self.next.is_none() => Some(self.follow(now_ns, first)),
+            Phase::Bounds if first > last => Some(self.follow(now_ns, last + 1)),
+            Phase::Bounds => {
+                let (low, high) = (first, last + 1);
+                self.halve(now_ns, low, high)
+            }
+            Phase::Bisect { .. } | Phase::Follow { .. } | Phase::Hole { .. } => None,
+        }
+    }
+
+    fn halve(&mut self, now_ns: u64, low: u64, high: u64) -> Option<(u64, Ask)> {
+        if low >= high {
+            return Some(self.follow(now_ns, high));
+        }
+        self.phase = Phase::Bisect { low, high, probe: low + (high - low) / 2 };
+        self.ask_ns = now_ns;
+        None
+    }
+
+    fn follow(&mut self, now_ns: u64, from: u64) -> (u64, Ask) {
+        self.phase = Phase::Follow { heard_ns: now_ns, is_checking: false };
+        self.seen = from.saturating_sub(1);
+        self.is_certain = true;
+        self.round += 1;
+        (self.round, Ask::Follow(from))
+    }
+
+    /// Takes an entry that was asked for, `None` if there is none at or behind that number. Returns the request to follow, if
+    /// the place is known.
+    pub fn handle_get(&mut self, now_ns: u64, round: u64, entry: Option<(u64, &[u8])>) -> Option<(u64, Ask)> {
+        if round != self.round {
+            return None;
+        }
+        let (low, high, probe) = match self.phase {
+            Phase::Bisect { low, high, probe } => (low, high, probe),
+            Phase::Follow { .. } => {
+                self.check_last(now_ns, entry);
+                return None;
+            }
+            Phase::Bounds | Phase::Hole { .. } => return None,
+        };
+        let middle = low + (high - low) / 2;
+        let (low, high) = match entry.filter(|(sequence, _)| *sequence < high) {
+            None => (low, middle),
+            Some((sequence, block)) => match parse(block) {
+                Ok((head, _)) if self.is_before(&head) => (sequence + 1, high),
+                Ok(_) => (low, middle),
+                // What it was is unknown, so the next one is looked at in its place.
+                Err(_) => {
+                    let probe = sequence.max(probe) + 1;
+                    if probe < high {
+                        (self.phase, self.ask_ns) = (Phase::Bisect { low, high, probe }, now_ns);
+                        return None;
+                    }
+                    (low, middle)
+                }
+            },
+        };
+        self.halve(now_ns, low, high)
+    }
+
+    /// Looks whether the last entry that came is still there and still the last.
+    fn check_last(&mut self, now_ns: u64, entry: Option<(u64, &[u8])>) {
+        self.phase = Phase::Follow { heard_ns: now_ns, is_checking: false };
+        let is_same = match entry {
+            Some((sequence, block)) => {
+                // Another one in its place does not matter unless it brings what is due.
+                let is_known = |head: Head| self.crc == Some(head.crc) || self.is_before(&head);
+                sequence == self.seen && parse(block).is_ok_and(|(head, _)| is_known(head))
+            }
+            None => self.seen == 0,
+        };
+        if !is_same && !is(Mutant::TrustsTheEnd) {
+            self.search(now_ns);
+        }
+    }
+
+    /// Whether a block stands before the one that is due.
+    fn is_before(&self, head: &Head) -> bool {
+        match self.session.filter(|session| *session != head.session) {
+            Some(session) => is_earlier(head.session, session),
+            None => self.next.is_some_and(|next| !head.reaches(next)),
+        }
+    }
+
+    /// Takes an entry that came.
+    pub fn handle_entry(
+        &mut self,
+        now_ns: u64,
+        round: u64,
+        (sequence, block): (u64, &[u8]),
+        sink: &mut impl FnMut(Delivery<'_>),
+    ) {
+        if round != self.round || !matches!(self.phase, Phase::Follow { .. }) {
+            return;
+        }
+        self.phase = Phase::Follow { heard_ns: now_ns, is_checking: false };
+        if sequence <= self.seen {
+            return;
+        }
+        self.seen = sequence;
+        let Ok((head, body)) = parse(block) else {
+            self.counters.damaged += 1;
+            self.crc = None;
+            return;
+        };
+        self.counters.chain_breaks += u64::from(self.crc.is_some_and(|crc| crc != head.before));
+        self.crc = Some(head.crc);
+        if self.session != Some(head.session) && !self.meet_session(&head, sink) {
+            return;
+        }
+        let next = self.next.unwrap_or(head.first);
+        if !head.reaches(next) && !is(Mutant::TakesTwice) {
+            self.counters.repeated += u64::from(head.count);
+            return;
+        }
+        if head.first > next && !is(Mutant::TakesHoles) {
+            return self.miss(now_ns, head.first - 1);
+        }
+        match self.take(&head, body, sink) {
+            // Parts of a message that lacks another one do not count: they come again with each search.
+            true => self.is_certain &= self.next == Some(next),
+            false => self.miss(now_ns, next),
+        }
+    }
+
+    /// A block of another session has come. Returns whether it is taken.
+    fn meet_session(&mut self, head: &Head, sink: &mut impl FnMut(Delivery<'_>)) -> bool {
+        let next = match self.session {
+            Some(session) if is_earlier(head.session, session) => {
+                self.counters.repeated += u64::from(head.count);
+                return false;
+            }
+            Some(_) => head.first,
+            None => self.next.unwrap_or(head.first),
+        };
+        (self.session, self.next, self.parts) = (Some(head.session), Some(next), Parts::default());
+        sink(Delivery::Session { session: head.session, next });
+        true
+    }
+
+    /// The sequences up to `to` have not come.
+    fn miss(&mut self, now_ns: u64, to: u64) {
+        if !self.is_certain && !is(Mutant::NeverLooksAgain) {
+            return self.search(now_ns);
+        }
+        self.counters.holes += 1;
+        self.phase = Phase::Hole { to, since_ns: now_ns };
+        self.ask_ns = now_ns;
+        self.round += 1;
+    }
+
+    /// Takes what a block brings that is due. Returns false if it is a part of a message whose earlier parts are not there.
+    fn take(&mut self, head: &Head, body: Body<'_>, sink: &mut impl FnMut(Delivery<'_>)) -> bool {
+        let next = self.next.unwrap_or(head.first);
+        match body {
+            Body::Messages(messages) => {
+                let due = if is(Mutant::TakesTwice) { messages } else { messages.range(next..head.end()) };
+                for message in due.messages() {
+                    let (sequence, data, meta) = (message.sequence, message.data, message.meta);
+                    sink(Delivery::Message { sequence, data, meta });
+                }
+            }
+            Body::Fragment(part) => return self.take_part(head, &part, sink),
+            Body::Gap => sink(Delivery::Gap { from: next, to: head.end() - 1 }),
+            Body::End => sink(Delivery::End),
+        }
+        self.counters.blocks += 1;
+        self.next = Some(head.end().max(next));
+        true
+    }
+
+    fn take_part(&mut self, head: &Head, part: &Fragment<'_>, sink: &mut impl FnMut(Delivery<'_>)) -> bool {
+        let parts = &mut self.parts;
+        let (from, to) = (part.offset as usize, part.offset as usize + part.data.len());
+        if parts.sequence != head.first || parts.total != part.total {
+            *parts = Parts { sequence: head.first, total: part.total, bytes: Vec::new() };
+        }
+        // A writer that started again begins the message anew, with the same bytes.
+        if from > parts.bytes.len() {
+            return false;
+        }
+        if to > parts.bytes.len() {
+            let known = parts.bytes.len() - from;
+            parts.bytes.extend_from_slice(&part.data[known..]);
+        }
+        self.counters.blocks += 1;
+        if parts.bytes.len() == part.total as usize {
+            let bytes = std::mem::take(&mut parts.bytes);
+            self.parts = Parts::default();
+            sink(Delivery::Message { sequence: head.first, data: &bytes, meta: part.meta });
+            self.next = Some(head.first + 1);
+        }
+        true
+    }
+
+    /// Takes a writer's answer to a request for what is missing; `None` if there is no writer.
+    pub fn handle_want(
+        &mut self,
+        now_ns: u64,
+        round: u64,
+        answer: Option<&[u8]>,
+        sink: &mut impl FnMut(Delivery<'_>),
+    ) {
+        let (Phase::Hole { to, since_ns }, Some(next)) = (self.phase, self.next) else { return };
+        if round != self.round {
+            return;
+        }
+        self.ask_ns = now_ns + AGAIN_NS;
+        let Some((head, body)) = answer.and_then(|block| parse(block).ok()) else { return };
+        if Some(head.session) != self.session || head.first > next || !head.reaches(next) {
+            return;
+        }
+        if head.kind == Kind::End || !self.take(&head, body, sink) {
+            return;
+        }
+        let now_due = self.next.unwrap_or(next);
+        match head.kind {
+            Kind::Gap => self.counters.given_up += now_due - next,
+            _ => self.counters.mended += now_due - next,
+        }
+        match now_due > to {
+            true => self.search(now_ns),
+            false => (self.phase, self.ask_ns) = (Phase::Hole { to, since_ns }, now_ns),
+        }
+    }
+}
+
+/// Whether a session is an earlier one of the same sender.
+fn is_earlier(session: Session, than: Session) -> bool {
+    let both = session.epoch().zip(than.epoch());
+    session.tag() == than.tag() && both.is_some_and(|(epoch, than)| epoch < than)
+}

@@ -1,0 +1,83 @@
+//! What a reader is told, asks for, delivers and counts.
+
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::proto::wire::Meta;
+
+use crate::proto::want::Want;
+
+/// The settings of a reader.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ReaderConfig {
+    /// The sequence to begin with if there is nothing to resume; the oldest in the log if `None`.
+    pub from: Option<u64>,
+    /// After this time, what nobody has is given up; never if `None`.
+    pub give_up_ns: Option<u64>,
+}
+
+/// Something for the local ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery<'a> {
+    /// A message.
+    Message {
+        /// Its sequence.
+        sequence: u64,
+        /// Its bytes.
+        data: &'a [u8],
+        /// Its marks.
+        meta: Meta,
+    },
+    /// Sequences that will never come.
+    Gap {
+        /// The first.
+        from: u64,
+        /// The last.
+        to: u64,
+    },
+    /// A session begins, at the sequence `next`.
+    Session {
+        /// The session.
+        session: Session,
+        /// The sequence that comes next.
+        next: u64,
+    },
+    /// The publisher closed the channel.
+    End,
+}
+
+/// A request to the log or to the writers. Each is answered by the `handle_` of its name, with its round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// The numbers of the log's first and last entries.
+    Bounds,
+    /// The first entry at or behind this number.
+    Get(u64),
+    /// All entries from this number on, as they come.
+    Follow(u64),
+    /// What the log does not have.
+    Want(Want),
+}
+
+/// The counts of a reader.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReaderCounters {
+    /// Blocks that brought something.
+    pub blocks: u64,
+    /// Blocks that were not sound.
+    pub damaged: u64,
+    /// Sequences in blocks that had come before.
+    pub repeated: u64,
+    /// Blocks that were not built behind the one that came before them.
+    pub chain_breaks: u64,
+    /// Times that the place in the log was looked for.
+    pub searches: u64,
+    /// Times that the log's end had moved back.
+    pub ends_moved: u64,
+    /// Holes in the log.
+    pub holes: u64,
+    /// Sequences of them that a writer had.
+    pub mended: u64,
+    /// Requests to writers.
+    pub wanted: u64,
+    /// Sequences that nobody had.
+    pub given_up: u64,
+}

@@ -1,0 +1,77 @@
+//! Random stories of a log that fails in every way, played with the machines of both ends in virtual time.
+//!
+//! A story has a channel, one or two writers, a log, and a reader with a ring. Answers are lost, appends come late, the log
+//! loses its end or its beginning, exchanges blocks, drops and damages them, and everybody is killed and started again. The
+//! reader must publish each message once, in order and byte for byte, and may name as lost only what nobody has.
+
+mod ends;
+mod fake;
+mod world;
+
+use super::mutant::{CHOSEN, Mutant};
+use world::World;
+
+/// How many stories the test plays; `SHMCAST_ENGINE_STORIES` says otherwise.
+const STORIES: u64 = 10_000;
+
+fn stories() -> u64 {
+    let said = std::env::var("SHMCAST_ENGINE_STORIES").ok();
+    said.map_or(STORIES, |said| said.parse().expect("SHMCAST_ENGINE_STORIES is a number"))
+}
+
+fn first_seed() -> u64 {
+    std::env::var("SHMCAST_SEED").map_or(1, |said| said.parse().expect("SHMCAST_SEED is a number"))
+}
+
+fn play(seed: u64) -> Result<world::Report, String> {
+    World::new(seed).play().map_err(|why| format!("seed {seed}: {why} (SHMCAST_SEED={seed} plays it first)"))
+}
+
+#[test]
+fn every_message_comes_once_whatever_the_log_does() {
+    let first = first_seed();
+    let mut sum = world::Report::default();
+    for seed in first..first + stories() {
+        match play(seed) {
+            Ok(report) => sum.add(&report),
+            Err(why) => panic!("{why}"),
+        }
+    }
+    println!("{} stories: {sum:?}", stories());
+    // A story that nothing happens in proves nothing.
+    let world::Report { holes, mended, fenced, losses, parts, searches, given_up, sessions } = sum;
+    for (what, count) in [
+        ("holes", holes),
+        ("mended", mended),
+        ("fenced", fenced),
+        ("losses", losses),
+        ("parts", parts),
+        ("searches", searches),
+        ("given up", given_up),
+        ("sessions", sessions),
+    ] {
+        assert!(count > 0, "no story had {what}");
+    }
+}
+
+#[test]
+fn each_mistake_is_found() {
+    for mutant in [
+        Mutant::NoExpectation,
+        Mutant::GoesOn,
+        Mutant::LossUnseen,
+        Mutant::TakesHoles,
+        Mutant::TakesTwice,
+        Mutant::AsksNobody,
+        Mutant::TrustsTheEnd,
+        Mutant::NeverLooksAgain,
+    ] {
+        CHOSEN.set(Some(mutant));
+        let found = (1..=3_000).find(|&seed| play(seed).is_err());
+        CHOSEN.set(None);
+        match found {
+            Some(seed) => println!("{mutant:?}: found by story {seed}"),
+            None => panic!("no story finds {mutant:?}"),
+        }
+    }
+}

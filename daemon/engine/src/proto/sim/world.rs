@@ -1,0 +1,485 @@
+//! One story: the actors, the way between them, the faults, and the judge.
+
+use super::super::block::{Packing, Stream};
+use super::super::reader::{Ask, Delivery, Reader, ReaderConfig};
+use super::super::want::Want;
+use super::super::writer::{Append, Resume, State, Trouble, Writer, WriterConfig};
+use super::ends::{Channel, Ring};
+use super::fake::Log;
+use fastrand::Rng;
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
+
+pub(super) const BLOCK_BYTES: usize = 1 << 10;
+/// Faults happen until then, and messages are published until then.
+pub(super) const TROUBLED_NS: u64 = 3 * SECOND_NS;
+/// All must have come by then.
+const END_NS: u64 = 60 * SECOND_NS;
+const STREAM: Stream = Stream([5; 16]);
+
+/// What happened in a story.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Report {
+    pub(super) holes: u64,
+    pub(super) mended: u64,
+    pub(super) fenced: u64,
+    pub(super) losses: u64,
+    pub(super) parts: u64,
+    pub(super) searches: u64,
+    pub(super) given_up: u64,
+    pub(super) sessions: u64,
+}
+
+impl Report {
+    pub(super) fn add(&mut self, other: &Report) {
+        self.holes += other.holes;
+        self.mended += other.mended;
+        self.fenced += other.fenced;
+        self.losses += other.losses;
+        self.parts += other.parts;
+        self.searches += other.searches;
+        self.given_up += other.given_up;
+        self.sessions += other.sessions;
+    }
+}
+
+enum Event {
+    Append(Append),
+    Acked(u64, Result<u64, Trouble>),
+    AskLast(u64),
+    Last(u64, super::super::writer::Last),
+    Asked(u64, Ask),
+    Bounds(u64, (u64, u64)),
+    Got(u64, Option<(u64, Vec<u8>)>),
+    Entry(u64, (u64, Vec<u8>)),
+    Answer(u64, Option<Vec<u8>>),
+}
+
+struct WriterActor {
+    writer: Writer,
+    packing: Packing,
+    next: u64,
+    offset: usize,
+    /// When the last append comes to the log: a connection keeps the order.
+    line_ns: u64,
+}
+
+/// A story.
+pub(super) struct World {
+    rng: Rng,
+    now_ns: u64,
+    channel: Channel,
+    log: Log,
+    /// What is on its way: when, whose incarnation, and what.
+    events: Vec<(u64, u64, Event)>,
+    writers: [Option<WriterActor>; 2],
+    reader: Option<Reader>,
+    /// When a reader that was killed is started again.
+    reader_back_ns: u64,
+    ring: Ring,
+    /// The numbers of the actors that live: 0 and 1 writers, 2 the reader. Each start has another.
+    lives: [u64; 3],
+    births: u64,
+    /// The entries that the reader is given: its round, and from which number on.
+    follows: Option<(u64, u64, u64)>,
+    is_calm: bool,
+    /// Whether the log keeps what it stored: only answers, connections and processes fail.
+    is_log_sound: bool,
+    /// How often answers are lost, in 256.
+    loss: u8,
+    /// The writer that must have noticed a loss in the end.
+    must_notice: Option<u64>,
+    report: Report,
+}
+
+impl World {
+    pub(super) fn new(seed: u64) -> World {
+        let mut rng = Rng::with_seed(seed);
+        let messages = rng.u64(20..120);
+        let keeps = if rng.u8(..4) == 0 { rng.u64(5..40) } else { u64::MAX };
+        let loss = if rng.bool() { 0 } else { rng.u8(..60) };
+        let mut world = World {
+            channel: Channel { seed, messages, keeps },
+            is_calm: rng.u8(..10) == 0,
+            is_log_sound: rng.u8(..3) == 0,
+            rng,
+            now_ns: 0,
+            log: Log::default(),
+            events: Vec::new(),
+            writers: [None, None],
+            reader: None,
+            reader_back_ns: 0,
+            ring: Ring { next: 1, ..Ring::default() },
+            lives: [0; 3],
+            births: 0,
+            follows: None,
+            loss,
+            must_notice: None,
+            report: Report::default(),
+        };
+        world.start_writer(0);
+        if world.rng.bool() {
+            world.start_writer(1);
+        }
+        world
+    }
+
+    fn born(&mut self, actor: usize) -> u64 {
+        self.births += 1;
+        self.lives[actor] = self.births;
+        self.births
+    }
+
+    fn start_writer(&mut self, at: usize) {
+        let writer = self.born(at);
+        let config = WriterConfig {
+            stream: STREAM,
+            session: Session::from_bytes(*b"TICK000100"),
+            writer,
+            in_flight: self.rng.usize(1..6),
+            ack_ns: SECOND_NS / 2,
+            silence_ns: SECOND_NS,
+        };
+        let (writer, packing) = (Writer::new(config), Packing::new(BLOCK_BYTES));
+        self.writers[at] = Some(WriterActor { writer, packing, next: 0, offset: 0, line_ns: 0 });
+    }
+
+    fn start_reader(&mut self) {
+        self.born(2);
+        let give_up_ns = Some(8 * SECOND_NS);
+        let ring = self.ring.session.map(|session| (session, self.ring.next));
+        self.count_reader();
+        self.ring.began = self.ring.next;
+        self.reader = Some(Reader::new(ReaderConfig { from: Some(1), give_up_ns }, ring));
+    }
+
+    fn count_reader(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            let counters = reader.counters();
+            self.report.holes += counters.holes;
+            self.report.mended += counters.mended;
+            self.report.searches += counters.searches;
+        }
+    }
+
+    fn count_writer(&mut self, at: usize) {
+        if let Some(actor) = self.writers[at].take() {
+            self.report.fenced += actor.writer.counters().fenced;
+            self.report.losses += actor.writer.counters().losses;
+        }
+    }
+
+    fn send(&mut self, after_ns: u64, life: u64, event: Event) {
+        self.events.push((self.now_ns + after_ns, life, event));
+    }
+
+    fn delay(&mut self) -> u64 {
+        self.rng.u64(1..20) * MILLISECOND_NS / 4
+    }
+
+    pub(super) fn play(mut self) -> Result<Report, String> {
+        let mut fault_ns = self.rng.u64(..SECOND_NS);
+        loop {
+            self.turn()?;
+            let event_ns = self.events.iter().map(|(at_ns, ..)| *at_ns).min().unwrap_or(u64::MAX);
+            let due_ns = self.next_deadline().min(event_ns).min(self.now_ns + 20 * MILLISECOND_NS);
+            self.now_ns = due_ns.max(self.now_ns + 1);
+            if self.now_ns >= fault_ns && self.now_ns < TROUBLED_NS && !self.is_calm {
+                self.fail();
+                fault_ns = self.now_ns + self.rng.u64(..SECOND_NS / 2);
+            }
+            if self.reader.is_none() && self.now_ns >= self.reader_back_ns {
+                self.start_reader();
+            }
+            self.deliver()?;
+            if let Some(wrong) = self.ring.wrong.take() {
+                return Err(format!("{wrong}, at {} ms", self.now_ns / MILLISECOND_NS));
+            }
+            if self.now_ns > TROUBLED_NS + SECOND_NS && self.is_over() {
+                break;
+            }
+            if self.now_ns > END_NS {
+                let due = self.ring.next;
+                return Err(format!("stuck: {due} is due of {}", self.channel.messages));
+            }
+        }
+        self.judge()
+    }
+
+    fn is_over(&self) -> bool {
+        let is_at_rest = |actor: &WriterActor| match actor.writer.state() {
+            State::Fenced(_) => true,
+            State::Run => actor.writer.stored() > self.channel.messages,
+            _ => false,
+        };
+        let is_noticed = |actor: &WriterActor| {
+            self.must_notice.is_none_or(|life| !self.lives.contains(&life))
+                || actor.writer.counters().losses > 0
+        };
+        // Two seconds more, in which an idle writer looks at the log's end.
+        self.ring.next > self.channel.messages
+            && self.writers.iter().flatten().all(is_at_rest)
+            && (self.now_ns > END_NS - SECOND_NS || self.writers.iter().flatten().any(is_noticed))
+    }
+
+    fn judge(mut self) -> Result<Report, String> {
+        if let Some(life) = self.must_notice
+            && let Some(at) = self.lives.iter().position(|lives| *lives == life)
+            && self.writers[at].as_ref().is_some_and(|actor| actor.writer.counters().losses == 0)
+        {
+            return Err("the log lost what it had acknowledged, and the writer did not notice".to_owned());
+        }
+        self.count_reader();
+        if self.is_log_sound && self.report.holes > 0 {
+            return Err("the writers left a hole in a sound log".to_owned());
+        }
+        (0..2).for_each(|at| self.count_writer(at));
+        self.report.parts += self.ring.parts;
+        self.report.given_up += self.ring.given_up;
+        self.report.sessions += self.ring.sessions;
+        Ok(self.report)
+    }
+
+    fn next_deadline(&self) -> u64 {
+        let writers = self.writers.iter().flatten().map(|actor| actor.writer.next_deadline());
+        writers.chain(self.reader.iter().map(Reader::next_deadline)).min().unwrap_or(u64::MAX)
+    }
+
+    fn fail(&mut self) {
+        // Another fault may hide the loss: a rival mends it, or a damaged block stands at the end.
+        self.must_notice = None;
+        match self.rng.u8(if self.is_log_sound { 6..14 } else { 0..14 }) {
+            0 => self.log.lose_front(&mut self.rng),
+            1 => self.log.swap(&mut self.rng),
+            2 | 3 => self.log.damage(&mut self.rng),
+            4 | 5 => self.lose_tail(),
+            6 | 7 => self.cut_connection(0),
+            8 => self.cut_connection(1),
+            9 => {
+                self.count_reader();
+                self.lives[2] = 0;
+                self.reader_back_ns = self.now_ns + self.rng.u64(..SECOND_NS);
+            }
+            10 | 11 => {
+                self.count_writer(0);
+                self.start_writer(0);
+            }
+            12 => {
+                self.count_writer(1);
+                self.start_writer(1);
+            }
+            _ => {
+                self.count_writer(1);
+                self.lives[1] = 0;
+            }
+        }
+        // What the log gives a reader goes on from a number, whatever it has become.
+        self.feed();
+    }
+
+    /// The log loses its end. If its owner knows that some of that was stored, it must notice.
+    fn lose_tail(&mut self) {
+        let owner = self.log.last().head.map(|head| head.writer);
+        let left = self.log.lose_tail(&mut self.rng);
+        let is_owner = |actor: &&WriterActor| {
+            actor.writer.state() == State::Run && actor.writer.stored() > left && actor.writer.stored() > 1
+        };
+        let alive = (0..2).find(|&at| Some(self.lives[at]) == owner && self.lives[at] != 0);
+        let is_alone = self.writers.iter().flatten().count() == 1;
+        if let Some(at) = alive.filter(|&at| is_alone && self.writers[at].as_ref().filter(is_owner).is_some())
+        {
+            self.must_notice = Some(self.lives[at]);
+        }
+    }
+
+    /// A connection breaks. Appends on their way are lost, or come late.
+    fn cut_connection(&mut self, at: usize) {
+        let (life, rng) = (self.lives[at], &mut self.rng);
+        let late_ns = if rng.bool() { 0 } else { rng.u64(..2 * SECOND_NS) };
+        let mut round = None;
+        self.events.retain_mut(|(at_ns, from, event)| {
+            let Event::Append(append) = event else { return true };
+            if *from != life {
+                return true;
+            }
+            round = Some(append.round);
+            *at_ns += late_ns;
+            late_ns > 0
+        });
+        if let (Some(round), Some(actor)) = (round, &mut self.writers[at]) {
+            actor.line_ns = 0;
+            actor.writer.handle_ack(self.now_ns, round, Err(Trouble::Disconnected));
+        }
+    }
+
+    /// Brings the events that are due.
+    fn deliver(&mut self) -> Result<(), String> {
+        while let Some(at) = (0..self.events.len())
+            .filter(|&at| self.events[at].0 <= self.now_ns)
+            .min_by_key(|&at| self.events[at].0)
+        {
+            let (_, life, event) = self.events.remove(at);
+            self.handle(life, event)?;
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, life: u64, event: Event) -> Result<(), String> {
+        let delay = self.delay();
+        match event {
+            Event::Append(append) => {
+                let answer = self.log.append_if(append.after, append.block);
+                self.feed();
+                if self.rng.u8(..) >= self.loss {
+                    self.send(delay, life, Event::Acked(append.round, answer));
+                }
+            }
+            Event::AskLast(round) => {
+                let last = self.log.last();
+                self.send(delay, life, Event::Last(round, last));
+            }
+            Event::Asked(round, ask) => self.answer(delay, life, round, ask),
+            Event::Acked(round, answer) => {
+                let now_ns = self.now_ns;
+                if let Some(actor) = self.writer_of(life) {
+                    actor.writer.handle_ack(now_ns, round, answer);
+                }
+            }
+            Event::Last(round, last) => {
+                let (now_ns, next) = (self.now_ns, self.channel.next(self.now_ns));
+                if let Some(actor) = self.writer_of(life) {
+                    actor.writer.handle_last(now_ns, round, last, next).map_err(|e| e.to_string())?;
+                }
+            }
+            Event::Bounds(..) | Event::Got(..) | Event::Entry(..) | Event::Answer(..) => {
+                if life == self.lives[2] {
+                    self.read(event);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn writer_of(&mut self, life: u64) -> Option<&mut WriterActor> {
+        let at = (0..2).find(|&at| self.lives[at] == life)?;
+        self.writers[at].as_mut()
+    }
+
+    /// The log, or a writer, answers a reader.
+    fn answer(&mut self, delay: u64, life: u64, round: u64, ask: Ask) {
+        match ask {
+            Ask::Bounds => self.send(delay, life, Event::Bounds(round, self.log.bounds())),
+            Ask::Get(from) => self.send(delay, life, Event::Got(round, self.log.read(from))),
+            Ask::Follow(from) => {
+                self.follows = Some((life, round, from));
+                self.feed();
+            }
+            Ask::Want(want) => {
+                let answer = if self.rng.u8(..) < self.loss { None } else { self.mend(want) };
+                self.send(delay, life, Event::Answer(round, answer));
+            }
+        }
+    }
+
+    fn mend(&mut self, want: Want) -> Option<Vec<u8>> {
+        let (channel, now_ns) = (self.channel, self.now_ns);
+        let actor = self.writers.iter_mut().flatten().next()?;
+        if want.first >= channel.next(now_ns) {
+            return None;
+        }
+        let mut packing = Packing::new(BLOCK_BYTES);
+        let cut = channel.cut(now_ns, want.first, want.offset as usize, &mut packing);
+        Some(actor.writer.answer(cut, 0))
+    }
+
+    /// Sends the reader all entries that it has not had.
+    fn feed(&mut self) {
+        let Some((life, round, mut from)) = self.follows.filter(|(life, ..)| *life == self.lives[2]) else {
+            return;
+        };
+        while let Some((number, block)) = self.log.read(from) {
+            self.events.push((self.now_ns + MILLISECOND_NS, life, Event::Entry(round, (number, block))));
+            from = number + 1;
+        }
+        self.follows = Some((life, round, from));
+    }
+
+    fn read(&mut self, event: Event) {
+        let World { reader: Some(reader), ring, now_ns, channel, .. } = self else { return };
+        let now_ns = *now_ns;
+        let mut sink = |delivery: Delivery<'_>| ring.take(now_ns, channel, delivery);
+        let follow = match event {
+            Event::Bounds(round, bounds) => reader.handle_bounds(now_ns, round, bounds),
+            Event::Got(round, entry) => {
+                let entry = entry.as_ref().map(|(number, block)| (*number, &block[..]));
+                reader.handle_get(now_ns, round, entry)
+            }
+            Event::Entry(round, (number, block)) => {
+                reader.handle_entry(now_ns, round, (number, &block), &mut sink);
+                None
+            }
+            Event::Answer(round, block) => {
+                reader.handle_want(now_ns, round, block.as_deref(), &mut sink);
+                None
+            }
+            _ => None,
+        };
+        if let Some((round, ask)) = follow {
+            self.send(MILLISECOND_NS, self.lives[2], Event::Asked(round, ask));
+        }
+    }
+
+    /// Everybody does what is due.
+    fn turn(&mut self) -> Result<(), String> {
+        for at in 0..2 {
+            if let Some(mut actor) = self.writers[at].take() {
+                self.write(at, &mut actor);
+                self.writers[at] = Some(actor);
+            }
+        }
+        let World { reader: Some(reader), ring, now_ns, channel, .. } = self else { return Ok(()) };
+        let asked = reader.poll(*now_ns, &mut |delivery| ring.take(*now_ns, channel, delivery));
+        // Only the first request tells: the answers to it do not mend all at once.
+        let has_looked =
+            reader.counters().searches > 0 || reader.counters().wanted > 1 || ring.next == ring.began;
+        if !has_looked && matches!(asked, Some((_, Ask::Want(_)))) {
+            return Err("the reader asks a writer, and has not looked into the log again".to_owned());
+        }
+        if let Some((round, ask)) = asked {
+            let delay = self.delay();
+            self.send(delay, self.lives[2], Event::Asked(round, ask));
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, at: usize, actor: &mut WriterActor) {
+        let (now_ns, life) = (self.now_ns, self.lives[at]);
+        if let Some(round) = actor.writer.poll(now_ns) {
+            let delay = self.delay();
+            self.send(delay, life, Event::AskLast(round));
+        }
+        match actor.writer.take_resume() {
+            Some(Resume::At(next)) => (actor.next, actor.offset) = (next, 0),
+            Some(Resume::Beginning) => {
+                (actor.next, actor.offset) = (1, 0);
+                actor.writer.note_beginning(1);
+            }
+            None => {}
+        }
+        while actor.writer.has_room() && actor.next < self.channel.next(now_ns) {
+            let cut = self.channel.cut(now_ns, actor.next, actor.offset, &mut actor.packing);
+            actor.offset += cut.part_bytes();
+            if cut.count > 0 {
+                (actor.next, actor.offset) = (cut.first + u64::from(cut.count), 0);
+            }
+            let append = actor.writer.append(now_ns, cut, 0);
+            let at_ns = (now_ns + self.delay()).max(actor.line_ns + 1);
+            actor.line_ns = at_ns;
+            self.events.push((at_ns, life, Event::Append(append)));
+        }
+        let is_running = actor.writer.state() == State::Run;
+        if is_running && let Some(other) = &mut self.writers[1 - at] {
+            other.writer.handle_pulse(now_ns, life);
+        }
+    }
+}

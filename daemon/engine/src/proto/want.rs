@@ -1,0 +1,69 @@
+//! A reader's request for what the log does not have. Any writer answers with one block.
+//!
+//! ```text
+//! magic "SHMW" | version u8 | 0 x 3 | session 10 | 0 x 2 | first u64 | offset u32
+//! ```
+//! The answer begins with the sequence `first`, and if that message goes in fragments, with its byte `offset`. An
+//! answer with a gap says that the writer does not have these sequences either.
+
+use shmcast_bridge::proto::session::Session;
+
+/// Bytes of a request.
+pub const WANT_BYTES: usize = 32;
+const MAGIC: &[u8; 4] = b"SHMW";
+const VERSION: u8 = 1;
+
+/// A request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Want {
+    /// The session.
+    pub session: Session,
+    /// The first sequence wanted.
+    pub first: u64,
+    /// The first byte wanted of that message, if it goes in fragments.
+    pub offset: u32,
+}
+
+impl Want {
+    /// The request's bytes.
+    pub fn encode(&self) -> [u8; WANT_BYTES] {
+        let mut out = [0; WANT_BYTES];
+        out[..4].copy_from_slice(MAGIC);
+        out[4] = VERSION;
+        out[8..18].copy_from_slice(self.session.as_bytes());
+        out[20..28].copy_from_slice(&self.first.to_be_bytes());
+        out[28..].copy_from_slice(&self.offset.to_be_bytes());
+        out
+    }
+
+    /// Reads a request; `None` if it is not sound.
+    pub fn parse(bytes: &[u8]) -> Option<Want> {
+        let bytes: &[u8; WANT_BYTES] = bytes.try_into().ok()?;
+        let want = Want {
+            session: Session::from_bytes(bytes[8..18].try_into().ok()?),
+            first: u64::from_be_bytes(bytes[20..28].try_into().ok()?),
+            offset: u32::from_be_bytes(bytes[28..].try_into().ok()?),
+        };
+        (want.first > 0 && want.encode() == *bytes).then_some(want)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_a_request_are_fixed() {
+        let want = Want { session: Session::of_channel("TICK", 35).unwrap(), first: 0x0102, offset: 3 };
+        let bytes = want.encode();
+        assert_eq!(&bytes, b"SHMW\x01\0\0\0TICK00000Z\0\0\0\0\0\0\0\0\x01\x02\0\0\0\x03");
+        assert_eq!(Want::parse(&bytes), Some(want));
+        for at in (0..8).chain(18..20) {
+            let mut wrong = bytes;
+            wrong[at] ^= 1;
+            assert_eq!(Want::parse(&wrong), None, "byte {at}");
+        }
+        assert_eq!(Want::parse(&bytes[1..]), None);
+        assert_eq!(Want::parse(&Want { first: 0, ..want }.encode()), None);
+    }
+}

@@ -1,0 +1,111 @@
+//! What a writer is told, asks for, and counts.
+
+use shmcast_bridge::proto::session::Session;
+
+use crate::proto::block::Head;
+
+/// The reason that an append failed, or that the log was looked at again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// The last block is another one.
+    Refused,
+    /// There was no answer in time.
+    Silent,
+    /// The servers have too much to do, or no leader.
+    Busy,
+    /// There is no connection.
+    Disconnected,
+    /// Another writer was heard.
+    Rival,
+}
+
+/// The kinds of [`Trouble`], in the order of their counters.
+pub const TROUBLES: [&str; 5] = ["refused", "silent", "busy", "disconnected", "rival"];
+
+/// The end of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Last {
+    /// The log's number of its last entry, sound or not; 0 if there never was one.
+    pub sequence: u64,
+    /// The last sound block; `None` if there is none.
+    pub head: Option<Head>,
+}
+
+/// The reason that a writer does not write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The log has another stream, which is not older.
+    #[error(
+        "the log carries session {theirs}, which is not older than {ours}: two publishers write one channel; stop one of them, \
+         or remove the log by `shmcast bridge stream rm`"
+    )]
+    OtherStream {
+        /// The session in the log.
+        theirs: Session,
+        /// Ours.
+        ours: Session,
+    },
+    /// The log has messages that the channel does not have.
+    #[error(
+        "the log goes up to sequence {theirs} of this stream, and the channel only to {ours}: the channel lost its end; \
+         remove the log by `shmcast bridge stream rm`, or begin the channel anew"
+    )]
+    Ahead {
+        /// The last sequence in the log.
+        theirs: u64,
+        /// The last sequence of the channel.
+        ours: u64,
+    },
+}
+
+/// Where to go on reading the channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resume {
+    /// With this sequence.
+    At(u64),
+    /// At the beginning: the log has nothing of the stream.
+    Beginning,
+}
+
+/// What a writer is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It asks for the last block.
+    Start,
+    /// It writes.
+    Run,
+    /// It asks for the last block, because an append failed.
+    Resync,
+    /// The log has more than the channel, since this time.
+    Ahead(u64),
+    /// Another writer writes; when it was heard last.
+    Fenced(u64),
+}
+
+/// The counts of a writer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WriterCounters {
+    /// Blocks that the log has stored.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Times that the last block was asked for again, by [`Trouble`].
+    pub resyncs: [u64; TROUBLES.len()],
+    /// Times that another writer owned the last block.
+    pub fenced: u64,
+    /// Sequences that the log had acknowledged and then did not have.
+    pub lost_by_engine: u64,
+    /// Times that it had less than it had acknowledged.
+    pub losses: u64,
+}
+
+/// A block to be appended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Append {
+    /// The attempt that it belongs to.
+    pub round: u64,
+    /// The log's number of the entry behind which alone it may be stored.
+    pub after: u64,
+    /// The block.
+    pub block: Vec<u8>,
+}

@@ -1,0 +1,122 @@
+use super::super::block::parse;
+use super::*;
+
+const CONFIG: WriterConfig = WriterConfig {
+    stream: Stream([7; 16]),
+    session: Session::from_bytes(*b"TICK000100"),
+    writer: 1,
+    in_flight: 3,
+    ack_ns: SECOND_NS,
+    silence_ns: SECOND_NS,
+};
+
+fn head(writer: u64, end: u64) -> Head {
+    let other = Writer::new(WriterConfig { writer, ..CONFIG });
+    Head { first: end - 1, count: 1, number: 9, crc: 77, ..other.head(0, 0) }
+}
+
+fn running(at: u64) -> Writer {
+    let mut writer = Writer::new(CONFIG);
+    let round = writer.poll(0).unwrap();
+    writer.handle_last(0, round, Last { sequence: 40, head: Some(head(2, at)) }, 1_000).unwrap();
+    assert_eq!(writer.take_resume(), Some(Resume::At(at)));
+    writer
+}
+
+#[test]
+fn each_block_stands_behind_the_one_before_it() {
+    let mut writer = running(100);
+    let blocks: Vec<Append> = (0..3).map(|n| writer.append(n, Cut::gap(100 + n, 100 + n), 0)).collect();
+    assert!(!writer.has_room());
+    assert_eq!(blocks.iter().map(|append| append.after).collect::<Vec<_>>(), [40, 41, 42]);
+    let heads: Vec<Head> = blocks.iter().map(|append| parse(&append.block).unwrap().0).collect();
+    assert_eq!([heads[0].before, heads[1].before, heads[2].before], [77, heads[0].crc, heads[1].crc]);
+    assert_eq!(heads.iter().map(|head| head.number).collect::<Vec<_>>(), [1, 2, 3]);
+    // The answer to the second one came first.
+    writer.handle_ack(5, blocks[1].round, Ok(42));
+    assert_eq!((writer.stored(), writer.in_flight(), writer.counters().blocks), (102, 1, 2));
+    writer.handle_ack(6, blocks[0].round, Ok(41));
+    assert_eq!((writer.stored(), writer.in_flight()), (102, 1));
+}
+
+#[test]
+fn a_refused_writer_yields_to_a_rival_and_comes_back_when_it_is_silent() {
+    let mut writer = running(100);
+    let append = writer.append(0, Cut::gap(100, 100), 0);
+    writer.handle_ack(5, append.round, Err(Trouble::Refused));
+    let round = writer.poll(5).unwrap();
+    writer.handle_last(6, round, Last { sequence: 41, head: Some(head(3, 105)) }, 1_000).unwrap();
+    assert_eq!(writer.state(), State::Fenced(6));
+    writer.handle_pulse(SECOND_NS, 3);
+    let round = writer.poll(SECOND_NS).unwrap();
+    writer.handle_last(SECOND_NS, round, Last { sequence: 41, head: Some(head(3, 105)) }, 1_000).unwrap();
+    assert_eq!(writer.state(), State::Fenced(SECOND_NS));
+    let round = writer.poll(2 * SECOND_NS).unwrap();
+    writer.handle_last(9, round, Last { sequence: 41, head: Some(head(3, 105)) }, 1_000).unwrap();
+    assert_eq!((writer.state(), writer.take_resume()), (State::Run, Some(Resume::At(105))));
+    assert_eq!((writer.counters().fenced, writer.counters().lost_by_engine), (1, 0));
+}
+
+#[test]
+fn what_the_log_lost_is_named_and_sent_again() {
+    let mut writer = running(100);
+    let append = writer.append(0, Cut::gap(100, 149), 0);
+    writer.handle_ack(1, append.round, Ok(41));
+    let append = writer.append(2, Cut::gap(150, 150), 0);
+    writer.handle_ack(3, append.round, Err(Trouble::Refused));
+    let round = writer.poll(3).unwrap();
+    writer.handle_last(4, round, Last { sequence: 40, head: Some(head(1, 100)) }, 1_000).unwrap();
+    assert_eq!((writer.take_resume(), writer.stored()), (Some(Resume::At(100)), 100));
+    assert_eq!((writer.counters().lost_by_engine, writer.counters().losses), (50, 1));
+}
+
+#[test]
+fn an_answer_that_does_not_come_is_a_failure() {
+    let mut writer = running(100);
+    writer.append(10, Cut::gap(100, 100), 0);
+    assert_eq!(writer.poll(SECOND_NS), None);
+    assert!(writer.poll(SECOND_NS + 10).is_some());
+    assert_eq!((writer.state(), writer.counters().resyncs), (State::Resync, [0, 1, 0, 0, 0]));
+}
+
+#[test]
+fn a_later_stream_begins_behind_an_earlier_one_and_not_the_other_way_round() {
+    let last = Last { sequence: 40, head: Some(head(2, 100)) };
+    let start = |session: &[u8; 10]| {
+        let config =
+            WriterConfig { stream: Stream([8; 16]), session: Session::from_bytes(*session), ..CONFIG };
+        let mut writer = Writer::new(config);
+        let round = writer.poll(0).unwrap();
+        writer.handle_last(0, round, last, 50).map(|()| writer.take_resume())
+    };
+    assert_eq!(start(b"TICK000101"), Ok(Some(Resume::Beginning)));
+    for other in [b"TICK000100", b"TICK0000ZZ", b"TOCK000101", b"TICK  0101"] {
+        assert!(matches!(start(other), Err(Refusal::OtherStream { .. })), "{other:?}");
+    }
+}
+
+#[test]
+fn a_channel_that_lost_its_end_is_refused_in_time() {
+    let mut writer = Writer::new(CONFIG);
+    let mut look = |now_ns| {
+        let round = writer.poll(now_ns).unwrap();
+        writer.handle_last(now_ns, round, Last { sequence: 40, head: Some(head(2, 100)) }, 90)
+    };
+    assert_eq!(look(0), Ok(()));
+    assert_eq!(look(AHEAD_NS - 1), Ok(()));
+    assert_eq!(look(AHEAD_NS + LOOK_NS), Err(Refusal::Ahead { theirs: 99, ours: 89 }));
+}
+
+#[test]
+fn an_emptied_log_goes_on_and_a_lost_one_begins_again() {
+    for (sequence, resume, lost) in [(41, Resume::At(101), 0), (0, Resume::Beginning, 1)] {
+        let mut writer = running(100);
+        let append = writer.append(0, Cut::gap(100, 100), 0);
+        writer.handle_ack(1, append.round, Ok(41));
+        let append = writer.append(1, Cut::gap(101, 101), 0);
+        writer.handle_ack(2, append.round, Err(Trouble::Refused));
+        let round = writer.poll(2).unwrap();
+        writer.handle_last(3, round, Last { sequence, head: None }, 1_000).unwrap();
+        assert_eq!((writer.take_resume(), writer.counters().lost_by_engine), (Some(resume), lost));
+    }
+}

@@ -1,0 +1,313 @@
+//! The end that receives: one thread with the connection, the reader and the local channel.
+//!
+//! What the local channel cannot take at once waits at the servers, so nothing here holds up anybody else.
+
+use async_nats::jetstream::Message;
+use async_nats::jetstream::consumer::pull;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use shmcast::PublisherBuilder;
+use shmcast_bridge::origins::Origins;
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::proto::{MICROSECOND_NS, MILLISECOND_NS};
+use shmcast_bridge::spec::{BridgeSpec, GapMode, ReceiveSpec, TimeMode};
+use shmcast_bridge::status::{Board, Life, Phase};
+use shmcast_bridge::thread::{Clock, SHOW_EVERY_NS, spawn};
+use shmcast_bridge::times::OriginTimes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::EngineError;
+use crate::client::Log;
+use crate::inlet::Inlet;
+use crate::outlet::idle::shown;
+use crate::proto::block::clock_error_of;
+use crate::proto::reader::{Ask, Reader, ReaderConfig};
+use crate::send::{checked, runtime};
+use crate::status::{Link, ReceiveCounters};
+
+/// Longest time that the thread does not look at the stop flag.
+const LOOK_UP: Duration = Duration::from_millis(20);
+/// How often the clocks are looked at.
+const CLOCK_EVERY_NS: u64 = 100 * MILLISECOND_NS;
+
+/// Options that the owner sets, beside the spec.
+#[derive(Debug, Default)]
+pub struct ReceiverOptions {
+    /// The sessions that began on this host. They are not received here.
+    pub origins: Origins,
+}
+
+/// What the thread shares with the owner.
+#[derive(Debug)]
+pub(crate) struct ReceiveState {
+    stop: AtomicBool,
+    pub(crate) life: Life,
+    counters: Board<ReceiveCounters>,
+    link: Arc<Link>,
+}
+
+/// A running end that receives. Dropping it stops it.
+#[derive(Debug)]
+pub struct Receiver {
+    shared: Arc<ReceiveState>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Receiver {
+    /// Connects, finds the stream, takes the channel as its publisher, and starts the thread. It goes on where an earlier
+    /// bridge left the channel. Blocks for some seconds if no server answers.
+    ///
+    /// # Errors
+    /// [`EngineError`]; nothing is left running.
+    pub fn start(
+        spec: &BridgeSpec,
+        channel: PublisherBuilder,
+        options: ReceiverOptions,
+    ) -> Result<Receiver, EngineError> {
+        let nats = checked(spec, false)?;
+        let receive = spec.receive.clone().unwrap_or_default();
+        let runtime = runtime()?;
+        let log = runtime.block_on(Log::open(spec, nats))?;
+        let shared = Arc::new(ReceiveState {
+            stop: AtomicBool::new(false),
+            life: Life::new(Vec::new(), shown(spec.wait)),
+            counters: Board::default(),
+            link: log.link.clone(),
+        });
+        let publisher = channel.clone().open()?;
+        let ring = publisher.remote_session().map(|session| {
+            let session = Session::from_bytes(session);
+            shared.life.note_session(session);
+            (session, publisher.next_sequence())
+        });
+        let times = OriginTimes::new(match receive.time {
+            TimeMode::Origin => Some(u64::from(receive.clock_limit_us) * MICROSECOND_NS),
+            TimeMode::Arrival => None,
+        });
+        let inlet = Inlet::new(publisher, channel, options.origins, times, shared.clone());
+        let reader = Reader::new(config_of(&receive), ring);
+        let (answer, answers) = unbounded_channel();
+        let receiving = Receiving {
+            log,
+            reader,
+            inlet,
+            follows: None,
+            answer,
+            clock: Clock::start(),
+            shared: shared.clone(),
+            bytes: 0,
+            shown_ns: 0,
+            looked_ns: 0,
+        };
+        let run = move || runtime.block_on(receiving.run(answers));
+        let thread = spawn(&format!("recv-{}", spec.title()), spec.cpu, run)?;
+        Ok(Receiver { shared, thread: Some(thread) })
+    }
+
+    /// Tells it to stop soon. The local channel is then closed, and its readers are told so.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its thread has ended.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until its thread has ended. Call [`stop`](Self::stop) first.
+    pub fn join(&mut self) {
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            self.shared.life.fail("its thread panicked: please report this".to_owned());
+        }
+    }
+
+    /// Phase, session and error.
+    pub fn life(&self) -> &Life {
+        &self.shared.life
+    }
+
+    /// The counters, at most some milliseconds old.
+    pub fn counters(&self) -> ReceiveCounters {
+        self.shared.counters.read()
+    }
+
+    /// The last error of the connection, while there is none.
+    pub fn trouble(&self) -> Option<String> {
+        self.shared.link.why()
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.stop();
+        self.join();
+    }
+}
+
+fn config_of(receive: &ReceiveSpec) -> ReaderConfig {
+    let give_up_ns = match receive.gap {
+        GapMode::Skip => Some(receive.give_up_ms.saturating_mul(MILLISECOND_NS)),
+        GapMode::Block => None,
+    };
+    ReaderConfig { from: receive.from, give_up_ns }
+}
+
+/// The answer to a request of the reader, with its round.
+enum Answer {
+    Bounds(u64, (u64, u64)),
+    Got(u64, Option<(u64, Bytes)>),
+    Follow(u64, Box<pull::Stream>),
+    Want(u64, Option<Bytes>),
+    Failed(u64),
+}
+
+/// The state of the thread.
+struct Receiving {
+    log: Log,
+    reader: Reader,
+    inlet: Inlet,
+    /// The entries that come, and the round of the reader that they belong to.
+    follows: Option<(u64, Box<pull::Stream>)>,
+    answer: UnboundedSender<Answer>,
+    clock: Clock,
+    shared: Arc<ReceiveState>,
+    bytes: u64,
+    shown_ns: u64,
+    looked_ns: u64,
+}
+
+impl Receiving {
+    async fn run(mut self, mut answers: UnboundedReceiver<Answer>) {
+        while !self.shared.stop.load(Ordering::Relaxed) && self.inlet.error.is_none() {
+            let now_ns = self.clock.now_ns();
+            if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
+                self.shown_ns = now_ns;
+                self.show();
+            }
+            let Receiving { reader, inlet, .. } = &mut self;
+            if let Some((round, ask)) = reader.poll(now_ns, &mut |delivery| inlet.take(delivery)) {
+                self.ask(round, ask);
+            }
+            let due = Duration::from_nanos(self.reader.next_deadline().saturating_sub(now_ns)).min(LOOK_UP);
+            tokio::select! {
+                biased;
+                Some(answer) = answers.recv() => self.take_answer(answer),
+                entry = next_entry(&mut self.follows) => self.take_entry(entry),
+                () = tokio::time::sleep(due) => {}
+            }
+        }
+        self.show();
+        match self.inlet.error.take() {
+            Some(why) => self.shared.life.fail(why),
+            None => self.shared.life.enter(Phase::Ended),
+        }
+    }
+
+    /// Sends a request on its way. The answer comes by the queue.
+    fn ask(&mut self, round: u64, ask: Ask) {
+        let (log, answer) = (self.log.clone(), self.answer.clone());
+        if matches!(ask, Ask::Follow(_)) {
+            self.follows = None;
+        }
+        tokio::spawn(async move {
+            let answered = match ask {
+                Ask::Bounds => log.bounds().await.map(|bounds| Answer::Bounds(round, bounds)),
+                Ask::Get(from) => log.get(from).await.map(|entry| Answer::Got(round, entry)),
+                Ask::Follow(from) => {
+                    let entries = log.follow(from).await;
+                    if let Err(why) = &entries {
+                        log.link.note(why.clone());
+                    }
+                    entries.ok().map(|entries| Answer::Follow(round, Box::new(entries)))
+                }
+                Ask::Want(want) => Some(Answer::Want(round, log.want(want).await)),
+            };
+            // Nobody takes the answer any more if the thread has ended.
+            let _ = answer.send(answered.unwrap_or(Answer::Failed(round)));
+        });
+    }
+
+    fn take_answer(&mut self, answer: Answer) {
+        let now_ns = self.clock.now_ns();
+        let Receiving { reader, inlet, .. } = self;
+        let next = match answer {
+            Answer::Bounds(round, bounds) => reader.handle_bounds(now_ns, round, bounds),
+            Answer::Got(round, entry) => {
+                let entry = entry.as_ref().map(|(sequence, block)| (*sequence, &block[..]));
+                reader.handle_get(now_ns, round, entry)
+            }
+            Answer::Want(round, block) => {
+                reader.handle_want(now_ns, round, block.as_deref(), &mut |delivery| inlet.take(delivery));
+                None
+            }
+            Answer::Follow(round, entries) => {
+                self.follows = Some((round, entries));
+                None
+            }
+            Answer::Failed(round) => {
+                reader.handle_failure(now_ns, round);
+                None
+            }
+        };
+        if let Some((round, ask)) = next {
+            self.ask(round, ask);
+        }
+    }
+
+    fn take_entry(&mut self, (round, entry): (u64, Option<Message>)) {
+        let now_ns = self.clock.now_ns();
+        let sequence = entry.as_ref().and_then(|entry| entry.info().ok()).map(|info| info.stream_sequence);
+        let Receiving { reader, inlet, .. } = self;
+        match entry.zip(sequence) {
+            Some((entry, sequence)) => {
+                self.bytes += entry.payload.len() as u64;
+                if now_ns.saturating_sub(self.looked_ns) >= CLOCK_EVERY_NS || self.looked_ns == 0 {
+                    self.looked_ns = now_ns;
+                    inlet.look_at_clocks(clock_error_of(&entry.payload));
+                }
+                let entry = (sequence, &entry.payload[..]);
+                reader.handle_entry(now_ns, round, entry, &mut |delivery| inlet.take(delivery));
+            }
+            None => {
+                self.follows = None;
+                reader.handle_failure(now_ns, round);
+            }
+        }
+    }
+
+    fn show(&self) {
+        let (reader, inlet, link) = (self.reader.counters(), &self.inlet, &self.shared.link);
+        self.shared.counters.show(&ReceiveCounters {
+            next_sequence: inlet.next_sequence(),
+            messages_published: inlet.messages_published,
+            messages_missing: inlet.messages_missing,
+            messages_too_large: inlet.messages_too_large,
+            blocks: reader.blocks,
+            bytes: self.bytes,
+            damaged: reader.damaged,
+            repeated: reader.repeated,
+            chain_breaks: reader.chain_breaks,
+            searches: reader.searches,
+            ends_moved: reader.ends_moved,
+            holes: reader.holes,
+            is_mending: u64::from(self.reader.is_waiting_for_mends()),
+            mended: reader.mended,
+            wanted: reader.wanted,
+            disconnects: link.disconnects(),
+            is_connected: u64::from(link.is_connected()),
+        });
+    }
+}
+
+/// The next entry that is followed, with its round; `None` when they have stopped coming. Waits for ever if nothing is
+/// followed.
+async fn next_entry(follows: &mut Option<(u64, Box<pull::Stream>)>) -> (u64, Option<Message>) {
+    match follows {
+        Some((round, entries)) => (*round, entries.next().await.and_then(Result::ok)),
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,285 @@
+//! The end that sends: its start, its two threads, and what it shows.
+//!
+//! `send-NAME` reads the ring and decides ([`outlet`](crate::outlet)). `nats-NAME` has the connection: it carries out the
+//! other thread's orders and gives back what comes. Neither takes a lock on the way of a message, and the publisher knows
+//! of neither.
+
+use async_nats::Subscriber as Subscription;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use shmcast::SubscriberBuilder;
+use shmcast_bridge::BridgeError;
+use shmcast_bridge::origins::Origins;
+use shmcast_bridge::proto::counters::Histogram;
+use shmcast_bridge::spec::{BridgeSpec, Direction, NatsSpec};
+use shmcast_bridge::status::{Board, Life, SharedHistogram};
+use shmcast_bridge::thread::{Clock, spawn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::EngineError;
+use crate::client::{Log, trouble_of};
+use crate::outlet::Outlet;
+use crate::outlet::idle::shown;
+use crate::proto::want::Want;
+use crate::proto::writer::{Append, Last, Trouble};
+use crate::status::{Link, SendCounters};
+
+/// Options that the owner sets, beside the spec.
+#[derive(Debug, Default)]
+pub struct SenderOptions {
+    /// Whether the bridge stops once the channel is closed and all of it is stored. If not, it waits for the next publisher.
+    pub ends_with_channel: bool,
+    /// Whether everything in the channel is new, because the channel appeared while the bridge waited for it.
+    pub is_channel_new: bool,
+    /// The list in which sessions that begin here are noted.
+    pub origins: Origins,
+}
+
+/// What the thread with the connection is to do.
+pub(crate) enum Order {
+    Append(Append),
+    /// Ask for the end of the log, in this round.
+    Last(u64),
+    /// Tell the other writers that this one writes.
+    Pulse(u64),
+    /// Give a reader what the log lacks.
+    Answer(async_nats::Subject, Vec<u8>),
+}
+
+/// What the thread with the connection has seen.
+pub(crate) enum Reply {
+    /// The answer to an append of this round, and when it came.
+    Ack(u64, u64, Result<u64, Trouble>),
+    /// The end of the log, if it could be had.
+    Last(u64, Option<Last>),
+    /// Another writer, or this one, writes.
+    Pulse(u64),
+    /// A reader lacks something.
+    Want(Want, async_nats::Subject),
+}
+
+/// What the threads share with the owner.
+#[derive(Debug)]
+pub(crate) struct SendState {
+    pub(crate) stop: AtomicBool,
+    pub(crate) end: AtomicBool,
+    pub(crate) takes_over: AtomicBool,
+    pub(crate) life: Life,
+    pub(crate) counters: Board<SendCounters>,
+    pub(crate) acks: SharedHistogram,
+    pub(crate) link: Arc<Link>,
+}
+
+/// A running end that sends. Dropping it stops it.
+#[derive(Debug)]
+pub struct Sender {
+    shared: Arc<SendState>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Sender {
+    /// Connects, finds the stream, attaches to the channel and starts the threads. Blocks for some seconds if no server
+    /// answers.
+    ///
+    /// `channel` says where the channel is, and in its [`history`](SubscriberBuilder::history) where its journal is.
+    ///
+    /// # Errors
+    /// [`EngineError`]; nothing is left running.
+    pub fn start(
+        spec: &BridgeSpec,
+        channel: SubscriberBuilder,
+        options: SenderOptions,
+    ) -> Result<Sender, EngineError> {
+        let nats = checked(spec, true)?;
+        let runtime = runtime()?;
+        let log = runtime.block_on(Log::open(spec, nats))?;
+        let shared = Arc::new(SendState {
+            stop: AtomicBool::new(false),
+            end: AtomicBool::new(false),
+            takes_over: AtomicBool::new(false),
+            life: Life::new(Vec::new(), shown(spec.wait)),
+            counters: Board::default(),
+            acks: SharedHistogram::default(),
+            link: log.link.clone(),
+        });
+        let clock = Clock::start();
+        let (order, orders) = unbounded_channel();
+        let (reply, replies) = mpsc::channel();
+        let outlet = Outlet::open(spec, channel, options, (order, replies), (clock, shared.clone()))?;
+        let title = spec.title();
+        let mut sender = Sender { shared, threads: Vec::new() };
+        let serve = move || {
+            // It ends when there is nobody left to give orders.
+            let _ = runtime.block_on(serve(log, orders, reply, clock));
+        };
+        sender.threads.push(spawn(&format!("nats-{title}"), None, serve)?);
+        sender.threads.push(spawn(&format!("send-{title}"), spec.cpu, move || outlet.run())?);
+        Ok(sender)
+    }
+
+    /// Tells it to stop soon. What is not stored then is sent when the bridge is started again.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells it to send what the ring still holds, and then to stop; after five seconds it stops all the same.
+    pub fn end(&self) {
+        self.shared.end.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells a bridge that waits because another one writes to write in its place.
+    pub fn take_over(&self) {
+        self.shared.takes_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its threads have ended.
+    pub fn is_finished(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Waits until its threads have ended. Call [`stop`](Self::stop) or [`end`](Self::end) first.
+    pub fn join(&mut self) {
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                self.shared.life.fail("its thread panicked: please report this".to_owned());
+            }
+        }
+    }
+
+    /// Phase, session and error.
+    pub fn life(&self) -> &Life {
+        &self.shared.life
+    }
+
+    /// The counters, at most some milliseconds old.
+    pub fn counters(&self) -> SendCounters {
+        self.shared.counters.read()
+    }
+
+    /// The times from an append to its answer.
+    pub fn acks(&self) -> Histogram {
+        self.shared.acks.read()
+    }
+
+    /// The last error of the connection, while there is none.
+    pub fn trouble(&self) -> Option<String> {
+        self.shared.link.why()
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.stop();
+        self.join();
+    }
+}
+
+/// The servers of a spec that makes sense for this direction.
+pub(crate) fn checked(spec: &BridgeSpec, sends: bool) -> Result<&NatsSpec, EngineError> {
+    let mut problems = spec.problems();
+    let is_right = match spec.direction() {
+        Some(Direction::Send(_)) => sends,
+        Some(Direction::Receive(_)) => !sends,
+        None => true,
+    };
+    if !is_right {
+        problems.push((if sends { "send" } else { "receive" }, "this bridge goes the other way".to_owned()));
+    }
+    match spec.nats() {
+        Some(nats) if problems.is_empty() => Ok(nats),
+        _ => {
+            let problems = problems.into_iter().map(|(field, what)| format!("{field}: {what}")).collect();
+            Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems }.into())
+        }
+    }
+}
+
+/// The runtime of one connection, for the one thread that has it.
+pub(crate) fn runtime() -> Result<Runtime, EngineError> {
+    Builder::new_current_thread().enable_all().build().map_err(|e| BridgeError::Start(e).into())
+}
+
+/// Carries out orders until there is nobody to give any.
+async fn serve(
+    log: Log,
+    mut orders: UnboundedReceiver<Order>,
+    replies: mpsc::Sender<Reply>,
+    clock: Clock,
+) -> Option<()> {
+    let subscribe = |what| log.client.subscribe(format!("{}.{what}", log.subject));
+    let (mut pulses, mut wants): (Subscription, Subscription) =
+        (subscribe("pulse").await.ok()?, subscribe("want").await.ok()?);
+    loop {
+        tokio::select! {
+            order = orders.recv() => carry_out(&log, order?, &replies, clock).await,
+            Some(pulse) = pulses.next() => {
+                if let Some(writer) = parse_pulse(&pulse.payload) {
+                    replies.send(Reply::Pulse(writer)).ok()?;
+                }
+            }
+            Some(message) = wants.next() => {
+                if let (Some(want), Some(to)) = (Want::parse(&message.payload), message.reply) {
+                    replies.send(Reply::Want(want, to)).ok()?;
+                }
+            }
+        }
+    }
+}
+
+async fn carry_out(log: &Log, order: Order, replies: &mpsc::Sender<Reply>, clock: Clock) {
+    let replies = replies.clone();
+    // A reply that nobody takes any more is of no use.
+    match order {
+        Order::Append(Append { round, after, block }) => match log.append_if(after, block).await {
+            Ok(answer) => drop(tokio::spawn(async move {
+                let answer = answer.await.map(|ack| ack.sequence).map_err(|e| trouble_of(&e));
+                let _ = replies.send(Reply::Ack(round, clock.now_ns(), answer));
+            })),
+            Err(trouble) => drop(replies.send(Reply::Ack(round, clock.now_ns(), Err(trouble)))),
+        },
+        Order::Last(round) => {
+            let log = log.clone();
+            tokio::spawn(async move {
+                let _ = replies.send(Reply::Last(round, log.last().await));
+            });
+        }
+        Order::Pulse(writer) => {
+            let subject = format!("{}.pulse", log.subject);
+            let _ = log.client.publish(subject, pulse(writer)).await;
+        }
+        Order::Answer(to, block) => drop(log.client.publish(to, Bytes::from(block)).await),
+    }
+}
+
+const PULSE_HEAD: &[u8; 8] = b"SHMP\x01\0\0\0";
+
+/// The word that a writer writes: `magic "SHMP" | version u8 | 0 x 3 | writer u64`.
+fn pulse(writer: u64) -> Bytes {
+    Bytes::from([&PULSE_HEAD[..], &writer.to_be_bytes()].concat())
+}
+
+fn parse_pulse(bytes: &[u8]) -> Option<u64> {
+    let writer = bytes.strip_prefix(&PULSE_HEAD[..])?;
+    Some(u64::from_be_bytes(writer.try_into().ok()?))
+}
+
+/// The ends of both queues that the thread with the ring has.
+pub(crate) type Queues = (UnboundedSender<Order>, mpsc::Receiver<Reply>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_a_pulse_are_fixed() {
+        let bytes = pulse(0x0102);
+        assert_eq!(&bytes[..], b"SHMP\x01\0\0\0\0\0\0\0\0\0\x01\x02");
+        assert_eq!(parse_pulse(&bytes), Some(0x0102));
+        assert_eq!((parse_pulse(&bytes[1..]), parse_pulse(&bytes[..15])), (None, None));
+    }
+}

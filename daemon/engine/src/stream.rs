@@ -1,0 +1,238 @@
+//! Commands about a stream: making it, looking at it, removing it, and checking all of it. Each blocks until it is done.
+
+use async_nats::jetstream::stream::Info;
+use futures_util::StreamExt;
+use serde::Serialize;
+use shmcast_bridge::BridgeError;
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::spec::{BridgeSpec, NatsSpec};
+
+use crate::EngineError;
+use crate::client::Log;
+use crate::proto::block::{Body, Head, parse};
+use crate::send::runtime;
+
+/// The most ranges and entries that a check names.
+const MOST_NAMED: usize = 1_000;
+
+/// A stream as its servers describe it.
+#[derive(Debug, Clone, Serialize)]
+pub struct StreamInfo {
+    /// Its name.
+    pub stream: String,
+    /// The subjects that it keeps; none for a mirror.
+    pub subjects: Vec<String>,
+    /// Entries in it.
+    pub entries: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The number of the first entry.
+    pub first_entry: u64,
+    /// The number of the last entry.
+    pub last_entry: u64,
+    /// How many servers keep a copy.
+    pub replicas: usize,
+    /// The server that decides, where there are several.
+    pub leader: Option<String>,
+    /// The servers that have fallen behind or cannot be reached.
+    pub lagging: Vec<String>,
+    /// The session of its last sound block.
+    pub session: Option<String>,
+    /// The sequence after those that it has.
+    pub next_sequence: Option<u64>,
+}
+
+fn info_of(info: &Info, head: Option<Head>) -> StreamInfo {
+    let cluster = info.cluster.as_ref();
+    let late = cluster.map(|cluster| cluster.replicas.iter().filter(|peer| !peer.current || peer.offline));
+    StreamInfo {
+        stream: info.config.name.clone(),
+        subjects: info.config.subjects.clone(),
+        entries: info.state.messages,
+        bytes: info.state.bytes,
+        first_entry: info.state.first_sequence,
+        last_entry: info.state.last_sequence,
+        replicas: info.config.num_replicas,
+        leader: cluster.and_then(|cluster| cluster.leader.clone()),
+        lagging: late.map(|late| late.map(|peer| peer.name.clone()).collect()).unwrap_or_default(),
+        session: head.map(|head| head.session.to_string()),
+        next_sequence: head.map(|head| head.end()),
+    }
+}
+
+fn with<T>(
+    spec: &BridgeSpec,
+    what: impl AsyncFnOnce(Log, &NatsSpec) -> Result<T, EngineError>,
+) -> Result<T, EngineError> {
+    let nats = spec.nats.clone().unwrap_or_default();
+    let problems: Vec<String> =
+        spec.problems().into_iter().filter(|(field, _)| *field != "send").map(|(_, what)| what).collect();
+    if !problems.is_empty() {
+        return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems }.into());
+    }
+    let runtime = runtime()?;
+    runtime.block_on(async {
+        let log = Log::reach(spec, &nats).await?;
+        what(log, &nats).await
+    })
+}
+
+fn missing(log: &Log, spec: &BridgeSpec) -> EngineError {
+    EngineError::NoStream { stream: log.name().to_owned(), channel: spec.channel.clone() }
+}
+
+/// Makes the stream of a channel, or with `mirror_of` one that copies the stream of this name in that domain.
+///
+/// # Errors
+/// [`EngineError`], also if there is one with other settings.
+pub fn create(spec: &BridgeSpec, mirror_of: Option<&str>) -> Result<StreamInfo, EngineError> {
+    with(spec, async |log, nats| Ok(info_of(&log.create(nats, mirror_of).await?, None)))
+}
+
+/// What the servers say of the stream of a channel.
+///
+/// # Errors
+/// [`EngineError`], also if there is none.
+pub fn info(spec: &BridgeSpec) -> Result<StreamInfo, EngineError> {
+    with(spec, async |log, _| {
+        let info = log.info().await?.ok_or_else(|| missing(&log, spec))?;
+        let head = log.last().await.and_then(|last| last.head);
+        Ok(info_of(&info, head))
+    })
+}
+
+/// Removes the stream of a channel with all that is in it.
+///
+/// # Errors
+/// [`EngineError`], also if there is none.
+pub fn remove(spec: &BridgeSpec) -> Result<(), EngineError> {
+    with(spec, async |log, _| match log.remove().await? {
+        true => Ok(()),
+        false => Err(missing(&log, spec)),
+    })
+}
+
+/// A range of sequences, both ends in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Range {
+    /// The first.
+    pub from: u64,
+    /// The last.
+    pub to: u64,
+}
+
+/// What a check of a whole stream found.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Verified {
+    /// Sound blocks.
+    pub blocks: u64,
+    /// Messages in them, each once.
+    pub messages: u64,
+    /// Sequences that blocks name as ones that will never come.
+    pub gaps: Vec<Range>,
+    /// Sequences that no block has, between others that are there.
+    pub missing: Vec<Range>,
+    /// Entries that are no sound blocks, by their numbers, each with the reason.
+    pub damaged: Vec<(u64, String)>,
+    /// Blocks that were not built behind the one before them.
+    pub chain_breaks: u64,
+    /// Sequences that are in more than one block.
+    pub repeated: u64,
+    /// The sessions, in their order.
+    pub sessions: Vec<String>,
+}
+
+impl Verified {
+    fn take(&mut self, state: &mut Verifying, number: u64, block: &[u8]) {
+        let (head, body) = match parse(block) {
+            Ok(parsed) => parsed,
+            Err(e) => {
+                note(&mut self.damaged, (number, e.to_string()));
+                state.crc = None;
+                return;
+            }
+        };
+        self.blocks += 1;
+        self.chain_breaks += u64::from(state.crc.is_some_and(|crc| crc != head.before));
+        state.crc = Some(head.crc);
+        if state.session != Some(head.session) {
+            (state.session, state.due) = (Some(head.session), head.first);
+            note(&mut self.sessions, head.session.to_string());
+        }
+        if head.first > state.due {
+            note(&mut self.missing, Range { from: state.due, to: head.first - 1 });
+            state.due = head.first;
+        }
+        let repeated = state.due.min(head.end()) - head.first;
+        self.repeated += repeated;
+        let fresh = u64::from(head.count) - repeated.min(u64::from(head.count));
+        match body {
+            Body::Gap if fresh > 0 => note(&mut self.gaps, Range { from: state.due, to: head.end() - 1 }),
+            Body::Gap | Body::End => {}
+            Body::Fragment(part) if !state.joins(&head, part.offset, part.data.len()) => {
+                note(&mut self.missing, Range { from: head.first, to: head.first });
+            }
+            Body::Messages(_) | Body::Fragment(_) => self.messages += fresh,
+        }
+        state.due = state.due.max(head.end());
+    }
+
+    /// Whether there is no damage.
+    pub fn is_sound(&self) -> bool {
+        self.damaged.is_empty() && self.missing.is_empty() && self.chain_breaks == 0
+    }
+}
+
+fn note<T>(list: &mut Vec<T>, item: T) {
+    if list.len() < MOST_NAMED {
+        list.push(item);
+    }
+}
+
+#[derive(Default)]
+struct Verifying {
+    session: Option<Session>,
+    due: u64,
+    crc: Option<u32>,
+    /// A message that goes in parts, and how much of it has come.
+    part: (u64, usize),
+}
+
+impl Verifying {
+    /// Whether a part stands behind the one before it. A writer that started again begins the message anew.
+    fn joins(&mut self, head: &Head, offset: u32, bytes: usize) -> bool {
+        let (sequence, end) = self.part;
+        let joins = offset == 0 || (sequence == head.first && end == offset as usize);
+        self.part = (head.first, offset as usize + bytes);
+        joins
+    }
+}
+
+/// Reads the whole stream of a channel and checks each block and how they join. `progress` is told how many of how many
+/// entries are done.
+///
+/// # Errors
+/// [`EngineError`]; the servers stopped giving entries.
+pub fn verify(spec: &BridgeSpec, mut progress: impl FnMut(u64, u64)) -> Result<Verified, EngineError> {
+    with(spec, async |log, _| {
+        let info = log.info().await?.ok_or_else(|| missing(&log, spec))?;
+        let (mut found, mut state) = (Verified::default(), Verifying::default());
+        let (first, last) = (info.state.first_sequence, info.state.last_sequence);
+        if info.state.messages == 0 {
+            return Ok(found);
+        }
+        let refused = |why: String| EngineError::Refused { stream: log.name().to_owned(), why };
+        let mut entries = log.follow(first).await.map_err(refused)?;
+        loop {
+            let entry =
+                entries.next().await.ok_or_else(|| refused("the entries stopped coming".to_owned()))?;
+            let entry = entry.map_err(|e| refused(e.to_string()))?;
+            let number = entry.info().map_err(|e| refused(e.to_string()))?.stream_sequence;
+            found.take(&mut state, number, &entry.payload);
+            progress(number - first + 1, last - first + 1);
+            if number >= last {
+                return Ok(found);
+            }
+        }
+    })
+}

@@ -1,0 +1,350 @@
+//! `shmcast bridge send` and `recv` with `--nats`: a channel through servers of NATS JetStream.
+
+use super::{Alarm, LOOK, Stop, outcome, progress};
+use crate::cli::figures::{Ns, grouped, size};
+use crate::cli::say::{note, print_json};
+use crate::cli::units::{parse_duration, parse_size};
+use anyhow::{Result, bail};
+use serde_json::json;
+use shmcast::{PublisherBuilder, SubscriberBuilder};
+use shmcast_bridge::spec::{BridgeSpec, Engine, NatsSpec};
+use shmcast_bridge::status::{Latency, Life, Phase};
+use shmcast_engine::status::{ReceiveCounters, SendCounters};
+use shmcast_engine::{EngineError, Receiver, ReceiverOptions, Sender, SenderOptions};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Pause between two looks for a stream that is not there.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// The servers, and the stream there.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Through servers of NATS JetStream, in place of lines")]
+pub(super) struct Servers {
+    /// Servers, such as nats://10.0.0.1:4222, or tls://host:4222 with TLS; several with commas between
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    nats: Vec<String>,
+    /// File with the credentials of the account
+    #[arg(long, value_name = "FILE", requires = "nats")]
+    creds: Option<PathBuf>,
+    /// Certificates that the server's is checked against [default: the system's]
+    #[arg(long, value_name = "FILE", requires = "nats")]
+    ca: Option<PathBuf>,
+    /// Certificate that the servers know this host by
+    #[arg(long, value_name = "FILE", requires = "cert_key")]
+    cert: Option<PathBuf>,
+    /// Private key of --cert
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    cert_key: Option<PathBuf>,
+    /// Name of the stream [default: SHMCAST_ and the channel's name]
+    #[arg(long, value_name = "NAME", requires = "nats")]
+    stream: Option<String>,
+    /// Subject of its messages, the same at both ends [default: shmcast. and the channel's name]
+    #[arg(long, value_name = "NAME", requires = "nats")]
+    subject: Option<String>,
+    /// Domain of JetStream in which the stream is
+    #[arg(long, value_name = "NAME", requires = "nats")]
+    domain: Option<String>,
+}
+
+impl Servers {
+    pub(super) fn is_given(&self) -> bool {
+        !self.nats.is_empty()
+    }
+
+    pub(super) fn spec(&self) -> Option<NatsSpec> {
+        self.is_given().then(|| NatsSpec {
+            servers: self.nats.clone(),
+            creds: self.creds.clone(),
+            ca: self.ca.clone(),
+            cert: self.cert.clone(),
+            key: self.cert_key.clone(),
+            stream: self.stream.clone(),
+            subject: self.subject.clone(),
+            domain: self.domain.clone(),
+            ..NatsSpec::default()
+        })
+    }
+}
+
+/// Options of a stream that is made.
+#[derive(Debug, clap::Args)]
+pub(super) struct Making {
+    /// Servers that keep a copy of a new stream [default: 3 if as many are named, otherwise 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=5), requires = "nats")]
+    replicas: Option<u8>,
+    /// The most that a new stream keeps: then the oldest messages go [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "nats")]
+    keep: Option<u64>,
+    /// How long a new stream keeps messages [default: no limit]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "nats")]
+    keep_for: Option<Duration>,
+}
+
+impl Making {
+    pub(super) fn put_into(&self, nats: &mut NatsSpec) {
+        nats.replicas = self.replicas;
+        nats.keep_bytes = self.keep;
+        nats.keep_s = self.keep_for.map(|keep| keep.as_secs().max(1));
+    }
+}
+
+/// The options of a sender.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Through servers of NATS JetStream, in place of lines")]
+pub(super) struct SendArgs {
+    #[command(flatten)]
+    servers: Servers,
+    /// Make the stream if there is none
+    #[arg(long, requires = "nats")]
+    create: bool,
+    #[command(flatten)]
+    making: Making,
+    /// The most bytes of a block; many messages go as one
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64KiB", requires = "nats")]
+    block: u64,
+    /// How many blocks may be without an answer
+    #[arg(long, value_name = "N", default_value_t = 32, requires = "nats")]
+    in_flight: usize,
+}
+
+impl SendArgs {
+    pub(super) fn spec(&self) -> Option<NatsSpec> {
+        let mut nats = self.servers.spec()?;
+        self.making.put_into(&mut nats);
+        nats.create = self.create;
+        nats.block_bytes = usize::try_from(self.block).unwrap_or(usize::MAX);
+        nats.in_flight = self.in_flight;
+        Some(nats)
+    }
+}
+
+/// The carrier that the options ask for.
+pub(super) fn of(nats: &Option<NatsSpec>) -> Engine {
+    if nats.is_some() { Engine::Nats } else { Engine::Lines }
+}
+
+/// How a sender is to run.
+pub(super) struct Sending {
+    pub(super) until_end: bool,
+    /// Whether it waits for the channel.
+    pub(super) waits: bool,
+    pub(super) json: bool,
+}
+
+pub(super) fn send(
+    spec: &BridgeSpec,
+    channel: &SubscriberBuilder,
+    how: &Sending,
+    stop: &Stop,
+) -> Result<ExitCode> {
+    let Some(is_channel_new) = wait_for(channel, how.waits, stop)? else { return Ok(ExitCode::SUCCESS) };
+    let options =
+        SenderOptions { ends_with_channel: how.until_end, is_channel_new, ..SenderOptions::default() };
+    let mut sender = Sender::start(spec, channel.clone(), options)?;
+    let (name, progress) = (&spec.channel, progress());
+    let (mut missed, mut lost) = (Alarm { told: 0 }, Alarm { told: 0 });
+    let (mut link, mut session, mut is_fenced, mut interrupted) = (Told::default(), None, 0, None);
+    while !sender.is_finished() {
+        std::thread::sleep(LOOK);
+        if stop.is_set() {
+            if sender.life().phase() == Phase::Running && how.until_end {
+                interrupted = Some(stop.interrupted(format!("{name}: INTERRUPTED before the channel's end")));
+            }
+            sender.end();
+        }
+        let counters = sender.counters();
+        if let Some(now) = sender.life().session().filter(|now| session != Some(*now)) {
+            session = Some(now);
+            progress.suspend(|| note!("{name}: sending session {now}"));
+        }
+        link.look(&progress, name, counters.is_connected == 1, sender.trouble());
+        if counters.is_fenced != is_fenced {
+            is_fenced = counters.is_fenced;
+            let what =
+                if is_fenced == 1 { "another bridge writes the stream: waiting" } else { "writing again" };
+            progress.suspend(|| note!("{name}: {what}"));
+        }
+        progress.set_message(format!(
+            "sent {} messages in {} blocks, {} behind",
+            grouped(counters.messages),
+            grouped(counters.blocks),
+            grouped(counters.behind)
+        ));
+        progress.tick();
+        missed.look(&progress, counters.messages_missed, |more| {
+            format!("{name}: overtaken by the publisher: {} messages were not sent", grouped(more))
+        });
+        lost.look(&progress, counters.lost_by_engine, |more| {
+            format!(
+                "{name}: the servers lost {} messages that they had acknowledged; they are sent again",
+                grouped(more)
+            )
+        });
+    }
+    sender.join();
+    progress.finish_and_clear();
+    let (counters, acks) = (sender.counters(), Latency::from(&sender.acks()));
+    report_sent(how.json, name, sender.life(), &counters, &acks)?;
+    outcome(name, sender.life(), counters.messages_missed, interrupted)
+}
+
+/// Waits for the channel, if asked. Says whether that was needed; `None` when interrupted meanwhile.
+fn wait_for(channel: &SubscriberBuilder, waits: bool, stop: &Stop) -> Result<Option<bool>> {
+    let mut is_new = false;
+    loop {
+        match channel.clone().page(false).open() {
+            Ok(_) => return Ok(Some(is_new)),
+            Err(e) if !e.is_unknown_channel() => return Err(e.into()),
+            Err(e) if !waits => bail!("{e} (--wait-channel)"),
+            Err(_) if stop.is_set() => return Ok(None),
+            Err(_) => std::thread::sleep(LOOK),
+        }
+        is_new = true;
+    }
+}
+
+fn report_sent(
+    as_json: bool,
+    name: &str,
+    life: &Life,
+    counters: &SendCounters,
+    acks: &Latency,
+) -> Result<()> {
+    if as_json {
+        let session = life.session().map(|session| session.to_string());
+        return print_json(&json!({
+            "channel": name, "direction": "send", "engine": "nats", "session": session, "send": counters, "acks": acks,
+        }));
+    }
+    note!(
+        "{name}: stored {} blocks ({}) up to sequence {}, {} missed; answers p50 {}, p99 {}, max {}",
+        grouped(counters.blocks),
+        size(counters.bytes),
+        counters.stored.saturating_sub(1),
+        grouped(counters.messages_missed),
+        Ns(acks.p50_ns),
+        Ns(acks.p99_ns),
+        Ns(acks.max_ns),
+    );
+    Ok(())
+}
+
+pub(super) fn receive(
+    spec: &BridgeSpec,
+    channel: PublisherBuilder,
+    (until_end, as_json): (bool, bool),
+    stop: &Stop,
+) -> Result<ExitCode> {
+    let Some(mut receiver) = start_receiver(spec, &channel, stop)? else { return Ok(ExitCode::SUCCESS) };
+    let (name, progress) = (&spec.channel, progress());
+    let (mut missing, mut holes) = (Alarm { told: 0 }, Alarm { told: 0 });
+    let (mut link, mut session, mut interrupted) = (Told::default(), None, None);
+    while !receiver.is_finished() {
+        std::thread::sleep(LOOK);
+        if until_end && receiver.life().phase() == Phase::Ending {
+            receiver.stop();
+        } else if stop.is_set() {
+            if receiver.life().phase() == Phase::Running && until_end {
+                interrupted = Some(stop.interrupted(format!("{name}: INTERRUPTED before the channel's end")));
+            }
+            receiver.stop();
+        }
+        let counters = receiver.counters();
+        if let Some(now) = receiver.life().session().filter(|now| session != Some(*now)) {
+            session = Some(now);
+            progress.suspend(|| note!("{name}: receiving session {now}"));
+        }
+        link.look(&progress, name, counters.is_connected == 1, receiver.trouble());
+        progress.set_message(format!(
+            "published {} messages, {} for ever missing",
+            grouped(counters.messages_published),
+            grouped(counters.messages_missing)
+        ));
+        progress.tick();
+        holes.look(&progress, counters.holes, |_| {
+            format!("{name}: the stream lacks messages; asking its writer")
+        });
+        missing.look(&progress, counters.messages_missing, |more| {
+            format!("{name}: {} messages never reached this host", grouped(more))
+        });
+    }
+    receiver.join();
+    progress.finish_and_clear();
+    report_received(as_json, name, receiver.life(), &receiver.counters())?;
+    outcome(name, receiver.life(), receiver.counters().messages_missing, interrupted)
+}
+
+/// Starts the bridge, after waiting for the stream, which the sender makes. `None` when interrupted meanwhile.
+fn start_receiver(spec: &BridgeSpec, channel: &PublisherBuilder, stop: &Stop) -> Result<Option<Receiver>> {
+    let mut is_told = false;
+    while !stop.is_set() {
+        match Receiver::start(spec, channel.clone(), ReceiverOptions::default()) {
+            Err(e @ EngineError::NoStream { .. }) => {
+                if !is_told {
+                    note!("{e}; waiting for it");
+                    is_told = true;
+                }
+                std::thread::sleep(RETRY);
+            }
+            started => return Ok(Some(started?)),
+        }
+    }
+    Ok(None)
+}
+
+fn report_received(as_json: bool, name: &str, life: &Life, counters: &ReceiveCounters) -> Result<()> {
+    if as_json {
+        let session = life.session().map(|session| session.to_string());
+        return print_json(&json!({
+            "channel": name, "direction": "receive", "engine": "nats", "session": session, "receive": counters,
+        }));
+    }
+    note!(
+        "{name}: published {} messages up to sequence {}, {} missing; {} blocks, {} messages mended",
+        grouped(counters.messages_published),
+        counters.next_sequence.saturating_sub(1),
+        grouped(counters.messages_missing),
+        grouped(counters.blocks),
+        grouped(counters.mended),
+    );
+    Ok(())
+}
+
+/// What was said last of the connection.
+struct Told {
+    is_connected: bool,
+    why: Option<String>,
+}
+
+impl Default for Told {
+    fn default() -> Told {
+        Told { is_connected: true, why: None }
+    }
+}
+
+impl Told {
+    fn look(
+        &mut self,
+        progress: &indicatif::ProgressBar,
+        name: &str,
+        is_connected: bool,
+        why: Option<String>,
+    ) {
+        // Before its first look a thread shows nothing.
+        if (is_connected, &why) == (self.is_connected, &self.why) {
+            return;
+        }
+        let text = match (is_connected, &why) {
+            (true, None) => "connected again".to_owned(),
+            (true, Some(why)) => format!("the servers say: {why}"),
+            (false, None) => {
+                "the connection to the servers broke: what is published waits in the ring".to_owned()
+            }
+            (false, Some(why)) => format!("no connection to the servers: {why}"),
+        };
+        progress.suspend(|| note!("{name}: {text}"));
+        (self.is_connected, self.why) = (is_connected, why);
+    }
+}

@@ -1,0 +1,171 @@
+//! `shmcast bridge stream`: the stream that carries a channel through servers of NATS JetStream.
+
+use super::{engine, progress};
+use crate::cli::MISSED;
+use crate::cli::figures::{grouped, size, table};
+use crate::cli::say::{note, print, print_json};
+use anyhow::Result;
+use serde_json::json;
+use shmcast_bridge::spec::{BridgeSpec, Engine, NatsSpec};
+use shmcast_engine::stream::{self, Range, StreamInfo, Verified};
+use std::process::ExitCode;
+
+/// The exit code for a stream that is damaged.
+const DAMAGED: u8 = 4;
+/// How often progress is shown, in entries.
+const EVERY: u64 = 256;
+/// The most ranges and entries that are printed, if not as JSON.
+const MOST_PRINTED: usize = 20;
+
+const EXAMPLE: &str = "\
+Examples:
+  shmcast bridge stream create ticks --nats nats://10.0.0.1:4222 --keep 10GiB
+  shmcast bridge stream info ticks --nats nats://10.0.0.1:4222
+  shmcast bridge stream verify ticks --nats nats://10.0.0.1:4222
+  shmcast bridge stream rm ticks --nats nats://10.0.0.1:4222
+
+Exit codes: 0 success, 1 error, 2 wrong usage; verify: 3 messages are named as lost, 4 the stream is damaged.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Make it
+    Create {
+        #[command(flatten)]
+        what: What,
+        #[command(flatten)]
+        making: engine::Making,
+        /// Copy the stream of this name in that domain of JetStream
+        #[arg(long, value_name = "DOMAIN")]
+        mirror_of: Option<String>,
+    },
+    /// Show how much it has, up to which sequence, and who leads it
+    Info {
+        #[command(flatten)]
+        what: What,
+    },
+    /// Read all of it, and check each block and how they join
+    Verify {
+        #[command(flatten)]
+        what: What,
+    },
+    /// Remove it with all that is in it
+    Rm {
+        #[command(flatten)]
+        what: What,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE)]
+struct What {
+    /// Name of the channel
+    channel: String,
+    #[command(flatten)]
+    servers: engine::Servers,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl What {
+    fn spec(&self, nats: NatsSpec) -> BridgeSpec {
+        BridgeSpec { engine: Engine::Nats, nats: Some(nats), ..BridgeSpec::new(&self.channel) }
+    }
+
+    fn nats(&self) -> Result<NatsSpec> {
+        self.servers.spec().ok_or_else(|| anyhow::anyhow!("give the servers: --nats nats://HOST:4222"))
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.verb {
+        Verb::Create { what, making, mirror_of } => {
+            let mut nats = what.nats()?;
+            making.put_into(&mut nats);
+            show(what, &stream::create(&what.spec(nats), mirror_of.as_deref())?)
+        }
+        Verb::Info { what } => show(what, &stream::info(&what.spec(what.nats()?))?),
+        Verb::Verify { what } => verify(what),
+        Verb::Rm { what } => {
+            let spec = what.spec(what.nats()?);
+            stream::remove(&spec)?;
+            if what.json {
+                print_json(&json!({ "channel": what.channel, "removed": true }))?;
+            } else {
+                note!("{}: removed its stream", what.channel);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn show(what: &What, info: &StreamInfo) -> Result<ExitCode> {
+    if what.json {
+        print_json(info)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut rows = table(["STREAM", &info.stream], 1);
+    let next = info.next_sequence.map_or_else(|| "-".to_owned(), grouped);
+    let leader = info.leader.clone().unwrap_or_else(|| "-".to_owned());
+    let session = info.session.clone().unwrap_or_else(|| "-".to_owned());
+    rows.add_row(["session", &session]);
+    rows.add_row(["next sequence", &next]);
+    rows.add_row(["blocks", &grouped(info.entries)]);
+    rows.add_row(["size", &size(info.bytes)]);
+    rows.add_row(["copies", &info.replicas.to_string()]);
+    rows.add_row(["leader", &leader]);
+    print(rows.trim_fmt())?;
+    for server in &info.lagging {
+        note!("{}: server {server} is behind, or gone", what.channel);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn verify(what: &What) -> Result<ExitCode> {
+    let bar = progress();
+    let found = stream::verify(&what.spec(what.nats()?), |done, of| {
+        if done % EVERY == 0 {
+            bar.set_message(format!("{} of {} blocks", grouped(done), grouped(of)));
+            bar.tick();
+        }
+    })?;
+    bar.finish_and_clear();
+    if what.json {
+        print_json(&found)?;
+    } else {
+        report(&what.channel, &found);
+    }
+    Ok(match (found.is_sound(), found.gaps.is_empty()) {
+        (false, _) => ExitCode::from(DAMAGED),
+        (true, false) => ExitCode::from(MISSED),
+        (true, true) => ExitCode::SUCCESS,
+    })
+}
+
+fn report(name: &str, found: &Verified) {
+    let tell = |ranges: &[Range], what: &str| {
+        for Range { from, to } in ranges.iter().take(MOST_PRINTED) {
+            note!("{name}: {what} {from} to {to}");
+        }
+        if ranges.len() > MOST_PRINTED {
+            note!("{name}: {} more; --json has them", ranges.len() - MOST_PRINTED);
+        }
+    };
+    tell(&found.gaps, "named as lost:");
+    tell(&found.missing, "MISSING:");
+    for (number, why) in found.damaged.iter().take(MOST_PRINTED) {
+        note!("{name}: entry {number} is DAMAGED: {why}");
+    }
+    if found.chain_breaks > 0 {
+        note!("{name}: {} blocks do not join the one before them", grouped(found.chain_breaks));
+    }
+    let is = if found.is_sound() { "whole" } else { "DAMAGED" };
+    note!("{name}: {} messages in {} blocks: {is}", grouped(found.messages), grouped(found.blocks));
+}

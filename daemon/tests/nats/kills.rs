@@ -1,0 +1,161 @@
+//! Everything compared, while the bridges, their rivals and the servers are killed.
+
+use crate::feed::{Feed, Pace};
+use crate::server::{Cluster, Server, program};
+use crate::{kills, turn};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::time::Duration;
+
+const FAST: Pace = Pace { messages: 1_000_000, ahead: 20_000, pause: Duration::ZERO, capacity: 64 << 20 };
+const SLOW: Pace =
+    Pace { messages: 200_000, ahead: 20_000, pause: Duration::from_millis(4), capacity: 64 << 20 };
+
+#[test]
+fn a_million_messages_of_up_to_a_mebibyte_are_the_same_at_the_far_end() {
+    let test = "a_million_messages_of_up_to_a_mebibyte_are_the_same_at_the_far_end";
+    let (_turn, Some(program)) = (turn(), program(test)) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::alone(program, dir.path());
+    let mut feed = Feed::publish(FAST);
+    feed.compare(|_| false);
+    let nats = format!("--nats {}", server.url());
+    let mut send = feed.send(&format!("{nats} --create"));
+    let mut receive = feed.receive(&nats);
+    feed.wait_for(FAST.messages + 1, &mut [&mut send, &mut receive]);
+    let (sent, _) = send.end();
+    assert_eq!(sent["send"]["stored"], FAST.messages + 1, "{sent}");
+    let (received, _) = receive.end();
+    let count = |name: &str| received["receive"][name].as_u64().unwrap();
+    assert_eq!((count("messages_published"), count("repeated"), count("holes")), (FAST.messages, 0, 0));
+    let found = feed.near.json(&format!("bridge stream verify ticks {nats} --json"));
+    assert_eq!(found["messages"], FAST.messages, "{found}");
+    feed.finish();
+}
+
+#[test]
+fn either_end_is_killed_and_every_message_comes_once() {
+    let test = "either_end_is_killed_and_every_message_comes_once";
+    let (_turn, Some(program)) = (turn(), program(test)) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::alone(program, dir.path());
+    let pace = Pace { messages: SLOW.messages * kills(20) / 20, ..SLOW };
+    let mut feed = Feed::publish(pace);
+    feed.compare(|_| false);
+    let nats = format!("--nats {}", server.url());
+    let mut send = feed.send(&format!("{nats} --create"));
+    let mut receive = feed.receive(&nats);
+    for kill in 1..=kills(20) {
+        std::thread::sleep(Duration::from_millis(100 + 37 * kill % 150));
+        send.kill_and_restart();
+        std::thread::sleep(Duration::from_millis(100 + 53 * kill % 150));
+        receive.kill_and_restart();
+    }
+    feed.wait_for(pace.messages + 1, &mut [&mut send, &mut receive]);
+    drop((send, receive));
+    feed.finish();
+}
+
+#[test]
+fn two_writers_never_write_the_same_twice() {
+    let (_turn, Some(program)) = (turn(), program("two_writers_never_write_the_same_twice")) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::alone(program, dir.path());
+    let pace = Pace { messages: 60_000, ..SLOW };
+    let mut feed = Feed::publish(pace);
+    feed.compare(|_| false);
+    let nats = format!("--nats {}", server.url());
+    let mut writers = [feed.send(&format!("{nats} --create")), feed.send(&format!("{nats} --create"))];
+    let mut receive = feed.receive(&nats);
+    for turn in 0..6 {
+        std::thread::sleep(Duration::from_millis(300));
+        // The one that was stopped believes that it still owns the log.
+        let pid = Pid::from_raw(writers[turn % 2].child.id() as i32);
+        kill(pid, Signal::SIGSTOP).unwrap();
+        std::thread::sleep(Duration::from_millis(if turn == 0 { 1_500 } else { 300 }));
+        kill(pid, Signal::SIGCONT).unwrap();
+    }
+    let [first, second] = &mut writers;
+    feed.wait_for(pace.messages + 1, &mut [first, second, &mut receive]);
+    let found = feed.near.json(&format!("bridge stream verify ticks {nats} --json"));
+    assert_eq!((&found["messages"], &found["repeated"]), (&pace.messages.into(), &0.into()), "{found}");
+    assert_eq!(found["chain_breaks"], 0, "{found}");
+    feed.finish();
+}
+
+/// What the test of three servers needs in a cluster.
+struct Three {
+    cluster: Cluster,
+    feed: Feed,
+    nats: String,
+    _dir: tempfile::TempDir,
+}
+
+fn three(test: &str, pace: Pace) -> Option<Three> {
+    let program = program(test)?;
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::new(program, dir.path());
+    let mut feed = Feed::publish(pace);
+    feed.compare(|_| false);
+    let nats = format!("--nats {}", cluster.urls());
+    // The servers elect one that decides before they make streams.
+    crate::cli_support::wait_until("a stream of three copies", || {
+        feed.near.run(&format!("bridge stream create ticks {nats}")).status.success()
+    });
+    Some(Three { cluster, feed, nats, _dir: dir })
+}
+
+fn leader(three: &Three) -> String {
+    let mut leader = None;
+    crate::cli_support::wait_until("a leader", || {
+        let output = three.feed.near.run(&format!("bridge stream info ticks {} --json", three.nats));
+        let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        leader = info["leader"].as_str().filter(|name| !name.is_empty()).map(str::to_owned);
+        leader.is_some()
+    });
+    leader.unwrap()
+}
+
+#[test]
+fn leaders_of_three_servers_are_killed_stopped_and_emptied() {
+    let test = "leaders_of_three_servers_are_killed_stopped_and_emptied";
+    let _turn = turn();
+    let rounds = kills(3);
+    let pace =
+        Pace { messages: 60_000 * (rounds + 2), ahead: 40_000, pause: Duration::from_millis(4), ..SLOW };
+    let Some(mut three) = three(test, pace) else { return };
+    let mut send = three.feed.send(&three.nats);
+    let mut receive = three.feed.receive(&three.nats);
+    let go_on = |three: &Three, more: u64, ends: &mut [&mut crate::feed::Bridge]| {
+        let now = three.feed.seen.load(std::sync::atomic::Ordering::Relaxed);
+        three.feed.wait_for((now + more).min(pace.messages + 1), ends);
+    };
+    go_on(&three, 10_000, &mut [&mut send, &mut receive]);
+    for _ in 0..rounds {
+        let name = leader(&three);
+        three.cluster.named(&name).kill();
+        go_on(&three, 20_000, &mut [&mut send, &mut receive]);
+        three.cluster.named(&name).start();
+    }
+    println!("killed {rounds} leaders");
+    // A server that stands still for longer than an answer may take.
+    let name = leader(&three);
+    three.cluster.named(&name).signal(Signal::SIGSTOP);
+    std::thread::sleep(Duration::from_secs(5));
+    three.cluster.named(&name).signal(Signal::SIGCONT);
+    go_on(&three, 20_000, &mut [&mut send, &mut receive]);
+    println!("stopped a leader");
+    // One that comes back without what it had stored.
+    let name = leader(&three);
+    three.cluster.named(&name).kill();
+    three.cluster.named(&name).empty();
+    three.cluster.named(&name).start();
+    three.feed.wait_for(pace.messages + 1, &mut [&mut send, &mut receive]);
+    let (sent, _) = send.end();
+    println!("sent: {}", sent["send"]);
+    let (received, _) = receive.end();
+    println!("received: {}", received["receive"]);
+    let found = three.feed.near.json(&format!("bridge stream verify ticks {} --json", three.nats));
+    assert_eq!(found["messages"], pace.messages, "{found}");
+    three.feed.finish();
+}

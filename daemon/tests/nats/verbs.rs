@@ -1,0 +1,63 @@
+//! The commands about streams, and what they say.
+
+use crate::cli_support::{Host, text};
+use crate::server::{Server, program};
+use crate::turn;
+
+#[test]
+fn a_stream_is_made_shown_checked_and_removed() {
+    let test = "a_stream_is_made_shown_checked_and_removed";
+    let (_turn, Some(program)) = (turn(), program(test)) else { return };
+    let (dir, host) = (tempfile::tempdir().unwrap(), Host::new());
+    let server = Server::alone(program, dir.path());
+    let nats = format!("--nats {}", server.url());
+    let fails = |verb: &str| {
+        let output = host.run(&format!("bridge {verb} {nats}"));
+        assert_eq!(output.status.code(), Some(1));
+        text(&output.stderr)
+    };
+    assert!(host.run("pub a.b --count 0").status.code().is_some());
+    assert!(fails("stream info a.b").contains("shmcast bridge stream create a.b"));
+    let made = host.json(&format!("bridge stream create a.b {nats} --keep 10MiB --keep-for 1h --json"));
+    assert_eq!((&made["stream"], &made["replicas"]), (&"SHMCAST_a=b".into(), &1.into()), "{made}");
+    let empty = host.json(&format!("bridge stream verify a.b {nats} --json"));
+    assert_eq!((&empty["messages"], &empty["blocks"]), (&0.into(), &0.into()));
+    let three = host.run(&format!("bridge stream create c {nats} --replicas 3"));
+    assert!(!three.status.success(), "one server keeps no three copies");
+    assert!(host.run(&format!("bridge stream rm a.b {nats}")).status.success());
+    assert!(fails("stream rm a.b").contains("no stream"));
+    let output = host.run("bridge stream info a.b --nats ftp://x");
+    assert!(!output.status.success() && text(&output.stderr).contains("nats"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn two_publishers_of_one_channel_are_told_apart() {
+    let test = "two_publishers_of_one_channel_are_told_apart";
+    let (_turn, Some(program)) = (turn(), program(test)) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::alone(program, dir.path());
+    let nats = format!("--nats {} --create --until-end", server.url());
+    let (old, new) = (Host::new(), Host::new());
+    let publish = |host: &Host| {
+        let mut command = host.shmcast("pub ticks");
+        command.stdin(std::fs::File::open(host.file("lines", b"a\nb\nc\n")).unwrap());
+        assert!(command.status().unwrap().success());
+    };
+    publish(&old);
+    // The session's term counts half seconds.
+    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    publish(&new);
+    let send = |host: &Host| {
+        let output = host.run(&format!("bridge send ticks {nats}"));
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, said) = send(&old);
+    assert_eq!(code, Some(0), "{said}");
+    // The later channel begins behind the earlier one, and the earlier one is refused from then on.
+    let (code, said) = send(&new);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = send(&old);
+    assert!(code == Some(1) && said.contains("two publishers write one channel"), "{said}");
+    let found = new.json(&format!("bridge stream verify ticks --nats {} --json", server.url()));
+    assert_eq!((&found["messages"], found["sessions"].as_array().unwrap().len()), (&6.into(), 2), "{found}");
+}
