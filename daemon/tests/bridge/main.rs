@@ -10,6 +10,7 @@ mod check;
 mod daemons;
 mod flood;
 mod forged;
+mod group;
 mod hosts;
 mod invoked;
 mod leases;

@@ -380,6 +380,9 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
         rate_bytes: Some(100_000_000),
         source_rate_bytes: Some(25_000_000),
         dscp: Some(10),
+        group: Some("239.1.2.9:30009".parse().unwrap()),
+        merge_us: Some(1_000),
+        linger_us: Some(600),
         ..RepairSpec::new("10.0.0.1:30002".parse().unwrap())
     };
     let state = Some("/var/lib/shmcast/ticks.state".into());
@@ -402,7 +405,8 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
     let numbers = |bridge: &BridgeSpec| (bridge.payload_bytes, bridge.wait, bridge.busy_poll_us);
     assert_eq!(numbers(send), numbers(&plain));
     let servers = vec!["10.0.0.9:30002".parse().unwrap()];
-    let expected = ReceiveSpec { servers, from: Some(1), ..ReceiveSpec::default() };
+    let repair_group = Some("239.1.2.9:30009".parse().unwrap());
+    let expected = ReceiveSpec { servers, repair_group, from: Some(1), ..ReceiveSpec::default() };
     assert_eq!(receive.receive, Some(expected), "fields stand there with their defaults");
     let nats = NatsSpec {
         servers: ["tls://n1:4222", "tls://n2:4222", "tls://n3:4222"].map(str::to_owned).into(),

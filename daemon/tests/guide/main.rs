@@ -11,13 +11,14 @@ use book::{Block, Chapter};
 use std::fs;
 
 /// Chapters with commands; each is a test of its own below, so that a failure names its chapter.
-const CHAPTERS: [&str; 10] = [
+const CHAPTERS: [&str; 11] = [
     "about",
     "tutorial",
     "operations",
     "configuration",
     "tuning",
     "bridges",
+    "sites",
     "journal",
     "failures",
     "faq",
@@ -52,6 +53,11 @@ fn tuning() {
 #[test]
 fn bridges() {
     shell::play("bridges");
+}
+
+#[test]
+fn sites() {
+    shell::play("sites");
 }
 
 #[test]

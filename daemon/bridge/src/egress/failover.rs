@@ -85,8 +85,7 @@ impl Failover {
 
     /// Notes that one of our lines sends from another address.
     pub(super) fn note_own(&mut self, was: Option<SocketAddr>, is: Option<SocketAddr>) {
-        self.own.retain(|own| Some(*own) != was);
-        self.own.extend(is);
+        self.hearing.note_own(was, is);
     }
 
     /// The role, as the counters show it.

@@ -60,6 +60,12 @@ impl Hearing {
         Ok(())
     }
 
+    /// Notes that our own packets come from another address.
+    pub(super) fn note_own(&mut self, was: Option<SocketAddr>, is: Option<SocketAddr>) {
+        self.own.retain(|own| Some(*own) != was);
+        self.own.extend(is);
+    }
+
     pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.lines.iter().map(|(socket, _, _)| socket.as_fd())
     }

@@ -33,7 +33,7 @@ use super::proto::link::{Link, Pacer};
 use super::proto::session::Session;
 use super::proto::term::Terms;
 use super::renewal::Watch;
-use super::repair::Repair;
+use super::repair::{Groups, Repair};
 use super::sending::{LiveCopy, Sending, term_at};
 use super::socket::{self, Marks, RefusedSettings, Tuning};
 use super::spec::{BridgeSpec, Direction, RepairSpec, SendSpec, StartAt, WaitMode};
@@ -204,13 +204,13 @@ impl Egress {
     fn serve(
         &mut self,
         spec: &BridgeSpec,
-        ServerSockets { repair, requests, live }: ServerSockets<'_>,
+        ServerSockets { repair, requests, groups, live }: ServerSockets<'_>,
         channel: SubscriberBuilder,
         with: (Clock, Option<&Tap>, Option<Link>),
     ) -> Result<Line, BridgeError> {
         let address = requests.local_addr().ok();
         let shared = (self.shared.clone(), self.keys.clone());
-        let server = Repair::new(spec, repair, requests, channel, with, shared)?;
+        let server = Repair::new(spec, repair, (requests, groups), channel, with, shared)?;
         self.repair_address = address;
         self.threads.push(spawn("bridge-repair", None, move || server.run())?);
         Ok(Line::to(repair.bind, address, live, false))
@@ -306,6 +306,8 @@ struct ServerSockets<'a> {
     repair: &'a RepairSpec,
     /// The socket that requests come to, and that repairs leave by.
     requests: UdpSocket,
+    /// The groups that repairs for all receivers go to.
+    groups: Groups,
     /// The socket that live packets leave by.
     live: UdpSocket,
 }
@@ -324,7 +326,8 @@ fn open_server<'a>(
     socket::mark(&live, marks, format_args!("leases from {}", repair.bind), refusals);
     let marks = Marks { dscp: repair.dscp.or(marks.dscp), ..marks };
     socket::mark(&requests, marks, format_args!("repairs from {}", repair.bind), refusals);
-    Ok(Some(ServerSockets { repair, requests, live }))
+    let groups = Groups::open(spec, send, repair, &requests, refusals)?;
+    Ok(Some(ServerSockets { repair, requests, groups, live }))
 }
 
 /// Opens the state file, if the spec names one, and reads what it says.
@@ -456,8 +459,4 @@ fn session_of(
         look(known).or_else(|terms| Session::of_channel(&spec.tag(), Terms { heard, ..terms }.next()))
     })?;
     Ok(session)
-}
-
-fn local_address(socket: &UdpSocket) -> Option<SocketAddr> {
-    socket.local_addr().ok()
 }

@@ -3,6 +3,7 @@
 use shmcast::sys::datagrams;
 use shmcast::{Clock, Message};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::line::Line;
 use crate::BridgeError;
@@ -15,6 +16,7 @@ use crate::proto::native::seal::Sealer;
 use crate::proto::sender::{Sender, SenderConfig};
 use crate::proto::session::Session;
 use crate::proto::wire::Meta;
+use crate::sending::Sending;
 use crate::spec::{BridgeSpec, Profile, SendSpec};
 use crate::thread::wall_ns;
 use crate::times::{Moment, own_error_ns};
@@ -112,8 +114,10 @@ impl NativeState {
     }
 
     /// The state that pulses tell, but for what the sender knows. Reads the clock, and asks the kernel for its error.
-    pub(super) fn pulse(&self) -> Pulse {
+    pub(super) fn pulse(&self, shared: &Sending) -> Pulse {
         let (wall_ns, clock_error_ns) = (wall_ns(), own_error_ns());
-        Pulse { wall_ns, clock_error_ns, ..self.state }
+        let group = u16::try_from(shared.group.load(Ordering::Relaxed)).unwrap_or(u16::MAX);
+        let longest_rtt_us = u32::try_from(shared.longest_us.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
+        Pulse { wall_ns, clock_error_ns, group, longest_rtt_us, ..self.state }
     }
 }

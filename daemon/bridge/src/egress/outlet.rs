@@ -179,7 +179,9 @@ impl Outlet {
     /// Sends the heartbeat or end-of-session packet that is due.
     pub(super) fn send_idle(&mut self, now_ns: u64) {
         let mut out = [0; MAX_PULSE_BYTES];
-        if let Some(size) = poll_idle(&mut self.sender, self.native.as_ref(), now_ns, &mut out) {
+        if let Some(size) =
+            poll_idle(&mut self.sender, (self.native.as_ref(), &self.shared), now_ns, &mut out)
+        {
             send_to_all(
                 (&mut self.lines, self.leases.as_mut(), self.live.look(&self.shared.live), self.tap.as_ref()),
                 &mut self.counters,
@@ -187,7 +189,8 @@ impl Outlet {
             );
         }
         if let Some(second) = &mut self.second
-            && let Some(size) = poll_idle(&mut second.sender, self.native.as_ref(), now_ns, &mut out)
+            && let Some(size) =
+                poll_idle(&mut second.sender, (self.native.as_ref(), &self.shared), now_ns, &mut out)
         {
             send_to_all((&mut second.lines, None, &[], self.tap.as_ref()), &mut self.counters, || {
                 std::iter::once(&out[..size])
@@ -328,12 +331,12 @@ fn copies(lines: &[Line]) -> u64 {
 /// The heartbeat, end or pulse that is due, if one is: its size in `out`.
 fn poll_idle(
     sender: &mut Sender,
-    native: Option<&NativeState>,
+    (native, shared): (Option<&NativeState>, &Sending),
     now_ns: u64,
     out: &mut [u8; MAX_PULSE_BYTES],
 ) -> Option<usize> {
     match native.filter(|_| sender.is_native()) {
-        Some(native) => sender.poll_pulse(now_ns, || native.pulse(), out),
+        Some(native) => sender.poll_pulse(now_ns, || native.pulse(shared), out),
         None => {
             let packet = sender.poll_idle(now_ns)?;
             out[..packet.len()].copy_from_slice(&packet);

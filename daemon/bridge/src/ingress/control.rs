@@ -1,11 +1,38 @@
-//! Control datagrams of servers.
+//! What servers send: repairs for us or for all receivers, answers without messages, and words about leases.
+
+use shmcast::sys::datagrams::Datagram;
+use std::net::SocketAddr;
 
 use super::inlet::Inlet;
+use super::receiving::Role;
+use crate::proto::MICROSECOND_NS;
 use crate::proto::control::ControlDatagram;
 use crate::proto::lease_client::LeaseClient;
+use crate::proto::native::container::{Container, Kind};
 use crate::proto::receiver::Receiver;
 
-/// Takes a control datagram of a server.
+/// Whether a datagram comes from a server, and not from the sender of a line. Native repairs for all receivers come on
+/// the lines themselves.
+pub(super) fn is_from_server(role: Role, datagram: &Datagram<'_>, is_native: bool) -> bool {
+    match role {
+        Role::Servers | Role::Unicast | Role::Repairs => true,
+        Role::Line(_) => {
+            is_native
+                && Container::parse(datagram.bytes).is_ok_and(|(container, _)| {
+                    container.is_repair || matches!(container.kind, Kind::Control(_))
+                })
+        }
+    }
+}
+
+/// The server that a datagram comes from. Others are counted.
+pub(super) fn server_of(servers: &[SocketAddr], datagram: &Datagram<'_>, inlet: &mut Inlet) -> Option<usize> {
+    let server = servers.iter().position(|server| *server == datagram.from);
+    inlet.counters.datagrams_unexpected += u64::from(server.is_none());
+    server
+}
+
+/// Takes a word of a server.
 pub(super) fn handle_control(
     now_ns: u64,
     server: usize,
@@ -26,11 +53,17 @@ pub(super) fn handle_control(
         (Ok(ControlDatagram::Later { session, first }), _) => {
             receiver.handle_later(now_ns, server, (session, first))
         }
+        (Ok(ControlDatagram::Pause { session, wait_us }), _) => {
+            receiver.handle_pause(now_ns, server, (session, u64::from(wait_us) * MICROSECOND_NS));
+        }
         (Ok(control), Some(lease)) => {
             receiver.note_alive(now_ns, server);
             lease.handle_control(now_ns, &control);
             if let Some(rtt_ns) = lease.rtt_ns() {
                 receiver.note_rtt(server, rtt_ns);
+            }
+            if let Some((place, group)) = lease.place() {
+                receiver.note_place(server, place, group);
             }
         }
         (Ok(_), None) => inlet.counters.datagrams_unexpected += 1,

@@ -43,7 +43,7 @@ use super::proto::source::SourceLock;
 use super::proto::{MAX_SERVERS, MICROSECOND_NS, MILLISECOND_NS};
 use super::renewal::{Renewal, Watch};
 use super::socket::{self, RefusedSettings, Tuning};
-use super::spec::{BridgeSpec, Direction, GapMode, Profile, ReceiveSpec, TimeMode, WaitMode};
+use super::spec::{BridgeSpec, Direction, GapMode, LineSpec, Profile, ReceiveSpec, TimeMode, WaitMode};
 use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
 use super::thread::{Clock, spawn, wall_ns};
 use super::times::{self, OriginTimes};
@@ -148,7 +148,7 @@ impl Ingress {
         let publisher = channel.clone().open()?;
         let (next, resumed) =
             (publisher.next_sequence(), publisher.remote_session().map(Session::from_bytes));
-        let receiver = Receiver::new(receiver_config(spec, receive, follow, next, resumed));
+        let receiver = Receiver::new(receiver_config(spec, receive, follow, (next, resumed), id));
         let shared = Arc::new(IngressState::new(refusals, choice.shown.clone()));
         if let Some(session) = receiver.session() {
             shared.life.note_session(session);
@@ -330,6 +330,12 @@ fn open_ports(
         }
         ports.push(port);
     }
+    if let Some(group) = receive.repair_group {
+        let via = spec.lines.iter().find(|line| line.group.ip().is_multicast());
+        let interface = via.and_then(|line| line.interface.clone());
+        let line = LineSpec { interface, ..LineSpec::to(group) };
+        ports.push(Port::new(socket::open_line(&line, tuning, refusals)?, Role::Repairs, spec));
+    }
     if receive.unicast {
         let mut port = Port::new(open_own(refusals, "requests for leases")?, Role::Unicast, spec);
         port.ask_for_leases(receive, true, id, clock)?;
@@ -375,8 +381,8 @@ fn receiver_config(
     spec: &BridgeSpec,
     receive: &ReceiveSpec,
     follow: Follow,
-    next: u64,
-    resumed: Option<Session>,
+    (next, resumed): (u64, Option<Session>),
+    id: u64,
 ) -> ReceiverConfig {
     let is_followed = |session: &Session| match follow {
         Follow::Channel(tag) => session.tag() == tag,
@@ -393,6 +399,8 @@ fn receiver_config(
         join,
         is_native: spec.receive_profile() == Profile::Native,
         reassembly_bytes: receive.reassembly_bytes,
+        // Each receiver has delays of its own.
+        seed: id,
         lines: spec.lines.len() + unicast_lines,
         gaps: GapConfig {
             hold_ns: receive.hold_us * MICROSECOND_NS,

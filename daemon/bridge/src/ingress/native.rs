@@ -49,7 +49,7 @@ impl NativeReceiving {
         inlet: &mut Inlet,
     ) {
         if let Ok((container, _)) = Container::parse(datagram)
-            && let (Origin::Line(_), head) = (origin, container.head())
+            && let (Origin::Line(_) | Origin::Repair(_), head) = (origin, container.head())
             && receiver.is_old(container.session, &head)
         {
             return receiver.note_copy(now_ns, origin, &head);

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::IngressState;
-use super::control::handle_control;
+use super::control::{handle_control, is_from_server, server_of};
 use super::inlet::Inlet;
 use super::native::{self, NativeReceiving};
 use super::stale::Stale;
@@ -57,13 +57,15 @@ pub(super) enum Role {
     Servers,
     /// Receives the feed itself, sent by the servers to us alone.
     Unicast,
+    /// Receives the servers' repairs for all receivers.
+    Repairs,
 }
 
 impl Role {
     pub(super) fn line(self) -> Option<usize> {
         match self {
             Role::Line(line) => Some(line),
-            Role::Servers | Role::Unicast => None,
+            Role::Servers | Role::Unicast | Role::Repairs => None,
         }
     }
 }
@@ -258,38 +260,38 @@ impl Receiving {
                 let time_ns = datagram.time_ns.unwrap_or_else(wall_ns);
                 tap.record(time_ns, datagram.from, *local, datagram.bytes);
             }
-            let origin = match *role {
-                Role::Line(line) => Origin::Line(line),
-                Role::Servers | Role::Unicast => {
-                    let Some(server) = servers.iter().position(|server| *server == datagram.from) else {
-                        inlet.counters.datagrams_unexpected += 1;
-                        continue;
-                    };
-                    let mut lease = leases.get_mut(server);
-                    if let Some(lease) = &mut lease {
-                        lease.note_traffic(now_ns);
-                    }
-                    if let Some(native) = native.as_mut().filter(|_| native::is_control(datagram.bytes)) {
-                        let mut control = [0; CONTROL_MAX_BYTES];
-                        if let Some(size) = native.control(now_ns, &datagram, &mut control) {
-                            handle_control(now_ns, server, &control[..size], lease, receiver, inlet);
-                        }
-                        continue;
-                    }
-                    if is_control(datagram.bytes) && native.is_none() {
-                        handle_control(now_ns, server, datagram.bytes, lease, receiver, inlet);
-                        continue;
-                    }
-                    match role {
-                        Role::Unicast => Origin::Line((*lines + server).min(MAX_LINES - 1)),
-                        _ => Origin::Server(server),
-                    }
+            let origin = if is_from_server(*role, &datagram, native.is_some()) {
+                let Some(server) = server_of(servers, &datagram, inlet) else { continue };
+                let mut lease = leases.get_mut(server);
+                if let Some(lease) = &mut lease {
+                    lease.note_traffic(now_ns);
                 }
+                if let Some(native) = native.as_mut().filter(|_| native::is_control(datagram.bytes)) {
+                    let mut control = [0; CONTROL_MAX_BYTES];
+                    if let Some(size) = native.control(now_ns, &datagram, &mut control) {
+                        handle_control(now_ns, server, &control[..size], lease, receiver, inlet);
+                    }
+                    continue;
+                }
+                if is_control(datagram.bytes) && native.is_none() {
+                    handle_control(now_ns, server, datagram.bytes, lease, receiver, inlet);
+                    continue;
+                }
+                match role {
+                    Role::Unicast => Origin::Line((*lines + server).min(MAX_LINES - 1)),
+                    Role::Servers => Origin::Server(server),
+                    Role::Line(_) | Role::Repairs => Origin::Repair(server),
+                }
+            } else {
+                Origin::Line(role.line().unwrap_or(0))
             };
-            if let Origin::Line(line) = origin {
-                note_line(&mut inlet.counters, line, &datagram, last_drops);
+            if let Origin::Line(line) = origin
+                && note_line(&mut inlet.counters, line, &datagram, last_drops)
+            {
+                receiver.note_drop();
             }
-            if let Some(lock) = role.line().and_then(|line| locks.get_mut(line)) {
+            let is_line = matches!(origin, Origin::Line(_));
+            if let Some(lock) = role.line().filter(|_| is_line).and_then(|line| locks.get_mut(line)) {
                 let head = match native {
                     Some(_) => Container::parse(datagram.bytes).ok().map(|(container, _)| container.head()),
                     None => Head::of(datagram.bytes),
@@ -466,12 +468,18 @@ impl Receiving {
     }
 }
 
-fn note_line(counters: &mut ReceiveCounters, line: usize, datagram: &Datagram<'_>, last_drops: &mut u32) {
+/// Counts a datagram of a line. Returns whether our socket has dropped others before it.
+fn note_line(
+    counters: &mut ReceiveCounters,
+    line: usize,
+    datagram: &Datagram<'_>,
+    last_drops: &mut u32,
+) -> bool {
     let line = &mut counters.lines[line];
     line.datagrams += 1;
     line.truncated += u64::from(datagram.is_truncated);
-    if let Some(drops) = datagram.dropped {
-        line.kernel_drops += u64::from(drops.wrapping_sub(*last_drops));
-        *last_drops = drops;
-    }
+    let Some(drops) = datagram.dropped else { return false };
+    let more = drops.wrapping_sub(std::mem::replace(last_drops, drops));
+    line.kernel_drops += u64::from(more);
+    more > 0
 }

@@ -65,6 +65,8 @@ pub struct LeaseClient {
     heard_ns: u64,
     asked_ns: u64,
     rtt_ns: Option<u64>,
+    /// The place among the receivers of the server, and how many there are.
+    place: Option<(u16, u16)>,
     full: u64,
 }
 
@@ -88,6 +90,7 @@ impl LeaseClient {
             heard_ns: now_ns,
             asked_ns: now_ns,
             rtt_ns: None,
+            place: None,
             full: 0,
         }
     }
@@ -144,6 +147,9 @@ impl LeaseClient {
             ControlDatagram::Granted { cookie, lease_ms, .. }
             | ControlDatagram::Joined { cookie, lease_ms, .. } => {
                 self.is_old = matches!(control, ControlDatagram::Granted { .. });
+                if let ControlDatagram::Joined { place, group, .. } = *control {
+                    self.place = Some((place, group));
+                }
                 if matches!(self.state, LeaseState::Subscribing | LeaseState::Held { .. }) {
                     let lease_ns = u64::from(lease_ms) * MILLISECOND_NS;
                     self.cookie = cookie;
@@ -241,6 +247,12 @@ impl LeaseClient {
     /// The last round trip measured, for `Receiver::note_rtt`.
     pub fn rtt_ns(&self) -> Option<u64> {
         self.rtt_ns
+    }
+
+    /// The place among the receivers that ask the server for repairs, and how many there are, as it last said; `None` if it
+    /// did not say, or if the lease is for the feed itself.
+    pub fn place(&self) -> Option<(u16, u16)> {
+        self.place.filter(|_| !self.live)
     }
 
     /// How often the server had no place for us.

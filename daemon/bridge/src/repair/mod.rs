@@ -9,7 +9,7 @@ use shmcast::hosting::fault;
 use shmcast::sys::datagrams::{self, Datagram, Inbox};
 use shmcast::{Preparation, Start, SubscriberBuilder, Wait};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,6 +17,7 @@ use std::time::Duration;
 use zerocopy::FromZeros;
 
 mod disk;
+mod groups;
 mod native;
 mod ring;
 mod store;
@@ -24,18 +25,19 @@ mod store;
 use super::BridgeError;
 use super::native::{Keys, MOST_TO_SERVER};
 use super::pcap::Tap;
-use super::proto::SECOND_NS;
 use super::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
 use super::proto::lease::{LeaseConfig, LeaseServer};
 use super::proto::limit::{AllowList, Rate};
 use super::proto::link::{Link, Remainder};
 use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, Reply, SOURCE_RATE_BYTES};
 use super::proto::wire::{REQUEST_BYTES, Request as Asked};
+use super::proto::{MICROSECOND_NS, SECOND_NS};
 use super::sending::Sending;
 use super::socket::wait_for_any;
 use super::spec::{BridgeSpec, RepairSpec};
 use super::status::RepairCounters;
 use super::thread::{Clock, wall_ns};
+pub(super) use groups::Groups;
 use native::NativeRepair;
 use store::{Request, Store};
 
@@ -51,7 +53,7 @@ const MEASURE_EVERY_NS: u64 = SECOND_NS / 4;
 
 /// The thread's state.
 pub(super) struct Repair {
-    socket: UdpSocket,
+    out: Out,
     inbox: Inbox,
     replay: Replay,
     leases: LeaseServer,
@@ -68,8 +70,6 @@ pub(super) struct Repair {
     /// What live packets leave of the link; `None` if its speed is not known.
     remainder: Option<Remainder>,
     clock: Clock,
-    /// The capture that every packet is copied to, and the local address of the packets.
-    tap: Option<(Tap, SocketAddr)>,
     shared: Arc<Sending>,
 }
 
@@ -81,16 +81,17 @@ struct FeedRate {
     per_second: u64,
 }
 
-/// The way out of the thread: its socket, and the capture.
-struct Out<'a> {
-    socket: &'a UdpSocket,
-    tap: Option<&'a Tap>,
+/// The way out of the thread: its socket, the groups that it sends to, and the capture that every packet is copied to.
+struct Out {
+    socket: UdpSocket,
+    groups: Groups,
+    tap: Option<Tap>,
     here: SocketAddr,
 }
 
-impl Out<'_> {
+impl Out {
     fn record(&self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
-        if let Some(tap) = self.tap {
+        if let Some(tap) = &self.tap {
             tap.record(wall_ns(), from, to, bytes);
         }
     }
@@ -98,7 +99,13 @@ impl Out<'_> {
     /// Sends a datagram. Returns how many the kernel refused.
     fn send(&self, to: SocketAddr, bytes: &[u8]) -> u64 {
         self.record(self.here, to, bytes);
-        datagrams::send(self.socket, to, [bytes]).refused
+        datagrams::send(&self.socket, to, [bytes]).refused
+    }
+
+    /// Sends a plain answer to its asker or to all. Returns how many the kernel refused.
+    fn answer(&self, from: SocketAddr, reply: Reply, buffer: &[u8]) -> u64 {
+        let to = self.groups.plain.filter(|_| reply.is_to_all()).unwrap_or(from);
+        reply.bytes().map_or(0, |size| self.send(to, &buffer[..size]))
     }
 }
 
@@ -106,7 +113,7 @@ impl Repair {
     pub(super) fn new(
         bridge: &BridgeSpec,
         spec: &RepairSpec,
-        socket: UdpSocket,
+        (socket, groups): (UdpSocket, Groups),
         channel: SubscriberBuilder,
         (clock, tap, link): (Clock, Option<&Tap>, Option<Link>),
         (shared, keys): (Arc<Sending>, Arc<Keys>),
@@ -114,6 +121,7 @@ impl Repair {
         let payload_bytes = bridge.payload_bytes;
         let rate = |per_second: u64| Rate { per_second, burst: per_second / BURST_SHARE };
         let allow = AllowList::new(spec.allow.clone());
+        let (merge, merge_native) = groups.merge(spec);
         let replay = ReplayConfig {
             payload_bytes,
             allow: allow.clone(),
@@ -122,6 +130,8 @@ impl Repair {
             source_grows: spec.source_rate_bytes.is_none(),
             global_rate: rate(spec.rate_bytes.unwrap_or(GLOBAL_RATE_BYTES)),
             global_grows: spec.rate_bytes.is_none(),
+            merge,
+            merge_native,
             ..ReplayConfig::default()
         };
         let lease_ns = spec.lease_s.saturating_mul(SECOND_NS);
@@ -150,8 +160,9 @@ impl Repair {
             false => None,
         };
         let slot_bytes = if native.is_some() { MOST_TO_SERVER } else { SLOT_BYTES };
+        let here = socket.local_addr().unwrap_or(spec.bind);
         Ok(Self {
-            socket,
+            out: Out { socket, groups, tap: tap.cloned(), here },
             native,
             answers_plain: bridge.is_any_plain(),
             inbox: Inbox::new(slot_bytes),
@@ -165,7 +176,6 @@ impl Repair {
             feed: FeedRate::default(),
             remainder: link.map(Remainder::of),
             clock,
-            tap: tap.map(|tap| (tap.clone(), spec.bind)),
             shared,
         })
     }
@@ -175,7 +185,7 @@ impl Repair {
             self.follow();
             self.measure();
             // An error here is an ICMP error about an earlier reply. It does not matter.
-            while self.inbox.receive(&self.socket).is_ok_and(|received| received > 0) {
+            while self.inbox.receive(&self.out.socket).is_ok_and(|received| received > 0) {
                 self.answer_all();
                 self.answer_waiting();
                 self.measure();
@@ -189,10 +199,12 @@ impl Repair {
                 }
             }
             self.answer_waiting();
+            self.out.groups.hear(self.clock.now_ns(), self.out.here, &mut self.replay);
             self.leases.expire(self.clock.now_ns());
             self.show_leases();
             self.show();
-            wait_for_any(std::iter::once(self.socket.as_fd()).chain(self.store.bell()), LOOK_UP);
+            let sockets = std::iter::once(&self.out.socket).chain(self.out.groups.socket());
+            wait_for_any(sockets.map(AsFd::as_fd).chain(self.store.bell()), LOOK_UP);
         }
         self.show();
     }
@@ -231,7 +243,7 @@ impl Repair {
     fn answer_all(&mut self) {
         let Self {
             inbox,
-            socket,
+            out,
             replay,
             leases,
             store,
@@ -239,18 +251,15 @@ impl Repair {
             last_drops,
             reply,
             clock,
-            tap,
             shared,
             native,
             ..
         } = self;
         let answers_plain = self.answers_plain;
-        let here = tap.as_ref().map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |(_, here)| *here);
-        let out = Out { socket: &*socket, tap: tap.as_ref().map(|(tap, _)| tap), here };
         let now_ns = clock.now_ns();
         for datagram in inbox.datagrams() {
             counters.datagrams += 1;
-            out.record(datagram.from, here, datagram.bytes);
+            out.record(datagram.from, out.here, datagram.bytes);
             if let Some(drops) = datagram.dropped {
                 counters.kernel_drops += u64::from(drops.wrapping_sub(*last_drops));
                 *last_drops = drops;
@@ -262,7 +271,7 @@ impl Repair {
                     &datagram,
                     (&mut *replay, &mut *leases, &mut *store, shared),
                     counters,
-                    &out,
+                    out,
                 ),
                 Some(_) if !answers_plain => {
                     counters.plain_refused += 1;
@@ -278,8 +287,8 @@ impl Repair {
                     let from = datagram.from;
                     let proved = (from, leases.is_proved(now_ns, from));
                     let with = (&mut *replay, &mut *store, &**shared);
-                    let size = answer(now_ns, proved, &datagram, with, reply);
-                    size.map_or(0, |size| out.send(datagram.from, &reply[..size]))
+                    let answered = answer(now_ns, proved, &datagram, with, reply);
+                    out.answer(datagram.from, answered, reply)
                 }
             };
         }
@@ -291,9 +300,7 @@ impl Repair {
 
     /// Answers the requests whose messages the disk has brought, and lets it go on.
     fn answer_waiting(&mut self) {
-        let Self { socket, replay, leases, store, counters, reply, clock, tap, shared, native, .. } = self;
-        let here = tap.as_ref().map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |(_, here)| *here);
-        let out = Out { socket: &*socket, tap: tap.as_ref().map(|(tap, _)| tap), here };
+        let Self { out, replay, leases, store, counters, reply, clock, shared, native, .. } = self;
         let now_ns = clock.now_ns();
         store.take(now_ns);
         while let Some(request) = store.ready(now_ns) {
@@ -301,13 +308,13 @@ impl Repair {
                 (Request::Plain { from, datagram }, _) => {
                     let source = (from, leases.is_proved(now_ns, from));
                     let with = (&mut *replay, &mut *store, &**shared);
-                    let size = answer_again(now_ns, source, (&datagram, &request), with, reply);
-                    size.map_or(0, |size| out.send(from, &reply[..size]))
+                    let answered = answer_again(now_ns, source, (&datagram, &request), with, reply);
+                    answered.map_or(0, |answered| out.answer(from, answered, reply))
                 }
                 (Request::Native { from, session, entry, bytes }, Some(native)) => {
                     let proved = leases.is_proved(now_ns, from);
                     let asked = (session, entry, bytes);
-                    native.answer_again(now_ns, (from, proved), asked, (replay, store, shared), &out)
+                    native.answer_again(now_ns, (from, proved), asked, (replay, store, shared), out)
                 }
                 (Request::Native { .. }, None) => 0,
             };
@@ -315,8 +322,15 @@ impl Repair {
         store.order(now_ns);
     }
 
-    fn show_leases(&self) {
-        self.shared.live.set(self.leases.live_addresses(self.clock.now_ns()));
+    fn show_leases(&mut self) {
+        let live = self.leases.live_addresses(self.clock.now_ns());
+        self.shared.live.set(live.clone());
+        let group = self.leases.len().saturating_sub(live.count()) as u64;
+        let longest_ns = self.leases.longest_ns();
+        self.replay.note_longest(longest_ns);
+        self.counters.longest_rtt_us = longest_ns / MICROSECOND_NS;
+        self.shared.group.store(group, Ordering::Relaxed);
+        self.shared.longest_us.store(longest_ns / MICROSECOND_NS, Ordering::Relaxed);
     }
 
     fn show(&mut self) {
@@ -350,14 +364,14 @@ fn answer_control(
     leases.handle_control(now_ns, from, control, out)
 }
 
-/// Answers a request. Returns the size of the reply, if there is one now.
+/// Answers a request.
 fn answer(
     now_ns: u64,
     source: (SocketAddr, bool),
     datagram: &Datagram<'_>,
     (replay, store, shared): (&mut Replay, &mut Store, &Sending),
     reply: &mut [u8],
-) -> Option<usize> {
+) -> Reply {
     let next = shared.next.load(Ordering::Acquire);
     let request =
         datagram.bytes.try_into().map(|bytes| Request::Plain { from: datagram.from, datagram: bytes });
@@ -372,22 +386,22 @@ fn answer(
     if let (Reply::Fetch, Some((asked, request))) = (answered, asked) {
         store.wait(asked.first, request);
     }
-    answered.bytes()
+    answered
 }
 
-/// Answers a request whose messages the disk has brought, or is to bring later. Returns the size of the reply.
+/// Answers a request whose messages the disk has brought, or is to bring later.
 fn answer_again(
     now_ns: u64,
     source: (SocketAddr, bool),
     (datagram, request): (&[u8; REQUEST_BYTES], &Request),
     (replay, store, shared): (&mut Replay, &mut Store, &Sending),
     reply: &mut [u8],
-) -> Option<usize> {
+) -> Option<Reply> {
     let next = shared.next.load(Ordering::Acquire);
     let asked = Asked::parse(datagram).ok()?;
     let held = store.held_again(now_ns, asked.first, next, request);
     let read = |sequence, room: &mut [u8]| store.read(sequence, room);
-    replay.answer_request(now_ns, source, datagram, (shared.session(), held), reply, read).bytes()
+    Some(replay.answer_request(now_ns, source, datagram, (shared.session(), held), reply, read))
 }
 
 impl FeedRate {

@@ -60,7 +60,7 @@ impl NativeRepair {
         datagram: &Datagram<'_>,
         (replay, leases, store, shared): (&mut Replay, &mut LeaseServer, &mut Store, &Sending),
         counters: &mut RepairCounters,
-        out: &Out<'_>,
+        out: &Out,
     ) -> u64 {
         let Ok(opened) = self.codec.open(now_ns, datagram.bytes) else { return 0 };
         let size = opened.len();
@@ -89,7 +89,7 @@ impl NativeRepair {
         (datagram, proved): (&Datagram<'_>, (SocketAddr, bool)),
         size: usize,
         (replay, store, shared): (&mut Replay, &mut Store, &Sending),
-        out: &Out<'_>,
+        out: &Out,
     ) -> u64 {
         let (opened, sealer, buffer) = self.codec.parts(size);
         let Ok((container, body)) = Container::parse(opened) else { return 0 };
@@ -116,7 +116,7 @@ impl NativeRepair {
         (from, is_proved): (SocketAddr, bool),
         (session, entry, bytes): (Session, Entry, usize),
         (replay, store, shared): (&mut Replay, &mut Store, &Sending),
-        out: &Out<'_>,
+        out: &Out,
     ) -> u64 {
         let mut body = [0; ENTRY_BYTES];
         ask::write(std::iter::once(entry), &mut body);
@@ -152,7 +152,7 @@ impl Source {
         self,
         now_ns: u64,
         (store, shared, moment): (&mut Store, &Sending, Option<&Moment>),
-        (sealer, out): (&mut Sealer, &Out<'_>),
+        (sealer, out): (&mut Sealer, &Out),
         run: impl FnOnce(&mut dyn FnMut(&Entry) -> Held, &mut Exchange<'_>),
     ) -> u64 {
         let next = shared.next.load(Ordering::Acquire);
@@ -164,9 +164,10 @@ impl Source {
         let mut read =
             |sequence, offset, room: &mut [u8]| store.borrow_mut().read_part(sequence, offset, room, moment);
         let mut fetch = |entry: Entry| store.borrow_mut().wait(entry.first, self.request(entry));
-        let mut emit = |buffer: &mut [u8], (kind, _), about: (Session, u64, u16), body| {
+        let mut emit = |buffer: &mut [u8], (kind, to_all), about: (Session, u64, u16), body| {
             if let Some(size) = Codec::answer(sealer, buffer, kind, about, body) {
-                refused += out.send(self.from, &buffer[..size]);
+                let to = out.groups.native.filter(|_| to_all).unwrap_or(self.from);
+                refused += out.send(to, &buffer[..size]);
             }
         };
         let session = shared.session();

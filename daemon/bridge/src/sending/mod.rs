@@ -48,6 +48,9 @@ pub(super) struct Sending {
     pub(super) takes_over: AtomicBool,
     /// The highest term that a receiver named when it said that ours is older; 0 if none did.
     pub(super) told: AtomicU64,
+    /// How many receivers ask for repairs, and the longest round trip of any in microseconds.
+    pub(super) group: AtomicU64,
+    pub(super) longest_us: AtomicU64,
 }
 
 /// The time between two notes of the progress in the state file.
@@ -88,6 +91,8 @@ impl Sending {
             state_errors: AtomicU64::new(0),
             takes_over: AtomicBool::new(false),
             told: AtomicU64::new(0),
+            group: AtomicU64::new(0),
+            longest_us: AtomicU64::new(0),
         }
     }
 

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// The port of the discard protocol, from which nothing is sent.
 const DISCARD_PORT: u16 = 9;
 /// The most sockets that one thread waits on: the lines, the requests, the leases.
-pub const MAX_SOCKETS: usize = super::proto::MAX_LINES + 2;
+pub const MAX_SOCKETS: usize = super::proto::MAX_LINES + 3;
 
 /// An error in opening a socket that the bridge needs.
 #[derive(Debug, thiserror::Error)]
@@ -200,29 +200,40 @@ pub(super) fn rejoin(line: &LineSpec, socket: &UdpSocket) -> io::Result<()> {
 pub fn open_sender(line: &LineSpec, ttl: u8, loopback: bool) -> Result<UdpSocket, SocketError> {
     let socket = new_socket(line.group)?;
     if line.group.ip().is_multicast() {
-        let (hops, of) = (u32::from(ttl), line.group);
-        let interface = interface_of(line, &socket)?;
-        let (hops, loops, from) = match of {
-            SocketAddr::V4(_) => (
-                socket.set_multicast_ttl_v4(hops),
-                socket.set_multicast_loop_v4(loopback),
-                socket.set_multicast_if_v4(&interface.v4),
-            ),
-            SocketAddr::V6(_) => (
-                socket.set_multicast_hops_v6(hops),
-                socket.set_multicast_loop_v6(loopback),
-                socket.set_multicast_if_v6(interface.index),
-            ),
-        };
-        hops.map_err(os("set the TTL of", of))?;
-        loops.map_err(os("set the loopback of", of))?;
-        from.map_err(os("choose the interface of", of))?;
+        aim(&socket, line, ttl, loopback)?;
     }
     // On a blocking socket a full send buffer makes the bridge wait, and the ring holds the messages that
     // come meanwhile. The wait is limited, because other lines wait with this one.
     socket.set_nonblocking(false).map_err(os("set the mode of", line.group))?;
     set_patience(&socket).map_err(os("limit the waits of", line.group))?;
     Ok(socket.into())
+}
+
+/// Chooses how datagrams of a socket leave for the groups of a line: the interface, how many routers they may pass, and
+/// whether this host gets them too.
+///
+/// # Errors
+/// [`SocketError`]
+pub fn aim(socket: &impl AsFd, line: &LineSpec, ttl: u8, loopback: bool) -> Result<(), SocketError> {
+    let socket = SockRef::from(socket);
+    let (hops, of) = (u32::from(ttl), line.group);
+    let interface = interface_of(line, &socket)?;
+    let (hops, loops, from) = match of {
+        SocketAddr::V4(_) => (
+            socket.set_multicast_ttl_v4(hops),
+            socket.set_multicast_loop_v4(loopback),
+            socket.set_multicast_if_v4(&interface.v4),
+        ),
+        SocketAddr::V6(_) => (
+            socket.set_multicast_hops_v6(hops),
+            socket.set_multicast_loop_v6(loopback),
+            socket.set_multicast_if_v6(interface.index),
+        ),
+    };
+    hops.map_err(os("set the TTL of", of))?;
+    loops.map_err(os("set the loopback of", of))?;
+    from.map_err(os("choose the interface of", of))?;
+    Ok(())
 }
 
 /// Any address of this host, and any port, to reach `peer` from.

@@ -196,6 +196,10 @@ pub struct ReceiveSpec {
     /// Whether the bridge asks for the lease that proves its address to the servers; true by default. Servers
     /// of other makes know no leases.
     pub lease: bool,
+    /// The multicast group of the servers' plain repairs for all receivers, as they have it in `repair.group`; none if
+    /// `None`. It is received by the interface of the first multicast line. Only packets of `servers` are taken. Native
+    /// repairs for all come on the lines and need no group.
+    pub repair_group: Option<SocketAddr>,
     /// The policy for messages that no server has; `skip` by default.
     pub gap: GapMode,
     /// With `skip`: the time after which the bridge gives up a message that it asks for in vain, in
@@ -228,6 +232,7 @@ impl Default for ReceiveSpec {
             servers: Vec::new(),
             unicast: false,
             lease: true,
+            repair_group: None,
             gap: GapMode::Skip,
             give_up_ms: 5_000,
             hold_us: 50,
@@ -410,6 +415,12 @@ impl BridgeSpec {
             let bytes = receive.buffer_bytes;
             report("buffer_bytes", format!("{bytes} is out of range: write 1 to {MAX_BUFFER_BYTES}"));
         }
+        if let Some(group) = receive.repair_group {
+            report_repair_group("repair_group", group, &self.lines, report);
+            if receive.servers.is_empty() {
+                report("repair_group", "it is for repairs of servers: give servers".to_owned());
+            }
+        }
         if receive.servers.len() > MAX_SERVERS {
             report("servers", format!("{} servers: at most {MAX_SERVERS}", receive.servers.len()));
         }
@@ -422,6 +433,22 @@ impl BridgeSpec {
 /// Whether all addresses are IPv4, or all IPv6.
 fn is_one_family(addresses: &[SocketAddr]) -> bool {
     addresses.windows(2).all(|pair| pair[0].is_ipv6() == pair[1].is_ipv6())
+}
+
+/// Reports a group for repairs that is no group, or that a line has.
+fn report_repair_group(
+    field: &'static str,
+    group: SocketAddr,
+    lines: &[LineSpec],
+    report: &mut impl FnMut(&'static str, String),
+) {
+    if !group.ip().is_multicast() || group.port() == 0 {
+        let what = format!("{group}: give a multicast group and its port, as in 239.1.2.9:30009");
+        report(field, what);
+    }
+    if lines.iter().any(|line| line.group == group) {
+        report(field, format!("{group} is a line: repairs for all receivers need a group of their own"));
+    }
 }
 
 /// Reports a code point that has no place in the header's six bits.

@@ -13,6 +13,8 @@ use crate::proto::limit::Network;
 const MAX_LISTEN_MS: u64 = 10_000;
 /// The most other egresses of a stream.
 const MAX_PEERS: usize = 8;
+/// The longest time to merge repairs, or to linger after one, in microseconds.
+const MAX_MERGE_US: u64 = 1_000_000;
 /// The highest rank of an egress.
 const MAX_RANK: u8 = 15;
 /// The silences, in milliseconds, after which another egress may take over.
@@ -145,6 +147,19 @@ pub struct RepairSpec {
     /// address of the host, one socket sends repairs and leases, and this is the code point of both.
     #[serde(default)]
     pub dscp: Option<u8>,
+    /// The multicast group that plain repairs for all receivers go to, by the interface of the first multicast line; each
+    /// repair goes to its asker alone if `None`. No line may have this group: receivers of other makes do not expect repairs
+    /// there. Native repairs for all receivers go to the first native multicast line.
+    #[serde(default)]
+    pub group: Option<SocketAddr>,
+    /// The time in which a second receiver that asks for the same messages draws a repair for all, in microseconds; if
+    /// `None`, two of the longest round trip of any receiver, 300 to 5 000.
+    #[serde(default)]
+    pub merge_us: Option<u64>,
+    /// The time after a repair for all in which requests for it are ignored, in microseconds; if `None`, the longest round
+    /// trip of any receiver and 100.
+    #[serde(default)]
+    pub linger_us: Option<u64>,
     /// Whether messages that the ring has no more come from the channel's journal; true by default, or the
     /// journal's directory. A journal of another stream is not used.
     #[serde(default)]
@@ -197,6 +212,9 @@ impl RepairSpec {
             leases_per_source: default_leases_per_source(),
             lease_s: default_lease_s(),
             dscp: None,
+            group: None,
+            merge_us: None,
+            linger_us: None,
             history: HistoryFrom::default(),
         }
     }
@@ -241,6 +259,9 @@ impl BridgeSpec {
             let ms = send.listen_ms;
             report("listen_ms", format!("{ms} is out of range: write 0 to {MAX_LISTEN_MS}"));
         }
+        if let Some(repair) = &send.repair {
+            self.problems_of_repairs(repair, report);
+        }
         super::report_dscp("repair.dscp", send.repair.as_ref().and_then(|repair| repair.dscp), report);
         if send.repair.as_ref().is_some_and(|repair| repair.allow.is_empty()) {
             let what = "the repair server answers nobody: list the networks that may ask";
@@ -250,6 +271,21 @@ impl BridgeSpec {
             && !dir.is_absolute()
         {
             report("repair.history", format!("{} is not absolute: begin it with /", dir.display()));
+        }
+    }
+    fn problems_of_repairs(&self, repair: &RepairSpec, report: &mut impl FnMut(&'static str, String)) {
+        if let Some(group) = repair.group {
+            super::report_repair_group("repair.group", group, &self.lines, report);
+            if group.is_ipv4() != repair.bind.is_ipv4() {
+                let bind = repair.bind;
+                let what = format!("{group} and bind {bind}: write both as IPv4 or both as IPv6");
+                report("repair.group", what);
+            }
+        }
+        for (field, us) in [("repair.merge_us", repair.merge_us), ("repair.linger_us", repair.linger_us)] {
+            if let Some(us) = us.filter(|us| *us > MAX_MERGE_US) {
+                report(field, format!("{us} is out of range: write 0 to {MAX_MERGE_US}"));
+            }
         }
     }
 }

@@ -118,3 +118,23 @@ fn a_channel_without_letters_still_has_a_tag() {
     assert_eq!(BridgeSpec::new("-._").tag(), "SHM");
     assert_eq!(BridgeSpec::new("fx.eur-usd").tag(), "FXEU");
 }
+
+#[test]
+fn a_group_for_repairs_is_a_multicast_group_that_no_line_has() {
+    let sends = |repair: &str| {
+        let lines = "channel = 'c'\nline = [{ group = '239.1.2.3:30001' }]\n[send.repair]\n";
+        let text = format!("{lines}bind = '10.0.0.1:30002'\nallow = ['10.0.0.0/8']\n{repair}");
+        parse(&text).problems().into_iter().map(|(field, _)| field).collect::<Vec<_>>()
+    };
+    assert_eq!(sends("group = '239.1.2.9:30009'\nmerge_us = 0\nlinger_us = 1000000"), [""; 0]);
+    for wrong in ["239.1.2.3:30001", "10.0.0.9:30009", "239.1.2.9:0", "[ff35::9]:30009"] {
+        assert_eq!(sends(&format!("group = '{wrong}'")), ["repair.group"], "{wrong}");
+    }
+    assert_eq!(sends("merge_us = 1000001"), ["repair.merge_us"]);
+    let receives = |receive: &str| {
+        let text = format!("channel = 'c'\nline = [{{ group = '239.1.2.3:30001' }}]\n[receive]\n{receive}");
+        parse(&text).problems().into_iter().map(|(field, _)| field).collect::<Vec<_>>()
+    };
+    assert_eq!(receives("servers = ['10.0.0.1:30002']\nrepair_group = '239.1.2.9:30009'"), [""; 0]);
+    assert_eq!(receives("repair_group = '239.1.2.9:30009'"), ["repair_group"], "nobody to ask");
+}

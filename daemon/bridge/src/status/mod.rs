@@ -252,6 +252,12 @@ pub struct RepairCounters {
     pub messages: u64,
     /// Bytes of them.
     pub bytes: u64,
+    /// Those of the replies that went to all receivers at once.
+    pub multicast_replies: u64,
+    /// Times that all receivers were told to wait, because the rate was used up.
+    pub pauses: u64,
+    /// The longest round trip of any receiver, in microseconds; 0 if none is known.
+    pub longest_rtt_us: u64,
     /// Replies that the kernel refused.
     pub replies_refused: u64,
     /// The bytes a second, on the wire, that live packets leave to repairs on the link; 0 if its speed is not known.
@@ -329,6 +335,8 @@ pub struct RefusedStatus {
     pub unproved: u64,
     /// The journal has it, and the disk had enough to do.
     pub journal_busy: u64,
+    /// A repair of it for all receivers was on its way.
+    pub on_its_way: u64,
 }
 
 /// Unicast leases.
@@ -367,6 +375,8 @@ impl RepairCounters {
         self.replies = replay.replies;
         self.messages = replay.messages;
         self.bytes = replay.repair_bytes;
+        self.multicast_replies = replay.multicast_replies;
+        self.pauses = replay.pauses;
         self.refused = RefusedStatus {
             not_allowed: replay.refused(Refusal::NotAllowed),
             malformed: replay.refused(Refusal::Malformed),
@@ -377,6 +387,7 @@ impl RepairCounters {
             gone: replay.refused(Refusal::Gone),
             unproved: replay.refused(Refusal::Unproved),
             journal_busy: replay.refused(Refusal::JournalBusy),
+            on_its_way: replay.refused(Refusal::OnItsWay),
         };
         self.leases = LeaseStatus {
             held: held as u64,

@@ -57,6 +57,18 @@ pub struct ReceiveCounters {
     pub requests: u64,
     /// Requests sent again.
     pub requests_repeated: u64,
+    /// Losses that were not asked for at once, because others in the group may have lost the same.
+    pub requests_delayed: u64,
+    /// Losses that a server mended before they were asked for here: others had asked.
+    pub requests_saved: u64,
+    /// Repairs for all receivers that brought nothing that was missing here.
+    pub repairs_overheard: u64,
+    /// Times that a server told all receivers to wait.
+    pub pauses: u64,
+    /// How many receivers the server has; 0 if it did not say.
+    pub group: u64,
+    /// The place among them, from 0. The first 16 ask at once for what they lost.
+    pub place: u64,
     /// Datagrams of ours that the kernel refused to send.
     pub sends_refused: u64,
     /// Sessions followed.
@@ -207,6 +219,12 @@ impl ReceiveCounters {
         self.heartbeats = counters.heartbeats;
         self.requests = counters.requests;
         self.requests_repeated = counters.requests_repeated;
+        self.requests_delayed = counters.requests_delayed;
+        self.requests_saved = counters.requests_saved;
+        self.repairs_overheard = counters.repairs_overheard;
+        self.pauses = counters.pauses;
+        let (place, group) = gaps.place();
+        (self.place, self.group) = (place.unwrap_or(0).into(), group.into());
         self.sessions = counters.sessions;
         self.packets_stale = counters.packets_stale;
         self.packets_foreign = counters.packets_foreign;

@@ -44,6 +44,9 @@ pub(super) struct Args {
     /// Servers to ask for what is missing, in turn
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address)]
     server: Vec<SocketAddr>,
+    /// Multicast group of the servers' plain repairs for all receivers, as they have it
+    #[arg(long, value_name = "GROUP:PORT", value_parser = parse_address, requires = "server")]
+    repair_group: Option<SocketAddr>,
     /// Have the servers send the feed itself, for networks without multicast
     #[arg(long, requires = "server")]
     unicast: bool,
@@ -111,6 +114,7 @@ impl Args {
                 servers: self.server.clone(),
                 unicast: self.unicast,
                 lease: !self.no_lease,
+                repair_group: self.repair_group,
                 gap: self.gap,
                 give_up_ms: u64::try_from(self.give_up.as_millis()).unwrap_or(u64::MAX),
                 from: self.first,

@@ -91,6 +91,10 @@ pub(super) struct Args {
     /// Repairs for each receiver, in bytes a second [default: 25000000, or twice the feed if that is more]
     #[arg(long, value_name = "BYTES", requires = "repair")]
     source_rate: Option<u64>,
+    /// Multicast group for plain repairs that several receivers need, by the interface of the first line; give receivers the
+    /// same with --repair-group
+    #[arg(long, value_name = "GROUP:PORT", value_parser = parse_address, requires = "repair")]
+    repair_group: Option<SocketAddr>,
     /// Directory with the channel's journal, for what the ring has no more [default: the daemon's; for a channel
     /// that is a file, the directory of its name in $SHMCAST_JOURNALS]
     #[arg(long, value_name = "DIR", conflicts_with = "no_history")]
@@ -125,6 +129,7 @@ impl Args {
             repair.trust_allowed = self.trust_allowed;
             repair.rate_bytes = self.rate;
             repair.source_rate_bytes = self.source_rate;
+            repair.group = self.repair_group;
             repair.lease_s = self.lease.map_or(repair.lease_s, |lease| lease.as_secs().max(1));
             repair
         });

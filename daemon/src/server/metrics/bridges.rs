@@ -93,10 +93,19 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
         Some(Counted::Send(_, repair)) => repair.as_deref().copied(),
         _ => None,
     };
-    let families: [(&str, &str, &str, Repairs); 20] = [
+    let families: [(&str, &str, &str, Repairs); 22] = [
         ("repair_requests_total", "counter", "Requests for retransmission received.", |c| c.requests),
         ("repair_messages_total", "counter", "Messages sent again.", |c| c.messages),
         ("repair_bytes_total", "counter", "Bytes of retransmissions sent.", |c| c.bytes),
+        ("repair_multicasts_total", "counter", "Retransmissions that went to all receivers at once.", |c| {
+            c.multicast_replies
+        }),
+        (
+            "repair_pauses_total",
+            "counter",
+            "Times that all receivers were told to wait: the rate was used up.",
+            |c| c.pauses,
+        ),
         (
             "repair_journal_messages_total",
             "counter",
@@ -168,7 +177,7 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
     for (name, kind, help, figure) in families {
         each(text, bridges, name, kind, help, |bridge| of(bridge).map(|counters| figure(&counters)));
     }
-    let refused: [(&str, Repairs); 9] = [
+    let refused: [(&str, Repairs); 10] = [
         ("not-allowed", |c| c.refused.not_allowed),
         ("malformed", |c| c.refused.malformed),
         ("foreign-session", |c| c.refused.foreign_session),
@@ -178,6 +187,7 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
         ("gone", |c| c.refused.gone),
         ("unproved", |c| c.refused.unproved),
         ("journal-busy", |c| c.refused.journal_busy),
+        ("on-its-way", |c| c.refused.on_its_way),
     ];
     let help = "Requests that drew no messages, by reason.";
     by(text, bridges, ("repair_refused_total", "reason"), help, &refused, of);
@@ -198,7 +208,7 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
 }
 
 /// The figures of receiving: the name, the kind, the help and the figure.
-const RECEIVED: [(&str, &str, &str, Receives); 28] = [
+const RECEIVED: [(&str, &str, &str, Receives); 34] = [
     ("received_packets_total", "counter", "Sound packets of the session received.", |c| c.packets),
     ("received_messages_total", "counter", "Messages in them.", |c| c.messages_received),
     ("delivered_messages_total", "counter", "Messages published into the channel.", |c| c.messages_published),
@@ -278,6 +288,28 @@ const RECEIVED: [(&str, &str, &str, Receives); 28] = [
         |c| c.copies,
     ),
     ("leases_full_total", "counter", "Times that a server had no place for a lease.", |c| c.leases_full),
+    (
+        "delayed_requests_total",
+        "counter",
+        "Losses not asked for at once: others may have lost the same.",
+        |c| c.requests_delayed,
+    ),
+    ("saved_requests_total", "counter", "Losses mended before they were asked for: others had asked.", |c| {
+        c.requests_saved
+    }),
+    (
+        "overheard_repairs_total",
+        "counter",
+        "Repairs for all receivers that brought nothing missing here.",
+        |c| c.repairs_overheard,
+    ),
+    ("pauses_total", "counter", "Times that a server told all receivers to wait.", |c| c.pauses),
+    ("group_receivers", "gauge", "Receivers that the server has, as it says; 0 if it says nothing.", |c| {
+        c.group
+    }),
+    ("place", "gauge", "The place among them, from 0: the first 16 ask at once for what they lost.", |c| {
+        c.place
+    }),
 ];
 
 fn receivers(text: &mut Text, bridges: &[BridgeFigures]) {

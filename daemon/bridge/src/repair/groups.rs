@@ -1,0 +1,85 @@
+//! The groups that repairs for all receivers go to, and those of other servers, which are heard there.
+
+use shmcast::sys::datagrams::Inbox;
+use std::net::{SocketAddr, UdpSocket};
+
+use crate::BridgeError;
+use crate::proto::MICROSECOND_NS;
+use crate::proto::replay::{MergeConfig, Replay};
+use crate::socket::{self, RefusedSettings, Tuning};
+use crate::spec::{BridgeSpec, LineSpec, Profile, RepairSpec, SendSpec};
+
+/// Bytes of the receive buffer of the socket that other servers are heard on.
+const BUFFER_BYTES: usize = 1 << 18;
+/// A datagram is received into a slot of at least this size.
+const SLOT_BYTES: usize = 2_048;
+
+/// Where repairs for all receivers go. All of them leave by the socket that requests come to, so that receivers know
+/// which server sent them.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    /// The group of plain repairs.
+    pub(super) plain: Option<SocketAddr>,
+    /// The line that native repairs go to.
+    pub(super) native: Option<SocketAddr>,
+    /// The socket that plain repairs of other servers come to.
+    others: Option<(UdpSocket, Inbox)>,
+}
+
+impl Groups {
+    /// Points the socket `requests` at the groups, and joins the one of plain repairs.
+    pub(crate) fn open(
+        spec: &BridgeSpec,
+        send: &SendSpec,
+        repair: &RepairSpec,
+        requests: &UdpSocket,
+        refusals: &mut RefusedSettings,
+    ) -> Result<Groups, BridgeError> {
+        let is_native = |line: &LineSpec| spec.profile_of(line) == Profile::Native;
+        let fits = |line: &&LineSpec| {
+            line.group.ip().is_multicast() && line.group.is_ipv4() == repair.bind.is_ipv4()
+        };
+        let lines = || spec.lines.iter().filter(fits);
+        let native = lines().find(|line| is_native(line));
+        let via = native.or_else(|| lines().next());
+        let group = repair.group.map(|group| LineSpec {
+            interface: via.and_then(|line| line.interface.clone()),
+            ..LineSpec::to(group)
+        });
+        if let Some(line) = group.as_ref().or(native) {
+            socket::aim(requests, line, send.ttl, send.loopback)?;
+        }
+        let others = match &group {
+            Some(group) => {
+                let tuning = Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 };
+                let socket = socket::open_line(group, tuning, refusals)?;
+                Some((socket, Inbox::new(spec.payload_bytes.max(SLOT_BYTES))))
+            }
+            None => None,
+        };
+        let plain = repair.group.filter(|_| spec.is_any_plain());
+        Ok(Groups { plain, native: native.map(|line| line.group), others })
+    }
+
+    /// How repairs for all are made, plain and native.
+    pub(super) fn merge(&self, repair: &RepairSpec) -> (Option<MergeConfig>, Option<MergeConfig>) {
+        let ns = |us: Option<u64>| us.map(|us| us.saturating_mul(MICROSECOND_NS));
+        let config = MergeConfig { merge_ns: ns(repair.merge_us), linger_ns: ns(repair.linger_us) };
+        (self.plain.map(|_| config), self.native.map(|_| config))
+    }
+
+    /// The socket to wait on for other servers.
+    pub(super) fn socket(&self) -> Option<&UdpSocket> {
+        self.others.as_ref().map(|(socket, _)| socket)
+    }
+
+    /// Takes the repairs of other servers that have come.
+    pub(super) fn hear(&mut self, now_ns: u64, own: SocketAddr, replay: &mut Replay) {
+        let Some((socket, inbox)) = &mut self.others else { return };
+        while inbox.receive(&*socket).is_ok_and(|received| received > 0) {
+            for datagram in inbox.datagrams().filter(|datagram| datagram.from != own) {
+                replay.note_other(now_ns, datagram.from, datagram.bytes);
+            }
+        }
+    }
+}
