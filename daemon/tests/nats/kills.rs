@@ -105,11 +105,15 @@ fn three(test: &str, pace: Pace) -> Option<Three> {
     Some(Three { cluster, feed, nats, _dir: dir })
 }
 
+/// The server that decides, once both others have all that it has: a copy that is still catching up cannot take its place.
 fn leader(three: &Three) -> String {
     let mut leader = None;
-    crate::cli_support::wait_until("a leader", || {
+    crate::cli_support::wait_until("a leader with two whole copies", || {
         let output = three.feed.near.run(&format!("bridge stream info ticks {} --json", three.nats));
         let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        if info["lagging"].as_array().is_none_or(|lagging| !lagging.is_empty()) {
+            return false;
+        }
         leader = info["leader"].as_str().filter(|name| !name.is_empty()).map(str::to_owned);
         leader.is_some()
     });

@@ -39,6 +39,8 @@ pub(super) struct Cutter {
     large: Option<Large>,
     /// The sequence that the ring gives next.
     due: u64,
+    /// Sequences before this one were counted, if they are lost.
+    counted_to: u64,
     moment: Option<Moment>,
     pub(super) messages: u64,
     pub(super) messages_missed: u64,
@@ -54,6 +56,7 @@ impl Cutter {
             cuts: VecDeque::new(),
             large: None,
             due: 0,
+            counted_to: 0,
             moment: None,
             messages: 0,
             messages_missed: 0,
@@ -127,17 +130,17 @@ impl Cutter {
                 News::Message
             }
             Event::Lapped(lapped) => {
-                self.messages_missed += lapped.missed;
+                self.messages_missed += self.not_counted(lapped.resumed_at);
                 self.skip_to(lapped.resumed_at);
                 News::None
             }
-            Event::Gap { from, to } => {
-                self.gap_messages += to - from + 1;
+            Event::Gap { to, .. } => {
+                self.gap_messages += self.not_counted(to + 1);
                 self.skip_to(to + 1);
                 News::None
             }
-            Event::Lost { from, to, .. } => {
-                self.messages_missed += to - from + 1;
+            Event::Lost { to, .. } => {
+                self.messages_missed += self.not_counted(to + 1);
                 self.skip_to(to + 1);
                 News::None
             }
@@ -161,7 +164,7 @@ impl Cutter {
             return;
         }
         if message.sequence > self.due {
-            self.messages_missed += message.sequence - self.due;
+            self.messages_missed += self.not_counted(message.sequence);
             self.skip_to(message.sequence);
         }
         let time_ns = self.moment.as_ref().map_or(0, |moment| moment.wall_of(message.time));
@@ -179,6 +182,19 @@ impl Cutter {
         }
     }
 
+    /// How many sequences from the one due to before `next` were not counted as lost yet. A gap is cut again after each
+    /// append that fails.
+    fn not_counted(&mut self, next: u64) -> u64 {
+        let from = self.due.max(self.counted_to);
+        self.counted_to = self.counted_to.max(next);
+        next.saturating_sub(from)
+    }
+
+    /// Forgets what was counted: another ring gives its own sequences.
+    pub(super) fn begin(&mut self) {
+        self.counted_to = 0;
+    }
+
     /// Names the sequences before `next` as ones that will never come.
     fn skip_to(&mut self, next: u64) {
         self.close();
@@ -187,5 +203,27 @@ impl Cutter {
             self.due += u64::from(cut.count);
             self.cuts.push_back(cut);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmcast::Lapped;
+
+    #[test]
+    fn a_loss_that_is_cut_again_and_again_is_counted_once() {
+        let mut cutter = Cutter::new(1 << 10);
+        for (resumed_at, missed) in [(50, 40), (50, 40), (70, 60), (60, 60)] {
+            cutter.clear();
+            cutter.set_due(10);
+            cutter.take(Event::Lapped(Lapped { missed: resumed_at - 10, resumed_at }));
+            assert_eq!((cutter.messages_missed, cutter.due()), (missed, resumed_at));
+            assert_eq!(cutter.next_cut(), Some(Cut::gap(10, resumed_at - 1)));
+        }
+        cutter.begin();
+        cutter.set_due(1);
+        cutter.take(Event::Gap { from: 1, to: 5 });
+        assert_eq!((cutter.gap_messages, cutter.messages_missed), (5, 60));
     }
 }

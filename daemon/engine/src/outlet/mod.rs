@@ -351,6 +351,7 @@ impl Outlet {
         };
         let (stream, session) = identity(&self.spec, &subscriber).map_err(|e| e.to_string())?;
         (self.subscriber, self.parks, self.is_new) = (Some(subscriber), parks, true);
+        self.cutter.begin();
         self.writer.begin(now_ns, stream, session);
         Ok(())
     }
