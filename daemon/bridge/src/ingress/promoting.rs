@@ -82,7 +82,7 @@ impl Receiving {
 
     fn promote(&mut self, force: bool) -> Result<Promotion, PromoteError> {
         let before = self.receiver.session().ok_or(PromoteError::NoMirror)?;
-        let silence_ns = self.receiver.silence_ns(self.clock.now_ns());
+        let silence_ns = self.receiver.silence_ns(self.awake.at(self.clock.now_ns()));
         if silence_ns < DEFAULT_SILENCE_NS && !force {
             return Err(PromoteError::StillHeard { silence: Duration::from_nanos(silence_ns) });
         }
