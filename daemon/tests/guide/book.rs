@@ -85,7 +85,7 @@ impl Block {
         self.info.split(',').next().unwrap_or_default()
     }
 
-    pub(crate) fn is_console(&self) -> bool {
+    fn is_console(&self) -> bool {
         self.language() == "console"
     }
 
