@@ -35,7 +35,10 @@ fn witness(header: &str) -> String {
     for part in code.split("typedef struct ").skip(1) {
         let Some((tag, rest)) = part.split_once(" {\n") else { continue };
         let Some((body, _)) = rest.split_once(&format!("}} {tag};")) else { continue };
-        writeln!(text, "    printf(\"sizeof {tag} %zu\\n\", sizeof({tag}));").unwrap();
+        // Options say their own size, and grow at their end.
+        if !body.trim_start().starts_with("uint32_t size;") {
+            writeln!(text, "    printf(\"sizeof {tag} %zu\\n\", sizeof({tag}));").unwrap();
+        }
         // The members of a union's structs have places of their own, which the size of the union holds.
         for field in body.lines().filter(|line| line.starts_with("    ") && !line.starts_with("     ")) {
             for field in field.trim().trim_end_matches(';').split(", ") {
