@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Builds the C library and installs it below PREFIX, with both headers and the files for pkg-config and CMake:
 #
-#   client/c/install.sh PREFIX [cargo's PROFILE, by default library]
+#   client/c/install.sh PREFIX [cargo's PROFILE, by default compact]
 #
 # Needs cargo, a C compiler and what both ask for. Programs that use the library need none of cargo. The tree below PREFIX may be moved.
 set -euo pipefail
 [ $# -ge 1 ] && [ $# -le 2 ] || { echo "usage: install.sh PREFIX [PROFILE]" >&2; exit 2; }
 mkdir -p "$1"
-prefix=$(realpath "$1") profile=${2:-library}
+prefix=$(realpath "$1") profile=${2:-compact}
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 cd "$here"
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' ../../Cargo.toml)

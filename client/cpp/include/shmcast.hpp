@@ -59,7 +59,7 @@ inline const std::error_category &category() noexcept {
 #endif
 
 namespace detail {
-// What a call does with a code that says failure.
+// The ways of a call to report a code that says failure.
 struct throwing {
     [[noreturn]] SHMCAST_COLD void operator()(std::int64_t code) const {
 #if defined(__cpp_exceptions)

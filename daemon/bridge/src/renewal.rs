@@ -104,7 +104,7 @@ impl Watch {
     }
 }
 
-/// What a receiver has heard on one line.
+/// The state of one line of a receiver.
 #[derive(Debug)]
 struct Heard {
     datagrams: u64,

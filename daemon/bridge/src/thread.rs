@@ -103,7 +103,7 @@ impl Idle {
     pub(super) fn reset(&mut self, now_ns: u64) {
         self.polls = 0;
         if self.choice.mode == WaitMode::Block {
-            // What came during a sleep came in the middle of it, for want of better knowledge.
+            // The time of a message that came during a sleep is not known: the middle of the sleep stands for it.
             let slept_ns = std::mem::take(&mut self.slept_ns);
             self.pace.note(if slept_ns > 0 { now_ns.midpoint(slept_ns) } else { now_ns });
         }

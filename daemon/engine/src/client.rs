@@ -29,9 +29,9 @@ const PING: Duration = Duration::from_secs(1);
 const RECONNECT: Duration = Duration::from_secs(1);
 /// How long a request about the log may take.
 const REQUEST: Duration = Duration::from_secs(2);
-/// What servers spend beside a block: subject, reply, and the header with the expectation.
+/// Bytes of an append beside its block: subject, reply, and the header with the expectation.
 const OVERHEAD_BYTES: usize = 512;
-/// What is read ahead of the reader, in bytes.
+/// Bytes that are fetched ahead of the reader.
 const AHEAD_BYTES: usize = 8 << 20;
 /// How often the servers say that they are there while there is nothing to read.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -194,7 +194,7 @@ impl Log {
         &self.name
     }
 
-    /// What the servers say of the stream; `None` if there is none.
+    /// The servers' description of the stream; `None` if there is no stream.
     pub(crate) async fn info(&self) -> Result<Option<Info>, EngineError> {
         match self.context.get_stream(&self.name).await {
             Ok(stream) => Ok(Some(stream.cached_info().clone())),

@@ -1,6 +1,6 @@
 //! The end that receives: one thread with the connection, the reader and the local channel.
 //!
-//! What the local channel cannot take at once waits at the servers, so nothing here holds up anybody else.
+//! Messages that the local channel cannot take at once wait at the servers, so nothing here holds up anybody else.
 
 use async_nats::jetstream::Message;
 use async_nats::jetstream::consumer::pull;
@@ -41,7 +41,7 @@ pub struct ReceiverOptions {
     pub origins: Origins,
 }
 
-/// What the thread shares with the owner.
+/// State that the thread shares with the owner.
 #[derive(Debug)]
 pub(crate) struct ReceiveState {
     stop: AtomicBool,

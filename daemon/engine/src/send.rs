@@ -40,7 +40,7 @@ pub struct SenderOptions {
     pub origins: Origins,
 }
 
-/// What the thread with the connection is to do.
+/// Requests to the thread with the connection.
 pub(crate) enum Order {
     Append(Append),
     /// Ask for the end of the log, in this round.
@@ -51,7 +51,7 @@ pub(crate) enum Order {
     Answer(async_nats::Subject, Vec<u8>),
 }
 
-/// What the thread with the connection has seen.
+/// Answers of the thread with the connection.
 pub(crate) enum Reply {
     /// The answer to an append of this round, and when it came.
     Ack(u64, u64, Result<u64, Trouble>),
@@ -63,7 +63,7 @@ pub(crate) enum Reply {
     Want(Want, async_nats::Subject),
 }
 
-/// What the threads share with the owner.
+/// State that the threads share with the owner.
 #[derive(Debug)]
 pub(crate) struct SendState {
     pub(crate) stop: AtomicBool,

@@ -1,4 +1,4 @@
-//! What the ends of an engine show to other threads: counters, and the state of the connection.
+//! The counters of an engine's ends and the state of the connection, as other threads see them.
 
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

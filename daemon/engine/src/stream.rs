@@ -89,7 +89,7 @@ pub fn create(spec: &BridgeSpec, mirror_of: Option<&str>) -> Result<StreamInfo, 
     with(spec, async |log, nats| Ok(info_of(&log.create(nats, mirror_of).await?, None)))
 }
 
-/// What the servers say of the stream of a channel.
+/// The servers' description of a channel's stream.
 ///
 /// # Errors
 /// [`EngineError`], also if there is none.
@@ -121,7 +121,7 @@ pub struct Range {
     pub to: u64,
 }
 
-/// What a check of a whole stream found.
+/// The result of a check of a whole stream.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Verified {
     /// Sound blocks.

@@ -113,7 +113,7 @@ fn a_promoted_mirror_goes_on_under_a_later_session() {
     let is_gap = |event: &&String| event.starts_with("Gap") && event.contains(&format!("to: {}", next - 1));
     assert_eq!(events.iter().filter(is_gap).count(), 1, "{events:?}");
 
-    // What A sends when it is back reaches neither, and the next daemon on B knows of the promotion.
+    // Messages that A sends when it is back reach neither, and the next daemon on B knows of the promotion.
     assert_eq!(publisher.publish(b"A's").unwrap(), 102);
     hosts.cut_off(Host::A, false);
     b.kill();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 pub(crate) const LONGEST: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// What a message is made of: the same for every host.
+/// The content of each message: the same for every host.
 pub(crate) struct Content {
     noise: Vec<u8>,
 }

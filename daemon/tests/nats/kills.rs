@@ -83,7 +83,7 @@ fn two_writers_never_write_the_same_twice() {
     feed.finish();
 }
 
-/// What the test of three servers needs in a cluster.
+/// The needs of the test of three servers in a cluster.
 struct Three {
     cluster: Cluster,
     feed: Feed,

@@ -22,7 +22,7 @@ impl Egress {
         }
         let (shared, marks, send) = (self.shared.clone(), spec.marks(), send.clone());
         self.threads.push(spawn(&format!("line-{}", spec.title()), None, move || {
-            // What the system refused was told when the bridge started.
+            // The bridge told at its start which settings the system refused.
             let mut refusals = RefusedSettings::default();
             let open = |_, line: &_| open_connected(line, marks, &send, &mut refusals);
             watch.run(&shared.renewal, open, |_, _| {}, || shared.stop.load(Ordering::Relaxed));

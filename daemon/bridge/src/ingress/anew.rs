@@ -33,7 +33,7 @@ pub(super) fn watch(
     let sockets: RefCell<HashMap<usize, UdpSocket>> = RefCell::new(sockets.map_err(BridgeError::Start)?);
     let body = move || {
         let mut silences = Silences::default();
-        // What the system refused was told when the bridge started.
+        // The bridge told at its start which settings the system refused.
         let mut refusals = RefusedSettings::default();
         let open = |at, line: &LineSpec| {
             let socket = open_line(line, tuning, &mut refusals)?;

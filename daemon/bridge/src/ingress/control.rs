@@ -1,4 +1,4 @@
-//! What servers send: repairs for us or for all receivers, answers without messages, and words about leases.
+//! Datagrams of servers: repairs for us or for all receivers, answers without messages, and words about leases.
 
 use shmcast::sys::datagrams::Datagram;
 use std::net::SocketAddr;

@@ -135,7 +135,7 @@ impl Pacer {
     }
 }
 
-/// What live packets leave to repairs.
+/// The share of the link that live packets leave to repairs.
 #[derive(Debug)]
 pub struct Remainder {
     link: Link,

@@ -16,7 +16,7 @@ const POLL_SHARE: u64 = 8;
 /// Feeds that are slower than this are not expected: the thread sleeps until their next message.
 const SLOWEST_NS: u64 = 20_000 * MICROSECOND_NS;
 
-/// What a thread with nothing to do should do.
+/// Advice for a thread that has nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
     /// A message is expected now: poll.
@@ -61,7 +61,7 @@ impl Pace {
         self.last_ns
     }
 
-    /// What to do at `now_ns`, when there is nothing to do.
+    /// Advice for a thread that has nothing to do at `now_ns`.
     #[inline]
     pub fn advice(&self, now_ns: u64) -> Advice {
         if now_ns.saturating_sub(self.last_ns) < self.polls_for_ns {

@@ -67,7 +67,7 @@ pub(super) struct Repair {
     /// Whether plain requests are answered.
     answers_plain: bool,
     feed: FeedRate,
-    /// What live packets leave of the link; `None` if its speed is not known.
+    /// The share of the link that live packets leave; `None` if its speed is not known.
     remainder: Option<Remainder>,
     clock: Clock,
     shared: Arc<Sending>,

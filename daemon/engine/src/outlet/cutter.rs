@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use crate::proto::block::{Cut, Packing, max_whole_bytes};
 
-/// What an event means to the thread.
+/// The meaning of an event to the thread.
 #[derive(Debug)]
 pub(super) enum News {
     None,

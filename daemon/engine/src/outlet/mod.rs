@@ -224,7 +224,7 @@ impl Outlet {
             self.order(Order::Last(round));
         }
         if self.writer.state() != State::Run {
-            // What was cut is cut anew from where the log is.
+            // Blocks that were cut already are cut anew, from where the log is.
             self.cutter.clear();
         }
         if self.subscriber.is_none() {

@@ -142,7 +142,7 @@ pub enum Damaged {
     Fields,
 }
 
-/// What a block brings.
+/// The content of a block.
 #[derive(Debug, Clone, Copy)]
 pub enum Body<'a> {
     /// Messages.

@@ -312,7 +312,7 @@ fn report_received(as_json: bool, name: &str, life: &Life, counters: &ReceiveCou
     Ok(())
 }
 
-/// What was said last of the connection.
+/// The last words about the connection.
 struct Told {
     is_connected: bool,
     why: Option<String>,

@@ -15,7 +15,7 @@ const AT_ONCE: u16 = 16;
 /// No longer round trip of another receiver is believed.
 const LONGEST_MAX_NS: u64 = 50 * MILLISECOND_NS;
 
-/// What a receiver knows of its group.
+/// A receiver's knowledge of its group.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Turn {
     /// How many receivers the server said there are.

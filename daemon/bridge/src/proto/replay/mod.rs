@@ -197,7 +197,7 @@ pub struct Replay {
     sources: SourceBuckets,
     global: TokenBucket,
     global_rate: Rate,
-    /// What live packets leave of the link, if its speed is known.
+    /// The share of the link that live packets leave, if its speed is known.
     link: Option<(Rate, TokenBucket)>,
     merge: Option<Merge>,
     merge_native: Option<Merge>,

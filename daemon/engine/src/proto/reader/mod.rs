@@ -261,7 +261,7 @@ impl Reader {
             Some((sequence, block)) => match parse(block) {
                 Ok((head, _)) if self.is_before(&head) => (sequence + 1, high),
                 Ok(_) => (low, middle),
-                // What it was is unknown, so the next one is looked at in its place.
+                // Nobody knows which it was, so the next one is looked at in its place.
                 Err(_) => {
                     let probe = sequence.max(probe) + 1;
                     if probe < high {

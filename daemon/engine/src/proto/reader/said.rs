@@ -1,4 +1,4 @@
-//! What a reader is told, asks for, delivers and counts.
+//! The inputs, requests, deliveries and counters of a reader.
 
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Meta;
@@ -53,7 +53,7 @@ pub enum Ask {
     Get(u64),
     /// All entries from this number on, as they come.
     Follow(u64),
-    /// What the log does not have.
+    /// Messages that the log does not have.
     Want(Want),
 }
 

@@ -65,7 +65,7 @@ impl Channel {
 pub(super) struct Ring {
     pub(super) session: Option<Session>,
     pub(super) next: u64,
-    /// What was due when the reader was started.
+    /// The sequence that was due when the reader was started.
     pub(super) began: u64,
     pub(super) wrong: Option<String>,
     pub(super) parts: u64,

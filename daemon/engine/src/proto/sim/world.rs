@@ -17,7 +17,7 @@ pub(super) const TROUBLED_NS: u64 = 3 * SECOND_NS;
 const END_NS: u64 = 60 * SECOND_NS;
 const STREAM: Stream = Stream([5; 16]);
 
-/// What happened in a story.
+/// The outcome of a story.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Report {
     pub(super) holes: u64,
@@ -70,7 +70,7 @@ pub(super) struct World {
     now_ns: u64,
     channel: Channel,
     log: Log,
-    /// What is on its way: when, whose incarnation, and what.
+    /// Deliveries on their way: the time, the incarnation they are for, and the content.
     events: Vec<(u64, u64, Event)>,
     writers: [Option<WriterActor>; 2],
     reader: Option<Reader>,
@@ -273,7 +273,7 @@ impl World {
                 self.lives[1] = 0;
             }
         }
-        // What the log gives a reader goes on from a number, whatever it has become.
+        // The log gives a reader entries from a number on, whatever that number has become.
         self.feed();
     }
 

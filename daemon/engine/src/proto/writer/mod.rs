@@ -106,7 +106,7 @@ impl Writer {
         }
     }
 
-    /// What it is doing.
+    /// The writer's present state.
     pub fn state(&self) -> State {
         self.state
     }

@@ -1,4 +1,4 @@
-//! What a writer is told, asks for, and counts.
+//! The inputs, requests and counters of a writer.
 
 use shmcast_bridge::proto::session::Session;
 
@@ -67,7 +67,7 @@ pub enum Resume {
     Beginning,
 }
 
-/// What a writer is doing.
+/// The state of a writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// It asks for the last block.
