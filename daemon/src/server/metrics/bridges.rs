@@ -3,6 +3,7 @@
 
 use super::engines;
 use super::exposition::Text;
+use super::families::{Figure, by, each, families};
 use crate::server::bridges::{BridgeFigures, Counted};
 use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::spec::BridgeSpec;
@@ -33,14 +34,12 @@ pub(super) fn render(text: &mut Text, bridges: &[BridgeFigures]) {
     engines::render(text, bridges);
 }
 
-/// Reads one figure from a set of counters.
-pub(super) type Figure<C> = fn(&C) -> u64;
 type Sends = Figure<SendCounters>;
 type Repairs = Figure<RepairCounters>;
 type Receives = Figure<ReceiveCounters>;
 
 fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
-    let families: [(&str, &str, Sends); 15] = [
+    let totals: [(&str, &str, Sends); 15] = [
         ("sent_messages_total", "Messages sent, each once however many lines there are.", |c| c.messages),
         ("sent_packets_total", "Packets with messages sent, each once.", |c| c.packets),
         ("sent_bytes_total", "Bytes of those packets.", |c| c.bytes),
@@ -77,9 +76,7 @@ fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
         Some(Counted::Send(counters, _)) => Some(**counters),
         _ => None,
     };
-    for (name, help, figure) in families {
-        each(text, bridges, name, "counter", help, |bridge| of(bridge).map(|counters| figure(&counters)));
-    }
+    families(text, bridges, "counter", &totals, of);
     let help = "1 while the bridge sends, 0 while it stands by for a peer.";
     let is_sending = |counters: SendCounters| u64::from(!counters.is_standing_by());
     each(text, bridges, "sending", "gauge", help, |bridge| of(bridge).map(is_sending));
@@ -455,42 +452,5 @@ fn received(bridge: &BridgeFigures) -> Option<&ReceiveCounters> {
     match &bridge.counted {
         Some(Counted::Receive { counters, .. }) => Some(counters),
         _ => None,
-    }
-}
-
-/// One family with a sample for each bridge that has one.
-pub(super) fn each(
-    text: &mut Text,
-    bridges: &[BridgeFigures],
-    name: &str,
-    kind: &str,
-    help: &str,
-    figure: impl Fn(&BridgeFigures) -> Option<u64>,
-) {
-    let name = format!("shmcast_bridge_{name}");
-    text.family(&name, kind, help);
-    for bridge in bridges {
-        if let Some(value) = figure(bridge) {
-            text.sample(&name, &[("bridge", bridge.spec.title())], value);
-        }
-    }
-}
-
-/// One family of counters with a sample for each bridge and each value of a label.
-pub(super) fn by<C>(
-    text: &mut Text,
-    bridges: &[BridgeFigures],
-    (name, label): (&str, &str),
-    help: &str,
-    figures: &[(&str, Figure<C>)],
-    counters: impl Fn(&BridgeFigures) -> Option<C>,
-) {
-    let name = format!("shmcast_bridge_{name}");
-    text.family(&name, "counter", help);
-    for bridge in bridges {
-        let Some(counters) = counters(bridge) else { continue };
-        for (value, figure) in figures {
-            text.sample(&name, &[("bridge", bridge.spec.title()), (label, value)], figure(&counters));
-        }
     }
 }

@@ -1,7 +1,8 @@
 //! The figures of bridges through an engine: what its servers have stored and lost, and how long they take.
 
-use super::bridges::{Figure, by, cumulative, each};
+use super::bridges::cumulative;
 use super::exposition::Text;
+use super::families::{Figure, by, families};
 use crate::server::bridges::{BridgeFigures, Counted};
 use shmcast_engine::status::{ReceiveCounters, SendCounters};
 
@@ -42,9 +43,7 @@ fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
         ("engine_fenced", "1 while another bridge writes the stream, and this one waits.", |c| c.is_fenced),
         ("engine_send_connected", "1 while the sender has a connection to a server.", |c| c.is_connected),
     ];
-    for (name, help, figure) in gauges {
-        each(text, bridges, name, "gauge", help, |bridge| sent(bridge).map(|counters| figure(&counters)));
-    }
+    families(text, bridges, "gauge", &gauges, sent);
     let totals: [(&str, &str, Sends); 8] = [
         ("engine_sent_messages_total", "Messages put into blocks, those sent again included.", |c| {
             c.messages
@@ -63,9 +62,7 @@ fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
         ("engine_wanted_total", "Requests of receivers for messages that the stream lacks.", |c| c.wanted),
         ("engine_send_disconnects_total", "Connections of the sender that broke.", |c| c.disconnects),
     ];
-    for (name, help, figure) in totals {
-        each(text, bridges, name, "counter", help, |bridge| sent(bridge).map(|counters| figure(&counters)));
-    }
+    families(text, bridges, "counter", &totals, sent);
     let causes: [(&str, Sends); 5] = [
         ("refused", |c| c.resyncs_refused),
         ("silent", |c| c.resyncs_silent),
@@ -84,9 +81,7 @@ fn receivers(text: &mut Text, bridges: &[BridgeFigures]) {
             c.is_connected
         }),
     ];
-    for (name, help, figure) in gauges {
-        each(text, bridges, name, "gauge", help, |bridge| received(bridge).map(|counters| figure(&counters)));
-    }
+    families(text, bridges, "gauge", &gauges, received);
     let totals: [(&str, &str, Receives); 9] = [
         ("engine_published_messages_total", "Messages published into the local channel.", |c| {
             c.messages_published
@@ -104,11 +99,7 @@ fn receivers(text: &mut Text, bridges: &[BridgeFigures]) {
         ("engine_mended_messages_total", "Messages of holes that a sender had.", |c| c.mended),
         ("engine_receive_disconnects_total", "Connections of the receiver that broke.", |c| c.disconnects),
     ];
-    for (name, help, figure) in totals {
-        each(text, bridges, name, "counter", help, |bridge| {
-            received(bridge).map(|counters| figure(&counters))
-        });
-    }
+    families(text, bridges, "counter", &totals, received);
 }
 
 fn answers(text: &mut Text, bridges: &[BridgeFigures]) {

@@ -14,6 +14,7 @@ mod bridges;
 mod buckets;
 mod engines;
 mod exposition;
+mod families;
 mod hiccups;
 mod http;
 mod journals;
