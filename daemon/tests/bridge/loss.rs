@@ -26,6 +26,21 @@ pub fn count(json: &Value, path: &str) -> u64 {
     json.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {path} in {json}"))
 }
 
+/// Cuts the second of two wires once B has a third of the messages.
+pub fn cut_the_second_line(hosts: &Hosts, last: u64) {
+    let dir = hosts.channels(Host::B);
+    wait_for("a third of the messages", || {
+        let channel = shmcast::Directory::at(&dir).channel("t").ok()?.status();
+        channel.next_sequence.filter(|next| *next > last / 3)
+    });
+    hosts.cut(1);
+}
+
+pub fn assert_the_second_line_was_cut(received: &Value) {
+    let lines = ["/receive/lines/0/packets", "/receive/lines/1/packets"].map(|path| count(received, path));
+    assert!(lines[1] > 0 && lines[1] < lines[0], "one line must have been cut on the way: {received}");
+}
+
 /// Checks that every reader has every message, and reports none missing.
 pub fn assert_all_have_all(readers: Vec<Running>, last: u64) {
     for reader in readers {
@@ -127,18 +142,12 @@ fn a_line_that_is_cut_costs_nothing_while_the_other_lives() {
     recv.wait_for_log("receiving session");
     let readers = readers(&hosts, 10, last);
     let publish = hosts.role(Host::A, "publish", &format!("{last} {}", rate()));
-    let dir = hosts.channels(Host::B);
-    wait_for("a third of the messages", || {
-        let channel = shmcast::Directory::at(&dir).channel("t").ok()?.status();
-        channel.next_sequence.filter(|next| *next > last / 3)
-    });
-    hosts.cut(1);
+    cut_the_second_line(&hosts, last);
     publish.end_well();
     assert_all_have_all(readers, last);
     let (_, sent) = send.end();
     let received = recv.end_well();
-    let lines = ["/receive/lines/0/packets", "/receive/lines/1/packets"].map(|path| count(&received, path));
-    assert!(lines[1] > 0 && lines[1] < lines[0], "one line must have been cut on the way: {received}");
+    assert_the_second_line_was_cut(&received);
     assert!(count(&sent, "/send/datagrams_refused") > 0, "{sent}");
     // Nothing was requested, since there is no server.
     assert_eq!(count(&received, "/receive/requests"), 0);

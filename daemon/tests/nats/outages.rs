@@ -6,7 +6,7 @@ use crate::turn;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A ring of 4 MiB holds some 60 000 of these messages.
+/// The ring holds less than half of these messages.
 const SMALL: Pace =
     Pace { messages: 300_000, ahead: u64::MAX / 2, pause: Duration::from_micros(500), capacity: 16 << 20 };
 
