@@ -8,8 +8,9 @@
 //! so a seeded simulation can put it through ten thousand bad networks a minute. [`spec`] holds a bridge's
 //! configuration. [`socket`] opens and tunes the sockets. [`egress`], `repair` and [`ingress`] are the
 //! threads that drive the state machines over sockets and rings. [`status`] shows their state and counters.
-//! [`origins`] detects loops between hosts. [`promotion`] makes a mirror the origin of its channel. [`pcap`] reads and writes captures. A bridge uses channels
-//! through the client library, as any program does; it needs no daemon.
+//! [`local`] is the local channel of an end that receives. [`origins`] detects loops between hosts.
+//! [`promotion`] makes a mirror the origin of its channel. [`pcap`] reads and writes captures. A bridge uses
+//! channels through the client library, as any program does; it needs no daemon.
 //!
 //! No example a function: programs run a bridge as the command `shmcast bridge` or as a table of the daemon's configuration.
 //! The state machines of [`proto`] are shown by its simulation.
@@ -17,6 +18,7 @@
 
 pub mod egress;
 pub mod ingress;
+pub mod local;
 mod native;
 pub mod origins;
 pub mod pcap;
@@ -31,7 +33,7 @@ mod state;
 pub mod status;
 pub mod thread;
 pub mod times;
-mod waiting;
+pub mod waiting;
 
 pub use native::read_keys;
 use proto::session::SessionError;

@@ -33,7 +33,7 @@ pub(super) struct Renewal {
 }
 
 impl Renewal {
-    /// The sockets that were opened anew, each with the number of its line. One load while there are none.
+    /// The sockets that were opened anew, each with the number of its line. One atomic swap while there are none.
     pub(super) fn take(&self) -> Vec<(usize, UdpSocket)> {
         if !self.is_there.swap(false, Ordering::Acquire) {
             return Vec::new();

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::BridgeError;
 use super::proto::pace::{Advice, Pace};
 use super::spec::WaitMode;
+use super::status::Life;
 use super::waiting::Choice;
 
 /// How often counters are shown to other threads.
@@ -82,9 +83,43 @@ pub fn spawn(
     }
 }
 
+/// The threads of one end of a bridge.
+#[derive(Debug, Default)]
+pub struct Threads(Vec<JoinHandle<()>>);
+
+impl Threads {
+    /// Starts one more, as [`spawn`] does.
+    ///
+    /// # Errors
+    /// [`BridgeError`]; the thread does not run.
+    pub fn start(
+        &mut self,
+        name: &str,
+        cpu: Option<usize>,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<(), BridgeError> {
+        self.0.push(spawn(name, cpu, body)?);
+        Ok(())
+    }
+
+    /// Whether all of them have ended.
+    pub fn are_finished(&self) -> bool {
+        self.0.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Waits until all of them have ended. One that panicked is an error of `life`.
+    pub fn join(&mut self, life: &Life) {
+        for thread in self.0.drain(..) {
+            if thread.join().is_err() {
+                life.fail("its thread panicked: please report this".to_owned());
+            }
+        }
+    }
+}
+
 /// The state of one wait for a ring.
 #[derive(Debug)]
-pub(super) struct Idle {
+pub struct Idle {
     choice: Choice,
     polls: u32,
     /// When the last sleep began; 0 if the thread polled since.
@@ -94,13 +129,13 @@ pub(super) struct Idle {
 
 impl Idle {
     /// The wait of a thread whose choice this is.
-    pub(super) fn new(choice: Choice) -> Self {
+    pub fn new(choice: Choice) -> Self {
         let pace = Pace::polling_for(choice.polls_for_ns());
         Self { choice, polls: 0, slept_ns: 0, pace }
     }
 
     /// There was something to do.
-    pub(super) fn reset(&mut self, now_ns: u64) {
+    pub fn reset(&mut self, now_ns: u64) {
         self.polls = 0;
         if self.choice.mode == WaitMode::Block {
             // The time of a message that came during a sleep is not known: the middle of the sleep stands for it.
@@ -115,7 +150,7 @@ impl Idle {
     }
 
     /// Waits a little, and never longer than `limit`.
-    pub(super) fn wait(&mut self, now_ns: u64, limit: Duration) {
+    pub fn wait(&mut self, now_ns: u64, limit: Duration) {
         self.slept_ns = 0;
         match self.choice.mode {
             WaitMode::Spin => std::hint::spin_loop(),

@@ -6,8 +6,10 @@
 use shmcast::Clock;
 use shmcast::sys::clock;
 
+use super::proto::MICROSECOND_NS;
 use super::proto::native::pulse::{Pulse, UNSYNCHRONISED};
 use super::socket::RefusedSettings;
+use super::spec::{ReceiveSpec, TimeMode};
 use super::thread::wall_ns;
 
 /// Two readings of the channel's clock that are closer than this enclose the reading of the other clock well enough.
@@ -91,6 +93,14 @@ pub struct OriginTimes {
 }
 
 impl OriginTimes {
+    /// The times that an end that receives gives its messages.
+    pub fn of(receive: &ReceiveSpec) -> OriginTimes {
+        OriginTimes::new(match receive.time {
+            TimeMode::Origin => Some(u64::from(receive.clock_limit_us) * MICROSECOND_NS),
+            TimeMode::Arrival => None,
+        })
+    }
+
     /// Without a limit, messages get the time of their arrival. A limit of 0 believes every clock.
     pub fn new(limit_ns: Option<u64>) -> OriginTimes {
         let unknown = UNSYNCHRONISED;

@@ -29,10 +29,11 @@ pub struct Waiting {
 
 /// The choice for one thread. It holds the thread's seat.
 #[derive(Debug)]
-pub(super) struct Choice {
-    pub(super) shown: Waiting,
-    /// Never [`WaitMode::Auto`].
-    pub(super) mode: WaitMode,
+pub struct Choice {
+    /// The choice as tools show it.
+    pub shown: Waiting,
+    /// The mode, which is never [`WaitMode::Auto`].
+    pub mode: WaitMode,
     seat: Option<Seat>,
 }
 
@@ -47,9 +48,20 @@ impl Drop for Seat {
 
 impl Choice {
     /// The choice on this host. It reads which CPUs the process may use.
-    pub(super) fn of(wait: WaitMode) -> Choice {
+    pub fn of(wait: WaitMode) -> Choice {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Choice::among(wait, cpus)
+    }
+
+    /// As [`of`](Self::of), but a thread that may choose blocks, for the reason given.
+    pub fn or_block(wait: WaitMode, why: &str) -> Choice {
+        match wait {
+            WaitMode::Auto => {
+                let shown = Waiting { mode: "block", why: why.to_owned() };
+                Choice { shown, mode: WaitMode::Block, seat: None }
+            }
+            configured => Choice::of(configured),
+        }
     }
 
     fn among(wait: WaitMode, cpus: usize) -> Choice {

@@ -7,23 +7,23 @@ use async_nats::jetstream::consumer::pull;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use shmcast::PublisherBuilder;
+use shmcast_bridge::local::Local;
 use shmcast_bridge::origins::Origins;
+use shmcast_bridge::proto::MILLISECOND_NS;
 use shmcast_bridge::proto::session::Session;
-use shmcast_bridge::proto::{MICROSECOND_NS, MILLISECOND_NS};
-use shmcast_bridge::spec::{BridgeSpec, GapMode, ReceiveSpec, TimeMode};
+use shmcast_bridge::spec::{BridgeSpec, GapMode, ReceiveSpec};
 use shmcast_bridge::status::{Board, Life, Phase};
-use shmcast_bridge::thread::{Clock, SHOW_EVERY_NS, spawn};
+use shmcast_bridge::thread::{Clock, SHOW_EVERY_NS, Threads};
 use shmcast_bridge::times::OriginTimes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::EngineError;
 use crate::client::Log;
 use crate::inlet::Inlet;
-use crate::outlet::idle::shown;
+use crate::outlet::choice_of;
 use crate::proto::block::clock_error_of;
 use crate::proto::reader::{Ask, Reader, ReaderConfig};
 use crate::send::{checked, runtime};
@@ -54,7 +54,7 @@ pub(crate) struct ReceiveState {
 #[derive(Debug)]
 pub struct Receiver {
     shared: Arc<ReceiveState>,
-    thread: Option<JoinHandle<()>>,
+    threads: Threads,
 }
 
 impl Receiver {
@@ -74,7 +74,7 @@ impl Receiver {
         let log = runtime.block_on(Log::open(spec, nats))?;
         let shared = Arc::new(ReceiveState {
             stop: AtomicBool::new(false),
-            life: Life::new(Vec::new(), shown(spec.wait)),
+            life: Life::new(Vec::new(), choice_of(spec.wait).shown),
             counters: Board::default(),
             link: log.link.clone(),
         });
@@ -84,11 +84,8 @@ impl Receiver {
             shared.life.note_session(session);
             (session, publisher.next_sequence())
         });
-        let times = OriginTimes::new(match receive.time {
-            TimeMode::Origin => Some(u64::from(receive.clock_limit_us) * MICROSECOND_NS),
-            TimeMode::Arrival => None,
-        });
-        let inlet = Inlet::new(publisher, channel, options.origins, times, shared.clone());
+        let local = Local::new(publisher, OriginTimes::of(&receive));
+        let inlet = Inlet::new(local, channel, options.origins, shared.clone());
         let reader = Reader::new(config_of(&receive), ring);
         let (answer, answers) = unbounded_channel();
         let receiving = Receiving {
@@ -104,8 +101,9 @@ impl Receiver {
             looked_ns: 0,
         };
         let run = move || runtime.block_on(receiving.run(answers));
-        let thread = spawn(&format!("recv-{}", spec.title()), spec.cpu, run)?;
-        Ok(Receiver { shared, thread: Some(thread) })
+        let mut threads = Threads::default();
+        threads.start(&format!("recv-{}", spec.title()), spec.cpu, run)?;
+        Ok(Receiver { shared, threads })
     }
 
     /// Tells it to stop soon. The local channel is then closed, and its readers are told so.
@@ -115,14 +113,12 @@ impl Receiver {
 
     /// Whether its thread has ended.
     pub fn is_finished(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        self.threads.are_finished()
     }
 
     /// Waits until its thread has ended. Call [`stop`](Self::stop) first.
     pub fn join(&mut self) {
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            self.shared.life.fail("its thread panicked: please report this".to_owned());
-        }
+        self.threads.join(&self.shared.life);
     }
 
     /// Phase, session and error.
@@ -182,7 +178,7 @@ struct Receiving {
 
 impl Receiving {
     async fn run(mut self, mut answers: UnboundedReceiver<Answer>) {
-        while !self.shared.stop.load(Ordering::Relaxed) && self.inlet.error.is_none() {
+        while !self.shared.stop.load(Ordering::Relaxed) && self.inlet.local.error.is_none() {
             let now_ns = self.clock.now_ns();
             if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
                 self.shown_ns = now_ns;
@@ -201,7 +197,7 @@ impl Receiving {
             }
         }
         self.show();
-        match self.inlet.error.take() {
+        match self.inlet.local.error.take() {
             Some(why) => self.shared.life.fail(why),
             None => self.shared.life.enter(Phase::Ended),
         }
@@ -283,9 +279,9 @@ impl Receiving {
         let (reader, inlet, link) = (self.reader.counters(), &self.inlet, &self.shared.link);
         self.shared.counters.show(&ReceiveCounters {
             next_sequence: inlet.next_sequence(),
-            messages_published: inlet.messages_published,
-            messages_missing: inlet.messages_missing,
-            messages_too_large: inlet.messages_too_large,
+            messages_published: inlet.local.counts.published,
+            messages_missing: inlet.local.counts.missing,
+            messages_too_large: inlet.local.counts.too_large,
             blocks: reader.blocks,
             bytes: self.bytes,
             damaged: reader.damaged,

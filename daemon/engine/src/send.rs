@@ -13,18 +13,16 @@ use shmcast_bridge::origins::Origins;
 use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::spec::{BridgeSpec, Direction, NatsSpec};
 use shmcast_bridge::status::{Board, Life, SharedHistogram};
-use shmcast_bridge::thread::{Clock, spawn};
+use shmcast_bridge::thread::{Clock, Threads};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::EngineError;
 use crate::client::{Log, trouble_of};
-use crate::outlet::Outlet;
-use crate::outlet::idle::shown;
+use crate::outlet::{Outlet, choice_of};
 use crate::proto::want::Want;
 use crate::proto::writer::{Append, Last, Trouble};
 use crate::status::{Link, SendCounters};
@@ -79,7 +77,7 @@ pub(crate) struct SendState {
 #[derive(Debug)]
 pub struct Sender {
     shared: Arc<SendState>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Threads,
 }
 
 impl Sender {
@@ -102,7 +100,7 @@ impl Sender {
             stop: AtomicBool::new(false),
             end: AtomicBool::new(false),
             takes_over: AtomicBool::new(false),
-            life: Life::new(Vec::new(), shown(spec.wait)),
+            life: Life::new(Vec::new(), choice_of(spec.wait).shown),
             counters: Board::default(),
             acks: SharedHistogram::default(),
             link: log.link.clone(),
@@ -112,13 +110,13 @@ impl Sender {
         let (reply, replies) = mpsc::channel();
         let outlet = Outlet::open(spec, channel, options, (order, replies), (clock, shared.clone()))?;
         let title = spec.title();
-        let mut sender = Sender { shared, threads: Vec::new() };
+        let mut sender = Sender { shared, threads: Threads::default() };
         let serve = move || {
             // It ends when there is nobody left to give orders.
             let _ = runtime.block_on(serve(log, orders, reply, clock));
         };
-        sender.threads.push(spawn(&format!("nats-{title}"), None, serve)?);
-        sender.threads.push(spawn(&format!("send-{title}"), spec.cpu, move || outlet.run())?);
+        sender.threads.start(&format!("nats-{title}"), None, serve)?;
+        sender.threads.start(&format!("send-{title}"), spec.cpu, move || outlet.run())?;
         Ok(sender)
     }
 
@@ -139,16 +137,12 @@ impl Sender {
 
     /// Whether its threads have ended.
     pub fn is_finished(&self) -> bool {
-        self.threads.iter().all(JoinHandle::is_finished)
+        self.threads.are_finished()
     }
 
     /// Waits until its threads have ended. Call [`stop`](Self::stop) or [`end`](Self::end) first.
     pub fn join(&mut self) {
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                self.shared.life.fail("its thread panicked: please report this".to_owned());
-            }
-        }
+        self.threads.join(&self.shared.life);
     }
 
     /// Phase, session and error.

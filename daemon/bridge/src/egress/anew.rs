@@ -6,7 +6,6 @@ use super::{BridgeError, Egress};
 use crate::renewal::Watch;
 use crate::socket::RefusedSettings;
 use crate::spec::{BridgeSpec, SendSpec};
-use crate::thread::spawn;
 use std::sync::atomic::Ordering;
 
 impl Egress {
@@ -21,13 +20,12 @@ impl Egress {
             return Ok(());
         }
         let (shared, marks, send) = (self.shared.clone(), spec.marks(), send.clone());
-        self.threads.push(spawn(&format!("line-{}", spec.title()), None, move || {
+        self.threads.start(&format!("line-{}", spec.title()), None, move || {
             // The bridge told at its start which settings the system refused.
             let mut refusals = RefusedSettings::default();
             let open = |_, line: &_| open_connected(line, marks, &send, &mut refusals);
             watch.run(&shared.renewal, open, |_, _| {}, || shared.stop.load(Ordering::Relaxed));
-        })?);
-        Ok(())
+        })
     }
 }
 

@@ -10,7 +10,6 @@ use shmcast::{ChannelError, History, Start, State, Subscriber, SubscriberBuilder
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use zerocopy::FromZeros;
 
 mod anew;
@@ -39,7 +38,7 @@ use super::socket::{self, Marks, RefusedSettings, Tuning};
 use super::spec::{BridgeSpec, Direction, RepairSpec, SendSpec, StartAt, WaitMode};
 use super::state::{Progress, StateFile};
 use super::status::{Life, RepairCounters, SendCounters};
-use super::thread::{Clock, spawn};
+use super::thread::{Clock, Threads};
 use super::times;
 use super::waiting::Choice;
 use failover::Failover;
@@ -71,7 +70,7 @@ pub struct EgressOptions {
 #[derive(Debug)]
 pub struct Egress {
     shared: Arc<Sending>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Threads,
     repair_address: Option<SocketAddr>,
     keys: Arc<Keys>,
 }
@@ -92,7 +91,7 @@ impl Egress {
         options: EgressOptions,
     ) -> Result<Egress, BridgeError> {
         let (mut egress, live) = Egress::assemble(spec, channel, options)?;
-        egress.threads.push(spawn(&format!("send-{}", spec.title()), spec.cpu, move || live.run())?);
+        egress.threads.start(&format!("send-{}", spec.title()), spec.cpu, move || live.run())?;
         Ok(egress)
     }
 
@@ -142,7 +141,7 @@ impl Egress {
         let shared = Arc::new(Sending::new(refusals, choice.shown.clone(), leases, progress.next, state));
         shared.set_session(session);
         shared.note_start(&subscriber, session, resumed.is_some());
-        let (threads, shared_keys) = (Vec::new(), keys.clone());
+        let (threads, shared_keys) = (Threads::default(), keys.clone());
         let mut egress = Egress { shared: shared.clone(), threads, repair_address: None, keys: shared_keys };
         let leases = match server {
             Some(server) => {
@@ -153,7 +152,7 @@ impl Egress {
         };
         if send.state.is_some() {
             let (shared, name) = (shared.clone(), format!("note-{}", spec.title()));
-            egress.threads.push(spawn(&name, None, move || shared.keep_noting())?);
+            egress.threads.start(&name, None, move || shared.keep_noting())?;
         }
         egress.watch(spec, send, watch)?;
         let config = native::sender_config(spec, send, link.is_some());
@@ -212,7 +211,7 @@ impl Egress {
         let shared = (self.shared.clone(), self.keys.clone());
         let server = Repair::new(spec, repair, (requests, groups), channel, with, shared)?;
         self.repair_address = address;
-        self.threads.push(spawn("bridge-repair", None, move || server.run())?);
+        self.threads.start("bridge-repair", None, move || server.run())?;
         Ok(Line::to(repair.bind, address, live, false))
     }
 
@@ -251,16 +250,12 @@ impl Egress {
 
     /// Whether its threads have ended.
     pub fn is_finished(&self) -> bool {
-        self.threads.iter().all(JoinHandle::is_finished)
+        self.threads.are_finished()
     }
 
     /// Waits until its threads have ended. Call [`stop`](Self::stop) or [`end`](Self::end) first.
     pub fn join(&mut self) {
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                self.shared.life.fail("its thread panicked: please report this".to_owned());
-            }
-        }
+        self.threads.join(&self.shared.life);
     }
 
     /// Phase, session, refusals and error.

@@ -1,33 +1,27 @@
 //! Publishes deliveries into the local channel: messages, gaps, sessions and ends.
 
 use shmcast::hosting::fault;
-use shmcast::{Mark, PublishError, Publisher, PublisherBuilder};
+use shmcast::{Publisher, PublisherBuilder};
 use std::sync::Arc;
 
 use super::IngressState;
 use super::backlog::Backlog;
 use super::maker::Maker;
+use crate::local::Local;
 use crate::origins::Origins;
 use crate::promotion::{self, PromoteError, Promotion};
 use crate::proto::receiver::Delivery;
 use crate::proto::session::Session;
-use crate::proto::wire::Meta;
 use crate::status::{Phase, ReceiveCounters};
-use crate::times::OriginTimes;
 
-/// The local channel, into which deliveries are published.
+/// The way of deliveries into the local channel.
 pub(super) struct Inlet {
-    /// `None` between the end of a session and what comes next.
-    pub(super) publisher: Option<Publisher>,
+    pub(super) local: Local,
     pub(super) channel: PublisherBuilder,
     pub(super) counters: ReceiveCounters,
     pub(super) shared: Arc<IngressState>,
     pub(super) origins: Origins,
-    /// The error after which nothing can be published any more.
-    pub(super) error: Option<String>,
     pub(super) maker: Maker,
-    /// Whose times messages get.
-    pub(super) times: OriginTimes,
     /// Deliveries that came while the channel was being opened.
     pub(super) backlog: Backlog,
 }
@@ -54,13 +48,13 @@ impl Inlet {
             let made = if waits { self.maker.wait() } else { self.maker.take() };
             match made {
                 Some(Ok(publisher)) => {
-                    self.publisher = Some(publisher);
+                    self.local.publisher = Some(publisher);
                     self.shared.life.enter(Phase::Running);
                 }
-                Some(Err(e)) => self.error = Some(e.to_string()),
+                Some(Err(e)) => self.local.error = Some(e.to_string()),
                 None => {}
             }
-            if self.error.is_some() {
+            if self.local.error.is_some() {
                 self.backlog = Backlog::default();
             }
             let mut backlog = std::mem::take(&mut self.backlog);
@@ -85,17 +79,17 @@ impl Inlet {
                 if self.is_closed() {
                     return false;
                 }
-                self.publish(sequence, data, meta);
+                self.local.publish(sequence, data, meta);
             }
             Delivery::Gap { from: _, to } => {
                 if self.is_closed() {
                     return false;
                 }
-                self.skip_to(to);
+                self.local.skip_to(to);
             }
             Delivery::NewSession { session, next, .. } => return self.begin(session, next),
             Delivery::End { .. } => {
-                if let Some(publisher) = self.publisher.take() {
+                if let Some(publisher) = self.local.publisher.take() {
                     self.counters.next_sequence = publisher.next_sequence();
                     publisher.close();
                 }
@@ -108,75 +102,22 @@ impl Inlet {
     /// Whether the channel is closed and can be opened. If so, this orders it to be opened.
     #[inline]
     fn is_closed(&mut self) -> bool {
-        let is_closed = self.publisher.is_none() && self.error.is_none();
+        let is_closed = self.local.publisher.is_none() && self.local.error.is_none();
         if is_closed {
             self.open(self.channel.clone());
         }
         is_closed
     }
 
-    #[inline]
-    fn publish(&mut self, sequence: u64, data: &[u8], meta: Meta) {
-        self.skip_to(sequence);
-        let Some(publisher) = &mut self.publisher else { return };
-        if publisher.next_sequence() > sequence {
-            self.counters.messages_behind += 1;
-            return;
-        }
-        let mark = Mark { tag: meta.tag, key: meta.key };
-        let published = match self.times.ticks_of(meta.time_ns) {
-            Some(time) => publisher.publish_at(data, mark, time),
-            None => publisher.publish_with(data, mark),
-        };
-        match published {
-            Ok(_) => self.counters.messages_published += 1,
-            // The local channel cannot take this message. Readers are told of it as of any other loss.
-            Err(PublishError::TooLarge(_)) => {
-                let told = publisher.gap(sequence);
-                self.counters.messages_too_large += 1;
-                self.counters.messages_missing += 1;
-                self.check(told);
-            }
-            Err(error) => self.fail(&error),
-        }
-    }
-
-    #[inline]
-    fn check(&mut self, told: Result<(), PublishError>) {
-        if let Err(error) = told {
-            self.fail(&error);
-        }
-    }
-
-    /// Notes that nothing can be published any more: another publisher took the channel, or it has no more
-    /// sequences.
-    #[cold]
-    fn fail(&mut self, error: &PublishError) {
-        self.error.get_or_insert_with(|| error.to_string());
-        self.publisher = None;
-    }
-
-    /// Tells readers that the messages before `next` that are not there yet will never come.
-    #[inline]
-    fn skip_to(&mut self, next: u64) {
-        let Some(publisher) = &mut self.publisher else { return };
-        if publisher.next_sequence() < next {
-            let missing = next - publisher.next_sequence();
-            let told = publisher.gap(next - 1);
-            self.counters.messages_missing += missing;
-            self.check(told);
-        }
-    }
-
     #[cold]
     fn open(&mut self, channel: PublisherBuilder) {
-        if self.error.is_some() {
+        if self.local.error.is_some() {
             return;
         }
         self.maker.order(channel);
         if fault!("memory_is_made_on_the_way") {
             let made = self.maker.wait();
-            self.publisher = made.and_then(Result::ok);
+            self.local.publisher = made.and_then(Result::ok);
         }
     }
 
@@ -187,17 +128,17 @@ impl Inlet {
         if self.is_closed() {
             self.catch_up(true);
         }
-        let Some(publisher) = &mut self.publisher else {
-            let why = self.error.clone().unwrap_or_else(|| "the channel is closed".to_owned());
+        let Some(publisher) = &mut self.local.publisher else {
+            let why = self.local.error.clone().unwrap_or_else(|| "the channel is closed".to_owned());
             return Err(PromoteError::Ended(why));
         };
         let promotion = promotion::promote(publisher, came, tag)?;
         // The rest of the gap is no message that anybody is known to have published.
-        self.counters.messages_missing += came.1.saturating_sub(promotion.from);
+        self.local.counts.missing += came.1.saturating_sub(promotion.from);
         self.counters.next_sequence = publisher.next_sequence();
         self.origins.add(promotion.session, publisher.header().uuid);
         self.shared.life.note_session(promotion.session);
-        if let Some(publisher) = self.publisher.take() {
+        if let Some(publisher) = self.local.publisher.take() {
             publisher.leave_open();
         }
         Ok(promotion)
@@ -206,30 +147,31 @@ impl Inlet {
     #[cold]
     fn begin(&mut self, session: Session, next: u64) -> bool {
         if self.origins.contains(session) {
-            self.error = Some(format!(
+            self.local.error = Some(format!(
                 "session {session} began on this host and has come back: a loop. Receive from a host nearer to the source"
             ));
-            self.publisher = None;
+            self.local.publisher = None;
             return true;
         }
         // The sequences of a channel only grow. A session whose sequences begin again needs a new segment.
-        let ours = self.publisher.as_ref().map_or(self.counters.next_sequence, Publisher::next_sequence);
+        let ours =
+            self.local.publisher.as_ref().map_or(self.counters.next_sequence, Publisher::next_sequence);
         if ours > next {
-            self.publisher = None;
+            self.local.publisher = None;
             self.counters.next_sequence = 1;
             self.open(self.channel.clone().anew());
-        } else if self.publisher.is_none() {
+        } else if self.local.publisher.is_none() {
             self.open(self.channel.clone());
         }
-        if self.publisher.is_none() && self.error.is_none() {
+        if self.local.publisher.is_none() && self.local.error.is_none() {
             return false;
         }
-        if let Some(publisher) = &mut self.publisher {
+        if let Some(publisher) = &mut self.local.publisher {
             let told = publisher.session(*session.as_bytes());
-            self.check(told);
+            self.local.check(told);
         }
         self.shared.life.note_session(session);
-        self.skip_to(next);
+        self.local.skip_to(next);
         true
     }
 }

@@ -29,6 +29,7 @@ mod receiving;
 mod stale;
 
 use super::BridgeError;
+use super::local::Local;
 use super::native::Keys;
 use super::origins::Origins;
 use super::pcap::Tap;
@@ -45,7 +46,7 @@ use super::renewal::{Renewal, Watch};
 use super::socket::{self, RefusedSettings, Tuning};
 use super::spec::{BridgeSpec, Direction, GapMode, LineSpec, Profile, ReceiveSpec, TimeMode, WaitMode};
 use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
-use super::thread::{Clock, spawn, wall_ns};
+use super::thread::{Clock, Threads, wall_ns};
 use super::times::{self, OriginTimes};
 use super::waiting::{Choice, Waiting};
 use backlog::Backlog;
@@ -97,7 +98,7 @@ impl IngressState {
 #[derive(Debug)]
 pub struct Ingress {
     shared: Arc<IngressState>,
-    thread: Option<JoinHandle<()>>,
+    threads: Threads,
     /// The thread that looks after the lines.
     watch: Option<JoinHandle<()>>,
     keys: Arc<Keys>,
@@ -116,7 +117,7 @@ impl Ingress {
     ) -> Result<Ingress, BridgeError> {
         let (mut ingress, receiving) = Ingress::assemble(spec, channel, options)?;
         let run = move || receiving.run();
-        ingress.thread = Some(spawn(&format!("recv-{}", spec.title()), spec.cpu, run)?);
+        ingress.threads.start(&format!("recv-{}", spec.title()), spec.cpu, run)?;
         Ok(ingress)
     }
 
@@ -160,17 +161,12 @@ impl Ingress {
             lines: spec.lines.len(),
             receiver,
             inlet: Inlet {
-                publisher: Some(publisher),
+                local: Local::new(publisher, OriginTimes::of(receive)),
                 channel,
                 counters: ReceiveCounters::new_zeroed(),
                 shared: shared.clone(),
                 origins: options.origins,
-                error: None,
                 maker: Maker::start(spec.title())?,
-                times: OriginTimes::new(match receive.time {
-                    TimeMode::Origin => Some(u64::from(receive.clock_limit_us) * MICROSECOND_NS),
-                    TimeMode::Arrival => None,
-                }),
                 backlog: Backlog::default(),
             },
             locks: locks_of(spec, receive, native.is_some()),
@@ -192,7 +188,7 @@ impl Ingress {
             shown_ns: 0,
             shows: 0,
         };
-        Ok((Ingress { shared, thread: None, watch, keys }, receiving))
+        Ok((Ingress { shared, threads: Threads::default(), watch, keys }, receiving))
     }
 
     /// Reads the keys file of the spec again. The thread uses the new keys within 10 ms.
@@ -216,14 +212,12 @@ impl Ingress {
 
     /// Whether its thread has ended.
     pub fn is_finished(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        self.threads.are_finished()
     }
 
     /// Waits until its thread has ended. Call [`stop`](Self::stop) first.
     pub fn join(&mut self) {
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            self.shared.life.fail("its thread panicked: please report this".to_owned());
-        }
+        self.threads.join(&self.shared.life);
         // It ends soon after the other one, and has nothing to tell.
         let _ = self.watch.take().map(JoinHandle::join);
     }

@@ -169,7 +169,7 @@ impl Receiving {
     /// Does what is due, takes the datagrams that have come, and waits if there are probably no more. Returns
     /// false once there is nothing more to do.
     pub(super) fn turn(&mut self) -> bool {
-        if self.shared.stop.load(Ordering::Relaxed) || self.inlet.error.is_some() {
+        if self.shared.stop.load(Ordering::Relaxed) || self.inlet.local.error.is_some() {
             self.end();
             return false;
         }
@@ -212,8 +212,8 @@ impl Receiving {
     fn look_up(&mut self) {
         if let Some(native) = &mut self.native {
             native.look();
-            let clock = self.inlet.publisher.as_ref().map(Publisher::clock);
-            self.inlet.times.refresh(clock, self.receiver.pulse());
+            let clock = self.inlet.local.publisher.as_ref().map(Publisher::clock);
+            self.inlet.local.times.refresh(clock, self.receiver.pulse());
         }
     }
 
@@ -222,7 +222,7 @@ impl Receiving {
         self.leave();
         self.inlet.catch_up(true);
         self.show(true);
-        match self.inlet.error.take() {
+        match self.inlet.local.error.take() {
             Some(why) => self.shared.life.fail(why),
             None => self.shared.life.enter(Phase::Ended),
         }
@@ -253,7 +253,7 @@ impl Receiving {
         let Self {
             ports, servers, lines, locks, receiver, inlet, to_ring, since_ns, tap, native, pace, ..
         } = self;
-        let published = inlet.counters.messages_published;
+        let published = inlet.local.counts.published;
         let Port { inbox, role, last_drops, leases, local, .. } = &mut ports[at];
         for datagram in inbox.datagrams() {
             if let Some(tap) = tap {
@@ -311,7 +311,7 @@ impl Receiving {
             }
             native::take(native.as_mut(), now_ns, origin, datagram.bytes, (&mut *receiver, &mut *inlet));
         }
-        if inlet.counters.messages_published > published {
+        if inlet.local.counts.published > published {
             pace.note(now_ns);
         }
         // This is the clock of the kernel's stamps. It is read once a batch, so a measured time is too long
@@ -447,19 +447,24 @@ impl Receiving {
         let counters = &mut self.inlet.counters;
         counters.set(&self.receiver, self.servers.len());
         counters.leases_held = held as u64;
+        let counts = self.inlet.local.counts;
+        counters.messages_published = counts.published;
+        counters.messages_missing = counts.missing;
+        counters.messages_too_large = counts.too_large;
+        counters.messages_behind = counts.behind;
         if let Some(native) = &self.native {
             let unopened = native.unopened();
             counters.forged = unopened.forged;
             counters.replayed = unopened.replayed;
             counters.unopened = unopened.unknown;
-            counters.origin_times = u64::from(self.inlet.times.are_kept());
-            counters.clock_error_ns = self.inlet.times.own_error_ns.into();
-            counters.sender_clock_error_ns = self.inlet.times.sender_error_ns.into();
+            counters.origin_times = u64::from(self.inlet.local.times.are_kept());
+            counters.clock_error_ns = self.inlet.local.times.own_error_ns.into();
+            counters.sender_clock_error_ns = self.inlet.local.times.sender_error_ns.into();
         }
         counters.leases_full =
             self.ports.iter().flat_map(|port| &port.leases).map(LeaseClient::times_full).sum();
         counters.next_sequence =
-            self.inlet.publisher.as_ref().map_or(counters.next_sequence, Publisher::next_sequence);
+            self.inlet.local.publisher.as_ref().map_or(counters.next_sequence, Publisher::next_sequence);
         self.shared.counters.show(counters);
         if histograms {
             self.shared.recovery.show(&self.receiver.counters().recovery);

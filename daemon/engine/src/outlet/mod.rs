@@ -1,7 +1,6 @@
 //! The thread that reads the ring and writes the log: cuts blocks, and does what the [`Writer`] decides.
 
 mod cutter;
-pub(crate) mod idle;
 mod mending;
 
 use shmcast::{Event, History, RecvError, Start, Subscriber, SubscriberBuilder};
@@ -10,11 +9,12 @@ use shmcast_bridge::egress::attach;
 use shmcast_bridge::origins::Origins;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
-use shmcast_bridge::spec::{BridgeSpec, StartAt};
+use shmcast_bridge::spec::{BridgeSpec, StartAt, WaitMode};
 use shmcast_bridge::status::Phase;
 use shmcast_bridge::term_at;
-use shmcast_bridge::thread::{Clock, SHOW_EVERY_NS};
+use shmcast_bridge::thread::{Clock, Idle, SHOW_EVERY_NS};
 use shmcast_bridge::times::own_error_ns;
+use shmcast_bridge::waiting::Choice;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,6 @@ use crate::proto::writer::{LOOK_NS, Resume, State, Writer, WriterConfig};
 use crate::send::{Order, Queues, Reply, SendState, SenderOptions};
 use crate::status::SendCounters;
 use cutter::{Cutter, News};
-use idle::{Idle, mode_of};
 
 /// Events taken from the ring before anything else is looked at.
 const EVENTS_PER_TURN: usize = 1_024;
@@ -76,6 +75,11 @@ pub(crate) struct Outlet {
     end_ns: Option<u64>,
 }
 
+/// How the thread of either end waits. Answers of servers take longer than any of its sleeps.
+pub(crate) fn choice_of(wait: WaitMode) -> Choice {
+    Choice::or_block(wait, "the way through servers takes longer than a sleep")
+}
+
 /// The stream and the session that a channel is sent as. A channel that came from another host keeps its session.
 fn identity(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<(Stream, Session), BridgeError> {
     if let Some(session) = subscriber.remote_session().filter(|_| spec.session.is_none()) {
@@ -94,7 +98,8 @@ impl Outlet {
         queues: Queues,
         (clock, shared): (Clock, Arc<SendState>),
     ) -> Result<Outlet, EngineError> {
-        let (subscriber, parks) = attach(&channel.clone().start(Start::Latest), mode_of(spec.wait))?;
+        let choice = choice_of(spec.wait);
+        let (subscriber, parks) = attach(&channel.clone().start(Start::Latest), choice.mode)?;
         let (stream, session) = identity(spec, &subscriber)?;
         let mut id = [0; 8];
         getrandom::fill(&mut id).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
@@ -123,7 +128,7 @@ impl Outlet {
             has_ended: false,
             queues,
             clock,
-            idle: Idle::new(spec.wait),
+            idle: Idle::new(choice),
             shared,
             counters: SendCounters::new_zeroed(),
             clock_error: UNKNOWN_ERROR,
@@ -162,7 +167,7 @@ impl Outlet {
             return Ok(false);
         }
         if found {
-            self.idle.reset();
+            self.idle.reset(now_ns);
         } else {
             self.rest()?;
         }
@@ -253,7 +258,7 @@ impl Outlet {
         let here = self.subscriber.as_ref().map(Subscriber::next_sequence);
         if here != Some(first) {
             let (subscriber, parks) =
-                attach(&self.channel.clone().start(Start::Sequence(first)), mode_of(self.spec.wait))?;
+                attach(&self.channel.clone().start(Start::Sequence(first)), choice_of(self.spec.wait).mode)?;
             (self.subscriber, self.parks) = (Some(subscriber), parks);
         }
         Ok(())
@@ -345,7 +350,7 @@ impl Outlet {
         }
         self.retry_ns = now_ns + RETRY_NS;
         let Ok((subscriber, parks)) =
-            attach(&self.channel.clone().start(Start::Oldest), mode_of(self.spec.wait))
+            attach(&self.channel.clone().start(Start::Oldest), choice_of(self.spec.wait).mode)
         else {
             return Ok(());
         };
@@ -399,7 +404,7 @@ impl Outlet {
         let limit = if self.writer.in_flight() > 0 { limit.min(LOOK_FOR_ANSWERS) } else { limit };
         let looks = self.parks || now_ns.saturating_sub(self.looked_ns) >= LOOK_EVERY_NS;
         let Some(subscriber) = self.subscriber.as_mut().filter(|_| looks) else {
-            self.idle.wait(limit);
+            self.idle.wait(now_ns, limit);
             return Ok(());
         };
         self.looked_ns = now_ns;

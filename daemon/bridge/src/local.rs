@@ -1,0 +1,95 @@
+//! A local channel that has the messages of another host, under the sequences that they have there.
+
+use shmcast::{Mark, PublishError, Publisher};
+
+use super::proto::wire::Meta;
+use super::times::OriginTimes;
+
+/// The local channel of an end that receives.
+#[derive(Debug)]
+pub struct Local {
+    /// `None` between the end of a session and what comes next.
+    pub publisher: Option<Publisher>,
+    /// Whose times messages get.
+    pub times: OriginTimes,
+    /// The error after which nothing can be published any more.
+    pub error: Option<String>,
+    /// The messages so far.
+    pub counts: LocalCounts,
+}
+
+/// The messages of a local channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LocalCounts {
+    /// Messages published.
+    pub published: u64,
+    /// Messages that readers were told of as lost.
+    pub missing: u64,
+    /// Messages longer than the channel takes. They are among the missing.
+    pub too_large: u64,
+    /// Messages that the channel had already.
+    pub behind: u64,
+}
+
+impl Local {
+    /// A channel that was just opened.
+    pub fn new(publisher: Publisher, times: OriginTimes) -> Local {
+        Local { publisher: Some(publisher), times, error: None, counts: LocalCounts::default() }
+    }
+
+    /// Publishes one message. Messages before it that have not come never will, and a message whose sequence the channel has
+    /// is left out. Does nothing while the channel is closed.
+    #[inline]
+    pub fn publish(&mut self, sequence: u64, data: &[u8], meta: Meta) {
+        self.skip_to(sequence);
+        let Some(publisher) = &mut self.publisher else { return };
+        if publisher.next_sequence() > sequence {
+            self.counts.behind += 1;
+            return;
+        }
+        let mark = Mark { tag: meta.tag, key: meta.key };
+        let published = match self.times.ticks_of(meta.time_ns) {
+            Some(time) => publisher.publish_at(data, mark, time),
+            None => publisher.publish_with(data, mark),
+        };
+        match published {
+            Ok(_) => self.counts.published += 1,
+            // The local channel cannot take this message. Readers are told of it as of any other loss.
+            Err(PublishError::TooLarge(_)) => {
+                let told = publisher.gap(sequence);
+                self.counts.too_large += 1;
+                self.counts.missing += 1;
+                self.check(told);
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    /// Tells readers that the messages before `next` that are not there yet will never come.
+    #[inline]
+    pub fn skip_to(&mut self, next: u64) {
+        let Some(publisher) = &mut self.publisher else { return };
+        if publisher.next_sequence() < next {
+            let missing = next - publisher.next_sequence();
+            let told = publisher.gap(next - 1);
+            self.counts.missing += missing;
+            self.check(told);
+        }
+    }
+
+    /// Notes an error of a call of the publisher.
+    #[inline]
+    pub fn check(&mut self, told: Result<(), PublishError>) {
+        if let Err(error) = told {
+            self.fail(&error);
+        }
+    }
+
+    /// Notes that nothing can be published any more: another publisher took the channel, or it has no more
+    /// sequences.
+    #[cold]
+    fn fail(&mut self, error: &PublishError) {
+        self.error.get_or_insert_with(|| error.to_string());
+        self.publisher = None;
+    }
+}
