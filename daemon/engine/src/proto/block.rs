@@ -60,7 +60,7 @@ impl Stream {
     }
 }
 
-/// The content of a block.
+/// The kind of a block's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Messages.
