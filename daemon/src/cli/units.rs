@@ -240,8 +240,12 @@ mod tests {
 
     #[test]
     fn an_address_without_a_port() {
-        assert_eq!(parse_address("239.1.2.3:30001"), Ok("239.1.2.3:30001".parse().expect("one")));
-        for wrong in ["239.1.2.3", "239.1.2.3:0", "239.1.2.300:1", "host:1", "[::1]:1", ""] {
+        for right in ["239.1.2.3:30001", "[ff15::1]:30001", "[fe80::1%3]:30002"] {
+            assert_eq!(parse_address(right), Ok(right.parse().expect("one")));
+        }
+        for wrong in
+            ["239.1.2.3", "239.1.2.3:0", "239.1.2.300:1", "host:1", "::1", "[::1]", "[::1]:0", "[::g]:1", ""]
+        {
             assert!(parse_address(wrong).is_err(), "{wrong}");
         }
     }
