@@ -2,7 +2,7 @@
 //!
 //! A thread that polls is quick and takes a CPU. With `wait = "auto"` it polls while messages flow if there are CPUs
 //! to spare, and sleeps otherwise. The threads of one process share its CPUs, so each that polls has a seat, and
-//! there is a seat for each [`CPUS_PER_SEAT`] CPUs: publishers and readers have the others.
+//! there is one seat for four CPUs: publishers and readers have the others.
 
 use serde::Serialize;
 use std::sync::atomic::{AtomicUsize, Ordering};
