@@ -1,6 +1,7 @@
 package shmcast
 
 import (
+	"encoding/binary"
 	"fmt"
 	"sync/atomic"
 	"unsafe"
@@ -42,7 +43,24 @@ type reader struct {
 	place
 	empties uint8
 	ended   bool
+	together
 }
+
+// together is how a reader that is behind copies small records together and verifies them once (SPEC.md 3.1, several at once).
+type together struct {
+	run     [runBytes]byte // copies of records, which serve later calls too
+	runFrom uint64         // the position of the first of them, or noRun
+	inARow  int            // messages since a poll found nothing, or since no run could be copied
+	last    uint64         // bytes of the last message
+	counted uint64         // the last count of messages that was seen
+}
+
+const (
+	runBytes    = 4 << 10
+	runMessages = runBytes / granule // a run has no more
+	far         = 8                  // so many messages that were there at once say that a reader is behind
+	noRun       = maxPosition + runBytes
+)
 
 func lengthOf(commit uint64) uint64 { return commit & 0x1ff_ffff }
 
@@ -101,6 +119,53 @@ func (r *reader) glance(out []byte, ev *Event) bool {
 	ev.message(w, meta, r.sequence, out[:length])
 	r.position += n
 	r.sequence++
+	r.last = length
+	r.inARow++
+	return true
+}
+
+// canRun says whether the next run of records can be copied: so many messages are committed, and the last one was small.
+func (r *reader) canRun() bool {
+	s := r.segment
+	if r.inARow < far || r.last > runBytes/8 || r.position&(s.Capacity-1)+runBytes > s.Capacity {
+		return false
+	}
+	if r.counted+1 < r.sequence+runMessages {
+		r.counted = min(s.header.load(wordCount), maxSequence)
+		acquireFence() // SYNC lazy
+		if r.counted+1 < r.sequence+runMessages {
+			r.inARow = 0 // each look costs the publisher time
+			return false
+		}
+	}
+	return true
+}
+
+// copyRun copies a run of records, and says whether they may be believed.
+func (r *reader) copyRun(to *[runBytes]byte) bool {
+	s := r.segment
+	copy(to[:], unsafe.Slice((*byte)(unsafe.Add(s.data.base, r.position&(s.Capacity-1))), runBytes))
+	acquireFence() // SYNC window
+	ahead := s.header.load(wordFrontier) - r.position
+	return ahead <= s.Capacity && ahead >= runBytes
+}
+
+// fromRun takes the next message from a run that was copied from this position. Without one it changes nothing.
+func (r *reader) fromRun(run *[runBytes]byte, from uint64, ev *Event) bool {
+	at := r.position - from
+	if at > runBytes-granule {
+		return false
+	}
+	record := run[at:]
+	w := binary.LittleEndian.Uint64(record)
+	length, n := lengthOf(w), bytesOf(w)
+	isMessage := w&(flagValid|flagPad|flagControl) == flagValid && w>>32 == r.sequence&0xffff_ffff
+	if !isMessage || n > uint64(len(record)) || length > r.MaxMessage {
+		return false
+	}
+	ev.message(w, binary.LittleEndian.Uint64(record[8:]), r.sequence, record[recordHeader:][:length:length])
+	r.position += n
+	r.sequence++
 	return true
 }
 
@@ -117,6 +182,7 @@ func (r *reader) pollOnce(out []byte, p *polled) (kind found, again bool) {
 	offset := r.position & (r.Capacity - 1)
 	w := r.data.load(offset / 8)
 	if w == 0 {
+		r.inARow = 0
 		if r.empties++; r.empties%64 != 0 {
 			return foundNothing, false
 		}
@@ -213,7 +279,7 @@ func (r *reader) look() (kind found, again bool) {
 }
 
 // jump goes on at another place.
-func (r *reader) jump(to place) { r.place, r.ended = to, false }
+func (r *reader) jump(to place) { r.place, r.ended, r.runFrom = to, false, noRun }
 
 func (r *reader) corrupt() error {
 	return fmt.Errorf("%w, at position %d, where sequence %d is due", ErrCorrupt, r.position, r.sequence)

@@ -164,7 +164,7 @@ func (s *Subscriber) Close() error {
 	if s.isClosed {
 		return nil
 	}
-	s.isClosed = true
+	s.isClosed, s.runFrom, s.inARow = true, noRun, 0
 	s.note()
 	s.page.close()
 	s.hosted.close()
@@ -174,7 +174,24 @@ func (s *Subscriber) Close() error {
 
 // TryRecv takes the next event if there is one. ev.Payload is valid until the next call.
 func (s *Subscriber) TryRecv(ev *Event) (bool, error) {
+	if s.fromRun(&s.run, s.runFrom, ev) || s.inARow >= far && s.nextRun() && s.fromRun(&s.run, s.runFrom, ev) {
+		s.count()
+		return true, nil
+	}
 	return s.receive(s.buffer, ev)
+}
+
+// nextRun copies records for the next calls, if this reader is behind.
+func (s *Subscriber) nextRun() bool {
+	if s.isClosed || s.behind != 0 || s.isStrict() || !s.canRun() {
+		return false
+	}
+	if !s.copyRun(&s.run) {
+		s.runFrom = noRun
+		return false
+	}
+	s.runFrom = s.position
+	return true
 }
 
 // TryRecvInto does the same with the payload at the start of out. A [TooSmallError] leaves the message the next one.
@@ -183,6 +200,7 @@ func (s *Subscriber) TryRecvInto(out []byte, ev *Event) (bool, error) {
 }
 
 func (s *Subscriber) receive(out []byte, ev *Event) (bool, error) {
+	s.runFrom = noRun // what was copied behind a record that is no message counts for nothing
 	if s.isClosed {
 		return false, ErrClosed
 	}

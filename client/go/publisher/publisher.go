@@ -6,10 +6,6 @@ package publisher
 
 /*
 #cgo pkg-config: shmcast
-#cgo noescape publish
-#cgo nocallback publish
-#cgo noescape publish_all
-#cgo nocallback publish_all
 #include <shmcast.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,21 +19,9 @@ static outcome failed(int32_t code, char *why) {
 	return o;
 }
 
-static outcome publish(shmcast_publisher *p, const uint8_t *data, size_t length, uint16_t tag, int32_t key) {
+static outcome publish_why(shmcast_publisher *p, const uint8_t *data, size_t length, uint16_t tag, int32_t key, char *why) {
 	outcome o = {0, 0, 0};
 	o.code = shmcast_publish_with(p, data, length, tag, key, &o.sequence);
-	return o;
-}
-
-// The messages lie one behind the other. How many were published, or all but those of the failure behind them.
-static size_t publish_all(shmcast_publisher *p, const uint8_t *data, const uint32_t *lengths, size_t count, uint16_t tag, int32_t key) {
-	size_t done = 0;
-	while (done < count && shmcast_publish_with(p, data, lengths[done], tag, key, NULL) == SHMCAST_OK) data += lengths[done++];
-	return done;
-}
-
-static outcome publish_why(shmcast_publisher *p, const uint8_t *data, size_t length, uint16_t tag, int32_t key, char *why) {
-	outcome o = publish(p, data, length, tag, key);
 	return o.code < 0 ? failed(o.code, why) : o;
 }
 
@@ -129,9 +113,8 @@ type Options struct {
 
 // Publisher publishes to one channel.
 type Publisher struct {
-	handle  *C.shmcast_publisher
-	data    []byte // of PublishAll
-	lengths []C.uint32_t
+	handle *C.shmcast_publisher
+	caller caller // calls C: in call_amd64.go, and in call_cgo.go for other processors
 }
 
 // Open makes a channel, or takes over the one that is there, with the sequences going on.
@@ -161,7 +144,12 @@ func Open(channel string, options Options) (*Publisher, error) {
 	if err := failure(o, &why); err != nil {
 		return nil, fmt.Errorf("publish to %s: %w", channel, err)
 	}
-	return &Publisher{handle: handle}, nil
+	p := &Publisher{handle: handle}
+	if err := p.caller.open(); err != nil {
+		_ = p.Close()
+		return nil, fmt.Errorf("publish to %s: %w", channel, err)
+	}
+	return p, nil
 }
 
 // Publish publishes one message and returns its sequence. It never waits, and allocates nothing.
@@ -172,42 +160,28 @@ func (p *Publisher) PublishWith(payload []byte, tag uint16, key bool) (uint64, e
 	if p.handle == nil {
 		return 0, ErrClosed
 	}
-	o := C.publish(p.handle, start(payload), C.size_t(len(payload)), C.uint16_t(tag), number(key))
-	if o.code < 0 {
+	sequence, isDone := p.caller.publish(p.handle, payload, C.uint16_t(tag), number(key))
+	if !isDone {
 		return p.publishAgain(payload, tag, number(key))
 	}
-	return uint64(o.sequence), nil
+	return sequence, nil
 }
 
-// atOnce is how many bytes of messages PublishAll hands to the C library in one call.
-const atOnce = 16 << 10
-
 // PublishAll publishes each of the payloads, with the same tag and key, and returns how many it has published: all of them, or those before
-// the error. A call into C costs more than a small message, and this makes one for many of them: they are copied together first.
+// the error. It costs less than a call for each of them.
 func (p *Publisher) PublishAll(payloads [][]byte, tag uint16, key bool) (int, error) {
 	if p.handle == nil {
 		return 0, ErrClosed
 	}
-	for done := 0; done < len(payloads); {
-		p.data, p.lengths = p.data[:0], p.lengths[:0]
-		for _, payload := range payloads[done:] {
-			if len(p.data)+len(payload) > atOnce {
-				break
-			}
-			p.data = append(p.data, payload...)
-			p.lengths = append(p.lengths, C.uint32_t(len(payload)))
+	for done := 0; ; done++ {
+		done += p.caller.publishAll(p.handle, payloads[done:], C.uint16_t(tag), number(key))
+		if done == len(payloads) {
+			return done, nil
 		}
-		count := len(p.lengths)
-		published := int(C.publish_all(p.handle, start(p.data), unsafe.SliceData(p.lengths), C.size_t(count), C.uint16_t(tag), number(key)))
-		done += published
-		if published < count || count == 0 { // it fails again and says why, or is a large one
-			if _, err := p.PublishWith(payloads[done], tag, key); err != nil {
-				return done, err
-			}
-			done++
+		if _, err := p.PublishWith(payloads[done], tag, key); err != nil { // it fails again and says why
+			return done, err
 		}
 	}
-	return len(payloads), nil
 }
 
 // start is the address of the first byte. Of a type for which cgo has nothing to check.
@@ -269,5 +243,6 @@ func (p *Publisher) Close() error {
 	var why [messageLength]C.char
 	err := failure(C.close_why(p.handle, &why[0]), &why)
 	p.handle = nil
+	p.caller.close()
 	return err
 }

@@ -112,7 +112,7 @@ func TestManyMessagesArePublishedInOrder(t *testing.T) {
 	for n := range uint64(100) { // more than one call's bytes, and one message that is larger than these
 		all = append(all, message(n))
 	}
-	all = append(all, make([]byte, 3*atOnce), []byte("last"))
+	all = append(all, make([]byte, 48<<10), []byte("last"))
 	if n, err := p.PublishAll(all, 0, false); n != len(all) || err != nil {
 		t.Fatal(n, err)
 	}
