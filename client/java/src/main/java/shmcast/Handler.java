@@ -51,6 +51,6 @@ public interface Handler {
      */
     default void publisherGone(long epoch) {}
 
-    /** The publisher closed the channel. Receiving again waits for the next one. */
+    /** The publisher closed the channel. The call that tells of it hands out nothing behind it. Receiving again waits for the next publisher. */
     default void end() {}
 }

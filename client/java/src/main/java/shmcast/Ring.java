@@ -23,7 +23,11 @@ final class Ring {
     /** Bytes of records that are copied together. */
     private static final int RUN = 4096;
     /** So many messages a run has at most. */
-    static final int RUN_MESSAGES = RUN / Header.GRANULE;
+    private static final int RUN_MESSAGES = RUN / Header.GRANULE;
+    /** The position of no run. */
+    private static final long NO_RUN = -RUN;
+    /** So many messages that were there at once say that this reader is behind. */
+    private static final int FAR = 8;
 
     static final long EPOCH = 1;
     static final long END = 2;
@@ -40,17 +44,22 @@ final class Ring {
 
     long b;
     private int empties;
-    /** Copies of records, and the place of the next one. */
+    /** Copies of records that were verified together, and the position of the first. They serve later polls too. */
     private final byte[] run = new byte[RUN];
 
-    private int runAt;
+    private long runFrom = NO_RUN;
+    /** Whether records are copied together where the reader is behind. */
+    private final boolean copiesRuns;
+    /** Messages since a poll found nothing, or since no run could be copied. */
+    private int inARow;
     /** The last count of messages that was seen. */
     private long counted;
     private boolean isEnded;
     private boolean isAgain;
 
-    Ring(Segment segment) {
+    Ring(Segment segment, boolean copiesRuns) {
         this.segment = segment;
+        this.copiesRuns = copiesRuns;
         mask = segment.capacity - 1;
         message = new Message(segment.maxMessage);
     }
@@ -78,11 +87,16 @@ final class Ring {
     void jump(long position, long sequence) {
         this.position = position;
         this.sequence = sequence;
+        runFrom = NO_RUN;
         isEnded = false;
     }
 
     /** Looks for the next record. */
     Found poll() {
+        if (nextOfRun() || inARow >= FAR && takeRun() && nextOfRun()) {
+            return Found.MESSAGE;
+        }
+        runFrom = NO_RUN; // what was copied behind a record that is no message counts for nothing
         isAgain = false;
         Found found = pollOnce();
         return isAgain ? pollOnce() : found;
@@ -92,6 +106,7 @@ final class Ring {
         long offset = position & mask;
         long w = segment.data(offset);
         if (w == 0) {
+            inARow = 0;
             return ++empties % 64 == 0 ? look() : Found.NOTHING;
         }
         VarHandle.acquireFence(); // SYNC commit
@@ -112,12 +127,18 @@ final class Ring {
             return outside(ahead);
         }
         lend(message.own, 0, w, meta);
+        if (copiesRuns) {
+            inARow++;
+        }
         return Found.MESSAGE;
     }
 
     /** Hands out the message whose payload is there, and goes on behind it. */
     private void lend(byte[] bytes, int start, long w, long meta) {
-        message.bytes = bytes;
+        Message message = this.message;
+        if (message.bytes != bytes) {
+            message.bytes = bytes; // a store of a reference costs more than a look
+        }
         message.start = start;
         message.length = (int) Segment.length(w);
         message.sequence = sequence;
@@ -127,11 +148,9 @@ final class Ring {
         sequence++;
     }
 
-    /**
-     * Copies records together, if so many messages are there and the last one was small (SPEC.md 3.1, several at once). Says whether there
-     * are some for {@link #nextOfRun}.
-     */
-    boolean takeRun() {
+    /** Copies records together, if so many messages are there and the last one was small (SPEC.md 3.1, several at once). */
+    private boolean takeRun() {
+        inARow = 0;
         long offset = position & mask;
         if (message.length > RUN / 8 || offset + RUN > segment.capacity) {
             return false;
@@ -146,23 +165,28 @@ final class Ring {
         segment.copy(offset, run, RUN);
         VarHandle.acquireFence(); // SYNC window
         long ahead = segment.word(Segment.FRONTIER) - position;
-        runAt = 0;
-        return ahead >= RUN && ahead <= segment.capacity;
+        if (ahead < RUN || ahead > segment.capacity) {
+            runFrom = NO_RUN;
+            return false;
+        }
+        runFrom = position;
+        inARow = FAR; // the next run follows this one at once
+        return true;
     }
 
     /** Takes the next message of the run, if it is whole there. */
-    boolean nextOfRun() {
-        if (runAt >= RUN) {
+    private boolean nextOfRun() {
+        long at = position - runFrom;
+        if (at < 0 || at >= RUN) {
             return false;
         }
-        long w = (long) LONG.get(run, runAt);
-        boolean isMessage = (w & (Segment.PAD | Segment.CONTROL)) == 0 && segment.isPlausible(w, sequence, RUN - runAt);
-        if (isMessage) {
-            int start = runAt + 16;
-            runAt += (int) Segment.bytes(w);
-            lend(run, start, w, (long) LONG.get(run, start - 8));
+        int start = (int) at + 16;
+        long w = (long) LONG.get(run, start - 16);
+        if ((w & (Segment.PAD | Segment.CONTROL)) != 0 || !segment.isPlausible(w, sequence, RUN - at)) {
+            return false;
         }
-        return isMessage;
+        lend(run, start, w, (long) LONG.get(run, start - 8));
+        return true;
     }
 
     /** Why a record cannot be taken whose place lies so many bytes behind the frontier. */

@@ -20,8 +20,6 @@ import shmcast.ShmcastException.Code;
  */
 public final class Subscriber implements AutoCloseable {
     private static final int ATTEMPTS = 100;
-    /** A call that has handed out so many events may take messages together: this reader is behind. */
-    private static final int FAR = 8;
     /** The pause between two looks at a lock, which are system calls. */
     private static final long LOCK_PAUSE = 10_000_000;
 
@@ -238,7 +236,7 @@ public final class Subscriber implements AutoCloseable {
             Segment segment = Segment.open(path);
             Subscriber subscriber = null;
             try {
-                subscriber = new Subscriber(this, new Ring(segment), null);
+                subscriber = new Subscriber(this, new Ring(segment, true), null);
                 subscriber.begin(start, sequence);
                 if (segment.state() == Segment.SUPERSEDED) {
                     throw superseded();
@@ -260,7 +258,7 @@ public final class Subscriber implements AutoCloseable {
             Directory.check(channel);
             Hosted hosted = Native.attach(socket, channel, wait == Wait.PARK, isHidden, watches);
             try {
-                Subscriber subscriber = new Subscriber(this, new Ring(hosted.first()), hosted);
+                Subscriber subscriber = new Subscriber(this, new Ring(hosted.first(), !hosted.isStrict), hosted);
                 subscriber.begin(start, sequence);
                 subscriber.show(hosted.page());
                 return subscriber;
@@ -321,7 +319,7 @@ public final class Subscriber implements AutoCloseable {
     }
 
     /**
-     * Hands out what is there, in order. It never waits.
+     * Hands out what is there, in order, up to an end of the stream. It never waits.
      *
      * @param handler takes the events
      * @param most how many at most
@@ -356,13 +354,6 @@ public final class Subscriber implements AutoCloseable {
                 events++;
                 continue;
             }
-            if (events >= FAR && most - events >= Ring.RUN_MESSAGES && (hosted == null || !hosted.isStrict)) {
-                int taken = pollRun(ring, handler);
-                events += taken;
-                if (taken > 0) {
-                    continue;
-                }
-            }
             long before = ring.position;
             long due = ring.sequence;
             Ring.Found found = ring.poll();
@@ -385,27 +376,14 @@ public final class Subscriber implements AutoCloseable {
                 }
             } else if (tell(found, handler, events)) {
                 events++;
+                if (found == Ring.Found.END) {
+                    return events; // a program that wants no more has not got more
+                }
             } else if (found != Ring.Found.EPOCH) {
                 return events;
             }
         }
         return events;
-    }
-
-    /** Hands out messages that are copied and verified together, until there are no more or the handler went elsewhere. */
-    private int pollRun(Ring ring, Handler handler) {
-        int taken = 0;
-        boolean isHere = ring.takeRun();
-        while (isHere && ring.nextOfRun()) {
-            taken++;
-            long due = ring.sequence;
-            if (page != null) {
-                count(ring.message);
-            }
-            handler.message(ring.message);
-            isHere = this.ring == ring && ring.sequence == due;
-        }
-        return taken;
     }
 
     private void count(Message message) {
@@ -488,7 +466,7 @@ public final class Subscriber implements AutoCloseable {
         }
         long expected = hosted.isRestarted() ? 1 : behind != 0 ? behind : ring.sequence;
         ring.segment.close();
-        ring = new Ring(segment);
+        ring = new Ring(segment, !hosted.isStrict);
         locator = new Locator(segment);
         ring.jump(0, hosted.firstSequence());
         isInDoubt = false;
@@ -637,7 +615,7 @@ public final class Subscriber implements AutoCloseable {
     }
 
     /**
-     * Waits for events and hands them out.
+     * Waits for events and hands them out, up to an end of the stream.
      *
      * @param handler takes them
      * @param limit how long to wait at most

@@ -12,6 +12,7 @@ final class NativeOutlet extends Outlet {
     /** Up to here the library copies from the array while no collection of garbage can move it. */
     private static final int MOST_CRITICAL = 1024;
 
+    /** Its memory goes with a later collection of garbage. Memory that can be closed costs each call two locked instructions that keep it open. */
     private final Arena arena;
     private final MemorySegment outcome;
     private MemorySegment staging;
@@ -23,7 +24,7 @@ final class NativeOutlet extends Outlet {
 
     NativeOutlet(Publisher.Builder builder) throws IOException {
         handle = openHandle(builder);
-        arena = Arena.ofShared();
+        arena = Arena.ofAuto();
         outcome = arena.allocate(8, 8);
         staging = arena.allocate(MOST_CRITICAL, 64);
     }
@@ -103,7 +104,6 @@ final class NativeOutlet extends Outlet {
         if (handle != null) {
             Shmcast.close(handle);
             handle = null;
-            arena.close();
         }
     }
 }

@@ -75,6 +75,27 @@ class ReadingTest {
         }
     }
 
+    /** A program that stops at the end of the stream has not been handed what the next publisher published. */
+    @Test
+    void aCallEndsWithTheStream() throws Exception {
+        publishers.publish(1, 100, "--capacity", "8MiB");
+        publishers.publish(101, 120);
+        try (Subscriber s = subscriber().start(Start.OLDEST).open()) {
+            Counted first = new Counted();
+            while (first.told.isEmpty()) {
+                s.recv(first, Duration.ofSeconds(1));
+            }
+            assertEquals(List.of("end"), first.told);
+            assertEquals(100, first.received);
+            Counted second = new Counted();
+            while (!second.told.contains("end")) {
+                s.poll(second, 256);
+            }
+            assertEquals(List.of("epoch 2", "end"), second.told);
+            assertEquals(20, second.received);
+        }
+    }
+
     @Test
     void errorsSayWhatIsWrong() throws Exception {
         for (String bad : new String[] {"", ".a", "-a", "a/b", "a b", "a".repeat(201), "é"}) {
