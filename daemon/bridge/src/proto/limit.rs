@@ -60,6 +60,15 @@ impl TokenBucket {
         self.full_at_ns = self.full_at_ns.max(now_ns).saturating_add(rate.cost_ns(amount));
     }
 
+    /// Takes `amount` if there is anything left. Returns whether it did.
+    pub fn take(&mut self, now_ns: u64, rate: Rate, amount: u64) -> bool {
+        let is_open = self.is_open(now_ns, rate);
+        if is_open {
+            self.charge(now_ns, rate, amount);
+        }
+        is_open
+    }
+
     fn is_full(&self, now_ns: u64) -> bool {
         self.full_at_ns <= now_ns
     }
@@ -103,6 +112,11 @@ impl SourceBuckets {
         if self.buckets.len() < self.max_sources || self.buckets.contains_key(&source) {
             self.buckets.entry(source).or_default().charge(now_ns, self.rate, amount);
         }
+    }
+
+    /// Whether `source` is remembered.
+    pub fn contains(&self, source: IpAddr) -> bool {
+        self.buckets.contains_key(&source)
     }
 
     /// How many sources are remembered.

@@ -12,9 +12,11 @@
 //! Join names the receiver, so that a receiver that comes back takes over its former place. A client that
 //! does not know Join sends Subscribe instead. Its answer is Granted, and its lease is keyed by address.
 //!
-//! The server checks the allow-list first; by default it lets nobody in. Then it checks the source's token
-//! bucket. Only then does it compute anything. A lease that is not renewed ends by itself, and sooner if its
-//! place is needed. This module has no sockets, and sends nothing to the leases.
+//! The server checks the allow-list first; by default it lets nobody in. Then it checks a token bucket. A
+//! lease has a bucket of its own, which only a good cookie uses, so nobody else can keep it from being renewed.
+//! Whoever has no good cookie shares the bucket of its address. A flood from forged addresses takes all places
+//! for such buckets; questions from further addresses then share one. A lease that is not renewed ends by itself,
+//! and sooner if its place is needed. This module has no sockets, and sends nothing to the leases.
 
 #[cfg(test)]
 mod tests;
@@ -28,9 +30,13 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, ControlDatagram, Cookie};
 use super::counters::LeaseCounters;
 use super::lease_client::RETRY_FIRST_NS;
-use super::limit::{AllowList, Rate, SourceBuckets, address_bytes};
+use super::limit::{AllowList, Rate, SourceBuckets, TokenBucket, address_bytes};
 use super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use shmcast::hosting::fault;
+
+/// How many questions are answered a second from addresses for which the table of sources has no place. The answers are no
+/// longer than the questions.
+const CROWD: Rate = Rate { per_second: 20_000, burst: 2_000 };
 
 /// The rules by which leases are granted.
 #[derive(Debug, Clone)]
@@ -49,9 +55,9 @@ pub struct LeaseConfig {
     pub max_proved: usize,
     /// The most leases of any kind that one source address may hold.
     pub leases_per_source: usize,
-    /// Control datagrams for each source address.
+    /// Control datagrams for each source address, and for each lease.
     pub source_rate: Rate,
-    /// The most sources remembered at a time.
+    /// The most sources without a good cookie that are remembered at a time.
     pub max_sources: usize,
 }
 
@@ -79,6 +85,8 @@ struct Lease {
     ends_ns: u64,
     /// The time from a cookie to its first use, if that was known; 0 if not.
     rtt_ns: u64,
+    /// What its client may still send.
+    bucket: TokenBucket,
 }
 
 impl Lease {
@@ -109,7 +117,11 @@ pub struct LeaseServer {
     ends_ns: u64,
     /// The longest round trip of any lease.
     longest_ns: u64,
+    /// The buckets of addresses whose datagrams have a good cookie and no lease, and of those without a good cookie.
+    proved: SourceBuckets,
     sources: SourceBuckets,
+    /// The bucket that all share for whom `sources` has no place.
+    crowd: TokenBucket,
     counters: LeaseCounters,
 }
 
@@ -122,7 +134,9 @@ impl LeaseServer {
             leases: HashMap::with_capacity(config.max_proved.max(config.max_leases)),
             ends_ns: u64::MAX,
             longest_ns: 0,
+            proved: SourceBuckets::new(config.source_rate, config.max_proved),
             sources: SourceBuckets::new(config.source_rate, config.max_sources),
+            crowd: TokenBucket::default(),
             config,
             key,
             epoch,
@@ -155,18 +169,18 @@ impl LeaseServer {
             self.counters.not_allowed += 1;
             return None;
         }
-        if !self.sources.is_open(now_ns, source) {
+        let is_good = control.as_ref().and_then(cookie_in).is_some_and(|it| self.is_good(now_ns, from, it));
+        if !self.is_within_rate(now_ns, from, is_good) {
             self.counters.over_rate += 1;
             return None;
         }
-        self.sources.charge(now_ns, source, 1);
         let reply = match control {
             Some(ControlDatagram::Hello { nonce }) => self.offer_cookie(now_ns, from, nonce),
             Some(
-                ControlDatagram::Subscribe { nonce, cookie, .. }
-                | ControlDatagram::Join { nonce, cookie, .. }
-                | ControlDatagram::Unsubscribe { nonce, cookie },
-            ) if !self.is_good(now_ns, from, &cookie) => {
+                ControlDatagram::Subscribe { nonce, .. }
+                | ControlDatagram::Join { nonce, .. }
+                | ControlDatagram::Unsubscribe { nonce, .. },
+            ) if !is_good => {
                 self.counters.cookies_refused += 1;
                 self.offer_cookie(now_ns, from, nonce)
             }
@@ -190,6 +204,22 @@ impl LeaseServer {
         Some(reply.encode(out))
     }
 
+    /// Takes a datagram out of the bucket that it belongs to. Returns false if that has nothing left.
+    fn is_within_rate(&mut self, now_ns: u64, from: SocketAddr, is_good: bool) -> bool {
+        let rate = self.config.source_rate;
+        if let Some(lease) = self.leases.get_mut(&from).filter(|_| is_good) {
+            return lease.bucket.take(now_ns, rate, 1);
+        }
+        let source = from.ip().to_canonical();
+        let sources = if is_good { &mut self.proved } else { &mut self.sources };
+        if sources.is_open(now_ns, source) {
+            sources.charge(now_ns, source, 1);
+            return true;
+        }
+        let has_no_place = !is_good && !sources.contains(source) && !fault!("a_crowd_shuts_others_out");
+        has_no_place && self.crowd.take(now_ns, CROWD, 1)
+    }
+
     fn offer_cookie(&mut self, now_ns: u64, from: SocketAddr, nonce: u64) -> ControlDatagram {
         self.counters.cookies += 1;
         ControlDatagram::Cookie { nonce, cookie: self.make_cookie(now_ns, from, true) }
@@ -202,9 +232,11 @@ impl LeaseServer {
             wanted => self.config.lease_ns.min(u64::from(wanted) * MILLISECOND_NS),
         };
         let ends_ns = now_ns.saturating_add(lease_ns);
-        let known_ns = self.leases.get(&from).map_or(0, |lease| lease.rtt_ns);
+        let known = self.leases.get(&from).map(|lease| (lease.rtt_ns, lease.bucket));
+        let (known_ns, bucket) = known.unwrap_or_default();
         let rtt_ns = wish.rtt_ns.unwrap_or(known_ns);
-        let lease = Lease { live: wish.live, receiver: wish.receiver, renewed_ns: now_ns, ends_ns, rtt_ns };
+        let Wish { live, receiver, .. } = wish;
+        let lease = Lease { live, receiver, renewed_ns: now_ns, ends_ns, rtt_ns, bucket };
         // A client that had a lease for repairs alone takes a place among the leases for the feed.
         let is_renewal = |own: &Lease| own.live || !wish.live;
         if self.leases.get(&from).is_some_and(is_renewal) {
@@ -361,6 +393,15 @@ impl LeaseServer {
     /// The counters so far.
     pub fn counters(&self) -> &LeaseCounters {
         &self.counters
+    }
+}
+
+fn cookie_in(control: &ControlDatagram) -> Option<&Cookie> {
+    match control {
+        ControlDatagram::Subscribe { cookie, .. }
+        | ControlDatagram::Join { cookie, .. }
+        | ControlDatagram::Unsubscribe { cookie, .. } => Some(cookie),
+        _ => None,
     }
 }
 

@@ -114,7 +114,8 @@ fn join(cookie: Cookie, receiver: u64) -> ControlDatagram {
 }
 
 fn joins(own: &mut LeaseServer, now_ns: u64, from: SocketAddr, receiver: u64) -> bool {
-    own.sources = SourceBuckets::new(Rate { per_second: 50, burst: 1_000 }, 1 << 17);
+    let generous = || SourceBuckets::new(Rate { per_second: 50, burst: 1_000 }, 1 << 17);
+    (own.sources, own.proved) = (generous(), generous());
     let cookie = cookie_for(own, now_ns, from);
     matches!(ask(own, now_ns, from, join(cookie, receiver)), Some(ControlDatagram::Joined { .. }))
 }
@@ -131,6 +132,45 @@ fn a_receiver_that_crashes_again_and_again_has_one_lease() {
     assert!(joins(&mut own, 300, address(2, 1), 7) && own.len() == 2);
     assert!(joins(&mut own, 31 * SECOND_NS, address(3, 1), 7), "nobody renews them");
     assert_eq!(own.len(), 2);
+}
+
+/// For half a second, 400,000 questions a second come from addresses that nobody has. Leases are renewed meanwhile, and
+/// others find a place.
+#[test]
+fn a_crowd_of_forged_addresses_shuts_nobody_out() {
+    let mut own = server(256);
+    let old: Vec<SocketAddr> = (1..=8).map(|host| address(host, 1)).collect();
+    let leases = old.iter().map(|&from| {
+        let cookie = cookie_for(&mut own, 0, from);
+        (from, ask(&mut own, 0, from, join(cookie, from.port().into())))
+    });
+    let mut leases: Vec<_> = leases.collect();
+    let (mut fresh, mut tries, mut most_tries) = (0, 0, 0);
+    for n in 0..200_000u32 {
+        let now_ns = SECOND_NS + u64::from(n) * 2_500;
+        let forged = SocketAddr::from(((0x0A40_0000 + n).to_be_bytes(), 1));
+        ask(&mut own, now_ns, forged, ControlDatagram::Hello { nonce: 1 });
+        if !n.is_multiple_of(1_000) {
+            continue;
+        }
+        for (from, answer) in leases.iter_mut().filter(|_| n.is_multiple_of(20_000)) {
+            let Some(ControlDatagram::Joined { cookie, .. }) = *answer else { panic!("{from}: {answer:?}") };
+            *answer = ask(&mut own, now_ns, *from, join(cookie, from.port().into()));
+        }
+        // One who comes now asks for a cookie until it gets one, which opens the door.
+        let from = address(100 + fresh, 9);
+        tries += 1;
+        if let Some(ControlDatagram::Cookie { cookie, .. }) =
+            ask(&mut own, now_ns, from, ControlDatagram::Hello { nonce: 1 })
+        {
+            let joined = ask(&mut own, now_ns, from, join(cookie, from.port().into()));
+            assert!(matches!(joined, Some(ControlDatagram::Joined { .. })), "{joined:?}");
+            (fresh, most_tries, tries) = (fresh + 1, most_tries.max(tries), 0);
+        }
+    }
+    assert!(fresh >= 20 && most_tries <= 20, "{fresh} found a place, the slowest by {most_tries} questions");
+    assert!(own.counters().over_rate > 100_000, "{:?}", own.counters());
+    assert_eq!((own.counters().full, own.len()), (0, 8 + usize::from(fresh)));
 }
 
 #[test]
