@@ -6,8 +6,9 @@ use super::table::{Figures, Sheet, Unit};
 use crate::rig::bridge::{BridgeMode, BridgeReport, PAYLOAD_MAX};
 use crate::rig::hosts::Hosts;
 use crate::rig::names::{
-    BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_DEFAULT, BRIDGE_INVOKED, BRIDGE_INVOKED_UNICAST, BRIDGE_TO_RING,
-    BRIDGE_UNBOUND, WIRE_MULTICAST, WIRE_UDP,
+    BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_DEFAULT, BRIDGE_INVOKED, BRIDGE_INVOKED_NATIVE, BRIDGE_INVOKED_SEALED,
+    BRIDGE_INVOKED_UNICAST, BRIDGE_NATIVE, BRIDGE_SEALED, BRIDGE_TO_RING, BRIDGE_UNBOUND, WIRE_MULTICAST,
+    WIRE_UDP,
 };
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::round::Outcome;
@@ -19,6 +20,8 @@ use anyhow::Result;
 const TITLE: &str = "From host to host over a virtual wire; times are in us from the send";
 /// Payload sizes of the one-way cases.
 pub const SIZES: [usize; 2] = [64, 256];
+/// A message that fills a packet of each form but for some bytes.
+const PACKET: usize = 1_320;
 /// Bytes of ring: what is on its way may fill a socket's buffer and not overflow it.
 const RING_BYTES: u64 = 4 << 20;
 
@@ -46,6 +49,8 @@ pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64) -> Resu
             (WIRE_MULTICAST, Wait::Spin),
             (BRIDGE_INVOKED, Wait::Spin),
             (BRIDGE_INVOKED_UNICAST, Wait::Spin),
+            (BRIDGE_INVOKED_NATIVE, Wait::Spin),
+            (BRIDGE_INVOKED_SEALED, Wait::Spin),
             (BRIDGE, Wait::Yield),
             (BRIDGE_TO_RING, Wait::Spin),
         ];
@@ -58,10 +63,23 @@ pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64) -> Resu
         cases.push(Case { name: format!("{size} B each 100 us"), specs: who.iter().map(spec).collect() });
     }
     let (warmup, many) = if stage.quick { (1_000, 50_000) } else { (50_000, 1_000_000) };
-    let who = [(WIRE_UDP, Wait::Spin), (BRIDGE, Wait::Burst)];
-    let spec =
-        |&(name, wait): &(&str, Wait)| Spec { warmup, messages: many, gated: true, ..base(name, wait, 64) };
-    cases.push(Case { name: "64 B back to back".into(), specs: who.iter().map(spec).collect() });
+    let who = [
+        (WIRE_UDP, Wait::Spin),
+        (BRIDGE, Wait::Burst),
+        (BRIDGE_NATIVE, Wait::Burst),
+        (BRIDGE_SEALED, Wait::Burst),
+    ];
+    for size in [64, PACKET] {
+        // The rig checks each byte, and holds the sender back.
+        let (warmup, many) = if size == PACKET { (warmup / 10, many / 5) } else { (warmup, many) };
+        let spec = |&(name, wait): &(&str, Wait)| Spec {
+            warmup,
+            messages: many,
+            gated: true,
+            ..base(name, wait, size)
+        };
+        cases.push(Case { name: format!("{size} B back to back"), specs: who.iter().map(spec).collect() });
+    }
     cases.push(waits(stage, hosts, base));
     ask(stage, "bridge", &cases)
 }

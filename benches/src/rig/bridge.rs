@@ -5,13 +5,18 @@
 //! carry, and before the receivers, which attach to the channel on the other host.
 
 use crate::rig::hosts::{BUSY_POLL_US, BusyPolling, FAR, NEAR};
-use crate::rig::names::{BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_DEFAULT, BRIDGE_TO_RING, BRIDGE_UNBOUND, CHANNEL};
+use crate::rig::names::{
+    BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_DEFAULT, BRIDGE_NATIVE, BRIDGE_SEALED, BRIDGE_TO_RING, BRIDGE_UNBOUND,
+    CHANNEL,
+};
 use crate::rig::spec::{Contestant, Spec, Wait, Wire};
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -36,14 +41,32 @@ pub struct BridgeMode {
     pub defaults: bool,
     /// Whether latency ends in the ring, by the time that the bridge wrote there. Otherwise it ends at the reader.
     pub to_ring: bool,
+    /// The form of its packets.
+    pub form: Form,
+}
+
+/// The form of a bridge's packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// MoldUDP64.
+    Plain,
+    /// Native, without keys.
+    Native,
+    /// Native and sealed.
+    Sealed,
 }
 
 impl BridgeMode {
     /// `None` for contestants without a bridge of their own.
     pub fn of(contestant: &Contestant) -> Option<Self> {
-        let mode = |pinned, busy_poll, to_ring| Some(Self { pinned, busy_poll, defaults: false, to_ring });
+        let mode = |pinned, busy_poll, to_ring| {
+            Some(Self { pinned, busy_poll, defaults: false, to_ring, form: Form::Plain })
+        };
+        let of_form = |form| mode(true, false, false).map(|mode| Self { form, ..mode });
         match contestant.transport_name() {
-            BRIDGE => mode(true, false, false),
+            BRIDGE => of_form(Form::Plain),
+            BRIDGE_NATIVE => of_form(Form::Native),
+            BRIDGE_SEALED => of_form(Form::Sealed),
             BRIDGE_TO_RING => mode(true, false, true),
             BRIDGE_UNBOUND => mode(false, false, true),
             BRIDGE_DEFAULT => mode(false, false, true).map(|mode| Self { defaults: true, ..mode }),
@@ -61,6 +84,19 @@ pub fn near_dir(spec: &Spec) -> PathBuf {
 /// The receiving host's channels.
 pub fn far_dir(spec: &Spec) -> PathBuf {
     spec.dir.join("far")
+}
+
+/// Makes the keys that both ends share, and returns their place. They are nobody's secret.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn keys_of(spec: &Spec) -> Result<PathBuf> {
+    let path = spec.dir.join("keys");
+    let mut options = fs::OpenOptions::new();
+    let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let written = file.and_then(|mut file| file.write_all(b"7 000102030405060708090a0b0c0d0e0f\n"));
+    written.with_context(|| format!("write {}", path.display()))?;
+    Ok(path)
 }
 
 /// The resources that one thread of the bridge used while messages flowed.
@@ -145,6 +181,12 @@ impl BridgeProcesses {
             recv += &format!(" --wait {}", wait(spec.contestant.wait));
             send += " --wait yield --cpu 0";
         }
+        let form = match mode.form {
+            Form::Plain => String::new(),
+            Form::Native => " --profile native".to_owned(),
+            Form::Sealed => format!(" --profile native --keys {}", keys_of(spec)?.display()),
+        };
+        (recv, send) = (recv + &form, send + &form);
         let recv = End::start(wire, &wire.far, &far_dir(spec), &recv, "recv-")?;
         let send = End::start(wire, &wire.near, &near_dir(spec), &send, "send-")?;
         let mut bridge = Self { send, recv, began: Instant::now(), _polling: polling };

@@ -24,6 +24,14 @@ pub const BRIDGE: &str = "bridge";
 pub const BRIDGE_INVOKED: &str = "bridge-invoked";
 /// Like [`BRIDGE_INVOKED`], but sent to the other host's own address instead of a group.
 pub const BRIDGE_INVOKED_UNICAST: &str = "bridge-invoked-unicast";
+/// Like [`BRIDGE_INVOKED`], on a native line without keys.
+pub const BRIDGE_INVOKED_NATIVE: &str = "bridge-invoked-native";
+/// Like [`BRIDGE_INVOKED_NATIVE`], with keys: each packet is sealed.
+pub const BRIDGE_INVOKED_SEALED: &str = "bridge-invoked-sealed";
+/// Like [`BRIDGE`], on a native line without keys.
+pub const BRIDGE_NATIVE: &str = "bridge-native";
+/// Like [`BRIDGE_NATIVE`], with keys: each packet is sealed.
+pub const BRIDGE_SEALED: &str = "bridge-sealed";
 /// Like [`BRIDGE`], but latency ends when the message is in the other host's ring.
 pub const BRIDGE_TO_RING: &str = "bridge-to-ring";
 /// Like [`BRIDGE_TO_RING`], and the bridge's receiving thread is bound to no CPU.
@@ -41,7 +49,7 @@ pub const WIRE_MULTICAST: &str = "wire-multicast";
 pub const CHANNEL: &str = "bench";
 
 /// Every name above.
-const ALL: [&str; 17] = [
+const ALL: [&str; 21] = [
     SHMCAST,
     SHMCAST_PLAIN,
     SHMCAST_UNTIMED,
@@ -53,6 +61,10 @@ const ALL: [&str; 17] = [
     BRIDGE,
     BRIDGE_INVOKED,
     BRIDGE_INVOKED_UNICAST,
+    BRIDGE_INVOKED_NATIVE,
+    BRIDGE_INVOKED_SEALED,
+    BRIDGE_NATIVE,
+    BRIDGE_SEALED,
     BRIDGE_TO_RING,
     BRIDGE_UNBOUND,
     BRIDGE_DEFAULT,

@@ -4,9 +4,9 @@
 //! It is the same bridge as in [`bridge`](super::bridge), used as a library and without processes of its own.
 
 use super::bridge::{BridgeReceiver, BridgeSender};
-use crate::rig::bridge::{GROUP, PAYLOAD_MAX, REPAIR_PORT, far_dir, near_dir};
+use crate::rig::bridge::{GROUP, PAYLOAD_MAX, REPAIR_PORT, far_dir, keys_of, near_dir};
 use crate::rig::hosts::{FAR, NEAR};
-use crate::rig::names::{BRIDGE_INVOKED_UNICAST, CHANNEL};
+use crate::rig::names::{BRIDGE_INVOKED_NATIVE, BRIDGE_INVOKED_SEALED, BRIDGE_INVOKED_UNICAST, CHANNEL};
 use crate::rig::publish::Sender;
 use crate::rig::receive::{Receiver, Sink};
 use crate::rig::spec::Spec;
@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use shmcast::{Preparation, Publisher, Subscriber};
 use shmcast_bridge::egress::{EgressInvoker, EgressOptions};
 use shmcast_bridge::ingress::{IngressInvoker, IngressOptions};
-use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec, StartAt};
+use shmcast_bridge::spec::{BridgeSpec, LineSpec, Profile, ReceiveSpec, RepairSpec, SendSpec, StartAt};
 use std::net::SocketAddr;
 
 /// The configuration that both ends share.
@@ -24,7 +24,12 @@ fn bridge_spec(spec: &Spec, interface: &str) -> Result<BridgeSpec> {
         BRIDGE_INVOKED_UNICAST => LineSpec::to(SocketAddr::from((FAR.0, group.port()))),
         _ => LineSpec { interface: Some(interface.to_owned()), ..LineSpec::to(group) },
     };
-    Ok(BridgeSpec { lines: vec![line], ..BridgeSpec::new(CHANNEL) })
+    let (profile, keys) = match spec.contestant.transport_name() {
+        BRIDGE_INVOKED_NATIVE => (Profile::Native, None),
+        BRIDGE_INVOKED_SEALED => (Profile::Native, Some(keys_of(spec)?)),
+        _ => (Profile::Plain, None),
+    };
+    Ok(BridgeSpec { lines: vec![line], profile, keys, ..BridgeSpec::new(CHANNEL) })
 }
 
 fn repair_address() -> SocketAddr {

@@ -3,7 +3,9 @@
 
 use crate::rig::bridge::BridgeMode;
 #[cfg(feature = "bridge")]
-use crate::rig::names::{BRIDGE_INVOKED, BRIDGE_INVOKED_UNICAST};
+use crate::rig::names::{
+    BRIDGE_INVOKED, BRIDGE_INVOKED_NATIVE, BRIDGE_INVOKED_SEALED, BRIDGE_INVOKED_UNICAST,
+};
 use crate::rig::names::{
     IDEAL, MULTICAST, SHMCAST, SHMCAST_PLAIN, SHMCAST_UNTIMED, UDP, UNIX_DATAGRAM, UNIX_SEQPACKET,
     WIRE_MULTICAST, WIRE_UDP,
@@ -56,13 +58,15 @@ pub fn play(task: &Task) -> Result<()> {
             receive::play(spec, *me, || wire::receiver(spec))
         }
         #[cfg(feature = "bridge")]
-        (Task::Publish(_), BRIDGE_INVOKED | BRIDGE_INVOKED_UNICAST) => {
-            publish::play(spec, || invoked::InvokedSender::open(spec))
-        }
+        (
+            Task::Publish(_),
+            BRIDGE_INVOKED | BRIDGE_INVOKED_UNICAST | BRIDGE_INVOKED_NATIVE | BRIDGE_INVOKED_SEALED,
+        ) => publish::play(spec, || invoked::InvokedSender::open(spec)),
         #[cfg(feature = "bridge")]
-        (Task::Receive(_, me), BRIDGE_INVOKED | BRIDGE_INVOKED_UNICAST) => {
-            receive::play(spec, *me, || invoked::InvokedReceiver::open(spec))
-        }
+        (
+            Task::Receive(_, me),
+            BRIDGE_INVOKED | BRIDGE_INVOKED_UNICAST | BRIDGE_INVOKED_NATIVE | BRIDGE_INVOKED_SEALED,
+        ) => receive::play(spec, *me, || invoked::InvokedReceiver::open(spec)),
         (Task::Publish(_), _) if BridgeMode::of(&spec.contestant).is_some() => {
             publish::play(spec, || bridge::BridgeSender::open(spec))
         }
