@@ -15,6 +15,7 @@ mod hosts;
 mod invoked;
 mod leases;
 mod loss;
+mod nassau;
 mod native;
 mod past;
 mod promoted;
