@@ -132,6 +132,9 @@ impl Live {
             self.idle.reset(now_ns);
             return Ok(true);
         }
+        if let Some(pacer) = &mut self.outlet.pacer {
+            pacer.note_empty(now_ns);
+        }
         self.end_again(now_ns);
         if self.is_told_to_end() {
             self.outlet.end(now_ns);

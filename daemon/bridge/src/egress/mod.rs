@@ -177,7 +177,7 @@ impl Egress {
                 link_bits: link.map_or(0, |link| link.bits_per_second()),
                 ..SendCounters::new_zeroed()
             },
-            pacer: link.map(Pacer::of),
+            pacer: link.map(|link| Pacer::of(link, clock.now_ns())),
             keeps_session: spec.session.is_some(),
             is_over: false,
             gap_end: 0,

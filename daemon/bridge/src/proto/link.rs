@@ -2,8 +2,11 @@
 //!
 //! A sender that fills its link makes its own packets wait in a queue of the network card or of a switch, and what
 //! waits there cannot give way to a newer message. So live packets take at most 95 % of the link, and what is
-//! published faster waits in the ring. Repairs take what the live packets of the last 10 ms left of the 95 %. They
-//! always have at least 2 % of the link, so that a receiver that fell behind can catch up.
+//! published faster waits in the ring. What is published more slowly never waits: a sender that got no CPU for a
+//! while sends what came meanwhile at once.
+//!
+//! Live packets and repairs together take at most 95 % too, and repairs are those that wait. They always have at least
+//! 2 % of the link, so that a receiver that fell behind can catch up.
 //!
 //! All sizes are those on the wire: a packet takes [`FRAME_BYTES`] more than its payload.
 
@@ -23,7 +26,7 @@ const LEAST_BITS: u64 = 1_000_000;
 const REPAIR_BURST_SHARE: u64 = 2_000;
 /// Repairs of at least this many bytes leave at once, on a link however slow: two packets of an Ethernet.
 const LEAST_REPAIR_BURST: u64 = 3_000;
-/// The time in which live packets are counted for the repairs.
+/// The time in which live packets are counted, and the longest standstill of a thread after which they need not wait.
 const WINDOW_NS: u64 = 10 * MILLISECOND_NS;
 /// The window moves in steps of its length divided by this.
 const STEPS: usize = 10;
@@ -59,11 +62,15 @@ impl Link {
         Rate { per_second: self.percent(95), burst: BURST_BYTES }
     }
 
-    /// The rate of repairs beside live packets of so many bytes a second.
-    pub fn repair_rate(&self, live_per_second: u64) -> Rate {
-        let per_second = self.percent(95).saturating_sub(live_per_second).max(self.percent(2));
+    /// The rate of repairs and live packets together, as repairs are held to it.
+    fn whole_rate(&self) -> Rate {
         let burst = (self.percent(100) / REPAIR_BURST_SHARE).clamp(LEAST_REPAIR_BURST, BURST_BYTES);
-        Rate { per_second, burst }
+        Rate { per_second: self.percent(95), burst }
+    }
+
+    /// The rate that repairs always have.
+    fn least_rate(&self) -> Rate {
+        Rate { per_second: self.percent(2), burst: LEAST_REPAIR_BURST }
     }
 
     fn percent(&self, percent: u64) -> u64 {
@@ -100,19 +107,28 @@ impl fmt::Display for Link {
     }
 }
 
-/// Holds live packets back while they are faster than their share of the link.
+/// Holds live packets back while they are published faster than their share of the link.
 #[derive(Debug)]
 pub struct Pacer {
     rate: Rate,
     bucket: TokenBucket,
+    /// When nothing waited to be sent. What leaves next was published since then.
+    empty_ns: u64,
     /// Whether the next packets may have to wait. If not, nobody need read a clock before they leave.
     is_tight: bool,
 }
 
 impl Pacer {
     /// A pacer that has let nothing go yet.
-    pub fn of(link: Link) -> Pacer {
-        Pacer { rate: link.live_rate(), bucket: TokenBucket::default(), is_tight: false }
+    pub fn of(link: Link, now_ns: u64) -> Pacer {
+        let (rate, bucket) = (link.live_rate(), TokenBucket::default());
+        Pacer { rate, bucket, empty_ns: now_ns, is_tight: false }
+    }
+
+    /// Notes that nothing waits to be sent.
+    #[inline]
+    pub fn note_empty(&mut self, now_ns: u64) {
+        self.empty_ns = now_ns;
     }
 
     /// Whether [`wait_ns`](Self::wait_ns) must be asked before the next packets leave.
@@ -129,7 +145,9 @@ impl Pacer {
     /// Notes that so many bytes have left.
     #[inline]
     pub fn charge(&mut self, now_ns: u64, bytes: u64) {
-        self.bucket.charge(now_ns, self.rate, bytes);
+        // The link was free for them since they were published, up to a bound.
+        let since_ns = self.empty_ns.clamp(now_ns.saturating_sub(WINDOW_NS), now_ns);
+        self.bucket.charge(since_ns, self.rate, bytes);
         // Time only empties the debt. So it cannot have grown when the next packets leave.
         self.is_tight = !self.bucket.is_open(now_ns, self.rate);
     }
@@ -139,35 +157,69 @@ impl Pacer {
 #[derive(Debug)]
 pub struct Remainder {
     link: Link,
+    /// The debt of live packets and repairs together.
+    whole: TokenBucket,
+    /// The debt of the repairs that left though `whole` was closed.
+    least: TokenBucket,
     /// Live bytes so far at the times of the last steps, the oldest of them at `oldest`.
     steps: [(u64, u64); STEPS],
     oldest: usize,
+    /// Live bytes at the last look, and its time.
+    seen: (u64, u64),
 }
 
 impl Remainder {
     /// The whole link.
     pub fn of(link: Link) -> Remainder {
-        Remainder { link, steps: [(0, 0); STEPS], oldest: 0 }
+        let (whole, least) = Default::default();
+        Remainder { link, whole, least, steps: [(0, 0); STEPS], oldest: 0, seen: (0, 0) }
     }
 
-    /// The rate of repairs from now on. `live_bytes` is what live packets have taken so far. Call it before repairs
-    /// are sent, and each few milliseconds.
-    pub fn rate(&mut self, now_ns: u64, live_bytes: u64) -> Rate {
+    /// Takes what live packets have taken so far. Call it before repairs are sent, and each few milliseconds.
+    pub fn note_live(&mut self, now_ns: u64, live_bytes: u64) {
+        let (seen_ns, seen) = std::mem::replace(&mut self.seen, (now_ns, live_bytes));
+        // The link was free for them since the last look.
+        self.whole.charge(seen_ns, self.link.whole_rate(), live_bytes.saturating_sub(seen));
         let newest = (self.oldest + STEPS - 1) % STEPS;
         if now_ns.saturating_sub(self.steps[newest].0) >= WINDOW_NS / STEPS as u64 {
             self.steps[self.oldest] = (now_ns, live_bytes);
             self.oldest = (self.oldest + 1) % STEPS;
         }
-        let (since_ns, before) = self.steps[self.oldest];
+    }
+
+    /// How long it is until a repair may leave, in nanoseconds; 0 if one may leave now.
+    pub fn opens_in_ns(&self, now_ns: u64) -> u64 {
+        let whole_ns = self.whole.opens_in_ns(now_ns, self.link.whole_rate());
+        whole_ns.min(self.least.opens_in_ns(now_ns, self.link.least_rate()))
+    }
+
+    /// Whether a repair may leave.
+    pub fn is_open(&self, now_ns: u64) -> bool {
+        self.opens_in_ns(now_ns) == 0
+    }
+
+    /// Notes that so many bytes of repairs have left.
+    pub fn charge(&mut self, now_ns: u64, bytes: u64) {
+        if !self.whole.is_open(now_ns, self.link.whole_rate()) {
+            self.least.charge(now_ns, self.link.least_rate(), bytes);
+        }
+        self.whole.charge(now_ns, self.link.whole_rate(), bytes);
+    }
+
+    /// What live packets have left of the 95 % in the last 10 ms, in bytes a second; at least 2 % of the link.
+    pub fn per_second(&self) -> u64 {
+        let ((since_ns, before), (now_ns, live_bytes)) = (self.steps[self.oldest], self.seen);
         let took_ns = u128::from(now_ns.saturating_sub(since_ns).max(MILLISECOND_NS));
-        let per_second = u128::from(live_bytes.saturating_sub(before)) * u128::from(SECOND_NS) / took_ns;
-        self.link.repair_rate(u64::try_from(per_second).unwrap_or(u64::MAX))
+        let live = u128::from(live_bytes.saturating_sub(before)) * u128::from(SECOND_NS) / took_ns;
+        let live = u64::try_from(live).unwrap_or(u64::MAX);
+        self.link.percent(95).saturating_sub(live).max(self.link.percent(2))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::MICROSECOND_NS;
 
     #[test]
     fn speeds_are_read_as_people_write_them() {
@@ -188,8 +240,8 @@ mod tests {
 
     /// Sends packets of 1,000 B for a second, each as soon as the pacer lets it. Returns the most bytes that left in
     /// any 10 ms.
-    fn most_in_a_window(pacer: &mut Pacer) -> u64 {
-        let (mut now_ns, mut sent) = (SECOND_NS, Vec::new());
+    fn most_in_a_window(link: Link) -> u64 {
+        let (mut pacer, mut now_ns, mut sent) = (Pacer::of(link, SECOND_NS), SECOND_NS, Vec::new());
         while now_ns < 2 * SECOND_NS {
             if pacer.is_tight() {
                 now_ns += pacer.wait_ns(now_ns);
@@ -205,42 +257,95 @@ mod tests {
     #[test]
     fn live_packets_take_95_percent_of_the_link_and_a_burst() {
         for link in ["100Mbit", "1Gbit", "10Gbit"].map(|text| text.parse::<Link>().unwrap()) {
-            let (most, share) = (most_in_a_window(&mut Pacer::of(link)), link.live_rate().per_second / 100);
+            let (most, share) = (most_in_a_window(link), link.live_rate().per_second / 100);
             assert!((share..=share + BURST_BYTES + 4_000).contains(&most), "{link}: {most} of {share}");
         }
     }
 
-    #[test]
-    fn a_pacer_that_is_never_tight_never_makes_wait() {
-        let mut pacer = Pacer::of(Link::of_bits(1_000_000_000));
-        for now_ns in (0..SECOND_NS).step_by(20_000) {
-            pacer.charge(now_ns, 1_000);
-            assert!(!pacer.is_tight() && pacer.wait_ns(now_ns) == 0);
+    /// Whether packets of 1,000 B wait that are published at a rate, and sent by a thread that stands still for some
+    /// milliseconds now and then.
+    fn any_waits(link: Link, percent: u64) -> bool {
+        let (mut pacer, mut now_ns, mut published) = (Pacer::of(link, 0), 0, 0);
+        let each_ns = 1_000 * SECOND_NS / link.percent(percent);
+        for turn in 0..20_000 {
+            now_ns += if turn % 500 == 499 { 7 * MILLISECOND_NS } else { each_ns / 2 };
+            pacer.note_empty(published * each_ns);
+            while published * each_ns <= now_ns {
+                if pacer.is_tight() && pacer.wait_ns(now_ns) > 0 {
+                    return true;
+                }
+                pacer.charge(now_ns, 1_000);
+                published += 1;
+            }
         }
+        false
+    }
+
+    /// At 1 Gbit/s a standstill of 1 ms brought more than a burst: the packets waited for a link that was free, and the
+    /// wait was a standstill too.
+    #[test]
+    fn a_feed_below_its_share_never_waits_though_its_thread_stands_still() {
+        for link in ["100Mbit", "1Gbit", "10Gbit"].map(|text| text.parse::<Link>().unwrap()) {
+            assert!(!any_waits(link, 60) && any_waits(link, 120), "{link}");
+        }
+    }
+
+    /// Repairs of 1,000 B beside a feed of 1,000 B packets that takes so many percent of the link, for a second, each as
+    /// soon as it may leave. Returns the bytes of the repairs.
+    fn repaired(link: Link, live_percent: u64) -> u64 {
+        let (mut remainder, mut repaired) = (Remainder::of(link), 0);
+        for us in 0..1_000_000 {
+            let now_ns = SECOND_NS + us * MICROSECOND_NS;
+            remainder.note_live(now_ns, link.percent(live_percent) * us / 1_000_000 / 1_000 * 1_000);
+            while remainder.is_open(now_ns) {
+                remainder.charge(now_ns, 1_000);
+                repaired += 1_000;
+            }
+        }
+        repaired
     }
 
     #[test]
     fn repairs_have_what_live_packets_leave_and_never_less_than_2_percent() {
-        let link = Link::of_bits(10_000_000_000);
-        for (live_percent, left_percent) in [(0, 95), (60, 35), (94, 2), (100, 2)] {
-            let mut remainder = Remainder::of(link);
-            let (per_ms, mut rate) = (link.percent(live_percent) / 1_000, link.repair_rate(0));
-            for ms in 0..100 {
-                rate = remainder.rate(ms * MILLISECOND_NS, ms * per_ms);
+        for link in ["100Mbit", "1Gbit", "10Gbit"].map(|text| text.parse::<Link>().unwrap()) {
+            for (live_percent, left_percent) in [(0, 95), (60, 35), (94, 2), (100, 2)] {
+                let (got, left) = (repaired(link, live_percent), link.percent(left_percent));
+                assert!(
+                    got.abs_diff(left) < link.percent(2).max(2 * BURST_BYTES),
+                    "{link}, {live_percent} %: {got}"
+                );
             }
-            let left = link.percent(left_percent);
-            assert!(rate.per_second.abs_diff(left) < link.percent(1), "{live_percent} %: {rate:?}");
         }
     }
 
     #[test]
-    fn a_feed_that_stops_leaves_the_link_to_repairs_after_10_ms() {
+    fn repairs_stop_at_once_when_much_leaves_and_go_on_when_the_link_is_free_again() {
+        let link = Link::of_bits(1_000_000_000);
+        let mut remainder = Remainder::of(link);
+        let at = |us: u64| SECOND_NS + us * MICROSECOND_NS;
+        remainder.note_live(at(0), 0);
+        assert!(remainder.is_open(at(0)));
+        // 3 ms of the link leave in 0.1 ms. The repairs that leave meanwhile are those that always may.
+        remainder.note_live(at(100), link.percent(100) * 3 / 1_000);
+        let mut repairs = 0;
+        for us in 100..2_400 {
+            while remainder.is_open(at(us)) {
+                remainder.charge(at(us), 1_000);
+                repairs += 1_000;
+            }
+        }
+        assert!(repairs <= LEAST_REPAIR_BURST + 1_000 + link.percent(2) * 24 / 10_000, "{repairs} B");
+        assert!(remainder.is_open(at(3_400)));
+    }
+
+    #[test]
+    fn what_is_shown_follows_the_feed_within_10_ms() {
         let link = Link::of_bits(1_000_000_000);
         let mut remainder = Remainder::of(link);
         let live = link.percent(90) / 1_000;
-        (0..50).for_each(|ms| _ = remainder.rate(ms * MILLISECOND_NS, ms * live));
-        assert!(remainder.rate(50 * MILLISECOND_NS, 49 * live).per_second < link.percent(20));
-        (51..61).for_each(|ms| _ = remainder.rate(ms * MILLISECOND_NS, 49 * live));
-        assert_eq!(remainder.rate(61 * MILLISECOND_NS, 49 * live).per_second, link.percent(95));
+        (0..50).for_each(|ms| remainder.note_live(ms * MILLISECOND_NS, ms * live));
+        assert!(remainder.per_second() < link.percent(20));
+        (50..62).for_each(|ms| remainder.note_live(ms * MILLISECOND_NS, 49 * live));
+        assert_eq!(remainder.per_second(), link.percent(95));
     }
 }

@@ -28,7 +28,7 @@ use super::pcap::Tap;
 use super::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
 use super::proto::lease::{LeaseConfig, LeaseServer};
 use super::proto::limit::{AllowList, Rate};
-use super::proto::link::{Link, Remainder};
+use super::proto::link::Link;
 use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, Reply, SOURCE_RATE_BYTES};
 use super::proto::wire::{REQUEST_BYTES, Request as Asked};
 use super::proto::{MICROSECOND_NS, SECOND_NS};
@@ -67,8 +67,6 @@ pub(super) struct Repair {
     /// Whether plain requests are answered.
     answers_plain: bool,
     feed: FeedRate,
-    /// The share of the link that live packets leave; `None` if its speed is not known.
-    remainder: Option<Remainder>,
     clock: Clock,
     shared: Arc<Sending>,
 }
@@ -130,6 +128,7 @@ impl Repair {
             source_grows: spec.source_rate_bytes.is_none(),
             global_rate: rate(spec.rate_bytes.unwrap_or(GLOBAL_RATE_BYTES)),
             global_grows: spec.rate_bytes.is_none(),
+            link,
             merge,
             merge_native,
             ..ReplayConfig::default()
@@ -174,7 +173,6 @@ impl Repair {
             last_drops: 0,
             reply: vec![0; payload_bytes],
             feed: FeedRate::default(),
-            remainder: link.map(Remainder::of),
             clock,
             shared,
         })
@@ -229,11 +227,8 @@ impl Repair {
     /// Measures the feed's rate, so that the limits of repairs grow with it, and what it leaves of the link.
     fn measure(&mut self) {
         let now_ns = self.clock.now_ns();
-        if let Some(remainder) = &mut self.remainder {
-            let rate = remainder.rate(now_ns, self.shared.live_bytes.load(Ordering::Relaxed));
-            self.replay.note_link_rate(rate);
-            self.counters.link_rate_bytes = rate.per_second;
-        }
+        let live_bytes = self.shared.live_bytes.load(Ordering::Relaxed);
+        self.counters.link_rate_bytes = self.replay.note_live(now_ns, live_bytes).unwrap_or(0);
         if now_ns.saturating_sub(self.feed.since_ns) >= MEASURE_EVERY_NS {
             self.feed.note(now_ns, self.shared.counters.read().bytes);
             self.replay.note_live_rate(self.feed.per_second);

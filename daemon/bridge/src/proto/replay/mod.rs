@@ -26,7 +26,7 @@ use std::net::SocketAddr;
 use super::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use super::counters::{Refusal, ReplayCounters};
 use super::limit::{AllowList, Rate, SourceBuckets, TokenBucket};
-use super::link::FRAME_BYTES;
+use super::link::{FRAME_BYTES, Link, Remainder};
 use super::session::Session;
 use super::wire::{Downstream, HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter, Request};
 use super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS};
@@ -49,8 +49,6 @@ const PAST_BURST_SHARE: u64 = 500;
 /// A rate that grows with the feed is at least this many times the feed's own. A receiver that fell behind
 /// then gains a second of the feed in each second.
 pub const CATCH_UP_FACTOR: u64 = 2;
-/// The size of a buffer for [`Replay::handle_request`] with the default payload.
-pub const DEFAULT_REPLY_BYTES: usize = DEFAULT_PAYLOAD_BYTES;
 
 /// The configuration of a retransmission server.
 #[derive(Debug, Clone)]
@@ -76,6 +74,8 @@ pub struct ReplayConfig {
     pub global_grows: bool,
     /// The most sources remembered at a time.
     pub max_sources: usize,
+    /// The link, if its speed is known: repairs take what live packets leave of it.
+    pub link: Option<Link>,
     /// How plain repairs for all receivers are made; `None` if each repair goes to its asker alone.
     pub merge: Option<MergeConfig>,
     /// The same for native repairs.
@@ -94,6 +94,7 @@ impl Default for ReplayConfig {
             global_rate: Rate { per_second: GLOBAL_RATE_BYTES, burst: 4 << 20 },
             global_grows: true,
             max_sources: 1_024,
+            link: None,
             merge: None,
             merge_native: None,
         }
@@ -198,7 +199,7 @@ pub struct Replay {
     global: TokenBucket,
     global_rate: Rate,
     /// The share of the link that live packets leave, if its speed is known.
-    link: Option<(Rate, TokenBucket)>,
+    link: Option<Remainder>,
     merge: Option<Merge>,
     merge_native: Option<Merge>,
     counters: ReplayCounters,
@@ -211,8 +212,8 @@ impl Replay {
         let sources = SourceBuckets::new(config.source_rate, config.max_sources);
         let (global, counters) = (TokenBucket::default(), ReplayCounters::default());
         let [merge, merge_native] = [config.merge, config.merge_native].map(|merge| merge.map(Merge::new));
-        let global_rate = config.global_rate;
-        Replay { sources, global, global_rate, link: None, merge, merge_native, counters, config }
+        let (global_rate, link) = (config.global_rate, config.link.map(Remainder::of));
+        Replay { sources, global, global_rate, link, merge, merge_native, counters, config }
     }
 
     /// Takes the longest round trip of any receiver; 0 if none is known.
@@ -236,10 +237,11 @@ impl Replay {
         self.global_rate = self.config.global_rate.at_least(least(self.config.global_grows));
     }
 
-    /// Notes what live packets leave of the link. Its bytes are those on the wire.
-    pub fn note_link_rate(&mut self, rate: Rate) {
-        let bucket = self.link.map_or(TokenBucket::default(), |(_, bucket)| bucket);
-        self.link = Some((rate, bucket));
+    /// Takes the bytes of live packets on the wire so far. Returns the bytes a second that they leave to repairs.
+    pub fn note_live(&mut self, now_ns: u64, live_bytes: u64) -> Option<u64> {
+        let link = self.link.as_mut()?;
+        link.note_live(now_ns, live_bytes);
+        Some(link.per_second())
     }
 
     /// Answers one datagram from `from` about the ring that is `session`. `proved` says that the source has shown that
@@ -355,7 +357,7 @@ impl Replay {
         let Some(ControlDatagram::Later { session, .. }) = later else { return later };
         let merge = if is_native { &mut self.merge_native } else { &mut self.merge };
         let Some(merge) = merge.as_mut().filter(|_| refusal == Refusal::GlobalRate) else { return later };
-        let of_link_ns = self.link.map_or(0, |(rate, bucket)| bucket.opens_in_ns(now_ns, rate));
+        let of_link_ns = self.link.as_ref().map_or(0, |link| link.opens_in_ns(now_ns));
         match merge.pause(now_ns, self.global.opens_in_ns(now_ns, self.global_rate).max(of_link_ns)) {
             Wait::One => later,
             Wait::Ignored => None,
@@ -383,8 +385,8 @@ impl Replay {
     fn charge(&mut self, now_ns: u64, from: SocketAddr, bytes: usize) {
         self.sources.charge(now_ns, from.ip().to_canonical(), bytes as u64);
         self.global.charge(now_ns, self.global_rate, bytes as u64);
-        if let Some((rate, bucket)) = &mut self.link {
-            bucket.charge(now_ns, *rate, bytes as u64 + FRAME_BYTES);
+        if let Some(link) = &mut self.link {
+            link.charge(now_ns, bytes as u64 + FRAME_BYTES);
         }
     }
 
@@ -398,7 +400,7 @@ impl Replay {
                 Rate { burst: evenly.min(self.global_rate.burst / 2), ..self.global_rate }
             }
         };
-        let is_link_full = self.link.as_ref().is_some_and(|(rate, bucket)| !bucket.is_open(now_ns, *rate));
+        let is_link_full = self.link.as_ref().is_some_and(|link| !link.is_open(now_ns));
         if is_link_full || !self.global.is_open(now_ns, rate) {
             return Err(Refusal::GlobalRate);
         }

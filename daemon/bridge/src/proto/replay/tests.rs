@@ -34,7 +34,7 @@ fn reply_starts_where_asked_and_never_reaches_further() {
     for (first, count, expected) in [(10, 3, 3), (98, 10, 2), (20, 60_000, 13), (99, 1, 1)] {
         let (reply, out) = ask(&mut replay, "10.0.0.1:9", true, &request(first, count));
         let Reply::Messages { bytes, count, .. } = reply else { panic!("{reply:?}") };
-        assert!(bytes <= DEFAULT_REPLY_BYTES);
+        assert!(bytes <= DEFAULT_PAYLOAD_BYTES);
         let Body::Messages(messages) = Downstream::parse(&out[..bytes]).unwrap().body else { panic!() };
         assert_eq!((messages.first(), messages.count(), count), (first, expected, expected as u16));
         assert!(messages.iter().all(|(sequence, data)| data == [sequence as u8; 100]));
