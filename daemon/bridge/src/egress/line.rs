@@ -1,6 +1,6 @@
 //! One line of an egress: a socket, its destination, and whether it has room.
 
-use shmcast::sys::datagrams;
+use shmcast::sys::datagrams::{self, Segments};
 use std::net::{SocketAddr, UdpSocket};
 
 use crate::proto::link::Link;
@@ -36,6 +36,8 @@ pub(super) struct Line {
     /// Whether its buffer had no room lately. The bridge does not wait for the line until there is room
     /// again.
     pub(super) is_paused: bool,
+    /// Whether equally long packets in a row leave in one call.
+    pub(super) segments: Segments,
 }
 
 impl Line {
@@ -54,7 +56,7 @@ impl Line {
 
     /// Goes on with a socket that was opened anew.
     pub(super) fn renew(&mut self, socket: UdpSocket) {
-        (self.socket, self.is_paused) = (socket, false);
+        (self.socket, self.is_paused, self.segments) = (socket, false, Segments::On);
         self.note_addresses();
     }
 
@@ -69,7 +71,8 @@ impl Line {
         socket: UdpSocket,
         is_connected: bool,
     ) -> Self {
-        Self { socket, from, to, at: None, is_connected, is_paused: false }
+        let segments = Segments::On;
+        Self { socket, from, to, at: None, is_connected, is_paused: false, segments }
     }
 
     pub(super) fn send<'a>(
@@ -78,8 +81,16 @@ impl Line {
         datagrams: impl Iterator<Item = &'a [u8]>,
         counters: &mut SendCounters,
     ) {
-        let sent = datagrams::send(&self.socket, to, datagrams);
+        let were_taken = self.segments == Segments::On;
+        let sent = datagrams::send_segmented(&self.socket, to, datagrams, &mut self.segments);
+        if let Segments::Refused(error) = self.segments
+            && were_taken
+        {
+            counters.segments_refused += 1;
+            counters.segments_error = error as u64;
+        }
         counters.datagrams_sent += sent.sent;
+        counters.datagrams_segmented += sent.segmented;
         counters.datagrams_refused += sent.refused;
         let is_full = sent.error == Some(nix::errno::Errno::EAGAIN);
         if is_full != self.is_paused {

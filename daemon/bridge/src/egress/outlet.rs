@@ -373,6 +373,7 @@ fn send_to_all<'a, D: Iterator<Item = &'a [u8]>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shmcast::sys::datagrams::Segments;
     use std::net::UdpSocket;
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixDatagram;
@@ -383,7 +384,8 @@ mod tests {
     fn line(socket: UdpSocket) -> Line {
         crate::socket::set_patience(&socket).unwrap();
         let to = "127.0.0.1:9".parse().unwrap();
-        Line::to(to, None, socket, true)
+        // A Unix socket knows no segments.
+        Line { segments: Segments::Off, ..Line::to(to, None, socket, true) }
     }
 
     /// The paused line is a Unix socket, because its queue is short and can be filled. A send on it waits as

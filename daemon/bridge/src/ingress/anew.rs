@@ -3,7 +3,7 @@
 use super::receiving::{Port, Receiving, Role};
 use super::{BridgeError, IngressState};
 use crate::renewal::{Silences, Watch, rejoin};
-use crate::socket::{RefusedSettings, Tuning, open_line};
+use crate::socket::{RefusedSettings, Tuning, open_merging_line};
 use crate::spec::{BridgeSpec, LineSpec, ReceiveSpec};
 use crate::status::Phase;
 use crate::thread::spawn;
@@ -36,7 +36,7 @@ pub(super) fn watch(
         // The bridge told at its start which settings the system refused.
         let mut refusals = RefusedSettings::default();
         let open = |at, line: &LineSpec| {
-            let socket = open_line(line, tuning, &mut refusals)?;
+            let socket = open_merging_line(line, tuning, &mut refusals)?;
             sockets.borrow_mut().extend(socket.try_clone().map(|socket| (at, socket)));
             Ok(socket)
         };

@@ -315,7 +315,8 @@ fn open_ports(
     };
     let mut ports = Vec::new();
     for (index, line) in spec.lines.iter().enumerate() {
-        ports.push(Port::new(socket::open_line(line, tuning, refusals)?, Role::Line(index), spec));
+        let socket = socket::open_merging_line(line, tuning, refusals)?;
+        ports.push(Port::new(socket, Role::Line(index), spec));
     }
     if !receive.servers.is_empty() {
         let mut port = Port::new(open_own(refusals, "requests")?, Role::Servers, spec);
@@ -331,7 +332,9 @@ fn open_ports(
         ports.push(Port::new(socket::open_line(&line, tuning, refusals)?, Role::Repairs, spec));
     }
     if receive.unicast {
-        let mut port = Port::new(open_own(refusals, "requests for leases")?, Role::Unicast, spec);
+        let socket = open_own(refusals, "requests for leases")?;
+        socket::merge(&socket, "live packets of leases", refusals);
+        let mut port = Port::new(socket, Role::Unicast, spec);
         port.ask_for_leases(receive, true, id, clock)?;
         ports.push(port);
     }

@@ -20,14 +20,14 @@ use crate::proto::awake::Awake;
 use crate::proto::control::{CONTROL_MAX_BYTES, is_control};
 use crate::proto::counters::Histogram;
 use crate::proto::lease_client::{LeaseClient, LeaseState};
-use crate::proto::native::container::Container;
+use crate::proto::native::container::{self, Container};
 use crate::proto::pace::{Advice, Pace};
 use crate::proto::receiver::{Origin, Receiver};
 use crate::proto::source::{Kept, SourceLock};
-use crate::proto::wire::Head;
+use crate::proto::wire::{self, Head};
 use crate::proto::{MAX_LINES, MAX_SERVERS, MILLISECOND_NS, SECOND_NS};
 use crate::socket;
-use crate::spec::{BridgeSpec, ReceiveSpec, WaitMode};
+use crate::spec::{BridgeSpec, Profile, ReceiveSpec, WaitMode};
 use crate::status::{Phase, ReceiveCounters};
 use crate::thread::{Clock, SHOW_EVERY_NS, wall_ns};
 use crate::waiting::Choice;
@@ -95,7 +95,11 @@ impl Port {
     pub(super) fn new(socket: UdpSocket, role: Role, spec: &BridgeSpec) -> Self {
         let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let local = socket.local_addr().unwrap_or(nowhere);
-        let inbox = Inbox::new(spec.payload_bytes.max(SLOT_BYTES));
+        let inbox = match (role, spec.receive_profile()) {
+            (Role::Servers | Role::Repairs, _) => Inbox::new(spec.payload_bytes.max(SLOT_BYTES)),
+            (Role::Line(_) | Role::Unicast, Profile::Plain) => Inbox::merging(wire::segment_of),
+            (Role::Line(_) | Role::Unicast, Profile::Native) => Inbox::merging(container::segment_of),
+        };
         Self { socket, role, inbox, local, last_drops: 0, leases: Vec::new() }
     }
 
@@ -480,6 +484,7 @@ fn note_line(
     datagram: &Datagram<'_>,
     last_drops: &mut u32,
 ) -> bool {
+    counters.datagrams_merged += u64::from(datagram.is_merged);
     let line = &mut counters.lines[line];
     line.datagrams += 1;
     line.truncated += u64::from(datagram.is_truncated);

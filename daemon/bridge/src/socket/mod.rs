@@ -166,6 +166,26 @@ pub fn open_line(
     Ok(socket.into())
 }
 
+/// As [`open_line`], and the kernel puts equally long packets together, if it can. The socket needs an inbox that takes
+/// them apart.
+///
+/// # Errors
+/// [`SocketError`]
+pub fn open_merging_line(
+    line: &LineSpec,
+    tuning: Tuning,
+    refusals: &mut RefusedSettings,
+) -> Result<UdpSocket, SocketError> {
+    let socket = open_line(line, tuning, refusals)?;
+    merge(&socket, format_args!("line {}", line.group), refusals);
+    Ok(socket)
+}
+
+/// Makes the kernel put equally long packets together.
+pub fn merge(socket: &UdpSocket, name: impl fmt::Display, refusals: &mut RefusedSettings) {
+    refusals.note(format_args!("{name}: packets put together (UDP_GRO)"), datagrams::merge(socket));
+}
+
 fn join(socket: &Socket, line: &LineSpec, interface: Interface) -> io::Result<()> {
     match (line.group.ip(), line.source) {
         (IpAddr::V4(group), Some(IpAddr::V4(source))) => socket.join_ssm_v4(&source, &group, &interface.v4),

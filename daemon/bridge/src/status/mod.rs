@@ -176,6 +176,12 @@ pub struct SendCounters {
     pub ends: u64,
     /// Datagrams that the kernel took, for all lines and leases.
     pub datagrams_sent: u64,
+    /// Those of them that left in one call with others of the same length.
+    pub datagrams_segmented: u64,
+    /// Times that the kernel refused that for a line. Its packets leave one by one from then on.
+    pub segments_refused: u64,
+    /// The number of the system's error at the last of those times; 0 if there was none.
+    pub segments_error: u64,
     /// Datagrams that the kernel refused; receivers ask for what was in them.
     pub datagrams_refused: u64,
     /// Times that the publisher overtook the bridge.

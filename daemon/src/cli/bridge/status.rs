@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             note!("bridge {}: {} {why}", bridge.bridge, bridge.state);
         }
         bridge.refusals.iter().for_each(|refusal| note!("bridge {}: {refusal}", bridge.bridge));
-        if let Some(said) = settings(bridge) {
+        for said in [settings(bridge), segments(bridge)].into_iter().flatten() {
             note!("bridge {}: {said}", bridge.bridge);
         }
         let of_journal = |name: &str| bridge.figures.pointer(name).and_then(Value::as_u64).unwrap_or(0);
@@ -83,6 +83,26 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether packets leave in segments, or come so.
+fn segments(bridge: &BridgeStatus) -> Option<String> {
+    let count = |path: &str| bridge.figures.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+    let (left, came) = (count("/send/datagrams_segmented"), count("/receive/datagrams_merged"));
+    let used = match (left, came) {
+        (0, 0) => None,
+        (0, came) => Some(format!("{} packets came in one with others", grouped(came))),
+        (left, _) => Some(format!("{} packets left in segments of one call", grouped(left))),
+    };
+    let error = i32::try_from(count("/send/segments_error")).unwrap_or_default();
+    let refused = (error != 0).then(|| {
+        let error = std::io::Error::from_raw_os_error(error);
+        format!("a line sends packets one by one: the kernel refused segments: {error}")
+    });
+    match (used, refused) {
+        (Some(used), Some(refused)) => Some(format!("{used}; {refused}")),
+        (used, refused) => used.or(refused),
+    }
 }
 
 /// How the bridge waits and what it is held to, if it chose that by itself.

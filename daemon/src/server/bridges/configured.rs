@@ -36,12 +36,20 @@ const SEND_NEWS: [News<RepairCounters>; 3] = [
         "times repairs were to come from the journal, and it is not there or not that of this stream",
     ),
 ];
-const LINE_NEWS: [News<SendCounters>; 1] = [(
-    "bridge-line-anew",
-    1,
-    |c| c.lines_anew,
-    "times a line was opened anew, as its interface was made anew or got another address",
-)];
+const LINE_NEWS: [News<SendCounters>; 2] = [
+    (
+        "bridge-line-anew",
+        1,
+        |c| c.lines_anew,
+        "times a line was opened anew, as its interface was made anew or got another address",
+    ),
+    (
+        "bridge-segments-refused",
+        1,
+        |c| c.segments_refused,
+        "times the kernel refused packets in segments (UDP_SEGMENT) on a line; they leave one by one",
+    ),
+];
 const ENGINE_SEND_NEWS: [News<EngineSendCounters>; 4] = [
     (
         "bridge-engine-lost",

@@ -61,6 +61,14 @@ fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
             "Times that live packets had used up their share of the link and waited.",
             |c| c.link_waits,
         ),
+        (
+            "segmented_datagrams_total",
+            "Datagrams that left in one call with others of the same length.",
+            |c| c.datagrams_segmented,
+        ),
+        ("segments_refused_total", "Times that the kernel refused packets in segments on a line.", |c| {
+            c.segments_refused
+        }),
         ("state_errors_total", "Times that the state file could not be written.", |c| c.state_errors),
         ("sending_lines_anew_total", "Times that a line was opened anew, with its interface.", |c| {
             c.lines_anew
@@ -299,6 +307,12 @@ const RECEIVED: [(&str, &str, &str, Receives); 34] = [
         "counter",
         "Repairs for all receivers that brought nothing missing here.",
         |c| c.repairs_overheard,
+    ),
+    (
+        "merged_datagrams_total",
+        "counter",
+        "Datagrams of lines that came in one with others of the same length.",
+        |c| c.datagrams_merged,
     ),
     ("pauses_total", "counter", "Times that a server told all receivers to wait.", |c| c.pauses),
     ("group_receivers", "gauge", "Receivers that the server has, as it says; 0 if it says nothing.", |c| {

@@ -17,7 +17,7 @@ mod sending;
 
 use address::{NAME_BYTES, Name};
 pub use joining::join_source;
-pub use sending::{Sent, send};
+pub use sending::{Segments, Sent, send, send_segmented};
 
 /// Most datagrams that one system call carries.
 pub const BATCH: usize = 32;
@@ -29,11 +29,17 @@ const ALONE_PER_STAMP: u32 = 16;
 const CONTROL_WORDS: usize = 16;
 type ControlWords = [u64; CONTROL_WORDS];
 
+/// Bytes of a slot for datagrams that the kernel puts together: a whole datagram, and nine lines of cache more, so that
+/// the beginnings of slots do not compete for the same places of a cache.
+const MERGED_SLOT_BYTES: usize = (1 << 16) + 9 * 64;
+
 /// The buffers of a batch of datagrams.
 #[derive(Debug)]
 pub struct Inbox {
     slab: Vec<u8>,
     slot_bytes: usize,
+    /// Tells from the bytes how long each datagram is that the kernel put together with others; `None` if it never does.
+    segment_of: Option<SegmentOf>,
     arrivals: [Arrival; BATCH],
     received: usize,
     /// Number of datagrams that the next call asks for.
@@ -43,9 +49,15 @@ pub struct Inbox {
     alone: u32,
 }
 
+/// How long each of the datagrams is, all but the last of which are equally long.
+pub type SegmentOf = fn(&[u8]) -> usize;
+
+/// What the kernel handed out at a time: a datagram, or several that it put together.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     bytes: usize,
+    /// Bytes of each datagram in it.
+    segment: usize,
     from: SocketAddr,
     is_truncated: bool,
     time_ns: Option<u64>,
@@ -55,6 +67,7 @@ struct Arrival {
 impl Arrival {
     const NONE: Self = Self {
         bytes: 0,
+        segment: 0,
         from: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
         is_truncated: false,
         time_ns: None,
@@ -74,6 +87,8 @@ pub struct Datagram<'a> {
     /// The time at which the kernel took it in, in nanoseconds since 1970, if the socket stamps (`SO_TIMESTAMPNS`) and the stamp
     /// was asked for.
     pub time_ns: Option<u64>,
+    /// Whether the kernel had put it together with others.
+    pub is_merged: bool,
     /// Number of datagrams that this socket had dropped by then, modulo 2^32, if the socket tells (`SO_RXQ_OVFL`) and there were
     /// any.
     pub dropped: Option<u32>,
@@ -90,6 +105,7 @@ impl Inbox {
         Self {
             slab,
             slot_bytes,
+            segment_of: None,
             arrivals: [Arrival::NONE; BATCH],
             received: 0,
             room: 1,
@@ -98,8 +114,15 @@ impl Inbox {
         }
     }
 
-    /// Takes datagrams that wait at `socket`, at most [`BATCH`], in place of those received before. Returns their number. It
-    /// never waits. Cost: one system call, no allocation.
+    /// As [`new`](Self::new), for a socket at which the kernel puts datagrams together ([`merge`]), of any length. It says how
+    /// long each of them is, but for those that come alone, and so most probably by themselves; there `segment_of` tells it from
+    /// the bytes. A receiver's memory is touched as far as datagrams reach.
+    pub fn merging(segment_of: SegmentOf) -> Self {
+        Self { segment_of: Some(segment_of), ..Self::new(MERGED_SLOT_BYTES) }
+    }
+
+    /// Takes datagrams that wait at `socket` in place of those received before, at most [`BATCH`]; datagrams that the kernel has put
+    /// together count as one. Returns their number. It never waits. Cost: one system call, no allocation.
     ///
     /// - It asks for one datagram at first. If as many came as it asked for, it asks for twice as many next time, else for half.
     ///   The kernel looks once more before it hands out fewer than asked for, and a datagram that comes alone need not wait
@@ -150,9 +173,11 @@ impl Inbox {
         for (i, header) in headers[..received].iter().enumerate() {
             // SAFETY: `received` is at most `asked`, and so many headers are filled in.
             let header = unsafe { header.assume_init_ref() };
-            let (time_ns, dropped) = controls_of(&header.msg_hdr);
+            let Controls { time_ns, dropped, segment } = Controls::of(&header.msg_hdr);
+            let bytes = (header.msg_len as usize).min(self.slot_bytes);
             self.arrivals[i] = Arrival {
-                bytes: (header.msg_len as usize).min(self.slot_bytes),
+                bytes,
+                segment: segment.unwrap_or(bytes),
                 from: names[i].address(),
                 is_truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
                 time_ns,
@@ -185,8 +210,10 @@ impl Inbox {
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(0),
             Err(e) => return Err(e.into()),
         };
+        let slot = &self.slab[..bytes.min(self.slot_bytes)];
         self.arrivals[0] = Arrival {
-            bytes: bytes.min(self.slot_bytes),
+            bytes: slot.len(),
+            segment: self.segment_of.map_or(slot.len(), |segment_of| segment_of(slot)),
             from: name.address(),
             is_truncated: bytes > self.slot_bytes,
             time_ns: None,
@@ -206,12 +233,18 @@ impl Inbox {
     /// The datagrams of the last [`receive`](Self::receive).
     pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
         let slots = self.slab.chunks_exact(self.slot_bytes);
-        slots.zip(&self.arrivals[..self.received]).map(|(slot, arrival)| Datagram {
-            bytes: &slot[..arrival.bytes],
-            from: arrival.from,
-            is_truncated: arrival.is_truncated,
-            time_ns: arrival.time_ns,
-            dropped: arrival.dropped,
+        slots.zip(&self.arrivals[..self.received]).flat_map(|(slot, arrival)| {
+            let slot = &slot[..arrival.bytes];
+            // An empty datagram is one too.
+            let starts = (0..slot.len().max(1)).step_by(arrival.segment.max(1));
+            starts.map(move |at| Datagram {
+                bytes: &slot[at..slot.len().min(at + arrival.segment)],
+                from: arrival.from,
+                is_truncated: arrival.is_truncated,
+                is_merged: arrival.segment < arrival.bytes,
+                time_ns: arrival.time_ns,
+                dropped: arrival.dropped,
+            })
         })
     }
 }
@@ -222,32 +255,55 @@ fn no_header() -> libc::mmsghdr {
     unsafe { zeroed() }
 }
 
-/// Time stamp and drop count among a datagram's control messages.
-fn controls_of(header: &libc::msghdr) -> (Option<u64>, Option<u32>) {
-    let (mut time_ns, mut dropped) = (None, None);
-    // SAFETY: the kernel filled the first msg_controllen bytes of a buffer that is still there, aligned for a cmsghdr.
-    let mut control = unsafe { libc::CMSG_FIRSTHDR(header) };
-    while !control.is_null() {
-        // SAFETY: FIRSTHDR and NXTHDR give null or a whole, aligned header inside of what the kernel filled.
-        let found = unsafe { *control };
-        // SAFETY: pointer arithmetic on the same header.
-        let data = unsafe { libc::CMSG_DATA(control) };
-        match (found.cmsg_level, found.cmsg_type) {
-            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
-                // SAFETY: the kernel puts a timespec into a message of this type; nothing aligns it, hence unaligned.
-                let time = unsafe { data.cast::<libc::timespec>().read_unaligned() };
-                time_ns = Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64);
+/// What the control messages of a datagram say.
+#[derive(Default)]
+struct Controls {
+    time_ns: Option<u64>,
+    dropped: Option<u32>,
+    segment: Option<usize>,
+}
+
+impl Controls {
+    fn of(header: &libc::msghdr) -> Self {
+        let mut said = Self::default();
+        // SAFETY: the kernel filled the first msg_controllen bytes of a buffer that is still there, aligned for a cmsghdr.
+        let mut control = unsafe { libc::CMSG_FIRSTHDR(header) };
+        while !control.is_null() {
+            // SAFETY: FIRSTHDR and NXTHDR give null or a whole, aligned header inside of what the kernel filled.
+            let found = unsafe { *control };
+            // SAFETY: pointer arithmetic on the same header.
+            let data = unsafe { libc::CMSG_DATA(control) };
+            match (found.cmsg_level, found.cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
+                    // SAFETY: the kernel puts a timespec into a message of this type; nothing aligns it, hence unaligned.
+                    let time = unsafe { data.cast::<libc::timespec>().read_unaligned() };
+                    said.time_ns = Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64);
+                }
+                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
+                    // SAFETY: the kernel puts a u32 into a message of this type; nothing aligns it, hence unaligned.
+                    said.dropped = Some(unsafe { data.cast::<u32>().read_unaligned() });
+                }
+                (libc::SOL_UDP, libc::UDP_GRO) => {
+                    // SAFETY: the kernel puts a c_int into a message of this type; nothing aligns it, hence unaligned.
+                    let bytes = unsafe { data.cast::<libc::c_int>().read_unaligned() };
+                    said.segment = usize::try_from(bytes).ok();
+                }
+                _ => {}
             }
-            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
-                // SAFETY: the kernel puts a u32 into a message of this type; nothing aligns it, hence unaligned.
-                dropped = Some(unsafe { data.cast::<u32>().read_unaligned() });
-            }
-            _ => {}
+            // SAFETY: as for FIRSTHDR; `control` is a header of this very message.
+            control = unsafe { libc::CMSG_NXTHDR(header, control) };
         }
-        // SAFETY: as for FIRSTHDR; `control` is a header of this very message.
-        control = unsafe { libc::CMSG_NXTHDR(header, control) };
+        said
     }
-    (time_ns, dropped)
+}
+
+/// Makes the kernel put equally long datagrams of one sender together (`UDP_GRO`) where it finds several at a time. Only an
+/// [`Inbox::merging`] takes them apart again. A drop then counts as one, whatever was put together.
+///
+/// # Errors
+/// The error of `setsockopt`: `ENOPROTOOPT` before Linux 5.0.
+pub fn merge(socket: impl AsFd) -> io::Result<()> {
+    set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)
 }
 
 /// Makes the kernel prefer polling the network card to its interrupts, with this many packets a poll. Needs CAP_NET_ADMIN.
@@ -255,14 +311,24 @@ fn controls_of(header: &libc::msghdr) -> (Option<u64>, Option<u32>) {
 /// # Errors
 /// The error of `setsockopt`: `EPERM`, or `ENOPROTOOPT` before Linux 5.11.
 pub fn prefer_busy_poll(socket: impl AsFd, budget: u16) -> io::Result<()> {
-    set_option(&socket, libc::SO_PREFER_BUSY_POLL, 1)?;
-    set_option(&socket, libc::SO_BUSY_POLL_BUDGET, libc::c_int::from(budget.min(i16::MAX as u16) as i16))
+    set_option(&socket, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, 1)?;
+    set_option(
+        &socket,
+        libc::SOL_SOCKET,
+        libc::SO_BUSY_POLL_BUDGET,
+        libc::c_int::from(budget.min(i16::MAX as u16) as i16),
+    )
 }
 
-fn set_option(socket: &impl AsFd, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+fn set_option(
+    socket: &impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     let (fd, size) = (socket.as_fd().as_raw_fd(), size_of::<libc::c_int>() as libc::socklen_t);
     // SAFETY: `fd` is open as long as `socket` is borrowed, and the value is one c_int that outlives the call.
-    let result = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const value).cast(), size) };
+    let result = unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), size) };
     Ok(Errno::result(result).map(drop)?)
 }
 

@@ -3,20 +3,37 @@
 use super::{BATCH, Name, no_header};
 use nix::errno::Errno;
 use nix::libc;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, size_of};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
+
+/// The most bytes of datagrams that leave in one: what a datagram of IPv4 carries, less a little.
+const MOST_SEGMENTED_BYTES: usize = 65_000;
 
 /// The result of sending a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sent {
     /// Datagrams that the kernel took.
     pub sent: u64,
+    /// Those of them that left in one with others.
+    pub segmented: u64,
     /// Datagrams that it refused; they are skipped.
     pub refused: u64,
     /// The reason why it refused the last of those.
     pub error: Option<Errno>,
+}
+
+/// Whether equally long datagrams in a row leave in one, which the kernel or the network card takes apart again (`UDP_SEGMENT`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Segments {
+    /// No.
+    #[default]
+    Off,
+    /// Yes.
+    On,
+    /// They did, until the kernel refused it for this reason.
+    Refused(Errno),
 }
 
 /// Sends datagrams in their order to one address, or to that of the connected socket if `None`. A datagram that the kernel refuses
@@ -29,49 +46,63 @@ pub fn send<'a>(
     to: impl Into<Option<SocketAddr>>,
     datagrams: impl IntoIterator<Item = &'a [u8]>,
 ) -> Sent {
+    send_segmented(socket, to, datagrams, &mut Segments::Off)
+}
+
+/// As [`send`]. With [`Segments::On`], datagrams in a row leave in one if they are equally long; the last of them may be shorter. A
+/// datagram that is alone leaves as always. If the kernel refuses that, `segments` says why from then on, and each datagram
+/// leaves by itself; none is lost. The kernel refuses it where a datagram is longer than the interface's MTU (`EINVAL` or
+/// `EMSGSIZE`), where the interface computes no checksums (`EIO`), and before Linux 4.18.
+pub fn send_segmented<'a>(
+    socket: impl AsFd,
+    to: impl Into<Option<SocketAddr>>,
+    datagrams: impl IntoIterator<Item = &'a [u8]>,
+    segments: &mut Segments,
+) -> Sent {
     let mut name = to.into().map(Name::of);
-    let (name, name_bytes) = match &mut name {
-        Some((name, bytes)) => (ptr::from_mut(name), *bytes),
+    let name = match &mut name {
+        Some((name, bytes)) => (ptr::from_mut(name).cast(), *bytes),
         None => (ptr::null_mut(), 0),
     };
     let mut total = Sent::default();
     let mut datagrams = datagrams.into_iter().peekable();
-    let mut vectors = [const { MaybeUninit::uninit() }; BATCH];
-    let mut headers = [const { MaybeUninit::uninit() }; BATCH];
+    let mut vectors = [const { libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 } }; BATCH];
+    let mut calls = Calls::new();
     while datagrams.peek().is_some() {
         let mut filled = 0;
-        for (i, datagram) in datagrams.by_ref().take(BATCH).enumerate() {
-            let vector = vectors[i].write(libc::iovec {
-                iov_base: datagram.as_ptr().cast_mut().cast(),
-                iov_len: datagram.len(),
-            });
-            let header = &mut headers[i].write(no_header()).msg_hdr;
-            header.msg_name = name.cast();
-            header.msg_namelen = name_bytes;
-            header.msg_iov = vector;
-            header.msg_iovlen = 1;
-            filled = i + 1;
+        for datagram in datagrams.by_ref().take(BATCH) {
+            vectors[filled] =
+                libc::iovec { iov_base: datagram.as_ptr().cast_mut().cast(), iov_len: datagram.len() };
+            filled += 1;
         }
         let mut done = 0;
         // The place of a datagram that was left out for the refusal of an earlier one.
         let mut left_out = None;
         while done < filled {
-            // SAFETY: the first `filled` headers have been filled in; what they point at outlives the call.
-            match unsafe { send_filled(socket.as_fd(), &mut headers[done..filled]) } {
+            calls.fill(&mut vectors[done..filled], name, *segments == Segments::On);
+            let first = usize::from(calls.counts[0]);
+            // SAFETY: the headers have just been filled in; what they point at outlives the call.
+            match unsafe { calls.send(socket.as_fd()) } {
                 Ok(sent) => {
-                    done += sent.max(1);
-                    total.sent += sent as u64;
+                    for count in &calls.counts[..sent] {
+                        done += usize::from(*count);
+                        total.sent += u64::from(*count);
+                        total.segmented += if *count > 1 { u64::from(*count) } else { 0 };
+                    }
                 }
                 Err(Errno::EINTR) => {}
-                Err(Errno::ECONNREFUSED) if name.is_null() && left_out != Some(done) => left_out = Some(done),
+                Err(Errno::ECONNREFUSED) if name.0.is_null() && left_out != Some(done) => {
+                    left_out = Some(done)
+                }
                 // No room, and none came in time: there is none for the others either.
                 Err(Errno::EAGAIN) => {
                     let refused = total.refused + (filled - done + datagrams.count()) as u64;
                     return Sent { refused, error: Some(Errno::EAGAIN), ..total };
                 }
+                Err(e) if first > 1 && refuses_segments(e) => *segments = Segments::Refused(e),
                 Err(e) => {
-                    done += 1;
-                    total.refused += 1;
+                    done += first;
+                    total.refused += first as u64;
                     total.error = Some(e);
                 }
             }
@@ -80,29 +111,117 @@ pub fn send<'a>(
     total
 }
 
-/// Sends the datagrams of these headers, or the first of them, and returns their number.
-///
-/// # Safety
-/// Every header has been filled in, with one vector and a name or null. Vectors, bytes and name are still there.
-unsafe fn send_filled(
-    socket: BorrowedFd<'_>,
-    headers: &mut [MaybeUninit<libc::mmsghdr>],
-) -> nix::Result<usize> {
-    let fd = socket.as_raw_fd();
-    let [one] = headers else {
-        let (first, count) = (headers.as_mut_ptr().cast(), headers.len() as libc::c_uint);
-        // SAFETY: the caller promised whole headers; `fd` is open as long as `socket` is borrowed.
-        let sent = unsafe { libc::sendmmsg(fd, first, count, libc::MSG_NOSIGNAL as _) };
-        return Errno::result(sent).map(|sent| sent as usize);
-    };
-    // One datagram takes less time by itself than as a batch of one.
-    // SAFETY: the caller promised that it has been filled in.
-    let header = unsafe { one.assume_init_ref() }.msg_hdr;
-    // SAFETY: the caller promised a vector.
-    let vector = unsafe { *header.msg_iov };
-    let (name, name_bytes) = (header.msg_name.cast(), header.msg_namelen);
-    // SAFETY: `fd` is open as long as `socket` is borrowed; bytes and name have their true lengths, and are only read.
-    let sent =
-        unsafe { libc::sendto(fd, vector.iov_base, vector.iov_len, libc::MSG_NOSIGNAL, name, name_bytes) };
-    Errno::result(sent).map(|_| 1)
+/// Whether the error may be about segments, and not about the datagrams in them.
+fn refuses_segments(error: Errno) -> bool {
+    matches!(error, Errno::EINVAL | Errno::EIO | Errno::EMSGSIZE | Errno::ENOPROTOOPT | Errno::EOPNOTSUPP)
+}
+
+/// The control message that says how long each segment is, as the kernel reads it: CMSG_SPACE(2) bytes.
+#[repr(C)]
+struct SegmentControl {
+    header: libc::cmsghdr,
+    bytes: u16,
+}
+
+/// The headers of one system call.
+struct Calls {
+    headers: [MaybeUninit<libc::mmsghdr>; BATCH],
+    controls: [MaybeUninit<SegmentControl>; BATCH],
+    /// The number of datagrams behind each header.
+    counts: [u8; BATCH],
+    filled: usize,
+}
+
+impl Calls {
+    fn new() -> Self {
+        Self {
+            headers: [const { MaybeUninit::uninit() }; BATCH],
+            controls: [const { MaybeUninit::uninit() }; BATCH],
+            counts: [0; BATCH],
+            filled: 0,
+        }
+    }
+
+    /// Fills in headers for at least one datagram and at most [`BATCH`], each of which is a vector.
+    fn fill(
+        &mut self,
+        mut vectors: &mut [libc::iovec],
+        (name, name_bytes): (*mut libc::c_void, libc::socklen_t),
+        in_segments: bool,
+    ) {
+        self.filled = 0;
+        while let Some(first) = vectors.first() {
+            let (size, at) = (first.iov_len, self.filled);
+            let count = if in_segments { equal_ones(vectors) } else { 1 };
+            let (those, rest) = vectors.split_at_mut(count);
+            vectors = rest;
+            let header = &mut self.headers[at].write(no_header()).msg_hdr;
+            header.msg_name = name;
+            header.msg_namelen = name_bytes;
+            header.msg_iov = those.as_mut_ptr();
+            header.msg_iovlen = count as _;
+            if count > 1 {
+                let control = self.controls[at].write(SegmentControl::of(size as u16));
+                header.msg_control = ptr::from_mut(control).cast();
+                header.msg_controllen = size_of::<SegmentControl>() as _;
+            }
+            self.counts[at] = count as u8;
+            self.filled += 1;
+        }
+    }
+
+    /// Sends what the headers say, or the first part of it, and returns the number of headers that were sent, at least 1.
+    ///
+    /// # Safety
+    /// The headers have been filled in. Vectors, bytes and name are still there, and this value has not moved.
+    unsafe fn send(&mut self, socket: BorrowedFd<'_>) -> nix::Result<usize> {
+        let fd = socket.as_raw_fd();
+        if self.filled > 1 || self.counts[0] > 1 {
+            let (first, count) = (self.headers.as_mut_ptr().cast(), self.filled as libc::c_uint);
+            // SAFETY: the caller promised whole headers; `fd` is open as long as `socket` is borrowed.
+            let sent = unsafe { libc::sendmmsg(fd, first, count, libc::MSG_NOSIGNAL as _) };
+            return Errno::result(sent).map(|sent| sent.max(1) as usize);
+        }
+        // One datagram takes less time by itself than as a batch of one.
+        // SAFETY: the caller promised that it has been filled in.
+        let header = unsafe { self.headers[0].assume_init_ref() }.msg_hdr;
+        // SAFETY: the caller promised a vector.
+        let vector = unsafe { *header.msg_iov };
+        let (name, name_bytes) = (header.msg_name.cast(), header.msg_namelen);
+        // SAFETY: `fd` is open as long as `socket` is borrowed; bytes and name have their true lengths, and are only read.
+        let sent = unsafe {
+            libc::sendto(fd, vector.iov_base, vector.iov_len, libc::MSG_NOSIGNAL, name, name_bytes)
+        };
+        Errno::result(sent).map(|_| 1)
+    }
+}
+
+impl SegmentControl {
+    fn of(bytes: u16) -> Self {
+        // SAFETY: this only computes a length.
+        let length = unsafe { libc::CMSG_LEN(size_of::<u16>() as _) };
+        // SAFETY: all-zero bytes are a valid cmsghdr; some systems have a gap in it.
+        let mut header: libc::cmsghdr = unsafe { std::mem::zeroed() };
+        header.cmsg_len = length as _;
+        header.cmsg_level = libc::SOL_UDP;
+        header.cmsg_type = libc::UDP_SEGMENT;
+        Self { header, bytes }
+    }
+}
+
+/// How many of the first datagrams can leave in one: all are as long as the first, but the last may be shorter.
+fn equal_ones(vectors: &[libc::iovec]) -> usize {
+    let size = vectors[0].iov_len;
+    let (mut count, mut bytes) = (0, 0);
+    for vector in vectors {
+        bytes += vector.iov_len;
+        if vector.iov_len > size || vector.iov_len == 0 || bytes > MOST_SEGMENTED_BYTES {
+            break;
+        }
+        count += 1;
+        if vector.iov_len < size {
+            break;
+        }
+    }
+    count.max(1)
 }

@@ -134,7 +134,7 @@ fn what_the_kernel_refuses_is_skipped_and_counted() {
     let (near, far, to) = pair();
     let huge = vec![0; 70_000];
     let sent = send(&near, to, [&[1u8][..], &huge, &[2]]);
-    assert_eq!(sent, Sent { sent: 2, refused: 1, error: Some(Errno::EMSGSIZE) });
+    assert_eq!(sent, Sent { sent: 2, refused: 1, error: Some(Errno::EMSGSIZE), ..Sent::default() });
     assert_eq!(drain(&mut Inbox::new(16), &far), [[1], [2]]);
 }
 
@@ -145,4 +145,82 @@ fn the_preference_for_busy_polling_is_set_or_refused_with_a_reason() {
         Ok(()) => {}
         Err(e) => assert!(matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOPROTOOPT)), "{e}"),
     }
+}
+
+/// Four rows of equal datagrams, the second with a shorter one at its end, and one that is longer than all before it.
+fn rows() -> Vec<Vec<u8>> {
+    let sizes = [[1_400; 20].as_slice(), &[300; 5], &[7], &[900; 40], &[1_100], &[0], &[64; 3]].concat();
+    sizes.into_iter().enumerate().map(|(n, size)| vec![n as u8; size]).collect()
+}
+
+#[test]
+fn segments_arrive_as_the_datagrams_that_they_were() {
+    let (near, far, to) = pair();
+    setsockopt(&far, sockopt::RcvBufForce, &(4 << 20))
+        .or_else(|_| setsockopt(&far, sockopt::RcvBuf, &(4 << 20)))
+        .unwrap();
+    let (datagrams, mut segments) = (rows(), Segments::On);
+    let sent = send_segmented(&near, to, datagrams.iter().map(Vec::as_slice), &mut segments);
+    // 20 and 6 and 6 fill the first batch, 32 the second. The last three follow an empty one.
+    let alone = 2;
+    assert_eq!(segments, Segments::On);
+    assert_eq!((sent.sent, sent.refused), (datagrams.len() as u64, 0));
+    assert!(sent.segmented >= sent.sent - alone - 4, "{sent:?}");
+    settle();
+    assert_eq!(drain(&mut Inbox::new(2_048), &far), datagrams);
+}
+
+#[test]
+fn datagrams_that_the_kernel_put_together_are_taken_apart() {
+    let (near, far, to) = pair();
+    merge(&far).unwrap();
+    setsockopt(&far, sockopt::ReceiveTimestampns, &true).unwrap();
+    let whole: SegmentOf = <[u8]>::len;
+    let datagrams = rows();
+    for segments in [Segments::On, Segments::Off] {
+        let mut inbox = Inbox::merging(whole);
+        send_segmented(&near, to, datagrams.iter().map(Vec::as_slice), &mut segments.clone());
+        settle();
+        let (mut got, mut merged, mut calls) = (Vec::new(), 0, 0);
+        while inbox.receive(&far).unwrap() > 0 {
+            calls += 1;
+            merged += inbox.datagrams().filter(|datagram| datagram.is_merged).count();
+            assert!(inbox.datagrams().all(|datagram| !datagram.is_truncated && datagram.time_ns.is_some()));
+            got.extend(inbox.datagrams().map(|datagram| datagram.bytes.to_vec()));
+        }
+        assert_eq!(got, datagrams, "{segments:?} {calls}");
+        assert_eq!(merged > 60, segments == Segments::On, "{segments:?} {merged}");
+    }
+}
+
+/// Datagrams that come alone are received without control messages, by which the kernel would say that it put them together.
+#[test]
+fn what_seemed_to_come_alone_is_taken_apart_by_its_bytes() {
+    let (near, far, to) = pair();
+    merge(&far).unwrap();
+    let mut inbox = Inbox::merging(|bytes| bytes.len().min(100));
+    for _ in 0..4 {
+        send(&near, to, [&[1u8; 80][..]]);
+        receive_one(&mut inbox, &far);
+        assert_eq!(inbox.receive(&far).unwrap(), 0);
+    }
+    let mut segments = Segments::On;
+    send_segmented(&near, to, [&[2u8; 100][..], &[3; 100], &[4; 30]], &mut segments);
+    settle();
+    assert_eq!(drain(&mut inbox, &far), [vec![2; 100], vec![3; 100], vec![4; 30]]);
+}
+
+#[test]
+fn segments_that_the_kernel_refuses_leave_one_by_one_and_say_why() {
+    let (near, far, to) = pair();
+    // Without a checksum the kernel makes no segments.
+    set_option(&near, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+    let (datagrams, mut segments) = ([[5u8; 200]; 10], Segments::On);
+    for _ in 0..2 {
+        let sent = send_segmented(&near, to, datagrams.iter().map(|d| &d[..]), &mut segments);
+        assert_eq!((sent.sent, sent.segmented, sent.refused), (10, 0, 0));
+        assert!(matches!(segments, Segments::Refused(Errno::EINVAL | Errno::EIO)), "{segments:?}");
+    }
+    settle();
+    assert_eq!(drain(&mut Inbox::new(256), &far), vec![vec![5; 200]; 20]);
 }

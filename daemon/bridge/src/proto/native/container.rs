@@ -1,7 +1,7 @@
 //! The fixed part of every native packet.
 
 use super::super::session::Session;
-use super::super::wire::{HEADER_BYTES, Head, LENGTH_BYTES, Malformed};
+use super::super::wire::{HEADER_BYTES, Head, LENGTH_BYTES, Malformed, equal_packets};
 use super::{Reader, Writer};
 
 /// The bytes of a native packet before its body.
@@ -155,6 +155,15 @@ impl Container {
     pub fn head(&self) -> Head {
         Head { sequence: self.sequence, messages: self.messages }
     }
+}
+
+/// How long each packet is of those that the kernel put together into these bytes. See
+/// [`wire::segment_of`](super::super::wire::segment_of).
+pub fn segment_of(bytes: &[u8]) -> usize {
+    equal_packets(bytes, |bytes| {
+        let length = bytes.get(HEADER_BYTES..HEAD_BYTES)?.first_chunk()?;
+        Some(HEADER_BYTES + LENGTH_BYTES + usize::from(u16::from_be_bytes(*length)))
+    })
 }
 
 /// Numbers the packets of one sender.

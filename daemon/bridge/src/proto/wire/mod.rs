@@ -11,6 +11,7 @@
 #[cfg(test)]
 mod tests;
 
+use super::control::is_control;
 use super::native::fragments::Fragment;
 use super::native::records::split_message;
 use super::session::Session;
@@ -112,6 +113,31 @@ impl Head {
     /// The sequence after its last message.
     pub fn end(&self) -> u64 {
         self.sequence.saturating_add(u64::from(self.messages))
+    }
+}
+
+/// How long each packet is of those that the kernel put together into these bytes: all are equally long, but the last may be
+/// shorter. If the bytes are not several sound packets, all of them are one.
+pub fn segment_of(bytes: &[u8]) -> usize {
+    equal_packets(bytes, |bytes| {
+        if is_control(bytes) {
+            return Some(bytes.len());
+        }
+        let mut size = HEADER_BYTES;
+        for _ in 0..Head::of(bytes)?.messages {
+            let length = bytes.get(size..)?.first_chunk()?;
+            size += LENGTH_BYTES + usize::from(u16::from_be_bytes(*length));
+        }
+        Some(size)
+    })
+}
+
+/// As [`segment_of`], where `size_of` gives the size of the packet that bytes begin with, as far as it can tell.
+pub(super) fn equal_packets(bytes: &[u8], size_of: impl Fn(&[u8]) -> Option<usize>) -> usize {
+    let is_packet = |bytes: &[u8]| size_of(bytes) == Some(bytes.len());
+    match size_of(bytes) {
+        Some(size) if (1..bytes.len()).contains(&size) && bytes.chunks(size).all(is_packet) => size,
+        _ => bytes.len(),
     }
 }
 

@@ -59,3 +59,24 @@ fn packet_never_outgrows_its_buffer() {
     assert!(!packet.push(&mut buffer, b""));
     assert_eq!(packet.finish(&mut buffer, Session::from_bytes(*b"0123456789")), Some(25));
 }
+
+#[test]
+fn packets_that_were_put_together_are_told_apart_by_their_lengths() {
+    let joined = |packets: &[&[u8]]| packets.concat();
+    let beat = heartbeat(Session::of_channel("EQTY", 35).unwrap(), 7);
+    assert_eq!(segment_of(&joined(&[TWO_MESSAGES, TWO_MESSAGES, &beat])), TWO_MESSAGES.len());
+    assert_eq!(segment_of(&joined(&[&beat, &beat])), HEADER_BYTES);
+    // One packet, or bytes that are not several sound ones, stay whole: nobody takes a part of a bad packet for a good one.
+    for whole in [
+        joined(&[TWO_MESSAGES]),
+        joined(&[&beat]),
+        joined(&[TWO_MESSAGES, b"x"]),
+        joined(&[&beat, TWO_MESSAGES]),
+        joined(&[TWO_MESSAGES, &TWO_MESSAGES[..26]]),
+        TWO_MESSAGES[..19].to_vec(),
+        TWO_MESSAGES[..24].to_vec(),
+        Vec::new(),
+    ] {
+        assert_eq!(segment_of(&whole), whole.len(), "{whole:?}");
+    }
+}

@@ -1,0 +1,197 @@
+//! Packets in segments (`UDP_SEGMENT`) and put together (`UDP_GRO`), on a virtual wire between two namespaces.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{setsockopt, sockopt};
+use shmcast::{Event, Publisher, Start, Subscriber};
+use shmcast_bridge::egress::{Egress, EgressOptions};
+use shmcast_bridge::ingress::{Ingress, IngressOptions};
+use shmcast_bridge::proto::wire::{Body, Downstream};
+use shmcast_bridge::spec::{BridgeSpec, LineSpec, LinkSpeed, ReceiveSpec, RepairSpec, SendSpec, StartAt};
+use std::fs::File;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const MESSAGES: u64 = 20_000;
+const GROUP: Ipv4Addr = Ipv4Addr::new(239, 78, 0, 1);
+
+/// Two namespaces, `near` with 10.78.0.1 on `near0` and `far` with 10.78.0.2 on `far0`. They go with this value.
+struct Wire(String);
+
+fn run(words: &str) -> Result<(), String> {
+    let mut words = words.split_whitespace();
+    let program = words.next().unwrap();
+    let output = Command::new(program).args(words).output().map_err(|e| format!("no {program}: {e}"))?;
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
+impl Wire {
+    fn new(test: &str) -> Option<Wire> {
+        let wire = Wire(format!("seg-{}-{}", test.len(), std::process::id()));
+        let [near, far] = ["near", "far"].map(|end| wire.name(end));
+        let made = [
+            format!("ip netns add {near}"),
+            format!("ip netns add {far}"),
+            format!("ip link add near0 netns {near} type veth peer name far0 netns {far}"),
+            format!("ip -n {near} addr add 10.78.0.1/24 dev near0"),
+            format!("ip -n {far} addr add 10.78.0.2/24 dev far0"),
+            format!("ip -n {near} link set near0 up"),
+            format!("ip -n {far} link set far0 up"),
+        ];
+        match made.iter().try_for_each(|words| run(words)) {
+            Ok(()) => Some(wire),
+            Err(why) => {
+                eprintln!("SKIPPED {test}: no network namespaces: {why}");
+                None
+            }
+        }
+    }
+
+    fn name(&self, end: &str) -> String {
+        format!("{}-{end}", self.0)
+    }
+
+    /// Moves this thread, and the threads that it starts, to an end.
+    fn enter(&self, end: &str) {
+        setns(File::open(format!("/run/netns/{}", self.name(end))).unwrap(), CloneFlags::CLONE_NEWNET)
+            .unwrap();
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        ["near", "far"].iter().for_each(|end| drop(run(&format!("ip netns del {}", self.name(end)))));
+    }
+}
+
+fn message(sequence: u64) -> Vec<u8> {
+    sequence.to_be_bytes().repeat(125)
+}
+
+/// A channel with all messages in it.
+fn channel(dir: &Path) -> Publisher {
+    let mut publisher = Publisher::builder("t").dir(dir).capacity(64 << 20).max_message(1000).open().unwrap();
+    (1..=MESSAGES).for_each(|sequence| _ = publisher.publish(&message(sequence)).unwrap());
+    publisher
+}
+
+fn bridge(interface: &str) -> BridgeSpec {
+    let line = LineSpec { interface: Some(interface.to_owned()), ..LineSpec::to((GROUP, 30_001).into()) };
+    BridgeSpec { lines: vec![line], link: LinkSpeed::None, ..BridgeSpec::new("t") }
+}
+
+fn send(dir: &Path) -> Egress {
+    let mut repair = RepairSpec::new("10.78.0.1:30002".parse().unwrap());
+    (repair.allow, repair.trust_allowed) = (vec!["10.78.0.0/24".parse().unwrap()], true);
+    let send = SendSpec { from: StartAt::Oldest, listen_ms: 0, repair: Some(repair), ..SendSpec::default() };
+    let spec = BridgeSpec { send: Some(send), ..bridge("near0") };
+    Egress::start(&spec, Subscriber::builder("t").dir(dir), EgressOptions::default()).unwrap()
+}
+
+/// A program without a bridge, whose socket takes datagrams one by one.
+#[test]
+fn segments_are_sound_packets_to_a_plain_socket_and_to_wireshark() {
+    let test = "segments_are_sound_packets_to_a_plain_socket_and_to_wireshark";
+    let Some(wire) = Wire::new(test) else { return };
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let _publisher = channel(dir.path());
+    // A virtual wire carries the segments in one, and a capture would show them so. A card takes them apart.
+    let near = wire.name("near");
+    let apart = run(&format!("ip netns exec {near} ethtool -K near0 tx-udp-segmentation off gso off"));
+    wire.enter("far");
+    let socket = UdpSocket::bind((GROUP, 30_001)).unwrap();
+    setsockopt(&socket, sockopt::RcvBufForce, &(64 << 20)).unwrap();
+    socket.join_multicast_v4(&GROUP, &Ipv4Addr::new(10, 78, 0, 2)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let capture = dir.path().join("far.pcap");
+    let mut tshark = Command::new("tshark")
+        .args(["-q", "-i", "far0", "-f", "udp port 30001", "-c", "300", "-F", "pcap", "-w"])
+        .arg(&capture)
+        .stderr(Stdio::null())
+        .spawn();
+    let until = Instant::now() + Duration::from_secs(20);
+    while tshark.is_ok() && !capture.exists() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    wire.enter("near");
+    let egress = send(dir.path());
+    let (mut next, mut bytes) = (1, [0; 65_536]);
+    while next <= MESSAGES {
+        let size = socket.recv(&mut bytes).unwrap();
+        assert!(size <= 1_472, "a packet of {size} B");
+        let packet = Downstream::parse(&bytes[..size]).expect("a sound packet");
+        let Body::Messages(messages) = packet.body else { continue };
+        for (sequence, data) in messages.iter() {
+            assert!(sequence == next && data == message(next), "{sequence}, not {next}");
+            next += 1;
+        }
+    }
+    let sent = wait_for_counters(|| egress.counters(), |sent| sent.messages == MESSAGES);
+    assert!(sent.datagrams_segmented > sent.datagrams_sent / 2 && sent.segments_refused == 0, "{sent:?}");
+    let (Ok(tshark), Ok(())) = (&mut tshark, apart) else {
+        return eprintln!("SKIPPED the capture of {test}: no tshark, or no ethtool");
+    };
+    tshark.wait().unwrap();
+    let output = Command::new("tshark")
+        .args(["-n", "-d", "udp.port==30001,moldudp64", "-T", "fields"])
+        .args(["-e", "moldudp64.count", "-e", "_ws.expert.severity", "-E", "separator=;", "-r"])
+        .arg(&capture)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text.lines().count(), 300);
+    assert!(text.lines().all(|line| line == "1;" || line == "0;"), "{text}");
+}
+
+fn wait_for_counters<T>(read: impl Fn() -> T, is_so: impl Fn(&T) -> bool) -> T {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let counters = read();
+        if is_so(&counters) || Instant::now() > until {
+            return counters;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A loss takes all packets of a call.
+#[test]
+fn segments_that_are_put_together_bring_every_byte_though_some_are_lost() {
+    let test = "segments_that_are_put_together_bring_every_byte_though_some_are_lost";
+    let Some(wire) = Wire::new(test) else { return };
+    let netem = format!("tc -n {} qdisc add dev near0 root netem loss 3%", wire.name("near"));
+    if let Err(why) = run(&netem) {
+        return eprintln!("SKIPPED {test}: {why}");
+    }
+    let [here, there] = [(); 2].map(|()| tempfile::tempdir_in("/dev/shm").unwrap());
+    let _publisher = channel(here.path());
+    wire.enter("far");
+    let servers = vec!["10.78.0.1:30002".parse().unwrap()];
+    let receive = ReceiveSpec { servers, from: Some(1), ..ReceiveSpec::default() };
+    let spec = BridgeSpec { receive: Some(receive), ..bridge("far0") };
+    let channel = Publisher::builder("t").dir(there.path()).capacity(64 << 20).max_message(1000);
+    let ingress = Ingress::start(&spec, channel, IngressOptions::default()).unwrap();
+    assert_eq!(ingress.life().refusals().iter().filter(|r| r.contains("UDP_GRO")).count(), 0);
+    let mut reader = Subscriber::builder("t").dir(there.path()).start(Start::Oldest).open().unwrap();
+    wire.enter("near");
+    let egress = send(here.path());
+    let mut next = 1;
+    while next <= MESSAGES {
+        let event = reader.recv_deadline(Instant::now() + Duration::from_secs(60)).unwrap();
+        match event.expect("it goes on") {
+            Event::Message(m) => {
+                assert!(m.sequence == next && m.payload == message(next), "{}, not {next}", m.sequence);
+                next += 1;
+            }
+            Event::NewSession { .. } | Event::NewEpoch { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let received =
+        wait_for_counters(|| ingress.counters(), |received| received.messages_published == MESSAGES);
+    assert!(received.datagrams_merged > 0 && received.recovered_by_servers > 0, "{received:?}");
+    assert!(egress.counters().datagrams_segmented > 0);
+}
