@@ -1,5 +1,6 @@
 //! A local channel that has the messages of another host, under the sequences that they have there.
 
+use shmcast::hosting::fault;
 use shmcast::{Mark, PublishError, Publisher};
 
 use super::proto::wire::Meta;
@@ -33,7 +34,8 @@ pub struct LocalCounts {
 
 impl Local {
     /// A channel that was just opened.
-    pub fn new(publisher: Publisher, times: OriginTimes) -> Local {
+    pub fn new(publisher: Publisher, mut times: OriginTimes) -> Local {
+        times.begin(publisher.clock());
         Local { publisher: Some(publisher), times, error: None, counts: LocalCounts::default() }
     }
 
@@ -47,8 +49,11 @@ impl Local {
             self.counts.behind += 1;
             return;
         }
-        let mark = Mark { tag: meta.tag, key: meta.key };
-        let published = match self.times.ticks_of(meta.time_ns) {
+        let (mark, time_ns) = match fault!("marks_stay_behind") {
+            true => (Mark::default(), 0),
+            false => (Mark { tag: meta.tag, key: meta.key }, meta.time_ns),
+        };
+        let published = match self.times.ticks_of(time_ns) {
             Some(time) => publisher.publish_at(data, mark, time),
             None => publisher.publish_with(data, mark),
         };

@@ -41,7 +41,7 @@ impl Renewal {
         std::mem::take(&mut *self.opened.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn give(&self, line: usize, socket: UdpSocket) {
+    pub(super) fn give(&self, line: usize, socket: UdpSocket) {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner).push((line, socket));
         self.anew.fetch_add(1, Ordering::Relaxed);
         self.is_there.store(true, Ordering::Release);

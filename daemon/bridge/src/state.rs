@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | 0 | 8 | `"SHMCBST1"` |
 //! | 8 | 8 | number of this record, from 1 |
-//! | 16 | 16 | identity of the ring that was sent |
+//! | 16 | 16 | identity of the stream that was sent: the time at which its sequences began, and the channel |
 //! | 32 | 10 + 6 | session; zeros |
 //! | 48 | 8 | the sequence after the last message sent; in the third slot that of the session's first message |
 //! | 56 | 4 + 4 | zeros; CRC-32C of all before |
@@ -28,7 +28,7 @@ const MAGIC: &[u8; 8] = b"SHMCBST1";
 /// How far an egress has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Progress {
-    /// The ring's identity.
+    /// The identity of the stream in the ring.
     pub(super) ring: [u64; 2],
     pub(super) session: Session,
     /// The sequence after the last message sent.

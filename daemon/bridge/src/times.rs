@@ -4,6 +4,7 @@
 //! clock, which costs no reading of a clock.
 
 use shmcast::Clock;
+use shmcast::hosting::fault;
 use shmcast::sys::clock;
 
 use super::proto::MICROSECOND_NS;
@@ -118,6 +119,13 @@ impl OriginTimes {
         self.moment = clock.filter(|_| both).map(Moment::now);
     }
 
+    /// Begins to keep times where no pulse is needed for that: the first messages come before there is one.
+    pub fn begin(&mut self, clock: Clock) {
+        if self.moment.is_none() && !fault!("times_begin_late") {
+            self.refresh(Some(clock), None);
+        }
+    }
+
     /// The ticks of a message's time; `None` if it gets the time of its arrival.
     #[inline]
     pub fn ticks_of(&self, time_ns: u64) -> Option<u64> {
@@ -161,6 +169,11 @@ mod tests {
         assert!(kept(Some(0), Some(pulse(UNSYNCHRONISED))) && kept(Some(0), None));
         assert!(!kept(Some(4_000_000_000), None) && !kept(None, Some(pulse(0))));
         assert!(!kept(Some(1_000), Some(pulse(1_000))) && !kept(Some(1_000), Some(pulse(UNSYNCHRONISED))));
+        for (limit_ns, is_kept) in [(Some(0), true), (Some(4_000_000_000), false), (None, false)] {
+            let mut times = OriginTimes::new(limit_ns);
+            times.begin(Clock::of_this_host());
+            assert_eq!(times.are_kept(), is_kept, "{limit_ns:?}: from the first message on");
+        }
         let is_own_good = own_error_ns() < 4_000_000_000;
         assert_eq!(kept(Some(4_000_000_000), Some(pulse(999))), is_own_good);
     }

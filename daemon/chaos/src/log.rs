@@ -45,7 +45,15 @@ pub enum Fact {
     /// It could not open the channel.
     OpenFailed { kind: String, why: String },
     /// A publisher is about to publish messages. The first gets sequence `next`.
-    Publishing { first: Identity, count: u32, sizes: Sizes, next: u64 },
+    Publishing {
+        first: Identity,
+        count: u32,
+        sizes: Sizes,
+        next: u64,
+        /// Whether their time is long past.
+        #[serde(default)]
+        old: bool,
+    },
     /// This many of them were published.
     Published { count: u32, next: u64, error: Option<String> },
     /// A publisher is about to publish a gap up to `to`.
@@ -62,7 +70,8 @@ pub enum Fact {
     /// `skip` to the latest message.
     Subscribing {
         channel: String,
-        far: bool,
+        #[serde(default)]
+        host: u8,
         start: Start,
         page: bool,
         #[serde(default)]
@@ -78,7 +87,15 @@ pub enum Fact {
         refused: bool,
     },
     /// A reader got these messages, each byte of which was right: `count` in a row from `first`, `bytes` in all.
-    Got { sequence: u64, first: Identity, count: u32, bytes: u64 },
+    /// `old` of them have a time that is long past.
+    Got {
+        sequence: u64,
+        first: Identity,
+        count: u32,
+        bytes: u64,
+        #[serde(default)]
+        old: u32,
+    },
     /// A reader got a message that it cannot recognise.
     Odd { sequence: u64, length: usize, tag: u16, key: bool, head: String },
     /// A reader was told of an overrun.
@@ -149,6 +166,8 @@ pub enum Deed {
     MayRestart { channel: String, why: String },
     /// The writer's end of a channel is about to be taken from whoever has it.
     TakingOver { channel: String },
+    /// A host's channel became its own, and the sequences in between will not come.
+    Promoted { channel: String, from: u64, to: u64 },
     /// A tool was run on a host: 0 is the story's, 1 the far one.
     Ran {
         #[serde(default)]

@@ -21,6 +21,7 @@ Examples:
   shmcast-chaos --story kept.story --shrink      a kept story, made shorter while it fails in the same way
   shmcast-chaos --minutes 60 --only files,daemon
   shmcast-chaos --seeds 100 --only journal       recorders that die, and readers that go on in the past
+  shmcast-chaos --seeds 100 --only hosts         senders that take over from each other, between network namespaces
   shmcast-chaos --testee ./testee-c --testee 'java -cp shmcast.jar:. Testee'
   shmcast-chaos faults                           mended faults are put back, and must be found
 
@@ -143,7 +144,7 @@ fn run(cli: &Cli) -> Result<bool> {
     if let Some(Verb::Faults(faults)) = &cli.verb {
         return if faults.find { find_faults(faults) } else { verify_faults(faults) };
     }
-    let profiles = if cli.only.is_empty() { PROFILES.to_vec() } else { cli.only.clone() };
+    let profiles = if cli.only.is_empty() { possible_profiles() } else { cli.only.clone() };
     if let (true, Some(seed)) = (cli.print, cli.seed) {
         print!("{}", shmcast_chaos::generate::story(seed, profiles[0]).to_text());
         return Ok(true);
@@ -194,6 +195,18 @@ fn run(cli: &Cli) -> Result<bool> {
     // The report of what was played comes first.
     played_all?;
     Ok(failed.is_empty())
+}
+
+/// All profiles that can be played here.
+fn possible_profiles() -> Vec<Profile> {
+    let mut profiles = PROFILES.to_vec();
+    if !shmcast_chaos::run::is_possible() {
+        eprintln!(
+            "shmcast-chaos: SKIPPED stories of hosts: no network namespaces, which need root and the command ip"
+        );
+        profiles.retain(|profile| *profile != Profile::Hosts);
+    }
+    profiles
 }
 
 /// Returns whether each story finds its fault.

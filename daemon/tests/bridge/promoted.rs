@@ -129,6 +129,47 @@ fn a_promoted_mirror_goes_on_under_a_later_session() {
     drop((b, c, first));
 }
 
+/// The publisher has closed its channel before its host is lost, so the mirror has no channel open. The daemon opens it while the
+/// operator waits, who may be the daemon's own user.
+#[test]
+fn a_mirror_whose_feed_has_ended_is_promoted() {
+    let test = "a_mirror_whose_feed_has_ended_is_promoted";
+    let Some(mut hosts) = Hosts::at_a_switch(test) else { return };
+    let mut publisher = make_channel(&hosts.channels(Host::A));
+    let first = hosts.shmcast(Host::A, &format!("bridge send t --to {GROUP} --interface va0 --from oldest"));
+    first.wait_for_log("sending session");
+    hosts.use_daemons(true);
+    let _b = hosts.daemon(Host::B, &config());
+    wait_for("the mirror's session", || bridge_of(&hosts, Host::B, 0)["session"].as_str().map(str::to_owned));
+    let client = Client::at(hosts.socket(Host::B)).unwrap();
+    let mut at_b = Subscriber::builder("t").client(&client).start(Start::Oldest).open().unwrap();
+    (1..=100u64).for_each(|number| assert_eq!(publisher.publish(&number.to_le_bytes()).unwrap(), number));
+    publisher.close();
+    events_to(&mut at_b, 100);
+    wait_for("the end of the feed", || {
+        let event = at_b.recv_deadline(Instant::now() + Duration::from_secs(1)).unwrap();
+        matches!(event, Some(Event::End)).then_some(())
+    });
+    hosts.cut_off(Host::A, true);
+    let (code, done, said) = wait_for("a promotion", || {
+        std::thread::sleep(Duration::from_secs(1));
+        Some(promote(&hosts, "")).filter(|(_, _, said)| !said.contains("was heard"))
+    });
+    assert_eq!((code, done["to"].as_u64()), (0, Some(100 + FURTHER)), "{said}");
+    assert_eq!(state(&hosts, 0), "promoted");
+    let mut local = Publisher::builder("t").client(&client).open().unwrap();
+    let next = 101 + FURTHER;
+    assert_eq!(local.publish(b"B's").unwrap(), next);
+    let events = events_to(&mut at_b, next);
+    let gap = format!("Gap {{ from: 101, to: {} }}", 100 + FURTHER);
+    assert_eq!(
+        events.iter().filter(|event| event.starts_with("Gap")).collect::<Vec<_>>(),
+        [&gap],
+        "{events:?}"
+    );
+    drop(first);
+}
+
 /// Without a daemon, `bridge recv` ends first.
 #[test]
 fn a_channel_of_files_is_promoted_when_its_bridge_has_ended() {

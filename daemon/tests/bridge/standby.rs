@@ -166,24 +166,38 @@ fn fail_in_turn(hosts: &Hosts, test: &str, form: &str) {
     feed.end(test);
 }
 
-/// Two mirrors send one stream on. The switch cuts off the one that sends, which goes on sending to nobody.
 #[test]
 fn a_mirror_that_is_cut_off_costs_no_message() {
     let test = "a_mirror_that_is_cut_off_costs_no_message";
     let Some(hosts) = Hosts::at_a_switch(test) else { return };
+    cut_mirrors_off(&hosts, test, "");
+}
+
+/// Mirrors hear each other's packets, and those that stand by must not be taken for one that sends. Both once waited for ever.
+#[test]
+fn mirrors_on_sealed_lines_begin_and_one_that_is_cut_off_costs_no_message() {
+    let test = "mirrors_on_sealed_lines_begin_and_one_that_is_cut_off_costs_no_message";
+    let Some(hosts) = Hosts::at_a_switch(test) else { return };
+    super::native::sealed(&hosts);
+    cut_mirrors_off(&hosts, test, &format!("--profile native --keys {}", hosts.keys().display()));
+}
+
+/// Two mirrors send one stream on. The switch cuts off the one that sends, which goes on sending to nobody. `form` says what the
+/// packets are like.
+fn cut_mirrors_off(hosts: &Hosts, test: &str, form: &str) {
     drop(make_channel(&hosts.channels(Host::A)));
     let (group, server) = FIRST;
     let words = format!(
-        "bridge send t --to {group} --interface va0 --from oldest --until-end --linger 5s --repair {server} --allow 10.77.0.0/16"
+        "bridge send t --to {group} --interface va0 --from oldest --until-end --linger 5s --repair {server} --allow 10.77.0.0/16 {form}"
     );
     let first = hosts.shmcast(Host::A, &words);
     first.wait_for_log("sending session");
-    let mut feed = Feed::receive(&hosts, Host::D, "vd0", "");
+    let mut feed = Feed::receive(hosts, Host::D, "vd0", form);
     let mirrors = [(Host::B, "vb0", 2, 3), (Host::C, "vc0", 3, 2)];
     let receivers = mirrors.map(|(host, interface, ..)| {
         let words = format!(
             "bridge recv t --from {group} --interface {interface} --server {server} --first 1 --capacity 64MiB \
-             --max-message 1378 --buffer 67108864 --until-end"
+             --max-message 1378 --buffer 67108864 --until-end {form}"
         );
         let receiver = hosts.shmcast(host, &words);
         receiver.wait_for_log("receiving session");
@@ -192,7 +206,7 @@ fn a_mirror_that_is_cut_off_costs_no_message() {
     let senders = mirrors.map(|(host, interface, own, peer)| {
         let words = format!(
             "bridge send t --to {GROUP} --interface {interface} --from oldest --until-end --linger 2s --rank {} \
-             --claim-bind 10.77.0.{own}:31000 --peer 10.77.0.{peer}:31000",
+             --claim-bind 10.77.0.{own}:31000 --peer 10.77.0.{peer}:31000 {form}",
             own - 2
         );
         hosts.shmcast(host, &words)
@@ -258,6 +272,34 @@ fn an_order_to_a_daemon_moves_the_sending() {
         shown(&pauses(&read, moments.iter().copied())),
         shown(&pauses(&read, calm)),
     );
+}
+
+/// A strict channel has one ring after the other. A sender that comes after the second ring began is one of the same stream.
+#[test]
+fn a_sender_that_comes_to_a_later_ring_of_a_strict_channel_stands_by() {
+    let test = "a_sender_that_comes_to_a_later_ring_of_a_strict_channel_stands_by";
+    let Some(hosts) = Hosts::with_daemons(test, 1) else { return };
+    let _a = hosts.daemon(Host::A, &format!("{}mode = \"strict\"\n", channel()));
+    let client = shmcast::Client::at(hosts.socket(Host::A)).unwrap();
+    let publish = || {
+        let mut publisher = shmcast::Publisher::builder("t").client(&client).open().unwrap();
+        publisher.publish(b"message").unwrap();
+        publisher
+    };
+    let sender = |at: usize| {
+        let (own, peer) = (31_000 + at, 31_001 - at);
+        let words = format!(
+            "bridge send t --to {GROUP} --interface va0 --from oldest --rank {at} \
+             --claim-bind 127.0.0.1:{own} --peer 127.0.0.1:{peer}"
+        );
+        hosts.shmcast(Host::A, &words)
+    };
+    drop(publish());
+    let mut senders = vec![sender(0)];
+    wait_for_role(&senders[0], "sending");
+    let _second = publish();
+    senders.push(sender(1));
+    active(&senders);
 }
 
 /// The senders hear each other's packets, but they come from another address than the claims: the claims count.

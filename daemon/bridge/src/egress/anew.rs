@@ -1,11 +1,12 @@
 //! Lines whose interface was made anew.
 
+use super::failover::EARS;
 use super::line::open_connected;
 use super::live::Live;
 use super::{BridgeError, Egress};
 use crate::renewal::Watch;
-use crate::socket::RefusedSettings;
-use crate::spec::{BridgeSpec, SendSpec};
+use crate::socket::{RefusedSettings, open_line};
+use crate::spec::{BridgeSpec, SendRole, SendSpec};
 use std::sync::atomic::Ordering;
 
 impl Egress {
@@ -23,7 +24,14 @@ impl Egress {
         self.threads.start(&format!("line-{}", spec.title()), None, move || {
             // The bridge told at its start which settings the system refused.
             let mut refusals = RefusedSettings::default();
-            let open = |_, line: &_| open_connected(line, marks, &send, &mut refusals);
+            let open = |at, line: &_| {
+                let socket = open_connected(line, marks, &send, &mut refusals)?;
+                // An egress that may stand by hears the line too.
+                if send.role == SendRole::Auto {
+                    shared.ears.give(at, open_line(line, EARS, &mut refusals)?);
+                }
+                Ok(socket)
+            };
             watch.run(&shared.renewal, open, |_, _| {}, || shared.stop.load(Ordering::Relaxed));
         })
     }
@@ -42,6 +50,9 @@ impl Live {
                     failover.note_own(was, line.from);
                 }
             }
+        }
+        if let Some(failover) = &mut self.failover {
+            failover.renew_ears(outlet.shared.ears.take());
         }
         outlet.counters.lines_anew = outlet.shared.renewal.counts().0;
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::hearing::Hearing;
 use super::line::Line;
+use super::stream_id;
 use crate::BridgeError;
 use crate::native::{Keys, MOST_OF_CONTROL};
 use crate::proto::MILLISECOND_NS;
@@ -21,6 +22,8 @@ use crate::spec::{BridgeSpec, SendRole, SendSpec};
 
 /// Bytes of the receive buffers. They hold what comes while the loop is stopped.
 const BUFFER_BYTES: usize = 4 << 20;
+/// The tuning of the sockets that hear claims and lines.
+pub(super) const EARS: Tuning = Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 };
 
 /// The election, and the sockets that it listens to.
 pub(super) struct Failover {
@@ -53,12 +56,11 @@ impl Failover {
         refusals: &mut RefusedSettings,
     ) -> Result<Option<Failover>, BridgeError> {
         let (SendRole::Auto, Some(bind)) = (send.role, send.claim_bind) else { return Ok(None) };
-        let tuning = Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 };
-        let socket = socket::open_unicast(bind, tuning, refusals)?;
+        let socket = socket::open_unicast(bind, EARS, refusals)?;
         socket::mark(&socket, spec.marks(), format_args!("claims from {bind}"), refusals);
         let mut hearing = Hearing::new(spec, keys, lines.iter().filter_map(|line| line.from).collect())?;
         for line in Hearing::lines_of(spec) {
-            hearing.add(spec, line, tuning, refusals)?;
+            hearing.add(spec, line, EARS, refusals)?;
         }
         let mut sender = [0; 8];
         getrandom::fill(&mut sender).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
@@ -86,6 +88,11 @@ impl Failover {
     /// Notes that one of our lines sends from another address.
     pub(super) fn note_own(&mut self, was: Option<SocketAddr>, is: Option<SocketAddr>) {
         self.hearing.note_own(was, is);
+    }
+
+    /// Goes on with sockets that were opened anew, each with the number of its line.
+    pub(super) fn renew_ears(&mut self, opened: Vec<(usize, UdpSocket)>) {
+        opened.into_iter().for_each(|(at, socket)| self.hearing.renew(at, socket));
     }
 
     /// The role, as the counters show it.
@@ -151,7 +158,8 @@ fn hears_peers(lines: &[&Line], bind: SocketAddr) -> bool {
     lines.iter().any(|line| line.to.ip().is_multicast() && is_of_line(line))
 }
 
-/// Half of the ring's identity, and whether the ring is fed from another host.
+/// Half of the stream's identity, and whether the ring is fed from another host.
 pub(super) fn stream_of(subscriber: &Subscriber) -> (u64, bool) {
-    (subscriber.header().uuid[0], subscriber.remote_session().is_some())
+    let [began, channel] = stream_id(subscriber);
+    (began ^ channel.rotate_left(32), subscriber.remote_session().is_some())
 }

@@ -1,5 +1,6 @@
 //! Hears what the other egresses of the stream send: packets on the bridge's own multicast lines, and claims.
 
+use shmcast::hosting::fault;
 use shmcast::sys::datagrams::Inbox;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,9 +18,18 @@ use crate::spec::{BridgeSpec, LineSpec, Profile};
 /// The most senders whose packets are opened at a time. An egress has two: that of its feed, and that of its claims.
 const MOST_SENDERS: usize = 32;
 
+/// A line that is heard.
+struct Ear {
+    /// Its number in the spec.
+    at: usize,
+    socket: UdpSocket,
+    inbox: Inbox,
+    profile: Profile,
+}
+
 /// The lines that are heard, and the keys that open what comes.
 pub(super) struct Hearing {
-    lines: Vec<(UdpSocket, Inbox, Profile)>,
+    lines: Vec<Ear>,
     /// Opens native packets, and claims where there are keys; `None` if all lines are plain.
     codec: Option<Codec>,
     keys: Arc<Keys>,
@@ -43,21 +53,29 @@ impl Hearing {
     }
 
     /// The multicast lines of the spec, which can be heard.
-    pub(super) fn lines_of(spec: &BridgeSpec) -> impl Iterator<Item = &LineSpec> {
-        spec.lines.iter().filter(|line| line.group.ip().is_multicast())
+    pub(super) fn lines_of(spec: &BridgeSpec) -> impl Iterator<Item = (usize, &LineSpec)> {
+        spec.lines.iter().enumerate().filter(|(_, line)| line.group.ip().is_multicast())
     }
 
     /// Hears one more line.
     pub(super) fn add(
         &mut self,
         spec: &BridgeSpec,
-        line: &LineSpec,
+        (at, line): (usize, &LineSpec),
         tuning: Tuning,
         refusals: &mut RefusedSettings,
     ) -> Result<(), BridgeError> {
         let socket = socket::open_line(line, tuning, refusals)?;
-        self.lines.push((socket, Inbox::new(spec.payload_bytes), spec.profile_of(line)));
+        let (inbox, profile) = (Inbox::new(spec.payload_bytes), spec.profile_of(line));
+        self.lines.push(Ear { at, socket, inbox, profile });
         Ok(())
+    }
+
+    /// Goes on hearing a line by a socket that was opened anew.
+    pub(super) fn renew(&mut self, at: usize, socket: UdpSocket) {
+        if let Some(ear) = self.lines.iter_mut().find(|ear| ear.at == at && !fault!("ears_stay_deaf")) {
+            ear.socket = socket;
+        }
     }
 
     /// Notes that our own packets come from another address.
@@ -67,7 +85,7 @@ impl Hearing {
     }
 
     pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.lines.iter().map(|(socket, _, _)| socket.as_fd())
+        self.lines.iter().map(|ear| ear.socket.as_fd())
     }
 
     /// Takes the keys if they have changed.
@@ -80,7 +98,7 @@ impl Hearing {
     /// Gives each sound packet of others that waits in the sockets: a batch of each line, or everything.
     pub(super) fn hear(&mut self, now_ns: u64, all: bool, mut take: impl FnMut(SocketAddr, &Downstream<'_>)) {
         let Hearing { lines, codec, own, .. } = self;
-        for (socket, inbox, profile) in lines {
+        for Ear { socket, inbox, profile, .. } in lines {
             while inbox.receive(&*socket).is_ok_and(|received| received > 0) {
                 for datagram in inbox.datagrams().filter(|datagram| !own.contains(&datagram.from)) {
                     let codec = codec.as_mut().filter(|_| *profile == Profile::Native);
@@ -153,6 +171,32 @@ mod tests {
         let session = Session::of_channel("T", 7).unwrap();
         let (claim, next, stream, sender) = (3, 77, 5, 6);
         Claim { session, claim, next, rank: 1, role: Role::Active, is_mirror: false, stream, sender }
+    }
+
+    #[test]
+    fn a_line_is_heard_by_the_socket_that_was_opened_anew() {
+        let spec = BridgeSpec::new("t");
+        let mut hears = hearing(Profile::Plain, None);
+        let socket = || {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.set_nonblocking(true).unwrap();
+            socket
+        };
+        let line = LineSpec::to(socket().local_addr().unwrap());
+        let tuning = Tuning { buffer_bytes: 1 << 16, busy_poll_us: 0 };
+        hears.add(&spec, (1, &line), tuning, &mut RefusedSettings::default()).unwrap();
+        let (other, anew) = (socket(), socket());
+        let to = [&other, &anew].map(|socket| socket.local_addr().unwrap());
+        hears.renew(0, other);
+        hears.renew(1, anew);
+        let session = Session::of_channel("T", 7).unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for (to, next) in to.into_iter().zip([1, 2]) {
+            sender.send_to(&crate::proto::wire::heartbeat(session, next), to).unwrap();
+        }
+        let mut heard = Vec::new();
+        hears.hear(1, true, |_, packet| heard.push(packet.sequence));
+        assert_eq!(heard, [2], "there is no line 0");
     }
 
     #[test]

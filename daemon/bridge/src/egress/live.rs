@@ -1,13 +1,15 @@
 //! The sending loop: reads the ring, wakes for heartbeats, and attaches again to a channel that was made anew.
 
+use shmcast::hosting::fault;
 use shmcast::{Event, RecvError, Start, Subscriber, SubscriberBuilder};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::failover::Failover;
 use super::outlet::Outlet;
-use super::{attach, check_sizes, session_of};
+use super::{attach, check_sizes, session_of, stream_id};
 use crate::origins::Origins;
+use crate::proto::claim::Role;
 use crate::proto::limit::{Rate, TokenBucket};
 use crate::proto::term::Terms;
 use crate::spec::BridgeSpec;
@@ -153,7 +155,11 @@ impl Live {
             self.renew_lines();
             self.outlet.show();
             self.outlet.look_up(self.subscriber.as_ref().map(Subscriber::clock));
-            self.outlet.send_pulse(now_ns);
+            // A pulse says that its sender sends. Two egresses that stand by and hear each other would wait for ever.
+            let sends = |failover: &Failover| failover.election.role() == Role::Active;
+            if self.failover.as_ref().is_none_or(sends) || fault!("standbys_send_pulses") {
+                self.outlet.send_pulse(now_ns);
+            }
         }
     }
 
@@ -243,7 +249,7 @@ impl Live {
         let session = session.map_err(|e| e.to_string())?;
         self.outlet.shared.attached.fetch_add(1, Ordering::Release);
         let next = subscriber.next_sequence();
-        self.outlet.shared.note_begin(Some(subscriber.header().uuid), session, next);
+        self.outlet.shared.note_begin(Some(stream_id(&subscriber)), session, next);
         self.outlet.begin(session, next);
         self.outlet.note_ring(&subscriber);
         if let Some(failover) = &mut self.failover {

@@ -6,6 +6,7 @@
 //! messages that it missed, and receivers get an exact gap. After the start, the loop makes no system calls
 //! but those that send, sleep or yield, and on native lines one a pulse, which asks for the error of the clock.
 
+use shmcast::hosting::fault;
 use shmcast::{ChannelError, History, Start, State, Subscriber, SubscriberBuilder, Wait};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -136,7 +137,7 @@ impl Egress {
         let ring = (session, &subscriber);
         let failover = Failover::open(spec, send, &all_lines, &keys, ring, clock.now_ns(), &mut refusals)?;
         let leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
-        let progress = Progress { ring: subscriber.header().uuid, session, next: subscriber.next_sequence() };
+        let progress = Progress { ring: stream_id(&subscriber), session, next: subscriber.next_sequence() };
         let state = state.map(|file| (file, progress));
         let shared = Arc::new(Sending::new(refusals, choice.shown.clone(), leases, progress.next, state));
         shared.set_session(session);
@@ -344,7 +345,7 @@ fn session_to_send(
 ) -> Result<Session, BridgeError> {
     match resumed.filter(|_| subscriber.remote_session().is_none() || spec.session.is_some()) {
         Some(resumed) => {
-            origins.add(resumed.session, subscriber.header().uuid);
+            origins.add(resumed.session, stream_id(subscriber));
             Ok(resumed.session)
         }
         None => {
@@ -380,7 +381,7 @@ fn attach_where_it_was(
 ) -> Result<(Subscriber, bool, Option<Progress>), BridgeError> {
     if let Some(said) = said {
         let (latest, _) = attach(&channel.clone().start(Start::Latest), spec.wait)?;
-        let is_same = said.ring == latest.header().uuid
+        let is_same = said.ring == stream_id(&latest)
             || latest.remote_session().map(Session::from_bytes) == Some(said.session);
         let is_ours = spec.session.is_none() || said.session.tag() == tag_bytes(spec);
         if is_same && is_ours && said.next <= latest.next_sequence() {
@@ -399,6 +400,16 @@ fn attach_where_it_was(
     };
     let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
     Ok((subscriber, parks, None))
+}
+
+/// The identity of the stream in a ring: the time at which its sequences began, and the channel. A strict channel has one ring
+/// after the other, and all of them carry one stream.
+pub(super) fn stream_id(subscriber: &Subscriber) -> [u64; 2] {
+    let header = subscriber.header();
+    match fault!("each_ring_is_a_stream") {
+        true => header.uuid,
+        false => [header.created_ns, header.channel_id],
+    }
 }
 
 /// The term that the state file notes, if it notes one of this bridge's tag.
@@ -435,7 +446,7 @@ fn session_of(
     if let Some(session) = subscriber.remote_session().filter(|_| spec.session.is_none()) {
         return Ok(Session::from_bytes(session));
     }
-    let (tag, ring) = (tag_bytes(spec), subscriber.header().uuid);
+    let (tag, ring) = (tag_bytes(spec), stream_id(subscriber));
     let clock = term_at(subscriber.header().created_ns);
     // The ring's own session if that may be sent, or else the terms of a new one.
     let look = |known: Result<Session, u64>| match known {

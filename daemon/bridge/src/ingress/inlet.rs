@@ -48,6 +48,7 @@ impl Inlet {
             let made = if waits { self.maker.wait() } else { self.maker.take() };
             match made {
                 Some(Ok(publisher)) => {
+                    self.local.times.begin(publisher.clock());
                     self.local.publisher = Some(publisher);
                     self.shared.life.enter(Phase::Running);
                 }

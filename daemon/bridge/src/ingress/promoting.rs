@@ -54,13 +54,16 @@ impl Promoter {
         let order = Some(Order { force, answer });
         *self.0.orders.order.lock().unwrap_or_else(PoisonError::into_inner) = order;
         self.0.orders.is_given.store(true, Ordering::Relaxed);
-        let ended = |_| {
-            // An order that nobody took must not be carried out later.
-            drop(self.0.orders.take());
+        let ended = || {
             let why = self.0.life.error();
             PromoteError::Ended(why.unwrap_or_else(|| "its thread does not answer".to_owned()))
         };
-        answered.recv_timeout(PATIENCE).map_err(ended)?
+        match answered.recv_timeout(PATIENCE) {
+            Ok(promoted) => promoted,
+            // An order that nobody took must not be carried out later. One that was taken is carried out, however long that takes.
+            Err(_) if self.0.orders.take().is_some() => Err(ended()),
+            Err(_) => answered.recv().map_err(|_| ended())?,
+        }
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) struct Sending {
     pub(super) live: LiveTable,
     /// Lines that were opened anew.
     pub(super) renewal: Renewal,
+    /// The sockets that hear the lines, where there are other egresses.
+    pub(super) ears: Renewal,
     /// The bytes on the wire that live packets have taken so far.
     pub(super) live_bytes: AtomicU64,
     /// The session being sent: eight bytes, then two. A reader may see half of one session and half of
@@ -82,6 +84,7 @@ impl Sending {
             repair: Board::default(),
             live: LiveTable::new(leases),
             renewal: Renewal::default(),
+            ears: Renewal::default(),
             live_bytes: AtomicU64::new(0),
             session: Default::default(),
             next: AtomicU64::new(next),

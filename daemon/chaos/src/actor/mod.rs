@@ -59,8 +59,8 @@ pub struct Opening {
 pub struct Subscribing {
     pub place: Place,
     pub channel: String,
-    /// Whether this is the far host.
-    pub far: bool,
+    /// The number of the host: 0 is the story's, and to the others bridges lead.
+    pub host: u8,
     pub start: Start,
     pub wait: Waiting,
     /// Whether a lap leads to the latest message.

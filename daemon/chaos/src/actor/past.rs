@@ -19,7 +19,7 @@ pub(super) fn read(log: &mut Log, dir: &Path) -> Result<()> {
     let (channel, shown) = (name.unwrap_or_default(), dir.display().to_string());
     let next = journal.as_ref().ok().and_then(Journal::first_sequence).unwrap_or(1);
     log.write(Fact::Reading { channel: channel.clone(), dir: shown, next })?;
-    let mut recorder = Recorder::new(channel);
+    let mut recorder = Recorder::new(channel, None);
     let due = journal.and_then(|journal| read_all(journal, next, &mut recorder));
     match due {
         Ok(next) => recorder.fact(Fact::ReadOut { next }),

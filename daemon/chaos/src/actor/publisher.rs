@@ -15,6 +15,9 @@ use std::time::Duration;
 /// Largest number of messages of one batch.
 const BATCH: u32 = 64;
 
+/// How old the messages are whose time is long past.
+pub(super) const AGE_NS: u128 = 3_600_000_000_000;
+
 /// An open channel and its publisher.
 pub(super) struct Publishing {
     publisher: Publisher,
@@ -72,7 +75,8 @@ impl Publishing {
         pause: Duration,
     ) -> Result<Value> {
         let first = self.next;
-        log.write(Fact::Publishing { first, count, sizes, next: self.publisher.next_sequence() })?;
+        let old = sending == Sending::Old;
+        log.write(Fact::Publishing { first, count, sizes, next: self.publisher.next_sequence(), old })?;
         let mut error = None;
         let mut done = 0;
         while done < count && error.is_none() {
@@ -107,6 +111,13 @@ impl Publishing {
                 self.buffer.resize(length, 0);
                 fill(&self.channel, who, marks, &mut self.buffer);
                 self.publisher.publish_with(&self.buffer, mark)
+            }
+            Sending::Old => {
+                self.buffer.resize(length, 0);
+                fill(&self.channel, who, marks, &mut self.buffer);
+                let clock = self.publisher.clock();
+                let age = (AGE_NS * u128::from(clock.hz()) / 1_000_000_000) as u64;
+                self.publisher.publish_at(&self.buffer, mark, clock.now().wrapping_sub(age))
             }
             Sending::Claim => {
                 // Some claims are dropped, and most are larger than the part that is committed.

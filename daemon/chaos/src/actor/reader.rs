@@ -39,9 +39,9 @@ type Called = Result<usize, RecvError>;
 
 impl Reading {
     pub(super) fn open(log: &mut Log, wanted: &Subscribing) -> Result<Option<Self>> {
-        let Subscribing { channel, far, start, page, skip, live_only, .. } = wanted.clone();
+        let Subscribing { channel, host, start, page, skip, live_only, .. } = wanted.clone();
         let history = !live_only;
-        log.write(Fact::Subscribing { channel: channel.clone(), far, start, page, history, skip })?;
+        log.write(Fact::Subscribing { channel: channel.clone(), host, start, page, history, skip })?;
         match open(wanted) {
             Ok(subscriber) => {
                 let next = subscriber.next_sequence();
@@ -53,12 +53,12 @@ impl Reading {
                         return Ok(None);
                     }
                 };
-                let refused = subscriber.page_refused().is_some();
+                let (refused, clock) = (subscriber.page_refused().is_some(), Some(subscriber.clock()));
                 log.write(Fact::Subscribed { next, refused })?;
                 Ok(Some(Self {
                     subscriber,
                     foreign,
-                    recorder: Recorder::new(channel),
+                    recorder: Recorder::new(channel, clock),
                     runtime: None,
                     buffer: vec![0; 64],
                     turns: 0,

@@ -1,9 +1,10 @@
 //! The events that a reader saw, on their way to the log. Consecutive messages are one line.
 
+use super::publisher::AGE_NS;
 use crate::log::{Entry, Fact, Log, Time, now};
 use crate::payload::{Identity, Marks, recognise};
 use anyhow::Result;
-use shmcast::{Event, Message};
+use shmcast::{Clock, Event, Message};
 use std::time::{Duration, Instant};
 
 /// Longest time that a seen event stays unwritten.
@@ -13,6 +14,8 @@ const UNWRITTEN: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Recorder {
     channel: String,
+    /// That of the messages' times.
+    clock: Option<Clock>,
     run: Option<Run>,
     before: Option<Identity>,
     /// The last message since the reader last sought.
@@ -37,12 +40,14 @@ struct Run {
     first: Identity,
     count: u32,
     bytes: u64,
+    old: u32,
 }
 
 impl Recorder {
-    pub(super) fn new(channel: String) -> Self {
+    pub(super) fn new(channel: String, clock: Option<Clock>) -> Self {
         Self {
             channel,
+            clock,
             run: None,
             before: None,
             newest: None,
@@ -139,6 +144,8 @@ impl Recorder {
         };
         (self.before, self.newest, self.resumed_at) = (Some(who), Some(who), 0);
         let bytes = message.payload.len() as u64;
+        let age = self.clock.map_or(0, |clock| clock.ns_since(message.time));
+        let old = u32::from(u128::from(age) > AGE_NS / 2);
         if let Some(run) = &mut self.run
             && run.sequence + u64::from(run.count) == message.sequence
             && run.first.publisher == who.publisher
@@ -146,15 +153,16 @@ impl Recorder {
         {
             run.count += 1;
             run.bytes += bytes;
+            run.old += old;
             return;
         }
         self.end_run();
-        self.run = Some(Run { sequence: message.sequence, first: who, count: 1, bytes });
+        self.run = Some(Run { sequence: message.sequence, first: who, count: 1, bytes, old });
     }
 
     fn end_run(&mut self) {
-        if let Some(Run { sequence, first, count, bytes }) = self.run.take() {
-            self.ready.push(Entry { at: now(), what: Fact::Got { sequence, first, count, bytes } });
+        if let Some(Run { sequence, first, count, bytes, old }) = self.run.take() {
+            self.ready.push(Entry { at: now(), what: Fact::Got { sequence, first, count, bytes, old } });
         }
     }
 

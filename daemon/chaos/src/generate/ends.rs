@@ -14,6 +14,9 @@ const READER: u8 = READERS;
 impl Writer {
     /// Adds the turn to half of the stories of those profiles that have such turns.
     pub(super) fn end(&mut self, seed: u64) {
+        if self.profile == Profile::Hosts {
+            return self.end_between_hosts();
+        }
         self.random = Rng::with_seed(seed.wrapping_mul(8).wrapping_add(self.profile as u64) ^ SALT);
         if self.random.bool() {
             return;
@@ -23,7 +26,7 @@ impl Writer {
             Profile::Tools if self.random.bool() => self.close_the_readers(),
             Profile::Tools => self.pipe(),
             Profile::Daemon => self.end_with_a_daemon(),
-            Profile::Strict | Profile::Bridge | Profile::Journal => {}
+            Profile::Strict | Profile::Bridge | Profile::Journal | Profile::Hosts => {}
         }
     }
 

@@ -6,6 +6,7 @@
 //! change there leaves the steps before it as they were.
 
 mod ends;
+mod hosts;
 mod journals;
 mod scenes;
 mod visits;
@@ -37,6 +38,9 @@ pub fn story(seed: u64, profile: Profile) -> Story {
 }
 
 fn setup(random: &mut Rng, profile: Profile) -> Setup {
+    if profile == Profile::Hosts {
+        return hosts::setup(random);
+    }
     let is_bridge = profile == Profile::Bridge;
     let count = if random.u8(..4) == 0 && !is_bridge { 2 } else { 1 };
     let channels = ["a", "b"][..count].iter().map(|name| {
@@ -53,7 +57,7 @@ fn setup(random: &mut Rng, profile: Profile) -> Setup {
         Channel { name: (*name).to_owned(), capacity, largest, strict, journal }
     });
     let channels = channels.collect();
-    Setup { channels, keeps: false, lines: is_bridge.then(|| random.u8(1..3)) }
+    Setup { channels, keeps: false, lines: is_bridge.then(|| random.u8(1..3)), net: None }
 }
 
 /// The state that the story has reached, roughly. It is enough to prefer steps that apply.
@@ -81,6 +85,9 @@ struct Writer {
 impl Writer {
     /// Begins most stories with a publisher and a reader.
     fn begin(&mut self) {
+        if self.profile == Profile::Hosts {
+            return self.open(0);
+        }
         self.setup.keeps = self.profile.has_daemon() && self.random.u8(..3) == 0;
         if self.random.u8(..8) > 0 {
             self.open(0);
@@ -93,6 +100,9 @@ impl Writer {
     }
 
     fn add(&mut self) {
+        if self.profile == Profile::Hosts {
+            return self.add_between_hosts();
+        }
         let publisher = self.random.u8(..PUBLISHERS);
         let reader = self.random.u8(..READERS);
         let daemon = if self.profile.has_daemon() { 1 } else { 0 };
@@ -271,7 +281,7 @@ impl Writer {
                 self.state.publishers[usize::from(who)] = None;
             }
             Whom::Reader(who) => self.state.readers[usize::from(who)] = None,
-            Whom::Daemon | Whom::Far | Whom::Recorder(_) => {}
+            Whom::Daemon | Whom::Far | Whom::Host(_) | Whom::Recorder(_) => {}
         }
         let after_us = if self.random.bool() { 0 } else { self.random.u32(..3000) };
         self.steps.push(Step::Kill { whom, after_us });

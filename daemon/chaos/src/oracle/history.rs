@@ -3,7 +3,7 @@
 
 use crate::log::{Deed, Entry, Fact, Time, read};
 use crate::payload::{Identity, Sizes};
-use crate::story::{Profile, Start};
+use crate::story::{Net, Profile, Start};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,6 +16,8 @@ pub struct History {
     pub profile: Option<Profile>,
     /// The channels on which each publisher gets a segment of its own from the beginning.
     pub strict: Vec<String>,
+    /// The hosts, if there are several with networks of their own.
+    pub net: Option<Net>,
     /// The names of all channels.
     pub channels: Vec<String>,
     /// The channels that a daemon records in the end.
@@ -78,6 +80,8 @@ pub struct Send {
     pub done: Option<Time>,
     /// The messages; `None` for a gap.
     pub messages: Option<(Identity, Sizes)>,
+    /// Whether the time of its messages is long past.
+    pub old: bool,
 }
 
 /// One subscription, and the events seen.
@@ -91,6 +95,8 @@ pub struct Subscription {
     pub start: Start,
     /// Whether it is on the far host, which gets the channel by a bridge.
     pub far: bool,
+    /// The number of its host.
+    pub host: usize,
     /// Whether tools are to see it.
     pub has_page: bool,
     /// Whether it may read the past.
@@ -123,6 +129,7 @@ impl History {
             Self { deeds: read(&runner).with_context(|| runner.display().to_string())?, ..Self::default() };
         if let Ok(story) = crate::story::Story::load(&logs.join("story")) {
             history.profile = Some(story.profile);
+            history.net = story.setup.net;
             for channel in story.setup.channels {
                 let name = channel.name;
                 history.strict.extend(channel.strict.then(|| name.clone()));
@@ -154,13 +161,14 @@ impl History {
                     self.publications.extend(publishing.take());
                     publishing = Some(Publication::new(publisher, actor, channel, at));
                 }
-                Fact::Subscribing { channel, far, start, page, history, skip } => {
+                Fact::Subscribing { channel, host, start, page, history, skip } => {
                     self.subscriptions.extend(reading.take());
                     reading = Some(Subscription {
                         actor: actor.to_owned(),
                         channel,
                         start,
-                        far,
+                        far: host > 0,
+                        host: host.into(),
                         has_page: page,
                         history,
                         skip,
@@ -233,6 +241,7 @@ impl Subscription {
             channel,
             start: Start::Oldest,
             far: false,
+            host: 0,
             has_page: false,
             history: true,
             skip: false,
@@ -272,13 +281,14 @@ impl Publication {
                 (self.next, self.epoch, self.capacity, self.largest) = (next, epoch, capacity, largest);
                 self.is_open = true;
             }
-            Fact::Publishing { first, count, sizes, next } => {
-                let messages = Some((first, sizes));
-                self.sends.push(Send { next, most: count.into(), least: 0, began: at, done: None, messages });
+            Fact::Publishing { first, count, sizes, next, old } => {
+                let (messages, done) = (Some((first, sizes)), None);
+                self.sends.push(Send { next, most: count.into(), least: 0, began: at, done, messages, old });
             }
             Fact::Gapping { to, next } => {
                 let most = (to + 1).saturating_sub(next);
-                self.sends.push(Send { next, most, least: 0, began: at, done: None, messages: None });
+                let (messages, done, old) = (None, None, false);
+                self.sends.push(Send { next, most, least: 0, began: at, done, messages, old });
             }
             Fact::Published { count, error, .. } => {
                 self.close_send(at, count.into());
@@ -340,9 +350,15 @@ impl Publication {
 
     /// The size class of the message with this counter.
     pub fn sizes_of(&self, counter: u32) -> Option<Sizes> {
-        self.sends.iter().find_map(|send| {
-            let (first, sizes) = send.messages?;
-            (u64::from(counter.checked_sub(first.counter)?) < send.most).then_some(sizes)
+        self.send_of(counter)?.messages.map(|(_, sizes)| sizes)
+    }
+
+    /// The run of the message with this counter.
+    pub fn send_of(&self, counter: u32) -> Option<&Send> {
+        self.sends.iter().find(|send| {
+            send.messages.is_some_and(|(first, _)| {
+                counter.checked_sub(first.counter).is_some_and(|at| u64::from(at) < send.most)
+            })
         })
     }
 }

@@ -103,7 +103,11 @@ fn follows(
     // A channel with a journal goes on behind the reserve, which lies far ahead of all that was published.
     let is_behind_reserve =
         may_restart && history.recorded.contains(channel) && next.saturating_sub(perhaps) >= 1 << 31;
-    if next >= certain && next <= perhaps || is_behind_reserve {
+    // A mirror that was promoted goes on far ahead of all that the host before it published.
+    let is_promoted = history.deeds.iter().any(|entry| {
+        matches!(&entry.what, Deed::Promoted { channel: name, to, .. } if name == channel && *to + 1 == next)
+    });
+    if next >= certain && next <= perhaps || is_behind_reserve || is_promoted {
         return true;
     }
     let last = before[before.len() - 1];

@@ -1,7 +1,7 @@
 //! The oracle: it reads the logs of a story that is over, and reports what must not have happened.
 //!
 //! It knows what publishers meant to do, what readers saw, what the runner did to processes, and what tools
-//! printed. It knows nothing of rings, segments or the daemon's state. There are eight demands. Each
+//! printed. It knows nothing of rings, segments or the daemon's state. There are nine demands. Each
 //! violation names the one that it breaks:
 //!
 //! 1. Nothing is false: each message was published with this content, on that channel, with that sequence, by
@@ -15,8 +15,10 @@
 //! 6. Things that belong to others are not touched, and nothing is left over.
 //! 7. The tools tell the truth.
 //! 8. Journals keep what was recorded, whole, and name what they lack.
+//! 9. Between hosts, nothing that a server or another line has is lost, sessions never go back, and native lines keep times.
 
 mod history;
+mod hosts;
 mod journals;
 mod lives;
 mod processes;
@@ -84,5 +86,6 @@ pub fn judge_history(history: &History) -> Vec<Violation> {
     processes::check(history, &mut findings);
     tools::check(history, &mut findings);
     journals::check(history, &mut findings);
+    hosts::check(history, &mut findings);
     findings.0
 }

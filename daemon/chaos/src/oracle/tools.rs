@@ -3,7 +3,7 @@
 use super::Findings;
 use super::history::{History, Subscription};
 use crate::log::{Deed, Entry, Fact};
-use crate::run::RECORDER;
+use crate::run::{DAEMONS, RECORDER, SENDER};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
     let at_rest = at_rest.take_while(|entry| !matches!(entry.what, Deed::Ended { .. }));
     for Entry { what, .. } in at_rest {
         let Deed::Ran { host, arguments, code, out, err, .. } = what else { continue };
-        let far = *host > 0;
+        let host = *host;
         let tool = arguments.join(" ");
         if *code != Some(0) {
             findings.add(7, "tool_failed", &tool, err.clone());
@@ -29,17 +29,19 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
         match arguments[0].as_str() {
             "ls" | "stat" => match serde_json::from_str(out) {
                 Ok(Value::Array(channels)) => {
-                    channels.iter().for_each(|status| check_channel(history, &tool, status, far, findings));
+                    channels.iter().for_each(|status| check_channel(history, &tool, status, host, findings));
                 }
-                Ok(status) => check_channel(history, &tool, &status, far, findings),
+                Ok(status) => check_channel(history, &tool, &status, host, findings),
                 Err(e) => findings.add(7, "tool_failed", &tool, format!("no JSON: {e}: {out}")),
             },
-            _ => check_metrics(history, &tool, out, far, findings),
+            "bridge" => super::hosts::check_bridges(history, &tool, out, findings),
+            _ => check_metrics(history, &tool, out, host > 0, findings),
         }
     }
 }
 
-fn check_channel(history: &History, tool: &str, status: &Value, far: bool, findings: &mut Findings) {
+fn check_channel(history: &History, tool: &str, status: &Value, host: usize, findings: &mut Findings) {
+    let far = host > 0;
     let Some(channel) = status["channel"].as_str() else {
         return findings.add(7, "tool_failed", tool, format!("no channel in {status}"));
     };
@@ -62,7 +64,7 @@ fn check_channel(history: &History, tool: &str, status: &Value, far: bool, findi
     if let Some(mode) = mode.filter(|_| !far) {
         same("mode", &status["mode"], mode.into());
     }
-    check_readers(history, tool, channel, (status, far), findings);
+    check_readers(history, tool, channel, (status, host), findings);
 }
 
 /// The readers that a tool shows are those that were there, with their own figures.
@@ -70,13 +72,13 @@ fn check_readers(
     history: &History,
     tool: &str,
     channel: &str,
-    (status, far): (&Value, bool),
+    (status, host): (&Value, usize),
     findings: &mut Findings,
 ) {
     let live: BTreeMap<u64, &Subscription> = history
         .subscriptions
         .iter()
-        .filter(|reader| reader.channel == channel && reader.far == far && is_there(history, reader))
+        .filter(|reader| reader.channel == channel && reader.host == host && is_there(history, reader))
         .filter_map(|reader| Some((pid(history, &reader.actor)?, reader)))
         .collect();
     let shown = status["readers"].as_array().cloned().unwrap_or_default();
@@ -131,7 +133,7 @@ fn check_metrics(history: &History, tool: &str, text: &str, far: bool, findings:
 }
 
 /// Last sequence and epoch of a channel, and the mode that it should have.
-fn last<'a>(history: &'a History, channel: &str) -> Option<(u64, u64, Option<&'a str>)> {
+pub(super) fn last<'a>(history: &'a History, channel: &str) -> Option<(u64, u64, Option<&'a str>)> {
     history.deeds.iter().find_map(|entry| match &entry.what {
         Deed::Last { channel: name, sequence, epoch, mode, .. } if name == channel => {
             Some((*sequence, *epoch, mode.as_deref()))
@@ -154,7 +156,9 @@ fn is_there(history: &History, reader: &Subscription) -> bool {
 
 fn is_daemon(history: &History, process: u64) -> bool {
     history.deeds.iter().any(|entry| {
-        matches!(&entry.what, Deed::Started { who, pid } if (who == "daemon" || who == "far" || who.starts_with(RECORDER)) && u64::from(*pid) == process)
+        let reads =
+            |who: &str| DAEMONS.contains(&who) || [RECORDER, SENDER].iter().any(|name| who.starts_with(name));
+        matches!(&entry.what, Deed::Started { who, pid } if reads(who) && u64::from(*pid) == process)
     })
 }
 

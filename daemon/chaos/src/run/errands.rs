@@ -341,10 +341,10 @@ impl World<'_> {
 
 /// A subscription from the oldest message on, for an errand to change where it wants another one.
 pub(super) fn wanted(place: Place, channel: &str) -> Subscribing {
-    let (channel, far, start, wait) = (channel.to_owned(), false, story::Start::Oldest, Waiting::Yield);
+    let (channel, host, start, wait) = (channel.to_owned(), 0, story::Start::Oldest, Waiting::Yield);
     let (skip, page, full, watch) = (false, true, false, false);
     let testee = None;
-    Subscribing { place, channel, far, start, wait, skip, page, full, watch, live_only: false, testee }
+    Subscribing { place, channel, host, start, wait, skip, page, full, watch, live_only: false, testee }
 }
 
 pub(super) fn subscribing(place: Place, channel: &str, full: bool) -> Order {

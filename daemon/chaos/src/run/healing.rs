@@ -27,6 +27,15 @@ fn all_at_once() -> Order {
     Order::Publish { count: LAST, sizes: Sizes::Line, sending: Sending::Single, pause_us: 0 }
 }
 
+/// The daemon of a host.
+fn whom_of(host: usize) -> Whom {
+    match host {
+        0 => Whom::Daemon,
+        1 => Whom::Far,
+        host => Whom::Host(host as u8),
+    }
+}
+
 /// Whether the actor has still to look for the last message.
 fn is_finishing(actor: &Actor) -> bool {
     actor.open.iter().any(|(_, order)| matches!(order, Order::Finish { .. }))
@@ -44,6 +53,7 @@ impl World<'_> {
         self.plants.take_away();
         self.heal_daemons()?;
         self.heal_recorders()?;
+        self.heal_sender()?;
         self.settle(PATIENCE);
         self.note_silent()?;
         self.reap()?;
@@ -69,7 +79,8 @@ impl World<'_> {
     fn everybody(&self) -> Vec<Whom> {
         let publishers = (0..self.publishers.len()).map(|at| Whom::Publisher(at as u8));
         let readers = (0..self.readers.len()).map(|at| Whom::Reader(at as u8));
-        publishers.chain(readers).chain([Whom::Daemon, Whom::Far]).collect()
+        let daemons = (0..self.daemons.len()).map(whom_of);
+        publishers.chain(readers).chain(daemons).collect()
     }
 
     fn note_changes(&mut self) -> Result<()> {
@@ -84,7 +95,7 @@ impl World<'_> {
         let count = self.channels.len();
         for host in 0..self.daemons.len() {
             self.daemons[host].channels.iter_mut().for_each(|c| c.records = c.channel.journal.is_some());
-            self.start_daemon([Whom::Daemon, Whom::Far][host])?;
+            self.start_daemon(whom_of(host))?;
             for at in 0..count {
                 // This reload makes the configuration sound, whatever the last one did.
                 self.reload((host * count + at) as u8, Change::Add)?;
@@ -143,7 +154,7 @@ impl World<'_> {
     fn publish_farewell(&mut self) -> LastMessages {
         let mut last = LastMessages::new();
         // Messages that a wire lost come only after the far host has repaired the loss.
-        if self.wire.is_some() || !matches!(self.seed % 5, 1 | 3) {
+        if self.wire.is_some() || self.network.is_some() || !matches!(self.seed % 5, 1 | 3) {
             return last;
         }
         for actor in self.publishers.iter_mut().flatten() {
@@ -164,9 +175,10 @@ impl World<'_> {
     fn publish_last(&mut self) -> Result<(Vec<Actor>, LastMessages)> {
         let (mut actors, mut last) = (Vec::new(), LastMessages::new());
         for at in 0..self.channels.len() {
-            let Known { host, channel: wanted, .. } = self.channel(at as u8);
+            let home = self.home() * self.channels.len();
+            let Known { host, channel: wanted, .. } = self.channel((home + at) as u8);
             let mut actor = self.start_actor('l')?;
-            actor.channel = Some(at);
+            actor.channel = Some(home + at);
             let publisher = self.openings;
             self.openings += 1;
             let sizes = self.daemons.is_empty().then_some([wanted.capacity, wanted.largest]);
@@ -233,20 +245,25 @@ impl World<'_> {
     }
 
     fn search_ms(&self) -> u64 {
-        let is_long = self.wire.is_some() || self.channels.iter().any(|channel| channel.journal.is_some());
+        let is_long = self.wire.is_some()
+            || self.network.is_some()
+            || self.channels.iter().any(|channel| channel.journal.is_some());
         if is_long { SEARCH_FAR_MS } else { SEARCH_MS }
     }
 
     /// Waits until the far host has all of the first channel, even if nobody reads it there. The tools will
     /// show it.
     fn wait_for_far(&self, last: &LastMessages) {
-        let (Some(far), Some((_, sequence))) = (self.daemons.get(1), last.get(&0)) else { return };
+        let Some((_, sequence)) = last.get(&0) else { return };
         let name = &self.channels[0].name;
         let until = Instant::now() + Duration::from_millis(self.search_ms());
-        let next = || shmcast::Client::at(far.socket()).and_then(|client| client.channel(name));
-        while Instant::now() < until && !next().is_ok_and(|status| status.next_sequence == Some(sequence + 1))
-        {
-            std::thread::sleep(Duration::from_millis(20));
+        for far in self.daemons.iter().skip(1) {
+            let next = || shmcast::Client::at(far.socket()).and_then(|client| client.channel(name));
+            while Instant::now() < until
+                && !next().is_ok_and(|status| status.next_sequence == Some(sequence + 1))
+            {
+                std::thread::sleep(Duration::from_millis(20));
+            }
         }
     }
 
@@ -254,14 +271,15 @@ impl World<'_> {
         self.note(Deed::AtRest)?;
         // Figures may be a tenth of a second old.
         std::thread::sleep(Duration::from_millis(if self.daemons.is_empty() { 0 } else { 150 }));
-        for host in 0..self.daemons.len().max(1) {
+        self.look_at_bridges()?;
+        for host in self.home()..self.daemons.len().max(1) {
             self.run_tool(host, &["ls", "--json"])?;
             for at in 0..self.channels.len() {
                 let channel = self.channels[at].name.clone();
                 self.run_tool(host, &["stat", &channel, "--json"])?;
             }
             if let Some(daemon) = self.daemons.get(host) {
-                let deed = super::tools::scrape(host, daemon.port());
+                let deed = self.scrape(host, daemon.port())?;
                 self.note(deed)?;
             }
         }
@@ -295,6 +313,7 @@ impl World<'_> {
     fn clear_up(&mut self) -> Result<()> {
         let mut left = Vec::new();
         self.end_recorders()?;
+        self.end_sender()?;
         for at in 0..self.daemons.len() {
             let daemon = &mut self.daemons[at];
             left.extend(daemon.left_descriptors(COURTESY * 2));

@@ -11,6 +11,7 @@ mod errands;
 mod healing;
 mod journals;
 mod manager;
+mod net;
 mod plants;
 mod programs;
 mod readers;
@@ -23,6 +24,7 @@ mod wire;
 pub use carry::CARRIED;
 pub use errands::{AT_REST, TAMPERED};
 pub use journals::RECORDER;
+pub use net::{DAEMONS, SENDER, is_possible};
 pub use programs::Programs;
 pub use readers::BEREAVED;
 
@@ -33,6 +35,7 @@ use actors::Actor;
 use anyhow::{Context, Result};
 use daemon::Daemon;
 use journals::Recorder;
+use net::Network;
 use plants::Plants;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -78,6 +81,8 @@ struct World<'a> {
     /// Recorders by hand, by the number of their channel.
     recorders: BTreeMap<u8, Recorder>,
     wire: Option<Wire>,
+    /// The network of a story of several hosts. Their daemons end before it.
+    network: Option<Network>,
     plants: Plants,
     /// Number of actors so far.
     actors: usize,
@@ -97,7 +102,7 @@ impl<'a> World<'a> {
         story.save(&logs.join("story"))?;
         let log = Log::append(&logs.join("runner"))?;
         let setup = &story.setup;
-        let (daemons, wire) = start_daemons(story, programs, dir, &logs)?;
+        let (daemons, wire, network) = start_daemons(story, programs, dir, &logs)?;
         let plants = Plants::new(dir)?;
         Ok(Self {
             programs,
@@ -111,6 +116,7 @@ impl<'a> World<'a> {
             daemons,
             recorders: BTreeMap::new(),
             wire,
+            network,
             plants,
             actors: 0,
             openings: 0,
@@ -128,6 +134,10 @@ impl<'a> World<'a> {
             self.wait_for_recorders()?;
             // Recorders have descriptors of their own.
             self.daemons.iter_mut().for_each(Daemon::note_descriptors);
+        }
+        self.start_peer()?;
+        if self.network.is_some() {
+            self.wait_for_sessions()?;
         }
         for (index, step) in story.steps.iter().enumerate() {
             self.reap()?;
@@ -180,6 +190,7 @@ impl<'a> World<'a> {
         match whom {
             Whom::Daemon => self.daemons.first_mut(),
             Whom::Far => self.daemons.get_mut(1),
+            Whom::Host(at) => self.daemons.get_mut(usize::from(at)),
             Whom::Publisher(_) | Whom::Reader(_) | Whom::Recorder(_) => None,
         }
     }
@@ -188,7 +199,7 @@ impl<'a> World<'a> {
         let (slots, at) = match whom {
             Whom::Publisher(at) => (&mut self.publishers, at),
             Whom::Reader(at) => (&mut self.readers, at),
-            Whom::Daemon | Whom::Far | Whom::Recorder(_) => return None,
+            Whom::Daemon | Whom::Far | Whom::Host(_) | Whom::Recorder(_) => return None,
         };
         let at = usize::from(at);
         if slots.len() <= at {
@@ -250,6 +261,7 @@ impl<'a> World<'a> {
     /// Notes the processes that have ended.
     fn reap(&mut self) -> Result<()> {
         self.reap_recorders()?;
+        self.reap_sender()?;
         let mut deeds = Vec::new();
         for slot in self.publishers.iter_mut().chain(&mut self.readers) {
             if let Some(actor) = slot
@@ -289,27 +301,37 @@ fn start_daemons(
     programs: &Programs,
     dir: &Path,
     logs: &Path,
-) -> Result<(Vec<Daemon>, Option<Wire>)> {
+) -> Result<(Vec<Daemon>, Option<Wire>, Option<Network>)> {
     let setup = &story.setup;
     if !story.profile.has_daemon() {
-        return Ok((Vec::new(), None));
+        return Ok((Vec::new(), None, None));
     }
-    let start = |name, bridges| -> Result<Daemon> {
+    let start = |name, bridges, through| -> Result<Daemon> {
         let mut daemon = Daemon::new(name, dir, logs, &setup.channels, setup.keeps, bridges)?;
+        daemon.through = through;
         daemon.configure(false)?;
         daemon.start(programs)?;
         anyhow::ensure!(daemon.answers(PATIENCE), "the daemon does not start: {}", daemon.said());
         // Bridges open their channels later, when they start them.
-        if setup.lines.is_none() {
+        if setup.lines.is_none() && setup.net.is_none() {
             daemon.note_descriptors();
         }
         Ok(daemon)
     };
-    let Some(lines) = setup.lines else { return Ok((vec![start("daemon", String::new())?], None)) };
-    let wire = Wire::new(lines.into(), story.seed)?;
     let name = &setup.channels[0].name;
+    if let Some(net) = &setup.net {
+        let network = Network::new(net, story, dir)?;
+        let host = |host: usize| start(DAEMONS[host], network.tables(host, name), network.on(host));
+        let daemons = (0..net.hosts()).map(host).collect::<Result<_>>()?;
+        return Ok((daemons, None, Some(network)));
+    }
+    let start = |name, bridges| start(name, bridges, Vec::new());
+    let Some(lines) = setup.lines else {
+        return Ok((vec![start("daemon", String::new())?], None, None));
+    };
+    let wire = Wire::new(lines.into(), story.seed)?;
     let daemons = vec![start("daemon", wire.sends(name))?, start("far", wire.receives(name))?];
-    Ok((daemons, Some(wire)))
+    Ok((daemons, Some(wire), None))
 }
 
 /// The end of a process, for the log. Of its output, only the last lines and those of panics are kept.

@@ -52,6 +52,7 @@ impl World<'_> {
             Step::Forge { ahead, other } => {
                 self.wire.as_ref().map_or(Ok(false), |wire| wire.forge(ahead, other))
             }
+            Step::Net(step) => self.carry_out_between_hosts(step),
             Step::Race {} | Step::Wait { .. } | Step::Settle {} => Ok(self.wait(step)),
             _ => self.run_errand(step),
         }
@@ -73,13 +74,17 @@ impl World<'_> {
         (start, wait): (Start, Waiting),
         (skip, page, live_only): (bool, bool, bool),
     ) -> Result<bool> {
+        // A channel that was given up has no readers any more.
+        if usize::from(channel) < self.home() {
+            return Ok(false);
+        }
         let known = self.channel(channel);
-        let (number, far) = (known.number(self.channels.len()), known.host > 0);
+        let (number, host) = (known.number(self.channels.len()), known.host as u8);
         let place = self.place(known.host);
         let wanted = wanted(place, &known.channel.name);
         let testee = self.testee(who, channel).filter(|_| !skip && known.channel.journal.is_none());
         let page = page && testee.is_none();
-        let wanted = Subscribing { far, start, wait, skip, page, live_only, testee, ..wanted };
+        let wanted = Subscribing { host, start, wait, skip, page, live_only, testee, ..wanted };
         self.order_to_attach(Whom::Reader(who), Order::Subscribe(wanted), number)
     }
 
@@ -100,7 +105,7 @@ impl World<'_> {
     }
 
     fn open(&mut self, who: u8, channel: u8, anew: bool, full: bool, mode: Option<u32>) -> Result<bool> {
-        let known = self.channel(channel);
+        let known = self.channel(channel + (self.home() * self.channels.len()) as u8);
         let number = known.number(self.channels.len());
         let Channel { name: channel, capacity, largest, .. } = known.channel;
         let publisher = self.openings;
@@ -129,7 +134,7 @@ impl World<'_> {
         Ok(was_told)
     }
 
-    fn close(&mut self, whom: Whom) -> Result<bool> {
+    pub(super) fn close(&mut self, whom: Whom) -> Result<bool> {
         let was_told = self.tell(whom, Order::Close {})?;
         if let Some(actor) = self.there(whom).filter(|_| was_told) {
             actor.channel = None;
@@ -166,7 +171,7 @@ impl World<'_> {
 
     fn signal(&mut self, whom: Whom, signal: Signal) -> Result<bool> {
         let who = match whom {
-            Whom::Daemon | Whom::Far => {
+            Whom::Daemon | Whom::Far | Whom::Host(_) => {
                 let Some(daemon) = self.daemon(whom).filter(|d| d.pid().is_some()) else { return Ok(false) };
                 daemon.signal(signal);
                 daemon.name.to_owned()
@@ -186,7 +191,7 @@ impl World<'_> {
 
     fn limit(&mut self, whom: Whom, spare: Option<u8>) -> Result<bool> {
         let pid = match whom {
-            Whom::Daemon | Whom::Far => self.daemon(whom).and_then(|daemon| daemon.pid()),
+            Whom::Daemon | Whom::Far | Whom::Host(_) => self.daemon(whom).and_then(|daemon| daemon.pid()),
             _ => self.there(whom).map(|actor| actor.pid()),
         };
         let Some(pid) = pid else { return Ok(false) };
@@ -374,7 +379,7 @@ impl World<'_> {
                 if daemon.is_stopped || daemon.pid().is_none() {
                     return Ok(false);
                 }
-                let deed = tools::scrape(host, daemon.port());
+                let deed = self.scrape(host, daemon.port())?;
                 self.note(deed)?;
             }
             (Tool::Metrics, None) => return Ok(false),

@@ -1,5 +1,6 @@
 //! Runs the product's commands and keeps their output. Each has a time limit.
 
+use super::World;
 use crate::log::Deed;
 use anyhow::{Context, Result};
 use std::fs::File;
@@ -35,8 +36,18 @@ pub(super) fn run(host: usize, mut command: Command, logs: &Path) -> Result<Deed
     Ok(Deed::Ran { host, arguments, code, out: text(out)?, err: text(err)?, took_ms })
 }
 
+impl World<'_> {
+    /// Fetches the metrics of a host's daemon, which is at this port.
+    pub(super) fn scrape(&self, host: usize, port: u16) -> Result<Deed> {
+        match &self.network {
+            Some(network) => network.at(host, || scrape(host, port)),
+            None => Ok(scrape(host, port)),
+        }
+    }
+}
+
 /// Fetches the metrics of the daemon at this port.
-pub(super) fn scrape(host: usize, port: u16) -> Deed {
+fn scrape(host: usize, port: u16) -> Deed {
     let started = Instant::now();
     let fetched = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), PATIENCE)?;

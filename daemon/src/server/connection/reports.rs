@@ -5,6 +5,7 @@ use crate::server::bridges::BridgeFigures;
 use crate::server::journals::Loan;
 use crate::server::registry::Refused;
 use shmcast::control::{Event, History, Promotion, RefusalCode, Response};
+use shmcast::hosting::fault;
 use shmcast::journal::Wanted;
 use shmcast::journal::format::FILE_HEADER_BYTES;
 use std::fmt::Display;
@@ -45,10 +46,15 @@ impl Connection<'_> {
     }
 
     /// Makes a channel that a bridge receives one of this host. Another thread waits for the bridge.
-    pub(super) async fn promote(&self, channel: &str, force: bool) -> Result<Promotion, Refused> {
+    pub(super) async fn promote(&mut self, channel: &str, force: bool) -> Result<Promotion, Refused> {
         self.shared.registry().check_publisher(&self.who, channel)?;
         let (bridges, name) = (self.shared.bridges.clone(), channel.to_owned());
+        // The bridge may have to open its channel, and a daemon's bridges are programs of its own user.
+        if !fault!("a_promotion_keeps_its_turn") {
+            self.served = None;
+        }
         let promoted = spawn_blocking(move || bridges.promote(&name, force)).await;
+        self.wait_for_turn().await;
         let failed = |e: &dyn Display| Refused::new(RefusalCode::Failed, format!("promote: {e}"));
         let promoted = promoted.map_err(|e| failed(&e))?;
         let done = promoted.map_err(|why| Refused::new(RefusalCode::BadRequest, why))?;

@@ -4,7 +4,7 @@ use super::Cursor;
 use crate::log::{Deed, Entry, Time};
 use crate::oracle::history::Publication;
 use crate::payload::Identity;
-use crate::run::CARRIED;
+use crate::run::{CARRIED, DAEMONS};
 use crate::story::{Change, Step, Whom};
 
 /// Number of publishers, each with a segment of its own, over which a reader is led while it does not look.
@@ -29,7 +29,7 @@ impl Cursor<'_> {
         let has_closed = |p: &Publication| p.closing.is_some_and(|at| at < time);
         // When a bridge is ended, the channels that it carries end.
         let is_daemon = |e: &Entry<Deed>| match &e.what {
-            Deed::Ended { who, .. } => who == "daemon" || who == "far",
+            Deed::Ended { who, .. } => DAEMONS.contains(&who.as_str()),
             Deed::Step { step, .. } => matches!(step, Step::Reload { .. } | Step::Restart { .. }),
             _ => false,
         };
@@ -42,6 +42,23 @@ impl Cursor<'_> {
     /// Whether nothing in the story excuses the loss of a message of this bridge.
     pub(super) fn is_carried(&self) -> bool {
         self.reader.actor.starts_with(CARRIED)
+    }
+
+    /// Whether the story breaks no copy of a message on its way to this reader. Of a strict channel, senders and their servers have
+    /// the last publisher's ring alone.
+    pub(super) fn is_whole(&self) -> bool {
+        let is_strict = self.history.strict.contains(&self.reader.channel);
+        self.is_carried() || self.history.net.is_some() && !is_strict
+    }
+
+    /// The sequence with which a promoted host goes on, if this one is before it. What that host lacks then will not come.
+    pub(super) fn promoted(&self, at: u64) -> Option<u64> {
+        self.history.deeds.iter().find_map(|entry| match &entry.what {
+            Deed::Promoted { channel, to, .. } if *channel == self.reader.channel => {
+                (at <= *to).then_some(*to + 1)
+            }
+            _ => None,
+        })
     }
 
     /// Whether this actor was killed before `time`.
@@ -122,6 +139,7 @@ impl Cursor<'_> {
             Deed::Step { step, .. } => matches!(
                 step,
                 Step::Wire { .. }
+                    | Step::Net(_)
                     | Step::Carry { .. }
                     | Step::Crash { .. }
                     | Step::Restart { .. }

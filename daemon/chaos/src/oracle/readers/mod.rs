@@ -5,6 +5,7 @@ mod past;
 
 use super::Findings;
 use super::history::{History, Publication, Subscription};
+use super::hosts::old_messages;
 use super::journals::Kept;
 use super::lives::Lives;
 use crate::log::{Deed, Entry, Fact, Time};
@@ -72,12 +73,13 @@ impl Cursor<'_> {
     fn see(&mut self, entry: &Entry<Fact>, findings: &mut Findings) {
         let who = self.reader.actor.as_str();
         match &entry.what {
-            Fact::Got { sequence, first, count, bytes } => {
+            Fact::Got { sequence, first, count, bytes, old } => {
                 for at in 0..*count {
                     let message = Identity { counter: first.counter + at, ..*first };
                     self.message(*sequence + u64::from(at), message, findings);
                 }
                 self.check_bytes(*first, *count, *bytes, findings);
+                self.check_times(*first, *count, *old, findings);
             }
             Fact::Odd { sequence, length, tag, key, head } => {
                 self.odd(*sequence, *length, Marks { tag: *tag, key: *key }, head, findings);
@@ -99,7 +101,7 @@ impl Cursor<'_> {
             }
             Fact::Restarted => {
                 // A bridge that begins anew begins wherever the feed is.
-                let expected = if self.reader.far && !self.is_carried() { 0 } else { 1 };
+                let expected = if self.reader.far && !self.is_whole() { 0 } else { 1 };
                 (self.expected, self.life, self.last, self.is_first) = (expected, None, None, true);
                 self.is_new_here = true;
                 self.has_restarted = true;
@@ -191,7 +193,8 @@ impl Cursor<'_> {
             findings.add(1, "false_session", &self.reader.actor, what);
         }
         // Behind a bridge, another session is another run of sequences.
-        if self.reader.far {
+        // A ring that is never lost goes on, and no message between two sessions is lost.
+        if self.reader.far && self.history.net.is_none() {
             let expected = u64::from(self.is_carried());
             (self.expected, self.life, self.last, self.is_first) = (expected, None, None, true);
         }
@@ -337,15 +340,14 @@ impl Cursor<'_> {
         }
         let mut at = from;
         // A bridge is a reader too, and can be overrun like any other.
-        let is_broken = self.reader.far
-            && !self.is_carried()
-            && (self.is_line_broken() || self.was_overrun(to.saturating_add(1)));
+        let is_overrun = self.reader.far && !self.is_carried() && self.was_overrun(to.saturating_add(1));
+        let is_broken = is_overrun || self.reader.far && !self.is_whole() && self.is_line_broken();
         while at <= to && !is_broken {
             let gaps = self.history.on(&self.reader.channel).flat_map(|p| &p.sends);
             let known = gaps.filter(|send| {
                 send.messages.is_none() && (send.next..send.next.saturating_add(send.most)).contains(&at)
             });
-            match known.map(|send| send.next + send.most).max() {
+            match known.map(|send| send.next + send.most).max().or(self.promoted(at)) {
                 Some(end) => at = end,
                 None => {
                     let what = format!(
@@ -389,6 +391,18 @@ impl Cursor<'_> {
                 "{count} messages from {first:?} on have {bytes} B, and were published with {right} B"
             );
             findings.add(1, "false_length", &self.reader.actor, what);
+        }
+    }
+
+    /// Messages keep their times, on every host that native lines lead to. Journals' times are not looked at.
+    fn check_times(&self, first: Identity, count: u32, old: u32, findings: &mut Findings) {
+        let is_read = self.reader.journal.is_none();
+        let right = old_messages(self.history, self.reader, first, count);
+        if let Some(right) = right.filter(|right| is_read && *right != old) {
+            let what = format!(
+                "of {count} messages from {first:?} on, {old} are old by their times, and {right} are"
+            );
+            findings.add(9, "false_time", &self.reader.actor, what);
         }
     }
 

@@ -24,19 +24,19 @@ fn publishes(publisher: u32, next: u64, epoch: u64, count: u32) -> Vec<Fact> {
     vec![
         Fact::Opening { channel: "a".into(), publisher },
         Fact::Opened { next, epoch, capacity: CAPACITY, largest: LARGEST },
-        Fact::Publishing { first: first(publisher, 0), count, sizes: Sizes::Line, next },
+        Fact::Publishing { first: first(publisher, 0), count, sizes: Sizes::Line, next, old: false },
         Fact::Published { count, next: next + u64::from(count), error: None },
     ]
 }
 
 fn got(sequence: u64, publisher: u32, counter: u32, count: u32) -> Fact {
     let first = first(publisher, counter);
-    Fact::Got { sequence, first, count, bytes: total_bytes(first, count, Sizes::Line, LARGEST) }
+    Fact::Got { sequence, first, count, bytes: total_bytes(first, count, Sizes::Line, LARGEST), old: 0 }
 }
 
 fn subscribing() -> Fact {
     let (channel, start) = ("a".into(), Start::Oldest);
-    Fact::Subscribing { channel, far: false, start, page: true, history: false, skip: false }
+    Fact::Subscribing { channel, host: 0, start, page: true, history: false, skip: false }
 }
 
 fn reads(mut seen: Vec<Fact>) -> Vec<Fact> {
@@ -79,7 +79,7 @@ fn false_messages_are_found() {
     assert_found(&judge(vec![got(2, 0, 0, 1)]), "false_sequence");
     assert_found(&judge(vec![got(1, 0, 0, 11)]), "unpublished_message");
     assert_found(&judge(vec![got(1, 7, 0, 1)]), "foreign_message");
-    let longer = Fact::Got { sequence: 1, first: first(0, 0), count: 1, bytes: 5000 };
+    let longer = Fact::Got { sequence: 1, first: first(0, 0), count: 1, bytes: 5000, old: 0 };
     assert_found(&judge(vec![longer]), "false_length");
     let head = "00".repeat(24);
     let odd = Fact::Odd { sequence: 1, length: 40, tag: 0, key: false, head };
@@ -140,7 +140,13 @@ fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
         vec![
             Fact::Opening { channel: "a".into(), publisher },
             Fact::Opened { next: 1, epoch: 1, capacity: CAPACITY, largest: LARGEST },
-            Fact::Publishing { first: first(publisher, 0), count: COUNT, sizes: Sizes::Tiny, next: 1 },
+            Fact::Publishing {
+                first: first(publisher, 0),
+                count: COUNT,
+                sizes: Sizes::Tiny,
+                next: 1,
+                old: false,
+            },
             Fact::Published { count: COUNT, next: 1 + u64::from(COUNT), error: None },
         ]
     };
@@ -165,7 +171,7 @@ fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     };
     let got = |from: u32, count: u32| {
         let bytes = total_bytes(first(1, from), count, Sizes::Tiny, LARGEST);
-        Fact::Got { sequence: u64::from(from) + 1, first: first(1, from), count, bytes }
+        Fact::Got { sequence: u64::from(from) + 1, first: first(1, from), count, bytes, old: 0 }
     };
     let sought = |to: u32| [Fact::Seeking { to: u64::from(to) + 1 }, Fact::Sought { error: None }];
     assert_eq!(judge(vec![got(0, both), odd(both), got(both + 1, 5)]), Vec::<String>::new());
@@ -184,7 +190,7 @@ fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
         vec![
             Fact::Opening { channel: "a".into(), publisher },
             Fact::Opened { next, epoch, capacity: CAPACITY, largest: LARGEST },
-            Fact::Publishing { first: first(publisher, 0), count, sizes: Sizes::Tiny, next },
+            Fact::Publishing { first: first(publisher, 0), count, sizes: Sizes::Tiny, next, old: false },
             Fact::Published { count, next: next + u64::from(count), error: None },
         ]
     };
@@ -204,7 +210,7 @@ fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
     history.add_actor("s", at(1000, opens(second, 2, sequence, 100)));
     let empty = Fact::Odd { sequence, length: 0, tag: 0, key: false, head: String::new() };
     let bytes = total_bytes(first(second, 1), 5, Sizes::Tiny, LARGEST);
-    let rest = Fact::Got { sequence: sequence + 1, first: first(second, 1), count: 5, bytes };
+    let rest = Fact::Got { sequence: sequence + 1, first: first(second, 1), count: 5, bytes, old: 0 };
     let sought = [Fact::Seeking { to: sequence }, Fact::Sought { error: None }];
     let seen = sought.into_iter().chain([Fact::NewEpoch { epoch: 2 }, empty, rest]);
     history.add_actor("r", at(2000, reads(seen.collect())));
@@ -221,7 +227,7 @@ fn an_epoch_is_told_once() {
     next.extend([
         Fact::Gapping { to: 20, next: 11 },
         Fact::Gapped { next: 21, error: None },
-        Fact::Publishing { first: first(1, 0), count: 5, sizes: Sizes::Line, next: 21 },
+        Fact::Publishing { first: first(1, 0), count: 5, sizes: Sizes::Line, next: 21, old: false },
         Fact::Published { count: 5, next: 26, error: None },
     ]);
     let next = vec![("q", at(900, next))];

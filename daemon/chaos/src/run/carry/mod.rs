@@ -3,6 +3,8 @@
 
 mod packets;
 
+pub(super) use packets::forged;
+
 use super::actors::Actor;
 use super::errands::{end, published, wanted};
 use super::wire::{Wire, free_port, local};
@@ -357,7 +359,7 @@ impl World<'_> {
         let mut reader =
             self.start_actor(if way.trouble == Trouble::OtherMake { OTHERS } else { CARRIED })?;
         let place = Place::Dir(way.to.clone());
-        let wanted = Subscribing { far: true, wait: Waiting::Sleep, ..wanted(place, CHANNEL) };
+        let wanted = Subscribing { host: 1, wait: Waiting::Sleep, ..wanted(place, CHANNEL) };
         if self.ask(&mut reader, Order::Subscribe(wanted))? != Value::Bool(true) {
             let what = format!("to read a carried channel ({:?})", way.trouble);
             self.note(Deed::Refused { who: reader.name.clone(), what })?;

@@ -86,7 +86,12 @@ pub(super) fn send_prelude(wire: &Wire) -> Result<()> {
 /// One packet that is sound and false. `next` is the feed's next sequence.
 pub(super) fn send_forged(wire: &Wire, kind: usize, next: u64) -> Result<()> {
     let Some(name) = name(wire) else { return Ok(()) };
-    let packet = match kind {
+    send(wire, Ipv4Addr::LOCALHOST, &forged(name, kind, next))
+}
+
+/// A packet of the session `name` that is sound and false. `next` is the session's next sequence.
+pub(in super::super) fn forged(name: Name, kind: usize, next: u64) -> Vec<u8> {
+    match kind {
         0 => bare(name, next + 10_000, 0),
         1 => bare(name, next + (1 << 20), 0),
         2 => bare(name, next, END),
@@ -97,8 +102,7 @@ pub(super) fn send_forged(wire: &Wire, kind: usize, next: u64) -> Result<()> {
         7 => bare(later(name, 5), 1, 0),
         8 => data(later(name, 35), next, &false_message()),
         _ => data(STRANGER, 1, &false_message()),
-    };
-    send(wire, Ipv4Addr::LOCALHOST, &packet)
+    }
 }
 
 /// Packets of another host that continue the feed, but for a few messages, with content of its own.

@@ -8,6 +8,12 @@
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
+mod net;
+mod strangers;
+
+pub use net::{Does, Forgery, Net, NetStep, Way};
+pub use strangers::{Maker, Plant, Squatter};
+
 use crate::payload::Sizes;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -33,18 +39,27 @@ pub enum Profile {
     Tools,
     /// A daemon owns the channels and records some of them, and readers read the past.
     Journal,
+    /// Hosts with networks of their own, each with a daemon, and senders that take over from each other.
+    Hosts,
 }
 
 impl Profile {
     /// Whether a daemon owns the channels.
     pub fn has_daemon(self) -> bool {
-        matches!(self, Self::Daemon | Self::Strict | Self::Bridge | Self::Journal)
+        matches!(self, Self::Daemon | Self::Strict | Self::Bridge | Self::Journal | Self::Hosts)
     }
 }
 
 /// All profiles.
-pub const PROFILES: [Profile; 6] =
-    [Profile::Files, Profile::Daemon, Profile::Strict, Profile::Bridge, Profile::Tools, Profile::Journal];
+pub const PROFILES: [Profile; 7] = [
+    Profile::Files,
+    Profile::Daemon,
+    Profile::Strict,
+    Profile::Bridge,
+    Profile::Tools,
+    Profile::Journal,
+    Profile::Hosts,
+];
 
 /// The state before the first step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +72,9 @@ pub struct Setup {
     /// Number of lines by which the first channel is carried to a far host. `None` if there is no far host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<u8>,
+    /// The hosts, if there are several with networks of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub net: Option<Net>,
 }
 
 /// A channel as the story wants it.
@@ -145,6 +163,8 @@ pub enum Sending {
     Single,
     /// `publish_with`, with tag and key flag
     Marked,
+    /// `publish_at`, with tag and key flag, and a time that is long past
+    Old,
     /// `publish_batch`
     Batch,
     /// `claim` and `commit`
@@ -163,6 +183,8 @@ pub enum Whom {
     Daemon,
     /// The far host's daemon.
     Far,
+    /// The daemon of the host with this number, for those that have no name.
+    Host(u8),
     /// `shmcast record` of channel n. Each has a directory of its own.
     Recorder(u8),
 }
@@ -205,48 +227,6 @@ pub enum Tool {
     Metrics,
     /// `shmcast journal verify`
     Verify,
-}
-
-/// Something that a stranger puts in the place where channels are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Plant {
-    /// The channel's folder of reader pages is a symbolic link to a stranger's folder.
-    ReadersLink,
-    /// An ordinary file among the channel's reader pages.
-    ReadersFile,
-    /// There is a folder with a stranger's files in the place of the channel.
-    Folder,
-    /// As `Folder`, with files that have the names of a channel's files.
-    FolderAlike,
-    /// Nobody may write to the channel's folder of reader pages.
-    ReadersClosed,
-}
-
-/// Something that stands in the place where a daemon is to listen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Squatter {
-    /// A stranger's file.
-    File,
-    /// A symbolic link to a stranger's file.
-    Link,
-    /// The socket of another kind of service.
-    Datagrams,
-}
-
-/// The user who made the directory that all users of a host share, before any of them publishes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Maker {
-    /// Nobody: it is not there.
-    Nobody,
-    /// One of the users.
-    User,
-    /// The administrator, for himself alone.
-    Closed,
-    /// The administrator, for all.
-    Open,
 }
 
 /// Trouble that a channel meets on its way to another host.
@@ -393,6 +373,8 @@ pub enum Step {
     /// Somebody sends the far host a heartbeat that claims a sequence this far ahead, of this session or
     /// another.
     Forge { ahead: u64, other: bool },
+    /// Something happens between hosts that have networks of their own.
+    Net(NetStep),
     /// Nothing happens for a while.
     Wait { ms: u32 },
     /// All actors that run carry out the orders that they have.
@@ -402,6 +384,9 @@ pub enum Step {
 impl Step {
     /// The name of the step in reports.
     pub fn name(&self) -> String {
+        if let Self::Net(step) = self {
+            return step.name();
+        }
         let value = serde_json::to_value(self).expect("a step is plain data");
         value.as_object().and_then(|o| o.keys().next().cloned()).unwrap_or_default()
     }

@@ -1,0 +1,96 @@
+//! Somebody who hears every packet of a line, and sends some of his own.
+
+use super::super::carry::forged;
+use super::Network;
+use super::frames::{Place, with_payload};
+use crate::log::now;
+use crate::story::Forgery;
+use anyhow::Result;
+use fastrand::Rng;
+
+/// Bytes of a MoldUDP64 header: session, sequence, count.
+const HEADER: usize = 20;
+/// Where flags and key id of a native packet are.
+const FLAGS: usize = 24;
+/// Datagrams of the feed, and time, that lie between two single forged packets of a plain line. A receiver has forgotten the
+/// first one then.
+const BETWEEN: u64 = 12;
+const BETWEEN_NS: u64 = 400_000_000;
+/// Packets that are played again at a time.
+const AGAIN: usize = 200;
+
+impl Network {
+    /// Plays packets. Returns whether there were any.
+    pub(super) fn play(&mut self, line: usize, forgery: Forgery, random: &mut Rng) -> Result<bool> {
+        let heard = self.hubs[line].heard();
+        match forgery {
+            Forgery::Replay => heard.iter().rev().take(AGAIN).for_each(|frame| self.hubs[line].inject(frame)),
+            Forgery::Plain(kind) => return self.forge_one(line, usize::from(kind), &heard),
+            Forgery::Damaged => {
+                for frame in heard.iter().rev().take(AGAIN) {
+                    let Some(place) = Place::of(frame) else { continue };
+                    let payload = damaged(place.payload(frame), random);
+                    self.hubs[line].inject(&with_payload(frame, &payload)?);
+                }
+            }
+            Forgery::Unsealed => {
+                for frame in heard.iter().rev().take(AGAIN) {
+                    let Some(place) = Place::of(frame) else { continue };
+                    let mut payload = place.payload(frame).to_vec();
+                    if let Some(flags) = payload.get_mut(FLAGS..FLAGS + 2) {
+                        (flags[0], flags[1]) = (flags[0] & !1, 0);
+                        self.hubs[line].inject(&with_payload(frame, &payload)?);
+                    }
+                }
+            }
+        }
+        Ok(!heard.is_empty())
+    }
+
+    /// Sends one sound and false packet in the name of the feed's sender.
+    fn forge_one(&mut self, line: usize, kind: usize, heard: &[Vec<u8>]) -> Result<bool> {
+        let (carried, time) = self.forged_at[line];
+        let now = (self.hubs[line].carried(), now());
+        if now.0 < carried + BETWEEN || now.1 < time + BETWEEN_NS {
+            return Ok(false);
+        }
+        let is_feed = |frame: &&Vec<u8>| {
+            Place::of(frame)
+                .is_some_and(|place| place.is_for_a_group(frame) && place.payload(frame).len() >= HEADER)
+        };
+        let Some(frame) = heard.iter().rev().find(is_feed) else { return Ok(false) };
+        let Some(place) = Place::of(frame) else { return Ok(false) };
+        let header = place.payload(frame);
+        let (Some(name), Some(sequence)) = (header.first_chunk::<10>(), header[10..].first_chunk::<8>())
+        else {
+            return Ok(false);
+        };
+        let count = u64::from(u16::from_be_bytes([header[18], header[19]]));
+        let count = if count == u64::from(u16::MAX) { 0 } else { count };
+        let packet = forged(*name, kind, u64::from_be_bytes(*sequence) + count);
+        self.hubs[line].inject(&with_payload(frame, &packet)?);
+        self.forged_at[line] = now;
+        Ok(true)
+    }
+}
+
+/// A packet as this one, in which something was changed, left out or added.
+fn damaged(packet: &[u8], random: &mut Rng) -> Vec<u8> {
+    let mut packet = packet.to_vec();
+    match random.u8(..4) {
+        0 => packet.truncate(random.usize(..=packet.len())),
+        1 => {
+            let more = random.usize(..40);
+            packet.extend((0..more).map(|_| random.u8(..)));
+        }
+        _ => {
+            for _ in 0..random.u8(1..4) {
+                if !packet.is_empty() {
+                    let at = random.usize(..packet.len());
+                    packet[at] ^= 1 << random.u8(..8);
+                }
+            }
+        }
+    }
+    packet
+}

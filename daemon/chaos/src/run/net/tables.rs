@@ -1,0 +1,148 @@
+//! The configurations of the bridges of each host.
+
+use super::Network;
+use crate::story::Way;
+use std::fmt::Write;
+
+/// Time after which messages are given up that no server has: longer than a story.
+const GIVE_UP_MS: u32 = 120_000;
+/// Time for which a message that another line may still bring is waited for where there is no server: lines are threads here,
+/// and one may stand still while the other goes on.
+const HOLD_US: u32 = 1_000_000;
+/// Bytes of a receiver's buffer. All that a story publishes at once has to fit.
+const BUFFER: u32 = 64 << 20;
+/// The ports of the servers, of the first sender's claims, and of the second sender's.
+const SERVERS: [u16; 2] = [30_002, 30_003];
+const CLAIMS: [u16; 2] = [31_000, 31_001];
+
+/// The bridge that receives, and the bridge that sends on.
+pub(super) const IN: &str = "in";
+pub(super) const OUT: &str = "out";
+
+impl Network {
+    /// An address of a host on a line.
+    fn address(&self, host: usize, line: usize, port: u16) -> String {
+        match self.net.v6 {
+            true => format!("[fd77:{line}::{}]:{port}", host + 1),
+            false => format!("10.77.{line}.{}:{port}", host + 1),
+        }
+    }
+
+    /// The group of a line, for the first or the second part of the way.
+    fn group(&self, hop: usize, line: usize) -> String {
+        match self.net.v6 {
+            true => format!("[ff15::77:{hop}{line}]:3000{hop}"),
+            false => format!("239.77.{hop}.{line}:3000{hop}"),
+        }
+    }
+
+    fn allowed(&self) -> &'static str {
+        if self.net.v6 { "fd77::/16" } else { "10.77.0.0/16" }
+    }
+
+    /// The fields that all bridges have: channel, lines, and what packets are like.
+    fn common(&self, name: &str, channel: &str, hop: usize) -> String {
+        let lines: Vec<String> = (0..self.hubs.len())
+            .map(|line| format!("{{ group = \"{}\", interface = \"v{line}\" }}", self.group(hop, line)))
+            .collect();
+        let mut text = format!(
+            "[[bridge]]\nname = \"{name}\"\nchannel = \"{channel}\"\nline = [{}]\nwait = \"block\"\n",
+            lines.join(", ")
+        );
+        if self.net.native {
+            text.push_str("profile = \"native\"\n");
+        }
+        if self.net.sealed {
+            let _ = writeln!(text, "keys = {:?}", self.keys_path());
+        }
+        text
+    }
+
+    fn from(&self) -> &'static str {
+        if self.net.from_oldest { "oldest" } else { "resume" }
+    }
+
+    fn sends(&self, host: usize, name: &str, channel: &str, hop: usize, peer: Option<[String; 2]>) -> String {
+        let state = self.dir.join(format!("{host}-{name}.state"));
+        let mut text = self.common(name, channel, hop);
+        let _ =
+            writeln!(text, "[bridge.send]\nfrom = \"{}\"\nstate = {state:?}\nlinger_ms = 500", self.from());
+        if let Some([own, peer]) = peer {
+            let _ = writeln!(
+                text,
+                "role = \"auto\"\nrank = {host}\nclaim_bind = \"{own}\"\npeers = [\"{peer}\"]"
+            );
+        }
+        if self.net.has_server {
+            let (bind, allow) = (self.address(host, 0, SERVERS[0]), self.allowed());
+            let _ = writeln!(text, "[bridge.send.repair]\nbind = \"{bind}\"\nallow = [\"{allow}\"]");
+        }
+        text
+    }
+
+    fn receives(&self, channel: &str, hop: usize, servers: &[String]) -> String {
+        let mut text = self.common(IN, channel, hop);
+        let _ = writeln!(
+            text,
+            "[bridge.receive]\nfrom = 1\ngive_up_ms = {GIVE_UP_MS}\nbuffer_bytes = {BUFFER}\nclock_limit_us = 0"
+        );
+        let _ = match self.net.has_server {
+            true => writeln!(text, "servers = {servers:?}"),
+            false => writeln!(text, "hold_us = {HOLD_US}"),
+        };
+        text
+    }
+
+    /// The tables of a host's daemon.
+    pub(in super::super) fn tables(&self, host: usize, channel: &str) -> String {
+        let mut first = vec![self.address(0, 0, SERVERS[0])];
+        if self.net.has_peer {
+            first.push(self.address(0, 0, SERVERS[1]));
+        }
+        let server = |host: usize| self.address(host, 0, SERVERS[0]);
+        match (self.net.way, host) {
+            (_, 0) => {
+                let claims = || [CLAIMS[0], CLAIMS[1]].map(|port| format!("127.0.0.1:{port}"));
+                self.sends(0, OUT, channel, 0, self.net.has_peer.then(claims))
+            }
+            (Way::Chain, 1) => {
+                format!("{}{}", self.receives(channel, 0, &first), self.sends(1, OUT, channel, 1, None))
+            }
+            (Way::Mirrors, 1 | 2) => {
+                let claims = [host, 3 - host].map(|host| self.address(host, 0, CLAIMS[0]));
+                let sends = self.sends(host, OUT, channel, 1, Some(claims));
+                format!("{}{sends}", self.receives(channel, 0, &first))
+            }
+            (Way::Chain, _) => self.receives(channel, 1, &[server(1)]),
+            (Way::Mirrors, _) => self.receives(channel, 1, &[server(1), server(2)]),
+            _ => self.receives(channel, 0, &first),
+        }
+    }
+
+    /// The words of the second sender's command.
+    pub(super) fn second_sender(&self, channel: &str) -> Vec<String> {
+        let mut words: Vec<String> =
+            ["bridge", "send", channel, "--linger", "500ms", "--wait", "block"].map(str::to_owned).to_vec();
+        let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);
+        for line in 0..self.hubs.len() {
+            add("--to", self.group(0, line));
+            add("--interface", format!("v{line}"));
+        }
+        add("--from", self.from().to_owned());
+        add("--state", self.dir.join("0-second.state").display().to_string());
+        add("--rank", "1".to_owned());
+        add("--claim-bind", format!("127.0.0.1:{}", CLAIMS[1]));
+        add("--peer", format!("127.0.0.1:{}", CLAIMS[0]));
+        if self.net.has_server {
+            add("--repair", self.address(0, 0, SERVERS[1]));
+            add("--allow", self.allowed().to_owned());
+        }
+        if self.net.native {
+            add("--profile", "native".to_owned());
+        }
+        if self.net.sealed {
+            add("--keys", self.keys_path().display().to_string());
+        }
+        words
+    }
+}

@@ -1,0 +1,12 @@
+{"seed":6,"profile":"hosts","setup":{"channels":[{"name":"a","capacity":33554432,"largest":20000,"strict":true}],"keeps":true,"net":{"way":"mirrors","native":true,"sealed":true,"v6":true,"lines":1,"has_peer":false,"has_server":true,"from_oldest":false}}}
+{"open":{"who":0,"channel":0,"anew":false,"full":false}}
+{"gap":{"who":2,"by":81}}
+{"net":{"play":{"line":0,"forgery":"damaged"}}}
+{"race":{}}
+{"net":{"keys":{"backwards":true}}}
+{"restart":{"whom":{"host":3}}}
+{"subscribe":{"who":2,"channel":3,"start":"oldest","wait":"yield","skip":false,"page":true}}
+{"read":{"who":2,"how":"mixed","ms":0,"rest_us":0}}
+{"publish":{"who":0,"count":80,"sizes":"line","sending":"old","pause_us":315}}
+{"publish":{"who":0,"count":45,"sizes":"mixed","sending":"single","pause_us":381}}
+{"crash":{"whom":{"host":3}}}
