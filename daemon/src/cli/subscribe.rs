@@ -9,6 +9,7 @@ use super::{Host, HostArg, MISSED};
 use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
 use serde_json::json;
+use shmcast::hosting::fault;
 use shmcast::{
     Event, History, Message, RecvError, Resume, Start, State, Subscriber, SubscriberBuilder, Wait,
 };
@@ -149,7 +150,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             out.flush()?;
             event = subscriber.recv_deadline(Instant::now() + IDLE_LOOK);
         }
-        if args.wait_channel && matches!(event, Err(RecvError::Superseded)) {
+        let is_next = args.wait_channel && !fault!("a_next_segment_ends_sub");
+        if is_next && matches!(event, Err(RecvError::Superseded)) {
             // Everything in the channel that takes its place is new.
             let Some(next) = attach(args, builder.clone().start(Start::Oldest), &stop)? else { break };
             report(args, &Event::Restarted, &mut out)?;

@@ -24,6 +24,7 @@ mod roles;
 mod sessions;
 mod standby;
 mod tail;
+mod told;
 mod under_unit;
 #[path = "../daemon_support/unit.rs"]
 mod unit;

@@ -161,7 +161,12 @@ impl Repair {
         let slot_bytes = if native.is_some() { MOST_TO_SERVER } else { SLOT_BYTES };
         let here = socket.local_addr().unwrap_or(spec.bind);
         Ok(Self {
-            out: Out { socket, groups, tap: tap.cloned(), here },
+            out: Out {
+                socket,
+                groups,
+                tap: tap.cloned().filter(|_| !fault!("captures_hold_the_feed_alone")),
+                here,
+            },
             native,
             answers_plain: bridge.is_any_plain(),
             inbox: Inbox::new(slot_bytes),

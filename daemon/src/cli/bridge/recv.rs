@@ -8,6 +8,7 @@ use crate::cli::units::{parse_address, parse_duration, parse_size, words};
 use crate::cli::{Host, HostArg};
 use anyhow::Result;
 use serde_json::json;
+use shmcast::hosting::fault;
 use shmcast::{DEFAULT_CAPACITY, Preparation, PublisherBuilder};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
@@ -138,7 +139,8 @@ impl Args {
             publisher = publisher.capacity(capacity);
         }
         // A sender of another make may fill an Ethernet frame.
-        let datagram = self.common.payload_bytes().max(ETHERNET_PAYLOAD_BYTES);
+        let most = if fault!("only_our_payloads_fit") { 0 } else { ETHERNET_PAYLOAD_BYTES };
+        let datagram = self.common.payload_bytes().max(most);
         let fits = (datagram - HEADER_BYTES - LENGTH_BYTES) as u64;
         match self.max_message {
             // Native packets bring messages of any size that a channel takes.

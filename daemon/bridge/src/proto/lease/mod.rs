@@ -201,6 +201,9 @@ impl LeaseServer {
                 return None;
             }
         };
+        if fault!("full_tables_say_nothing") && matches!(reply, ControlDatagram::Full { .. }) {
+            return None;
+        }
         Some(reply.encode(out))
     }
 
@@ -309,7 +312,8 @@ impl LeaseServer {
         if counted().count() < most {
             return true;
         }
-        let overdue = counted().filter(|(_, lease)| lease.is_overdue(now_ns));
+        let may_end = |lease: &Lease| lease.is_overdue(now_ns) && !fault!("overdue_leases_stay");
+        let overdue = counted().filter(|(_, lease)| may_end(lease));
         let longest = overdue.min_by_key(|(_, lease)| lease.renewed_ns).map(|(address, _)| *address);
         let is_free = longest.and_then(|address| self.leases.remove(&address)).is_some();
         self.counters.expired += u64::from(is_free);

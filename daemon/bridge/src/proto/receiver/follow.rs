@@ -200,6 +200,7 @@ impl Receiver {
         let is_newer = is_ours && session.epoch() > own.epoch();
         let is_followed = match self.config.follow {
             _ if fault!("only_newer_epochs_live") => is_newer,
+            _ if fault!("newer_sessions_wait_for_silence") => is_quiet,
             Follow::Channel(_) if self.config.trusts => is_newer,
             _ => is_newer || is_quiet,
         };

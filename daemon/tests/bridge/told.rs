@@ -1,0 +1,84 @@
+//! What the command itself shows of a bridge: refused repairs, captures of both directions, and the channel that it makes.
+
+use super::hosts::wait_for;
+use shmcast::{Directory, Publisher};
+use shmcast_bridge::pcap::Capture;
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::proto::wire::Request;
+use std::fs::{File, read_to_string};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+fn free() -> SocketAddr {
+    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn shmcast(dir: &Path, words: &str, log: &Path) -> Running {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+    command.args(words.split_whitespace()).env("SHMCAST_DIR", dir).stdin(Stdio::null()).stdout(Stdio::null());
+    Running(command.stderr(File::create(log).unwrap()).spawn().unwrap())
+}
+
+/// A receiver that has not proved its address asks again and again. People are told, and the capture has its requests.
+#[test]
+fn refused_repairs_are_told_and_captured() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut publisher =
+        Publisher::builder("t").dir(dir.path()).capacity(1 << 20).max_message(1_378).open().unwrap();
+    (0..100u64).for_each(|n| _ = publisher.publish(&[n as u8; 1_000]).unwrap());
+    let (server, capture, log) = (free(), dir.path().join("pcap"), dir.path().join("log"));
+    let words = format!(
+        "bridge send t --to {} --repair {server} --allow 127.0.0.0/8 --linger 100ms --pcap {} --session TEST",
+        free(),
+        capture.display()
+    );
+    let sender = shmcast(dir.path(), &words, &log);
+    let said = || read_to_string(&log).unwrap();
+    let name = wait_for("the session", || {
+        said().lines().find_map(|line| line.split_once("sending session ").map(|(_, name)| name.to_owned()))
+    });
+    let session = Session::named(&name).unwrap();
+    let asker = UdpSocket::bind("127.0.0.1:0").unwrap();
+    wait_for("the refusal", || {
+        asker.send_to(&Request { session, first: 1, count: 60 }.encode(), server).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        said().contains("cannot prove their address: see --trust-allowed").then_some(())
+    });
+    drop(publisher);
+    drop(sender);
+    // A file that was being written may end within a packet.
+    let mut captured = Capture::open(File::open(&capture).unwrap(), &[]).unwrap();
+    let (mut requests, own) = (0, asker.local_addr().unwrap());
+    while let Ok(Some(datagram)) = captured.read() {
+        requests += u32::from(datagram.source == own);
+    }
+    assert!(requests > 0, "no request of {own} is in the capture");
+}
+
+/// A sender of another make may fill an Ethernet frame, and a channel that the command makes takes that.
+#[test]
+fn a_new_channel_takes_what_an_ethernet_frame_brings() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let words = format!("bridge recv t --from {} --capacity 1MiB --session TEST", free());
+    let _receiver = shmcast(dir.path(), &words, &dir.path().join("log"));
+    let max = wait_for("the channel", || {
+        Directory::at(dir.path())
+            .channel("t")
+            .ok()?
+            .detail
+            .ok()
+            .map(|detail| detail.header.geometry.max_message)
+    });
+    assert_eq!(max, 1_472 - 20 - 2);
+}
