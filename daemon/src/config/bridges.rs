@@ -6,9 +6,7 @@
 use super::host::Host;
 use super::rules::Broken;
 use super::{ChannelConfig, Config, fields};
-use shmcast_bridge::spec::{
-    BridgeSpec, Direction, ETHERNET_PAYLOAD_BYTES, Engine, HistoryFrom, ReceiveSpec, SendSpec, WaitMode,
-};
+use shmcast_bridge::spec::{BridgeSpec, Direction, Engine, HistoryFrom, ReceiveSpec, SendSpec, WaitMode};
 use std::net::SocketAddr;
 
 /// An allowed network with a prefix shorter than this many bits is too wide: nobody knows all its hosts.
@@ -218,9 +216,10 @@ impl Config {
             let channel = self.channels.iter().find(|channel| channel.name == bridge.channel);
             warn_of_thread(bridge, &self.bridges[..index], host, &mut warn);
             warn_of_interfaces(bridge, host, &mut warn);
-            if bridge.payload_bytes > ETHERNET_PAYLOAD_BYTES {
+            let fits = bridge.ethernet_payload_bytes();
+            if bridge.payload_bytes > fits {
                 let what = format!(
-                    "{} B exceed the {ETHERNET_PAYLOAD_BYTES} of an Ethernet frame: where the network takes no jumbo \
+                    "{} B exceed the {fits} of an Ethernet frame: where the network takes no jumbo \
                      frames, each packet is sent in fragments, and one lost loses all",
                     bridge.payload_bytes
                 );

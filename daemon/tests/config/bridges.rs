@@ -236,6 +236,11 @@ fn what_loses_messages_is_warned_of() {
     let shared = receive("") + &receive("name = \"t\"").replace("\"rates\"", "\"ticks\"");
     warns(&shared, "bridge.line", 8, "both may follow one");
     warns(&send("payload_bytes = 1473"), "bridge.payload_bytes", 3, "jumbo");
+    // The header of IPv6 has 20 bytes more.
+    let of_v6 = |bytes: u32| send(&format!("payload_bytes = {bytes}")).replace("239.1.2.3:", "[ff15::1:3]:");
+    warns(&of_v6(1453), "bridge.payload_bytes", 3, "1452 of an Ethernet frame");
+    let fits = Config::parse(&format!("{CHANNELS}{}", of_v6(1452)), "test.toml").unwrap();
+    assert!(!fits.warnings_on(&host()).iter().any(|warning| warning.what.contains("jumbo")));
     warns(&receive("payload_bytes = 1401"), "bridge.channel", 1, "packets may bring 1379 B");
 }
 

@@ -15,7 +15,7 @@ use crate::proto::receiver::REASSEMBLY_BYTES;
 use crate::proto::session::Session;
 use crate::proto::wire::MAX_DATAGRAM_BYTES;
 use crate::proto::{DEFAULT_PAYLOAD_BYTES, MAX_LINES, MAX_SERVERS};
-use crate::socket::Marks;
+use crate::socket::{Marks, header_bytes};
 
 mod native;
 mod nats;
@@ -28,7 +28,10 @@ pub use nats::{Engine, NatsSpec};
 mod send;
 pub use send::{HistoryFrom, RepairSpec, SendRole, SendSpec, StartAt};
 
-/// Largest UDP payload that fits an Ethernet frame of 1500 bytes.
+/// Bytes of IP in an Ethernet frame.
+const ETHERNET_MTU: usize = 1_500;
+/// Largest UDP payload that fits an Ethernet frame over IPv4. Over IPv6 it is 20 bytes less: see
+/// [`BridgeSpec::ethernet_payload_bytes`].
 pub const ETHERNET_PAYLOAD_BYTES: usize = 1_472;
 /// The largest receive buffer that the kernel can be asked for: half of the largest `int`.
 const MAX_BUFFER_BYTES: usize = i32::MAX as usize / 2;
@@ -309,6 +312,12 @@ impl BridgeSpec {
             (None, Some(receive)) => Some(Direction::Receive(receive)),
             _ => None,
         }
+    }
+
+    /// Largest UDP payload that fits an Ethernet frame on every line.
+    pub fn ethernet_payload_bytes(&self) -> usize {
+        let payload = |line: &LineSpec| ETHERNET_MTU - header_bytes(&line.group);
+        self.lines.iter().map(payload).min().unwrap_or(ETHERNET_PAYLOAD_BYTES)
     }
 
     /// The 1 to 4 characters that stand before the epoch in the sessions of this bridge when it sends.

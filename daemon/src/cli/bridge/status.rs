@@ -70,6 +70,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         for said in [settings(bridge), segments(bridge)].into_iter().flatten() {
             note!("bridge {}: {said}", bridge.bridge);
         }
+        counts(&bridge.figures).iter().for_each(|said| note!("bridge {}: {said}", bridge.bridge));
         let of_journal = |name: &str| bridge.figures.pointer(name).and_then(Value::as_u64).unwrap_or(0);
         let (messages, full) =
             (of_journal("/repair/journal/messages"), of_journal("/repair/journal/queue_full"));
@@ -117,6 +118,39 @@ fn settings(bridge: &BridgeStatus) -> Option<String> {
     Some(format!("wait = {mode} ({why}){link}"))
 }
 
+/// Counters that are 0 for most bridges, each as a sentence, if they are not.
+const COUNTS: [(&str, &str); 13] = [
+    ("/send/takeovers", "times it began to send in place of a peer"),
+    ("/send/yields", "times it left the sending to a peer"),
+    ("/send/lines_anew", "times a line was opened anew, because its interface was"),
+    ("/send/link_waits", "times live packets waited for the link"),
+    ("/repair/multicast_replies", "repairs went to all receivers at once"),
+    ("/repair/pauses", "times all receivers were told to wait, because the rate of repairs was used up"),
+    ("/repair/leases/full", "leases were refused, because every place was taken"),
+    ("/repair/leases/replaced", "leases went over to another address of the same receiver"),
+    ("/receive/pauses", "times a server told all receivers to wait"),
+    ("/receive/requests_saved", "losses were mended by repairs that others had asked for"),
+    ("/receive/lines_anew", "times a line was opened anew, because its interface was"),
+    ("/receive/lines_rejoined", "times a group was joined again, because its line was silent"),
+    ("/receive/leases_full", "times a server had no place for a lease"),
+];
+
+/// The sentences for [`COUNTS`], and the place among the receivers.
+fn counts(figures: &Value) -> Vec<String> {
+    let figure = |path: &str| figures.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+    let mut said = Vec::new();
+    let (claim, group, place) = (figure("/send/claim"), figure("/receive/group"), figure("/receive/place"));
+    if claim > 0 {
+        said.push(format!("the egress with claim {} sends", grouped(claim)));
+    }
+    if group > 0 {
+        said.push(format!("place {} of {} receivers of a server", grouped(place + 1), grouped(group)));
+    }
+    let counted = COUNTS.iter().map(|(path, what)| (figure(path), what)).filter(|(count, _)| *count > 0);
+    said.extend(counted.map(|(count, what)| format!("{} {what}", grouped(count))));
+    said
+}
+
 fn row(bridge: &BridgeStatus) -> Vec<String> {
     let count = |path: &str| match bridge.figures.pointer(path).and_then(Value::as_u64) {
         Some(count) => grouped(count),
@@ -139,4 +173,43 @@ fn row(bridge: &BridgeStatus) -> Vec<String> {
     row.extend(figures.map(count));
     row.push(p99.map_or_else(|| "-".to_owned(), |ns| Ns(ns).to_string()));
     row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmcast_bridge::status::{ReceiveCounters, RepairCounters, SendCounters};
+    use zerocopy::FromZeros;
+
+    fn figures(set: impl Fn(&mut SendCounters, &mut RepairCounters, &mut ReceiveCounters)) -> Value {
+        let (mut send, mut repair, mut receive) =
+            (SendCounters::new_zeroed(), RepairCounters::new_zeroed(), ReceiveCounters::new_zeroed());
+        set(&mut send, &mut repair, &mut receive);
+        json!({ "send": send, "repair": repair, "receive": receive })
+    }
+
+    #[test]
+    fn counters_that_are_not_zero_are_told() {
+        assert_eq!(counts(&figures(|_, _, _| {})), [""; 0]);
+        let some = figures(|send, repair, receive| {
+            (send.claim, send.takeovers, repair.pauses) = (3, 1_200, 2);
+            (receive.group, receive.place, receive.requests_saved) = (40, 0, 7);
+        });
+        let said = [
+            "the egress with claim 3 sends",
+            "place 1 of 40 receivers of a server",
+            "1,200 times it began to send in place of a peer",
+            "2 times all receivers were told to wait, because the rate of repairs was used up",
+            "7 losses were mended by repairs that others had asked for",
+        ];
+        assert_eq!(counts(&some), said);
+    }
+
+    #[test]
+    fn every_counter_that_is_told_exists() {
+        let figures = figures(|_, _, _| {});
+        for (path, _) in COUNTS {
+            assert!(figures.pointer(path).is_some_and(Value::is_u64), "no figure {path}");
+        }
+    }
 }

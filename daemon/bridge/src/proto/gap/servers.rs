@@ -41,6 +41,8 @@ pub(super) struct Server {
     pub(super) probe_ns: u64,
     /// It is asked for nothing before this time.
     pub(super) paused_ns: u64,
+    /// Its words to all receivers to wait are not believed before this time.
+    pub(super) deaf_until_ns: u64,
     /// Our place among its receivers, if it told one.
     pub(super) place: Option<u16>,
 }

@@ -396,6 +396,28 @@ fn later_is_believed_only_as_an_answer_and_is_waited_for() {
     assert_eq!(counters.servers[0].timeouts, 0);
 }
 
+/// On a plain line anybody can send a word to all receivers in a server's name.
+#[test]
+fn words_to_wait_take_at_most_half_of_the_time() {
+    let (mut gaps, mut counters) = gaps(GapConfig { servers: 1, ..GapConfig::default() });
+    gaps.note_rtt(0, 100 * US);
+    let (mut asked, mut first) = (0, 1);
+    for ms in 0..1_000u64 {
+        let now_ns = ms * 1_000 * US;
+        gaps.handle_pause(now_ns, 0, u64::MAX);
+        extend(&mut gaps, now_ns, first, first + 1, &mut counters);
+        gaps.handle_timeout(now_ns + 60 * US, &mut counters);
+        let asks = asks(&mut gaps, now_ns + 60 * US, &mut counters);
+        asked += u64::from(!asks.is_empty());
+        for (server, from, count) in asks {
+            gaps.handle_reply(now_ns + 100 * US, server, from, &mut counters);
+            gaps.fill(now_ns + 100 * US, from..from + u64::from(count), Some(server), &mut counters);
+        }
+        first += 1;
+    }
+    assert!((450..700).contains(&asked), "asked in {asked} of 1000 milliseconds");
+}
+
 #[test]
 fn window_widens_with_answers_and_narrows_when_most_are_lost() {
     let (mut gaps, mut counters) = gaps(GapConfig::default());

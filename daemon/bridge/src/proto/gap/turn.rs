@@ -61,12 +61,16 @@ impl Gaps {
         self.turn.has_dropped = false;
     }
 
-    /// Notes that a server sends nothing for a while. Everything that it was asked for is asked for again afterwards.
+    /// Notes that a server sends nothing for a while. Everything that it was asked for is asked for again afterwards. After a pause,
+    /// no other one is believed for as long, so that whoever sends such words in the server's name takes at most half of the time.
     pub fn handle_pause(&mut self, now_ns: u64, server: usize, wait_ns: u64) {
         self.note_alive(now_ns, server);
         let until_ns = now_ns.saturating_add(wait_ns.min(LONGEST_MAX_NS)).saturating_add(self.delay_ns());
         let Some(state) = self.servers.get_mut(server) else { return };
-        state.paused_ns = until_ns;
+        if now_ns < state.deaf_until_ns {
+            return;
+        }
+        (state.paused_ns, state.deaf_until_ns) = (until_ns, until_ns + (until_ns - now_ns));
         for hole in &mut self.holes {
             if matches!(hole.state, State::Requested { server: asked, .. } if asked == server) {
                 // The time after which the hole is given up begins anew.
