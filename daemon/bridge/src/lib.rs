@@ -35,7 +35,7 @@ pub mod thread;
 pub mod times;
 pub mod waiting;
 
-pub use native::read_keys;
+pub use native::{Keys, KeysSeen, read_keys};
 use proto::session::SessionError;
 use proto::wire::MAX_DATAGRAM_BYTES;
 pub use sending::term_at;

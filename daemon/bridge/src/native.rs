@@ -25,7 +25,7 @@ const NO_SESSION: Session = Session::from_bytes([b' '; 10]);
 
 /// The keys of a bridge, which its threads share. They change on a reload.
 #[derive(Debug)]
-pub(super) struct Keys {
+pub struct Keys {
     ring: Mutex<Option<Keyring>>,
     /// Grows with each change.
     version: AtomicU64,
@@ -33,13 +33,24 @@ pub(super) struct Keys {
 
 impl Keys {
     /// Reads the keys file of the spec, if it names one.
-    pub(super) fn open(spec: &BridgeSpec) -> Result<Keys, BridgeError> {
+    ///
+    /// # Errors
+    /// [`BridgeError::Keys`].
+    pub fn open(spec: &BridgeSpec) -> Result<Keys, BridgeError> {
         let ring = spec.keys.as_deref().map(read_keys).transpose()?;
         Ok(Keys { ring: Mutex::new(ring), version: AtomicU64::new(1) })
     }
 
+    /// The keys; `None` if there are none.
+    pub fn ring(&self) -> Option<Keyring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Reads the keys file of the spec again, if it names one. Threads take the new keys soon after.
-    pub(super) fn reload(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
+    ///
+    /// # Errors
+    /// [`BridgeError::Keys`]; the keys stay as they were.
+    pub fn reload(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
         let Some(path) = spec.keys.as_deref() else { return Ok(()) };
         let ring = read_keys(path)?;
         *self.ring.lock().unwrap_or_else(PoisonError::into_inner) = Some(ring);
@@ -74,7 +85,7 @@ pub(super) fn random_sender() -> Result<u64, BridgeError> {
 
 /// Follows the keys that the threads share.
 #[derive(Debug, Default)]
-pub(super) struct KeysSeen {
+pub struct KeysSeen {
     version: u64,
     /// When another key begins to seal, in nanoseconds since 1970.
     due_ns: u64,
@@ -82,12 +93,12 @@ pub(super) struct KeysSeen {
 
 impl KeysSeen {
     /// The keys, if they have changed since the last look, or if another one's time has come.
-    pub(super) fn changed(&mut self, keys: &Keys) -> Option<Option<Keyring>> {
+    pub fn changed(&mut self, keys: &Keys) -> Option<Option<Keyring>> {
         let (version, now_ns) = (keys.version.load(Ordering::Acquire), wall_ns());
         if version == self.version && now_ns < self.due_ns {
             return None;
         }
-        let ring = keys.ring.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let ring = keys.ring();
         let times = ring.iter().flat_map(|ring| ring.keys()).map(|key| key.from_ns);
         self.due_ns = times.filter(|from_ns| *from_ns > now_ns).min().unwrap_or(u64::MAX);
         self.version = version;

@@ -50,8 +50,8 @@ impl BridgeSpec {
         self.lines.first().map_or(self.profile, |line| self.profile_of(line))
     }
 
-    /// Whether native packets without a seal are taken.
-    pub(crate) fn takes_open(&self) -> bool {
+    /// Whether native packets, or blocks of an engine, without a seal are taken.
+    pub fn takes_open(&self) -> bool {
         self.keys.is_none() || self.auth == Auth::Offered
     }
 

@@ -28,14 +28,43 @@ const RENEW_AFTER: u64 = 1 << 36;
 /// sender is known within milliseconds of it.
 const TRIES: Rate = Rate { per_second: 20_000, burst: 2_000 };
 
-fn key_of(group: &GroupKey, sender: u64, is_receiver: bool) -> LessSafeKey {
-    let mut info = [0; 9];
-    info[..8].copy_from_slice(&sender.to_be_bytes());
-    info[8] = u8::from(is_receiver);
-    let secret = Salt::new(HKDF_SHA256, SALT).extract(&group.secret);
-    let info = [&info[..]];
-    let derived = secret.expand(&info, &AES_128_GCM).expect("the length of a key is no more than HKDF gives");
-    LessSafeKey::new(UnboundKey::from(derived))
+/// The key of one sender. It seals packets, and what else is sent under numbers, such as the blocks of an engine.
+pub struct SenderKey(LessSafeKey);
+
+impl fmt::Debug for SenderKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SenderKey(..)")
+    }
+}
+
+impl SenderKey {
+    /// The key that a sender derives from its group's. Each use has a `salt` of its own, so that no two share keys.
+    pub fn new(group: &GroupKey, salt: &[u8], sender: u64, is_receiver: bool) -> SenderKey {
+        let mut info = [0; 9];
+        info[..8].copy_from_slice(&sender.to_be_bytes());
+        info[8] = u8::from(is_receiver);
+        let secret = Salt::new(HKDF_SHA256, salt).extract(&group.secret);
+        let info = [&info[..]];
+        let derived =
+            secret.expand(&info, &AES_128_GCM).expect("the length of a key is no more than HKDF gives");
+        SenderKey(LessSafeKey::new(UnboundKey::from(derived)))
+    }
+
+    /// Seals `text` in place. The seal covers `about` as well. A sender never seals twice under one number.
+    pub fn seal(&self, number: u64, about: &[u8], text: &mut [u8]) -> Option<[u8; SEAL_BYTES]> {
+        let seal = self.0.seal_in_place_separate_tag(nonce_of(number), Aad::from(about), text).ok()?;
+        seal.as_ref().try_into().ok()
+    }
+
+    /// Opens a sealed text in place, with its seal behind it. Returns the size of the text; `None` if the seal does not open.
+    pub fn open(&self, number: u64, about: &[u8], sealed: &mut [u8]) -> Option<usize> {
+        let text = self.0.open_in_place(nonce_of(number), Aad::from(about), sealed).ok()?;
+        Some(text.len())
+    }
+}
+
+fn key_of(group: &GroupKey, sender: u64, is_receiver: bool) -> SenderKey {
+    SenderKey::new(group, SALT, sender, is_receiver)
 }
 
 fn nonce_of(number: u64) -> Nonce {
@@ -47,7 +76,7 @@ fn nonce_of(number: u64) -> Nonce {
 /// Numbers the packets of one sender, and seals them if it has a key.
 pub struct Sealer {
     numbers: Numbers,
-    group: Option<(GroupKey, LessSafeKey)>,
+    group: Option<(GroupKey, SenderKey)>,
     is_receiver: bool,
     renew_after: u64,
 }
@@ -95,9 +124,7 @@ impl Sealer {
         let size = container.write(buffer, body_bytes + SEAL_BYTES)?;
         let (head, body) = buffer.split_at_mut(HEAD_BYTES);
         let (text, room) = body[..body_bytes + SEAL_BYTES].split_at_mut(body_bytes);
-        let seal =
-            key.seal_in_place_separate_tag(nonce_of(container.number), Aad::from(&*head), text).ok()?;
-        room.copy_from_slice(seal.as_ref());
+        room.copy_from_slice(&key.seal(container.number, head, text)?);
         Some(size)
     }
 
@@ -128,7 +155,7 @@ pub enum Unopened {
 struct Known {
     sender: u64,
     group: GroupKey,
-    key: LessSafeKey,
+    key: SenderKey,
     live: Window,
     other: Window,
     heard_ns: u64,
@@ -230,8 +257,7 @@ impl Opener {
         };
         let (head, out_body) = out.split_at_mut(HEAD_BYTES);
         out_body.copy_from_slice(body);
-        let aad = Aad::from(&datagram[..HEAD_BYTES]);
-        key.open_in_place(nonce_of(container.number), aad, out_body).map_err(|_| Unopened::Forged)?;
+        key.open(container.number, &datagram[..HEAD_BYTES], out_body).ok_or(Unopened::Forged)?;
         head.copy_from_slice(&datagram[..HEAD_BYTES]);
         let group = *group;
         let at = at.unwrap_or_else(|| self.add(sender, group));
