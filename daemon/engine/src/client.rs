@@ -11,12 +11,14 @@ use async_nats::jetstream::stream::{
 use async_nats::jetstream::{Context, ErrorCode, context};
 use async_nats::{Client, ConnectOptions, Event, HeaderMap};
 use bytes::Bytes;
+use shmcast_bridge::Keys;
 use shmcast_bridge::spec::{BridgeSpec, NatsSpec};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::EngineError;
-use crate::proto::block::{MIN_BYTES, parse};
+use crate::proto::block::MIN_BYTES;
+use crate::proto::seal::Opener;
 use crate::proto::want::Want;
 use crate::proto::writer::{Last, Trouble};
 use crate::status::Link;
@@ -49,6 +51,10 @@ pub(crate) struct Log {
     name: String,
     pub(crate) subject: String,
     pub(crate) link: Arc<Link>,
+    /// The keys of sealed blocks.
+    pub(crate) keys: Arc<Keys>,
+    /// Whether blocks without a seal are taken.
+    pub(crate) takes_open: bool,
 }
 
 fn refused(name: &str, why: impl ToString) -> EngineError {
@@ -72,7 +78,7 @@ async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result
             match event {
                 Event::Connected => told.connected(),
                 Event::Disconnected | Event::Closed => told.disconnected(),
-                Event::ServerError(e) => told.note(e.to_string()),
+                Event::ServerError(e) => told.note(format!("the servers say: {e}")),
                 Event::ClientError(e) => told.note(e.to_string()),
                 Event::LameDuckMode | Event::Draining | Event::SlowConsumer(_) => {}
             }
@@ -111,7 +117,7 @@ fn account_of(server: &str) -> Option<(&str, Option<&str>)> {
 }
 
 /// The servers without the passwords that may stand before their names.
-fn shown(servers: &[String]) -> String {
+pub(crate) fn shown(servers: &[String]) -> String {
     let show = |server: &String| server.rsplit(['@', '/']).next().unwrap_or_default().to_owned();
     servers.iter().map(show).collect::<Vec<_>>().join(", ")
 }
@@ -145,7 +151,7 @@ impl Log {
 
     /// Connects without a look for the stream.
     pub(crate) async fn reach(spec: &BridgeSpec, nats: &NatsSpec) -> Result<Log, EngineError> {
-        let link = Arc::new(Link::default());
+        let (link, keys) = (Arc::new(Link::default()), Arc::new(Keys::open(spec)?));
         let client = connect(spec, nats, &link).await?;
         let most = client.server_info().max_payload.saturating_sub(OVERHEAD_BYTES);
         if spec.send.is_some() && nats.block_bytes > most.max(MIN_BYTES) {
@@ -159,7 +165,13 @@ impl Log {
         };
         let (name, subject) = (nats.stream_of(&spec.channel), nats.subject_of(&spec.channel));
         let stream = context.get_stream_no_info(&name).await.map_err(|e| refused(&name, sentence(&e)))?;
-        Ok(Log { client, context, stream, name, subject, link })
+        let takes_open = spec.takes_open();
+        Ok(Log { client, context, stream, name, subject, link, keys, takes_open })
+    }
+
+    /// Opens blocks with the keys of this moment.
+    pub(crate) fn opener(&self) -> Opener {
+        Opener::new(self.keys.ring(), self.takes_open)
     }
 
     /// Makes the stream, or one that copies the stream of the same name in another domain.
@@ -226,6 +238,7 @@ impl Log {
 
     /// The end of the log, from its leader.
     pub(crate) async fn last(&self) -> Option<Last> {
+        let mut opener = self.opener();
         let info = self.stream.get_info().await.ok()?;
         let sequence = info.state.last_sequence;
         if info.state.messages == 0 {
@@ -235,8 +248,8 @@ impl Log {
         // An entry that is no sound block says nothing. The one before it does, and what follows is sent again.
         while at >= info.state.first_sequence.max(sequence.saturating_sub(MOST_DAMAGED)) && at > 0 {
             match self.stream.get_raw_message(at).await {
-                Ok(message) => match parse(&message.payload) {
-                    Ok((head, _)) => return Some(Last { sequence, head: Some(head) }),
+                Ok(message) => match opener.head(&message.payload) {
+                    Ok(head) => return Some(Last { sequence, head: Some(head) }),
                     Err(_) => at -= 1,
                 },
                 Err(e) if e.kind() == RawMessageErrorKind::NoMessageFound => at -= 1,

@@ -17,6 +17,8 @@ pub mod proto;
 pub mod status;
 
 #[cfg(feature = "nats")]
+pub mod check;
+#[cfg(feature = "nats")]
 mod client;
 #[cfg(feature = "nats")]
 mod inlet;

@@ -15,6 +15,7 @@ use shmcast_bridge::spec::{BridgeSpec, GapMode, ReceiveSpec};
 use shmcast_bridge::status::{Board, Life, Phase};
 use shmcast_bridge::thread::{Clock, SHOW_EVERY_NS, Threads};
 use shmcast_bridge::times::OriginTimes;
+use shmcast_bridge::{BridgeError, Keys, KeysSeen};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -48,6 +49,7 @@ pub(crate) struct ReceiveState {
     pub(crate) life: Life,
     counters: Board<ReceiveCounters>,
     link: Arc<Link>,
+    keys: Arc<Keys>,
 }
 
 /// A running end that receives. Dropping it stops it.
@@ -77,6 +79,7 @@ impl Receiver {
             life: Life::new(Vec::new(), choice_of(spec.wait).shown),
             counters: Board::default(),
             link: log.link.clone(),
+            keys: log.keys.clone(),
         });
         let publisher = channel.clone().open()?;
         let ring = publisher.remote_session().map(|session| {
@@ -88,7 +91,7 @@ impl Receiver {
         let inlet = Inlet::new(local, channel, options.origins, shared.clone());
         let reader = Reader::new(config_of(&receive), ring);
         let (answer, answers) = unbounded_channel();
-        let receiving = Receiving {
+        let mut receiving = Receiving {
             log,
             reader,
             inlet,
@@ -97,9 +100,13 @@ impl Receiver {
             clock: Clock::start(),
             shared: shared.clone(),
             bytes: 0,
+            keys: KeysSeen::default(),
+            unopened: 0,
             shown_ns: 0,
             looked_ns: 0,
         };
+        // No block is taken before it is known which seals open.
+        receiving.look_at_keys();
         let run = move || runtime.block_on(receiving.run(answers));
         let mut threads = Threads::default();
         threads.start(&format!("recv-{}", spec.title()), spec.cpu, run)?;
@@ -109,6 +116,14 @@ impl Receiver {
     /// Tells it to stop soon. The local channel is then closed, and its readers are told so.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Reads the keys file again.
+    ///
+    /// # Errors
+    /// [`BridgeError::Keys`]; the keys stay as they were.
+    pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
+        self.shared.keys.reload(spec)
     }
 
     /// Whether its thread has ended.
@@ -172,6 +187,9 @@ struct Receiving {
     clock: Clock,
     shared: Arc<ReceiveState>,
     bytes: u64,
+    keys: KeysSeen,
+    /// The blocks without a seal that opens, when they were last told of.
+    unopened: u64,
     shown_ns: u64,
     looked_ns: u64,
 }
@@ -183,6 +201,7 @@ impl Receiving {
             if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
                 self.shown_ns = now_ns;
                 self.show();
+                self.look_at_keys();
             }
             let Receiving { reader, inlet, .. } = &mut self;
             if let Some((round, ask)) = reader.poll(now_ns, &mut |delivery| inlet.take(delivery)) {
@@ -200,6 +219,19 @@ impl Receiving {
         match self.inlet.local.error.take() {
             Some(why) => self.shared.life.fail(why),
             None => self.shared.life.enter(Phase::Ended),
+        }
+    }
+
+    /// Takes the keys if they have changed, and tells of blocks that they do not open.
+    fn look_at_keys(&mut self) {
+        if let Some(ring) = self.keys.changed(&self.shared.keys) {
+            self.reader.set_keys(ring, self.log.takes_open);
+        }
+        let unopened = self.reader.counters().unopened;
+        if unopened > std::mem::replace(&mut self.unopened, unopened) {
+            self.shared.link.note(format!(
+                "{unopened} blocks were not taken: they are sealed with a key that is not in the keys file here, forged, or not sealed"
+            ));
         }
     }
 
@@ -285,6 +317,7 @@ impl Receiving {
             blocks: reader.blocks,
             bytes: self.bytes,
             damaged: reader.damaged,
+            unopened: reader.unopened,
             repeated: reader.repeated,
             chain_breaks: reader.chain_breaks,
             searches: reader.searches,

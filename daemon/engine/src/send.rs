@@ -6,14 +6,16 @@
 
 use async_nats::Subscriber as Subscription;
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use shmcast::SubscriberBuilder;
-use shmcast_bridge::BridgeError;
 use shmcast_bridge::origins::Origins;
 use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::spec::{BridgeSpec, Direction, NatsSpec};
 use shmcast_bridge::status::{Board, Life, SharedHistogram};
 use shmcast_bridge::thread::{Clock, Threads};
+use shmcast_bridge::{BridgeError, Keys};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -71,6 +73,7 @@ pub(crate) struct SendState {
     pub(crate) counters: Board<SendCounters>,
     pub(crate) acks: SharedHistogram,
     pub(crate) link: Arc<Link>,
+    pub(crate) keys: Arc<Keys>,
 }
 
 /// A running end that sends. Dropping it stops it.
@@ -104,6 +107,7 @@ impl Sender {
             counters: Board::default(),
             acks: SharedHistogram::default(),
             link: log.link.clone(),
+            keys: log.keys.clone(),
         });
         let clock = Clock::start();
         let (order, orders) = unbounded_channel();
@@ -133,6 +137,14 @@ impl Sender {
     /// Tells a bridge that waits because another one writes to write in its place.
     pub fn take_over(&self) {
         self.shared.takes_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Reads the keys file again.
+    ///
+    /// # Errors
+    /// [`BridgeError::Keys`]; the keys stay as they were.
+    pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
+        self.shared.keys.reload(spec)
     }
 
     /// Whether its threads have ended.
@@ -198,6 +210,10 @@ pub(crate) fn runtime() -> Result<Runtime, EngineError> {
     Builder::new_current_thread().enable_all().build().map_err(|e| BridgeError::Start(e).into())
 }
 
+/// The answer to an append: its round, and the log's number of the block or the trouble.
+type Answer = (u64, Result<u64, Trouble>);
+type Flights = FuturesUnordered<Pin<Box<dyn Future<Output = Answer> + Send>>>;
+
 /// Carries out orders until there is nobody to give any.
 async fn serve(
     log: Log,
@@ -208,9 +224,15 @@ async fn serve(
     let subscribe = |what| log.client.subscribe(format!("{}.{what}", log.subject));
     let (mut pulses, mut wants): (Subscription, Subscription) =
         (subscribe("pulse").await.ok()?, subscribe("want").await.ok()?);
+    let mut flights = Flights::new();
     loop {
         tokio::select! {
-            order = orders.recv() => carry_out(&log, order?, &replies, clock).await,
+            order = orders.recv() => carry_out(&log, order?, &replies, &mut flights).await,
+            Some(first) = flights.next() => {
+                for (round, answer) in all_there(&mut flights, first) {
+                    replies.send(Reply::Ack(round, clock.now_ns(), answer)).ok()?;
+                }
+            }
             Some(pulse) = pulses.next() => {
                 if let Some(writer) = parse_pulse(&pulse.payload) {
                     replies.send(Reply::Pulse(writer)).ok()?;
@@ -225,20 +247,31 @@ async fn serve(
     }
 }
 
-async fn carry_out(log: &Log, order: Order, replies: &mpsc::Sender<Reply>, clock: Clock) {
-    let replies = replies.clone();
-    // A reply that nobody takes any more is of no use.
+/// All answers that are there. The last block that is stored stands for those before it, so that the other thread is woken once
+/// for many.
+fn all_there(flights: &mut Flights, first: Answer) -> Vec<Answer> {
+    let mut answers = vec![first];
+    while let Some(Some(next)) = flights.next().now_or_never() {
+        match (answers.last_mut(), next) {
+            (Some((round, Ok(last))), (of, Ok(number))) if *round == of => *last = number.max(*last),
+            (_, next) => answers.push(next),
+        }
+    }
+    answers
+}
+
+async fn carry_out(log: &Log, order: Order, replies: &mpsc::Sender<Reply>, flights: &mut Flights) {
     match order {
         Order::Append(Append { round, after, block }) => match log.append_if(after, block).await {
-            Ok(answer) => drop(tokio::spawn(async move {
-                let answer = answer.await.map(|ack| ack.sequence).map_err(|e| trouble_of(&e));
-                let _ = replies.send(Reply::Ack(round, clock.now_ns(), answer));
+            Ok(answer) => flights.push(Box::pin(async move {
+                (round, answer.await.map(|ack| ack.sequence).map_err(|e| trouble_of(&e)))
             })),
-            Err(trouble) => drop(replies.send(Reply::Ack(round, clock.now_ns(), Err(trouble)))),
+            Err(trouble) => flights.push(Box::pin(std::future::ready((round, Err(trouble))))),
         },
         Order::Last(round) => {
-            let log = log.clone();
+            let (log, replies) = (log.clone(), replies.clone());
             tokio::spawn(async move {
+                // Nobody takes the reply any more if the other thread has ended.
                 let _ = replies.send(Reply::Last(round, log.last().await));
             });
         }

@@ -72,6 +72,8 @@ pub struct ReceiveCounters {
     pub bytes: u64,
     /// Entries that were damaged, or no blocks.
     pub damaged: u64,
+    /// Those of them whose seal did not open, that were sealed with another key, or that had no seal where one was needed.
+    pub unopened: u64,
     /// Messages that came again.
     pub repeated: u64,
     /// Blocks that were not built behind the one before them.
@@ -116,6 +118,11 @@ impl Link {
 
     pub(crate) fn note(&self, why: String) {
         *self.why.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    }
+
+    /// Forgets what was noted.
+    pub(crate) fn forget(&self) {
+        *self.why.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     pub(crate) fn is_connected(&self) -> bool {

@@ -9,7 +9,8 @@ use shmcast_bridge::spec::{BridgeSpec, NatsSpec};
 
 use crate::EngineError;
 use crate::client::Log;
-use crate::proto::block::{Body, Head, parse};
+use crate::proto::block::{Body, Head, Kind, parse};
+use crate::proto::seal::Opener;
 use crate::send::runtime;
 
 /// The most ranges and entries that a check names.
@@ -138,14 +139,17 @@ pub struct Verified {
     pub chain_breaks: u64,
     /// Sequences that are in more than one block.
     pub repeated: u64,
+    /// Blocks that are sealed. Their seals were opened if keys were given.
+    pub sealed: u64,
     /// The sessions, in their order.
     pub sessions: Vec<String>,
 }
 
 impl Verified {
     fn take(&mut self, state: &mut Verifying, number: u64, block: &[u8]) {
-        let (head, body) = match parse(block) {
-            Ok(parsed) => parsed,
+        let opened = if state.has_keys { state.opener.open(block) } else { parse(block) };
+        let (head, body) = match opened {
+            Ok(opened) => opened,
             Err(e) => {
                 note(&mut self.damaged, (number, e.to_string()));
                 state.crc = None;
@@ -166,13 +170,17 @@ impl Verified {
         let repeated = state.due.min(head.end()) - head.first;
         self.repeated += repeated;
         let fresh = u64::from(head.count) - repeated.min(u64::from(head.count));
-        match body {
-            Body::Gap if fresh > 0 => note(&mut self.gaps, Range { from: state.due, to: head.end() - 1 }),
-            Body::Gap | Body::End => {}
-            Body::Fragment(part) if !state.joins(&head, part.offset, part.data.len()) => {
+        self.sealed += u64::from(head.key != 0);
+        let part = if let Body::Fragment(part) = body { Some((part.offset, part.data.len())) } else { None };
+        match (head.kind, part) {
+            (Kind::Gap, _) if fresh > 0 => {
+                note(&mut self.gaps, Range { from: state.due, to: head.end() - 1 })
+            }
+            (Kind::Gap | Kind::End, _) => {}
+            (Kind::Fragment, Some((offset, bytes))) if !joins(&mut state.part, &head, offset, bytes) => {
                 note(&mut self.missing, Range { from: head.first, to: head.first });
             }
-            Body::Messages(_) | Body::Fragment(_) => self.messages += fresh,
+            (Kind::Data | Kind::Fragment, _) => self.messages += fresh,
         }
         state.due = state.due.max(head.end());
     }
@@ -189,23 +197,22 @@ fn note<T>(list: &mut Vec<T>, item: T) {
     }
 }
 
-#[derive(Default)]
 struct Verifying {
     session: Option<Session>,
     due: u64,
     crc: Option<u32>,
     /// A message that goes in parts, and how much of it has come.
     part: (u64, usize),
+    opener: Opener,
+    /// Without keys, what is inside of a seal is not looked at.
+    has_keys: bool,
 }
 
-impl Verifying {
-    /// Whether a part stands behind the one before it. A writer that started again begins the message anew.
-    fn joins(&mut self, head: &Head, offset: u32, bytes: usize) -> bool {
-        let (sequence, end) = self.part;
-        let joins = offset == 0 || (sequence == head.first && end == offset as usize);
-        self.part = (head.first, offset as usize + bytes);
-        joins
-    }
+/// Whether a part stands behind the one before it. A writer that started again begins the message anew.
+fn joins(before: &mut (u64, usize), head: &Head, offset: u32, bytes: usize) -> bool {
+    let (sequence, end) = *before;
+    *before = (head.first, offset as usize + bytes);
+    offset == 0 || (sequence == head.first && end == offset as usize)
 }
 
 /// Reads the whole stream of a channel and checks each block and how they join. `progress` is told how many of how many
@@ -216,7 +223,9 @@ impl Verifying {
 pub fn verify(spec: &BridgeSpec, mut progress: impl FnMut(u64, u64)) -> Result<Verified, EngineError> {
     with(spec, async |log, _| {
         let info = log.info().await?.ok_or_else(|| missing(&log, spec))?;
-        let (mut found, mut state) = (Verified::default(), Verifying::default());
+        let mut found = Verified::default();
+        let (opener, has_keys) = (log.opener(), log.keys.ring().is_some());
+        let mut state = Verifying { session: None, due: 0, crc: None, part: (0, 0), opener, has_keys };
         let (first, last) = (info.state.first_sequence, info.state.last_sequence);
         if info.state.messages == 0 {
             return Ok(found);

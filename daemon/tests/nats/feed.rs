@@ -158,7 +158,11 @@ impl Feed {
     }
 
     pub(crate) fn receive(&self, arguments: &str) -> Bridge {
-        Bridge::start(self.far.shmcast(&format!("bridge recv ticks --capacity 64MiB {arguments}")))
+        self.receive_on(&self.far, arguments)
+    }
+
+    pub(crate) fn receive_on(&self, host: &Host, arguments: &str) -> Bridge {
+        Bridge::start(host.shmcast(&format!("bridge recv ticks --capacity 64MiB {arguments}")))
     }
 
     /// Ends the threads, which have failed if anything was wrong.
@@ -212,6 +216,19 @@ impl Bridge {
             std::io::Read::read_to_string(stderr, &mut said).unwrap();
         }
         said
+    }
+
+    /// Waits until it says these words. All that it has said so far.
+    pub(crate) fn wait_for_words(&mut self, words: &str) -> String {
+        let (mut said, mut byte) = (Vec::new(), [0]);
+        let stderr = self.child.stderr.as_mut().unwrap();
+        while std::io::Read::read(stderr, &mut byte).unwrap() == 1 {
+            said.push(byte[0]);
+            if said.ends_with(words.as_bytes()) {
+                break;
+            }
+        }
+        text(&said)
     }
 
     /// Ends it as Ctrl-C does. Its counters, and what it said.

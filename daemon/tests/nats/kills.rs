@@ -2,7 +2,7 @@
 
 use crate::feed::{Feed, Pace};
 use crate::server::{Cluster, Server, program};
-use crate::{kills, turn};
+use crate::{kills, messages, turn};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::time::Duration;
@@ -39,16 +39,18 @@ fn either_end_is_killed_and_every_message_comes_once() {
     let (_turn, Some(program)) = (turn(), program(test)) else { return };
     let dir = tempfile::tempdir().unwrap();
     let server = Server::alone(program, dir.path());
-    let pace = Pace { messages: SLOW.messages * kills(20) / 20, ..SLOW };
+    let pace = Pace { messages: messages(SLOW.messages * kills(20) / 20), ..SLOW };
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
     let nats = format!("--nats {}", server.url());
     let mut send = feed.send(&format!("{nats} --create"));
     let mut receive = feed.receive(&nats);
+    // The kills are spread over the messages.
+    let rest = pace.messages * 4 / 100 / (2 * kills(20)) * 4 / 5;
     for kill in 1..=kills(20) {
-        std::thread::sleep(Duration::from_millis(100 + 37 * kill % 150));
+        std::thread::sleep(Duration::from_millis(rest + 37 * kill % 150));
         send.kill_and_restart();
-        std::thread::sleep(Duration::from_millis(100 + 53 * kill % 150));
+        std::thread::sleep(Duration::from_millis(rest + 53 * kill % 150));
         receive.kill_and_restart();
     }
     feed.wait_for(pace.messages + 1, &mut [&mut send, &mut receive]);

@@ -68,11 +68,11 @@ pub struct BridgeSpec {
     /// The profile of the lines that name none, and of unicast leases; `plain` by default.
     #[serde(default)]
     pub profile: Profile,
-    /// The file with the keys that native packets are sealed with, which nobody but its owner may read; none if
+    /// The file with the keys that native packets, or blocks of an engine, are sealed with, which nobody but its owner may read; none if
     /// `None`, and packets are not sealed.
     #[serde(default)]
     pub keys: Option<PathBuf>,
-    /// With keys: whether native packets without a seal are taken; `required` by default, which is not.
+    /// With keys: whether native packets or blocks without a seal are taken; `required` by default, which is not.
     #[serde(default)]
     pub auth: Auth,
     /// Largest datagram that is sent, or that repairs come in, in bytes: 64 to 65507; 1400 by default.

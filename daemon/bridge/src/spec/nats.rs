@@ -169,7 +169,6 @@ impl BridgeSpec {
         let send = self.send.as_ref();
         for (field, is_given) in [
             ("line", !self.lines.is_empty()),
-            ("keys", self.keys.is_some()),
             ("role", send.is_some_and(|send| send.claim_bind.is_some() || !send.peers.is_empty())),
             ("repair", send.is_some_and(|send| send.repair.is_some())),
             ("state", send.is_some_and(|send| send.state.is_some())),

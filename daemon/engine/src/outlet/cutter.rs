@@ -1,5 +1,6 @@
 //! Cuts what the ring gives into blocks.
 
+use shmcast::journal::Cause;
 use shmcast::{Clock, Event, Message, RecvError};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Meta;
@@ -12,7 +13,6 @@ use crate::proto::block::{Cut, Packing, max_whole_bytes};
 #[derive(Debug)]
 pub(super) enum News {
     None,
-    Message,
     End,
     Restarted,
     Session(Session),
@@ -127,14 +127,15 @@ impl Cutter {
         match event {
             Event::Message(message) => {
                 self.take_message(&message);
-                News::Message
+                News::None
             }
             Event::Lapped(lapped) => {
                 self.messages_missed += self.not_counted(lapped.resumed_at);
                 self.skip_to(lapped.resumed_at);
                 News::None
             }
-            Event::Gap { to, .. } => {
+            // Sequences that a journal set aside, so that none is used twice, are no lost messages.
+            Event::Gap { to, .. } | Event::Lost { to, cause: Cause::Reserve, .. } => {
                 self.gap_messages += self.not_counted(to + 1);
                 self.skip_to(to + 1);
                 News::None

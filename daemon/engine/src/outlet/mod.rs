@@ -1,21 +1,22 @@
 //! The thread that reads the ring and writes the log: cuts blocks, and does what the [`Writer`] decides.
 
 mod cutter;
+mod identity;
 mod mending;
 
 use shmcast::{Event, History, RecvError, Start, Subscriber, SubscriberBuilder};
-use shmcast_bridge::BridgeError;
 use shmcast_bridge::egress::attach;
 use shmcast_bridge::origins::Origins;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
 use shmcast_bridge::spec::{BridgeSpec, StartAt, WaitMode};
 use shmcast_bridge::status::Phase;
-use shmcast_bridge::term_at;
-use shmcast_bridge::thread::{Clock, Idle, SHOW_EVERY_NS};
+use shmcast_bridge::thread::{Clock, Idle, SHOW_EVERY_NS, wall_ns};
 use shmcast_bridge::times::own_error_ns;
 use shmcast_bridge::waiting::Choice;
+use shmcast_bridge::{BridgeError, KeysSeen};
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -27,6 +28,7 @@ use crate::proto::writer::{LOOK_NS, Resume, State, Writer, WriterConfig};
 use crate::send::{Order, Queues, Reply, SendState, SenderOptions};
 use crate::status::SendCounters;
 use cutter::{Cutter, News};
+use identity::Identity;
 
 /// Events taken from the ring before anything else is looked at.
 const EVENTS_PER_TURN: usize = 1_024;
@@ -67,6 +69,7 @@ pub(crate) struct Outlet {
     shared: Arc<SendState>,
     counters: SendCounters,
     clock_error: u16,
+    keys: KeysSeen,
     retry_ns: u64,
     looked_ns: u64,
     shown_ns: u64,
@@ -80,16 +83,6 @@ pub(crate) fn choice_of(wait: WaitMode) -> Choice {
     Choice::or_block(wait, "the way through servers takes longer than a sleep")
 }
 
-/// The stream and the session that a channel is sent as. A channel that came from another host keeps its session.
-fn identity(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<(Stream, Session), BridgeError> {
-    if let Some(session) = subscriber.remote_session().filter(|_| spec.session.is_none()) {
-        let session = Session::from_bytes(session);
-        return Ok((Stream::of_session(session), session));
-    }
-    let term = term_at(subscriber.header().created_ns);
-    Ok((Stream::of_ring(subscriber.header().uuid), Session::of_channel(&spec.tag(), term)?))
-}
-
 impl Outlet {
     pub(crate) fn open(
         spec: &BridgeSpec,
@@ -100,7 +93,7 @@ impl Outlet {
     ) -> Result<Outlet, EngineError> {
         let choice = choice_of(spec.wait);
         let (subscriber, parks) = attach(&channel.clone().start(Start::Latest), choice.mode)?;
-        let (stream, session) = identity(spec, &subscriber)?;
+        let Identity { stream, session, also } = Identity::of(spec, &channel, &subscriber)?;
         let mut id = [0; 8];
         getrandom::fill(&mut id).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
         let id = u64::from_ne_bytes(id);
@@ -113,7 +106,7 @@ impl Outlet {
             ack_ns: nats.ack_ms * MILLISECOND_NS,
             silence_ns: SILENCE_NS,
         };
-        Ok(Outlet {
+        let mut outlet = Outlet {
             spec: spec.clone(),
             channel,
             subscriber: Some(subscriber),
@@ -121,7 +114,7 @@ impl Outlet {
             is_new: options.is_channel_new,
             ends_with_channel: options.ends_with_channel,
             origins: options.origins,
-            writer: Writer::new(config),
+            writer: Writer::new(config).known_as(also),
             id,
             cutter: Cutter::new(nats.block_bytes),
             next_session: None,
@@ -132,13 +125,17 @@ impl Outlet {
             shared,
             counters: SendCounters::new_zeroed(),
             clock_error: UNKNOWN_ERROR,
+            keys: KeysSeen::default(),
             retry_ns: 0,
             looked_ns: 0,
             shown_ns: 0,
             pulse_ns: 0,
             error_ns: 0,
             end_ns: None,
-        })
+        };
+        // No block goes out before its key is known.
+        outlet.look_at_keys();
+        Ok(outlet)
     }
 
     pub(crate) fn run(mut self) {
@@ -174,12 +171,20 @@ impl Outlet {
         Ok(true)
     }
 
+    /// Takes the keys if they have changed.
+    fn look_at_keys(&mut self) {
+        if let Some(ring) = self.keys.changed(&self.shared.keys) {
+            self.writer.set_key(ring.as_ref().and_then(|ring| ring.sealing(wall_ns())));
+        }
+    }
+
     /// Does what is due by the clock.
     fn tend(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
             self.shown_ns = now_ns;
             self.show(now_ns);
             self.cutter.look_at_clocks(self.subscriber.as_ref().map(Subscriber::clock));
+            self.look_at_keys();
         }
         if now_ns >= self.error_ns {
             self.error_ns = now_ns + CLOCK_EVERY_NS;
@@ -292,35 +297,40 @@ impl Outlet {
 
     /// Puts what waits in the ring into blocks, and appends them. Returns whether there was anything.
     fn carry(&mut self) -> Result<bool, String> {
-        let mut found = false;
-        for _ in 0..EVENTS_PER_TURN {
+        let mut found = 0;
+        while found < EVENTS_PER_TURN {
             self.flush();
             if self.cutter.is_blocked() || !self.writer.has_room() || self.next_session.is_some() {
                 break;
             }
             let Some(subscriber) = &mut self.subscriber else { break };
-            let news = match subscriber.try_recv() {
-                Ok(Some(event)) => self.cutter.take(event),
-                Ok(None) => {
-                    self.cutter.close();
-                    self.flush();
-                    break;
+            let (cutter, mut news) = (&mut self.cutter, News::None);
+            let messages = cutter.messages;
+            let taken = subscriber.recv_batch(EVENTS_PER_TURN - found, |event| {
+                news = cutter.take(event);
+                match cutter.is_blocked() || !matches!(news, News::None) {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
                 }
-                Err(e) => News::Error(e),
-            };
-            found = true;
-            self.hear(news)?;
+            });
+            self.has_ended &= cutter.messages == messages;
+            if let Ok(0) = taken {
+                self.cutter.close();
+                self.flush();
+                break;
+            }
+            found += taken.as_ref().map_or(1, |taken| *taken);
+            self.hear(taken.map_or_else(News::Error, |_| news))?;
         }
         if self.next_session.is_some() && self.writer.in_flight() == 0 && !self.cutter.is_blocked() {
             self.begin_next_session();
         }
-        Ok(found)
+        Ok(found > 0)
     }
 
     fn hear(&mut self, news: News) -> Result<(), String> {
         match news {
             News::None => {}
-            News::Message => self.has_ended = false,
             News::End => self.has_ended = true,
             News::Restarted | News::Error(RecvError::Superseded) => {
                 self.subscriber = None;
@@ -340,7 +350,7 @@ impl Outlet {
 
     fn begin_next_session(&mut self) {
         if let Some((session, _)) = self.next_session {
-            self.writer.begin(self.clock.now_ns(), Stream::of_session(session), session);
+            self.writer.begin(self.clock.now_ns(), (Stream::of_session(session), Vec::new()), session);
         }
     }
 
@@ -354,10 +364,10 @@ impl Outlet {
         else {
             return Ok(());
         };
-        let (stream, session) = identity(&self.spec, &subscriber).map_err(|e| e.to_string())?;
+        let found = Identity::of(&self.spec, &self.channel, &subscriber).map_err(|e| e.to_string())?;
         (self.subscriber, self.parks, self.is_new) = (Some(subscriber), parks, true);
         self.cutter.begin();
-        self.writer.begin(now_ns, stream, session);
+        self.writer.begin(now_ns, (found.stream, found.also), found.session);
         Ok(())
     }
 
@@ -409,11 +419,13 @@ impl Outlet {
         };
         self.looked_ns = now_ns;
         let deadline = self.clock.instant(now_ns) + if self.parks { limit } else { Duration::ZERO };
+        let messages = self.cutter.messages;
         let news = match subscriber.recv_deadline(deadline) {
             Ok(Some(event)) => self.cutter.take(event),
             Ok(None) => News::None,
             Err(e) => News::Error(e),
         };
+        self.has_ended &= self.cutter.messages == messages;
         self.hear(news)
     }
 

@@ -16,6 +16,7 @@ use shmcast_bridge::socket::{
     RefusedSettings, SocketError, Tuning, anywhere, header_bytes, open_line, open_sender, wait_for_any,
 };
 use shmcast_bridge::spec::{BridgeSpec, Direction, LineSpec, ReceiveSpec, SendSpec, TimeMode};
+use shmcast_engine::check::{Verdict, check};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -29,8 +30,9 @@ const EXAMPLE: &str = "\
 Example: shmcast bridge check /etc/shmcast/shmcast.toml --listen 5s
 
 For each [[bridge]]: can the keys be read, is the clock good enough for native lines, are the interfaces there and wide enough for a packet, can the groups be
-joined and does anything arrive on them, does each server answer. It joins groups and asks servers as a bridge does,
-publishes nothing and sends no feed. Run it as the daemon's user, since keys are that user's alone. A server that is not
+joined and does anything arrive on them, does each server answer. Of a bridge through servers of NATS: can the files be read, does each
+server answer, is the stream there with the right settings, and may the account do what the bridge does. It joins groups and asks servers
+as a bridge does, publishes nothing and sends no feed. Run it as the daemon's user, since keys are that user's alone. A server that is not
 shmcast's does not answer this question.
 
 Exit codes: 0 all can work, 3 something is doubtful, 1 something cannot work.";
@@ -121,8 +123,19 @@ fn look_at(spec: &BridgeSpec, listen: Duration) -> Vec<Finding> {
     if let Some(keys) = &spec.keys {
         look_at_keys(keys, &mut findings);
     }
-    if spec.is_any_native() {
+    if spec.is_any_native() || spec.nats().is_some() {
         look_at_clock(&mut findings);
+    }
+    if spec.nats().is_some() {
+        for found in check(spec) {
+            let status = match found.verdict {
+                Verdict::Ok => Status::Ok,
+                Verdict::Doubtful => Status::Doubtful,
+                Verdict::Fails => Status::Fails,
+            };
+            findings.note(found.about, status, found.says);
+        }
+        return findings.found;
     }
     match spec.direction() {
         Some(Direction::Send(send)) => look_at_sender(send, &mut findings),
@@ -153,7 +166,7 @@ fn look_at_keys(path: &Path, findings: &mut Findings<'_>) {
     }
 }
 
-/// Whether the clock is good enough for the times that native lines carry.
+/// Whether the clock is good enough for the times that native lines, and blocks of an engine, carry.
 fn look_at_clock(findings: &mut Findings<'_>) {
     let limit_us = match &findings.spec.receive {
         Some(receive) if receive.time == TimeMode::Arrival => return,

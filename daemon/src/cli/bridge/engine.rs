@@ -338,7 +338,7 @@ impl Told {
         }
         let text = match (is_connected, &why) {
             (true, None) => "connected again".to_owned(),
-            (true, Some(why)) => format!("the servers say: {why}"),
+            (true, Some(why)) => why.clone(),
             (false, None) => {
                 "the connection to the servers broke: what is published waits in the ring".to_owned()
             }

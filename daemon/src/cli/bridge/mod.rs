@@ -59,7 +59,7 @@ enum Verb {
     Takeover(takeover::Args),
     /// Make a received channel one of this host, because its publisher's host is gone
     Promote(promote::Args),
-    /// Make and show the keys of native lines
+    /// Make and show the keys of native lines and of blocks
     Key(key::Args),
     /// Make, show, check and remove the stream of a channel on servers of NATS JetStream
     Stream(Box<stream::Args>),
@@ -92,10 +92,10 @@ struct Common {
     #[arg(long, default_value = "plain", value_parser = words(&["plain", "native"], parse_word::<Profile>),
           hide_possible_values = true)]
     profile: Profile,
-    /// Seal native packets with the keys in this file; see `shmcast bridge key`
+    /// Seal native packets, or with --nats blocks, with the keys in this file; see `shmcast bridge key`
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
-    /// With --keys: offered takes packets without a seal too, required does not
+    /// With --keys: offered takes packets or blocks without a seal too, required does not
     #[arg(long, default_value = "required", value_parser = words(&["required", "offered"], parse_word::<Auth>),
           hide_possible_values = true, requires = "keys")]
     auth: Auth,

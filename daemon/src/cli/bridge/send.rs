@@ -12,7 +12,7 @@ use shmcast::{History, SubscriberBuilder};
 use shmcast_bridge::BridgeError;
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::proto::limit::Network;
-use shmcast_bridge::spec::{BridgeSpec, LinkSpeed, RepairSpec, SendRole, SendSpec, StartAt};
+use shmcast_bridge::spec::{BridgeSpec, HistoryFrom, LinkSpeed, RepairSpec, SendRole, SendSpec, StartAt};
 use shmcast_bridge::status::{Phase, RepairCounters};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -145,7 +145,10 @@ impl Args {
             repair
         });
         let common = &self.common;
-        let nats = self.engine.spec();
+        let mut nats = self.engine.spec();
+        if let (Some(nats), Some(dir)) = (&mut nats, &self.history) {
+            nats.history = HistoryFrom::Dir(dir.clone());
+        }
         if nats.is_none() && repair.is_none() && (self.history.is_some() || self.no_history) {
             bail!("--history and --no-history are for --repair and --nats: give one of these too");
         }

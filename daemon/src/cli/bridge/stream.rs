@@ -8,6 +8,7 @@ use anyhow::Result;
 use serde_json::json;
 use shmcast_bridge::spec::{BridgeSpec, Engine, NatsSpec};
 use shmcast_engine::stream::{self, Range, StreamInfo, Verified};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The exit code for a stream that is damaged.
@@ -69,6 +70,9 @@ struct What {
     channel: String,
     #[command(flatten)]
     servers: engine::Servers,
+    /// File with the keys of sealed blocks; without it their seals are not looked at
+    #[arg(long, value_name = "FILE")]
+    keys: Option<PathBuf>,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -76,7 +80,8 @@ struct What {
 
 impl What {
     fn spec(&self, nats: NatsSpec) -> BridgeSpec {
-        BridgeSpec { engine: Engine::Nats, nats: Some(nats), ..BridgeSpec::new(&self.channel) }
+        let (nats, keys) = (Some(nats), self.keys.clone());
+        BridgeSpec { engine: Engine::Nats, nats, keys, ..BridgeSpec::new(&self.channel) }
     }
 
     fn nats(&self) -> Result<NatsSpec> {
@@ -140,7 +145,7 @@ fn verify(what: &What) -> Result<ExitCode> {
     if what.json {
         print_json(&found)?;
     } else {
-        report(&what.channel, &found);
+        report(&what.channel, &found, what.keys.is_some());
     }
     Ok(match (found.is_sound(), found.gaps.is_empty()) {
         (false, _) => ExitCode::from(DAMAGED),
@@ -149,7 +154,7 @@ fn verify(what: &What) -> Result<ExitCode> {
     })
 }
 
-fn report(name: &str, found: &Verified) {
+fn report(name: &str, found: &Verified, has_keys: bool) {
     let tell = |ranges: &[Range], what: &str| {
         for Range { from, to } in ranges.iter().take(MOST_PRINTED) {
             note!("{name}: {what} {from} to {to}");
@@ -165,6 +170,9 @@ fn report(name: &str, found: &Verified) {
     }
     if found.chain_breaks > 0 {
         note!("{name}: {} blocks do not join the one before them", grouped(found.chain_breaks));
+    }
+    if found.sealed > 0 && !has_keys {
+        note!("{name}: {} blocks are sealed: --keys looks inside", grouped(found.sealed));
     }
     let is = if found.is_sound() { "whole" } else { "DAMAGED" };
     note!("{name}: {} messages in {} blocks: {is}", grouped(found.messages), grouped(found.blocks));

@@ -61,8 +61,14 @@ const ENGINE_SEND_NEWS: [News<EngineSendCounters>; 4] = [
     ("bridge-engine-disconnected", 1, |c| c.disconnects, "times the connection to the servers broke"),
     ("bridge-missed", 1, |c| c.messages_missed, "messages were overwritten before they were sent"),
 ];
-const ENGINE_NEWS: [News<EngineReceiveCounters>; 4] = [
+const ENGINE_NEWS: [News<EngineReceiveCounters>; 5] = [
     ("bridge-engine-lost", 1, |c| c.ends_moved, "times the servers had less than they had shown"),
+    (
+        "bridge-unsealed",
+        1,
+        |c| c.unopened,
+        "blocks had no seal, or one that does not open with the keys here: somebody forges them, or a keys file is wrong",
+    ),
     ("bridge-hole", 1, |c| c.holes, "times the stream lacked messages, and their writer was asked"),
     ("bridge-engine-disconnected", 1, |c| c.disconnects, "times the connection to the servers broke"),
     ("bridge-missed", 1, |c| c.messages_missing, "messages never came"),
@@ -261,7 +267,8 @@ impl Endpoint {
         match self {
             Self::Send(egress) => egress.reload_keys(spec),
             Self::Receive(ingress) => ingress.reload_keys(spec),
-            Self::EngineSend(_) | Self::EngineReceive(_) => Ok(()),
+            Self::EngineSend(sender) => sender.reload_keys(spec),
+            Self::EngineReceive(receiver) => receiver.reload_keys(spec),
         }
     }
 

@@ -82,7 +82,7 @@ fn receivers(text: &mut Text, bridges: &[BridgeFigures]) {
         }),
     ];
     families(text, bridges, "gauge", &gauges, received);
-    let totals: [(&str, &str, Receives); 9] = [
+    let totals: [(&str, &str, Receives); 10] = [
         ("engine_published_messages_total", "Messages published into the local channel.", |c| {
             c.messages_published
         }),
@@ -91,6 +91,11 @@ fn receivers(text: &mut Text, bridges: &[BridgeFigures]) {
         }),
         ("engine_received_bytes_total", "Bytes of entries that came.", |c| c.bytes),
         ("engine_damaged_entries_total", "Entries that are no sound blocks.", |c| c.damaged),
+        (
+            "engine_unopened_blocks_total",
+            "Those of them without a seal that opens with the keys here, where one is needed.",
+            |c| c.unopened,
+        ),
         ("engine_chain_breaks_total", "Blocks that were not built behind the one before them.", |c| {
             c.chain_breaks
         }),

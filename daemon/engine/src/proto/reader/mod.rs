@@ -14,10 +14,12 @@ mod said;
 
 use shmcast_bridge::proto::MILLISECOND_NS;
 use shmcast_bridge::proto::native::fragments::Fragment;
+use shmcast_bridge::proto::native::keys::Keyring;
 use shmcast_bridge::proto::session::Session;
 
-use super::block::{Body, Head, Kind, parse};
+use super::block::{Body, Damaged, Head, Kind};
 use super::mutant::{Mutant, is};
+use super::seal::Opener;
 use super::want::Want;
 
 pub use said::{Ask, Delivery, ReaderConfig, ReaderCounters};
@@ -74,6 +76,7 @@ pub struct Reader {
     /// Whether the place was just looked for, so that a hole is one.
     is_certain: bool,
     parts: Parts,
+    opener: Opener,
     counters: ReaderCounters,
 }
 
@@ -92,6 +95,7 @@ impl Reader {
             crc: None,
             is_certain: false,
             parts: Parts::default(),
+            opener: Opener::default(),
             counters: ReaderCounters::default(),
         }
     }
@@ -104,6 +108,11 @@ impl Reader {
     /// The session that is followed.
     pub fn session(&self) -> Option<Session> {
         self.session
+    }
+
+    /// Opens sealed blocks with these keys from now on. `takes_open` says whether blocks without a seal are taken.
+    pub fn set_keys(&mut self, keys: Option<Keyring>, takes_open: bool) {
+        self.opener.set_keys(keys, takes_open);
     }
 
     /// The counts so far.
@@ -258,8 +267,8 @@ impl Reader {
         let middle = low + (high - low) / 2;
         let (low, high) = match entry.filter(|(sequence, _)| *sequence < high) {
             None => (low, middle),
-            Some((sequence, block)) => match parse(block) {
-                Ok((head, _)) if self.is_before(&head) => (sequence + 1, high),
+            Some((sequence, block)) => match self.opener.head(block) {
+                Ok(head) if self.is_before(&head) => (sequence + 1, high),
                 Ok(_) => (low, middle),
                 // Nobody knows which it was, so the next one is looked at in its place.
                 Err(_) => {
@@ -281,8 +290,9 @@ impl Reader {
         let is_same = match entry {
             Some((sequence, block)) => {
                 // Another one in its place does not matter unless it brings what is due.
+                let head = self.opener.head(block);
                 let is_known = |head: Head| self.crc == Some(head.crc) || self.is_before(&head);
-                sequence == self.seen && parse(block).is_ok_and(|(head, _)| is_known(head))
+                sequence == self.seen && head.is_ok_and(is_known)
             }
             None => self.seen == 0,
         };
@@ -315,14 +325,25 @@ impl Reader {
             return;
         }
         self.seen = sequence;
-        let Ok((head, body)) = parse(block) else {
-            self.counters.damaged += 1;
-            self.crc = None;
-            return;
-        };
+        // What a block brings is in the opener, if it was sealed.
+        let mut opener = std::mem::take(&mut self.opener);
+        match opener.open(block) {
+            Ok((head, body)) => self.take_block(now_ns, &head, body, sink),
+            Err(why) => self.note_damage(why),
+        }
+        self.opener = opener;
+    }
+
+    fn note_damage(&mut self, why: Damaged) {
+        self.counters.damaged += 1;
+        self.counters.unopened += u64::from(matches!(why, Damaged::Sealed | Damaged::Forged | Damaged::Open));
+        self.crc = None;
+    }
+
+    fn take_block(&mut self, now_ns: u64, head: &Head, body: Body<'_>, sink: &mut impl FnMut(Delivery<'_>)) {
         self.counters.chain_breaks += u64::from(self.crc.is_some_and(|crc| crc != head.before));
         self.crc = Some(head.crc);
-        if self.session != Some(head.session) && !self.meet_session(&head, sink) {
+        if self.session != Some(head.session) && !self.meet_session(head, sink) {
             return;
         }
         let next = self.next.unwrap_or(head.first);
@@ -333,7 +354,7 @@ impl Reader {
         if head.first > next && !is(Mutant::TakesHoles) {
             return self.miss(now_ns, head.first - 1);
         }
-        match self.take(&head, body, sink) {
+        match self.take(head, body, sink) {
             // Parts of a message that lacks another one do not count: they come again with each search.
             true => self.is_certain &= self.next == Some(next),
             false => self.miss(now_ns, next),
@@ -380,6 +401,8 @@ impl Reader {
             Body::Fragment(part) => return self.take_part(head, &part, sink),
             Body::Gap => sink(Delivery::Gap { from: next, to: head.end() - 1 }),
             Body::End => sink(Delivery::End),
+            // The opener gives what was in it.
+            Body::Sealed(_) => return true,
         }
         self.counters.blocks += 1;
         self.next = Some(head.end().max(next));
@@ -423,11 +446,31 @@ impl Reader {
             return;
         }
         self.ask_ns = now_ns + AGAIN_NS;
-        let Some((head, body)) = answer.and_then(|block| parse(block).ok()) else { return };
+        let Some(block) = answer else { return };
+        let mut opener = std::mem::take(&mut self.opener);
+        match opener.open(block) {
+            Ok((head, body)) => self.take_mend(now_ns, (to, since_ns, next), &head, body, sink),
+            Err(why) => {
+                let was = self.crc;
+                self.note_damage(why);
+                self.crc = was;
+            }
+        }
+        self.opener = opener;
+    }
+
+    fn take_mend(
+        &mut self,
+        now_ns: u64,
+        (to, since_ns, next): (u64, u64, u64),
+        head: &Head,
+        body: Body<'_>,
+        sink: &mut impl FnMut(Delivery<'_>),
+    ) {
         if Some(head.session) != self.session || head.first > next || !head.reaches(next) {
             return;
         }
-        if head.kind == Kind::End || !self.take(&head, body, sink) {
+        if head.kind == Kind::End || !self.take(head, body, sink) {
             return;
         }
         let now_due = self.next.unwrap_or(next);

@@ -64,6 +64,8 @@ pub struct ReaderCounters {
     pub blocks: u64,
     /// Blocks that were not sound.
     pub damaged: u64,
+    /// Those of them whose seal did not open, that were sealed with another key, or that had no seal where one was needed.
+    pub unopened: u64,
     /// Sequences in blocks that had come before.
     pub repeated: u64,
     /// Blocks that were not built behind the one that came before them.

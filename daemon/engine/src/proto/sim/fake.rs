@@ -1,8 +1,10 @@
 //! A log in memory with the three calls, and with all the faults that a log can have.
 
-use super::super::block::parse;
+use super::super::block::{HEAD_BYTES, stamp};
+use super::super::seal::Opener;
 use super::super::writer::{Last, Trouble};
 use fastrand::Rng;
+use shmcast_bridge::proto::native::keys::Keyring;
 
 /// A log.
 #[derive(Debug, Default)]
@@ -24,9 +26,10 @@ impl Log {
     }
 
     /// The end of the log.
-    pub(super) fn last(&self) -> Last {
-        let sound = self.entries.iter().rev().find_map(|(_, block)| parse(block).ok());
-        Last { sequence: self.last, head: sound.map(|(head, _)| head) }
+    pub(super) fn last(&self, keys: Option<Keyring>) -> Last {
+        let mut opener = Opener::new(keys, false);
+        let head = self.entries.iter().rev().find_map(|(_, block)| opener.head(block).ok());
+        Last { sequence: self.last, head }
     }
 
     /// The first entry at or behind a number.
@@ -40,11 +43,11 @@ impl Log {
     }
 
     /// Loses some of the newest entries. Returns the sequence that comes after those that are left.
-    pub(super) fn lose_tail(&mut self, rng: &mut Rng) -> u64 {
+    pub(super) fn lose_tail(&mut self, rng: &mut Rng, keys: Option<Keyring>) -> u64 {
         let keep = self.entries.len() - rng.usize(..=self.entries.len().min(6));
         self.entries.truncate(keep);
         self.last = self.entries.last().map_or(0, |(number, _)| *number);
-        self.last().head.map_or(1, |head| head.end())
+        self.last(keys).head.map_or(1, |head| head.end())
     }
 
     /// Loses some of the oldest entries, as retention does.
@@ -62,19 +65,31 @@ impl Log {
         }
     }
 
-    /// Drops one entry, or flips one of its bits, or has another in its place.
-    pub(super) fn damage(&mut self, rng: &mut Rng) {
+    /// Drops one entry, or flips one of its bits, or has another in its place. Of a sealed log, it may forge one: with another
+    /// body, or without a seal, and with a right checksum.
+    pub(super) fn damage(&mut self, rng: &mut Rng, keys: Option<Keyring>) {
         let Some(at) = (!self.entries.is_empty()).then(|| rng.usize(..self.entries.len())) else { return };
-        match rng.u8(..3) {
+        match rng.u8(..if keys.is_some() { 5 } else { 3 }) {
             0 => drop(self.entries.remove(at)),
             1 => {
                 let block = &mut self.entries[at].1;
                 let bit = rng.usize(..8 * block.len());
                 block[bit / 8] ^= 1 << (bit % 8);
             }
-            _ => {
+            2 => {
                 let other = rng.choice(&self.entries).map(|(_, block)| block.clone());
                 self.entries[at].1 = other.unwrap_or_default();
+            }
+            3 => {
+                let block = &mut self.entries[at].1;
+                let at = rng.usize(HEAD_BYTES..block.len());
+                block[at] ^= 1;
+                stamp(block);
+            }
+            _ => {
+                let block = &mut self.entries[at].1;
+                block[34..36].fill(0);
+                stamp(block);
             }
         }
     }

@@ -140,7 +140,8 @@ impl World {
             ack_ns: SECOND_NS / 2,
             silence_ns: SECOND_NS,
         };
-        let (writer, packing) = (Writer::new(config), Packing::new(BLOCK_BYTES));
+        let (mut writer, packing) = (Writer::new(config), Packing::new(BLOCK_BYTES));
+        writer.set_key(self.channel.keys().as_ref().and_then(|keys| keys.sealing(0)));
         self.writers[at] = Some(WriterActor { writer, packing, next: 0, offset: 0, line_ns: 0 });
     }
 
@@ -150,7 +151,9 @@ impl World {
         let ring = self.ring.session.map(|session| (session, self.ring.next));
         self.count_reader();
         self.ring.began = self.ring.next;
-        self.reader = Some(Reader::new(ReaderConfig { from: Some(1), give_up_ns }, ring));
+        let mut reader = Reader::new(ReaderConfig { from: Some(1), give_up_ns }, ring);
+        reader.set_keys(self.channel.keys(), false);
+        self.reader = Some(reader);
     }
 
     fn count_reader(&mut self) {
@@ -251,7 +254,7 @@ impl World {
         match self.rng.u8(if self.is_log_sound { 6..14 } else { 0..14 }) {
             0 => self.log.lose_front(&mut self.rng),
             1 => self.log.swap(&mut self.rng),
-            2 | 3 => self.log.damage(&mut self.rng),
+            2 | 3 => self.log.damage(&mut self.rng, self.channel.keys()),
             4 | 5 => self.lose_tail(),
             6 | 7 => self.cut_connection(0),
             8 => self.cut_connection(1),
@@ -279,8 +282,8 @@ impl World {
 
     /// The log loses its end. If its owner knows that some of that was stored, it must notice.
     fn lose_tail(&mut self) {
-        let owner = self.log.last().head.map(|head| head.writer);
-        let left = self.log.lose_tail(&mut self.rng);
+        let owner = self.log.last(self.channel.keys()).head.map(|head| head.writer);
+        let left = self.log.lose_tail(&mut self.rng, self.channel.keys());
         let is_owner = |actor: &&WriterActor| {
             actor.writer.state() == State::Run && actor.writer.stored() > left && actor.writer.stored() > 1
         };
@@ -335,7 +338,7 @@ impl World {
                 }
             }
             Event::AskLast(round) => {
-                let last = self.log.last();
+                let last = self.log.last(self.channel.keys());
                 self.send(delay, life, Event::Last(round, last));
             }
             Event::Asked(round, ask) => self.answer(delay, life, round, ask),

@@ -15,12 +15,14 @@ mod said;
 mod tests;
 
 use shmcast_bridge::proto::counters::Histogram;
+use shmcast_bridge::proto::native::keys::GroupKey;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
 use std::collections::VecDeque;
 
 use super::block::{Cut, Head, Kind, Stream};
 use super::mutant::{Mutant, is};
+use super::seal::Sealer;
 
 pub use said::{Append, Last, Refusal, Resume, State, TROUBLES, Trouble, WriterCounters};
 
@@ -60,6 +62,8 @@ struct Flight {
 #[derive(Debug)]
 pub struct Writer {
     config: WriterConfig,
+    /// Other names of the same stream.
+    also: Vec<Stream>,
     state: State,
     /// Grows with each attempt, so that answers to earlier ones are known as such.
     round: u64,
@@ -80,6 +84,7 @@ pub struct Writer {
     resume: Option<Resume>,
     /// The last block that another writer had written.
     seen: (u64, u64),
+    sealer: Sealer,
     counters: WriterCounters,
     acks: Histogram,
 }
@@ -89,6 +94,7 @@ impl Writer {
     pub fn new(config: WriterConfig) -> Writer {
         Writer {
             config,
+            also: Vec::new(),
             state: State::Start,
             round: 0,
             look_ns: 0,
@@ -101,9 +107,15 @@ impl Writer {
             began: 0,
             resume: None,
             seen: (0, 0),
+            sealer: Sealer::default(),
             counters: WriterCounters::default(),
             acks: Histogram::default(),
         }
+    }
+
+    /// The same writer, for a stream that has these other names in blocks of earlier writers.
+    pub fn known_as(self, also: Vec<Stream>) -> Writer {
+        Writer { also, ..self }
     }
 
     /// The writer's present state.
@@ -119,6 +131,11 @@ impl Writer {
     /// The sequence after those that the log has acknowledged; 0 before the first answer.
     pub fn stored(&self) -> u64 {
         self.stored.unwrap_or(0)
+    }
+
+    /// Seals blocks with this key from now on; with none, they stay open.
+    pub fn set_key(&mut self, key: Option<&GroupKey>) {
+        self.sealer.set_key(self.config.writer, key);
     }
 
     /// How many blocks have no answer yet.
@@ -142,8 +159,8 @@ impl Writer {
     }
 
     /// Begins another stream, such as that of a ring made anew.
-    pub fn begin(&mut self, now_ns: u64, stream: Stream, session: Session) {
-        (self.config.stream, self.config.session) = (stream, session);
+    pub fn begin(&mut self, now_ns: u64, (stream, also): (Stream, Vec<Stream>), session: Session) {
+        (self.config.stream, self.also, self.config.session) = (stream, also, session);
         self.stored = None;
         self.start(now_ns);
     }
@@ -249,7 +266,10 @@ impl Writer {
             self.run(now_ns, (last.sequence, 0), at);
             return Ok(());
         };
-        if head.stream != self.config.stream {
+        if head.key != 0 && self.sealer.key() == 0 {
+            return Err(Refusal::Sealed);
+        }
+        if head.stream != self.config.stream && !self.also.contains(&head.stream) {
             return self.meet_other(now_ns, last.sequence, &head);
         }
         self.config.session = head.session;
@@ -360,7 +380,7 @@ impl Writer {
         let (after, before) = self.newest;
         let end = cut.first + u64::from(cut.count);
         self.cut = end;
-        let (block, crc) = cut.finish(self.head(clock_error, before));
+        let (block, crc) = cut.finish(self.head(clock_error, before), &self.sealer);
         self.newest = (after + 1, crc);
         self.window.push_back(Flight { sequence: after + 1, end, bytes: block.len() as u64, at_ns: now_ns });
         let after = if is(Mutant::NoExpectation) { u64::MAX } else { after };
@@ -373,6 +393,7 @@ impl Writer {
             clock_error,
             stream: self.config.stream,
             session: self.config.session,
+            key: 0,
             count: 0,
             first: 0,
             before,
@@ -385,7 +406,7 @@ impl Writer {
     /// A block that answers a reader's request; it is stored nowhere.
     pub fn answer(&mut self, cut: Cut, clock_error: u16) -> Vec<u8> {
         self.number += 1;
-        cut.finish(self.head(clock_error, 0)).0
+        cut.finish(self.head(clock_error, 0), &self.sealer).0
     }
 
     /// Takes the answer to an append: the log's number of the block, or the trouble.

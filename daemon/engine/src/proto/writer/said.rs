@@ -45,6 +45,9 @@ pub enum Refusal {
         /// Ours.
         ours: Session,
     },
+    /// The log's blocks are sealed, and this writer has no key.
+    #[error("the log's blocks are sealed: give this bridge the keys file of the others (keys)")]
+    Sealed,
     /// The log has messages that the channel does not have.
     #[error(
         "the log goes up to sequence {theirs} of this stream, and the channel only to {ours}: the channel lost its end; \

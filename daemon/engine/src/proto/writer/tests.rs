@@ -120,3 +120,29 @@ fn an_emptied_log_goes_on_and_a_lost_one_begins_again() {
         assert_eq!((writer.take_resume(), writer.counters().lost_by_engine), (Some(resume), lost));
     }
 }
+
+#[test]
+fn a_stream_is_known_by_the_names_that_it_had() {
+    let old = head(2, 100);
+    // A ring of another boot, in a later session: the journal says that it is the same stream.
+    let config =
+        WriterConfig { stream: Stream([9; 16]), session: Session::from_bytes(*b"TICK000200"), ..CONFIG };
+    let last = Last { sequence: 40, head: Some(old) };
+    let mut writer = Writer::new(config).known_as(vec![Stream([8; 16]), CONFIG.stream]);
+    let round = writer.poll(0).unwrap();
+    writer.handle_last(0, round, last, 1_000).unwrap();
+    assert_eq!((writer.take_resume(), writer.session()), (Some(Resume::At(100)), CONFIG.session));
+    // Without that word it is a later stream, which begins behind the other one.
+    let mut writer = Writer::new(config);
+    let round = writer.poll(0).unwrap();
+    writer.handle_last(0, round, last, 1_000).unwrap();
+    assert_eq!((writer.take_resume(), writer.session()), (Some(Resume::Beginning), config.session));
+}
+
+#[test]
+fn a_writer_without_a_key_does_not_go_on_in_a_sealed_log() {
+    let mut writer = Writer::new(CONFIG);
+    let round = writer.poll(0).unwrap();
+    let last = Last { sequence: 40, head: Some(Head { key: 3, ..head(2, 100) }) };
+    assert_eq!(writer.handle_last(0, round, last, 1_000), Err(Refusal::Sealed));
+}

@@ -5,24 +5,32 @@
 //!  0  4+1+1+2   magic "SHMB"; version 1; kind: 1 data, 2 fragment, 3 gap, 4 end; error of the writer's clock, in units of
 //!               10 us, 65535 unknown
 //!  8  16        stream: the identity of one run of sequences
-//! 24  10+2      session, as hosts behind the reader know the stream; 0
+//! 24  10+1+1    session, as hosts behind the reader know the stream; 1 if the body is sealed, otherwise 0; the seal's key, or 0
 //! 36  4+8       how many sequences the block completes; the first sequence
 //! 48  4+4       CRC-32C of the block before, 0 for the first one of a log; CRC-32C of this block with 0 in this field
 //! 56  8+8       writer: random at each start; number of the block among those that this writer ever cut, from 1
-//! 72            body: of data and fragments as in a native packet, of the others nothing
+//! 72            body: of data and fragments as in a native packet, of the others nothing; if sealed, 16 bytes of seal behind it
 //! ```
 //! All numbers are big-endian. The last fragment of a message completes it; the others complete nothing. A gap
 //! completes the sequences that will never come. An end completes nothing.
 //!
 //! A block proves itself: its sequences say where it belongs, and its CRC that it is whole. So neither order nor
-//! completeness depends on what the log does.
+//! completeness depends on what the log does. A seal covers the 72 bytes as well, with 0 in place of the block's own CRC, and
+//! the CRC covers the sealed bytes: so blocks are checked, and how they join, without keys ([`seal`](super::seal)).
 
-use shmcast_bridge::proto::native::container::{HEAD_BYTES as PACKET_HEAD_BYTES, Kind as PacketKind};
+#[cfg(test)]
+mod tests;
+
+use shmcast_bridge::proto::native::container::{
+    HEAD_BYTES as PACKET_HEAD_BYTES, Kind as PacketKind, SEAL_BYTES,
+};
 use shmcast_bridge::proto::native::fragments::{FRAGMENT_HEAD_BYTES, Fragment};
 use shmcast_bridge::proto::native::parse_body;
-use shmcast_bridge::proto::native::records::{MAX_RECORD_HEAD_BYTES, RecordWriter};
+use shmcast_bridge::proto::native::records::{BASE_BYTES, MAX_RECORD_HEAD_BYTES, RecordWriter};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{Body as PacketBody, Messages, Meta};
+
+use super::seal::Sealer;
 
 /// Bytes of a block before its body.
 pub const HEAD_BYTES: usize = 72;
@@ -37,6 +45,7 @@ pub const UNKNOWN_ERROR: u16 = u16::MAX;
 
 const MAGIC: &[u8; 4] = b"SHMB";
 const VERSION: u8 = 1;
+const SEALED_AT: usize = 34;
 const CRC_AT: usize = 52;
 
 /// The identity of one run of sequences: that of the ring, or of the session of a feed from elsewhere.
@@ -84,6 +93,8 @@ pub struct Head {
     pub stream: Stream,
     /// The session.
     pub session: Session,
+    /// The key of the body's seal; 0 if it has none.
+    pub key: u8,
     /// How many sequences the block completes.
     pub count: u32,
     /// The first sequence.
@@ -115,7 +126,7 @@ impl Head {
         out[6..8].copy_from_slice(&self.clock_error.to_be_bytes());
         out[8..24].copy_from_slice(&self.stream.0);
         out[24..34].copy_from_slice(self.session.as_bytes());
-        out[34..36].fill(0);
+        (out[SEALED_AT], out[SEALED_AT + 1]) = (u8::from(self.key != 0), self.key);
         out[36..40].copy_from_slice(&self.count.to_be_bytes());
         out[40..48].copy_from_slice(&self.first.to_be_bytes());
         out[48..52].copy_from_slice(&self.before.to_be_bytes());
@@ -140,6 +151,15 @@ pub enum Damaged {
     /// Its checksum is right and its fields disagree.
     #[error("its fields disagree")]
     Fields,
+    /// It is sealed with a key that this end does not have.
+    #[error("it is sealed with a key that is not in the keys file here")]
+    Sealed,
+    /// Its seal does not open.
+    #[error("its seal does not open: it is forged, or a keys file is wrong")]
+    Forged,
+    /// It has no seal, and this end takes sealed ones alone.
+    #[error("it has no seal")]
+    Open,
 }
 
 /// The content of a block.
@@ -153,13 +173,15 @@ pub enum Body<'a> {
     Gap,
     /// The publisher closed the channel.
     End,
+    /// What only a key shows.
+    Sealed(&'a [u8]),
 }
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("the caller gives a whole head")
 }
 
-/// Checks a whole block.
+/// Checks a whole block, but for the inside of a seal.
 ///
 /// # Errors
 /// [`Damaged`], when anything in it disagrees with anything else; then nothing of it may be used.
@@ -187,6 +209,7 @@ pub fn parse(block: &[u8]) -> Result<(Head, Body<'_>), Damaged> {
         clock_error: u16::from_be_bytes(array(bytes, 6)),
         stream: Stream(array(bytes, 8)),
         session: Session::from_bytes(array(bytes, 24)),
+        key: bytes[SEALED_AT + 1],
         count: u32::from_be_bytes(array(bytes, 36)),
         first: u64::from_be_bytes(array(bytes, 40)),
         before: u32::from_be_bytes(array(bytes, 48)),
@@ -194,11 +217,15 @@ pub fn parse(block: &[u8]) -> Result<(Head, Body<'_>), Damaged> {
         writer: u64::from_be_bytes(array(bytes, 56)),
         number: u64::from_be_bytes(array(bytes, 64)),
     };
-    let is_sound = bytes[34..36] == [0; 2]
+    let is_sound = bytes[SEALED_AT] == u8::from(head.key != 0)
         && head.first > 0
         && head.number > 0
         && head.first.checked_add(u64::from(head.count)).is_some();
-    let body = body_of(&head, body).filter(|_| is_sound).ok_or(Damaged::Fields)?;
+    let body = match head.key {
+        0 => body_of(&head, body),
+        _ => (body.len() >= SEAL_BYTES).then_some(Body::Sealed(body)),
+    };
+    let body = body.filter(|_| is_sound).ok_or(Damaged::Fields)?;
     Ok((head, body))
 }
 
@@ -207,7 +234,8 @@ pub fn clock_error_of(block: &[u8]) -> Option<u16> {
     (block.len() >= HEAD_BYTES).then(|| u16::from_be_bytes(array(block, 6)))
 }
 
-fn body_of<'a>(head: &Head, body: &'a [u8]) -> Option<Body<'a>> {
+/// The body of a block with this head.
+pub(super) fn body_of<'a>(head: &Head, body: &'a [u8]) -> Option<Body<'a>> {
     match head.kind {
         Kind::Data => {
             let count = u16::try_from(head.count).ok()?;
@@ -234,9 +262,21 @@ fn crc_of(block: &[u8]) -> u32 {
 }
 
 /// Makes a block of its head and of the body that stands behind the head's place. Returns the block's CRC.
-fn finish(head: &Head, block: &mut [u8]) -> u32 {
-    let (place, _) = block.split_first_chunk_mut().expect("a block has room for its head");
+fn finish(head: Head, sealer: &Sealer, block: &mut Vec<u8>) -> u32 {
+    let head = Head { key: sealer.key(), ..head };
+    let (place, body) = block.split_first_chunk_mut().expect("a block has room for its head");
     head.write(place);
+    if let Some(seal) = sealer.seal(head.number, place, body) {
+        block.extend(seal);
+    }
+    stamp(block)
+}
+
+/// Writes the CRC of a block into it, and returns it.
+///
+/// # Panics
+/// If there are fewer than [`HEAD_BYTES`].
+pub fn stamp(block: &mut [u8]) -> u32 {
     let crc = crc_of(block);
     block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_be_bytes());
     crc
@@ -272,7 +312,7 @@ impl Cut {
 
     /// The part of a message that begins at `offset`, in a block of `block_bytes`.
     pub fn part(sequence: u64, data: &[u8], meta: Meta, offset: usize, block_bytes: usize) -> Cut {
-        let room = block_bytes - HEAD_BYTES - FRAGMENT_HEAD_BYTES;
+        let room = block_bytes - HEAD_BYTES - FRAGMENT_HEAD_BYTES - SEAL_BYTES;
         let part = &data[offset..data.len().min(offset + room)];
         let count = u32::from(offset + part.len() == data.len());
         let mut bytes = vec![0; HEAD_BYTES + FRAGMENT_HEAD_BYTES + part.len()];
@@ -290,17 +330,24 @@ impl Cut {
         }
     }
 
-    /// The block, and its CRC. `head` has all fields but those that the cut knows.
-    pub fn finish(mut self, head: Head) -> (Vec<u8>, u32) {
+    /// The block, and its CRC. `head` has all fields but those that the cut and the sealer know.
+    pub fn finish(mut self, head: Head, sealer: &Sealer) -> (Vec<u8>, u32) {
         let head = Head { kind: self.kind, first: self.first, count: self.count, ..head };
-        let crc = finish(&head, &mut self.bytes);
+        let crc = finish(head, sealer, &mut self.bytes);
         (self.bytes, crc)
     }
 }
 
+/// A copy with room for a seal, so that sealing does not move it.
+fn with_room(bytes: &[u8]) -> Vec<u8> {
+    let mut copy = Vec::with_capacity(bytes.len() + SEAL_BYTES);
+    copy.extend_from_slice(bytes);
+    copy
+}
+
 /// The largest message that stands whole in a block of `block_bytes`; larger ones go in fragments.
 pub fn max_whole_bytes(block_bytes: usize) -> usize {
-    let heads = HEAD_BYTES + shmcast_bridge::proto::native::records::BASE_BYTES + MAX_RECORD_HEAD_BYTES;
+    let heads = HEAD_BYTES + BASE_BYTES + MAX_RECORD_HEAD_BYTES + SEAL_BYTES;
     block_bytes.saturating_sub(heads).min(usize::from(u16::MAX))
 }
 
@@ -313,9 +360,9 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// An empty block of up to `block_bytes`.
+    /// An empty block of up to `block_bytes`, with its seal.
     pub fn new(block_bytes: usize) -> Packing {
-        Packing { buffer: vec![0; block_bytes], records: RecordWriter::new(0), first: 0 }
+        Packing { buffer: vec![0; block_bytes - SEAL_BYTES], records: RecordWriter::new(0), first: 0 }
     }
 
     /// Whether there is no message in it.
@@ -345,7 +392,7 @@ impl Packing {
             kind: Kind::Data,
             first: self.first,
             count,
-            bytes: self.buffer[..HEAD_BYTES + body].to_vec(),
+            bytes: with_room(&self.buffer[..HEAD_BYTES + body]),
         };
         self.clear();
         Some(cut)
@@ -354,119 +401,5 @@ impl Packing {
     /// Drops what is in it.
     pub fn clear(&mut self) {
         self.records = RecordWriter::new(0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn head() -> Head {
-        Head {
-            kind: Kind::Data,
-            clock_error: 0x0102,
-            stream: Stream(*b"0123456789abcdef"),
-            session: Session::of_channel("TICK", 35).unwrap(),
-            count: 0,
-            first: 0,
-            before: 0xA1A2_A3A4,
-            crc: 0,
-            writer: 0x1112_1314_1516_1718,
-            number: 0x0203,
-        }
-    }
-
-    const GOLDEN_HEAD: &[u8] = b"0123456789abcdefTICK00000Z\0\0";
-
-    #[test]
-    fn bytes_of_a_data_block_are_fixed() {
-        let mut packing = Packing::new(MIN_BYTES);
-        let meta = |tag, key, time_ns| Meta { tag, key, time_ns };
-        assert!(packing.push(0x0405, b"abc", meta(0, true, 1 << 40)));
-        assert!(packing.push(0x0406, b"", meta(7, false, (1 << 40) + 258)));
-        let (block, crc) = packing.cut().unwrap().finish(head());
-        let mut golden = b"SHMB\x01\x01\x01\x02".to_vec();
-        golden.extend(GOLDEN_HEAD);
-        golden.extend(b"\0\0\0\x02\0\0\0\0\0\0\x04\x05\xA1\xA2\xA3\xA4");
-        golden.extend(crc.to_be_bytes());
-        golden.extend(b"\x11\x12\x13\x14\x15\x16\x17\x18\0\0\0\0\0\0\x02\x03");
-        golden.extend(b"\0\0\x01\0\0\0\0\0\0\x03\x01abc\0\0\x06\0\x07\0\0\x01\x02");
-        assert_eq!(block, golden);
-        assert_eq!(crc, 0x4CD4_9522, "the checksum is part of the format");
-        let (read, body) = parse(&block).unwrap();
-        assert_eq!(read, Head { count: 2, first: 0x0405, crc, ..head() });
-        let Body::Messages(messages) = body else { panic!("{body:?}") };
-        let read: Vec<_> = messages.messages().map(|m| (m.sequence, m.data.to_vec(), m.meta.tag)).collect();
-        assert_eq!(read, [(0x0405, b"abc".to_vec(), 0), (0x0406, Vec::new(), 7)]);
-        assert!(packing.is_empty() && packing.cut().is_none());
-    }
-
-    #[test]
-    fn bytes_of_the_other_blocks_are_fixed() {
-        let meta = Meta { tag: 5, key: true, time_ns: 9 };
-        let tail = |block: &[u8]| (block[5], block[36..48].to_vec(), block[72..].to_vec());
-        let numbers = |count: u32, first: u64| [&count.to_be_bytes()[..], &first.to_be_bytes()].concat();
-        let data = vec![0x55; MIN_BYTES];
-        let first = Cut::part(6, &data, meta, 0, MIN_BYTES);
-        let offset = first.part_bytes();
-        assert_eq!(offset, MIN_BYTES - 92);
-        let fragment = b"\0\0\0\0\0\0\0\x09\0\x05\x01\0\0\0\x04\0\0\0\x03\xA4";
-        for (cut, kind, count, first, body) in [
-            (Cut::end(7), 4, 0, 7, vec![]),
-            (Cut::gap(7, 9), 3, 3, 7, vec![]),
-            (Cut::gap(1, u64::MAX - 1), 3, u32::MAX, 1, vec![]),
-            (Cut::part(6, &data, meta, offset, MIN_BYTES), 2, 1, 6, [&fragment[..], &[0x55; 92]].concat()),
-        ] {
-            let block = cut.finish(head()).0;
-            assert_eq!(tail(&block), (kind, numbers(count, first), body));
-            assert!(parse(&block).is_ok());
-        }
-        assert_eq!(parse(&first.finish(head()).0).unwrap().0.count, 0, "a first part completes nothing");
-    }
-
-    #[test]
-    fn every_flipped_bit_and_every_cut_is_noticed() {
-        let mut packing = Packing::new(MIN_BYTES);
-        packing.push(1, b"a message", Meta::default());
-        let block = packing.cut().unwrap().finish(head()).0;
-        for bit in 0..8 * block.len() {
-            let mut flipped = block.clone();
-            flipped[bit / 8] ^= 1 << (bit % 8);
-            assert!(parse(&flipped).is_err(), "bit {bit}");
-        }
-        assert!((0..block.len()).all(|size| parse(&block[..size]).is_err()));
-        let mut later = block;
-        later[4] = 2;
-        assert_eq!(parse(&later).map(|_| ()), Err(Damaged::Version(2)));
-    }
-
-    #[test]
-    fn fields_that_disagree_are_refused_though_the_checksum_is_right() {
-        let mut packing = Packing::new(MIN_BYTES);
-        packing.push(1, b"a message", Meta::default());
-        let whole = packing.cut().unwrap();
-        for wrong in [
-            Cut { count: 2, ..whole.clone() },
-            Cut { first: 0, ..whole.clone() },
-            Cut { kind: Kind::Gap, ..whole.clone() },
-            Cut { kind: Kind::Fragment, ..whole.clone() },
-            Cut { count: 0, ..Cut::gap(1, 1) },
-            Cut { count: 1, ..Cut::end(1) },
-            Cut { first: u64::MAX, ..Cut::gap(1, 1) },
-        ] {
-            let block = wrong.clone().finish(head()).0;
-            assert_eq!(parse(&block).map(|_| ()), Err(Damaged::Fields), "{wrong:?}");
-        }
-    }
-
-    #[test]
-    fn the_largest_whole_message_fits_an_empty_block() {
-        for block_bytes in [MIN_BYTES, 1 << 16, 1 << 18] {
-            let (mut packing, most) = (Packing::new(block_bytes), max_whole_bytes(block_bytes));
-            let meta = Meta { tag: 1, key: true, time_ns: 5 };
-            assert!(packing.push(1, &vec![0; most], meta));
-            packing.clear();
-            assert!(!packing.push(1, &vec![0; block_bytes - HEAD_BYTES], meta));
-        }
     }
 }

@@ -1,0 +1,300 @@
+//! Whether a bridge through an engine can work: its files, its servers, its stream, and what its account may do. Nothing is stored.
+
+use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
+use futures_util::StreamExt;
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::spec::{BridgeSpec, Direction, NatsSpec};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::client::{Log, shown};
+use crate::proto::want::Want;
+use crate::proto::writer::Trouble;
+use crate::send::runtime;
+
+/// How long an answer may take that says whether something is allowed.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// A number that no last entry has, so nothing is stored behind it.
+const NOWHERE: u64 = 1 << 62;
+
+/// How a finding is to be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// All is well.
+    Ok,
+    /// It may not work as is meant.
+    Doubtful,
+    /// It cannot work.
+    Fails,
+}
+
+/// Something that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Its name.
+    pub about: String,
+    /// How it is to be taken.
+    pub verdict: Verdict,
+    /// What was found, and what to do about it.
+    pub says: String,
+}
+
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn note(&mut self, about: impl ToString, verdict: Verdict, says: impl ToString) {
+        self.0.push(Finding { about: about.to_string(), verdict, says: says.to_string() });
+    }
+}
+
+/// Looks at all that a bridge through an engine needs. Blocks for some seconds at most for each server.
+///
+/// It appends nothing: the append that it tries names a place in which no block can be. A receiver's check makes a consumer, which the
+/// servers forget after half a minute.
+pub fn check(spec: &BridgeSpec) -> Vec<Finding> {
+    let mut findings = Findings::default();
+    let nats = spec.nats.clone().unwrap_or_default();
+    for (about, file) in [("creds", &nats.creds), ("ca", &nats.ca), ("cert", &nats.cert), ("key", &nats.key)]
+    {
+        if let Some(file) = file {
+            look_at_file(about, file, &mut findings);
+        }
+    }
+    match runtime() {
+        Err(e) => findings.note("servers", Verdict::Fails, e),
+        Ok(runtime) => runtime.block_on(look_at_servers(spec, &nats, &mut findings)),
+    }
+    findings.0
+}
+
+fn look_at_file(about: &str, file: &Path, findings: &mut Findings) {
+    use std::os::unix::fs::PermissionsExt;
+    let is_secret = matches!(about, "creds" | "key");
+    match std::fs::File::open(file).and_then(|opened| opened.metadata()) {
+        Err(e) => findings.note(about, Verdict::Fails, format!("{}: {e}", file.display())),
+        Ok(of) if is_secret && of.permissions().mode() & 0o077 != 0 => {
+            let says = format!("{}: others than its owner may read it: chmod 600 it", file.display());
+            findings.note(about, Verdict::Doubtful, says);
+        }
+        Ok(_) => findings.note(about, Verdict::Ok, format!("{} can be read", file.display())),
+    }
+}
+
+/// Connects to each server alone, then looks at the stream through the first that answers.
+async fn look_at_servers(spec: &BridgeSpec, nats: &NatsSpec, findings: &mut Findings) {
+    let mut found = None;
+    for server in &nats.servers {
+        let alone = NatsSpec { servers: vec![server.clone()], ..nats.clone() };
+        let about = format!("server {}", shown(&alone.servers));
+        let started = Instant::now();
+        match Log::reach(spec, &alone).await {
+            Err(e) => findings.note(about, Verdict::Fails, e),
+            Ok(log) => {
+                let info = log.client.server_info();
+                let safe = if server.starts_with("tls://") { "with TLS" } else { "WITHOUT TLS" };
+                let says = format!(
+                    "{} {}, answers after {:?}, {safe}, takes messages of up to {} B",
+                    info.server_name,
+                    info.version,
+                    started.elapsed(),
+                    info.max_payload
+                );
+                let is_near = server.starts_with("tls://") || is_loopback(server);
+                findings.note(about, if is_near { Verdict::Ok } else { Verdict::Doubtful }, says);
+                found.get_or_insert(log);
+            }
+        }
+    }
+    let Some(log) = found else { return };
+    match log.info().await {
+        Err(e) => findings.note("stream", Verdict::Fails, e),
+        Ok(None) if nats.create && spec.send.is_some() => {
+            findings.note("stream", Verdict::Ok, format!("{} is not there: the bridge makes it", log.name()));
+        }
+        Ok(None) => {
+            let channel = &spec.channel;
+            let says = format!(
+                "there is no stream {}: make it by `shmcast bridge stream create {channel}`",
+                log.name()
+            );
+            findings.note("stream", Verdict::Fails, says);
+        }
+        Ok(Some(info)) => {
+            look_at_stream(&log, nats, &info, findings);
+            match spec.direction() {
+                Some(Direction::Send(_)) => look_at_sender(&log, findings).await,
+                _ => look_at_receiver(&log, &info, findings).await,
+            }
+        }
+    }
+}
+
+fn is_loopback(server: &str) -> bool {
+    let host = server.rsplit(['@', '/']).next().unwrap_or_default();
+    ["127.", "localhost", "[::1]"].iter().any(|near| host.starts_with(near))
+}
+
+/// Compares the stream's settings with what a bridge needs.
+fn look_at_stream(log: &Log, nats: &NatsSpec, info: &Info, findings: &mut Findings) {
+    let problems = problems_of(&info.config, &log.subject, nats);
+    let state = &info.state;
+    for says in &problems {
+        findings.note("stream", Verdict::Fails, says);
+    }
+    if problems.is_empty() {
+        let says = format!(
+            "{}: {} blocks, {} B, {} copies; whether its servers sync each block to their disks cannot be seen from here \
+             (sync_interval: always)",
+            log.name(),
+            state.messages,
+            state.bytes,
+            info.config.num_replicas
+        );
+        findings.note("stream", Verdict::Ok, says);
+    }
+    let Some(cluster) = &info.cluster else { return };
+    if info.config.num_replicas > 1 && cluster.leader.as_ref().is_none_or(String::is_empty) {
+        findings.note("stream", Verdict::Fails, "no server leads it: most of those with a copy are away");
+    }
+    for peer in cluster.replicas.iter().filter(|peer| !peer.current || peer.offline) {
+        findings.note(
+            "stream",
+            Verdict::Doubtful,
+            format!("the copy of server {} is behind, or gone", peer.name),
+        );
+    }
+    if info.config.num_replicas == 1 && nats.servers.len() >= 3 {
+        let says = "one copy, and three servers are named: when the one dies, the feed waits for it";
+        findings.note("stream", Verdict::Doubtful, says);
+    }
+}
+
+fn problems_of(config: &Config, subject: &str, nats: &NatsSpec) -> Vec<String> {
+    let mut problems = Vec::new();
+    let is_mirror = config.mirror.is_some();
+    if !is_mirror && config.subjects != [subject] {
+        problems.push(format!(
+            "it keeps {:?}, and the bridge writes {subject:?}: one subject alone, or numbers of blocks do not join",
+            config.subjects
+        ));
+    }
+    for (is_wrong, says) in [
+        (config.storage != StorageType::File, "it is in memory: storage = file"),
+        (config.retention != RetentionPolicy::Limits, "messages go when they are read: retention = limits"),
+        (
+            config.discard != DiscardPolicy::Old,
+            "it refuses blocks once it is full: discard = old, or the feed stops there",
+        ),
+        (config.sealed, "it takes no more messages (sealed)"),
+        (config.no_ack, "it acknowledges nothing: no_ack = false"),
+        (!config.allow_direct && !is_mirror, "receivers cannot look for their place: allow_direct = true"),
+        (is_mirror && !config.mirror_direct, "receivers cannot look for their place: mirror_direct = true"),
+        (config.max_messages_per_subject > 0, "max_msgs_per_subject drops blocks: take the limit away"),
+    ] {
+        if is_wrong {
+            problems.push(says.to_owned());
+        }
+    }
+    let most = usize::try_from(config.max_message_size).unwrap_or(usize::MAX);
+    if nats.block_bytes > most {
+        problems.push(format!("it takes messages of up to {most} B: write block_bytes = {most} at most"));
+    }
+    problems
+}
+
+async fn look_at_sender(log: &Log, findings: &mut Findings) {
+    let told = |log: &Log| log.link.why().unwrap_or_else(|| "no answer".to_owned());
+    log.link.forget();
+    let appended = match log.append_if(NOWHERE, b"not a block".to_vec()).await {
+        Ok(answer) => tokio::time::timeout(PATIENCE, answer).await.map_err(|_| None),
+        Err(trouble) => Err(Some(trouble)),
+    };
+    let is_refused = matches!(&appended, Ok(Err(e)) if crate::client::trouble_of(e) == Trouble::Refused);
+    match is_refused {
+        true => findings.note("append", Verdict::Ok, format!("{} may be written", log.subject)),
+        false => findings.note("append", Verdict::Fails, format!("{}: {}", log.subject, told(log))),
+    }
+    match log.last().await {
+        Some(last) => {
+            let has =
+                last.head.map(|head| format!("up to sequence {}, session {}", head.end() - 1, head.session));
+            let says = has.unwrap_or_else(|| "it has no sound block".to_owned());
+            findings.note("last block", Verdict::Ok, says);
+        }
+        None => findings.note("last block", Verdict::Fails, told(log)),
+    }
+    look_at_subjects(log, &["pulse", "want"], findings).await;
+    look_at_word(log, "pulse", findings).await;
+}
+
+async fn look_at_receiver(log: &Log, info: &Info, findings: &mut Findings) {
+    let told = |log: &Log| log.link.why().unwrap_or_else(|| "no answer".to_owned());
+    log.link.forget();
+    match log.get(info.state.first_sequence.max(1)).await {
+        Some(_) => findings.note("search", Verdict::Ok, "blocks can be looked up"),
+        None => findings.note("search", Verdict::Fails, told(log)),
+    }
+    log.link.forget();
+    match log.follow(info.state.first_sequence.max(1)).await {
+        Err(why) => findings.note("follow", Verdict::Fails, format!("{why}; {}", told(log))),
+        Ok(mut entries) => {
+            let found = tokio::time::timeout(PATIENCE, entries.next());
+            let says = match (info.state.messages, found.await) {
+                (0, _) => Ok("the stream is empty"),
+                (_, Ok(Some(Ok(_)))) => Ok("blocks come"),
+                (_, Ok(Some(Err(e)))) => Err(e.to_string()),
+                (_, Ok(None) | Err(_)) => Err(format!("no block comes: {}", told(log))),
+            };
+            match says {
+                Ok(says) => findings.note("follow", Verdict::Ok, says),
+                Err(why) => findings.note("follow", Verdict::Fails, why),
+            }
+        }
+    }
+    look_at_word(log, "want", findings).await;
+}
+
+/// Whether the words of others beside the stream can be heard.
+async fn look_at_subjects(log: &Log, words: &[&str], findings: &mut Findings) {
+    for word in words {
+        let subject = format!("{}.{word}", log.subject);
+        log.link.forget();
+        let subscribed = log.client.subscribe(subject.clone()).await;
+        settle(log).await;
+        match (subscribed, log.link.why()) {
+            (Ok(_), None) => {
+                findings.note(format!("hear .{word}"), Verdict::Ok, format!("{subject} can be heard"))
+            }
+            (Err(e), _) => findings.note(format!("hear .{word}"), Verdict::Fails, format!("{subject}: {e}")),
+            (_, Some(why)) => {
+                findings.note(format!("hear .{word}"), Verdict::Doubtful, format!("{subject}: {why}"))
+            }
+        }
+    }
+}
+
+/// Whether a word beside the stream can be said. It says nothing that anybody takes.
+async fn look_at_word(log: &Log, word: &str, findings: &mut Findings) {
+    let subject = format!("{}.{word}", log.subject);
+    let nothing = Want { session: Session::from_bytes([b'.'; 10]), first: 1, offset: 0 };
+    log.link.forget();
+    let said = log.client.publish(subject.clone(), nothing.encode().to_vec().into()).await;
+    settle(log).await;
+    match (said, log.link.why()) {
+        (Ok(()), None) => {
+            findings.note(format!("say .{word}"), Verdict::Ok, format!("{subject} may be written"))
+        }
+        (Err(e), _) => findings.note(format!("say .{word}"), Verdict::Fails, format!("{subject}: {e}")),
+        (_, Some(why)) => {
+            findings.note(format!("say .{word}"), Verdict::Doubtful, format!("{subject}: {why}"))
+        }
+    }
+}
+
+/// Waits until the server has taken what was sent, and has had time to refuse it.
+async fn settle(log: &Log) {
+    let _ = tokio::time::timeout(PATIENCE, log.client.flush()).await;
+    // A refusal comes back by itself.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}

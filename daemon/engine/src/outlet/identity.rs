@@ -1,0 +1,75 @@
+//! The identity of the stream that a channel is sent as.
+
+use shmcast::journal::Journal;
+use shmcast::{Start, Subscriber, SubscriberBuilder};
+use shmcast_bridge::BridgeError;
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::spec::{BridgeSpec, HistoryFrom};
+use shmcast_bridge::term_at;
+use std::time::{Duration, Instant};
+
+use crate::proto::block::Stream;
+
+/// How long a recorder may take to name the ring in which its channel goes on.
+const NAMED_WITHIN: Duration = Duration::from_secs(1);
+/// Pause before the next look for that name.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// The stream and the session that a channel is sent as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) stream: Stream,
+    pub(super) session: Session,
+    /// The names that the same stream had in blocks of earlier bridges.
+    pub(super) also: Vec<Stream>,
+}
+
+impl Identity {
+    /// The identity of a channel. One that came from another host keeps its session. One with a journal is the journal's stream,
+    /// in whichever of its rings it goes on: after a reboot too. Without a journal the ring is the stream.
+    pub(super) fn of(
+        spec: &BridgeSpec,
+        channel: &SubscriberBuilder,
+        subscriber: &Subscriber,
+    ) -> Result<Identity, BridgeError> {
+        if let Some(session) = subscriber.remote_session().filter(|_| spec.session.is_none()) {
+            let session = Session::from_bytes(session);
+            return Ok(Identity { stream: Stream::of_session(session), session, also: Vec::new() });
+        }
+        let session = Session::of_channel(&spec.tag(), term_at(subscriber.header().created_ns))?;
+        let Some((journal, rings)) = journal_of(spec, channel) else {
+            let stream = Stream::of_ring(subscriber.header().uuid);
+            return Ok(Identity { stream, session, also: Vec::new() });
+        };
+        Ok(Identity {
+            stream: Stream(journal),
+            session,
+            also: rings.into_iter().map(Stream::of_ring).collect(),
+        })
+    }
+}
+
+/// The identity of the journal that the spec names, and the rings that it was recorded from; `None` if it is not the journal of this
+/// channel.
+fn journal_of(spec: &BridgeSpec, channel: &SubscriberBuilder) -> Option<([u8; 16], Vec<[u64; 2]>)> {
+    let HistoryFrom::Dir(dir) = &spec.nats()?.history else { return None };
+    let deadline = Instant::now() + NAMED_WITHIN;
+    loop {
+        let journal = Journal::open(dir).ok()?;
+        // A subscriber looks whether the journal names the ring.
+        let mut subscriber = channel.clone().page(false).start(Start::Latest).open().ok()?;
+        let next = subscriber.next_sequence();
+        if subscriber.take_journal()?.read_from(next).is_ok_and(|reader| reader.is_some()) {
+            let identity = journal.files().last()?.header.journal;
+            let files = journal.files().iter().filter(|file| file.header.journal == identity);
+            let mut rings: Vec<[u64; 2]> = files.map(|file| file.header.ring.uuid).collect();
+            rings.push(subscriber.header().uuid);
+            rings.dedup();
+            return Some((identity, rings));
+        }
+        if !journal.is_recording() || Instant::now() >= deadline {
+            return None;
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}

@@ -1,0 +1,206 @@
+//! Sealing and opening the bodies of blocks: AES-128-GCM with a key for each writer, as native packets have it.
+//!
+//! A writer's key is derived from the group's, with the writer's random number. The nonce is the block's number: a writer
+//! never gives a number twice, also not to a block that is cut anew. Whoever runs the servers can then neither read nor forge
+//! blocks. Sealed blocks that come again, or in another order, are known by their sequences, as all are.
+
+use shmcast_bridge::proto::native::container::SEAL_BYTES;
+use shmcast_bridge::proto::native::keys::{GroupKey, Keyring};
+use shmcast_bridge::proto::native::seal::SenderKey;
+
+use super::block::{Body, Damaged, HEAD_BYTES, Head, body_of, parse};
+
+const SALT: &[u8] = b"shmcast-engine-1";
+/// Where a block has its own CRC, which no seal covers.
+const CRC: std::ops::Range<usize> = 52..56;
+/// How many writers' keys are kept.
+const MOST_WRITERS: usize = 8;
+
+/// Seals the blocks of one writer, if it has a key.
+#[derive(Debug, Default)]
+pub struct Sealer {
+    group: Option<(GroupKey, SenderKey)>,
+}
+
+impl Sealer {
+    /// Seals the blocks of `writer` with this key from now on; with none, they stay open.
+    pub fn set_key(&mut self, writer: u64, group: Option<&GroupKey>) {
+        if self.group.as_ref().map(|(known, _)| known) != group {
+            self.group = group.map(|group| (*group, SenderKey::new(group, SALT, writer, false)));
+        }
+    }
+
+    /// The key that seals; 0 if there is none.
+    pub fn key(&self) -> u8 {
+        self.group.as_ref().map_or(0, |(group, _)| group.id)
+    }
+
+    /// Seals a body in place. Returns the seal that goes behind it; `None` without a key.
+    pub(super) fn seal(
+        &self,
+        number: u64,
+        head: &[u8; HEAD_BYTES],
+        body: &mut [u8],
+    ) -> Option<[u8; SEAL_BYTES]> {
+        let (_, key) = self.group.as_ref()?;
+        Some(key.seal(number, head, body).expect("a block is far shorter than the longest text of a seal"))
+    }
+}
+
+/// A writer whose seal has opened.
+#[derive(Debug)]
+struct Known {
+    writer: u64,
+    group: GroupKey,
+    key: SenderKey,
+}
+
+/// Checks blocks, and opens sealed ones.
+#[derive(Debug, Default)]
+pub struct Opener {
+    keys: Option<Keyring>,
+    is_strict: bool,
+    known: Vec<Known>,
+    text: Vec<u8>,
+}
+
+impl Opener {
+    /// Opens with these keys. `takes_open` says whether blocks without a seal are taken.
+    pub fn new(keys: Option<Keyring>, takes_open: bool) -> Opener {
+        let mut opener = Opener::default();
+        opener.set_keys(keys, takes_open);
+        opener
+    }
+
+    /// Opens with these keys from now on. Without any, blocks without a seal are taken in any case.
+    pub fn set_keys(&mut self, keys: Option<Keyring>, takes_open: bool) {
+        let is_there =
+            |known: &Known| keys.as_ref().and_then(|keys| keys.of(known.group.id)) == Some(&known.group);
+        self.known.retain(is_there);
+        self.is_strict = keys.is_some() && !takes_open;
+        self.keys = keys;
+    }
+
+    /// Checks a whole block, and opens it if it is sealed.
+    ///
+    /// # Errors
+    /// [`Damaged`]; then nothing of it may be used.
+    pub fn open<'a>(&'a mut self, block: &'a [u8]) -> Result<(Head, Body<'a>), Damaged> {
+        let (head, body) = parse(block)?;
+        let Body::Sealed(sealed) = body else {
+            return if self.is_strict { Err(Damaged::Open) } else { Ok((head, body)) };
+        };
+        let group = *self.keys.as_ref().and_then(|keys| keys.of(head.key)).ok_or(Damaged::Sealed)?;
+        let is_it = |known: &Known| known.writer == head.writer && known.group == group;
+        let at = self.known.iter().position(is_it).unwrap_or_else(|| self.add(head.writer, group));
+        let mut about = [0; HEAD_BYTES];
+        about.copy_from_slice(&block[..HEAD_BYTES]);
+        about[CRC].fill(0);
+        self.text.clear();
+        self.text.extend_from_slice(sealed);
+        let size = self.known[at].key.open(head.number, &about, &mut self.text).ok_or(Damaged::Forged)?;
+        let body = body_of(&head, &self.text[..size]).ok_or(Damaged::Fields)?;
+        Ok((head, body))
+    }
+
+    fn add(&mut self, writer: u64, group: GroupKey) -> usize {
+        if self.known.len() == MOST_WRITERS {
+            self.known.remove(0);
+        }
+        let key = SenderKey::new(&group, SALT, writer, false);
+        self.known.push(Known { writer, group, key });
+        self.known.len() - 1
+    }
+
+    /// The head of a block that is sound. Without keys, seals are not looked at.
+    ///
+    /// # Errors
+    /// [`Damaged`].
+    pub fn head(&mut self, block: &[u8]) -> Result<Head, Damaged> {
+        match self.keys {
+            Some(_) => self.open(block).map(|(head, _)| head),
+            None => parse(block).map(|(head, _)| head),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::block::{Cut, Kind, Stream, stamp};
+    use shmcast_bridge::proto::session::Session;
+
+    const HEX: &str = "000102030405060708090a0b0c0d0e0f";
+
+    fn ring(text: &str) -> Keyring {
+        Keyring::parse(text).unwrap()
+    }
+
+    fn sealed(ring: &Keyring) -> Vec<u8> {
+        let (stream, session) = (Stream([7; 16]), Session::of_channel("TICK", 35).unwrap());
+        let (kind, writer, number) = (Kind::End, 0x0102_0304_0506_0708, 9);
+        let head = Head {
+            kind,
+            clock_error: 0,
+            stream,
+            session,
+            key: 0,
+            count: 0,
+            first: 0,
+            before: 3,
+            crc: 0,
+            writer,
+            number,
+        };
+        let mut sealer = Sealer::default();
+        sealer.set_key(writer, ring.sealing(0));
+        Cut::gap(6, 9).finish(head, &sealer).0
+    }
+
+    #[test]
+    fn bytes_of_a_sealed_block_are_fixed() {
+        let block = sealed(&ring(&format!("7 {HEX}")));
+        let (head, body) = parse(&block).unwrap();
+        assert!(matches!(body, Body::Sealed(seal) if seal.len() == SEAL_BYTES));
+        assert_eq!((&block[34..36], head.key, head.kind, head.end()), (&[1, 7][..], 7, Kind::Gap, 10));
+        let seal: String = block[HEAD_BYTES..].iter().map(|byte| format!("{byte:02x}")).collect();
+        // Computed by another program from the documents of HKDF and GCM.
+        assert_eq!(seal, "5e853059c5ce7bad9a7de26aa1e942d8");
+    }
+
+    #[test]
+    fn no_changed_bit_opens_though_the_checksum_is_right() {
+        let keys = ring(&format!("7 {HEX}"));
+        let (block, mut opener) = (sealed(&keys), Opener::new(Some(keys), false));
+        assert!(matches!(opener.open(&block), Ok((_, Body::Gap))));
+        for bit in (0..8 * block.len()).filter(|bit| !CRC.contains(&(bit / 8))) {
+            let mut changed = block.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            stamp(&mut changed);
+            assert!(opener.open(&changed).is_err(), "bit {bit}");
+        }
+        assert!(opener.open(&block).is_ok());
+    }
+
+    #[test]
+    fn other_keys_and_blocks_without_a_seal_are_refused_by_name() {
+        let right = ring(&format!("7 {HEX}"));
+        let block = sealed(&right);
+        let why =
+            |keys: &Keyring, block: &[u8]| Opener::new(Some(keys.clone()), false).open(block).map(|_| ());
+        assert_eq!(why(&ring("8 ffffffffffffffffffffffffffffffff"), &block), Err(Damaged::Sealed));
+        assert_eq!(why(&ring("7 ffffffffffffffffffffffffffffffff"), &block), Err(Damaged::Forged));
+        let (head, _) = parse(&block).unwrap();
+        let open = Cut::gap(6, 9).finish(head, &Sealer::default()).0;
+        assert_eq!(why(&right, &open), Err(Damaged::Open));
+        assert!(Opener::new(Some(right.clone()), true).open(&open).is_ok(), "keys are only offered");
+        let mut none = Opener::default();
+        assert_eq!(none.open(&block).map(|_| ()), Err(Damaged::Sealed));
+        assert_eq!(none.head(&block), Ok(head), "the head is in the clear");
+        // A key that was removed opens nothing more.
+        let mut opener = Opener::new(Some(right), false);
+        assert!(opener.open(&block).is_ok());
+        opener.set_keys(Some(ring("9 ffffffffffffffffffffffffffffffff")), false);
+        assert_eq!(opener.open(&block).map(|_| ()), Err(Damaged::Sealed));
+    }
+}

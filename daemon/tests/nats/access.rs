@@ -1,0 +1,121 @@
+//! The permissions that the guide gives, and what `shmcast bridge check` says of a server, an account and a stream.
+
+use crate::cli_support::{Host, text};
+use crate::feed::{Feed, Pace};
+use crate::server::{Server, program};
+use crate::turn;
+use serde_json::Value;
+use std::time::Duration;
+
+const PACE: Pace =
+    Pace { messages: 20_000, ahead: 20_000, pause: Duration::from_micros(500), capacity: 16 << 20 };
+
+/// The block of permissions of the guide that begins with `name: {`.
+fn permissions(name: &str) -> String {
+    let guide = include_str!("../../docs/guide/src/sites.md");
+    let begin = guide.find(&format!("\n{name}: {{")).expect("the guide has these permissions") + 1;
+    let block = &guide[begin..];
+    let block = &block[..block.find("\n}").expect("the block ends") + 2];
+    block.split_once(": ").unwrap().1.to_owned()
+}
+
+/// A server with the accounts of the guide, and one that may do all.
+fn server(program: &std::path::Path, dir: &std::path::Path) -> Server {
+    let user = |name: &str| format!("{{ user: {name}, password: p, permissions: {} }}", permissions(name));
+    let all = "{ user: admin, password: p }";
+    let more = format!("authorization {{ users: [ {}, {}, {all} ] }}", user("sender"), user("receiver"));
+    Server::with(program, dir, &more)
+}
+
+fn of(server: &Server, user: &str) -> String {
+    server.url().replace("nats://", &format!("nats://{user}:p@"))
+}
+
+/// The findings of a check, each as its name and its status, and the worst one by its exit code.
+fn check(host: &Host, config: &str) -> (Vec<(String, String, String)>, Option<i32>) {
+    let file = host.file("shmcast.toml", config.as_bytes());
+    let output = host.run(&format!("bridge check {} --json", file.display()));
+    let found: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output.stderr)));
+    let word = |finding: &Value, name: &str| finding[name].as_str().unwrap().to_owned();
+    let found = found.as_array().unwrap().iter();
+    (
+        found.map(|it| (word(it, "about"), word(it, "status"), word(it, "says"))).collect(),
+        output.status.code(),
+    )
+}
+
+fn config(server: &str, direction: &str, more: &str) -> String {
+    format!(
+        "[[channel]]\nname = \"ticks\"\ncapacity = \"16MiB\"\n[[bridge]]\nchannel = \"ticks\"\nengine = \"nats\"\n\
+         nats = {{ servers = [\"{server}\"]{more} }}\n{direction} = {{}}\n"
+    )
+}
+
+#[test]
+fn the_permissions_of_the_guide_are_enough_and_no_more() {
+    let test = "the_permissions_of_the_guide_are_enough_and_no_more";
+    let (_turn, Some(program)) = (turn(), program(test)) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(program, dir.path());
+    let mut feed = Feed::publish(PACE);
+    feed.compare(|_| false);
+    let create = feed.near.run(&format!("bridge stream create ticks --nats {}", of(&server, "admin")));
+    assert!(create.status.success(), "{}", text(&create.stderr));
+    let mut send = feed.send(&format!("--nats {}", of(&server, "sender")));
+    let mut receive = feed.receive(&format!("--nats {}", of(&server, "receiver")));
+    feed.wait_for(PACE.messages + 1, &mut [&mut send, &mut receive]);
+    for bridge in [send, receive] {
+        let (_, said) = bridge.end();
+        assert!(!said.contains("ermissions"), "an account is refused something: {said}");
+    }
+    // A check finds nothing wrong with either, and names what a receiver's account may not do as a sender.
+    for (user, direction) in [("sender", "send"), ("receiver", "receive")] {
+        let (found, _) = check(&feed.near, &config(&of(&server, user), direction, ""));
+        let bad: Vec<_> =
+            found.iter().filter(|(about, status, _)| status != "ok" && about != "clock").collect();
+        assert!(bad.is_empty() && found.len() > 4, "{found:?}");
+    }
+    let (found, code) = check(&feed.near, &config(&of(&server, "receiver"), "send", ""));
+    let failed =
+        |about: &str| found.iter().find(|(name, ..)| name == about).map(|(_, status, _)| status.clone());
+    assert_eq!((failed("append").as_deref(), code), (Some("fails"), Some(1)), "{found:?}");
+    // The append that the check tries stores nothing.
+    let found = feed.near.json(&format!("bridge stream verify ticks --nats {} --json", of(&server, "admin")));
+    assert_eq!(
+        (&found["messages"], &found["damaged"]),
+        (&PACE.messages.into(), &Value::Array(vec![])),
+        "{found}"
+    );
+    feed.finish();
+}
+
+#[test]
+fn a_check_names_what_cannot_work() {
+    let test = "a_check_names_what_cannot_work";
+    let (_turn, Some(program)) = (turn(), program(test)) else { return };
+    let (dir, host) = (tempfile::tempdir().unwrap(), Host::new());
+    let server = Server::alone(program, dir.path());
+    let url = server.url();
+    let says = |config: String, about: &str| {
+        let (found, code) = check(&host, &config);
+        let said = found.iter().find(|(name, status, _)| name == about && status == "fails");
+        assert_eq!(code, Some(1), "{found:?}");
+        said.unwrap_or_else(|| panic!("nothing fails about {about}: {found:?}")).2.clone()
+    };
+    let said = says(config(&url, "send", ""), "stream");
+    assert!(said.contains("shmcast bridge stream create ticks"), "{said}");
+    let (found, _) = check(&host, &config(&url, "send", ", create = true"));
+    assert!(found.iter().all(|(_, status, _)| status != "fails"), "the bridge makes its stream: {found:?}");
+    assert!(says(config("nats://127.0.0.1:1", "send", ""), "server 127.0.0.1:1").contains("127.0.0.1:1"));
+    let said = says(config(&url, "send", ", ca = \"/none.pem\", creds = \"/none.creds\""), "ca");
+    assert!(said.contains("/none.pem"), "{said}");
+    let said =
+        says(config(&url, "send", ", block_bytes = 2000000"), &format!("server 127.0.0.1:{}", server.port));
+    assert!(said.contains("max_payload"), "{said}");
+    // A stream that somebody made for something else.
+    let made = host.run(&format!("bridge stream create ticks --nats {url} --subject other"));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let said = says(config(&url, "send", ""), "stream");
+    assert!(said.contains("other") && said.contains("shmcast.ticks"), "{said}");
+}
