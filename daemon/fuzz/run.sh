@@ -12,7 +12,7 @@ tree=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 built=$(realpath -m "${CARGO_TARGET_DIR:-$tree/target}")/fuzz
 cd "$tree/daemon/fuzz"
 
-all=(wire native control pcap socket config journal receiver)
+all=(wire native block control pcap socket config journal receiver)
 targets=("$@")
 [ $# -gt 0 ] || targets=("${all[@]}")
 seconds=${SHMCAST_FUZZ_SECONDS:-45}

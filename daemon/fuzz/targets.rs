@@ -8,7 +8,7 @@ use shmcast::journal::format::{FileHeader, Footer, FrameHeader, Index, Records, 
 use shmcast_bridge::pcap::{Capture, Skipped};
 use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
 use shmcast_bridge::proto::gap::{GapConfig, GapPolicy};
-use shmcast_bridge::proto::native::ask::{self, Ask};
+use shmcast_bridge::proto::native::ask::{self, Ask as PacketAsk};
 use shmcast_bridge::proto::native::container::Container;
 use shmcast_bridge::proto::native::fragments::{Assembler, FragmentOutcome};
 use shmcast_bridge::proto::native::keys::Keyring;
@@ -17,6 +17,10 @@ use shmcast_bridge::proto::receiver::{Delivery, Follow, Join, Origin, Receiver, 
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{Body, Downstream, PacketWriter, Request, end_of_session, heartbeat};
 use shmcast_daemon::config::{Config, ConfigError};
+use shmcast_engine::proto::block::{Body as Block, HEAD_BYTES, parse, stamp};
+use shmcast_engine::proto::reader::{Ask, Delivery as Delivered, Reader as LogReader, ReaderConfig};
+use shmcast_engine::proto::seal::Opener as BlockOpener;
+use shmcast_engine::proto::want::Want;
 
 /// An accepted packet, parsed and written again, gives the same bytes.
 pub fn wire(data: &[u8]) {
@@ -65,7 +69,7 @@ pub fn native(data: &[u8]) {
     let mut again = data.to_vec();
     assert_eq!(container.write(&mut again, body.len()), Some(data.len()));
     assert_eq!(again, data);
-    if let Some(asked) = Ask::parse(body) {
+    if let Some(asked) = PacketAsk::parse(body) {
         let size = ask::write(asked.entries(), &mut out);
         assert_eq!(&out[..size], body);
     }
@@ -85,6 +89,78 @@ pub fn native(data: &[u8]) {
             assert_eq!(taken == FragmentOutcome::Refused, is_large);
         }
         Body::Heartbeat | Body::End => assert_eq!(pulse.expect("a pulse").write()[..], *body),
+    }
+}
+
+/// An accepted block has the messages that it says. A reader takes it, or a bad one, in order and never twice. Nothing opens without
+/// its key.
+pub fn block(data: &[u8]) {
+    if let Some(want) = Want::parse(data) {
+        assert_eq!(want.encode()[..], *data);
+    }
+    let mut stamped = data.to_vec();
+    if stamped.len() >= HEAD_BYTES {
+        stamp(&mut stamped);
+    }
+    let keys = Keyring::parse("7 000102030405060708090a0b0c0d0e0f").ok();
+    for bytes in [data, &stamped] {
+        let Ok((head, body)) = parse(bytes) else { continue };
+        match body {
+            Block::Messages(messages) => {
+                assert_eq!(messages.messages().count() as u32, head.count);
+                assert!(messages.messages().map(|message| message.sequence).eq(head.first..head.end()));
+            }
+            Block::Fragment(part) => {
+                assert!(part.offset as usize + part.data.len() <= part.total as usize && head.count <= 1);
+            }
+            Block::Gap => assert!(head.count > 0),
+            Block::End => assert_eq!(head.count, 0),
+            Block::Sealed(_) => {
+                assert!(
+                    BlockOpener::new(keys.clone(), true).open(bytes).is_err(),
+                    "nobody here has sealed it"
+                );
+            }
+        }
+        assert!(
+            BlockOpener::new(keys.clone(), false).open(bytes).is_err(),
+            "blocks without a seal are refused"
+        );
+        read(bytes);
+    }
+}
+
+/// Plays a block to a reader as an entry that comes, and as the answer to a request.
+fn read(bytes: &[u8]) {
+    let mut reader = LogReader::new(ReaderConfig { from: Some(1), give_up_ns: Some(1) }, None);
+    let mut due = 1;
+    let mut sink = |delivery: Delivered<'_>| match delivery {
+        Delivered::Message { sequence, .. } => {
+            assert!(sequence >= due);
+            due = sequence + 1;
+        }
+        Delivered::Gap { from, to } => {
+            assert!(from >= due && to >= from);
+            due = to + 1;
+        }
+        Delivered::Session { .. } | Delivered::End => {}
+    };
+    let Some((round, _)) = reader.poll(1, &mut sink) else { return };
+    let Some((round, _)) = reader.handle_bounds(2, round, (1, 0)) else { return };
+    reader.handle_entry(3, round, (1, bytes), &mut sink);
+    for turn in 1..20 {
+        match reader.poll(turn * 1_000_000_000, &mut sink) {
+            Some((round, Ask::Want(_))) => {
+                reader.handle_want(turn * 1_000_000_000, round, Some(bytes), &mut sink);
+            }
+            Some((round, Ask::Bounds)) => drop(reader.handle_bounds(turn * 1_000_000_000, round, (1, 1))),
+            Some((round, Ask::Get(_))) => {
+                if let Some((round, _)) = reader.handle_get(turn * 1_000_000_000, round, Some((1, bytes))) {
+                    reader.handle_entry(turn * 1_000_000_000, round, (1, bytes), &mut sink);
+                }
+            }
+            Some((_, Ask::Follow(_))) | None => {}
+        }
     }
 }
 

@@ -12,12 +12,16 @@ use shmcast::journal::format::{
 };
 use shmcast_bridge::pcap::CaptureFile;
 use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
+use shmcast_bridge::proto::native::keys::Keyring;
 use shmcast_bridge::proto::native::pulse::Pulse;
 use shmcast_bridge::proto::native::seal::Sealer;
 use shmcast_bridge::proto::sender::{MAX_PULSE_BYTES, Sender, SenderConfig};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{Meta, PacketWriter, Request, end_of_session, heartbeat};
 use shmcast_daemon::config::DEFAULT_CONFIG;
+use shmcast_engine::proto::block::{Cut, Head, Kind, Packing, Stream};
+use shmcast_engine::proto::seal::Sealer as BlockSealer;
+use shmcast_engine::proto::want::Want;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 
@@ -135,6 +139,46 @@ fn no_bytes_break_the_native_packets() {
     sound.push(pulse[..size].to_vec());
     sound.push(b"3 000102030405060708090a0b0c0d0e0f from 2026-11-24T07:00:00Z\n".to_vec());
     fuzz("native", 50_000, &sound, targets::native);
+}
+
+#[test]
+fn no_bytes_break_the_blocks_of_an_engine() {
+    let keys = Keyring::parse("3 000102030405060708090a0b0c0d0e0f").unwrap();
+    let head = Head {
+        kind: Kind::Data,
+        clock_error: 1,
+        stream: Stream([7; 16]),
+        session: session(),
+        key: 0,
+        count: 0,
+        first: 0,
+        before: 0,
+        crc: 0,
+        writer: 5,
+        number: 1,
+    };
+    let (open, mut sealer) = (BlockSealer::default(), BlockSealer::default());
+    sealer.set_key(5, keys.sealing(0));
+    let mut packing = Packing::new(1 << 10);
+    let mut packed = || {
+        for (sequence, size) in (1..).zip([10, 0, 200, 3]) {
+            let meta = Meta { tag: sequence as u16, key: sequence == 2, time_ns: sequence * 1_000 };
+            assert!(packing.push(sequence, &vec![7; size], meta));
+        }
+        packing.cut().unwrap()
+    };
+    let part = |offset| Cut::part(1, &[5; 3_000], Meta::default(), offset, 1 << 10);
+    let sound = [
+        packed().finish(head, &open).0,
+        packed().finish(head, &sealer).0,
+        part(0).finish(head, &open).0,
+        part(2_500).finish(head, &open).0,
+        Cut::gap(1, 9).finish(head, &open).0,
+        Cut::gap(5, u64::MAX - 1).finish(head, &open).0,
+        Cut::end(4).finish(head, &sealer).0,
+        Want { session: session(), first: 7, offset: 3 }.encode().to_vec(),
+    ];
+    fuzz("block", 30_000, &sound, targets::block);
 }
 
 #[test]
