@@ -39,7 +39,7 @@ type Repairs = Figure<RepairCounters>;
 type Receives = Figure<ReceiveCounters>;
 
 fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
-    let totals: [(&str, &str, Sends); 15] = [
+    let totals: [(&str, &str, Sends); 17] = [
         ("sent_messages_total", "Messages sent, each once however many lines there are.", |c| c.messages),
         ("sent_packets_total", "Packets with messages sent, each once.", |c| c.packets),
         ("sent_bytes_total", "Bytes of those packets.", |c| c.bytes),
@@ -213,7 +213,7 @@ fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
 }
 
 /// The figures of receiving: the name, the kind, the help and the figure.
-const RECEIVED: [(&str, &str, &str, Receives); 34] = [
+const RECEIVED: [(&str, &str, &str, Receives); 35] = [
     ("received_packets_total", "counter", "Sound packets of the session received.", |c| c.packets),
     ("received_messages_total", "counter", "Messages in them.", |c| c.messages_received),
     ("delivered_messages_total", "counter", "Messages published into the channel.", |c| c.messages_published),
