@@ -100,7 +100,7 @@ fn segments_are_sound_packets_to_a_plain_socket_and_to_wireshark() {
     let _publisher = channel(dir.path());
     // A virtual wire carries the segments in one, and a capture would show them so. A card takes them apart.
     let near = wire.name("near");
-    let apart = run(&format!("ip netns exec {near} ethtool -K near0 tx-udp-segmentation off gso off"));
+    let apart = run(&format!("ip -n {near} link set near0 gso_max_segs 1"));
     wire.enter("far");
     let socket = UdpSocket::bind((GROUP, 30_001)).unwrap();
     setsockopt(&socket, sockopt::RcvBufForce, &(64 << 20)).unwrap();
@@ -132,7 +132,7 @@ fn segments_are_sound_packets_to_a_plain_socket_and_to_wireshark() {
     let sent = wait_for_counters(|| egress.counters(), |sent| sent.messages == MESSAGES);
     assert!(sent.datagrams_segmented > sent.datagrams_sent / 2 && sent.segments_refused == 0, "{sent:?}");
     let (Ok(tshark), Ok(())) = (&mut tshark, apart) else {
-        return eprintln!("SKIPPED the capture of {test}: no tshark, or no ethtool");
+        return eprintln!("SKIPPED the capture of {test}: no tshark, or an old ip");
     };
     tshark.wait().unwrap();
     let output = Command::new("tshark")
@@ -157,20 +157,17 @@ fn wait_for_counters<T>(read: impl Fn() -> T, is_so: impl Fn(&T) -> bool) -> T {
     }
 }
 
-/// A loss takes all packets of a call.
+/// A drop takes all packets of a call.
 #[test]
 fn segments_that_are_put_together_bring_every_byte_though_some_are_lost() {
     let test = "segments_that_are_put_together_bring_every_byte_though_some_are_lost";
     let Some(wire) = Wire::new(test) else { return };
-    let netem = format!("tc -n {} qdisc add dev near0 root netem loss 3%", wire.name("near"));
-    if let Err(why) = run(&netem) {
-        return eprintln!("SKIPPED {test}: {why}");
-    }
     let [here, there] = [(); 2].map(|()| tempfile::tempdir_in("/dev/shm").unwrap());
     let _publisher = channel(here.path());
     wire.enter("far");
     let servers = vec!["10.78.0.1:30002".parse().unwrap()];
-    let receive = ReceiveSpec { servers, from: Some(1), ..ReceiveSpec::default() };
+    // The bridge begins with a burst of a megabyte, which overflows so small a buffer.
+    let receive = ReceiveSpec { servers, from: Some(1), buffer_bytes: 1 << 16, ..ReceiveSpec::default() };
     let spec = BridgeSpec { receive: Some(receive), ..bridge("far0") };
     let channel = Publisher::builder("t").dir(there.path()).capacity(64 << 20).max_message(1000);
     let ingress = Ingress::start(&spec, channel, IngressOptions::default()).unwrap();
@@ -192,6 +189,7 @@ fn segments_that_are_put_together_bring_every_byte_though_some_are_lost() {
     }
     let received =
         wait_for_counters(|| ingress.counters(), |received| received.messages_published == MESSAGES);
-    assert!(received.datagrams_merged > 0 && received.recovered_by_servers > 0, "{received:?}");
+    let (merged, repaired) = (received.datagrams_merged, received.recovered_by_servers);
+    assert!(merged > 0 && repaired > 0 && received.lines[0].kernel_drops > 0, "{received:?}");
     assert!(egress.counters().datagrams_segmented > 0);
 }
