@@ -141,6 +141,15 @@ fn daemons_lose_nothing_at_20_percent_loss_each_way() {
     everything_arrives_at_loss_of("daemons_lose_nothing_at_20_percent_loss_each_way", 200);
 }
 
+/// The second server is a host that is not there. Its share of the requests is lost until it is known to be down.
+#[test]
+fn a_second_server_that_is_dead_costs_no_message() {
+    let test = "a_second_server_that_is_dead_costs_no_message";
+    let Some(hosts) = Hosts::with_daemons(test, 1) else { return };
+    let (one, two) = (format!("\"{}\"]", RELAYED.1), format!("\"{}\", \"10.77.0.77:30002\"]", RELAYED.1));
+    everything_arrives_on(test, &hosts, 10, "", |config| config.replace(&one, &two));
+}
+
 /// There is no service manager that keeps segments for a daemon here. Its successor gets the channel from the attached
 /// programs. The publisher goes on until all kills are over, so that a program always holds A's ring.
 #[test]

@@ -40,7 +40,9 @@ pub fn play() {
         "publish-native" => super::native::publish(),
         "read-native" => super::native::read(),
         "relay" => super::relay::run(&words),
+        "hear" => super::hear::run(&words),
         "flood" => super::flood::run(&words),
+        "forge" => super::forger::run(&words),
         other => panic!("no role {other:?}"),
     }
 }

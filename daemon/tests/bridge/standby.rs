@@ -250,6 +250,8 @@ fn an_order_to_a_daemon_moves_the_sending() {
     let receive = format!("{}[[bridge]]\nchannel = \"t\"\n{line}\n[bridge.receive]\nfrom = 1\n", channel());
     let _b = super::daemons::daemon(&hosts, Host::B, &receive);
     let reader = hosts.role(Host::B, "read", &u64::MAX.to_string());
+    let hears = hosts.role(Host::B, "hear", &format!("{GROUP} vb0"));
+    hears.wait_for_log("ready");
     let enough = hosts.dir.path().join("enough");
     let rate = number("SHMCAST_RATE", 20_000);
     let publisher = hosts.role(Host::A, "publish", &format!("{} {rate} {}", u64::MAX, enough.display()));
@@ -265,10 +267,20 @@ fn an_order_to_a_daemon_moves_the_sending() {
     let published = publisher.end_well()["published"].as_u64().unwrap();
     let read = reader.end_well();
     assert_eq!(figures(&read), (published, 0, 0), "{read}");
+    let heard = hears.end_well();
+    let mut changes: Vec<u64> = serde_json::from_value(heard["changes_us"].clone()).unwrap();
+    changes.sort_unstable();
+    assert!(changes.len() >= moments.len(), "{heard}");
     let calm = moments.iter().map(|moment| moment - CALM.as_micros() as u64);
     eprintln!(
-        "{test}: {} orders at {rate}/s, {published} messages, 0 lost, 0 twice; pause of each {}; of as many moments before {}",
+        "{test}: {} orders at {rate}/s, {published} messages, 0 lost, 0 twice; {} changes of the sender on the line, silent \
+         before each for p50 {} us, max {} us, and between packets of one sender for at most {} us; pause of each at the \
+         reader, from the order on, {}; of as many moments before {}",
         moments.len(),
+        changes.len(),
+        changes[changes.len() / 2],
+        changes[changes.len() - 1],
+        heard["longest_us"],
         shown(&pauses(&read, moments.iter().copied())),
         shown(&pauses(&read, calm)),
     );
