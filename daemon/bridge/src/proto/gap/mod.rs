@@ -410,10 +410,9 @@ impl Gaps {
 
     /// Notes that a server sent messages that were there already. Most likely its first answer was late, not
     /// lost, so waits become longer.
-    pub fn handle_needless(&mut self, server: usize) {
+    pub fn handle_needless(&mut self, now_ns: u64, server: usize) {
         if let Some(state) = self.servers.get_mut(server) {
-            let margin_ns = state.margin_ns + state.timeout_ns(0, &self.config) / 4;
-            state.margin_ns = margin_ns.min(self.config.timeout_max_ns / 4);
+            state.note_late(now_ns, &self.config);
         }
     }
 

@@ -27,6 +27,8 @@ pub(super) struct Server {
     pub(super) backed_off_ns: u64,
     /// Added to the wait. It grows with answers that came after they had been asked for again.
     pub(super) margin_ns: u64,
+    /// When it last grew.
+    pub(super) lengthened_ns: u64,
     /// Timeouts since the last packet: with none it is up, with some it is doubted.
     pub(super) failures: u32,
     pub(super) heard_ns: u64,
@@ -116,18 +118,34 @@ impl Server {
         self.margin_ns -= self.margin_ns / 32;
     }
 
-    // The wait before a request is repeated. RFC 6298 with a margin of at least half a round trip.
+    // The wait before a request is repeated.
     pub(super) fn timeout_ns(&self, doublings: u32, config: &GapConfig) -> u64 {
+        let base_ns = self.base_ns(config);
+        let doubled_ns = base_ns.saturating_mul(1 << doublings.max(self.backoff).min(20));
+        doubled_ns.min(config.timeout_max_ns.max(base_ns))
+    }
+
+    // The wait without any doubling. RFC 6298 with a margin of at least half a round trip.
+    fn base_ns(&self, config: &GapConfig) -> u64 {
         let base_ns = match self.rtt_ns {
             0 => config.timeout_first_ns,
             rtt_ns => rtt_ns.saturating_add((self.deviation_ns.saturating_mul(4)).max(rtt_ns / 2)),
         };
-        let base_ns = base_ns
+        base_ns
             .saturating_add(self.margin_ns)
             .max(config.timeout_min_ns)
-            .min(LONGEST_NS.max(config.timeout_max_ns));
-        let doubled_ns = base_ns.saturating_mul(1 << doublings.max(self.backoff).min(20));
-        doubled_ns.min(config.timeout_max_ns.max(base_ns))
+            .min(LONGEST_NS.max(config.timeout_max_ns))
+    }
+
+    // Makes the waits longer after an answer that was late. After a standstill of either end many are late together; that
+    // lengthens the wait once, by a quarter of what it is without doublings.
+    pub(super) fn note_late(&mut self, now_ns: u64, config: &GapConfig) {
+        let adds_up = fault!("late_answers_add_up");
+        let wait_ns = if adds_up { self.timeout_ns(0, config) } else { self.base_ns(config) };
+        if now_ns.saturating_sub(self.lengthened_ns) >= wait_ns || adds_up {
+            self.lengthened_ns = now_ns;
+            self.margin_ns = (self.margin_ns + wait_ns / 4).min(config.timeout_max_ns / 4);
+        }
     }
 
     // Many requests of one moment time out together. That doubles the wait once, not once for each.
@@ -136,5 +154,25 @@ impl Server {
             self.backoff = (self.backoff + 1).min(20);
             self.backed_off_ns = now_ns;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The server stood still for 20 ms. Ten holes were asked for again and again meanwhile, with waits that doubled, and
+    /// all answers came within a third of a millisecond.
+    #[test]
+    fn answers_that_are_late_together_lengthen_the_wait_once() {
+        let (config, mut server) = (GapConfig::default(), Server::default());
+        server.sample(SECOND_NS / 5_000);
+        let before_ns = server.timeout_ns(0, &config);
+        server.backoff = 6;
+        (0..30).for_each(|late| server.note_late(SECOND_NS / 50 + late * 10_000, &config));
+        // The next answer comes in time.
+        server.backoff = 0;
+        let wait_ns = server.timeout_ns(0, &config);
+        assert_eq!(wait_ns, before_ns + before_ns / 4, "{before_ns} ns before");
     }
 }

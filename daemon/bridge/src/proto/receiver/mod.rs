@@ -266,7 +266,7 @@ impl Receiver {
         };
         self.note_use(origin, &messages, of_use);
         if let (Origin::Server(server), 0) = (origin, of_use) {
-            self.gaps.handle_needless(server);
+            self.gaps.handle_needless(now_ns, server);
         }
     }
 

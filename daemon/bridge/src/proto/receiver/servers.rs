@@ -86,7 +86,7 @@ impl Receiver {
         let is_asked_for = self.gaps.is_missing(first) || fault!("repairs_need_no_request");
         if !is_asked_for {
             self.counters.repairs_unasked += 1;
-            self.gaps.handle_needless(server);
+            self.gaps.handle_needless(now_ns, server);
         }
         is_asked_for
     }
