@@ -117,6 +117,8 @@ impl Network {
         ip(&format!(
             "link add v{line} address {address} netns {name} type veth peer name {port} netns {switch}"
         ))?;
+        // A switch passes packets as they are on a wire. So the kernel parts those that leave in one call before it has them.
+        ip(&format!("-n {name} link set v{line} gso_max_segs 1"))?;
         ip(&format!("-n {name} addr add 10.77.{line}.{}/24 dev v{line}", host + 1))?;
         ip(&format!("-n {name} addr add fd77:{line}::{}/64 dev v{line} nodad", host + 1))?;
         ip(&format!("-n {name} link set v{line} up"))?;
