@@ -19,6 +19,16 @@ fn permissions(name: &str) -> String {
     block.split_once(": ").unwrap().1.to_owned()
 }
 
+/// The subjects that these permissions allow to publish and to hear.
+pub(crate) fn allowed(name: &str) -> [Vec<String>; 2] {
+    let all = permissions(name);
+    ["publish: [", "subscribe: ["].map(|word| {
+        let list = &all[all.find(word).unwrap() + word.len()..];
+        let list = &list[..list.find(']').unwrap()];
+        list.split(',').map(|subject| subject.trim().trim_matches('"').to_owned()).collect()
+    })
+}
+
 /// A server with the accounts of the guide, and one that may do all.
 fn server(program: &std::path::Path, dir: &std::path::Path) -> Server {
     let user = |name: &str| format!("{{ user: {name}, password: p, permissions: {} }}", permissions(name));

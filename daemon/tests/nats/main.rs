@@ -9,6 +9,7 @@
 mod access;
 #[path = "../cli_support/mod.rs"]
 mod cli_support;
+mod creds;
 mod daemons;
 mod feed;
 mod kills;

@@ -86,12 +86,8 @@ async fn rate(stream: &mut Stream) -> (f64, u64) {
     let first = stream.get_raw_message(state.first_sequence).await.unwrap();
     let last = stream.get_raw_message(state.last_sequence).await.unwrap();
     let seconds = (last.time - first.time).as_seconds_f64();
-    let bytes = (state.messages - 1) as f64 * last_block(&first.payload);
+    let bytes = (state.messages - 1) as f64 * first.payload.len() as f64;
     (bytes / seconds, state.messages)
-}
-
-fn last_block(first: &Bytes) -> f64 {
-    first.len() as f64
 }
 
 /// The loop of the bare client.
