@@ -1,6 +1,7 @@
 //! Whether a bridge through an engine can work: its files, its servers, its stream, and what its account may do. Nothing is stored.
 
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
+use bytes::Bytes;
 use futures_util::StreamExt;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::{BridgeSpec, Direction, NatsSpec};
@@ -206,7 +207,7 @@ fn problems_of(config: &Config, subject: &str, nats: &NatsSpec) -> Vec<String> {
 async fn look_at_sender(log: &Log, findings: &mut Findings) {
     let told = |log: &Log| log.link.why().unwrap_or_else(|| "no answer".to_owned());
     log.link.forget();
-    let appended = match log.append_if(NOWHERE, b"not a block".to_vec()).await {
+    let appended = match log.append_if(NOWHERE, Bytes::from_static(b"not a block")).await {
         Ok(answer) => tokio::time::timeout(PATIENCE, answer).await.map_err(|_| None),
         Err(trouble) => Err(Some(trouble)),
     };

@@ -229,10 +229,10 @@ impl Log {
     }
 
     /// Appends a block behind the entry `after`, and nowhere else. The answer comes by the future.
-    pub(crate) async fn append_if(&self, after: u64, block: Vec<u8>) -> Result<PublishAckFuture, Trouble> {
+    pub(crate) async fn append_if(&self, after: u64, block: Bytes) -> Result<PublishAckFuture, Trouble> {
         let mut headers = HeaderMap::new();
         headers.insert("Nats-Expected-Last-Sequence", after.to_string().as_str());
-        let sent = self.context.publish_with_headers(self.subject.clone(), headers, Bytes::from(block)).await;
+        let sent = self.context.publish_with_headers(self.subject.clone(), headers, block).await;
         sent.map_err(|e| trouble_of(&e))
     }
 

@@ -211,6 +211,8 @@ impl Outlet {
             Reply::Last(round, Some(last)) => {
                 let next = self.subscriber.as_ref().map_or(0, |ring| ring.next_sequence() + ring.lag());
                 self.writer.handle_last(now_ns, round, last, next).map_err(|e| e.to_string())?;
+                let again = self.writer.take_again();
+                again.into_iter().for_each(|append| self.order(Order::Append(append)));
             }
             Reply::Last(round, None) => self.writer.handle_no_last(now_ns, round),
             Reply::Pulse(writer) => self.writer.handle_pulse(now_ns, writer),

@@ -4,6 +4,7 @@ use super::super::block::{Packing, Stream};
 use super::super::reader::{Ask, Delivery, Reader, ReaderConfig};
 use super::super::want::Want;
 use super::super::writer::{Append, Resume, State, Trouble, Writer, WriterConfig};
+use super::Report;
 use super::ends::{Channel, Ring};
 use super::fake::Log;
 use fastrand::Rng;
@@ -16,32 +17,6 @@ pub(super) const TROUBLED_NS: u64 = 3 * SECOND_NS;
 /// All must have come by then.
 const END_NS: u64 = 60 * SECOND_NS;
 const STREAM: Stream = Stream([5; 16]);
-
-/// The outcome of a story.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Report {
-    pub(super) holes: u64,
-    pub(super) mended: u64,
-    pub(super) fenced: u64,
-    pub(super) losses: u64,
-    pub(super) parts: u64,
-    pub(super) searches: u64,
-    pub(super) given_up: u64,
-    pub(super) sessions: u64,
-}
-
-impl Report {
-    pub(super) fn add(&mut self, other: &Report) {
-        self.holes += other.holes;
-        self.mended += other.mended;
-        self.fenced += other.fenced;
-        self.losses += other.losses;
-        self.parts += other.parts;
-        self.searches += other.searches;
-        self.given_up += other.given_up;
-        self.sessions += other.sessions;
-    }
-}
 
 enum Event {
     Append(Append),
@@ -62,6 +37,14 @@ struct WriterActor {
     offset: usize,
     /// When the last append comes to the log: a connection keeps the order.
     line_ns: u64,
+}
+
+impl WriterActor {
+    /// When an append that would come at this time comes, behind the one before it.
+    fn line_up(&mut self, at_ns: u64) -> u64 {
+        self.line_ns = at_ns.max(self.line_ns + 1);
+        self.line_ns
+    }
 }
 
 /// A story.
@@ -298,7 +281,12 @@ impl World {
     /// A connection breaks. Appends on their way are lost, or come late.
     fn cut_connection(&mut self, at: usize) {
         let (life, rng) = (self.lives[at], &mut self.rng);
-        let late_ns = if rng.bool() { 0 } else { rng.u64(..2 * SECOND_NS) };
+        // A writer that was disconnected writes again after some 60 ms: that is when late appends meet its new ones.
+        let late_ns = match rng.u8(..4) {
+            0 | 1 => 0,
+            2 => rng.u64(50..80) * MILLISECOND_NS,
+            _ => rng.u64(..2 * SECOND_NS),
+        };
         let mut round = None;
         self.events.retain_mut(|(at_ns, from, event)| {
             let Event::Append(append) = event else { return true };
@@ -331,7 +319,7 @@ impl World {
         let delay = self.delay();
         match event {
             Event::Append(append) => {
-                let answer = self.log.append_if(append.after, append.block);
+                let answer = self.log.append_if(append.after, append.block.to_vec());
                 self.feed();
                 if self.rng.u8(..) >= self.loss {
                     self.send(delay, life, Event::Acked(append.round, answer));
@@ -350,8 +338,10 @@ impl World {
             }
             Event::Last(round, last) => {
                 let (now_ns, next) = (self.now_ns, self.channel.next(self.now_ns));
-                if let Some(actor) = self.writer_of(life) {
-                    actor.writer.handle_last(now_ns, round, last, next).map_err(|e| e.to_string())?;
+                let Some(actor) = self.writer_of(life) else { return Ok(()) };
+                actor.writer.handle_last(now_ns, round, last, next).map_err(|e| e.to_string())?;
+                for append in actor.writer.take_again() {
+                    self.put_on_the_line(life, append);
                 }
             }
             Event::Bounds(..) | Event::Got(..) | Event::Entry(..) | Event::Answer(..) => {
@@ -361,6 +351,14 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    fn put_on_the_line(&mut self, life: u64, append: Append) {
+        let at_ns = self.now_ns + self.delay();
+        if let Some(actor) = self.writer_of(life) {
+            let at_ns = actor.line_up(at_ns);
+            self.events.push((at_ns, life, Event::Append(append)));
+        }
     }
 
     fn writer_of(&mut self, life: u64) -> Option<&mut WriterActor> {
@@ -476,9 +474,8 @@ impl World {
                 (actor.next, actor.offset) = (cut.first + u64::from(cut.count), 0);
             }
             let append = actor.writer.append(now_ns, cut, 0);
-            let at_ns = (now_ns + self.delay()).max(actor.line_ns + 1);
-            actor.line_ns = at_ns;
-            self.events.push((at_ns, life, Event::Append(append)));
+            let delay = self.delay();
+            self.events.push((actor.line_up(now_ns + delay), life, Event::Append(append)));
         }
         let is_running = actor.writer.state() == State::Run;
         if is_running && let Some(other) = &mut self.writers[1 - at] {

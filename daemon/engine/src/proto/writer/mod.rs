@@ -7,13 +7,17 @@
 //! RESYNC   what is in flight is dropped, and the last block is asked for.  It is ours -> RUN.  Another writer's -> FENCED
 //! FENCED   another writer writes. Neither a new block nor a pulse of it for `silence_ns` -> START
 //! ```
-//! Exactly one of two rivals owns the last block, so one of them runs. An append that is late is refused, or it is stored
-//! directly behind the block that it was built from; then the next append is refused, and the last block says why.
+//! Exactly one of two rivals owns the last block, so one of them runs.
+//!
+//! An append may be late: it comes to the log when its writer has given it up. The log looks at nothing but the number of the
+//! entry before it. So for each number a writer has one block: what was in flight is appended again as it was, byte for byte,
+//! and it does not matter which copy is stored.
 
 mod said;
 #[cfg(test)]
 mod tests;
 
+use bytes::Bytes;
 use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::proto::native::keys::GroupKey;
 use shmcast_bridge::proto::session::Session;
@@ -50,11 +54,13 @@ pub struct WriterConfig {
     pub silence_ns: u64,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Flight {
     sequence: u64,
     end: u64,
-    bytes: u64,
+    /// The CRCs of the block before it and of itself.
+    crcs: (u32, u32),
+    block: Bytes,
     at_ns: u64,
 }
 
@@ -74,6 +80,10 @@ pub struct Writer {
     /// The log's highest number that is known to have been stored.
     had: u64,
     window: VecDeque<Flight>,
+    /// What was in flight when there was trouble.
+    kept: VecDeque<Flight>,
+    /// Whether the window is to be appended again.
+    is_again: bool,
     /// The sequence after those that were ever put into a block.
     cut: u64,
     number: u64,
@@ -102,6 +112,8 @@ impl Writer {
             had: 0,
             cut: 0,
             window: VecDeque::with_capacity(config.in_flight),
+            kept: VecDeque::with_capacity(config.in_flight),
+            is_again: false,
             number: 0,
             stored: None,
             began: 0,
@@ -179,7 +191,8 @@ impl Writer {
     fn leave(&mut self, state: State, look_ns: u64) {
         self.state = state;
         self.window.clear();
-        self.resume = None;
+        self.kept.clear();
+        (self.resume, self.is_again) = (None, false);
         self.look_ns = look_ns;
         self.round += 1;
     }
@@ -191,7 +204,9 @@ impl Writer {
             Trouble::Refused | Trouble::Silent | Trouble::Rival => 0,
             Trouble::Busy | Trouble::Disconnected => LOOK_NS / 5,
         };
+        let in_flight = std::mem::take(&mut self.window);
         self.leave(State::Resync, now_ns + pause_ns);
+        self.kept = in_flight;
     }
 
     /// Notes what time brings. Returns the round to ask for the last block in, if that is due; give the answer to
@@ -300,7 +315,44 @@ impl Writer {
         }
         self.stored = Some(at);
         self.run(now_ns, (last.sequence, head.crc), Resume::At(at));
+        self.go_on(now_ns);
         Ok(())
+    }
+
+    /// Puts what was in flight, and is not in the log, into the window again, if it fits behind the log's end.
+    fn go_on(&mut self, now_ns: u64) {
+        let (sequence, crc) = self.newest;
+        let mut kept = std::mem::take(&mut self.kept);
+        while let Some(flight) = kept.front().filter(|flight| flight.sequence <= sequence) {
+            let is_last = (flight.sequence, flight.crcs.1) == (sequence, crc);
+            if flight.sequence == sequence && !is_last {
+                return;
+            }
+            kept.pop_front();
+        }
+        let fits = |flight: &Flight| flight.sequence == sequence + 1 && flight.crcs.0 == crc;
+        if !kept.front().is_some_and(fits) || is(Mutant::CutsAnew) || is(Mutant::GoesOn) {
+            return;
+        }
+        kept.iter_mut().for_each(|flight| flight.at_ns = now_ns);
+        if let Some(last) = kept.back() {
+            self.newest = (last.sequence, last.crcs.1);
+            self.resume = Some(Resume::At(last.end));
+        }
+        (self.window, self.is_again) = (kept, true);
+    }
+
+    /// The blocks to append again, once after each answer to [`poll`](Self::poll).
+    pub fn take_again(&mut self) -> Vec<Append> {
+        if !std::mem::take(&mut self.is_again) {
+            return Vec::new();
+        }
+        let append = |flight: &Flight| Append {
+            round: self.round,
+            after: flight.sequence - 1,
+            block: flight.block.clone(),
+        };
+        self.window.iter().map(append).collect()
     }
 
     /// Notes that the log has nothing. If there never was anything in it, it has lost all that it acknowledged.
@@ -382,7 +434,8 @@ impl Writer {
         self.cut = end;
         let (block, crc) = cut.finish(self.head(clock_error, before), &self.sealer);
         self.newest = (after + 1, crc);
-        self.window.push_back(Flight { sequence: after + 1, end, bytes: block.len() as u64, at_ns: now_ns });
+        let (block, crcs) = (Bytes::from(block), (before, crc));
+        self.window.push_back(Flight { sequence: after + 1, end, crcs, block: block.clone(), at_ns: now_ns });
         let after = if is(Mutant::NoExpectation) { u64::MAX } else { after };
         Append { round: self.round, after, block }
     }
@@ -421,11 +474,12 @@ impl Writer {
             Err(trouble) => return self.resync(now_ns, trouble),
         };
         // Each block stands behind the one before it, so the ones before it are stored as well.
-        while let Some(flight) = self.window.front().copied().filter(|flight| flight.sequence <= sequence) {
-            self.window.pop_front();
+        while self.window.front().is_some_and(|flight| flight.sequence <= sequence)
+            && let Some(flight) = self.window.pop_front()
+        {
             (self.stored, self.had) = (Some(flight.end), self.had.max(flight.sequence));
             self.counters.blocks += 1;
-            self.counters.bytes += flight.bytes;
+            self.counters.bytes += flight.block.len() as u64;
             self.acks.record(now_ns.saturating_sub(flight.at_ns), 1);
         }
     }

@@ -1,5 +1,6 @@
 //! The inputs, requests and counters of a writer.
 
+use bytes::Bytes;
 use shmcast_bridge::proto::session::Session;
 
 use crate::proto::block::Head;
@@ -110,5 +111,5 @@ pub struct Append {
     /// The log's number of the entry behind which alone it may be stored.
     pub after: u64,
     /// The block.
-    pub block: Vec<u8>,
+    pub block: Bytes,
 }

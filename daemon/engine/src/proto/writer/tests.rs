@@ -80,6 +80,33 @@ fn an_answer_that_does_not_come_is_a_failure() {
 }
 
 #[test]
+fn what_was_in_flight_is_appended_again_as_it_was() {
+    let mut writer = running(100);
+    let blocks: Vec<Append> = (0..3).map(|n| writer.append(n, Cut::gap(100 + n, 100 + n), 0)).collect();
+    writer.handle_ack(5, blocks[0].round, Err(Trouble::Disconnected));
+    assert!(writer.take_again().is_empty());
+    let round = writer.poll(SECOND_NS).unwrap();
+    // The first of them was stored all the same.
+    let last = parse(&blocks[0].block).unwrap().0;
+    writer.handle_last(SECOND_NS, round, Last { sequence: 41, head: Some(last) }, 1_000).unwrap();
+    assert_eq!((writer.take_resume(), writer.stored(), writer.in_flight()), (Some(Resume::At(103)), 101, 2));
+    let again = writer.take_again();
+    let places = |blocks: &[Append]| -> Vec<(u64, Bytes)> {
+        blocks.iter().map(|append| (append.after, append.block.clone())).collect()
+    };
+    assert_eq!(places(&again), places(&blocks[1..]));
+    assert!(writer.take_again().is_empty());
+    writer.handle_ack(2 * SECOND_NS, again[0].round, Ok(43));
+    assert_eq!((writer.stored(), writer.in_flight()), (103, 0));
+    // Behind another block than theirs they are of no use.
+    let append = writer.append(2 * SECOND_NS, Cut::gap(103, 103), 0);
+    writer.handle_ack(2 * SECOND_NS, append.round, Err(Trouble::Refused));
+    let round = writer.poll(2 * SECOND_NS).unwrap();
+    writer.handle_last(2 * SECOND_NS, round, Last { sequence: 42, head: Some(head(1, 102)) }, 1_000).unwrap();
+    assert_eq!((writer.take_resume(), writer.take_again()), (Some(Resume::At(102)), Vec::new()));
+}
+
+#[test]
 fn a_later_stream_begins_behind_an_earlier_one_and_not_the_other_way_round() {
     let last = Last { sequence: 40, head: Some(head(2, 100)) };
     let start = |session: &[u8; 10]| {
