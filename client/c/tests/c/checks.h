@@ -31,7 +31,7 @@ static shmcast_subscriber *subscriber(const char *name, uint32_t start, uint64_t
 
 static shmcast_event next(shmcast_subscriber *s, uint32_t kind) {
     shmcast_event e;
-    CHECK(shmcast_recv(s, 1000000000, &e) == SHMCAST_EVENT);
+    CHECK(shmcast_recv(s, 30000000000, &e) == SHMCAST_EVENT);
     CHECK(e.kind == kind && e.reserved == 0 && e.reserved_too == 0);
     return e;
 }

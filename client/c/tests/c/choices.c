@@ -10,7 +10,7 @@ static void choices(void) {
     shmcast_publisher *p = publisher("choices", 1 << 16);
     struct timespec between;
     for (uint16_t tag = 1; tag <= 4; tag++) {
-        if (tag == 3) usleep(20000), clock_gettime(CLOCK_REALTIME, &between), usleep(20000);
+        if (tag == 3) usleep(200000), clock_gettime(CLOCK_REALTIME, &between), usleep(200000);
         CHECK(shmcast_publish_with(p, "x", 1, tag, tag == 2, NULL) == SHMCAST_OK);
     }
     uint16_t tags[] = {4, 1};
