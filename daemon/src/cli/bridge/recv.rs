@@ -191,7 +191,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         let drops = counters.lines.iter().map(|line| line.kernel_drops).sum();
         dropped.look(&progress, drops, |more| {
             format!(
-                "{channel}: the kernel dropped {} datagrams: raise --buffer, or give the bridge a CPU",
+                "{channel}: the kernel dropped at least {} datagrams: raise --buffer, or give the bridge a CPU",
                 grouped(more)
             )
         });

@@ -405,9 +405,11 @@ fn lines(text: &mut Text, bridges: &[BridgeFigures]) {
         ("line_duplicate_messages_total", "Messages of the line that were there already.", |l| {
             l.messages_duplicate
         }),
-        ("line_kernel_drops_total", "Datagrams that the kernel dropped, the buffer being full.", |l| {
-            l.kernel_drops
-        }),
+        (
+            "line_kernel_drops_total",
+            "Datagrams that the kernel dropped, the buffer being full; those that came as one count as one.",
+            |l| l.kernel_drops,
+        ),
         ("line_truncated_total", "Datagrams longer than expected, cut off.", |l| l.truncated),
     ];
     for (name, help, figure) in families {
