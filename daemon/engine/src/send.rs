@@ -24,7 +24,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::EngineError;
 use crate::client::{Log, trouble_of};
-use crate::outlet::{Outlet, choice_of};
+use crate::outlet::{Outlet, SILENCE_NS, choice_of};
 use crate::proto::want::Want;
 use crate::proto::writer::{Append, Last, Trouble};
 use crate::status::{Link, SendCounters};
@@ -210,6 +210,9 @@ pub(crate) fn runtime() -> Result<Runtime, EngineError> {
     Builder::new_current_thread().enable_all().build().map_err(|e| BridgeError::Start(e).into())
 }
 
+/// An append that waited for longer than this, because the process stood still, is not sent: a rival may write by now.
+const STALE_NS: u64 = SILENCE_NS / 2;
+
 /// The answer to an append: its round, and the log's number of the block or the trouble.
 type Answer = (u64, Result<u64, Trouble>);
 type Flights = FuturesUnordered<Pin<Box<dyn Future<Output = Answer> + Send>>>;
@@ -227,7 +230,7 @@ async fn serve(
     let mut flights = Flights::new();
     loop {
         tokio::select! {
-            order = orders.recv() => carry_out(&log, order?, &replies, &mut flights).await,
+            order = orders.recv() => carry_out(&log, order?, &replies, &mut flights, &clock).await,
             Some(first) = flights.next() => {
                 for (round, answer) in all_there(&mut flights, first) {
                     replies.send(Reply::Ack(round, clock.now_ns(), answer)).ok()?;
@@ -260,9 +263,18 @@ fn all_there(flights: &mut Flights, first: Answer) -> Vec<Answer> {
     answers
 }
 
-async fn carry_out(log: &Log, order: Order, replies: &mpsc::Sender<Reply>, flights: &mut Flights) {
+async fn carry_out(
+    log: &Log,
+    order: Order,
+    replies: &mpsc::Sender<Reply>,
+    flights: &mut Flights,
+    clock: &Clock,
+) {
     match order {
-        Order::Append(Append { round, after, block }) => match log.append_if(after, block).await {
+        Order::Append(Append { round, at_ns, .. }) if clock.now_ns().saturating_sub(at_ns) > STALE_NS => {
+            flights.push(Box::pin(std::future::ready((round, Err(Trouble::Silent)))));
+        }
+        Order::Append(Append { round, after, block, .. }) => match log.append_if(after, block).await {
             Ok(answer) => flights.push(Box::pin(async move {
                 (round, answer.await.map(|ack| ack.sequence).map_err(|e| trouble_of(&e)))
             })),

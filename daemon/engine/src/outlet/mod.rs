@@ -43,7 +43,7 @@ const RETRY_NS: u64 = 20 * MILLISECOND_NS;
 /// How often the error of the clock is asked for.
 const CLOCK_EVERY_NS: u64 = SECOND_NS;
 /// The silence after which a waiting writer writes: four pulses.
-const SILENCE_NS: u64 = 4 * LOOK_NS;
+pub(crate) const SILENCE_NS: u64 = 4 * LOOK_NS;
 /// How long the rest of the ring may take to be stored at the end.
 const END_NS: u64 = 5 * SECOND_NS;
 

@@ -8,8 +8,6 @@ pub(super) enum Mutant {
     NoExpectation,
     /// After trouble the writer goes on where it was, not where the log is.
     GoesOn,
-    /// After trouble the writer puts what was in flight into other blocks.
-    CutsAnew,
     /// A log that has less than it acknowledged is not noticed.
     LossUnseen,
     /// The reader takes a block behind a hole.

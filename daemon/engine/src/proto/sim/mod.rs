@@ -85,7 +85,6 @@ fn each_mistake_is_found() {
     for mutant in [
         Mutant::NoExpectation,
         Mutant::GoesOn,
-        Mutant::CutsAnew,
         Mutant::LossUnseen,
         Mutant::TakesHoles,
         Mutant::TakesTwice,

@@ -37,6 +37,8 @@ struct WriterActor {
     offset: usize,
     /// When the last append comes to the log: a connection keeps the order.
     line_ns: u64,
+    /// Until when its process stands still.
+    awake_ns: u64,
 }
 
 impl WriterActor {
@@ -125,7 +127,7 @@ impl World {
         };
         let (mut writer, packing) = (Writer::new(config), Packing::new(BLOCK_BYTES));
         writer.set_key(self.channel.keys().as_ref().and_then(|keys| keys.sealing(0)));
-        self.writers[at] = Some(WriterActor { writer, packing, next: 0, offset: 0, line_ns: 0 });
+        self.writers[at] = Some(WriterActor { writer, packing, next: 0, offset: 0, line_ns: 0, awake_ns: 0 });
     }
 
     fn start_reader(&mut self) {
@@ -227,14 +229,15 @@ impl World {
     }
 
     fn next_deadline(&self) -> u64 {
-        let writers = self.writers.iter().flatten().map(|actor| actor.writer.next_deadline());
+        let due = |actor: &WriterActor| actor.writer.next_deadline().max(actor.awake_ns);
+        let writers = self.writers.iter().flatten().map(due);
         writers.chain(self.reader.iter().map(Reader::next_deadline)).min().unwrap_or(u64::MAX)
     }
 
     fn fail(&mut self) {
         // Another fault may hide the loss: a rival mends it, or a damaged block stands at the end.
         self.must_notice = None;
-        match self.rng.u8(if self.is_log_sound { 6..14 } else { 0..14 }) {
+        match self.rng.u8(if self.is_log_sound { 6..16 } else { 0..16 }) {
             0 => self.log.lose_front(&mut self.rng),
             1 => self.log.swap(&mut self.rng),
             2 | 3 => self.log.damage(&mut self.rng, self.channel.keys()),
@@ -249,6 +252,13 @@ impl World {
             10 | 11 => {
                 self.count_writer(0);
                 self.start_writer(0);
+            }
+            14 | 15 => {
+                let at = self.rng.usize(..2);
+                let awake_ns = self.now_ns + self.rng.u64(..2 * SECOND_NS);
+                if let Some(actor) = &mut self.writers[at] {
+                    actor.awake_ns = awake_ns;
+                }
             }
             12 => {
                 self.count_writer(1);
@@ -282,7 +292,7 @@ impl World {
     fn cut_connection(&mut self, at: usize) {
         let (life, rng) = (self.lives[at], &mut self.rng);
         // A writer that was disconnected writes again after some 60 ms: that is when late appends meet its new ones.
-        let late_ns = match rng.u8(..4) {
+        let mut late_ns = match rng.u8(..4) {
             0 | 1 => 0,
             2 => rng.u64(50..80) * MILLISECOND_NS,
             _ => rng.u64(..2 * SECOND_NS),
@@ -294,6 +304,7 @@ impl World {
                 return true;
             }
             round = Some(append.round);
+            late_ns += u64::from(late_ns > 0) * rng.u64(..8) * MILLISECOND_NS;
             *at_ns += late_ns;
             late_ns > 0
         });
@@ -317,7 +328,11 @@ impl World {
 
     fn handle(&mut self, life: u64, event: Event) -> Result<(), String> {
         let delay = self.delay();
+        let awake_ns = self.writer_of(life).map_or(0, |actor| actor.awake_ns);
         match event {
+            Event::Acked(..) | Event::Last(..) if awake_ns > self.now_ns => {
+                self.events.push((awake_ns, life, event));
+            }
             Event::Append(append) => {
                 let answer = self.log.append_if(append.after, append.block.to_vec());
                 self.feed();
@@ -433,7 +448,7 @@ impl World {
     /// Everybody does what is due.
     fn turn(&mut self) -> Result<(), String> {
         for at in 0..2 {
-            if let Some(mut actor) = self.writers[at].take() {
+            if let Some(mut actor) = self.writers[at].take_if(|actor| actor.awake_ns <= self.now_ns) {
                 self.write(at, &mut actor);
                 self.writers[at] = Some(actor);
             }

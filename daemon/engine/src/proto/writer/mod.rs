@@ -1,18 +1,19 @@
 //! The writing end: which block comes next, behind which one, and what to do when an append fails.
 //!
 //! ```text
-//! START    the last block is asked for. It says where to go on.
-//! RUN      blocks from there on, each only behind the one before it, up to `in_flight` without an answer
+//! START    the last block is asked for. It says where to go on.  It is another writer's -> FENCED
+//! RUN      blocks from there on, each only behind the one before it: one, and after its answer up to `in_flight`
 //!          refused, no answer, disconnected, busy -> RESYNC
 //! RESYNC   what is in flight is dropped, and the last block is asked for.  It is ours -> RUN.  Another writer's -> FENCED
 //! FENCED   another writer writes. Neither a new block nor a pulse of it for `silence_ns` -> START
 //! ```
-//! Exactly one of two rivals owns the last block, so one of them runs.
+//! Exactly one of two rivals owns the last block, so one of them runs. The other waits for silence also when it has just begun.
 //!
 //! An append may be late: it comes to the log when its writer has given it up. The log looks at nothing but the number of the
 //! entry before it. So for each number a writer has one block: what was in flight is appended again as it was, byte for byte,
 //! and it does not matter which copy is stored.
 
+mod again;
 mod said;
 #[cfg(test)]
 mod tests;
@@ -75,6 +76,8 @@ pub struct Writer {
     round: u64,
     /// When the last block is asked for next.
     look_ns: u64,
+    /// When the last call of [`poll`](Writer::poll) was.
+    polled_ns: u64,
     /// The log's number and the CRC of the newest block, stored or in flight.
     newest: (u64, u32),
     /// The log's highest number that is known to have been stored.
@@ -84,6 +87,10 @@ pub struct Writer {
     kept: VecDeque<Flight>,
     /// Whether the window is to be appended again.
     is_again: bool,
+    /// Whether another writer's last block is no reason to wait, because that writer is silent, or by order.
+    may_follow: bool,
+    /// Whether the log has acknowledged a block of this attempt.
+    is_taken: bool,
     /// The sequence after those that were ever put into a block.
     cut: u64,
     number: u64,
@@ -108,12 +115,15 @@ impl Writer {
             state: State::Start,
             round: 0,
             look_ns: 0,
+            polled_ns: 0,
             newest: (0, 0),
             had: 0,
             cut: 0,
             window: VecDeque::with_capacity(config.in_flight),
             kept: VecDeque::with_capacity(config.in_flight),
             is_again: false,
+            may_follow: false,
+            is_taken: false,
             number: 0,
             stored: None,
             began: 0,
@@ -180,6 +190,7 @@ impl Writer {
     /// Takes the writing from another writer.
     pub fn take_over(&mut self, now_ns: u64) {
         if matches!(self.state, State::Fenced(_)) {
+            self.may_follow = true;
             self.start(now_ns);
         }
     }
@@ -212,7 +223,12 @@ impl Writer {
     /// Notes what time brings. Returns the round to ask for the last block in, if that is due; give the answer to
     /// [`handle_last`](Self::handle_last) or [`handle_no_last`](Self::handle_no_last).
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
+        let slept_ns = now_ns.saturating_sub(std::mem::replace(&mut self.polled_ns, now_ns));
         match self.state {
+            // Whoever stood still may have been replaced, and appends nothing before it knows.
+            State::Run if slept_ns > self.config.silence_ns / 2 => {
+                self.resync(now_ns, Trouble::Silent);
+            }
             State::Run => {
                 let is_late = |flight: &Flight| now_ns.saturating_sub(flight.at_ns) >= self.config.ack_ns;
                 if self.window.front().is_some_and(is_late) {
@@ -222,6 +238,7 @@ impl Writer {
                 }
             }
             State::Fenced(heard_ns) if now_ns.saturating_sub(heard_ns) >= self.config.silence_ns => {
+                self.may_follow = true;
                 self.start(now_ns);
             }
             _ => {}
@@ -288,7 +305,7 @@ impl Writer {
             return self.meet_other(now_ns, last.sequence, &head);
         }
         self.config.session = head.session;
-        let is_rival = head.writer != self.config.writer && self.state != State::Start;
+        let is_rival = head.writer != self.config.writer && !self.may_follow;
         if is_rival && !matches!(self.state, State::Ahead(_)) {
             self.yield_to(now_ns, &head);
             return Ok(());
@@ -319,42 +336,6 @@ impl Writer {
         Ok(())
     }
 
-    /// Puts what was in flight, and is not in the log, into the window again, if it fits behind the log's end.
-    fn go_on(&mut self, now_ns: u64) {
-        let (sequence, crc) = self.newest;
-        let mut kept = std::mem::take(&mut self.kept);
-        while let Some(flight) = kept.front().filter(|flight| flight.sequence <= sequence) {
-            let is_last = (flight.sequence, flight.crcs.1) == (sequence, crc);
-            if flight.sequence == sequence && !is_last {
-                return;
-            }
-            kept.pop_front();
-        }
-        let fits = |flight: &Flight| flight.sequence == sequence + 1 && flight.crcs.0 == crc;
-        if !kept.front().is_some_and(fits) || is(Mutant::CutsAnew) || is(Mutant::GoesOn) {
-            return;
-        }
-        kept.iter_mut().for_each(|flight| flight.at_ns = now_ns);
-        if let Some(last) = kept.back() {
-            self.newest = (last.sequence, last.crcs.1);
-            self.resume = Some(Resume::At(last.end));
-        }
-        (self.window, self.is_again) = (kept, true);
-    }
-
-    /// The blocks to append again, once after each answer to [`poll`](Self::poll).
-    pub fn take_again(&mut self) -> Vec<Append> {
-        if !std::mem::take(&mut self.is_again) {
-            return Vec::new();
-        }
-        let append = |flight: &Flight| Append {
-            round: self.round,
-            after: flight.sequence - 1,
-            block: flight.block.clone(),
-        };
-        self.window.iter().map(append).collect()
-    }
-
     /// Notes that the log has nothing. If there never was anything in it, it has lost all that it acknowledged.
     fn lose_all(&mut self, last: u64) {
         if last == 0 && self.had > 0 {
@@ -365,7 +346,7 @@ impl Writer {
     }
 
     fn run(&mut self, now_ns: u64, (sequence, crc): (u64, u32), resume: Resume) {
-        self.state = State::Run;
+        (self.state, self.is_taken, self.may_follow) = (State::Run, false, false);
         self.look_ns = now_ns + IDLE_LOOK_NS;
         (self.newest, self.had) = ((sequence, crc), self.had.max(sequence));
         self.resume = Some(resume);
@@ -388,13 +369,13 @@ impl Writer {
         let seen = (head.writer, head.number);
         let heard_ns = match self.state {
             State::Fenced(heard_ns) if self.seen == seen => heard_ns,
-            State::Fenced(_) => now_ns,
+            State::Fenced(_) | State::Start => now_ns,
             _ => {
                 self.counters.fenced += 1;
                 now_ns
             }
         };
-        self.seen = seen;
+        (self.seen, self.may_follow) = (seen, false);
         (self.state, self.look_ns) = (State::Fenced(heard_ns), now_ns + LOOK_NS);
     }
 
@@ -422,7 +403,8 @@ impl Writer {
 
     /// Whether a block may be appended now.
     pub fn has_room(&self) -> bool {
-        self.state == State::Run && self.resume.is_none() && self.window.len() < self.config.in_flight
+        let most = if self.is_taken { self.config.in_flight } else { 1 };
+        self.state == State::Run && self.resume.is_none() && self.window.len() < most
     }
 
     /// The block to append. Call only if there [`has_room`](Self::has_room).
@@ -437,7 +419,7 @@ impl Writer {
         let (block, crcs) = (Bytes::from(block), (before, crc));
         self.window.push_back(Flight { sequence: after + 1, end, crcs, block: block.clone(), at_ns: now_ns });
         let after = if is(Mutant::NoExpectation) { u64::MAX } else { after };
-        Append { round: self.round, after, block }
+        Append { round: self.round, at_ns: now_ns, after, block }
     }
 
     fn head(&self, clock_error: u16, before: u32) -> Head {
@@ -478,6 +460,7 @@ impl Writer {
             && let Some(flight) = self.window.pop_front()
         {
             (self.stored, self.had) = (Some(flight.end), self.had.max(flight.sequence));
+            self.is_taken = true;
             self.counters.blocks += 1;
             self.counters.bytes += flight.block.len() as u64;
             self.acks.record(now_ns.saturating_sub(flight.at_ns), 1);

@@ -108,6 +108,8 @@ pub struct WriterCounters {
 pub struct Append {
     /// The attempt that it belongs to.
     pub round: u64,
+    /// When it was given out.
+    pub at_ns: u64,
     /// The log's number of the entry behind which alone it may be stored.
     pub after: u64,
     /// The block.

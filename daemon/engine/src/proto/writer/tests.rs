@@ -17,25 +17,40 @@ fn head(writer: u64, end: u64) -> Head {
 
 fn running(at: u64) -> Writer {
     let mut writer = Writer::new(CONFIG);
+    let last = Last { sequence: 40, head: Some(head(2, at)) };
     let round = writer.poll(0).unwrap();
-    writer.handle_last(0, round, Last { sequence: 40, head: Some(head(2, at)) }, 1_000).unwrap();
+    writer.handle_last(0, round, last, 1_000).unwrap();
+    assert_eq!((writer.state(), writer.counters().fenced), (State::Fenced(0), 0));
+    writer.take_over(0);
+    let round = writer.poll(0).unwrap();
+    writer.handle_last(0, round, last, 1_000).unwrap();
     assert_eq!(writer.take_resume(), Some(Resume::At(at)));
     writer
 }
 
+/// A writer whose first block is in the log.
+fn flowing(at: u64) -> (Writer, Append) {
+    let mut writer = running(at - 1);
+    let first = writer.append(0, Cut::gap(at - 1, at - 1), 0);
+    assert!(!writer.has_room(), "the first one is answered before there are more");
+    writer.handle_ack(0, first.round, Ok(41));
+    (writer, first)
+}
+
 #[test]
 fn each_block_stands_behind_the_one_before_it() {
-    let mut writer = running(100);
+    let (mut writer, first) = flowing(100);
     let blocks: Vec<Append> = (0..3).map(|n| writer.append(n, Cut::gap(100 + n, 100 + n), 0)).collect();
     assert!(!writer.has_room());
-    assert_eq!(blocks.iter().map(|append| append.after).collect::<Vec<_>>(), [40, 41, 42]);
+    assert_eq!(blocks.iter().map(|append| append.after).collect::<Vec<_>>(), [41, 42, 43]);
+    let first = parse(&first.block).unwrap().0.crc;
     let heads: Vec<Head> = blocks.iter().map(|append| parse(&append.block).unwrap().0).collect();
-    assert_eq!([heads[0].before, heads[1].before, heads[2].before], [77, heads[0].crc, heads[1].crc]);
-    assert_eq!(heads.iter().map(|head| head.number).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!([heads[0].before, heads[1].before, heads[2].before], [first, heads[0].crc, heads[1].crc]);
+    assert_eq!(heads.iter().map(|head| head.number).collect::<Vec<_>>(), [2, 3, 4]);
     // The answer to the second one came first.
-    writer.handle_ack(5, blocks[1].round, Ok(42));
-    assert_eq!((writer.stored(), writer.in_flight(), writer.counters().blocks), (102, 1, 2));
-    writer.handle_ack(6, blocks[0].round, Ok(41));
+    writer.handle_ack(5, blocks[1].round, Ok(43));
+    assert_eq!((writer.stored(), writer.in_flight(), writer.counters().blocks), (102, 1, 3));
+    writer.handle_ack(6, blocks[0].round, Ok(42));
     assert_eq!((writer.stored(), writer.in_flight()), (102, 1));
 }
 
@@ -74,21 +89,21 @@ fn what_the_log_lost_is_named_and_sent_again() {
 fn an_answer_that_does_not_come_is_a_failure() {
     let mut writer = running(100);
     writer.append(10, Cut::gap(100, 100), 0);
-    assert_eq!(writer.poll(SECOND_NS), None);
+    assert_eq!((1..=4).find_map(|quarter| writer.poll(quarter * SECOND_NS / 4)), None);
     assert!(writer.poll(SECOND_NS + 10).is_some());
     assert_eq!((writer.state(), writer.counters().resyncs), (State::Resync, [0, 1, 0, 0, 0]));
 }
 
 #[test]
 fn what_was_in_flight_is_appended_again_as_it_was() {
-    let mut writer = running(100);
+    let (mut writer, _) = flowing(100);
     let blocks: Vec<Append> = (0..3).map(|n| writer.append(n, Cut::gap(100 + n, 100 + n), 0)).collect();
     writer.handle_ack(5, blocks[0].round, Err(Trouble::Disconnected));
     assert!(writer.take_again().is_empty());
     let round = writer.poll(SECOND_NS).unwrap();
     // The first of them was stored all the same.
     let last = parse(&blocks[0].block).unwrap().0;
-    writer.handle_last(SECOND_NS, round, Last { sequence: 41, head: Some(last) }, 1_000).unwrap();
+    writer.handle_last(SECOND_NS, round, Last { sequence: 42, head: Some(last) }, 1_000).unwrap();
     assert_eq!((writer.take_resume(), writer.stored(), writer.in_flight()), (Some(Resume::At(103)), 101, 2));
     let again = writer.take_again();
     let places = |blocks: &[Append]| -> Vec<(u64, Bytes)> {
@@ -96,13 +111,13 @@ fn what_was_in_flight_is_appended_again_as_it_was() {
     };
     assert_eq!(places(&again), places(&blocks[1..]));
     assert!(writer.take_again().is_empty());
-    writer.handle_ack(2 * SECOND_NS, again[0].round, Ok(43));
+    writer.handle_ack(2 * SECOND_NS, again[0].round, Ok(44));
     assert_eq!((writer.stored(), writer.in_flight()), (103, 0));
     // Behind another block than theirs they are of no use.
     let append = writer.append(2 * SECOND_NS, Cut::gap(103, 103), 0);
     writer.handle_ack(2 * SECOND_NS, append.round, Err(Trouble::Refused));
     let round = writer.poll(2 * SECOND_NS).unwrap();
-    writer.handle_last(2 * SECOND_NS, round, Last { sequence: 42, head: Some(head(1, 102)) }, 1_000).unwrap();
+    writer.handle_last(2 * SECOND_NS, round, Last { sequence: 43, head: Some(head(1, 102)) }, 1_000).unwrap();
     assert_eq!((writer.take_resume(), writer.take_again()), (Some(Resume::At(102)), Vec::new()));
 }
 
@@ -127,7 +142,7 @@ fn a_channel_that_lost_its_end_is_refused_in_time() {
     let mut writer = Writer::new(CONFIG);
     let mut look = |now_ns| {
         let round = writer.poll(now_ns).unwrap();
-        writer.handle_last(now_ns, round, Last { sequence: 40, head: Some(head(2, 100)) }, 90)
+        writer.handle_last(now_ns, round, Last { sequence: 40, head: Some(head(1, 100)) }, 90)
     };
     assert_eq!(look(0), Ok(()));
     assert_eq!(look(AHEAD_NS - 1), Ok(()));
@@ -156,8 +171,11 @@ fn a_stream_is_known_by_the_names_that_it_had() {
         WriterConfig { stream: Stream([9; 16]), session: Session::from_bytes(*b"TICK000200"), ..CONFIG };
     let last = Last { sequence: 40, head: Some(old) };
     let mut writer = Writer::new(config).known_as(vec![Stream([8; 16]), CONFIG.stream]);
-    let round = writer.poll(0).unwrap();
-    writer.handle_last(0, round, last, 1_000).unwrap();
+    for _ in 0..2 {
+        let round = writer.poll(0).unwrap();
+        writer.handle_last(0, round, last, 1_000).unwrap();
+        writer.take_over(0);
+    }
     assert_eq!((writer.take_resume(), writer.session()), (Some(Resume::At(100)), CONFIG.session));
     // Without that word it is a later stream, which begins behind the other one.
     let mut writer = Writer::new(config);

@@ -1,0 +1,43 @@
+//! Blocks that were in flight when there was trouble, and are appended again as they were.
+
+use super::super::mutant::{Mutant, is};
+use super::{Append, Flight, Resume, Writer};
+
+impl Writer {
+    /// Puts what was in flight, and is not in the log, into the window again, if it fits behind the log's end.
+    pub(super) fn go_on(&mut self, now_ns: u64) {
+        let (sequence, crc) = self.newest;
+        let mut kept = std::mem::take(&mut self.kept);
+        while let Some(flight) = kept.front().filter(|flight| flight.sequence <= sequence) {
+            let is_last = (flight.sequence, flight.crcs.1) == (sequence, crc);
+            if flight.sequence == sequence && !is_last {
+                return;
+            }
+            kept.pop_front();
+        }
+        let fits = |flight: &Flight| flight.sequence == sequence + 1 && flight.crcs.0 == crc;
+        if !kept.front().is_some_and(fits) || is(Mutant::GoesOn) {
+            return;
+        }
+        kept.iter_mut().for_each(|flight| flight.at_ns = now_ns);
+        if let Some(last) = kept.back() {
+            self.newest = (last.sequence, last.crcs.1);
+            self.resume = Some(Resume::At(last.end));
+        }
+        (self.window, self.is_again) = (kept, true);
+    }
+
+    /// The blocks to append again, once after each answer to [`poll`](Self::poll).
+    pub fn take_again(&mut self) -> Vec<Append> {
+        if !std::mem::take(&mut self.is_again) {
+            return Vec::new();
+        }
+        let append = |flight: &Flight| Append {
+            round: self.round,
+            at_ns: flight.at_ns,
+            after: flight.sequence - 1,
+            block: flight.block.clone(),
+        };
+        self.window.iter().map(append).collect()
+    }
+}
