@@ -36,7 +36,7 @@ pub struct Finding {
     pub about: String,
     /// How it is to be taken.
     pub verdict: Verdict,
-    /// What was found, and what to do about it.
+    /// The finding, and the step to take.
     pub says: String,
 }
 

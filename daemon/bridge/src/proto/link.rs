@@ -207,7 +207,7 @@ impl Remainder {
         self.whole.charge(now_ns, self.link.whole_rate(), bytes);
     }
 
-    /// What live packets have left of the 95 % in the last 10 ms, in bytes a second; at least 2 % of the link.
+    /// The part of the 95 % that live packets left free in the last 10 ms, in bytes a second; at least 2 % of the link.
     pub fn per_second(&self) -> u64 {
         let ((since_ns, before), (now_ns, live_bytes)) = (self.steps[self.oldest], self.seen);
         let took_ns = u128::from(now_ns.saturating_sub(since_ns).max(MILLISECOND_NS));

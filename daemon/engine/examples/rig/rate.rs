@@ -22,7 +22,7 @@ use crate::{Words, median};
 
 const CHANNEL: &str = "rate";
 
-/// What is measured.
+/// The settings of a measurement.
 struct Plan {
     server: PathBuf,
     servers: usize,

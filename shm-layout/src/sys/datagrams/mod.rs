@@ -52,7 +52,7 @@ pub struct Inbox {
 /// How long each of the datagrams is, all but the last of which are equally long.
 pub type SegmentOf = fn(&[u8]) -> usize;
 
-/// What the kernel handed out at a time: a datagram, or several that it put together.
+/// One delivery of the kernel: a datagram, or several that it put together.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     bytes: usize,
@@ -255,7 +255,7 @@ fn no_header() -> libc::mmsghdr {
     unsafe { zeroed() }
 }
 
-/// What the control messages of a datagram say.
+/// The contents of the control messages of a datagram.
 #[derive(Default)]
 struct Controls {
     time_ns: Option<u64>,

@@ -85,7 +85,7 @@ struct Lease {
     ends_ns: u64,
     /// The time from a cookie to its first use, if that was known; 0 if not.
     rtt_ns: u64,
-    /// What its client may still send.
+    /// The budget of its client.
     bucket: TokenBucket,
 }
 

@@ -40,7 +40,7 @@ pub(super) struct Network {
     senders: u32,
     is_sender_stopped: bool,
     keys: u32,
-    /// What the forger of single packets last saw of each line: datagrams, and when.
+    /// The number of datagrams that the forger of single packets last saw of each line, and when.
     forged_at: [(u64, u64); 2],
     /// Whether the second host's channel is its own.
     pub(super) is_promoted: bool,

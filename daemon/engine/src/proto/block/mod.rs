@@ -173,7 +173,7 @@ pub enum Body<'a> {
     Gap,
     /// The publisher closed the channel.
     End,
-    /// What only a key shows.
+    /// The fields that only a key shows.
     Sealed(&'a [u8]),
 }
 

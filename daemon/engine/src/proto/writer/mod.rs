@@ -83,7 +83,7 @@ pub struct Writer {
     /// The log's highest number that is known to have been stored.
     had: u64,
     window: VecDeque<Flight>,
-    /// What was in flight when there was trouble.
+    /// The blocks that were in flight when there was trouble.
     kept: VecDeque<Flight>,
     /// Whether the window is to be appended again.
     is_again: bool,
