@@ -76,14 +76,7 @@ impl Writer {
             }),
             (2, |this, who, _| this.steps.push(Step::Gap { who, by: u64::from(who) * 40 + 1 })),
         ];
-        let all: u32 = weights.iter().map(|(weight, _)| weight).sum();
-        let mut at = self.random.u32(..all);
-        for (weight, add) in weights {
-            if at < weight {
-                return add(self, publisher, reader);
-            }
-            at -= weight;
-        }
+        self.add_one_of(&weights, publisher, reader);
     }
 
     /// The end of a story: a mirror is promoted in some of those where it sends to another host.

@@ -135,10 +135,15 @@ impl Writer {
             (6 - 6 * bridge + 8 * journal, |this, who, reader| this.scene(who, reader)),
             (20 * journal, |this, who, reader| this.record(who, reader)),
         ];
+        self.add_one_of(&weights, publisher, reader);
+    }
+
+    /// Adds what is drawn from these, each as often as its weight says.
+    fn add_one_of(&mut self, weights: &[(u32, Add)], publisher: u8, reader: u8) {
         let all: u32 = weights.iter().map(|(weight, _)| weight).sum();
         let mut at = self.random.u32(..all);
         for (weight, add) in weights {
-            if at < weight {
+            if at < *weight {
                 return add(self, publisher, reader);
             }
             at -= weight;

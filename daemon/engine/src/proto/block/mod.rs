@@ -173,7 +173,7 @@ pub enum Body<'a> {
     Gap,
     /// The publisher closed the channel.
     End,
-    /// The fields that only a key shows.
+    /// A body that only a key opens.
     Sealed(&'a [u8]),
 }
 
