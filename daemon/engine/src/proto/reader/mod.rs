@@ -329,15 +329,17 @@ impl Reader {
         let mut opener = std::mem::take(&mut self.opener);
         match opener.open(block) {
             Ok((head, body)) => self.take_block(now_ns, &head, body, sink),
-            Err(why) => self.note_damage(why),
+            Err(why) => {
+                self.count_damage(why);
+                self.crc = None;
+            }
         }
         self.opener = opener;
     }
 
-    fn note_damage(&mut self, why: Damaged) {
+    fn count_damage(&mut self, why: Damaged) {
         self.counters.damaged += 1;
         self.counters.unopened += u64::from(matches!(why, Damaged::Sealed | Damaged::Forged | Damaged::Open));
-        self.crc = None;
     }
 
     fn take_block(&mut self, now_ns: u64, head: &Head, body: Body<'_>, sink: &mut impl FnMut(Delivery<'_>)) {
@@ -450,11 +452,7 @@ impl Reader {
         let mut opener = std::mem::take(&mut self.opener);
         match opener.open(block) {
             Ok((head, body)) => self.take_mend(now_ns, (to, since_ns, next), &head, body, sink),
-            Err(why) => {
-                let was = self.crc;
-                self.note_damage(why);
-                self.crc = was;
-            }
+            Err(why) => self.count_damage(why),
         }
         self.opener = opener;
     }
