@@ -84,8 +84,9 @@ func TestNothingIsLostSilentlyBehindPublishersThatAreKilled(t *testing.T) {
 		received, missed uint64
 		err              error
 	}
-	results := make(chan result, 3)
-	for name, wait := range map[string]Option{"yield": WaitYield(), "spin": WaitSpin(), "sleep": WaitSleep(50 * time.Microsecond)} {
+	waits := map[string]Option{"yield": WaitYield(), "spin": WaitSpin(), "burst": WaitBurst(), "sleep": WaitSleep(50 * time.Microsecond)}
+	results := make(chan result, len(waits))
+	for name, wait := range waits {
 		s, err := Subscribe("c", Dir(dir), FromOldest(), wait)
 		if err != nil {
 			t.Fatal(err)
@@ -95,7 +96,7 @@ func TestNothingIsLostSilentlyBehindPublishersThatAreKilled(t *testing.T) {
 			defer readers.Done()
 			defer s.Close()
 			r := result{name: name}
-			r.received, r.missed, r.err = count(ctx, s, last, name == "yield")
+			r.received, r.missed, r.err = count(ctx, s, last, name == "yield" || name == "burst")
 			results <- r
 		}()
 	}

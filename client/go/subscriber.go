@@ -39,6 +39,7 @@ type Subscriber struct {
 	inDoubt  bool   // the record of a new epoch may have been overwritten
 	behind   uint64 // if not 0, the sequence from which on messages are lost, untold
 	isClosed bool
+	burst    burst
 	found    polled
 	small    TooSmallError // the last one, so that none is allocated
 	heard    [64]byte      // what rang
@@ -229,7 +230,7 @@ func (s *Subscriber) Recv(ctx context.Context, ev *Event) error {
 		if there, err := s.TryRecv(ev); there || err != nil {
 			return err
 		}
-		if s.opts.wait != waitSpin || idle%64 == 0 {
+		if s.opts.wait != waitSpin && s.opts.wait != waitBurst || idle%64 == 0 {
 			if err := ctx.Err(); err != nil {
 				return err
 			}

@@ -250,9 +250,19 @@ func NewBatch(most int) *Batch {
 	return &Batch{room: make([]Event, max(most, 1)), bytes: make([]byte, granule*max(most, 1)+runBytes)}
 }
 
-// RecvBatch fills b with what is there, in order, and returns how many events that are. It never waits. An error comes alone, after all
-// that was received before it.
+// RecvBatch fills b with what is there, in order, and returns how many events that are. It never waits, except that with [WaitBurst] it may
+// first let the publisher get ahead. An error comes alone, after all that was received before it.
 func (s *Subscriber) RecvBatch(b *Batch) (int, error) {
+	if s.opts.wait != waitBurst {
+		return s.recvBatch(b)
+	}
+	s.letAhead()
+	n, err := s.recvBatch(b)
+	s.noteBurst(n < len(b.room))
+	return n, err
+}
+
+func (s *Subscriber) recvBatch(b *Batch) (int, error) {
 	b.Events = b.room[:0]
 	if uint64(len(b.bytes)) < s.MaxMessage {
 		b.bytes = make([]byte, s.MaxMessage)

@@ -19,6 +19,9 @@ const (
 func (s *Subscriber) idle(ctx context.Context) {
 	switch s.opts.wait {
 	case waitSpin:
+	case waitBurst:
+		s.noteBurst(true)
+		s.letAhead()
 	case waitSleep:
 		time.Sleep(s.opts.sleep)
 	case waitPark:

@@ -73,6 +73,17 @@ final class Ring {
         return isEnded;
     }
 
+    /** Messages that are published and not yet received. It may be up to 64 too low. */
+    long lag() {
+        long count = Math.min(segment.word(Segment.COUNT), Segment.MAX_SEQUENCE);
+        return Math.max(count + 1 - sequence, 0);
+    }
+
+    /** Whether more than half of the ring is to be read. */
+    boolean isFarBehind() {
+        return segment.word(Segment.FRONTIER) - position > segment.capacity / 2;
+    }
+
     /** Has the next poll that finds nothing look at the state as well. */
     void lookNext() {
         empties = 63;

@@ -25,6 +25,8 @@ public final class Subscriber implements AutoCloseable {
 
     private final Resume resume;
     private final Wait wait;
+    /** Or null. */
+    private final Burst burst;
     private Ring ring;
     private Locator locator;
     private long known;
@@ -54,6 +56,7 @@ public final class Subscriber implements AutoCloseable {
     private Subscriber(Builder builder, Ring ring, Hosted hosted) {
         resume = builder.resume;
         wait = builder.wait;
+        burst = wait == Wait.BURST ? new Burst() : null;
         recordsLatency = builder.recordsLatency;
         watches = builder.watches;
         this.hosted = hosted;
@@ -319,7 +322,8 @@ public final class Subscriber implements AutoCloseable {
     }
 
     /**
-     * Hands out what is there, in order, up to an end of the stream. It never waits.
+     * Hands out what is there, in order, up to an end of the stream. It never waits, except that with {@link Wait#BURST} it may first let
+     * the publisher get ahead.
      *
      * @param handler takes the events
      * @param most how many at most
@@ -328,9 +332,17 @@ public final class Subscriber implements AutoCloseable {
      *     that were handed out comes at the next call
      */
     public int poll(Handler handler, int most) throws ShmcastException {
-        open();
+        Ring ring = open();
         try {
-            return pollRing(handler, most);
+            if (burst == null) {
+                return pollRing(handler, most);
+            }
+            burst.pause(ring);
+            int events = pollRing(handler, most);
+            if (this.ring != null) { // the handler may close this subscriber
+                burst.note(this.ring, events < most);
+            }
+            return events;
         } catch (InternalError e) {
             // The JVM gives this where a mapped file was shortened. It has no type of its own.
             if (String.valueOf(e.getMessage()).contains("unsafe memory access")) {

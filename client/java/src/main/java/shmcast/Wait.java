@@ -11,6 +11,16 @@ public enum Wait {
             Thread.onSpinWait();
         }
     },
+    /**
+     * As {@link #SPIN}, for the highest rate. A reader that comes close to the publisher in a burst lets it get ahead for 8 us, also in {@link
+     * Subscriber#poll}. A message that follows 32 others within 8 us may come later by that pause. At lower rates it is the same as {@code SPIN}.
+     */
+    BURST {
+        @Override
+        void pause() {
+            Thread.onSpinWait();
+        }
+    },
     /** Gives the core away after each look. */
     YIELD {
         @Override

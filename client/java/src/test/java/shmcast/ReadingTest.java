@@ -120,9 +120,9 @@ class ReadingTest {
     @Test
     void nothingIsLostSilentlyBehindPublishersThatAreKilled() throws Exception {
         publishers.publish(1, 1, "--capacity", "1MiB", "--max-message", "65536");
-        Counted spinning = new Counted();
+        Counted bursting = new Counted();
         Counted yielding = new Counted();
-        try (Subscriber one = subscriber().start(Start.OLDEST).waiting(Wait.SPIN).open();
+        try (Subscriber one = subscriber().start(Start.OLDEST).waiting(Wait.BURST).open();
                 Subscriber two = subscriber().start(Start.OLDEST).open()) {
             Random random = new Random();
             long next = 2;
@@ -134,7 +134,7 @@ class ReadingTest {
                 long until = System.nanoTime() + (50 + random.nextInt(150)) * 1_000_000L;
                 boolean isLast = life == 7;
                 while (isLast ? process.isAlive() : System.nanoTime() < until) {
-                    one.poll(spinning, 256);
+                    one.poll(bursting, 256);
                     two.poll(yielding, 3);
                 }
                 process.destroyForcibly().waitFor();
@@ -144,12 +144,12 @@ class ReadingTest {
                 }
             }
             while (one.nextSequence() < next) {
-                one.poll(spinning, 256);
+                one.poll(bursting, 256);
             }
             while (two.nextSequence() < next) {
                 two.poll(yielding, 256);
             }
-            for (Counted counted : List.of(spinning, yielding)) {
+            for (Counted counted : List.of(bursting, yielding)) {
                 System.out.printf("%d received, %d missed, %d published%n", counted.received, counted.missed, next - 1);
                 assertEquals(next - 1, counted.received + counted.missed);
                 assertEquals(0, counted.wrong);

@@ -9,6 +9,7 @@ import shmcast.Handler;
 import shmcast.Message;
 import shmcast.Publisher;
 import shmcast.Subscriber;
+import shmcast.Wait;
 
 /** Our client in Java. A ring has no flow control, so the publisher waits where it would lap the receiver; README.md says how. */
 final class ShmcastRing implements Ring {
@@ -40,7 +41,7 @@ final class ShmcastRing implements Ring {
         most = CAPACITY / (size + 16 + 63 & -64) / 2;
         numbers[LIMIT] = most;
         publisher = Publisher.of("ring-" + size).dir(directory).capacity(CAPACITY).open();
-        subscriber = Subscriber.of("ring-" + size).dir(directory).hidden().open();
+        subscriber = Subscriber.of("ring-" + size).dir(directory).hidden().waiting(Wait.BURST).open();
     }
 
     @Override
