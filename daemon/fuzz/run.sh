@@ -2,6 +2,7 @@
 # Builds the targets with libFuzzer and lets it breed inputs: all of them, or those that are named.
 #
 #   daemon/fuzz/run.sh [TARGET]...
+#   daemon/fuzz/run.sh --build        only builds them
 #
 # SHMCAST_FUZZ_SECONDS says how long each runs [default: 45]; as many run at a time as there are CPUs, two at most. Needs a C++
 # compiler, and no nightly toolchain: RUSTC_BOOTSTRAP lets the stable compiler take the flags of cargo-fuzz. An input that
@@ -14,7 +15,7 @@ cd "$tree/daemon/fuzz"
 
 all=(wire native block control pcap socket config journal receiver)
 targets=("$@")
-[ $# -gt 0 ] || targets=("${all[@]}")
+[ $# -gt 0 ] && [ "$1" != --build ] || targets=("${all[@]}")
 seconds=${SHMCAST_FUZZ_SECONDS:-45}
 triple=$(rustc -vV | sed -n 's/^host: //p')
 
@@ -30,6 +31,8 @@ for option in level=4 inline-8bit-counters pc-table trace-compares; do
 done
 RUSTC_BOOTSTRAP=1 RUSTFLAGS="${flags[*]}" CARGO_TARGET_DIR=$built \
     cargo build --release --locked --target "$triple" "${targets[@]/#/--bin=}"
+
+[ "${1:-}" != --build ] || exit 0
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/shmcast-fuzz.XXXXXX")
 trap 'rm -rf "$work"' EXIT

@@ -71,7 +71,7 @@ fn file_of(last: u64) -> Vec<u8> {
 
 /// Each request that is lost costs Nassau's client a second, in which it drops what comes.
 fn last() -> u64 {
-    messages() / 10
+    messages() / 30
 }
 
 /// Loses one in a hundred of the line's packets, of requests and of answers.
