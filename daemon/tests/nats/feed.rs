@@ -13,26 +13,45 @@ use std::time::{Duration, Instant};
 pub(crate) const LONGEST: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(90);
 
+/// The sizes of the messages.
+#[derive(Clone, Copy)]
+pub(crate) enum Sizes {
+    /// Most are short, one in 1000 has some KiB, and one in 50 000 up to a MiB: 0.1 GB in a million.
+    Short,
+    /// One in 25 has any size up to a MiB, each order of magnitude as often as another, and one in 25 000 a whole MiB: 3 GB in a
+    /// million.
+    Wide,
+}
+
+impl Sizes {
+    fn of(self, sequence: u64, rng: &mut fastrand::Rng) -> usize {
+        match self {
+            Sizes::Short if sequence % 50_000 == 7 => rng.usize(LONGEST / 2..=LONGEST),
+            Sizes::Short if sequence % 1_000 == 3 => rng.usize(..100_000),
+            Sizes::Wide if sequence % 25_000 == 7 => LONGEST,
+            Sizes::Wide if sequence % 25 == 3 => (LONGEST as f64).powf(rng.f64()) as usize,
+            Sizes::Short | Sizes::Wide => rng.usize(..60),
+        }
+    }
+}
+
 /// The content of each message: the same for every host.
 pub(crate) struct Content {
     noise: Vec<u8>,
+    sizes: Sizes,
 }
 
 impl Content {
-    pub(crate) fn new() -> Content {
+    pub(crate) fn new(sizes: Sizes) -> Content {
         let mut noise = vec![0; 2 * LONGEST];
         fastrand::Rng::with_seed(21).fill(&mut noise);
-        Content { noise }
+        Content { noise, sizes }
     }
 
-    /// The bytes and marks of a message: most are short, one in 1000 has some KiB, and one in 50 000 up to a MiB.
+    /// The bytes and marks of a message.
     pub(crate) fn of(&self, sequence: u64) -> (&[u8], Mark) {
         let mut rng = fastrand::Rng::with_seed(sequence);
-        let size = match sequence {
-            _ if sequence % 50_000 == 7 => rng.usize(LONGEST / 2..=LONGEST),
-            _ if sequence % 1_000 == 3 => rng.usize(..100_000),
-            _ => rng.usize(..60),
-        };
+        let size = self.sizes.of(sequence, &mut rng);
         let at = rng.usize(..LONGEST);
         (
             &self.noise[at..at + size],
@@ -45,6 +64,7 @@ impl Content {
 pub(crate) struct Feed {
     pub(crate) near: Host,
     pub(crate) far: Host,
+    sizes: Sizes,
     /// How far the reader at the far end has compared: the sequence due there.
     pub(crate) seen: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -63,11 +83,17 @@ pub(crate) struct Pace {
 }
 
 impl Feed {
-    /// Publishes the messages, after the first one at once, as fast as the far end follows and as the pace says.
+    /// Publishes short messages, after the first one at once, as fast as the far end follows and as the pace says.
     pub(crate) fn publish(pace: Pace) -> Feed {
+        Feed::publish_sized(pace, Sizes::Short)
+    }
+
+    /// The same with messages of these sizes.
+    pub(crate) fn publish_sized(pace: Pace, sizes: Sizes) -> Feed {
         let mut feed = Feed {
             near: Host::new(),
             far: Host::new(),
+            sizes,
             seen: Arc::new(AtomicU64::new(1)),
             stop: Arc::default(),
             threads: Vec::new(),
@@ -76,7 +102,7 @@ impl Feed {
         let mut publisher = builder.capacity(pace.capacity).max_message(2 << 20).open().unwrap();
         let (seen, stop) = (feed.seen.clone(), feed.stop.clone());
         feed.threads.push(std::thread::spawn(move || {
-            let content = Content::new();
+            let content = Content::new(sizes);
             for sequence in 1..=pace.messages {
                 while sequence > seen.load(Ordering::Relaxed) + pace.ahead {
                     std::thread::sleep(Duration::from_millis(1));
@@ -100,10 +126,10 @@ impl Feed {
 
     /// Compares each message at the far end: its sequence, bytes, tag and key flag. `is_lost` says which may be missing.
     pub(crate) fn compare(&mut self, is_lost: impl Fn(u64) -> bool + Send + 'static) {
-        let (seen, stop) = (self.seen.clone(), self.stop.clone());
+        let (seen, stop, sizes) = (self.seen.clone(), self.stop.clone(), self.sizes);
         let dir = self.far.dir.path().join("channels");
         self.threads.push(std::thread::spawn(move || {
-            let content = Content::new();
+            let content = Content::new(sizes);
             let builder = Subscriber::builder("ticks").dir(&dir).start(Start::Oldest);
             let mut reader = builder.wait_for_channel(PATIENCE).open().unwrap();
             let mut due = 1;

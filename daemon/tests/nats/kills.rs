@@ -1,6 +1,6 @@
 //! Everything compared, while the bridges, their rivals and the servers are killed.
 
-use crate::feed::{Feed, Pace};
+use crate::feed::{Feed, Pace, Sizes};
 use crate::server::{Cluster, Server, program};
 use crate::{kills, messages, turn};
 use nix::sys::signal::{Signal, kill};
@@ -36,24 +36,43 @@ fn a_million_messages_of_up_to_a_mebibyte_are_the_same_at_the_far_end() {
 #[test]
 fn either_end_is_killed_and_every_message_comes_once() {
     let test = "either_end_is_killed_and_every_message_comes_once";
+    let pace = Pace { messages: messages(SLOW.messages * kills(20) / 20), ..SLOW };
+    ends_are_killed(test, pace, Sizes::Short);
+}
+
+#[test]
+#[ignore = "a soak of some minutes"]
+fn either_end_is_killed_in_a_million_messages_of_up_to_a_mebibyte() {
+    let test = "either_end_is_killed_in_a_million_messages_of_up_to_a_mebibyte";
+    let pace = Pace { messages: messages(1_000_000), ahead: 3_000, ..FAST };
+    ends_are_killed(test, pace, Sizes::Wide);
+}
+
+/// Kills each end in turn, and now and then both, at places that are spread over the messages. The log has each message once then.
+fn ends_are_killed(test: &str, pace: Pace, sizes: Sizes) {
     let (_turn, Some(program)) = (turn(), program(test)) else { return };
     let dir = tempfile::tempdir().unwrap();
     let server = Server::alone(program, dir.path());
-    let pace = Pace { messages: messages(SLOW.messages * kills(20) / 20), ..SLOW };
-    let mut feed = Feed::publish(pace);
+    let mut feed = Feed::publish_sized(pace, sizes);
     feed.compare(|_| false);
     let nats = format!("--nats {}", server.url());
     let mut send = feed.send(&format!("{nats} --create"));
     let mut receive = feed.receive(&nats);
-    // The kills are spread over the messages.
-    let rest = pace.messages * 4 / 100 / (2 * kills(20)) * 4 / 5;
-    for kill in 1..=kills(20) {
-        std::thread::sleep(Duration::from_millis(rest + 37 * kill % 150));
+    let kills = kills(20);
+    for kill in 1..=kills {
+        let place = |half| 1 + pace.messages * (2 * kill - half) / (2 * kills + 1);
+        feed.wait_for(place(1), &mut [&mut send, &mut receive]);
         send.kill_and_restart();
-        std::thread::sleep(Duration::from_millis(rest + 53 * kill % 150));
+        if kill % 4 > 0 {
+            feed.wait_for(place(0), &mut [&mut send, &mut receive]);
+        }
         receive.kill_and_restart();
     }
     feed.wait_for(pace.messages + 1, &mut [&mut send, &mut receive]);
+    let found = feed.near.json(&format!("bridge stream verify ticks {nats} --json"));
+    println!("{kills} kills of each end: {found}");
+    assert_eq!((&found["messages"], &found["repeated"]), (&pace.messages.into(), &0.into()), "{found}");
+    assert_eq!(found["chain_breaks"], 0, "{found}");
     drop((send, receive));
     feed.finish();
 }

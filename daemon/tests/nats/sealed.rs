@@ -67,7 +67,7 @@ fn sealed_blocks_are_read_with_their_keys_alone() {
         );
     }
     // What was published is in no file of the server.
-    let content = crate::feed::Content::new();
+    let content = crate::feed::Content::new(crate::feed::Sizes::Short);
     let sample = (1..).map(|sequence| content.of(sequence).0).find(|bytes| bytes.len() > 40).unwrap();
     assert!(!is_stored(&dir.path().join("store"), &sample[..32]));
     feed.finish();
