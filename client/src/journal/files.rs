@@ -5,7 +5,7 @@ use super::list::{Journal, Opened};
 use super::{JournalControl, JournalError};
 use crate::attach::connect::{Client, Conversation};
 use shmcast_layout::control::{History, Request, Response};
-use shmcast_layout::journal::{FrameFlags, FrameKind, RecordBody, Records};
+use shmcast_layout::journal::{FileHeader, FrameFlags, FrameKind, RecordBody, Records};
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
@@ -60,6 +60,12 @@ pub enum Wanted {
     /// The first of this time or later, in nanoseconds of the wall clock since 1970.
     Time(u64),
 }
+
+/// The identity of a journal, and rings that it was recorded from.
+pub(crate) type Identity = ([u8; 16], Vec<[u64; 2]>);
+
+/// A message that only the newest file can have.
+const NEWEST: Wanted = Wanted::Sequence(shmcast_layout::layout::geometry::MAX_SEQUENCE - 1);
 
 /// A file of a journal that another process may be given.
 #[derive(Debug)]
@@ -212,6 +218,24 @@ impl Files {
         }
     }
 
+    /// The journal's identity, and the rings that its files begin in: of a daemon's, those of the file with the sequence `due` and of
+    /// the newest one. `None` if there is no file.
+    pub(crate) fn identity(&mut self, due: u64) -> Result<Option<Identity>, JournalError> {
+        let of = |header: &FileHeader| (header.journal, header.ring.uuid);
+        let files: Vec<_> = match self {
+            Self::Directory(journal) => journal.files().iter().map(|file| of(&file.header)).collect(),
+            Self::Daemon { .. } => {
+                let around = of(&self.ask(Wanted::Sequence(due))?.opened.header);
+                vec![around, of(&self.ask(NEWEST)?.opened.header)]
+            }
+        };
+        let Some((identity, _)) = files.last().copied() else { return Ok(None) };
+        let mut rings: Vec<_> =
+            files.into_iter().filter(|(of, _)| *of == identity).map(|(_, ring)| ring).collect();
+        rings.dedup();
+        Ok(Some((identity, rings)))
+    }
+
     /// Whether the journal names this ring as one that it was recorded from.
     pub(crate) fn names_ring(&mut self, ring: [u64; 2], due: u64) -> Result<bool, JournalError> {
         let has = |opened: Opened| names_ring(opened, ring);
@@ -234,8 +258,7 @@ impl Files {
                 if picked.opened.header.ring.uuid == ring || has(picked.opened)? {
                     return Ok(true);
                 }
-                let newest =
-                    self.ask(Wanted::Sequence(shmcast_layout::layout::geometry::MAX_SEQUENCE - 1))?;
+                let newest = self.ask(NEWEST)?;
                 Ok(newest.opened.header.ring.uuid == ring || has(newest.opened)?)
             }
         }

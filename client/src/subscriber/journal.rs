@@ -2,7 +2,7 @@
 
 use super::origin::Origin;
 use super::{Doubt, Subscriber};
-use crate::journal::{JournalError, Reader};
+use crate::journal::{Identity, JournalError, Reader};
 
 /// The journal of a channel, to be read apart from the ring, on another thread; from [`Subscriber::take_journal`].
 #[derive(Debug)]
@@ -56,6 +56,34 @@ impl ChannelJournal {
         let Some(mut files) = self.origin.files()? else { return Ok(None) };
         match files.names_ring(self.ring, sequence)? {
             true => Reader::open(files, sequence).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// The identity of the journal, which stays the same in whichever ring the channel goes on, after a reboot too; with the rings
+    /// that its files begin in. A daemon tells two of these at most: those around `sequence` and at the end. `None` as in
+    /// [`read_from`](Self::read_from).
+    ///
+    /// Cost: as `read_from`.
+    ///
+    /// # Errors
+    /// [`JournalError`] if there is no journal, or if it cannot be read.
+    ///
+    /// ```no_run
+    /// use shmcast::Subscriber;
+    /// let mut live = Subscriber::builder("ticks").open()?;
+    /// let sequence = live.next_sequence();
+    /// if let Some(journal) = live.take_journal()
+    ///     && let Some((identity, rings)) = journal.identity(sequence)?
+    /// {
+    ///     println!("journal {identity:x?}, of {} rings", rings.len());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn identity(&self, sequence: u64) -> Result<Option<Identity>, JournalError> {
+        let Some(mut files) = self.origin.files()? else { return Ok(None) };
+        match files.names_ring(self.ring, sequence)? {
+            true => files.identity(sequence),
             false => Ok(None),
         }
     }

@@ -191,3 +191,40 @@ fn a_reboot_while_the_servers_are_away_costs_no_message_of_the_journal() {
     let sent = wait_for_bridge(&near, "the same session", |it| it["session"] == session);
     assert_eq!(sent["figures"]["send"]["messages_missed"], 0, "{sent}");
 }
+
+/// A command has the journal that the daemon lends it. After a reboot it goes on with the journal's stream, in the same session.
+#[test]
+fn a_lent_journal_is_the_stream_of_a_command() {
+    let test = "a_lent_journal_is_the_stream_of_a_command";
+    let (_turn, Some(program)) = (turn(), program(test)) else { return };
+    let (dir, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::alone(program, dir.path());
+    let journal = disk.path().join("journal");
+    let all = config(free_port(), Some(&journal), "");
+    let mut near = Daemon::start(&all[..all.find("[[bridge]]").unwrap()]);
+    let far = Daemon::start(&config(free_port(), None, &receives(&server)));
+    let send = format!("bridge send ticks --create --nats {}", server.url());
+    let mut publisher = publishing(&near.client(), "ticks").open().unwrap();
+    let mut bridging = near.shmcast(&send).spawn().unwrap();
+    publish(&mut publisher, 500);
+    let (mut reader, mut due) = (reader_of(&far), 1);
+    read_to(&mut reader, &mut due, 501, 0..0);
+    let session = bridge(&far)["session"].clone();
+    let client = near.client();
+    let durable = || client.channel("ticks").unwrap().journal.map(|journal| journal.durable);
+    wait_until("the journal", || durable() >= Some(500));
+    bridging.kill().unwrap();
+    bridging.wait().unwrap();
+    near.kill();
+    drop(publisher);
+    fs::remove_dir_all(near.dir().join("run")).unwrap();
+    near.restart();
+    let mut publisher = publishing(&near.client(), "ticks").open().unwrap();
+    let first = publisher.next_sequence();
+    let mut bridging = near.shmcast(&send).spawn().unwrap();
+    publish(&mut publisher, 100);
+    read_to(&mut reader, &mut due, first + 100, 501..first);
+    assert_eq!(bridge(&far)["session"], session);
+    bridging.kill().unwrap();
+    bridging.wait().unwrap();
+}

@@ -1,10 +1,9 @@
 //! The identity of the stream that a channel is sent as.
 
-use shmcast::journal::Journal;
 use shmcast::{Start, Subscriber, SubscriberBuilder};
 use shmcast_bridge::BridgeError;
 use shmcast_bridge::proto::session::Session;
-use shmcast_bridge::spec::{BridgeSpec, HistoryFrom};
+use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::term_at;
 use std::time::{Duration, Instant};
 
@@ -37,7 +36,7 @@ impl Identity {
             return Ok(Identity { stream: Stream::of_session(session), session, also: Vec::new() });
         }
         let session = Session::of_channel(&spec.tag(), term_at(subscriber.header().created_ns))?;
-        let Some((journal, rings)) = journal_of(spec, channel) else {
+        let Some((journal, rings)) = journal_of(channel) else {
             let stream = Stream::of_ring(subscriber.header().uuid);
             return Ok(Identity { stream, session, also: Vec::new() });
         };
@@ -49,25 +48,19 @@ impl Identity {
     }
 }
 
-/// The identity of the journal that the spec names, and the rings that it was recorded from; `None` if it is not the journal of this
-/// channel.
-fn journal_of(spec: &BridgeSpec, channel: &SubscriberBuilder) -> Option<([u8; 16], Vec<[u64; 2]>)> {
-    let HistoryFrom::Dir(dir) = &spec.nats()?.history else { return None };
+/// The identity of the channel's journal, and the rings that it was recorded from; `None` if the channel has none, or if that is the
+/// journal of another stream.
+fn journal_of(channel: &SubscriberBuilder) -> Option<([u8; 16], Vec<[u64; 2]>)> {
     let deadline = Instant::now() + NAMED_WITHIN;
     loop {
-        let journal = Journal::open(dir).ok()?;
-        // A subscriber looks whether the journal names the ring.
         let mut subscriber = channel.clone().page(false).start(Start::Latest).open().ok()?;
         let next = subscriber.next_sequence();
-        if subscriber.take_journal()?.read_from(next).is_ok_and(|reader| reader.is_some()) {
-            let identity = journal.files().last()?.header.journal;
-            let files = journal.files().iter().filter(|file| file.header.journal == identity);
-            let mut rings: Vec<[u64; 2]> = files.map(|file| file.header.ring.uuid).collect();
+        if let Some((identity, mut rings)) = subscriber.take_journal()?.identity(next).ok()? {
             rings.push(subscriber.header().uuid);
             rings.dedup();
             return Some((identity, rings));
         }
-        if !journal.is_recording() || Instant::now() >= deadline {
+        if Instant::now() >= deadline {
             return None;
         }
         std::thread::sleep(LOOK_AGAIN);
