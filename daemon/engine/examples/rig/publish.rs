@@ -2,12 +2,14 @@
 //! server's disk is full. The publisher has CPU 0; reader, engine and server share CPU 1.
 
 use shmcast::{Event, Preparation, Publisher, Start, Subscriber, Wait};
+use shmcast_bridge::spec::{BridgeSpec, Engine, NatsSpec};
+use shmcast_engine::stream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::servers::{Servers, on_cpu};
-use crate::{Words, median, quantile};
+use crate::{Words, median};
 
 const CHANNEL: &str = "publish";
 const CASES: [&str; 5] = ["alone", "reader", "engine", "no server", "disk full"];
@@ -20,26 +22,30 @@ pub(crate) fn run(words: &Words) {
     println!(
         "{messages} messages of 64 B, 100,000 a second, {laps} laps; times are those of one publication"
     );
-    let mut ratios = vec![[Vec::new(), Vec::new()]; CASES.len()];
+    let mut all = Vec::new();
     for lap in 0..laps {
-        let mut found = vec![[0; 3]; CASES.len()];
+        let mut found = vec![[0.0; 3]; CASES.len()];
         for turn in 0..CASES.len() {
             let case = (lap + turn) % CASES.len();
             found[case] = once(words, &shmcast, CASES[case], messages);
             let [p50, p99, max] = found[case];
-            println!("{:9}  p50 {p50:4} ns, p99 {p99:5} ns, max {max:8} ns", CASES[case]);
+            println!("{:9}  p50 {p50:6.1} ns, p99 {p99:6.1} ns, max {max:9} ns", CASES[case]);
         }
-        for (case, ratios) in ratios.iter_mut().enumerate() {
-            for (at, ratios) in ratios.iter_mut().enumerate() {
-                ratios.push(found[case][at] as f64 / found[1][at] as f64);
-            }
-        }
+        all.push(found);
     }
-    for (case, [p50, p99]) in CASES.iter().zip(ratios) {
+    println!("medians of laps, and of the ratios within each");
+    for (case, name) in CASES.iter().enumerate() {
+        let [p50, p99] = [0, 1].map(|at| median(all.iter().map(|found| found[case][at]).collect()));
+        let max = all.iter().map(|found| found[case][2]).fold(0.0, f64::max);
+        let over = |base: usize, at: usize| {
+            median(all.iter().map(|found| found[case][at] / found[base][at]).collect())
+        };
         println!(
-            "{case:9}  over the reader, medians of laps: p50 {:.3}, p99 {:.3}",
-            median(p50),
-            median(p99)
+            "{name:9}  p50 {p50:5.1} ns, p99 {p99:5.1} ns, max {max:9} ns; over alone p50 {:.3}, p99 {:.3}; over the reader p50 {:.3}, p99 {:.3}",
+            over(0, 0),
+            over(0, 1),
+            over(1, 0),
+            over(1, 1)
         );
     }
 }
@@ -74,7 +80,7 @@ impl Drop for Beside {
     }
 }
 
-fn once(words: &Words, shmcast: &Path, case: &str, messages: u64) -> [u64; 3] {
+fn once(words: &Words, shmcast: &Path, case: &str, messages: u64) -> [f64; 3] {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let disk = Disk::new();
     let is_engine = !matches!(case, "alone" | "reader");
@@ -108,9 +114,24 @@ fn once(words: &Words, shmcast: &Path, case: &str, messages: u64) -> [u64; 3] {
     }
     std::fs::write(dir.path().join("go"), "").unwrap();
     let output = publisher.wait_with_output().unwrap();
+    if let Some(servers) = servers.filter(|_| case == "engine") {
+        wait_until_stored(&servers, messages);
+    }
     let text = String::from_utf8(output.stdout).unwrap();
-    let numbers: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    let numbers: Vec<f64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
     numbers.try_into().unwrap()
+}
+
+/// Waits until the log has all messages: otherwise there was no engine to pay for.
+fn wait_until_stored(servers: &Servers, messages: u64) {
+    let nats = NatsSpec { servers: servers.urls(), ..NatsSpec::default() };
+    let spec = BridgeSpec { engine: Engine::Nats, nats: Some(nats), ..BridgeSpec::new(CHANNEL) };
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let stored = || stream::info(&spec).unwrap().next_sequence;
+    while stored() != Some(messages + 1) {
+        assert!(Instant::now() < deadline, "the log has {:?} of {messages}", stored());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// The part of a process of a round.
@@ -160,5 +181,15 @@ fn publish(words: &Words, dir: &Path) {
         *time = now.elapsed().as_nanos() as u64;
     }
     times.sort_unstable();
-    println!("{} {} {}", quantile(&times, 0.5), quantile(&times, 0.99), times[times.len() - 1]);
+    println!("{:.2} {:.2} {}", quantile(&times, 0.5), quantile(&times, 0.99), times[times.len() - 1]);
+}
+
+/// The value below which this share of the sorted samples lies. The clock gives whole nanoseconds: the place among equal samples
+/// says where within its nanosecond the value is.
+fn quantile(sorted: &[u64], share: f64) -> f64 {
+    let place = (sorted.len() - 1) as f64 * share;
+    let value = sorted[place as usize];
+    let (below, to) =
+        (sorted.partition_point(|time| *time < value), sorted.partition_point(|time| *time <= value));
+    value as f64 + (place - below as f64) / (to - below) as f64
 }
