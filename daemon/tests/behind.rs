@@ -9,6 +9,8 @@ mod common;
 
 use cli_support::{interrupt, wait_until};
 use common::read;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use shmcast::journal::format::JournalControl;
 use shmcast::journal::{Cause, Ending, JournalError};
 use shmcast::{ChannelError, Event, History, Publisher, Start, Subscriber};
@@ -232,4 +234,29 @@ fn what_would_give_a_sequence_twice_is_refused() {
     // Removed, it begins behind the journal.
     let publisher = host.builder().continue_from(host.journal()).open().unwrap();
     assert!(publisher.next_sequence() > 1 << 32);
+}
+
+/// A gap may go beyond what the recorder has noted. The next publisher waits until it has, or its sequences would be given again.
+#[test]
+fn behind_a_long_gap_nobody_publishes_before_the_recorder_has_noted_it() {
+    let host = Host::new();
+    let mut publisher = host.builder().continue_from(host.journal()).open().unwrap();
+    (1..=10).for_each(|_| assert!(publisher.publish(b"a message").is_ok()));
+    let recorder = host.recorder();
+    wait_until("ten messages on disk", || read(&host.journal()).messages().len() == 10);
+    let signal = |signal| kill(Pid::from_raw(recorder.id() as i32), signal).unwrap();
+    signal(Signal::SIGSTOP);
+    publisher.gap(1 << 33).unwrap();
+    publisher.leave_open();
+    let refused = host.builder().continue_from(host.journal()).open().unwrap_err();
+    let ChannelError::Journal { source, .. } = &refused else { panic!("{refused}") };
+    assert!(matches!(**source, JournalError::Unreserved { next, .. } if next == (1 << 33) + 1), "{refused}");
+    signal(Signal::SIGCONT);
+    let mut publisher = host.builder().continue_from(host.journal()).open().unwrap();
+    let last = publisher.publish(b"behind the gap").unwrap();
+    end(recorder, true);
+    drop(publisher);
+    host.lose_memory();
+    let next = host.builder().continue_from(host.journal()).open().unwrap().next_sequence();
+    assert!(next > last, "{next} was given before: the last was {last}");
 }

@@ -383,6 +383,11 @@ fn check_problems(journal: &Journal) -> Result<(), JournalError> {
     Ok(())
 }
 
+/// The greatest reserve that a file's records name.
+pub(super) fn reserve_in(opened: Opened, path: &Path) -> Result<u64, JournalError> {
+    last_words(opened, path).map(|(_, said)| said.reserve)
+}
+
 /// The sequence due behind a file, and what its records say.
 fn last_words(opened: Opened, path: &Path) -> Result<(u64, Said), JournalError> {
     let Opened { file, header, chain, trailer, .. } = opened;

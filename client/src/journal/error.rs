@@ -51,6 +51,18 @@ pub enum JournalError {
         /// The directory.
         path: PathBuf,
     },
+    /// A recorder writes to the journal, and has not noted that the channel's sequences have gone so far.
+    #[error(
+        "{}: its recorder has not noted that the channel goes on at sequence {next}: a power cut would give it again. Look whether \
+         the recorder runs and records this channel, and try again",
+        path.display()
+    )]
+    Unreserved {
+        /// The directory.
+        path: PathBuf,
+        /// The sequence of the next message.
+        next: u64,
+    },
     /// The journal is that of another channel.
     #[error("{}: holds the journal of channel {found:?}, not of {channel:?}: give another directory", path.display())]
     OtherChannel {

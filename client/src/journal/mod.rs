@@ -30,6 +30,7 @@ mod header;
 mod list;
 mod lookup;
 mod reader;
+mod reserve;
 mod verify;
 mod window;
 
@@ -45,3 +46,4 @@ pub use verify::{Damage, Verdict, Verified, Verify};
 
 pub(crate) use ending::create_for;
 pub(crate) use files::{Files, Identity, PATIENCE_FOR_DAEMON};
+pub(crate) use reserve::wait_for_reserve;

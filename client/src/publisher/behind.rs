@@ -3,7 +3,7 @@
 use super::PublisherBuilder;
 use crate::error::ChannelError;
 use crate::hosting::LAST_EPOCH;
-use crate::journal::{Ending, JournalError, create_for};
+use crate::journal::{Ending, JournalError, create_for, wait_for_reserve};
 use shmcast_layout::segment::Segment;
 use std::path::{Path, PathBuf};
 
@@ -58,8 +58,8 @@ fn begin(dir: &Path, segment: &Segment, least: u64) -> Result<(), JournalError> 
 fn resume(dir: &Path, segment: &Segment) -> Result<(), JournalError> {
     let (first, next) = (segment.first_sequence(), next_of(segment));
     let ending = match Ending::of(dir, &segment.header().channel) {
-        // A recorder that runs renews the reserve by itself, and has left no clean end.
-        Err(JournalError::Busy { .. }) => return Ok(()),
+        // A recorder that runs renews the reserve by itself, and has left no clean end. A gap may have gone beyond what it noted.
+        Err(JournalError::Busy { .. }) => return wait_for_reserve(dir, next),
         Err(JournalError::Empty { .. }) => return create_for(dir, segment.header(), first..next),
         ending => ending?,
     };

@@ -3,7 +3,7 @@
 //! The sequences go on 2^32 further. So none is used twice, whatever that host published before it went. The
 //! gap stands in the ring, and behind it a later session of the same tag, as which the channel is sent on.
 
-use shmcast::{PublishError, Publisher};
+use shmcast::{MAX_SEQUENCE, PublishError, Publisher};
 use std::time::Duration;
 
 use super::proto::receiver::DEFAULT_SILENCE_NS;
@@ -14,6 +14,13 @@ use super::thread::wall_ns;
 
 /// How far the sequences go on.
 const FURTHER: u64 = 1 << 32;
+
+/// The sequence up to which a journal notes that sequences may be given, before a channel that is known up to `known` is
+/// promoted. What is published until the journal notes more fits below it too.
+pub const fn most_after(known: u64) -> u64 {
+    let most = known.saturating_add(3 * FURTHER);
+    if most < MAX_SEQUENCE - 1 { most } else { MAX_SEQUENCE - 1 }
+}
 
 /// A promotion that was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +51,16 @@ pub enum PromoteError {
         /// How long nothing was heard.
         silence: Duration,
     },
+    /// The journal has not noted that the sequences go on so far.
+    #[error(
+        "it would go on at sequence {next}, and its journal notes sequences up to {below} only: try again"
+    )]
+    BeyondJournal {
+        /// The sequence at which it would go on.
+        next: u64,
+        /// The sequence up to which the journal has noted it.
+        below: u64,
+    },
     /// No more sequences, or another publisher has the channel.
     #[error(transparent)]
     Publish(#[from] PublishError),
@@ -56,7 +73,8 @@ pub enum PromoteError {
 }
 
 /// Promotes the channel that `publisher` holds and that came in the session `before`. Messages before `horizon` were
-/// published on the other host. A session that shmcast did not make is followed by the first one of `tag`.
+/// published on the other host. A session that shmcast did not make is followed by the first one of `tag`. The channel's journal, if
+/// there is one, has noted that sequences up to `below` may be given.
 ///
 /// # Errors
 /// [`PromoteError`]; readers are told nothing then.
@@ -64,6 +82,7 @@ pub fn promote(
     publisher: &mut Publisher,
     (before, horizon): (Session, u64),
     tag: &str,
+    below: u64,
 ) -> Result<Promotion, PromoteError> {
     let of_ours = before.epoch().and_then(|_| str::from_utf8(before.as_bytes()).ok());
     let tag = of_ours.map_or(tag, |name| name[..4].trim_end());
@@ -71,6 +90,9 @@ pub fn promote(
     let session = Session::of_channel(tag, terms.next())?;
     let from = publisher.next_sequence();
     let to = from.max(horizon).saturating_add(FURTHER - 1);
+    if to.saturating_add(FURTHER) > below {
+        return Err(PromoteError::BeyondJournal { next: to.saturating_add(1), below });
+    }
     publisher.gap(to)?;
     publisher.session(*session.as_bytes())?;
     Ok(Promotion { before, session, from, to })
@@ -87,7 +109,7 @@ mod tests {
         let mut publisher = open();
         publisher.publish(b"1").unwrap();
         let ahead = Session::of_channel("EQ", term_at(wall_ns()) + 1_000).unwrap();
-        let first = promote(&mut publisher, (ahead, 10), "T").unwrap();
+        let first = promote(&mut publisher, (ahead, 10), "T", most_after(10)).unwrap();
         assert_eq!((first.from, first.to), (2, 9 + FURTHER));
         assert_eq!((first.session.tag(), first.session.epoch()), (*b"EQ  ", ahead.epoch().map(|it| it + 1)));
         assert_eq!(publisher.remote_session(), Some(*first.session.as_bytes()));
@@ -95,7 +117,7 @@ mod tests {
         // The clock is ahead of a term that is old, and a session of another make gets the channel's tag.
         let foreign = Session::named("NASDAQ-itc").unwrap();
         for (before, tag) in [(Session::of_channel("EQ", 7).unwrap(), *b"EQ  "), (foreign, *b"T   ")] {
-            let again = promote(&mut publisher, (before, 1), "T").unwrap();
+            let again = promote(&mut publisher, (before, 1), "T", u64::MAX).unwrap();
             assert_eq!(again.session.tag(), tag);
             assert!(again.session.epoch().unwrap() + 10 > term_at(wall_ns()), "{}", again.session);
         }
@@ -107,7 +129,7 @@ mod tests {
         let mut publisher =
             shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open().unwrap();
         let before = Session::of_channel("EQ", 7).unwrap();
-        let refused = promote(&mut publisher, (before, u64::MAX - 5), "T");
+        let refused = promote(&mut publisher, (before, u64::MAX - 5), "T", u64::MAX);
         assert!(
             matches!(refused, Err(PromoteError::Publish(PublishError::OutOfSequences(_)))),
             "{refused:?}"

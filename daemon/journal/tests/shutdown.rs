@@ -5,8 +5,11 @@
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod common;
+#[path = "common/disk.rs"]
+mod disk;
 
 use common::read;
+use disk::Disk;
 use shmcast::journal::{Entry, Journal};
 use shmcast::{History, Publisher, Start, Subscriber};
 use shmcast_journal::Recorder;
@@ -19,7 +22,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
-use tempfile::TempDir;
 
 const ROOM: &str = "SHMCAST_TEST_ROOM";
 const SYNC: &str = "SHMCAST_TEST_SYNC";
@@ -28,75 +30,6 @@ fn payload(sequence: u64) -> Vec<u8> {
     let mut bytes = sequence.to_le_bytes().to_vec();
     bytes.resize(8 + (sequence % 400) as usize, sequence as u8);
     bytes
-}
-
-fn run(program: &str, arguments: &[&str]) -> bool {
-    let mut command = Command::new(program);
-    command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
-}
-
-/// An ext4 of 200 MiB in a file.
-struct Disk {
-    room: TempDir,
-    /// How often the power was cut.
-    cuts: u32,
-}
-
-impl Disk {
-    fn make() -> Option<Self> {
-        let disk = Self { room: TempDir::new().unwrap(), cuts: 0 };
-        let image = std::fs::File::create(disk.image()).unwrap();
-        image.set_len(200 << 20).unwrap();
-        std::fs::create_dir(disk.path()).unwrap();
-        let is_made = run("mkfs.ext4", &["-q", "-F", disk.image().to_str().unwrap()]);
-        (is_made && disk.mount()).then_some(disk)
-    }
-
-    fn image(&self) -> PathBuf {
-        self.room.path().join(format!("image-{}", self.cuts))
-    }
-
-    fn path(&self) -> PathBuf {
-        self.room.path().join("disk")
-    }
-
-    fn channels(&self) -> PathBuf {
-        self.room.path().join("channels")
-    }
-
-    fn mount(&self) -> bool {
-        run("mount", &["-o", "loop", self.image().to_str().unwrap(), self.path().to_str().unwrap()])
-    }
-
-    /// Mounts what the disk has. It is a copy, since another process may still hold the file system that is down, such as one in a mount
-    /// namespace of its own.
-    fn mount_again(&mut self) -> bool {
-        let before = self.image();
-        self.unmount();
-        self.cuts += 1;
-        let is_copied =
-            run("cp", &["--sparse=always", before.to_str().unwrap(), self.image().to_str().unwrap()]);
-        std::fs::remove_file(before).unwrap();
-        is_copied && self.mount()
-    }
-
-    fn unmount(&self) -> bool {
-        run("umount", &[self.path().to_str().unwrap()])
-    }
-
-    /// The file system takes nothing from now on, and does not write what it had in memory, not even its own journal: EXT4_IOC_SHUTDOWN with
-    /// EXT4_GOING_FLAGS_NOLOGFLUSH.
-    fn cut(&self) -> bool {
-        let call = "import fcntl,os,struct,sys;fcntl.ioctl(os.open(sys.argv[1],os.O_RDONLY),0x8004587d,struct.pack('I',2))";
-        run("python3", &["-c", call, self.path().to_str().unwrap()])
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        self.unmount();
-    }
 }
 
 /// Publishes until it is stopped. The ring holds all of it.
@@ -151,7 +84,7 @@ fn play() {
 
 fn recorder(disk: &Disk, is_each: bool) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["play", "--exact", "--ignored", "--nocapture"]).env(ROOM, disk.room.path());
+    command.args(["play", "--exact", "--ignored", "--nocapture"]).env(ROOM, disk.room());
     command.env(SYNC, if is_each { "each" } else { "interval" });
     command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }

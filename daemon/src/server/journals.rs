@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const TRIM_EVERY: Duration = Duration::from_secs(5);
 /// Shortest time between two events that tell of messages that came too fast.
 const LOST_EVERY: Duration = Duration::from_secs(10);
-/// How long the end of the daemon waits for its recorders. The ring has what they have not written.
+/// How long the end of the daemon waits for its recorders, and a promotion for one. The ring has what they have not written.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The journals by the names of their channels. A clone is the same journals.
@@ -64,6 +64,37 @@ impl Journals {
     /// [`JournalError`] if the directory or the file cannot be read.
     pub fn lend(&self, channel: &str, wanted: Wanted) -> Result<Option<Loan>, JournalError> {
         self.find(channel).map_or(Ok(None), |recording| recording.lend(wanted))
+    }
+
+    /// Whether a recorder has neither begun to record nor failed to.
+    pub fn is_any_starting(&self) -> bool {
+        let is_starting = |state: &State| !state.is_running && state.why.is_none();
+        self.recordings().values().any(|recording| is_starting(&recording.state()))
+    }
+
+    /// Lets a channel go on far ahead: returns once its journal is sure to say that sequences up to `sequence` may have been
+    /// given, also after a power cut. A channel without a journal may at once.
+    ///
+    /// # Errors
+    /// A sentence, if the journal does not record, or not within some seconds.
+    pub fn reserve(&self, channel: &str, sequence: u64) -> Result<(), String> {
+        let Some(recording) = self.find(channel) else { return Ok(()) };
+        recording.wanted.fetch_max(sequence, Ordering::Relaxed);
+        let until = Instant::now() + LAST_WORDS;
+        loop {
+            let status = recording.status();
+            let reserve = recording.state().progress.map_or(0, |progress| progress.reserve);
+            if status.state == "recording" && reserve >= sequence {
+                return Ok(());
+            }
+            if status.why.is_some() || Instant::now() >= until {
+                let JournalStatus { directory, state, why, .. } = status;
+                let why = why.map_or_else(String::new, |why| format!(": {why}"));
+                let what = "and does not note the next sequences";
+                return Err(format!("its journal in {directory} is {state}, {what}{why}"));
+            }
+            sleep(LOOK / 10);
+        }
     }
 
     /// A channel's journal as tools show it.
@@ -170,6 +201,8 @@ struct Recording {
     stop: AtomicBool,
     /// The sequence due behind the last message, if nobody can publish any more when it is to stop; else 0.
     over_at: AtomicU64,
+    /// The sequence that the reserve is to reach.
+    wanted: AtomicU64,
     state: Mutex<State>,
     /// The list of the files, for readers that ask for one.
     files: Mutex<Option<Journal>>,
@@ -196,6 +229,7 @@ impl Recording {
             config: config.clone(),
             stop: AtomicBool::new(false),
             over_at: AtomicU64::new(0),
+            wanted: AtomicU64::new(0),
             state: Mutex::default(),
             files: Mutex::default(),
             turn: Arc::new(Semaphore::new(1)),
@@ -390,6 +424,7 @@ impl Work {
             for (what, error) in recorder.errors() {
                 self.tell("journal-error", &format!("{what}: {error}: it goes on in another file"));
             }
+            recorder.reserve(self.recording.wanted.load(Ordering::Relaxed));
             let now = recorder.progress();
             self.recording.state().progress = Some(now);
             if now.io != io {

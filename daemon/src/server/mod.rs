@@ -263,6 +263,7 @@ fn sort(inherited: Inherited) -> (Vec<Kept>, Vec<OwnedFd>) {
 
 fn share(config: &Config, events: Events, uid: u32, promoted: Promoted) -> Arc<ServerState> {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let journals = Journals::default();
     Arc::new(ServerState {
         opened: OnceLock::new(),
         is_open: watch::Sender::new(false),
@@ -271,8 +272,8 @@ fn share(config: &Config, events: Events, uid: u32, promoted: Promoted) -> Arc<S
         limits: Mutex::new(Limits::new(config.limits.clone())),
         access: Access::new(uid),
         events,
-        bridges: Bridges::new(promoted),
-        journals: Journals::default(),
+        bridges: Bridges::new(promoted, journals.clone()),
+        journals,
         instance: since_1970.as_nanos() as u64,
         started: Instant::now(),
     })

@@ -8,6 +8,8 @@
 mod anew;
 mod check;
 mod daemons;
+#[path = "../../journal/tests/common/disk.rs"]
+mod disk;
 mod flood;
 mod forged;
 mod forger;
@@ -20,6 +22,7 @@ mod loss;
 mod nassau;
 mod native;
 mod past;
+mod power;
 mod promoted;
 mod relay;
 mod roles;

@@ -124,7 +124,12 @@ impl Inlet {
 
     /// Makes the channel one of this host, and leaves it to its next publisher.
     #[cold]
-    pub(super) fn promote(&mut self, came: (Session, u64), tag: &str) -> Result<Promotion, PromoteError> {
+    pub(super) fn promote(
+        &mut self,
+        came: (Session, u64),
+        tag: &str,
+        below: u64,
+    ) -> Result<Promotion, PromoteError> {
         self.catch_up(true);
         if self.is_closed() {
             self.catch_up(true);
@@ -133,7 +138,7 @@ impl Inlet {
             let why = self.local.error.clone().unwrap_or_else(|| "the channel is closed".to_owned());
             return Err(PromoteError::Ended(why));
         };
-        let promotion = promotion::promote(publisher, came, tag)?;
+        let promotion = promotion::promote(publisher, came, tag, below)?;
         // The rest of the gap is no message that anybody is known to have published.
         self.local.counts.missing += came.1.saturating_sub(promotion.from);
         self.counters.next_sequence = publisher.next_sequence();

@@ -24,6 +24,7 @@ pub(super) struct Orders {
 #[derive(Debug)]
 struct Order {
     force: bool,
+    below: u64,
     answer: SyncSender<Result<Promotion, PromoteError>>,
 }
 
@@ -45,13 +46,14 @@ pub struct Promoter(pub(super) Arc<IngressState>);
 impl Promoter {
     /// Makes the channel one of this host. The ingress delivers what it has, names all else as a gap, leaves the channel
     /// without an end of the stream, and ends. Without `force` it is refused if anything was heard on a line within the last
-    /// three seconds. Blocks until the thread has done so.
+    /// three seconds. It is also refused if the channel would not go on below the sequence `below`, up to which its journal has
+    /// noted that sequences may be given. Blocks until the thread has done so.
     ///
     /// # Errors
     /// [`PromoteError`]; the ingress goes on.
-    pub fn promote(&self, force: bool) -> Result<Promotion, PromoteError> {
+    pub fn promote(&self, force: bool, below: u64) -> Result<Promotion, PromoteError> {
         let (answer, answered) = sync_channel(1);
-        let order = Some(Order { force, answer });
+        let order = Some(Order { force, below, answer });
         *self.0.orders.order.lock().unwrap_or_else(PoisonError::into_inner) = order;
         self.0.orders.is_given.store(true, Ordering::Relaxed);
         let ended = || {
@@ -72,7 +74,7 @@ impl Receiving {
     #[cold]
     pub(super) fn obey(&mut self) -> bool {
         let Some(order) = self.shared.orders.take() else { return false };
-        let promoted = self.promote(order.force);
+        let promoted = self.promote(order.force, order.below);
         let is_over = promoted.is_ok();
         if is_over {
             self.show(true);
@@ -83,7 +85,7 @@ impl Receiving {
         is_over
     }
 
-    fn promote(&mut self, force: bool) -> Result<Promotion, PromoteError> {
+    fn promote(&mut self, force: bool, below: u64) -> Result<Promotion, PromoteError> {
         let before = self.receiver.session().ok_or(PromoteError::NoMirror)?;
         let silence_ns = self.receiver.silence_ns(self.awake.at(self.clock.now_ns()));
         if silence_ns < DEFAULT_SILENCE_NS && !force {
@@ -92,6 +94,6 @@ impl Receiving {
         self.leave();
         let inlet = &mut self.inlet;
         self.receiver.give_up(&mut |delivery| inlet.take(delivery));
-        inlet.promote((before, self.receiver.horizon()), &self.tag)
+        inlet.promote((before, self.receiver.horizon()), &self.tag, below)
     }
 }

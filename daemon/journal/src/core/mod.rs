@@ -41,7 +41,7 @@ pub struct Now {
 pub enum SyncPolicy {
     /// Files are synced when they are sealed, and for reserve records. Bytes that the kernel has not written by then go with the power.
     None,
-    /// Files are synced this often, beside the writing.
+    /// Files are synced this often, beside the writing, and at once for reserve records: publishers may wait for those.
     Interval(Duration),
     /// Each write is safe when it returns.
     Each,

@@ -147,7 +147,7 @@ impl Packer {
         if sequence != self.due {
             return false;
         }
-        if self.due > self.reserve.saturating_sub(self.packing.reserve / 2) {
+        if self.is_reserve_short() {
             self.renew_reserve();
         }
         self.frame(payload.len(), time).message(payload, tag, key, time);
@@ -173,6 +173,10 @@ impl Packer {
         let frame = self.frame(JournalControl::MAX_BYTES, ticks);
         frame.control(control, ticks);
         self.due = frame.due();
+        // A gap may go beyond the reserve. The next message must not be the first to tell of that.
+        if self.reserve > 0 && self.is_reserve_short() {
+            self.renew_reserve();
+        }
     }
 
     /// Names the sequences up to `to` as missing, if there are any. The result is how many they are.
@@ -182,6 +186,19 @@ impl Packer {
             self.control(JournalControl::Loss(Loss { from, to, cause }));
         }
         self.due - from
+    }
+
+    /// Packs a reserve that reaches up to `sequence`, unless the last one does.
+    pub fn reserve_up_to(&mut self, sequence: u64) {
+        if sequence.min(MAX_SEQUENCE - 1) > self.reserve {
+            self.reserve = sequence.min(MAX_SEQUENCE - 1);
+            self.control(JournalControl::Reserve { sequence: self.reserve });
+        }
+    }
+
+    fn is_reserve_short(&self) -> bool {
+        let least = self.due.saturating_add(self.packing.reserve / 2);
+        self.reserve < least.min(MAX_SEQUENCE - 1)
     }
 
     /// Packs a reserve ahead of the sequence that is due.

@@ -320,13 +320,13 @@ impl Writer {
     }
 
     fn next_sync(&mut self, now: Now) -> Option<(Doing, Vec<Step>)> {
+        let has_reserve = self.pending.back().is_some_and(|last| last.reserve > self.reserve);
+        let is_full = self.buffered >= self.settings.sync_bytes;
+        let is_late = |every| self.last_sync.is_none_or(|last| now.mono >= last + every);
         let is_due = match self.settings.sync {
             SyncPolicy::Each => false,
-            SyncPolicy::Interval(every) => {
-                let is_full = self.buffered >= self.settings.sync_bytes;
-                is_full || self.last_sync.is_none_or(|last| now.mono >= last + every)
-            }
-            SyncPolicy::None => self.pending.back().is_some_and(|last| last.reserve > self.reserve),
+            SyncPolicy::Interval(every) => is_full || has_reserve || is_late(every),
+            SyncPolicy::None => has_reserve,
         };
         let file = self.files.iter().find(|file| is_due && !file.is_sealed && file.written > file.synced)?;
         self.last_sync = Some(now.mono);

@@ -94,6 +94,7 @@ impl Drain {
             let result = self.take();
             if result.is_ok() {
                 self.note_ring();
+                self.packer.reserve_up_to(self.shared.wanted.load(Ordering::Relaxed));
             }
             self.hand_over(last.is_some() || result.is_err());
             match (result?, last) {

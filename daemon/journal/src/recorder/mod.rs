@@ -46,6 +46,8 @@ pub struct Progress {
     pub bytes: u64,
     /// Bytes of frames in memory.
     pub buffered: u64,
+    /// The greatest sequence that a publisher may reach before the journal must be told; safe from a power cut. 0 for none.
+    pub reserve: u64,
     /// Number of the file that was begun last; before that, of the one that will be the first.
     pub file: u64,
     /// How it writes: as its settings say, unless the file system has refused that.
@@ -81,6 +83,8 @@ struct RecorderState {
     ended: AtomicBool,
     /// The sequence due behind the last message there will be, once it is to stop; 0 if that is not known.
     over_at: AtomicU64,
+    /// The sequence that the reserve is to reach.
+    wanted: AtomicU64,
     first: u64,
     missing: u64,
     drained: AtomicU64,
@@ -118,6 +122,7 @@ impl RecorderState {
             drained: load(&self.drained),
             written: writer.written(),
             durable: writer.durable(),
+            reserve: writer.reserve(),
             messages: load(&self.messages),
             overrun: load(&self.overrun),
             missing: self.missing,
@@ -189,6 +194,7 @@ impl Recorder {
             stop: OnceLock::new(),
             ended: AtomicBool::new(false),
             over_at: AtomicU64::new(0),
+            wanted: AtomicU64::new(0),
             first: begun.first,
             missing: begun.missing,
             drained: AtomicU64::new(begun.packer.due() - 1),
@@ -222,6 +228,12 @@ impl Recorder {
     pub fn errors(&self) -> Vec<(&'static str, std::io::Error)> {
         let mut writer = self.shared.writer();
         std::iter::from_fn(|| writer.take_error()).collect()
+    }
+
+    /// Lets the reserve reach at least up to `sequence`, so that the channel may go on that far ahead. It does so once
+    /// [`Progress::reserve`] says so.
+    pub fn reserve(&self, sequence: u64) {
+        self.shared.wanted.fetch_max(sequence, Ordering::Relaxed);
     }
 
     /// Whether it still reads the channel. If not, [`stop`](Self::stop) says why.

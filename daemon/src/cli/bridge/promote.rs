@@ -18,8 +18,9 @@ may publish on the channel. Its sequences go on 2^32 further: whatever the other
 Readers get the gap; bridges that send the channel on begin a later session, which their receivers follow.
 Make sure that the other host is gone, and never promote on two hosts.
 
-With a daemon this is refused while the publisher's host is heard; --force does it all the same. The daemon keeps the
-bridge idle until it is removed from the configuration. Without a daemon, end `shmcast bridge recv` first.";
+With a daemon this is refused while the publisher's host is heard, or while the channel has a journal that does not
+record; --force does it all the same. The daemon keeps the bridge idle until it is removed from the configuration.
+Without a daemon, end `shmcast bridge recv` first.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -28,7 +29,7 @@ pub(super) struct Args {
     channel: String,
     #[command(flatten)]
     host: HostArg,
-    /// Promote the channel though its publisher's host was heard within the last 3 s
+    /// Promote the channel though its publisher's host was heard within the last 3 s, or though its journal does not record
     #[arg(long)]
     force: bool,
     /// Print what was done as JSON on stdout
@@ -60,7 +61,7 @@ fn promote_here(host: &Host, channel: &str) -> Result<Promotion> {
     came(host.subscriber(channel).open()?.remote_session())?;
     let mut publisher = host.publisher(channel).open()?;
     let before = came(publisher.remote_session())?;
-    let done = promote(&mut publisher, (before, 0), &BridgeSpec::new(channel).tag())?;
+    let done = promote(&mut publisher, (before, 0), &BridgeSpec::new(channel).tag(), u64::MAX)?;
     publisher.leave_open();
     Ok(Promotion { session: done.session.to_string(), from: done.from, to: done.to })
 }

@@ -7,6 +7,7 @@
 mod configured;
 
 use super::events::Events;
+use super::journals::Journals;
 use super::promoted::Promoted;
 pub use configured::{BridgeFigures, Counted};
 use configured::{ConfiguredBridge, Endpoint, PROMOTED, State};
@@ -14,7 +15,7 @@ use shmcast::{Client, History, Preparation, Publisher, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::origins::Origins;
-use shmcast_bridge::promotion::Promotion;
+use shmcast_bridge::promotion::{Promotion, most_after};
 use shmcast_bridge::spec::{BridgeSpec, Direction, HistoryFrom};
 use shmcast_engine::{Receiver, ReceiverOptions, Sender, SenderOptions};
 use std::collections::BTreeMap;
@@ -32,12 +33,13 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct Bridges {
     configured: Arc<Mutex<BTreeMap<String, ConfiguredBridge>>>,
     promoted: Promoted,
+    journals: Journals,
 }
 
 impl Bridges {
     /// No bridges yet.
-    pub fn new(promoted: Promoted) -> Bridges {
-        Bridges { configured: Arc::default(), promoted }
+    pub fn new(promoted: Promoted, journals: Journals) -> Bridges {
+        Bridges { configured: Arc::default(), promoted, journals }
     }
 
     fn configured(&self) -> MutexGuard<'_, BTreeMap<String, ConfiguredBridge>> {
@@ -64,29 +66,32 @@ impl Bridges {
 
     /// Makes a channel that a bridge receives one of this host. Blocks for up to some seconds.
     ///
+    /// Where the channel has a journal, that notes first, safe from a power cut, that the sequences go on as far as a promotion lets
+    /// them. Else a host that loses its power right after the promotion would give the first ones again.
+    ///
     /// # Errors
-    /// A sentence, if no bridge receives it, if that one does not run, or if the publisher's host is heard.
+    /// A sentence, if no bridge receives it, if that one does not run, if the publisher's host is heard, or if the journal does not
+    /// record.
     pub fn promote(&self, channel: &str, force: bool) -> Result<Promotion, String> {
-        let promoter = {
-            let mut configured = self.configured();
-            let bridge = received(&mut configured, channel).ok_or_else(|| {
-                format!("channel {channel:?} is no mirror: no bridge of the daemon receives it")
-            })?;
-            let name = bridge.spec.title().to_owned();
-            match (bridge.state, &bridge.endpoint) {
-                (State::Promoted, _) => {
-                    return Err(format!("channel {channel:?} is one of this host already"));
-                }
-                (State::Running, Some(Endpoint::Receive(ingress))) => {
-                    self.promoted.add(channel)?;
-                    // The supervisor leaves it alone from here on.
-                    bridge.state = State::Promoted;
-                    ingress.promoter()
-                }
-                _ => return Err(format!("bridge {name:?} does not run: `shmcast bridge status` says why")),
+        let known = self.with_ingress(channel, |_, ingress| {
+            let counters = ingress.counters();
+            Ok(counters.next_sequence.max(counters.horizon))
+        })?;
+        let below = match self.journals.reserve(channel, most_after(known)) {
+            Ok(()) => most_after(known),
+            Err(why) if force => {
+                tracing::error!(channel, "promoted though a power cut may give sequences again: {why}");
+                u64::MAX
             }
+            Err(why) => return Err(format!("channel {channel:?}: {why}: mend that, or use --force")),
         };
-        let promoted = promoter.promote(force);
+        let promoter = self.with_ingress(channel, |state, ingress| {
+            self.promoted.add(channel)?;
+            // The supervisor leaves it alone from here on.
+            *state = State::Promoted;
+            Ok(ingress.promoter())
+        })?;
+        let promoted = promoter.promote(force, below);
         if let Some(bridge) = received(&mut self.configured(), channel) {
             match &promoted {
                 Ok(_) => bridge.why = Some(PROMOTED.to_owned()),
@@ -97,6 +102,26 @@ impl Bridges {
             }
         }
         promoted.map_err(|e| format!("channel {channel:?}: {e}"))
+    }
+
+    /// Does something with the running bridge that receives a channel.
+    fn with_ingress<T>(
+        &self,
+        channel: &str,
+        run: impl FnOnce(&mut State, &Ingress) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let mut configured = self.configured();
+        let bridge = received(&mut configured, channel).ok_or_else(|| {
+            format!("channel {channel:?} is no mirror: no bridge of the daemon receives it")
+        })?;
+        match (bridge.state, &bridge.endpoint) {
+            (State::Promoted, _) => Err(format!("channel {channel:?} is one of this host already")),
+            (State::Running, Some(Endpoint::Receive(ingress))) => run(&mut bridge.state, ingress),
+            _ => {
+                let name = bridge.spec.title();
+                Err(format!("bridge {name:?} does not run: `shmcast bridge status` says why"))
+            }
+        }
     }
 
     /// The channel that a bridge carries; `None` if there is no such bridge.
