@@ -1,8 +1,8 @@
 //! A thread that looks after the multicast lines of a bridge, beside the thread that carries messages.
 //!
 //! An interface may be deleted and made anew under the same name, and a group that was joined on it is then joined nowhere. So
-//! the thread looks up each line's interface, by name, each 250 ms. For one that is another, it opens the line's socket anew
-//! and hands it over; the bridge closes the old one and goes on with its session. A network may also forget a group: a
+//! the thread looks up each line's interface, by name, each 250 ms, and that of the group of repairs for all. For one that is
+//! another, it opens the line's socket anew and hands it over; the bridge closes the old one and goes on with its session. A network may also forget a group: a
 //! line that is silent for 3 s while the feed goes on elsewhere leaves its group and joins it again, and then after twice the
 //! time, up to 60 s. None of that is an error. Both are counted.
 
@@ -22,6 +22,8 @@ const STEP: Duration = Duration::from_millis(20);
 /// The silence after which a line's group is joined again, and the longest time to the next attempt.
 const SILENCE: Duration = Duration::from_secs(3);
 const LONGEST_SILENCE: Duration = Duration::from_secs(60);
+/// The number of the line that repairs for all come on or go to, beside those of the spec's lines.
+pub(super) const REPAIRS: usize = usize::MAX;
 
 /// Sockets that were opened anew, on their way to the thread that uses them, and the counts.
 #[derive(Debug, Default)]
@@ -41,9 +43,10 @@ impl Renewal {
         std::mem::take(&mut *self.opened.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Hands a socket over. Only the spec's lines are counted.
     pub(super) fn give(&self, line: usize, socket: UdpSocket) {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner).push((line, socket));
-        self.anew.fetch_add(1, Ordering::Relaxed);
+        self.anew.fetch_add(u64::from(line != REPAIRS), Ordering::Relaxed);
         self.is_there.store(true, Ordering::Release);
     }
 
@@ -60,22 +63,29 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Looks up the interfaces. Call before the lines are opened.
-    pub(super) fn of(spec: &BridgeSpec) -> Watch {
-        let lines = spec.lines.iter().enumerate().filter(|(_, line)| line.group.ip().is_multicast());
-        Watch { lines: lines.map(|(at, line)| (at, line.clone(), socket::look_up(line).ok())).collect() }
+    /// Looks up the interfaces. Call before the lines are opened. `repairs` is the line of repairs for all, if there is one.
+    pub(super) fn of(spec: &BridgeSpec, repairs: Option<LineSpec>) -> Watch {
+        let lines = spec.lines.iter().cloned().enumerate().chain(repairs.map(|line| (REPAIRS, line)));
+        let lines = lines.filter(|(_, line)| line.group.ip().is_multicast());
+        Watch {
+            lines: lines
+                .map(|(at, line)| {
+                    let known = socket::look_up(&line).ok();
+                    (at, line, known)
+                })
+                .collect(),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// Looks after the lines until `is_over`. `open` opens a line's socket. `tend` is called for each line after each look, if
-    /// its interface is there.
+    /// Looks after the lines until `is_over`. `renew` opens a line's sockets and hands them over. `tend` is called for each line of
+    /// the spec after each look, if its interface is there.
     pub(super) fn run(
         mut self,
-        renewal: &Renewal,
-        mut open: impl FnMut(usize, &LineSpec) -> Result<UdpSocket, SocketError>,
+        mut renew: impl FnMut(usize, &LineSpec) -> Result<(), SocketError>,
         mut tend: impl FnMut(usize, &LineSpec),
         is_over: impl Fn() -> bool,
     ) {
@@ -91,12 +101,11 @@ impl Watch {
                 let now = socket::look_up(line).ok();
                 if now.is_some() && now != *known {
                     // An interface whose addresses are not ready refuses. The next look tries again.
-                    let opened = open(*at, line).map(|socket| renewal.give(*at, socket));
-                    *known = now.filter(|_| opened.is_ok());
+                    *known = now.filter(|_| renew(*at, line).is_ok());
                 } else {
                     *known = now;
                 }
-                if known.is_some() {
+                if known.is_some() && *at != REPAIRS {
                     tend(*at, line);
                 }
             }

@@ -1,34 +1,61 @@
 //! Several receivers that lose the same packets: one answer to the first, one repair for all, and no more.
 
-use super::hosts::{Host, Hosts, Running};
+use super::hosts::{Host, Hosts, Running, wait_for};
 use super::loss::{count, messages, rate};
 use super::roles::make_channel;
+use super::v6::v6;
 use serde_json::Value;
 use std::process::Command;
+use std::time::Duration;
 
 const RECEIVERS: u64 = 5;
 const SEND: &str = "bridge send t --to 239.77.0.1:30001 --interface va0 --repair 10.77.0.1:30002 \
                     --allow 10.77.0.0/16 --json --until-end --linger 2s";
 const RECV: &str = "--from 239.77.0.1:30001 --interface vb0 --server 10.77.0.1:30002 --first 1 \
                     --capacity 64MiB --json --until-end";
+const GROUP: &str = "--repair-group 239.77.0.2:30005";
 /// Of the feed's packets, host B drops one in so many before any receiver has it.
 const ONE_IN: &str = "add table ip t; add chain ip t p { type filter hook prerouting priority -300; }; \
                       add rule ip t p ip daddr 239.77.0.1 numgen inc mod 40 0 drop";
+const ONE_IN_OF_V6: &str = "add table ip6 t; add chain ip6 t p { type filter hook prerouting priority -300; }; \
+                            add rule ip6 t p ip6 daddr ff15::4d:1 numgen inc mod 40 0 drop";
+
+fn without_nft(test: &str) -> bool {
+    let is_missing = Command::new("nft").arg("--version").output().is_err();
+    if is_missing {
+        eprintln!("SKIPPED {test}: no nft command");
+    }
+    is_missing
+}
+
+/// Starts the sender and the receivers.
+fn start(hosts: &Hosts, send: &str, recv: &str) -> (Running, Vec<Running>) {
+    drop(make_channel(&hosts.channels(Host::A)));
+    let send = hosts.shmcast(Host::A, send);
+    send.wait_for_log("sending session");
+    let receivers: Vec<Running> =
+        (0..RECEIVERS).map(|n| hosts.shmcast(Host::B, &format!("bridge recv t{n} {recv}"))).collect();
+    receivers.iter().for_each(|receiver| receiver.wait_for_log("receiving session"));
+    (send, receivers)
+}
 
 /// Returns what the sender and the receivers counted; `None` if that cannot be tried here.
 fn all_lose_the_same(test: &str, send: &str, recv: &str) -> Option<(Value, Vec<Value>)> {
-    if Command::new("nft").arg("--version").output().is_err() {
-        eprintln!("SKIPPED {test}: no nft command");
+    if without_nft(test) {
         return None;
     }
     let hosts = Hosts::new(test, 1)?;
-    drop(make_channel(&hosts.channels(Host::A)));
-    let send = hosts.shmcast(Host::A, &format!("{SEND} {send}"));
-    send.wait_for_log("sending session");
     hosts.output(Host::B, "nft", &[ONE_IN]);
-    let receivers: Vec<Running> =
-        (0..RECEIVERS).map(|n| hosts.shmcast(Host::B, &format!("bridge recv t{n} {RECV} {recv}"))).collect();
-    receivers.iter().for_each(|receiver| receiver.wait_for_log("receiving session"));
+    let started = start(&hosts, &format!("{SEND} {send}"), &format!("{RECV} {recv}"));
+    Some(one_repair_for_all(test, &hosts, started))
+}
+
+/// Publishes, and demands that there are far fewer answers than holes. Returns what the sender and the receivers counted.
+fn one_repair_for_all(
+    test: &str,
+    hosts: &Hosts,
+    (send, receivers): (Running, Vec<Running>),
+) -> (Value, Vec<Value>) {
     hosts.role(Host::A, "publish", &format!("{} {}", messages(), rate())).end_well();
     let (_, sent) = send.end();
     let received: Vec<Value> = receivers.into_iter().map(Running::end_well).collect();
@@ -53,13 +80,46 @@ fn all_lose_the_same(test: &str, send: &str, recv: &str) -> Option<(Value, Vec<V
     assert!(count(&sent, "/repair/multicast_replies") > 0 && sum("gaps") >= 10 * RECEIVERS, "{sent}");
     // Alone, each hole of each receiver would draw an answer.
     assert!(answers * 2 < sum("gaps"), "{answers} answers for {} holes", sum("gaps"));
-    Some((sent, received))
+    (sent, received)
 }
 
 #[test]
 fn receivers_that_lose_the_same_packet_draw_one_repair_for_all() {
-    let group = "--repair-group 239.77.0.2:30005";
-    all_lose_the_same("receivers_that_lose_the_same_packet_draw_one_repair_for_all", group, group);
+    all_lose_the_same("receivers_that_lose_the_same_packet_draw_one_repair_for_all", GROUP, GROUP);
+}
+
+/// The interfaces of both hosts are made anew. Only then do the receivers lose packets, and repairs for all mend that.
+fn repairs_for_all_go_on(test: &str, hosts: &Hosts, of: fn(&str) -> String, (loss, group): (&str, &str)) {
+    let started = start(hosts, &of(&format!("{SEND} {GROUP}")), &of(&format!("{RECV} {GROUP}")));
+    hosts.remake(0, Duration::ZERO, group.contains(':'));
+    // The kernel counts the sockets that have joined a group: that of the server, and one of each receiver.
+    for (host, interface, sockets) in [(Host::A, "va0", 1), (Host::B, "vb0", RECEIVERS)] {
+        wait_for(&format!("{group} on {interface}"), || {
+            let groups = hosts.output(host, "ip", &["maddr", "show", "dev", interface]);
+            let line = groups.lines().find(|line| line.split_whitespace().any(|word| word == group))?;
+            let users = line.split_once("users ").map_or("1", |(_, users)| users.trim());
+            (users.parse() == Ok(sockets)).then_some(())
+        });
+    }
+    hosts.output(Host::B, "nft", &[loss]);
+    let (sent, received) = one_repair_for_all(test, hosts, started);
+    let overheard: u64 = received.iter().map(|one| count(one, "/receive/repairs_overheard")).sum();
+    assert!(overheard > 0 && count(&sent, "/repair/replies_refused") == 0, "{overheard} {sent}");
+}
+
+#[test]
+fn repairs_for_all_go_on_when_the_interface_is_made_anew() {
+    let test = "repairs_for_all_go_on_when_the_interface_is_made_anew";
+    let Some(hosts) = Hosts::new(test, 1).filter(|_| !without_nft(test)) else { return };
+    repairs_for_all_go_on(test, &hosts, str::to_owned, (ONE_IN, "239.77.0.2"));
+}
+
+#[test]
+fn repairs_for_all_of_ipv6_go_on_when_the_interface_is_made_anew() {
+    let test = "repairs_for_all_of_ipv6_go_on_when_the_interface_is_made_anew";
+    let hosts = Hosts::new(test, 1).filter(|_| !without_nft(test));
+    let Some(hosts) = hosts.and_then(|hosts| hosts.and_v6(test, 1)) else { return };
+    repairs_for_all_go_on(test, &hosts, v6, (ONE_IN_OF_V6, "ff15::4d:2"));
 }
 
 /// Repairs for all come on the line itself, where some are lost too.

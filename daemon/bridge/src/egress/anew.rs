@@ -1,38 +1,50 @@
-//! Lines whose interface was made anew.
+//! Lines whose interface was made anew, and the way of repairs for all.
 
 use super::failover::EARS;
 use super::line::open_connected;
 use super::live::Live;
 use super::{BridgeError, Egress};
-use crate::renewal::Watch;
-use crate::socket::{RefusedSettings, open_line};
-use crate::spec::{BridgeSpec, SendRole, SendSpec};
+use crate::renewal::{REPAIRS, Watch};
+use crate::repair::Groups;
+use crate::socket::{RefusedSettings, aim, open_line};
+use crate::spec::{BridgeSpec, LineSpec, SendRole, SendSpec};
+use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
 
 impl Egress {
-    /// Starts the thread that looks after the lines, if there are any to look after.
+    /// Starts the thread that looks after the lines, if there are any to look after. `requests` is the repair server's
+    /// socket, by which repairs for all leave.
     pub(super) fn watch(
         &mut self,
         spec: &BridgeSpec,
         send: &SendSpec,
-        watch: Watch,
+        (watch, requests): (Watch, Option<UdpSocket>),
     ) -> Result<(), BridgeError> {
         if watch.is_empty() {
             return Ok(());
         }
         let (shared, marks, send) = (self.shared.clone(), spec.marks(), send.clone());
+        let group = send.repair.as_ref().and_then(|repair| repair.group);
         self.threads.start(&format!("line-{}", spec.title()), None, move || {
             // The bridge told at its start which settings the system refused.
             let mut refusals = RefusedSettings::default();
-            let open = |at, line: &_| {
+            let renew = |at, line: &LineSpec| {
+                if at == REPAIRS {
+                    requests.iter().try_for_each(|socket| aim(socket, line, send.ttl, send.loopback))?;
+                    if group == Some(line.group) {
+                        shared.groups.give(at, Groups::join(line, &mut refusals)?);
+                    }
+                    return Ok(());
+                }
                 let socket = open_connected(line, marks, &send, &mut refusals)?;
                 // An egress that may stand by hears the line too.
                 if send.role == SendRole::Auto {
                     shared.ears.give(at, open_line(line, EARS, &mut refusals)?);
                 }
-                Ok(socket)
+                shared.renewal.give(at, socket);
+                Ok(())
             };
-            watch.run(&shared.renewal, open, |_, _| {}, || shared.stop.load(Ordering::Relaxed));
+            watch.run(renew, |_, _| {}, || shared.stop.load(Ordering::Relaxed));
         })
     }
 }

@@ -117,7 +117,7 @@ impl Egress {
         if spec.is_any_native() {
             times::note_unknown_error(&mut refusals);
         }
-        let watch = Watch::of(spec);
+        let watch = Watch::of(spec, send.repair.as_ref().and_then(|repair| Groups::line(spec, repair)));
         let lines = open_lines(spec, send, &mut refusals)?;
         let link = link_of(spec, &lines);
         let (profile, lines, others) = native::split_lines(spec, lines);
@@ -144,6 +144,8 @@ impl Egress {
         shared.note_start(&subscriber, session, resumed.is_some());
         let (threads, shared_keys) = (Threads::default(), keys.clone());
         let mut egress = Egress { shared: shared.clone(), threads, repair_address: None, keys: shared_keys };
+        let requests = server.as_ref().map(|server| server.requests.try_clone()).transpose();
+        let requests = requests.map_err(BridgeError::Start)?;
         let leases = match server {
             Some(server) => {
                 let with = (clock, options.tap.as_ref(), link);
@@ -155,7 +157,7 @@ impl Egress {
             let (shared, name) = (shared.clone(), format!("note-{}", spec.title()));
             egress.threads.start(&name, None, move || shared.keep_noting())?;
         }
-        egress.watch(spec, send, watch)?;
+        egress.watch(spec, send, (watch, requests))?;
         let config = native::sender_config(spec, send, link.is_some());
         let role = failover.as_ref().map_or(0, Failover::role);
         let begin = (session, subscriber.next_sequence(), clock.now_ns());

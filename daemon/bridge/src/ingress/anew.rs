@@ -1,9 +1,9 @@
-//! Lines whose interface was made anew, or that hear nothing.
+//! Lines whose interface was made anew, or that hear nothing, and the group of repairs for all.
 
 use super::receiving::{Port, Receiving, Role};
 use super::{BridgeError, IngressState};
-use crate::renewal::{Silences, Watch, rejoin};
-use crate::socket::{RefusedSettings, Tuning, open_merging_line};
+use crate::renewal::{REPAIRS, Silences, Watch, rejoin};
+use crate::socket::{RefusedSettings, Tuning, open_line, open_merging_line};
 use crate::spec::{BridgeSpec, LineSpec, ReceiveSpec};
 use crate::status::Phase;
 use crate::thread::spawn;
@@ -35,10 +35,16 @@ pub(super) fn watch(
         let mut silences = Silences::default();
         // The bridge told at its start which settings the system refused.
         let mut refusals = RefusedSettings::default();
-        let open = |at, line: &LineSpec| {
-            let socket = open_merging_line(line, tuning, &mut refusals)?;
-            sockets.borrow_mut().extend(socket.try_clone().map(|socket| (at, socket)));
-            Ok(socket)
+        let renew = |at, line: &LineSpec| {
+            let socket = if at == REPAIRS {
+                open_line(line, tuning, &mut refusals)?
+            } else {
+                let socket = open_merging_line(line, tuning, &mut refusals)?;
+                sockets.borrow_mut().extend(socket.try_clone().map(|socket| (at, socket)));
+                socket
+            };
+            shared.renewal.give(at, socket);
+            Ok(())
         };
         let tend = |at, line: &LineSpec| {
             if silences.is_due(at, &shared.counters.read(), Instant::now()) {
@@ -48,7 +54,7 @@ pub(super) fn watch(
         let is_over = || {
             shared.stop.load(Ordering::Relaxed) || matches!(shared.life.phase(), Phase::Ended | Phase::Failed)
         };
-        watch.run(&shared.renewal, open, tend, is_over);
+        watch.run(renew, tend, is_over);
     };
     spawn(&format!("line-{}", spec.title()), None, body).map(Some)
 }
@@ -57,7 +63,8 @@ impl Receiving {
     /// Goes on with the sockets of lines that were opened anew.
     pub(super) fn renew_lines(&mut self) {
         for (line, socket) in self.shared.renewal.take() {
-            if let Some(port) = self.ports.iter_mut().find(|port| port.role == Role::Line(line)) {
+            let role = if line == REPAIRS { Role::Repairs } else { Role::Line(line) };
+            if let Some(port) = self.ports.iter_mut().find(|port| port.role == role) {
                 port.local = socket.local_addr().unwrap_or(port.local);
                 // A new socket counts its drops from 0.
                 (port.socket, port.last_drops) = (socket, 0);

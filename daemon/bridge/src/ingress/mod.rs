@@ -144,7 +144,7 @@ impl Ingress {
         };
         let id = receiver_id(spec, &channel)?;
         let clock = Clock::start();
-        let watch = Watch::of(spec);
+        let watch = Watch::of(spec, repair_line(spec, receive));
         let ports = open_ports(spec, receive, id, &clock, &mut refusals)?;
         let publisher = channel.clone().open()?;
         let (next, resumed) =
@@ -325,10 +325,7 @@ fn open_ports(
         }
         ports.push(port);
     }
-    if let Some(group) = receive.repair_group {
-        let via = spec.lines.iter().find(|line| line.group.ip().is_multicast());
-        let interface = via.and_then(|line| line.interface.clone());
-        let line = LineSpec { interface, ..LineSpec::to(group) };
+    if let Some(line) = repair_line(spec, receive) {
         ports.push(Port::new(socket::open_line(&line, tuning, refusals)?, Role::Repairs, spec));
     }
     if receive.unicast {
@@ -339,6 +336,13 @@ fn open_ports(
         ports.push(port);
     }
     Ok(ports)
+}
+
+/// The group of plain repairs for all, on the interface of the first multicast line.
+fn repair_line(spec: &BridgeSpec, receive: &ReceiveSpec) -> Option<LineSpec> {
+    let via = spec.lines.iter().find(|line| line.group.ip().is_multicast());
+    let interface = via.and_then(|line| line.interface.clone());
+    receive.repair_group.map(|group| LineSpec { interface, ..LineSpec::to(group) })
 }
 
 /// A lock for each line of the spec. The source of a line needs none if every packet must be sealed and the operator lists

@@ -6,13 +6,19 @@ use std::net::{SocketAddr, UdpSocket};
 use crate::BridgeError;
 use crate::proto::MICROSECOND_NS;
 use crate::proto::replay::{MergeConfig, Replay};
-use crate::socket::{self, RefusedSettings, Tuning};
+use crate::socket::{self, RefusedSettings, SocketError, Tuning};
 use crate::spec::{BridgeSpec, LineSpec, Profile, RepairSpec, SendSpec};
 
 /// Bytes of the receive buffer of the socket that other servers are heard on.
 const BUFFER_BYTES: usize = 1 << 18;
 /// A datagram is received into a slot of at least this size.
 const SLOT_BYTES: usize = 2_048;
+
+/// The multicast lines that a server's socket can send to.
+fn lines_of<'a>(spec: &'a BridgeSpec, repair: &RepairSpec) -> impl Iterator<Item = &'a LineSpec> {
+    let is_v4 = repair.bind.is_ipv4();
+    spec.lines.iter().filter(move |line| line.group.ip().is_multicast() && line.group.is_ipv4() == is_v4)
+}
 
 /// Where repairs for all receivers go. All of them leave by the socket that requests come to, so that receivers know
 /// which server sent them.
@@ -35,30 +41,40 @@ impl Groups {
         requests: &UdpSocket,
         refusals: &mut RefusedSettings,
     ) -> Result<Groups, BridgeError> {
-        let is_native = |line: &LineSpec| spec.profile_of(line) == Profile::Native;
-        let fits = |line: &&LineSpec| {
-            line.group.ip().is_multicast() && line.group.is_ipv4() == repair.bind.is_ipv4()
-        };
-        let lines = || spec.lines.iter().filter(fits);
-        let native = lines().find(|line| is_native(line));
-        let via = native.or_else(|| lines().next());
-        let group = repair.group.map(|group| LineSpec {
-            interface: via.and_then(|line| line.interface.clone()),
-            ..LineSpec::to(group)
-        });
-        if let Some(line) = group.as_ref().or(native) {
+        let line = Self::line(spec, repair);
+        if let Some(line) = &line {
             socket::aim(requests, line, send.ttl, send.loopback)?;
         }
-        let others = match &group {
+        let others = match line.filter(|_| repair.group.is_some()) {
             Some(group) => {
-                let tuning = Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 };
-                let socket = socket::open_line(group, tuning, refusals)?;
-                Some((socket, Inbox::new(spec.payload_bytes.max(SLOT_BYTES))))
+                let inbox = Inbox::new(spec.payload_bytes.max(SLOT_BYTES));
+                Some((Self::join(&group, refusals)?, inbox))
             }
             None => None,
         };
         let plain = repair.group.filter(|_| spec.is_any_plain());
+        let native = lines_of(spec, repair).find(|line| spec.profile_of(line) == Profile::Native);
         Ok(Groups { plain, native: native.map(|line| line.group), others })
+    }
+
+    /// The line that repairs for all leave by: the group of plain ones, on the interface of a line, or the native line.
+    pub(crate) fn line(spec: &BridgeSpec, repair: &RepairSpec) -> Option<LineSpec> {
+        let native = lines_of(spec, repair).find(|line| spec.profile_of(line) == Profile::Native);
+        let via = native.or_else(|| lines_of(spec, repair).next());
+        let interface = via.and_then(|line| line.interface.clone());
+        repair.group.map(|group| LineSpec { interface, ..LineSpec::to(group) }).or_else(|| native.cloned())
+    }
+
+    /// Opens a socket that the plain repairs of other servers come to.
+    pub(crate) fn join(group: &LineSpec, refusals: &mut RefusedSettings) -> Result<UdpSocket, SocketError> {
+        socket::open_line(group, Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 }, refusals)
+    }
+
+    /// Goes on with a socket that was opened anew.
+    pub(super) fn renew(&mut self, opened: Vec<(usize, UdpSocket)>) {
+        if let (Some((socket, _)), Some((_, anew))) = (&mut self.others, opened.into_iter().last()) {
+            *socket = anew;
+        }
     }
 
     /// How repairs for all are made, plain and native.

@@ -202,6 +202,7 @@ impl Repair {
                 }
             }
             self.answer_waiting();
+            self.out.groups.renew(self.shared.groups.take());
             self.out.groups.hear(self.clock.now_ns(), self.out.here, &mut self.replay);
             self.leases.expire(self.clock.now_ns());
             self.show_leases();

@@ -32,6 +32,8 @@ pub(super) struct Sending {
     pub(super) renewal: Renewal,
     /// The sockets that hear the lines, where there are other egresses.
     pub(super) ears: Renewal,
+    /// The group of plain repairs, joined again, on its way to the repair thread.
+    pub(super) groups: Renewal,
     /// The bytes on the wire that live packets have taken so far.
     pub(super) live_bytes: AtomicU64,
     /// The session being sent: eight bytes, then two. A reader may see half of one session and half of
@@ -85,6 +87,7 @@ impl Sending {
             live: LiveTable::new(leases),
             renewal: Renewal::default(),
             ears: Renewal::default(),
+            groups: Renewal::default(),
             live_bytes: AtomicU64::new(0),
             session: Default::default(),
             next: AtomicU64::new(next),
