@@ -101,8 +101,9 @@ pub enum ControlDatagram {
         /// The first sequence asked for.
         first: u64,
     },
-    /// A retransmission server does not have the messages asked for yet. Receivers that do not know this kind
-    /// drop it.
+    /// A retransmission server does not have the messages asked for yet. It says so only to a source that has proved its
+    /// address. A receiver of another make may take the session of any datagram for that of the feed, ask for it at once,
+    /// and then wait for a second; servers of other makes say nothing.
     Held {
         /// The session asked for.
         session: Session,

@@ -291,7 +291,7 @@ impl Replay {
         let limit = self.limit(proved, datagram.len()).min(out.len());
         let out = &mut out[..limit];
         let reply = if request.first >= held.next {
-            self.reply_held(&request, held, out)
+            self.reply_held(&request, held, proved, out)
         } else if request.first < held.oldest {
             self.reply_gone(&request, held.oldest, out)
         } else if held.place == Place::Disk {
@@ -458,9 +458,9 @@ impl Replay {
         write(gone, out).map_or(Reply::Nothing(Refusal::Gone), |bytes| Reply::Gone { bytes })
     }
 
-    fn reply_held(&mut self, request: &Request, held: Held, out: &mut [u8]) -> Reply {
-        let held = self.held(request, held);
-        write(held, out).map_or(Reply::Nothing(Refusal::NotYet), |bytes| Reply::Held { bytes })
+    fn reply_held(&mut self, request: &Request, held: Held, proved: bool, out: &mut [u8]) -> Reply {
+        write(self.held(request, held).filter(|_| proved), out)
+            .map_or(Reply::Nothing(Refusal::NotYet), |bytes| Reply::Held { bytes })
     }
 
     // Counts a request for messages that are gone. Gives the datagram that says so.
@@ -470,7 +470,7 @@ impl Replay {
         self.config.announce.then_some(gone)
     }
 
-    // Counts a request for messages that are not published yet. Gives the datagram that says so.
+    // Counts a request for messages that are not published yet. Gives the datagram that says so to receivers of ours.
     fn held(&mut self, request: &Request, held: Held) -> Option<ControlDatagram> {
         self.counters.refuse(Refusal::NotYet);
         let (session, first, Held { oldest, next, .. }) = (request.session, request.first, held);

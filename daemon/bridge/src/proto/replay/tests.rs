@@ -61,15 +61,21 @@ fn unproved_source_draws_at_most_three_times_what_it_sent() {
 }
 
 #[test]
-fn what_is_not_published_yet_is_said_so_within_three_times_the_question() {
-    let mut own = replay(ReplayConfig::default());
-    for (first, proved) in [(100, true), (100, false), (u64::MAX - 9, true)] {
-        let (reply, out) = ask(&mut own, "10.0.0.1:9", proved, &request(first, 9));
+fn what_is_not_published_yet_is_said_so_to_receivers_of_ours_alone() {
+    let mut own = replay(ReplayConfig { trust_allowed: true, ..ReplayConfig::default() });
+    for first in [100, u64::MAX - 9] {
+        let of_another_make = ask(&mut own, "10.0.0.1:9", false, &request(first, 9)).0;
+        assert_eq!(
+            of_another_make,
+            Reply::Nothing(Refusal::NotYet),
+            "they believe the session of any datagram"
+        );
+        let (reply, out) = ask(&mut own, "10.0.0.1:9", true, &request(first, 9));
         let Reply::Held { bytes } = reply else { panic!("{reply:?}") };
         let held = ControlDatagram::Held { session: session(), first, oldest: 10, next: 100 };
         assert_eq!((ControlDatagram::parse(&out[..bytes]), bytes <= 60), (Ok(held), true));
     }
-    assert_eq!(own.counters().refused(Refusal::NotYet), 3);
+    assert_eq!(own.counters().refused(Refusal::NotYet), 4);
 }
 
 #[test]
