@@ -12,6 +12,7 @@ use shmcast_bench::questions::{
 use shmcast_bench::report;
 use shmcast_bench::rig::hosts::Hosts;
 use shmcast_bench::rig::journal::role::Way;
+use shmcast_bench::rig::names::is_peer_between_hosts;
 use shmcast_bench::rig::payload::MIN_SIZE;
 use shmcast_bench::rig::plan::{Answer, Stage};
 use shmcast_bench::rig::spec::{Contestant, Task, Wait};
@@ -367,11 +368,12 @@ fn two_hosts(args: &Args) -> Option<Hosts> {
     made.inspect_err(|why| eprintln!("SKIPPED bridge: {why:#}")).ok()
 }
 
-/// The contestants that join ours: those that the user named, and all peers unless some of them were named.
+/// The contestants that join ours on one host: those that the user named, and all its peers unless some of them were named.
 fn guests(named: &[Contestant], peers: &[Peer], wait: Wait) -> Vec<Contestant> {
     let is_named = |peer: &Peer| named.iter().any(|who| who.transport_name() == peer.name);
     let joining = if peers.iter().any(is_named) { &[] } else { peers };
-    joining.iter().map(|peer| Contestant::new(&peer.name, wait)).chain(named.iter().cloned()).collect()
+    let joining = joining.iter().filter(|peer| !is_peer_between_hosts(&peer.name));
+    joining.map(|peer| Contestant::new(&peer.name, wait)).chain(named.iter().cloned()).collect()
 }
 
 fn ask(args: &Args, question: &Question, stage: &Stage, peers: &[Peer]) -> Result<Option<Answer>> {
@@ -400,7 +402,9 @@ fn ask(args: &Args, question: &Question, stage: &Stage, peers: &[Peer]) -> Resul
         Question::Churn => churn::run(stage, &args.with, args.messages.unwrap_or(10_000))?,
         Question::Bridge => {
             let Some(hosts) = two_hosts(args) else { return Ok(None) };
-            bridge::run(stage, &hosts, &or(&args.sizes, &bridge::SIZES), args.messages.unwrap_or(20_000))?
+            let messages = args.messages.unwrap_or(20_000);
+            let peers: Vec<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
+            bridge::run(stage, &hosts, &or(&args.sizes, &bridge::SIZES), messages, &peers)?
         }
         Question::Soak { duration } => soak::run(stage, &or(&args.receivers, &[1]), &args.with, *duration)?,
         Question::Bindings { .. }
@@ -429,5 +433,7 @@ mod tests {
             ["a/spin", "b/spin", "multicast/block"]
         );
         assert_eq!(names(&[Contestant::new("b", Wait::Yield)]), ["b/yield"]);
+        let between = [Peer { name: "aeron-udp".into(), version: "1".into() }];
+        assert!(guests(&[], &between, Wait::Spin).is_empty(), "it needs two hosts");
     }
 }

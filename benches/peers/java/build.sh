@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the program that measures Aeron's IPC beside our client, both in Java, and prints the launcher's path, and nothing else, to stdout:
+# Builds the program that has Aeron, by IPC beside our client in Java and over UDP beside our bridge, and prints the launcher's path, and nothing else, to stdout:
 #
 #   benches/peers/java/build.sh
 #

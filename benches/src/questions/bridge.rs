@@ -1,14 +1,14 @@
 //! What does it cost to cross to another host? A channel published on one, carried by `shmcast bridge` and read on the other,
-//! beside bare UDP datagrams over the same wire in the same laps. The hosts are network namespaces of this machine.
+//! beside bare UDP datagrams, and beside Aeron, over the same wire in the same laps. The hosts are network namespaces of this machine.
 
 use super::rounds::ask;
 use super::table::{Figures, Sheet, Unit};
 use crate::rig::bridge::{BridgeMode, BridgeReport, PAYLOAD_MAX};
 use crate::rig::hosts::Hosts;
 use crate::rig::names::{
-    BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_DEFAULT, BRIDGE_INVOKED, BRIDGE_INVOKED_NATIVE, BRIDGE_INVOKED_SEALED,
-    BRIDGE_INVOKED_UNICAST, BRIDGE_NATIVE, BRIDGE_SEALED, BRIDGE_TO_RING, BRIDGE_UNBOUND, WIRE_MULTICAST,
-    WIRE_UDP,
+    AERON_UDP, AERON_UDP_INVOKED, BRIDGE, BRIDGE_BUSY_POLL, BRIDGE_DEFAULT, BRIDGE_INVOKED,
+    BRIDGE_INVOKED_NATIVE, BRIDGE_INVOKED_SEALED, BRIDGE_INVOKED_UNICAST, BRIDGE_NATIVE, BRIDGE_SEALED,
+    BRIDGE_TO_RING, BRIDGE_UNBOUND, WIRE_MULTICAST, WIRE_UDP,
 };
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::round::Outcome;
@@ -25,11 +25,13 @@ const PACKET: usize = 1_320;
 /// Bytes of ring: what is on its way may fill a socket's buffer and not overflow it.
 const RING_BYTES: u64 = 4 << 20;
 
-/// Plays and answers.
+/// Plays and answers. Of the peers with these names, those join that go between hosts.
 ///
 /// # Errors
 /// When a round cannot be tried.
-pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64) -> Result<Answer> {
+pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64, peers: &[&str]) -> Result<Answer> {
+    let aeron = [(AERON_UDP_INVOKED, Wait::Spin), (AERON_UDP, Wait::Yield)].into_iter();
+    let aeron: Vec<_> = aeron.filter(|(name, _)| is_there(name, peers)).collect();
     let base = |transport: &str, wait, size| {
         let contestant = Contestant::new(transport, wait);
         // A reader that only looks at the ring leaves the receiving thread's CPU alone.
@@ -54,6 +56,7 @@ pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64) -> Resu
             (BRIDGE, Wait::Yield),
             (BRIDGE_TO_RING, Wait::Spin),
         ];
+        let who = [&who[..], &aeron].concat();
         let spec = |&(name, wait): &(&str, Wait)| Spec {
             warmup,
             messages,
@@ -69,6 +72,8 @@ pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64) -> Resu
         (BRIDGE_NATIVE, Wait::Burst),
         (BRIDGE_SEALED, Wait::Burst),
     ];
+    let aeron: Vec<_> = aeron.into_iter().map(|(name, _)| (name, Wait::Burst)).collect();
+    let who = [&who[..], &aeron].concat();
     for size in [64, PACKET] {
         // The rig checks each byte, and holds the sender back.
         let (warmup, many) = if size == PACKET { (warmup / 10, many / 5) } else { (warmup, many) };
@@ -82,6 +87,15 @@ pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64) -> Resu
     }
     cases.push(waits(stage, hosts, base));
     ask(stage, "bridge", &cases)
+}
+
+/// Whether a peer is there. If not, this says how it would be.
+fn is_there(name: &str, peers: &[&str]) -> bool {
+    let is_there = peers.contains(&name);
+    if !is_there {
+        eprintln!("SKIPPED {name}: it needs Java, and --peers \"$(benches/peers/java/build.sh)\"");
+    }
+    is_there
 }
 
 /// Every way for the receiving thread to wait.

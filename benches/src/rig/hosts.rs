@@ -18,16 +18,21 @@ pub const BUSY_POLL_US: u32 = 50;
 /// The kernel's setting for how long `poll` may poll interfaces.
 const BUSY_POLL_SETTING: &str = "/proc/sys/net/core/busy_poll";
 
+/// The name of the host on which the task belongs.
+pub fn name_of<'a>(wire: &'a Wire, task: &Task) -> &'a str {
+    match task {
+        Task::Publish(_) => &wire.near,
+        Task::Receive(..) => &wire.far,
+    }
+}
+
 /// Moves this thread, and every process that it starts, to the host on which the task belongs.
 ///
 /// # Errors
 /// If this process is not root, or the hosts are gone.
 pub fn enter(wire: &Wire, task: &Task) -> Result<()> {
-    let name = match task {
-        Task::Publish(_) => &wire.near,
-        Task::Receive(..) => &wire.far,
-    };
-    let file = File::open(format!("/run/netns/{name}")).context("find the host's namespace")?;
+    let file =
+        File::open(format!("/run/netns/{}", name_of(wire, task))).context("find the host's namespace")?;
     setns(file, CloneFlags::CLONE_NEWNET).context("enter the host's namespace")
 }
 

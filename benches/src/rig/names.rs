@@ -45,6 +45,11 @@ pub const WIRE_UDP: &str = "wire-udp";
 /// One UDP datagram for each message, to a multicast group.
 pub const WIRE_MULTICAST: &str = "wire-multicast";
 
+/// Aeron over UDP in Java, which the peers' program plays, with one thread at each end.
+pub const AERON_UDP_INVOKED: &str = "aeron-udp-invoked";
+/// The same with a thread of its own for each end's driver.
+pub const AERON_UDP: &str = "aeron-udp";
+
 /// The channel of every round that has one.
 pub const CHANNEL: &str = "bench";
 
@@ -76,6 +81,11 @@ const ALL: [&str; 21] = [
 /// Whether this is shmcast's ring on one host, by whichever calls.
 pub fn is_shmcast(name: &str) -> bool {
     [SHMCAST, SHMCAST_PLAIN, SHMCAST_UNTIMED].contains(&name)
+}
+
+/// Whether a peer goes from one host to another. The others stay on one.
+pub fn is_peer_between_hosts(name: &str) -> bool {
+    [AERON_UDP_INVOKED, AERON_UDP].contains(&name)
 }
 
 /// Whether this program plays the transport. If not, the peers' program may.

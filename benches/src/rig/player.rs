@@ -2,7 +2,8 @@
 //!
 //! Relies on the children of [`publish`](crate::rig::publish) and [`receive`](crate::rig::receive), which speak lines.
 
-use crate::rig::names::CHANNEL;
+use crate::rig::hosts;
+use crate::rig::names::{CHANNEL, is_peer_between_hosts};
 use crate::rig::spec::{Spec, Task};
 use crate::rig::windows::{PREFIX, Window};
 use anyhow::{Context, Result, bail};
@@ -11,6 +12,9 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+
+/// The variable that tells the clock's rate to a peer that cannot measure it.
+const TICKS_PER_SECOND: &str = "SHMCAST_BENCH_TICKS_PER_SECOND";
 
 /// A child that speaks lines.
 #[derive(Debug)]
@@ -22,15 +26,24 @@ pub(super) struct Player {
 }
 
 impl Player {
-    /// Starts `program` with a task.
+    /// Starts `program` with a task. A peer that goes between hosts starts on its own; all others go there by themselves.
     pub(super) fn start(program: &Path, task: &Task, name: String) -> Result<Self> {
-        Self::with(program, &["play", &serde_json::to_string(task)?], name)
+        let words = serde_json::to_string(task)?;
+        match &task.spec().wire {
+            Some(wire) if is_peer_between_hosts(task.spec().contestant.transport_name()) => {
+                let host = hosts::name_of(wire, task);
+                let program = program.to_str().context("a peers' program whose path is no text")?;
+                Self::with(Path::new("ip"), &["netns", "exec", host, program, "play", &words], name)
+            }
+            _ => Self::with(program, &["play", &words], name),
+        }
     }
 
     /// Starts `program` with these arguments.
     pub(super) fn with(program: &Path, arguments: &[&str], name: String) -> Result<Self> {
         let mut child = Command::new(program)
             .args(arguments)
+            .env(TICKS_PER_SECOND, shmcast::Clock::of_this_host().hz().to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

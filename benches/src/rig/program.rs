@@ -3,33 +3,68 @@
 //! The kernel decides where the pages of a program's file lie in memory when it first reads the file, and keeps them there for
 //! hours, for every round of a run. Two copies of the same bytes were seen to publish 256 B at 13.5 and at 16.6 ns. So each
 //! round plays a copy of its own. A bad place then costs one round, for every contestant alike, and the median is taken over
-//! many places.
+//! many places. A script has no pages of its own, and what it starts looks for its files beside it: it is played as it is.
 
 use anyhow::{Context, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Seek};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// A copy of a program. It is gone when this is dropped and its last process has ended.
+/// A copy of a program, which is gone when this is dropped and its last process has ended, or the place of a script.
 #[derive(Debug)]
-pub(super) struct Program(File);
+pub(super) enum Program {
+    Copy(File),
+    Script(PathBuf),
+}
 
 impl Program {
-    /// Copies `program`.
+    /// Copies `program`, unless it is a script.
     pub(super) fn copied(program: &Path) -> Result<Self> {
-        let copy = || -> io::Result<File> {
+        let copy = || -> io::Result<Self> {
+            let (mut from, mut start) = (File::open(program)?, [0; 2]);
+            from.read_exact(&mut start)?;
+            if start == *b"#!" {
+                return Ok(Self::Script(program.to_owned()));
+            }
             let mut copy = File::from(memfd_create("player", MemfdFlags::CLOEXEC)?);
-            io::copy(&mut File::open(program)?, &mut copy)?;
-            Ok(copy)
+            from.rewind()?;
+            io::copy(&mut from, &mut copy)?;
+            Ok(Self::Copy(copy))
         };
         let hint = "is it there, and does the kernel allow it (sysctl vm.memfd_noexec is 0)?";
-        Ok(Self(copy().with_context(|| format!("copy {} into memory: {hint}", program.display()))?))
+        copy().with_context(|| format!("copy {} into memory: {hint}", program.display()))
     }
 
     /// The path at which children of this process find it.
     pub(super) fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+        match self {
+            Self::Copy(file) => PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())),
+            Self::Script(path) => path.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
+
+    #[test]
+    fn a_script_is_played_where_it_is_and_a_program_from_a_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("script");
+        fs::write(&script, "#!/bin/sh\necho \"$0\"\n").unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let played = Program::copied(&script).unwrap();
+        let out = Command::new(played.path()).output().unwrap();
+        assert_eq!(String::from_utf8(out.stdout).unwrap().trim(), script.to_str().unwrap());
+        let copy = Program::copied(Path::new("/bin/true")).unwrap();
+        assert_ne!(copy.path(), Path::new("/bin/true"));
+        assert!(Command::new(copy.path()).status().unwrap().success());
+        assert!(Program::copied(&dir.path().join("none")).is_err());
     }
 }

@@ -12,7 +12,7 @@ use crate::rig::spec::{Published, Received, Spec, Task};
 use crate::rig::stats::{Distribution, histogram};
 use crate::rig::visitors::{self, Visits};
 use crate::rig::windows::Window;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::mpsc;
@@ -111,7 +111,9 @@ pub fn run(program: &Path, spec: &Spec) -> Result<Outcome> {
     bridge.as_mut().map_or(Ok(()), BridgeProcesses::begin)?;
     publisher.tell("go")?;
     let aside = Aside::begin(program, spec, pids);
-    let published: Published = serde_json::from_str(&publisher.line(deadline, "report")?)?;
+    let published = publisher.line(deadline, "report")?;
+    let published: Published =
+        serde_json::from_str(&published).with_context(|| format!("the publisher's report: {published}"))?;
     let (visits, memory) = aside.end()?;
     let reports = collect(spec, &mut receivers, deadline)?;
     let bridge = bridge.map(BridgeProcesses::end).transpose()?;
@@ -240,6 +242,13 @@ fn summarize(spec: &Spec, published: Published, reports: &[Received], quiet: Qui
         let mut slowest = vec![0; lateness.len()];
         for i in 0..spec.receivers {
             let latencies = read_words(&files::one_way(spec, i))?;
+            ensure!(
+                latencies.len() == lateness.len() && lateness.len() as u64 == spec.messages,
+                "{} messages, {} times of sends and {} of receipts: the program's report is no report of this round",
+                spec.messages,
+                lateness.len(),
+                latencies.len()
+            );
             for (place, ((&ns, &late), slowest)) in
                 latencies.iter().zip(&lateness).zip(&mut slowest).enumerate()
             {

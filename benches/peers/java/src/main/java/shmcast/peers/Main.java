@@ -16,7 +16,12 @@ final class Main {
 
             Measures Aeron's IPC and shmcast's client, both in Java, in turns, with a publisher on CPU 0 and a receiver on CPU 1:
             back to back, and the age of a message each 10 us. Prints a line of JSON for each size and question. Sizes are
-            multiples of 8. --quick sees that both deliver; its times mean nothing.""";
+            multiples of 8. --quick sees that both deliver; its times mean nothing.
+
+            java-peers list
+            java-peers play TASK
+
+            What shmcast-bench starts to have Aeron over UDP in its rounds between hosts.""";
     private static final long WARM_UP_NANOS = 2_000_000_000L;
 
     private int[] sizes = {32, 256, 1024};
@@ -30,6 +35,9 @@ final class Main {
         // The output of the libraries is for people.
         PrintStream out = System.out;
         System.setOut(System.err);
+        if (arguments.length > 0 && (arguments[0].equals("list") || arguments[0].equals("play"))) {
+            System.exit(wire(arguments, out));
+        }
         Main main = new Main();
         try {
             main.parse(arguments);
@@ -46,6 +54,23 @@ final class Main {
         }
         out.flush();
         System.exit(code);
+    }
+
+    /** The words of the rig: {@code list}, or {@code play TASK}. */
+    private static int wire(String[] arguments, PrintStream out) {
+        try {
+            if (arguments[0].equals("list")) {
+                Wire.list(out);
+            } else if (arguments.length == 2) {
+                new Wire(out).play(arguments[1]);
+            } else {
+                throw new IllegalArgumentException("play needs a task");
+            }
+        } catch (Exception e) {
+            e.printStackTrace();
+            return 1;
+        }
+        return 0;
     }
 
     private void parse(String[] arguments) {
