@@ -3,11 +3,12 @@
 //! ```sh
 //! cargo build --release -p shmcast-engine --features nats --example rig
 //! server=$(.ci/nats-server)
-//! target/release/examples/rig rate --server "$server" [--servers 3] [--size 1024]
+//! target/release/examples/rig rate --server "$server" [--servers 3] [--size 1024] [--apart]
 //! target/release/examples/rig latency --server "$server"
 //! target/release/examples/rig publish --server "$server" --shmcast target/release/shmcast
 //! ```
-//! `rate`: a full ring beside the bare client of the servers, in turns. `latency`: from a publication to a reader of the far ring.
+//! `rate`: a full ring beside the bare client of the servers, in turns; `--apart` gives the servers a CPU of their own.
+//! `latency`: from a publication to a reader of the far ring.
 //! `publish`: the cost of a publication beside an engine that runs, that has no server, and whose server's disk is full.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement that cannot be taken is to end")]
 
@@ -26,6 +27,10 @@ impl Words {
     pub(crate) fn value(&self, name: &str) -> Option<String> {
         let at = self.0.iter().position(|word| word == name)?;
         Some(self.0.get(at + 1).unwrap_or_else(|| panic!("{name} needs a value")).clone())
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|word| word == name)
     }
 
     pub(crate) fn number<T: FromStr>(&self, name: &str, usual: T) -> T {

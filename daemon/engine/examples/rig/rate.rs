@@ -11,7 +11,7 @@ use async_nats::{HeaderMap, ServerAddr};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
-use shmcast::{Publisher, Subscriber};
+use shmcast::{Preparation, Publisher, Subscriber};
 use shmcast_bridge::spec::{BridgeSpec, Engine, NatsSpec, SendSpec, StartAt};
 use shmcast_engine::{Sender, SenderOptions};
 use std::path::{Path, PathBuf};
@@ -21,6 +21,8 @@ use crate::servers::Servers;
 use crate::{Words, median};
 
 const CHANNEL: &str = "rate";
+/// All of the ring is mapped when it is opened, as that of a bridge that has run for a while is.
+const MAPPED: Preparation = Preparation { prefault: true, ..Preparation::NONE };
 
 /// The settings of a measurement.
 struct Plan {
@@ -31,6 +33,8 @@ struct Plan {
     block_bytes: usize,
     in_flight: usize,
     laps: usize,
+    /// Whether the servers have CPU 1, and both clients CPU 0.
+    apart: bool,
 }
 
 impl Plan {
@@ -43,6 +47,7 @@ impl Plan {
             block_bytes: words.number("--block", 64 << 10),
             in_flight: words.number("--in-flight", 32),
             laps: words.number("--laps", 5),
+            apart: words.has("--apart"),
         }
     }
 
@@ -148,17 +153,22 @@ async fn channel(context: &Context, plan: &Plan, urls: &[String], dir: &Path) ->
 
 pub(crate) fn run(words: &Words) {
     let plan = Plan::of(words);
+    if plan.apart {
+        // Threads that are started later have the same CPU.
+        shmcast::pin_current_thread(0).unwrap();
+    }
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(play(plan));
 }
 
 async fn play(plan: Plan) {
     let dir = tempfile::tempdir().unwrap();
-    let servers = Servers::start(&plan.server, plan.servers, dir.path(), None);
+    let servers = Servers::start(&plan.server, plan.servers, dir.path(), plan.apart.then_some(1));
     let urls = servers.urls();
     let rings = tempfile::tempdir_in("/dev/shm").unwrap();
     let record = (plan.message_bytes + 24).next_multiple_of(32) as u64 + 64;
     let capacity = (plan.messages() * record).next_power_of_two();
-    let mut publisher = Publisher::builder(CHANNEL).dir(rings.path()).capacity(capacity).open().unwrap();
+    let builder = Publisher::builder(CHANNEL).dir(rings.path()).capacity(capacity);
+    let mut publisher = builder.prepare(MAPPED).open().unwrap();
     let body = vec![7; plan.message_bytes];
     for _ in 0..plan.messages() {
         publisher.publish(&body).unwrap();
@@ -167,8 +177,9 @@ async fn play(plan: Plan) {
     let per_block = (plan.block_bytes as u64 - 96) / (plan.message_bytes as u64 + 3);
     let blocks = plan.messages().div_ceil(per_block);
     println!(
-        "{} servers, {} messages of {} B, blocks of {} B, {} in flight, {} laps",
+        "{} servers{}, {} messages of {} B, blocks of {} B, {} in flight, {} laps",
         plan.servers,
+        if plan.apart { " on a CPU of their own" } else { "" },
         plan.messages(),
         plan.message_bytes,
         plan.block_bytes,

@@ -102,6 +102,11 @@ impl Cutter {
         self.is_blocked() || !self.packing.is_empty()
     }
 
+    /// Takes the buffer of a block that is stored.
+    pub(super) fn give(&mut self, buffer: Vec<u8>) {
+        self.packing.give(buffer);
+    }
+
     /// The next block to append.
     pub(super) fn next_cut(&mut self) -> Option<Cut> {
         if let Some(cut) = self.cuts.pop_front() {
@@ -121,8 +126,28 @@ impl Cutter {
         self.cuts.extend(self.packing.cut());
     }
 
-    /// Takes an event of the ring. There must be no block that waits for a place.
+    /// Adds a message to the block that is being filled, if it is the one due and fits: as most are. There must be no block that waits
+    /// for a place.
+    #[inline(always)]
+    pub(super) fn add(&mut self, message: &Message<'_>) -> bool {
+        let is_small = message.payload.len() <= self.max_whole;
+        if message.sequence != self.due || !is_small || self.packing.is_empty() {
+            return false;
+        }
+        let meta = self.meta_of(message);
+        let fits = self.packing.push(message.sequence, message.payload, meta);
+        self.due += u64::from(fits);
+        self.messages += u64::from(fits);
+        fits
+    }
+
     #[inline]
+    fn meta_of(&self, message: &Message<'_>) -> Meta {
+        let time_ns = self.moment.as_ref().map_or(0, |moment| moment.wall_of(message.time));
+        Meta { tag: message.tag, key: message.key, time_ns }
+    }
+
+    /// Takes an event of the ring. There must be no block that waits for a place.
     pub(super) fn take(&mut self, event: Event<'_>) -> News {
         match event {
             Event::Message(message) => {
@@ -159,7 +184,6 @@ impl Cutter {
         }
     }
 
-    #[inline]
     fn take_message(&mut self, message: &Message<'_>) {
         if message.sequence < self.due {
             return;
@@ -168,8 +192,7 @@ impl Cutter {
             self.messages_missed += self.not_counted(message.sequence);
             self.skip_to(message.sequence);
         }
-        let time_ns = self.moment.as_ref().map_or(0, |moment| moment.wall_of(message.time));
-        let meta = Meta { tag: message.tag, key: message.key, time_ns };
+        let meta = self.meta_of(message);
         self.due = message.sequence + 1;
         self.messages += 1;
         if message.payload.len() > self.max_whole {

@@ -309,6 +309,11 @@ impl Outlet {
             let (cutter, mut news) = (&mut self.cutter, News::None);
             let messages = cutter.messages;
             let taken = subscriber.recv_batch(EVENTS_PER_TURN - found, |event| {
+                if let Event::Message(message) = &event
+                    && cutter.add(message)
+                {
+                    return ControlFlow::Continue(());
+                }
                 news = cutter.take(event);
                 match cutter.is_blocked() || !matches!(news, News::None) {
                     true => ControlFlow::Break(()),
@@ -374,6 +379,9 @@ impl Outlet {
     }
 
     fn flush(&mut self) {
+        while let Some(buffer) = self.writer.take_spare() {
+            self.cutter.give(buffer);
+        }
         while self.writer.has_room()
             && let Some(cut) = self.cutter.next_cut()
         {

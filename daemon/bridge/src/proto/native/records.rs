@@ -127,6 +127,7 @@ impl RecordWriter {
     }
 
     /// Adds a message; false, and no change, when it does not fit, or when its time cannot stand in this packet.
+    #[inline]
     pub fn push(&mut self, buffer: &mut [u8], data: &[u8], meta: Meta) -> bool {
         let Some(at) = self.begin(buffer, data.len(), meta) else { return false };
         buffer[at..at + data.len()].copy_from_slice(data);
@@ -135,6 +136,7 @@ impl RecordWriter {
     }
 
     // Writes the head of a record. Returns the place of its message.
+    #[inline]
     fn begin(&mut self, buffer: &mut [u8], size: usize, meta: Meta) -> Option<usize> {
         let length = u16::try_from(size).ok()?;
         let since_ns = match self.count {
@@ -164,6 +166,7 @@ impl RecordWriter {
         Some(at)
     }
 
+    #[inline]
     fn end(&mut self, bytes: usize, meta: Meta) {
         if self.count == 0 {
             self.base_ns = meta.time_ns;

@@ -345,11 +345,20 @@ fn with_room(bytes: &[u8]) -> Vec<u8> {
     copy
 }
 
+/// The buffer with `bytes` bytes, whatever they are.
+fn with_place(mut buffer: Vec<u8>, bytes: usize) -> Vec<u8> {
+    buffer.resize(bytes, 0);
+    buffer
+}
+
 /// The largest message that stands whole in a block of `block_bytes`; larger ones go in fragments.
 pub fn max_whole_bytes(block_bytes: usize) -> usize {
     let heads = HEAD_BYTES + BASE_BYTES + MAX_RECORD_HEAD_BYTES + SEAL_BYTES;
     block_bytes.saturating_sub(heads).min(usize::from(u16::MAX))
 }
+
+/// The most buffers that are kept for the next blocks.
+const MOST_SPARE: usize = 64;
 
 /// Messages that are being put into a block.
 #[derive(Debug)]
@@ -357,12 +366,22 @@ pub struct Packing {
     buffer: Vec<u8>,
     records: RecordWriter,
     first: u64,
+    /// Buffers of blocks that are stored. Without them each block would touch new memory.
+    spare: Vec<Vec<u8>>,
 }
 
 impl Packing {
     /// An empty block of up to `block_bytes`, with its seal.
     pub fn new(block_bytes: usize) -> Packing {
-        Packing { buffer: vec![0; block_bytes - SEAL_BYTES], records: RecordWriter::new(0), first: 0 }
+        let buffer = with_place(Vec::with_capacity(block_bytes), block_bytes - SEAL_BYTES);
+        Packing { buffer, records: RecordWriter::new(0), first: 0, spare: Vec::with_capacity(MOST_SPARE) }
+    }
+
+    /// Takes the buffer of a block that is stored, for a later one, if it has the size.
+    pub fn give(&mut self, buffer: Vec<u8>) {
+        if self.spare.len() < MOST_SPARE && buffer.capacity() >= self.buffer.len() + SEAL_BYTES {
+            self.spare.push(buffer);
+        }
     }
 
     /// Whether there is no message in it.
@@ -376,6 +395,7 @@ impl Packing {
     }
 
     /// Adds a message; false, and no change, when it does not fit. One of up to [`max_whole_bytes`] fits an empty block.
+    #[inline]
     pub fn push(&mut self, sequence: u64, data: &[u8], meta: Meta) -> bool {
         if self.is_empty() {
             (self.records, self.first) = (RecordWriter::new(sequence), sequence);
@@ -388,14 +408,21 @@ impl Packing {
     pub fn cut(&mut self) -> Option<Cut> {
         let body = self.records.finish(&mut self.buffer[SHIFT..])?;
         let count = u32::from(self.records.count());
-        let cut = Cut {
-            kind: Kind::Data,
-            first: self.first,
-            count,
-            bytes: with_room(&self.buffer[..HEAD_BYTES + body]),
-        };
+        let bytes = self.take(HEAD_BYTES + body);
         self.clear();
-        Some(cut)
+        Some(Cut { kind: Kind::Data, first: self.first, count, bytes })
+    }
+
+    /// The first `size` bytes of the buffer: itself, if it is full enough that a copy would cost more than the memory.
+    fn take(&mut self, size: usize) -> Vec<u8> {
+        let room = self.buffer.len();
+        if size < room / 2 {
+            return with_room(&self.buffer[..size]);
+        }
+        let next = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(room + SEAL_BYTES));
+        let mut full = std::mem::replace(&mut self.buffer, with_place(next, room));
+        full.truncate(size);
+        full
     }
 
     /// Drops what is in it.

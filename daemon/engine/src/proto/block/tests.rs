@@ -113,3 +113,30 @@ fn the_largest_whole_message_fits_an_empty_block() {
         assert!(!packing.push(1, &vec![0; block_bytes - HEAD_BYTES], meta));
     }
 }
+
+#[test]
+fn a_buffer_that_is_used_again_brings_nothing_of_its_earlier_block() {
+    let mut packing = Packing::new(MIN_BYTES);
+    let meta = Meta::default();
+    let fill = |packing: &mut Packing, byte: u8, size: usize, first: u64| {
+        let data = vec![byte; size];
+        let count = (0..).take_while(|n| packing.push(first + n, &data, meta)).count() as u32;
+        let (block, _) = packing.cut().unwrap().finish(head(), &Sealer::default());
+        let (read, body) = parse(&block).unwrap();
+        assert_eq!((read.count, read.first), (count, first));
+        let Body::Messages(messages) = body else { panic!("{body:?}") };
+        assert!(messages.messages().all(|message| message.data == data));
+        block
+    };
+    let first = fill(&mut packing, 1, 100, 1);
+    let place = first.as_ptr();
+    packing.give(first);
+    // The packing has a buffer of its own already; the next one is the one that was given.
+    let second = fill(&mut packing, 2, 30, 50);
+    assert_ne!(second.as_ptr(), place);
+    let third = fill(&mut packing, 3, 7, 100);
+    assert_eq!(third.as_ptr(), place);
+    // One that is too small for a whole block is not kept.
+    packing.give(Vec::with_capacity(MIN_BYTES - 1));
+    assert!(packing.spare.is_empty());
+}

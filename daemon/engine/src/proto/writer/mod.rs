@@ -101,6 +101,8 @@ pub struct Writer {
     resume: Option<Resume>,
     /// The last block that another writer had written.
     seen: (u64, u64),
+    /// The buffers of blocks that are stored, if nobody else has them.
+    spare: Vec<Vec<u8>>,
     sealer: Sealer,
     counters: WriterCounters,
     acks: Histogram,
@@ -129,6 +131,7 @@ impl Writer {
             began: 0,
             resume: None,
             seen: (0, 0),
+            spare: Vec::with_capacity(config.in_flight),
             sealer: Sealer::default(),
             counters: WriterCounters::default(),
             acks: Histogram::default(),
@@ -464,6 +467,14 @@ impl Writer {
             self.counters.blocks += 1;
             self.counters.bytes += flight.block.len() as u64;
             self.acks.record(now_ns.saturating_sub(flight.at_ns), 1);
+            if flight.block.is_unique() && self.spare.len() < self.config.in_flight {
+                self.spare.push(flight.block.into());
+            }
         }
+    }
+
+    /// The buffer of a block that is stored, for another one.
+    pub fn take_spare(&mut self) -> Option<Vec<u8>> {
+        self.spare.pop()
     }
 }

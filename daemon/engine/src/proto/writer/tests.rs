@@ -52,6 +52,12 @@ fn each_block_stands_behind_the_one_before_it() {
     assert_eq!((writer.stored(), writer.in_flight(), writer.counters().blocks), (102, 1, 3));
     writer.handle_ack(6, blocks[0].round, Ok(42));
     assert_eq!((writer.stored(), writer.in_flight()), (102, 1));
+    // Here the appends still have the blocks, so no buffer is free but that of the last one.
+    assert_eq!(writer.take_spare(), None);
+    let last = blocks.into_iter().next_back().map(|append| (append.round, append.block.as_ptr()));
+    let (round, place) = last.unwrap();
+    writer.handle_ack(7, round, Ok(44));
+    assert_eq!(writer.take_spare().map(|buffer| buffer.as_ptr()), Some(place));
 }
 
 #[test]
