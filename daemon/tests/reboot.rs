@@ -152,6 +152,30 @@ fn no_sequence_is_given_twice_and_a_clean_stop_leaves_none_out() {
     assert_eq!(verified.status.code(), Some(3), "{verified:?}");
 }
 
+/// Recorders are threads of the daemon that attach as any program does, and these are many. What was published before they had is
+/// recorded too.
+#[test]
+fn a_daemon_that_is_stopped_as_soon_as_it_runs_leaves_no_sequence_out() {
+    let room = TempDir::new().unwrap();
+    let journal = room.path().join("ticks");
+    let others = (0..12).map(|n| {
+        config(&room.path().join(format!("c{n}")), "").replace("ticks\"\ncap", &format!("c{n}\"\ncap"))
+    });
+    let mut daemon = Daemon::start(&(others.collect::<String>() + &config(&journal, "")));
+    for round in 0..10 {
+        let client = daemon.client();
+        let mut publisher = publishing(&client, "ticks").open().unwrap();
+        assert_eq!(publisher.publish(b"a message").unwrap(), round + 1, "each stop was clean");
+        publisher.close();
+        drop(client);
+        daemon.end(Signal::SIGTERM);
+        lose_memory(&daemon);
+        daemon.restart();
+    }
+    daemon.end(Signal::SIGTERM);
+    assert_eq!(contents(&journal), ((1..=10).collect(), Vec::new()));
+}
+
 #[test]
 fn a_reader_gets_the_old_messages_one_gap_and_the_new_ones() {
     let room = TempDir::new().unwrap();

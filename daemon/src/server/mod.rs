@@ -70,8 +70,10 @@ const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
 /// The time by which the service manager extends its start timeout, each time that we ask while memory is made.
 const GOES_ON: Duration = Duration::from_secs(60);
 
+/// How long the end of the daemon waits for recorders that are being started.
+const STARTING: Duration = Duration::from_secs(2);
 /// How long the end of the daemon waits for the connection of a publisher that has closed its channel.
-const LEAVING: Duration = Duration::from_millis(200);
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// The paths of the daemon's configuration and socket.
 #[derive(Debug, Clone)]
@@ -187,6 +189,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
             () = ends.received() => break,
         }
     }
+    wait_for_recorders(&shared).await;
     accepting.abort();
     stop(&shared, supervisor, recorders, &marker).await
 }
@@ -199,6 +202,16 @@ fn admit_newcomers(shared: Arc<ServerState>, pauses: &'static [Duration]) {
         }
         shared.decide_on_newcomers(Newcomers::LetIn);
     });
+}
+
+/// Waits until the recorders that are being started record: else a journal has nothing of a channel that was closed in order, and
+/// does not say that nothing follows. They are newcomers themselves.
+async fn wait_for_recorders(shared: &ServerState) {
+    let until = Instant::now() + STARTING;
+    let are_let_in = || *shared.newcomers.borrow() == Newcomers::LetIn;
+    while are_let_in() && shared.journals.is_any_starting() && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// Writes the marker. If the next daemon finds it, this one has not stopped in order.
