@@ -31,8 +31,12 @@ struct Dissected {
     errors: Vec<String>,
 }
 
-/// Writes packets into a capture and lets tshark read it. `None` if tshark is not installed.
-fn dissect(test: &str, packets: &[Vec<u8>]) -> Option<Vec<Dissected>> {
+/// The ends of a capture, by both protocols.
+const ENDS: [(&str, &str); 2] =
+    [("10.0.0.1:40000", "239.1.2.3:30001"), ("[fd00::1]:40000", "[ff35::8000:1]:30001")];
+
+/// Writes packets into a capture between these ends and lets tshark read it. `None` if tshark is not installed.
+fn dissect(test: &str, (from, to): (&str, &str), packets: &[Vec<u8>]) -> Option<Vec<Dissected>> {
     if Command::new("tshark").arg("--version").output().is_err() {
         eprintln!("SKIPPED {test}: tshark is not installed");
         return None;
@@ -40,8 +44,7 @@ fn dissect(test: &str, packets: &[Vec<u8>]) -> Option<Vec<Dissected>> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("packets.pcap");
     let file = CaptureFile::create(&path, MAX_DATAGRAM_BYTES).unwrap();
-    let (from, to): (SocketAddr, SocketAddr) =
-        ("10.0.0.1:40000".parse().unwrap(), format!("239.1.2.3:{PORT}").parse().unwrap());
+    let [from, to]: [SocketAddr; 2] = [from, to].map(|end| end.parse().unwrap());
     let tap = file.tap();
     for (index, packet) in packets.iter().enumerate() {
         tap.record(1_700_000_000 * SECOND_NS + index as u64, from, to, packet);
@@ -112,15 +115,17 @@ fn meant(packet: &[u8]) -> Dissected {
 }
 
 fn assert_agrees(test: &str, packets: &[Vec<u8>]) {
-    let Some(found) = dissect(test, packets) else { return };
-    assert_eq!(found.len(), packets.len());
-    for (found, packet) in found.iter().zip(packets) {
-        // Only some versions of the dissector show the padding.
-        let trimmed = |packet: &Dissected| Dissected {
-            session: packet.session.trim_end().to_owned(),
-            ..packet.clone()
-        };
-        assert_eq!(trimmed(found), trimmed(&meant(packet)));
+    for ends in ENDS {
+        let Some(found) = dissect(test, ends, packets) else { return };
+        assert_eq!(found.len(), packets.len());
+        for (found, packet) in found.iter().zip(packets) {
+            // Only some versions of the dissector show the padding.
+            let trimmed = |packet: &Dissected| Dissected {
+                session: packet.session.trim_end().to_owned(),
+                ..packet.clone()
+            };
+            assert_eq!(trimmed(found), trimmed(&meant(packet)), "{ends:?}");
+        }
     }
 }
 
@@ -207,14 +212,14 @@ fn requests_and_their_answers_read_as_they_were_meant() {
     assert_agrees("requests_and_their_answers_read_as_they_were_meant", &[reply]);
 
     // A request has a data packet's header and no data. The dissector calls that a request.
-    let Some(found) = dissect("requests_and_their_answers_read_as_they_were_meant", &[request.to_vec()])
-    else {
-        return;
-    };
-    let found = &found[0];
-    assert_eq!((found.session.trim_end(), found.sequence), ("TICK000001", 1));
-    assert_eq!((found.count, &found.lengths[..]), (u64::from(asked.count), &[][..]));
-    assert_eq!(found.errors, [""; 0]);
+    for ends in ENDS {
+        let test = "requests_and_their_answers_read_as_they_were_meant";
+        let Some(found) = dissect(test, ends, &[request.to_vec()]) else { return };
+        let found = &found[0];
+        assert_eq!((found.session.trim_end(), found.sequence), ("TICK000001", 1));
+        assert_eq!((found.count, &found.lengths[..]), (u64::from(asked.count), &[][..]));
+        assert_eq!(found.errors, [""; 0]);
+    }
 }
 
 /// `shmcast bridge send --pcap` writes all packets of a real channel, without an error.
@@ -261,6 +266,6 @@ fn the_judge_finds_what_is_wrong() {
     let session = Session::of_channel("TICK", 1).unwrap();
     let mut past_the_end = sent(1_400, session, 1, &[50, 50]).remove(0);
     past_the_end.truncate(100);
-    let Some(found) = dissect("the_judge_finds_what_is_wrong", &[past_the_end]) else { return };
+    let Some(found) = dissect("the_judge_finds_what_is_wrong", ENDS[1], &[past_the_end]) else { return };
     assert_eq!(found[0].errors.len(), 1, "{found:?}");
 }

@@ -64,9 +64,14 @@ fn packets(is_sealed: bool) -> Vec<Vec<u8>> {
     all
 }
 
+/// The ends of a capture, by both protocols.
+const ENDS: [(&str, &str); 2] =
+    [("10.0.0.1:40000", "239.1.2.3:30001"), ("[fd00::1]:40000", "[ff35::8000:1]:30001")];
+
 /// The fields that tshark prints, a line for each packet. `None` if it is not installed.
 fn tshark(
     test: &str,
+    (from, to): (&str, &str),
     packets: &[Vec<u8>],
     script: Option<&Path>,
     fields: &[&str],
@@ -78,8 +83,7 @@ fn tshark(
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("packets.pcap");
     let file = CaptureFile::create(&path, 65_507).unwrap();
-    let (from, to): (SocketAddr, SocketAddr) =
-        ("10.0.0.1:40000".parse().unwrap(), format!("239.1.2.3:{PORT}").parse().unwrap());
+    let [from, to]: [SocketAddr; 2] = [from, to].map(|end| end.parse().unwrap());
     let tap = file.tap();
     packets.iter().for_each(|packet| tap.record(1_700_000_000_000_000_000, from, to, packet));
     assert_eq!(file.finish().unwrap().dropped, 0);
@@ -102,10 +106,10 @@ fn tshark(
 #[test]
 fn every_native_packet_is_a_sound_packet_of_one_message() {
     let test = "every_native_packet_is_a_sound_packet_of_one_message";
-    for is_sealed in [false, true] {
+    for (is_sealed, ends) in [false, true].into_iter().flat_map(|sealed| ENDS.map(|ends| (sealed, ends))) {
         let all = packets(is_sealed);
         let fields = ["moldudp64.count", "moldudp64.msglen", "_ws.expert.severity", "_ws.expert.message"];
-        let Some(read) = tshark(test, &all, None, &fields) else { return };
+        let Some(read) = tshark(test, ends, &all, None, &fields) else { return };
         assert_eq!(read.len(), all.len());
         for (packet, line) in all.iter().zip(&read) {
             assert_eq!(line[..2], ["1".to_owned(), (packet.len() - 22).to_string()], "{line:?}");
@@ -117,12 +121,16 @@ fn every_native_packet_is_a_sound_packet_of_one_message() {
 
 #[test]
 fn our_script_shows_the_inside() {
+    ENDS.into_iter().for_each(the_script_shows_the_inside);
+}
+
+fn the_script_shows_the_inside(ends: (&str, &str)) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/shmcast.lua");
     let fields =
         ["shmcast.kind", "shmcast.sealed", "shmcast.key", "shmcast.tag", "shmcast.offset", "shmcast.next"];
     let fields = [&fields[..], &["shmcast.first", "shmcast.control"]].concat();
     let shown =
-        |is_sealed| tshark("our_script_shows_the_inside", &packets(is_sealed), Some(&script), &fields);
+        |is_sealed| tshark("our_script_shows_the_inside", ends, &packets(is_sealed), Some(&script), &fields);
     let (Some(open), Some(sealed)) = (shown(false), shown(true)) else { return };
     let kinds = |read: &[Vec<String>]| read.iter().map(|line| line[0].clone()).collect::<Vec<_>>();
     assert_eq!(kinds(&open), ["1", "2", "2", "2", "2", "1", "4", "4", "5", "40"]);
