@@ -61,7 +61,7 @@ fn unproved_source_draws_at_most_three_times_what_it_sent() {
 }
 
 #[test]
-fn what_is_not_published_yet_is_said_so_to_receivers_of_ours_alone() {
+fn what_is_not_published_yet_is_said_so_within_three_times_the_question() {
     let mut own = replay(ReplayConfig { trust_allowed: true, ..ReplayConfig::default() });
     for first in [100, u64::MAX - 9] {
         let of_another_make = ask(&mut own, "10.0.0.1:9", false, &request(first, 9)).0;
