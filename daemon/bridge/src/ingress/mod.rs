@@ -24,7 +24,6 @@ mod control;
 mod inlet;
 mod maker;
 mod native;
-mod port;
 mod promoting;
 mod receiving;
 mod stale;
@@ -54,10 +53,9 @@ use backlog::Backlog;
 use inlet::Inlet;
 use maker::Maker;
 use native::NativeReceiving;
-use port::{Port, Role};
 use promoting::Orders;
 pub use promoting::Promoter;
-use receiving::Receiving;
+use receiving::{Port, Receiving, Role};
 use stale::Stale;
 
 /// Options that the bridge's owner sets, beside the spec.
