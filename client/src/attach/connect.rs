@@ -174,11 +174,12 @@ impl Client {
 
     /// Makes a channel that a bridge of the daemon receives one of this host, because its publisher's host is gone. Any
     /// program that may publish on it can open it then. Its sequences go on 2^32 further, so that none is used twice, and
-    /// readers get the gap. With `force`, this is done though the publisher's host was heard within the last three seconds.
+    /// readers get the gap. With `force`, this is done though the publisher's host was heard within the last three seconds, or
+    /// though the channel's journal does not record.
     ///
     /// # Errors
-    /// [`ChannelError::Refused`] if no bridge receives the channel, if its publisher's host is heard, or if this user may not
-    /// publish on it.
+    /// [`ChannelError::Refused`] if no bridge receives the channel, if its publisher's host is heard, if its journal does not
+    /// record, or if this user may not publish on it.
     ///
     /// ```no_run
     /// # let client = shmcast::Client::connect()?;

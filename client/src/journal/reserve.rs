@@ -5,15 +5,15 @@ use super::{Journal, JournalError};
 use rustix::fs::OFlags;
 use shmcast_layout::journal::RESERVE;
 use shmcast_layout::layout::geometry::MAX_SEQUENCE;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long a publisher waits for a recorder, and how often it looks.
 const PATIENCE: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE: Duration = Duration::from_millis(100);
 
-/// Waits until a reserve beyond `next` is safe from a power cut, in a journal that a recorder writes. It looks into the last file only
-/// if no header says so.
+/// Waits until a reserve beyond `next` is safe from a power cut, in a journal that a recorder writes.
 ///
 /// # Errors
 /// [`JournalError::Unreserved`] if the recorder does not note one within some seconds.
@@ -22,22 +22,27 @@ pub(crate) fn wait_for_reserve(path: &Path, next: u64) -> Result<(), JournalErro
     let until = Instant::now() + PATIENCE;
     let mut journal = Journal::unlisted(path)?;
     loop {
-        journal.refresh()?;
-        let noted = journal.files().iter().map(|file| file.header.reserve).max().unwrap_or(0);
-        if noted >= least {
-            return Ok(());
-        }
-        if let Some(last) = journal.files().last().cloned() {
-            // What is read is safe then: another program's writes are in the same file.
-            let synced = journal.folder().file(&last.name, OFlags::RDONLY).and_then(|file| file.sync_all());
-            synced.map_err(JournalError::os("sync", journal.path_of(&last)))?;
-            if reserve_in(journal.open_file(&last)?, &journal.path_of(&last))? >= least {
-                return Ok(());
-            }
+        match noted(&mut journal, least) {
+            Ok(reserve) if reserve >= least => return Ok(()),
+            Ok(_) => {}
+            // A file may get another name, or be taken away, between two looks.
+            Err(JournalError::Os { source, .. }) if source.kind() == ErrorKind::NotFound => {}
+            Err(other) => return Err(other),
         }
         if Instant::now() >= until {
             return Err(JournalError::Unreserved { path: path.to_owned(), next });
         }
         std::thread::sleep(PAUSE);
     }
+}
+
+/// The greatest reserve that is safe from a power cut. The last file is read only if no header has `least`.
+fn noted(journal: &mut Journal, least: u64) -> Result<u64, JournalError> {
+    journal.refresh()?;
+    let reserve = journal.files().iter().map(|file| file.header.reserve).max().unwrap_or(0);
+    let Some(last) = journal.files().last().filter(|_| reserve < least).cloned() else { return Ok(reserve) };
+    // All that another program has written to the file is safe then, and so is all that is read below.
+    let synced = journal.folder().file(&last.name, OFlags::RDONLY).and_then(|file| file.sync_all());
+    synced.map_err(JournalError::os("sync", journal.path_of(&last)))?;
+    Ok(reserve.max(reserve_in(journal.open_file(&last)?, &journal.path_of(&last))?))
 }

@@ -15,11 +15,23 @@ use super::thread::wall_ns;
 /// How far the sequences go on.
 const FURTHER: u64 = 1 << 32;
 
-/// The sequence up to which a journal notes that sequences may be given, before a channel that is known up to `known` is
-/// promoted. What is published until the journal notes more fits below it too.
-pub const fn most_after(known: u64) -> u64 {
-    let most = known.saturating_add(3 * FURTHER);
-    if most < MAX_SEQUENCE - 1 { most } else { MAX_SEQUENCE - 1 }
+/// Returns the sequence up to which a journal is to note that sequences may be given, before a channel goes on at `next`. What is
+/// published until the journal notes more fits below it too, and so does what the mirror receives meanwhile.
+pub fn most_after(next: u64) -> u64 {
+    next.saturating_add(2 * FURTHER).min(MAX_SEQUENCE - 1)
+}
+
+/// Whether the journal of a channel that is known up to `known` has noted enough for a promotion: the first sequence behind the
+/// gap, or the reason why not.
+///
+/// # Errors
+/// [`PromoteError::BeyondJournal`].
+pub(crate) fn next_after(known: u64, below: u64) -> Result<u64, PromoteError> {
+    let next = known.saturating_add(FURTHER);
+    if next.saturating_add(FURTHER).min(MAX_SEQUENCE - 1) > below {
+        return Err(PromoteError::BeyondJournal { next, below });
+    }
+    Ok(next)
 }
 
 /// A promotion that was done.
@@ -89,10 +101,7 @@ pub fn promote(
     let terms = Terms { clock: term_at(wall_ns()), own: before.epoch(), ..Terms::default() };
     let session = Session::of_channel(tag, terms.next())?;
     let from = publisher.next_sequence();
-    let to = from.max(horizon).saturating_add(FURTHER - 1);
-    if to.saturating_add(FURTHER) > below {
-        return Err(PromoteError::BeyondJournal { next: to.saturating_add(1), below });
-    }
+    let to = next_after(from.max(horizon), below)? - 1;
     publisher.gap(to)?;
     publisher.session(*session.as_bytes())?;
     Ok(Promotion { before, session, from, to })

@@ -2,9 +2,9 @@
 //!
 //! An interface may be deleted and made anew under the same name, and a group that was joined on it is then joined nowhere. So
 //! the thread looks up each line's interface, by name, each 250 ms, and that of the group of repairs for all. For one that is
-//! another, it opens the line's socket anew and hands it over; the bridge closes the old one and goes on with its session. A network may also forget a group: a
-//! line that is silent for 3 s while the feed goes on elsewhere leaves its group and joins it again, and then after twice the
-//! time, up to 60 s. None of that is an error. Both are counted.
+//! another, it opens the line's socket anew and hands it over; the bridge closes the old one and goes on with its session. A
+//! network may also forget a group: a line that is silent for 3 s while the feed goes on elsewhere leaves its group and joins
+//! it again, and then after twice the time, up to 60 s. None of that is an error. Both are counted.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

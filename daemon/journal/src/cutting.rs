@@ -51,6 +51,7 @@ impl Cut {
             clock_hz: header.ring.clock_hz,
             loss: None,
             mended: &[],
+            reserve: 0,
         };
         let now = Now { mono: Duration::ZERO, wall_ns: latest_ns };
         // Clocks are copied from the journal. Of its own, the first frame alone has one.

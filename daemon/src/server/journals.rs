@@ -27,8 +27,10 @@ const LOOK: Duration = Duration::from_millis(100);
 const TRIM_EVERY: Duration = Duration::from_secs(5);
 /// Shortest time between two events that tell of messages that came too fast.
 const LOST_EVERY: Duration = Duration::from_secs(10);
-/// How long the end of the daemon waits for its recorders, and a promotion for one. The ring has what they have not written.
+/// How long the end of the daemon waits for its recorders. The ring has what they have not written.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long a promotion waits for a recorder. The program that asks waits for some seconds, and is to hear the reason.
+const NOTED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The journals by the names of their channels. A clone is the same journals.
 #[derive(Debug, Clone, Default)]
@@ -50,6 +52,11 @@ impl Journals {
 
     fn find(&self, channel: &str) -> Option<Arc<Recording>> {
         self.recordings().get(channel).cloned()
+    }
+
+    /// Whether a channel has a journal.
+    pub fn has(&self, channel: &str) -> bool {
+        self.recordings().contains_key(channel)
     }
 
     /// The turn at a channel's journal, to be had before [`lend`](Self::lend). `None` if the channel has no journal.
@@ -76,18 +83,19 @@ impl Journals {
     /// given, also after a power cut. A channel without a journal may at once.
     ///
     /// # Errors
-    /// A sentence, if the journal does not record, or not within some seconds.
+    /// A sentence, if the journal does not record, or does not note it within [`NOTED_WITHIN`].
     pub fn reserve(&self, channel: &str, sequence: u64) -> Result<(), String> {
         let Some(recording) = self.find(channel) else { return Ok(()) };
         recording.wanted.fetch_max(sequence, Ordering::Relaxed);
-        let until = Instant::now() + LAST_WORDS;
+        let until = Instant::now() + NOTED_WITHIN;
         loop {
             let status = recording.status();
             let reserve = recording.state().progress.map_or(0, |progress| progress.reserve);
             if status.state == "recording" && reserve >= sequence {
                 return Ok(());
             }
-            if status.why.is_some() || Instant::now() >= until {
+            let may_come = ["recording", "starting"].contains(&&*status.state);
+            if !may_come || Instant::now() >= until {
                 let JournalStatus { directory, state, why, .. } = status;
                 let why = why.map_or_else(String::new, |why| format!(": {why}"));
                 let what = "and does not note the next sequences";
@@ -171,7 +179,9 @@ impl Recorders {
     /// publishers away from a channel that is closed, until this process ends: so its journal can say that nothing follows.
     pub fn stop(self, hold: impl Fn(&str) -> Option<Hold>) -> Vec<Hold> {
         let mut holds = Vec::new();
-        for recording in self.journals.recordings().values() {
+        // The event loop looks at them meanwhile, so their lock is not kept.
+        let recordings: Vec<_> = self.journals.recordings().values().cloned().collect();
+        for recording in recordings {
             if let Some(hold) = hold(&recording.channel) {
                 recording.over_at.store(hold.next_sequence(), Ordering::Relaxed);
                 holds.push(hold);
@@ -492,6 +502,8 @@ impl Work {
         let dir = &self.recording.config.dir;
         let aside = set_aside(dir).with_context(|| format!("give {} another name", dir.display()))?;
         self.recording.forget_files();
+        // What was asked for was a sequence of the channel before.
+        self.recording.wanted.store(0, Ordering::Relaxed);
         let what = format!("the channel began anew: what was recorded before is in {}", aside.display());
         self.tell("journal-set-aside", &what);
         Ok(())

@@ -71,8 +71,8 @@ const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
 const GOES_ON: Duration = Duration::from_secs(60);
 
 /// How long the end of the daemon waits for recorders that are being started.
-const STARTING: Duration = Duration::from_secs(2);
-/// How long the end of the daemon waits for the connection of a publisher that has closed its channel.
+const STARTING: Duration = Duration::from_secs(1);
+/// How long the end of the daemon waits for the connections of publishers that have closed their channels.
 const LEAVING: Duration = Duration::from_secs(1);
 
 /// The paths of the daemon's configuration and socket.
@@ -240,8 +240,8 @@ async fn stop(
     let held = shared.clone();
     let ending = tokio::task::spawn_blocking(move || {
         supervisor.stop();
+        let until = Instant::now() + LEAVING;
         recorders.stop(|channel| {
-            let until = Instant::now() + LEAVING;
             while held.registry().is_left(channel) && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(5));
             }

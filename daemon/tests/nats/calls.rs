@@ -1,4 +1,4 @@
-//! What a publisher pays for an engine: no call of the system, whether the servers take its messages, are away, or have no room.
+//! A publisher makes no call of the system for an engine, whether the servers take its messages, are away, or have no room.
 
 use crate::cli_support::{Host, wait_until};
 use crate::server::{Server, program};
@@ -51,7 +51,7 @@ fn calls_between_marks(trace: &str) -> (usize, Vec<&str>) {
             thread = of;
         } else if line.contains(END) {
             (thread, rounds) = (None, rounds + 1);
-        } else if thread.is_some() && thread == of {
+        } else if thread.is_some() && thread == of && !line.contains(" resumed>") {
             calls.push(line);
         }
     }

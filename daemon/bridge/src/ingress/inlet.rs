@@ -122,6 +122,11 @@ impl Inlet {
         }
     }
 
+    /// The sequence of the next message in the local ring.
+    pub(super) fn next_sequence(&self) -> u64 {
+        self.local.publisher.as_ref().map_or(self.counters.next_sequence, Publisher::next_sequence)
+    }
+
     /// Makes the channel one of this host, and leaves it to its next publisher.
     #[cold]
     pub(super) fn promote(
@@ -160,9 +165,7 @@ impl Inlet {
             return true;
         }
         // The sequences of a channel only grow. A session whose sequences begin again needs a new segment.
-        let ours =
-            self.local.publisher.as_ref().map_or(self.counters.next_sequence, Publisher::next_sequence);
-        if ours > next {
+        if self.next_sequence() > next {
             self.local.publisher = None;
             self.counters.next_sequence = 1;
             self.open(self.channel.clone().anew());

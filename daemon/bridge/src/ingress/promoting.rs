@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::IngressState;
 use super::receiving::Receiving;
-use crate::promotion::{PromoteError, Promotion};
+use crate::promotion::{PromoteError, Promotion, next_after};
 use crate::proto::receiver::DEFAULT_SILENCE_NS;
 use crate::status::Phase;
 
@@ -44,13 +44,25 @@ impl Orders {
 pub struct Promoter(pub(super) Arc<IngressState>);
 
 impl Promoter {
+    /// Asks at which sequence the channel would go on, if it were promoted now. Nothing is changed.
+    ///
+    /// # Errors
+    /// [`PromoteError`], if it would be refused whatever its journal has noted.
+    pub fn next(&self, force: bool) -> Result<u64, PromoteError> {
+        match self.promote(force, 0) {
+            Err(PromoteError::BeyondJournal { next, .. }) => Ok(next),
+            Err(refused) => Err(refused),
+            Ok(Promotion { to, .. }) => Ok(to + 1), // 0 is below every sequence
+        }
+    }
+
     /// Makes the channel one of this host. The ingress delivers what it has, names all else as a gap, leaves the channel
     /// without an end of the stream, and ends. Without `force` it is refused if anything was heard on a line within the last
     /// three seconds. It is also refused if the channel would not go on below the sequence `below`, up to which its journal has
     /// noted that sequences may be given. Blocks until the thread has done so.
     ///
     /// # Errors
-    /// [`PromoteError`]; the ingress goes on.
+    /// [`PromoteError`]; the ingress goes on, and nothing has changed.
     pub fn promote(&self, force: bool, below: u64) -> Result<Promotion, PromoteError> {
         let (answer, answered) = sync_channel(1);
         let order = Some(Order { force, below, answer });
@@ -91,6 +103,8 @@ impl Receiving {
         if silence_ns < DEFAULT_SILENCE_NS && !force {
             return Err(PromoteError::StillHeard { silence: Duration::from_nanos(silence_ns) });
         }
+        // Looked at here too, because what follows cannot be taken back.
+        next_after(self.inlet.next_sequence().max(self.receiver.horizon()), below)?;
         self.leave();
         let inlet = &mut self.inlet;
         self.receiver.give_up(&mut |delivery| inlet.take(delivery));

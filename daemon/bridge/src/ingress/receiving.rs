@@ -448,6 +448,7 @@ impl Receiving {
     pub(super) fn show(&mut self, histograms: bool) {
         let is_held = |lease: &&LeaseClient| matches!(lease.state(), LeaseState::Held { .. });
         let held = self.ports.iter().flat_map(|port| &port.leases).filter(is_held).count();
+        let next = self.inlet.next_sequence();
         let counters = &mut self.inlet.counters;
         counters.set(&self.receiver, self.servers.len());
         counters.leases_held = held as u64;
@@ -467,8 +468,7 @@ impl Receiving {
         }
         counters.leases_full =
             self.ports.iter().flat_map(|port| &port.leases).map(LeaseClient::times_full).sum();
-        counters.next_sequence =
-            self.inlet.local.publisher.as_ref().map_or(counters.next_sequence, Publisher::next_sequence);
+        counters.next_sequence = next;
         self.shared.counters.show(counters);
         if histograms {
             self.shared.recovery.show(&self.receiver.counters().recovery);

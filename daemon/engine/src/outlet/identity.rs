@@ -1,6 +1,7 @@
 //! The identity of the stream that a channel is sent as.
 
-use shmcast::{Start, Subscriber, SubscriberBuilder};
+use shmcast::journal::JournalError;
+use shmcast::{ChannelError, Start, Subscriber, SubscriberBuilder};
 use shmcast_bridge::BridgeError;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::BridgeSpec;
@@ -12,7 +13,7 @@ use crate::proto::block::Stream;
 /// How long a recorder may take to name the ring in which its channel goes on.
 const NAMED_WITHIN: Duration = Duration::from_secs(1);
 /// Pause before the next look for that name.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The stream and the session that a channel is sent as.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,10 +56,15 @@ fn journal_of(channel: &SubscriberBuilder) -> Option<([u8; 16], Vec<[u64; 2]>)> 
     loop {
         let mut subscriber = channel.clone().page(false).start(Start::Latest).open().ok()?;
         let next = subscriber.next_sequence();
-        if let Some((identity, mut rings)) = subscriber.take_journal()?.identity(next).ok()? {
-            rings.push(subscriber.header().uuid);
-            rings.dedup();
-            return Some((identity, rings));
+        match subscriber.take_journal()?.identity(next) {
+            Ok(Some((identity, mut rings))) => {
+                rings.push(subscriber.header().uuid);
+                rings.dedup();
+                return Some((identity, rings));
+            }
+            // The recorder is about to name the ring, or a disk or a daemon is slow.
+            Ok(None) | Err(JournalError::Os { .. } | JournalError::Channel(ChannelError::Silent { .. })) => {}
+            Err(_) => return None,
         }
         if Instant::now() >= deadline {
             return None;

@@ -75,6 +75,8 @@ pub struct Begin<'a> {
     pub loss: Option<Loss>,
     /// The files that recovery has mended.
     pub mended: &'a [Mended],
+    /// The greatest reserve of the journal so far; 0 for none. A later file never names a lower one.
+    pub reserve: u64,
 }
 
 /// The frame that is being filled, and those that are full.
@@ -123,6 +125,7 @@ impl Packer {
         }
         packer.source(begin.ring);
         packer.renew_reserve();
+        packer.reserve_up_to(begin.reserve);
         packer
     }
 
@@ -164,6 +167,7 @@ impl Packer {
     /// Packs a control record.
     pub fn control(&mut self, control: JournalControl) {
         let ticks = self.ticks;
+        let is_end = matches!(control, JournalControl::Clean { .. });
         match control {
             JournalControl::Ring(ControlRecord::Epoch { epoch }) | JournalControl::Source { epoch, .. } => {
                 self.epoch = epoch;
@@ -173,8 +177,8 @@ impl Packer {
         let frame = self.frame(JournalControl::MAX_BYTES, ticks);
         frame.control(control, ticks);
         self.due = frame.due();
-        // A gap may go beyond the reserve. The next message must not be the first to tell of that.
-        if self.reserve > 0 && self.is_reserve_short() {
+        // A gap may go beyond the reserve. The next message must not be the first to tell of that. Nothing follows a clean end.
+        if self.reserve > 0 && self.is_reserve_short() && !is_end {
             self.renew_reserve();
         }
     }
@@ -191,9 +195,15 @@ impl Packer {
     /// Packs a reserve that reaches up to `sequence`, unless the last one does.
     pub fn reserve_up_to(&mut self, sequence: u64) {
         if sequence.min(MAX_SEQUENCE - 1) > self.reserve {
-            self.reserve = sequence.min(MAX_SEQUENCE - 1);
-            self.control(JournalControl::Reserve { sequence: self.reserve });
+            self.raise_reserve(sequence);
         }
+    }
+
+    fn raise_reserve(&mut self, sequence: u64) {
+        // A full frame is closed first: a frame's reserve is one that its own records name.
+        self.frame(JournalControl::MAX_BYTES, self.ticks);
+        self.reserve = self.reserve.max(sequence.min(MAX_SEQUENCE - 1));
+        self.control(JournalControl::Reserve { sequence: self.reserve });
     }
 
     fn is_reserve_short(&self) -> bool {
@@ -203,8 +213,7 @@ impl Packer {
 
     /// Packs a reserve ahead of the sequence that is due.
     fn renew_reserve(&mut self) {
-        self.reserve = (self.due.saturating_add(self.packing.reserve)).min(MAX_SEQUENCE - 1);
-        self.control(JournalControl::Reserve { sequence: self.reserve });
+        self.raise_reserve(self.due.saturating_add(self.packing.reserve));
     }
 
     /// The frame for a record of this size and time.

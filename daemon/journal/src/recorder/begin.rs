@@ -54,7 +54,8 @@ pub(super) fn begin(
     let pool = Pool::default();
     let (ring, now, ticks) = (subscriber.header().uuid, now(start), subscriber.clock().now());
     let clock_hz = header.ring.clock_hz;
-    let begin = Begin { due, epoch, ring, clock_hz, loss, mended: &recovered.mended };
+    let begin =
+        Begin { due, epoch, ring, clock_hz, loss, mended: &recovered.mended, reserve: recovered.reserve };
     let mut packer = Packer::begin(Packing::default(), pool.clone(), &begin, now, ticks);
     if took_over && !is_behind {
         // The ring is another one, or has lost the place.

@@ -230,8 +230,8 @@ impl Recorder {
         std::iter::from_fn(|| writer.take_error()).collect()
     }
 
-    /// Lets the reserve reach at least up to `sequence`, so that the channel may go on that far ahead. It does so once
-    /// [`Progress::reserve`] says so.
+    /// Lets the reserve reach at least up to `sequence`, so that the channel may go on that far ahead. It has done so
+    /// once [`Progress::reserve`] is that far.
     pub fn reserve(&self, sequence: u64) {
         self.shared.wanted.fetch_max(sequence, Ordering::Relaxed);
     }

@@ -15,7 +15,7 @@ use shmcast::{Client, History, Preparation, Publisher, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::origins::Origins;
-use shmcast_bridge::promotion::{Promotion, most_after};
+use shmcast_bridge::promotion::{PromoteError, Promotion, most_after};
 use shmcast_bridge::spec::{BridgeSpec, Direction, HistoryFrom};
 use shmcast_engine::{Receiver, ReceiverOptions, Sender, SenderOptions};
 use std::collections::BTreeMap;
@@ -73,18 +73,19 @@ impl Bridges {
     /// A sentence, if no bridge receives it, if that one does not run, if the publisher's host is heard, or if the journal does not
     /// record.
     pub fn promote(&self, channel: &str, force: bool) -> Result<Promotion, String> {
-        let known = self.with_ingress(channel, |_, ingress| {
-            let counters = ingress.counters();
-            Ok(counters.next_sequence.max(counters.horizon))
-        })?;
-        let below = match self.journals.reserve(channel, most_after(known)) {
-            Ok(()) => most_after(known),
-            Err(why) if force => {
-                tracing::error!(channel, "promoted though a power cut may give sequences again: {why}");
-                u64::MAX
+        let refused = |why: PromoteError| format!("channel {channel:?}: {why}");
+        let mut below = u64::MAX;
+        if self.journals.has(channel) {
+            let promoter = self.with_ingress(channel, |_, ingress| Ok(ingress.promoter()))?;
+            let most = most_after(promoter.next(force).map_err(refused)?);
+            match self.journals.reserve(channel, most) {
+                Ok(()) => below = most,
+                Err(why) if force => {
+                    tracing::error!(channel, "promoted though a power cut may give sequences again: {why}");
+                }
+                Err(why) => return Err(format!("channel {channel:?}: {why}: mend that, or use --force")),
             }
-            Err(why) => return Err(format!("channel {channel:?}: {why}: mend that, or use --force")),
-        };
+        }
         let promoter = self.with_ingress(channel, |state, ingress| {
             self.promoted.add(channel)?;
             // The supervisor leaves it alone from here on.
@@ -101,7 +102,7 @@ impl Bridges {
                 }
             }
         }
-        promoted.map_err(|e| format!("channel {channel:?}: {e}"))
+        promoted.map_err(refused)
     }
 
     /// Does something with the running bridge that receives a channel.

@@ -241,7 +241,15 @@ impl World {
         };
         let ring = [self.ring_id, 0];
         let (epoch, mended) = (self.epoch, &recovered.mended[..]);
-        let begin = Begin { due: first, epoch, ring, clock_hz: 1_000_000_000, loss, mended };
+        let begin = Begin {
+            due: first,
+            epoch,
+            ring,
+            clock_hz: 1_000_000_000,
+            loss,
+            mended,
+            reserve: recovered.reserve,
+        };
         let packer = Packer::begin(packing, pool.clone(), &begin, self.now, 0);
         let settings = Settings {
             sync: self.sync,

@@ -25,7 +25,7 @@ public final class Subscriber implements AutoCloseable {
 
     private final Resume resume;
     private final Wait wait;
-    /** Or null. */
+    /** Null with another way to wait. */
     private final Burst burst;
     private Ring ring;
     private Locator locator;
@@ -339,7 +339,7 @@ public final class Subscriber implements AutoCloseable {
             }
             burst.pause(ring);
             int events = pollRing(handler, most);
-            if (this.ring != null) { // the handler may close this subscriber
+            if (this.ring != null) {
                 burst.note(this.ring, events < most);
             }
             return events;
@@ -358,6 +358,9 @@ public final class Subscriber implements AutoCloseable {
         int passed = 0;
         while (events < most) {
             Ring ring = this.ring; // another one, where the channel goes on
+            if (ring == null) {
+                return events; // the handler has closed this subscriber
+            }
             if (behind != 0) {
                 ring.jump(0, behind);
                 if (!skip(handler)) {

@@ -21,7 +21,7 @@ final class Main {
             java-peers list
             java-peers play TASK
 
-            What shmcast-bench starts to have Aeron over UDP in its rounds between hosts.""";
+            shmcast-bench starts this to have Aeron over UDP in its rounds between hosts.""";
     private static final long WARM_UP_NANOS = 2_000_000_000L;
 
     private int[] sizes = {32, 256, 1024};

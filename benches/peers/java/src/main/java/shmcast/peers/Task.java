@@ -4,7 +4,7 @@ import java.nio.file.Path;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
-/** What the rig asks for. The bench's {@code spec.rs} has every field; these are the ones that a round between hosts needs. */
+/** An order of the rig. The bench's {@code spec.rs} has every field; these are the ones that a round between hosts needs. */
 record Task(
         boolean publishes, boolean isInvoked, int size, long warmup, int messages, long intervalNanos, int publisherCpu, int receiverCpu, Path directory) {
     static final String INVOKED = "aeron-udp-invoked";
