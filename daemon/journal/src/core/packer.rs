@@ -280,3 +280,58 @@ impl Packer {
         self.closed.pop_front()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAR: u64 = 0x1234_5678_9abc;
+
+    fn packer(due: u64, reserve: u64) -> Packer {
+        let begin =
+            Begin { due, epoch: 1, ring: [1, 0], clock_hz: 1_000_000_000, loss: None, mended: &[], reserve };
+        let packing = Packing { target: 2048, ..Packing::default() };
+        Packer::begin(packing, Pool::default(), &begin, Now { mono: Duration::ZERO, wall_ns: 0 }, 0)
+    }
+
+    fn frames(packer: &mut Packer) -> Vec<Frame> {
+        packer.close();
+        std::iter::from_fn(|| packer.take()).collect()
+    }
+
+    fn has(frame: &Frame, number: u64) -> bool {
+        frame.bytes.windows(8).any(|bytes| bytes == number.to_le_bytes())
+    }
+
+    /// However full a frame is when a reserve is asked for, the first frame that claims it has the record.
+    #[test]
+    fn a_frame_claims_no_reserve_that_a_later_one_names() {
+        for filled in 1_500..2_048 {
+            let mut packer = packer(1, 0);
+            assert!(packer.message(1, &vec![0; filled], 0, false, 0));
+            packer.reserve_up_to(FAR);
+            let frames = frames(&mut packer);
+            let first = frames.iter().find(|frame| frame.reserve >= FAR).expect("it was asked for");
+            assert!(has(first, FAR), "{filled} B before it");
+        }
+    }
+
+    #[test]
+    fn a_recorder_that_begins_again_lowers_no_reserve() {
+        let mut again = packer(100, FAR);
+        assert!(frames(&mut again).iter().any(|frame| frame.reserve == FAR && has(frame, FAR)));
+        let behind = frames(&mut packer(FAR + 1, FAR));
+        assert!(behind.iter().all(|frame| frame.reserve > FAR + 1), "its own reserve is further");
+    }
+
+    #[test]
+    fn nothing_follows_a_clean_end() {
+        let mut packer = packer(1, 0);
+        // The next record but a clean end would bring another reserve.
+        packer.loss(RESERVE / 2, Cause::Unrecorded);
+        assert!(packer.message(RESERVE / 2 + 1, b"last", 0, false, 0));
+        packer.control(JournalControl::Clean { next: packer.due() });
+        let all = frames(&mut packer);
+        assert!(all.iter().all(|frame| frame.reserve == 1 + RESERVE));
+    }
+}
