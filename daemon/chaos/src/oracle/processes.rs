@@ -3,7 +3,7 @@
 use super::Findings;
 use super::history::History;
 use crate::log::{Deed, Entry, Fact, Time};
-use crate::run::{RECORDER, TAMPERED};
+use crate::run::{RECORDER, SENDER, TAMPERED};
 
 /// Time by which a call may be late, besides the time that it was stopped or waited for the CPU.
 const LATE_US: u64 = 700_000;
@@ -20,8 +20,9 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
             Deed::Ended { who, code, signal, sent, said } => {
                 let is_ordinary = *code == Some(0)
                     || *sent && *signal == Some(9)
-                    // A recorder that has just been started does not listen to signals yet.
-                    || who.starts_with(RECORDER) && (matches!(code, Some(1 | 3)) || *signal == Some(15));
+                    || who.starts_with(RECORDER) && matches!(code, Some(1 | 3))
+                    // A program that has just been started does not listen to signals yet.
+                    || [RECORDER, SENDER].iter().any(|name| who.starts_with(name)) && *signal == Some(15);
                 if !is_ordinary || said.contains("panicked") {
                     let what = format!("ended with code {code:?}, signal {signal:?}: {said}");
                     findings.add(5, "died", who, what);

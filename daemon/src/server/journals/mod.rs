@@ -4,6 +4,8 @@
 //! answer it, starts a recorder, which has threads of its own, and looks at it ten times a second. A recorder that ends is started
 //! again.
 
+mod reserve;
+
 use super::events::Events;
 use super::pauses::Pauses;
 use crate::config::{ChannelConfig, JournalConfig};
@@ -29,8 +31,6 @@ const TRIM_EVERY: Duration = Duration::from_secs(5);
 const LOST_EVERY: Duration = Duration::from_secs(10);
 /// How long the end of the daemon waits for its recorders. The ring has what they have not written.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// How long a promotion waits for a recorder. The program that asks waits for some seconds, and is to hear the reason.
-const NOTED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The journals by the names of their channels. A clone is the same journals.
 #[derive(Debug, Clone, Default)]
@@ -54,11 +54,6 @@ impl Journals {
         self.recordings().get(channel).cloned()
     }
 
-    /// Whether a channel has a journal.
-    pub fn has(&self, channel: &str) -> bool {
-        self.recordings().contains_key(channel)
-    }
-
     /// The turn at a channel's journal, to be had before [`lend`](Self::lend). `None` if the channel has no journal.
     pub fn turn(&self, channel: &str) -> Option<Arc<Semaphore>> {
         self.find(channel).map(|recording| recording.turn.clone())
@@ -77,32 +72,6 @@ impl Journals {
     pub fn is_any_starting(&self) -> bool {
         let is_starting = |state: &State| !state.is_running && state.why.is_none();
         self.recordings().values().any(|recording| is_starting(&recording.state()))
-    }
-
-    /// Lets a channel go on far ahead: returns once its journal is sure to say that sequences up to `sequence` may have been
-    /// given, also after a power cut. A channel without a journal may at once.
-    ///
-    /// # Errors
-    /// A sentence, if the journal does not record, or does not note it within [`NOTED_WITHIN`].
-    pub fn reserve(&self, channel: &str, sequence: u64) -> Result<(), String> {
-        let Some(recording) = self.find(channel) else { return Ok(()) };
-        recording.wanted.fetch_max(sequence, Ordering::Relaxed);
-        let until = Instant::now() + NOTED_WITHIN;
-        loop {
-            let status = recording.status();
-            let reserve = recording.state().progress.map_or(0, |progress| progress.reserve);
-            if status.state == "recording" && reserve >= sequence {
-                return Ok(());
-            }
-            let may_come = ["recording", "starting"].contains(&&*status.state);
-            if !may_come || Instant::now() >= until {
-                let JournalStatus { directory, state, why, .. } = status;
-                let why = why.map_or_else(String::new, |why| format!(": {why}"));
-                let what = "and does not note the next sequences";
-                return Err(format!("its journal in {directory} is {state}, {what}{why}"));
-            }
-            sleep(LOOK / 10);
-        }
     }
 
     /// A channel's journal as tools show it.
