@@ -163,6 +163,27 @@ fn top_with_a_hundred_readers_in_a_terminal() {
     terminal.wait_for("ended with 0");
 }
 
+/// Also where the shell that began it ignores that its terminal is gone, as `nohup` does.
+#[test]
+fn top_ends_with_its_terminal() {
+    if Command::new("tmux").arg("-V").output().is_err() {
+        println!("SKIPPED top_ends_with_its_terminal: no tmux");
+        return;
+    }
+    let daemon = Daemon::start(CONFIG);
+    let room = tempfile::tempdir().expect("a directory");
+    let file = room.path().join("pid");
+    let top = format!("SHMCAST_SOCKET={} SHMCAST_DIR= exec {SHMCAST} top", daemon.socket().display());
+    let command = format!("sh -c 'trap \"\" HUP; echo $$ >{}; {top}'", file.display());
+    let terminal = Terminal::run("lost", 80, 24, &command);
+    terminal.wait_for("q quit");
+    let stat = format!("/proc/{}/stat", fs::read_to_string(&file).expect("its number").trim());
+    let is_over = || fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z"));
+    assert!(!is_over());
+    drop(terminal);
+    wait_until("the end of top", is_over);
+}
+
 #[test]
 fn events_in_the_order_they_happen_and_through_a_restart() {
     let mut daemon = Daemon::start(CONFIG);

@@ -9,9 +9,13 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use serde_json::json;
 use shmcast::ChannelStatus;
+use signal_hook::consts::SIGHUP;
+use signal_hook::flag::register_conditional_shutdown;
 use state::{Key, Top};
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -59,6 +63,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if !std::io::stdout().is_terminal() {
         bail!("stdout is no terminal: use --json, or `shmcast stat CHANNEL --watch`");
     }
+    // The library that reads keys never returns from a terminal that is gone, and a shell may have had this signal ignored.
+    register_conditional_shutdown(SIGHUP, 128 + SIGHUP, Arc::new(AtomicBool::new(true)))?;
     let mut terminal = ratatui::init();
     let ended = show(&mut terminal, &host, args.interval, &stop);
     ratatui::restore();
