@@ -15,8 +15,8 @@ use super::thread::wall_ns;
 /// How far the sequences go on.
 const FURTHER: u64 = 1 << 32;
 
-/// Returns the sequence up to which a journal is to note that sequences may be given, before a channel goes on at `next`. What is
-/// published until the journal notes more fits below it too, and so does what the mirror receives meanwhile.
+/// Returns the sequence up to which a journal is to note that sequences may be given, before a channel goes on at `next`. All
+/// messages that are published until the journal notes more fit below it too, and all that the mirror receives meanwhile.
 pub fn most_after(next: u64) -> u64 {
     next.saturating_add(2 * FURTHER).min(MAX_SEQUENCE - 1)
 }

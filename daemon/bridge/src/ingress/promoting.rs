@@ -103,7 +103,7 @@ impl Receiving {
         if silence_ns < DEFAULT_SILENCE_NS && !force {
             return Err(PromoteError::StillHeard { silence: Duration::from_nanos(silence_ns) });
         }
-        // Looked at here too, because what follows cannot be taken back.
+        // The same check comes first here, because the next steps cannot be taken back.
         next_after(self.inlet.next_sequence().max(self.receiver.horizon()), below)?;
         self.leave();
         let inlet = &mut self.inlet;

@@ -66,8 +66,8 @@ impl Bridges {
 
     /// Makes a channel that a bridge receives one of this host. Blocks for up to some seconds.
     ///
-    /// Where the channel has a journal, that notes first, safe from a power cut, that the sequences go on as far as a promotion lets
-    /// them. Else a host that loses its power right after the promotion would give the first ones again.
+    /// The channel's journal, if it has one, notes first, safe from a power cut, that the sequences go on as far as a promotion lets
+    /// them. Otherwise a host that loses its power right after the promotion would give the first ones again.
     ///
     /// # Errors
     /// A sentence, if no bridge receives it, if that one does not run, if the publisher's host is heard, or if the journal does not

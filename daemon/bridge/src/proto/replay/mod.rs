@@ -470,7 +470,7 @@ impl Replay {
         self.config.announce.then_some(gone)
     }
 
-    // Counts a request for messages that are not published yet. Gives the datagram that says so, which goes to sources with a proved address.
+    // Counts a request for messages that are not published yet. Gives the datagram that says so, for sources with a proved address.
     fn held(&mut self, request: &Request, held: Held) -> Option<ControlDatagram> {
         self.counters.refuse(Refusal::NotYet);
         let (session, first, Held { oldest, next, .. }) = (request.session, request.first, held);

@@ -25,7 +25,7 @@ public final class Subscriber implements AutoCloseable {
 
     private final Resume resume;
     private final Wait wait;
-    /** Null with another way to wait. */
+    /** This is null unless the reader waits by {@link Wait#BURST}. */
     private final Burst burst;
     private Ring ring;
     private Locator locator;
