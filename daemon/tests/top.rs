@@ -71,6 +71,15 @@ fn top_into_a_pipe() {
     assert_eq!(output.status.code(), Some(1));
 }
 
+/// Whether there is no tmux. If so, this prints the name of the test that is skipped.
+fn is_without_tmux(test: &str) -> bool {
+    let is_missing = Command::new("tmux").arg("-V").output().is_err();
+    if is_missing {
+        println!("SKIPPED {test}: no tmux");
+    }
+    is_missing
+}
+
 /// A terminal of a test's own. It ends when this is dropped.
 struct Terminal {
     server: String,
@@ -120,8 +129,7 @@ impl Terminal {
 
 #[test]
 fn top_with_a_hundred_readers_in_a_terminal() {
-    if Command::new("tmux").arg("-V").output().is_err() {
-        println!("SKIPPED top_with_a_hundred_readers_in_a_terminal: no tmux");
+    if is_without_tmux("top_with_a_hundred_readers_in_a_terminal") {
         return;
     }
     let mut daemon = Daemon::start(CONFIG);
@@ -163,11 +171,10 @@ fn top_with_a_hundred_readers_in_a_terminal() {
     terminal.wait_for("ended with 0");
 }
 
-/// Also where the shell that began it ignores that its terminal is gone, as `nohup` does.
+/// `top` does so too if the shell that began it ignores SIGHUP, as `nohup` does.
 #[test]
 fn top_ends_with_its_terminal() {
-    if Command::new("tmux").arg("-V").output().is_err() {
-        println!("SKIPPED top_ends_with_its_terminal: no tmux");
+    if is_without_tmux("top_ends_with_its_terminal") {
         return;
     }
     let daemon = Daemon::start(CONFIG);

@@ -20,6 +20,11 @@ fn lines_of<'a>(spec: &'a BridgeSpec, repair: &RepairSpec) -> impl Iterator<Item
     spec.lines.iter().filter(move |line| line.group.ip().is_multicast() && line.group.is_ipv4() == is_v4)
 }
 
+/// The first native line that a server's socket can send to.
+fn native_line<'a>(spec: &'a BridgeSpec, repair: &RepairSpec) -> Option<&'a LineSpec> {
+    lines_of(spec, repair).find(|line| spec.profile_of(line) == Profile::Native)
+}
+
 /// Where repairs for all receivers go. All of them leave by the socket that requests come to, so that receivers know
 /// which server sent them.
 #[derive(Debug, Default)]
@@ -53,13 +58,13 @@ impl Groups {
             None => None,
         };
         let plain = repair.group.filter(|_| spec.is_any_plain());
-        let native = lines_of(spec, repair).find(|line| spec.profile_of(line) == Profile::Native);
-        Ok(Groups { plain, native: native.map(|line| line.group), others })
+        let native = native_line(spec, repair).map(|line| line.group);
+        Ok(Groups { plain, native, others })
     }
 
     /// The line that repairs for all leave by: the group of plain ones, on the interface of a line, or the native line.
     pub(crate) fn line(spec: &BridgeSpec, repair: &RepairSpec) -> Option<LineSpec> {
-        let native = lines_of(spec, repair).find(|line| spec.profile_of(line) == Profile::Native);
+        let native = native_line(spec, repair);
         let via = native.or_else(|| lines_of(spec, repair).next());
         let interface = via.and_then(|line| line.interface.clone());
         repair.group.map(|group| LineSpec { interface, ..LineSpec::to(group) }).or_else(|| native.cloned())

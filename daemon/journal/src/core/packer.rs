@@ -124,8 +124,7 @@ impl Packer {
             packer.control(JournalControl::Loss(loss));
         }
         packer.source(begin.ring);
-        packer.renew_reserve();
-        packer.reserve_up_to(begin.reserve);
+        packer.raise_reserve(begin.reserve.max(packer.reserve_ahead()));
         packer
     }
 
@@ -167,7 +166,6 @@ impl Packer {
     /// Packs a control record.
     pub fn control(&mut self, control: JournalControl) {
         let ticks = self.ticks;
-        let is_end = matches!(control, JournalControl::Clean { .. });
         match control {
             JournalControl::Ring(ControlRecord::Epoch { epoch }) | JournalControl::Source { epoch, .. } => {
                 self.epoch = epoch;
@@ -176,9 +174,10 @@ impl Packer {
         }
         let frame = self.frame(JournalControl::MAX_BYTES, ticks);
         frame.control(control, ticks);
-        self.due = frame.due();
-        // A gap may go beyond the reserve. The next message must not be the first to tell of that. Nothing follows a clean end.
-        if self.reserve > 0 && self.is_reserve_short() && !is_end {
+        let due = frame.due();
+        let before = std::mem::replace(&mut self.due, due);
+        // A gap may go beyond the reserve. The next message must not be the first to tell of that.
+        if due > before && self.reserve > 0 && self.is_reserve_short() {
             self.renew_reserve();
         }
     }
@@ -213,7 +212,11 @@ impl Packer {
 
     /// Packs a reserve ahead of the sequence that is due.
     fn renew_reserve(&mut self) {
-        self.raise_reserve(self.due.saturating_add(self.packing.reserve));
+        self.raise_reserve(self.reserve_ahead());
+    }
+
+    fn reserve_ahead(&self) -> u64 {
+        self.due.saturating_add(self.packing.reserve)
     }
 
     /// The frame for a record of this size and time.

@@ -68,10 +68,9 @@ impl Journals {
         self.find(channel).map_or(Ok(None), |recording| recording.lend(wanted))
     }
 
-    /// Whether a recorder has neither begun to record nor failed to.
+    /// Whether any recorder has neither begun to record nor failed to.
     pub fn is_any_starting(&self) -> bool {
-        let is_starting = |state: &State| !state.is_running && state.why.is_none();
-        self.recordings().values().any(|recording| is_starting(&recording.state()))
+        self.recordings().values().any(|recording| recording.state().is_starting())
     }
 
     /// A channel's journal as tools show it.
@@ -201,6 +200,23 @@ struct State {
     oldest: u64,
 }
 
+impl State {
+    /// The word for it that tools show.
+    fn name(&self) -> &'static str {
+        match (self.is_running, &self.why) {
+            (true, _) if self.progress.is_some_and(|progress| progress.is_failed) => "refused",
+            (true, _) => "recording",
+            (false, Some(_)) => "failed",
+            (false, None) => "starting",
+        }
+    }
+
+    /// Whether a recorder has neither begun to record nor failed to.
+    fn is_starting(&self) -> bool {
+        !self.is_running && self.why.is_none()
+    }
+}
+
 impl Recording {
     fn new(channel: &str, config: &JournalConfig) -> Self {
         Self {
@@ -272,15 +288,9 @@ impl Recording {
         let state = self.state();
         let none = Progress::default();
         let progress = state.progress.as_ref().unwrap_or(&none);
-        let name = match (state.is_running, &state.why) {
-            (true, _) if progress.is_failed => "refused",
-            (true, _) => "recording",
-            (false, Some(_)) => "failed",
-            (false, None) => "starting",
-        };
         JournalStatus {
             directory: self.shown(),
-            state: name.to_owned(),
+            state: state.name().to_owned(),
             why: state.why.clone(),
             first: progress.first,
             drained: progress.drained,
@@ -471,7 +481,7 @@ impl Work {
         let dir = &self.recording.config.dir;
         let aside = set_aside(dir).with_context(|| format!("give {} another name", dir.display()))?;
         self.recording.forget_files();
-        // What was asked for was a sequence of the channel before.
+        // The reserve that was asked for belongs to the channel before.
         self.recording.wanted.store(0, Ordering::Relaxed);
         let what = format!("the channel began anew: what was recorded before is in {}", aside.display());
         self.tell("journal-set-aside", &what);

@@ -1,7 +1,6 @@
 //! Reserves that are asked for before a channel goes on far ahead.
 
 use super::{Journals, LOOK};
-use shmcast::control::JournalStatus;
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -25,18 +24,19 @@ impl Journals {
         recording.wanted.fetch_max(sequence, Ordering::Relaxed);
         let until = Instant::now() + NOTED_WITHIN;
         loop {
-            let status = recording.status();
-            let reserve = recording.state().progress.map_or(0, |progress| progress.reserve);
-            if status.state == "recording" && reserve >= sequence {
+            let state = recording.state();
+            let recorder = state.progress.filter(|progress| state.is_running && !progress.is_failed);
+            if recorder.is_some_and(|progress| progress.reserve >= sequence) {
                 return Ok(());
             }
-            let may_come = ["recording", "starting"].contains(&&*status.state);
+            let may_come = recorder.is_some() || state.is_starting();
             if !may_come || Instant::now() >= until {
-                let JournalStatus { directory, state, why, .. } = status;
+                let (name, why) = (state.name(), state.why.as_ref());
                 let why = why.map_or_else(String::new, |why| format!(": {why}"));
                 let what = "and does not note the next sequences";
-                return Err(format!("its journal in {directory} is {state}, {what}{why}"));
+                return Err(format!("its journal in {} is {name}, {what}{why}", recording.shown()));
             }
+            drop(state);
             sleep(LOOK / 10);
         }
     }

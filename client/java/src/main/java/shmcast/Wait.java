@@ -18,7 +18,7 @@ public enum Wait {
     BURST {
         @Override
         void pause() {
-            Thread.onSpinWait();
+            SPIN.pause();
         }
     },
     /** Gives the core away after each look. */

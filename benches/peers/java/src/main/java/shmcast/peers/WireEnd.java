@@ -15,12 +15,16 @@ final class WireEnd implements AutoCloseable {
     static final int STREAM = 1001;
     private static final String ADDRESS = "10.79.0.2:30004";
     private static final int BUFFER = 2 << 20;
+    /** Turns of the driver from one turn of the client to the next. */
+    private static final int TURNS_PER_CLIENT = 64;
 
     private final MediaDriver driver;
     final Aeron aeron;
     final String channel;
     /** The driver's work; null where it has a thread of its own. */
     private final AgentInvoker work;
+
+    private int turns;
 
     WireEnd(Task task, int cpu) {
         int term = task.isPaced() ? 1 << 20 : 16 << 20;
@@ -46,7 +50,17 @@ final class WireEnd implements AutoCloseable {
                         : client.idleStrategy(new SleepingMillisIdleStrategy(100)));
     }
 
-    /** What the driver has to do, or a turn of its thread. */
+    /** Lets the driver work if it has no thread of its own, and the client each 64th time. */
+    void turn() {
+        if (work != null) {
+            work.invoke();
+            if (++turns % TURNS_PER_CLIENT == 0) {
+                aeron.conductorAgentInvoker().invoke();
+            }
+        }
+    }
+
+    /** Lets the driver work, or gives the CPU to its thread. */
     void drive() {
         if (work == null) {
             Thread.yield();
@@ -55,7 +69,7 @@ final class WireEnd implements AutoCloseable {
         }
     }
 
-    /** As drive, and what the client has to do. */
+    /** Lets the driver and the client work. */
     void driveAll() {
         drive();
         if (work != null) {

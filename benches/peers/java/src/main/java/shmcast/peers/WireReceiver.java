@@ -10,8 +10,6 @@ import org.agrona.DirectBuffer;
 /** The receiver's role. Every message is stamped where it is handed over, and then checked. */
 final class WireReceiver implements AutoCloseable, FragmentHandler {
     private static final int MOST = 256;
-    /** Turns of the driver from one turn of the client to the next. */
-    private static final int TURNS_PER_CLIENT = 64;
 
     private final Task task;
     private final WireEnd end;
@@ -56,17 +54,9 @@ final class WireReceiver implements AutoCloseable, FragmentHandler {
     }
 
     private void take(Image image, Wire rig) {
-        int turns = 0;
         while (next <= task.total() && !rig.isTold()) {
-            if (end.isInvoked()) {
-                end.drive();
-            }
-            int taken = image.poll(this, MOST);
-            if (end.isInvoked()) {
-                if (++turns % TURNS_PER_CLIENT == 0) {
-                    end.aeron.conductorAgentInvoker().invoke();
-                }
-            } else if (taken == 0) {
+            end.turn();
+            if (image.poll(this, MOST) == 0 && !end.isInvoked()) {
                 Thread.yield();
             }
         }

@@ -115,14 +115,10 @@ final class WireSender implements AutoCloseable {
     }
 
     private void waitUntil(long intended) {
-        int turns = 0;
         long ahead;
         while ((ahead = intended - System.nanoTime()) > 0) {
-            if (ahead > STILL_NANOS && end.isInvoked()) {
-                end.drive();
-                if ((++turns & 63) == 0) {
-                    end.aeron.conductorAgentInvoker().invoke();
-                }
+            if (ahead > STILL_NANOS) {
+                end.turn();
             }
         }
     }
