@@ -57,7 +57,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// The death of a publisher is told after all that it published.
+    /// The death of each publisher is told after all that it published. A reader of a daemon has no free descriptor by then.
     pub(super) fn bereave(&mut self, wait: Waiting) -> Result<bool> {
         const NAME: &str = "bereaved";
         let mut daemon = self.second_daemon(NAME, false, false)?;
@@ -68,17 +68,25 @@ impl World<'_> {
         let mut publisher = self.start_publisher(&place, NAME)?;
         self.ask(&mut publisher, publish(3))?;
         let mut reader = self.start_actor(BEREAVED)?;
-        let wanted = Subscribing { wait, watch: true, ..wanted(place, NAME) };
+        let wanted = Subscribing { wait, watch: true, ..wanted(place.clone(), NAME) };
         self.ask(&mut reader, Order::Subscribe(wanted))?;
         reader.order(read_on(How::Deadline));
         std::thread::sleep(NOTICE);
+        if daemon.is_some() {
+            set_descriptor_limit(reader.pid(), Some(0));
+        }
         self.signal_actor(&mut reader, Signal::SIGSTOP)?;
         self.ask(&mut publisher, publish(5))?;
         self.kill_actor(publisher)?;
         // A daemon that has not told the reader by now tells it later.
         std::thread::sleep(NOTICE);
         self.signal_actor(&mut reader, Signal::SIGCONT)?;
+        std::thread::sleep(NOTICE);
+        let mut next = self.start_publisher(&place, NAME)?;
+        self.ask(&mut next, publish(2))?;
+        self.kill_actor(next)?;
         std::thread::sleep(NOTICE * 10);
+        set_descriptor_limit(reader.pid(), None);
         self.dismiss(reader)?;
         match &mut daemon {
             Some(daemon) => self.finish(daemon)?,

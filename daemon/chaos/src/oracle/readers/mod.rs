@@ -62,9 +62,14 @@ pub(super) fn check(history: &History, lives: &Lives, findings: &mut Findings) {
         for entry in &reader.seen {
             cursor.see(entry, findings);
         }
-        let is_told = || reader.seen.iter().any(|entry| matches!(entry.what, Fact::PublisherGone { .. }));
-        if reader.actor.starts_with(BEREAVED) && !is_told() {
-            findings.add(5, "death_not_told", &reader.actor, "its publisher was killed, and nothing said so");
+        if reader.actor.starts_with(BEREAVED) {
+            let is_told = |entry: &&Entry<Fact>| matches!(entry.what, Fact::PublisherGone { .. });
+            let told = reader.seen.iter().filter(is_told).count();
+            let killed = history.on(&reader.channel).filter(|p| cursor.was_killed(&p.actor, Time::MAX)).count();
+            if told < killed {
+                let what = format!("{killed} of its publishers were killed, and it was told of {told}");
+                findings.add(5, "death_not_told", &reader.actor, what);
+            }
         }
     }
 }

@@ -438,4 +438,13 @@ fn a_death_that_is_told_too_soon_or_of_nobody_is_found() {
     assert_found(&judge(gone(10, 1), "STOP"), "false_death");
     assert_found(&judge(gone(10, 2), "KILL"), "false_death");
     assert_found(&judge(vec![got(1, 0, 0, 10)], "KILL"), "death_not_told");
+    // Of two deaths, one is told.
+    let mut history = History { profile: Some(Profile::Files), ..History::default() };
+    let killed = |at, who: &str| Entry { at, what: Deed::Signalled { who: who.into(), signal: "KILL".into() } };
+    history.deeds = vec![killed(500, "p"), killed(1500, "q"), Entry { at: 1501, what: Deed::Over }];
+    history.add_actor("p", at(10, publishes(0, 1, 1, 10)));
+    history.add_actor("q", at(1000, publishes(1, 11, 2, 5)));
+    history.add_actor("w1", at(2000, reads(gone(10, 1))));
+    let found: Vec<_> = judge_history(&history).into_iter().map(|violation| violation.name).collect();
+    assert_found(&found, "death_not_told");
 }
