@@ -5,6 +5,7 @@
 
 use nix::errno::Errno;
 use nix::libc;
+use rustix::net::{self, RecvFlags};
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -138,7 +139,7 @@ impl Inbox {
             return self.receive_bare(socket);
         }
         (self.received, self.expects_more) = (0, false);
-        let mut names = [Name::none(); BATCH];
+        let mut names = [const { MaybeUninit::<Name>::uninit() }; BATCH];
         let mut controls = [const { MaybeUninit::<ControlWords>::uninit() }; BATCH];
         let mut vectors = [const { MaybeUninit::uninit() }; BATCH];
         let mut headers = [const { MaybeUninit::uninit() }; BATCH];
@@ -146,7 +147,7 @@ impl Inbox {
             let vector =
                 vectors[i].write(libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() });
             let header = &mut headers[i].write(no_header()).msg_hdr;
-            header.msg_name = (&raw mut names[i]).cast();
+            header.msg_name = ptr::from_mut(names[i].write(Name::none())).cast();
             header.msg_namelen = NAME_BYTES;
             header.msg_iov = vector;
             header.msg_iovlen = 1;
@@ -177,8 +178,9 @@ impl Inbox {
             let bytes = (header.msg_len as usize).min(self.slot_bytes);
             self.arrivals[i] = Arrival {
                 bytes,
-                segment: segment.unwrap_or(bytes),
-                from: names[i].address(),
+                segment: segment.filter(|bytes| *bytes > 0).unwrap_or(bytes),
+                // SAFETY: so many names were written, and the kernel writes over them alone.
+                from: unsafe { names[i].assume_init_ref() }.address(),
                 is_truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
                 time_ns,
                 dropped,
@@ -191,30 +193,18 @@ impl Inbox {
     /// One datagram, without time stamp and drop count.
     fn receive_bare(&mut self, socket: impl AsFd) -> io::Result<usize> {
         (self.received, self.expects_more) = (0, false);
-        let (mut name, mut name_bytes) = (Name::none(), NAME_BYTES);
         let slot = &mut self.slab[..self.slot_bytes];
-        // SAFETY: the socket is open as long as it is borrowed; the slot and the address are given with their true lengths
-        // and outlive the call.
-        let bytes = unsafe {
-            libc::recvfrom(
-                socket.as_fd().as_raw_fd(),
-                slot.as_mut_ptr().cast(),
-                slot.len(),
-                libc::MSG_DONTWAIT | libc::MSG_TRUNC,
-                (&raw mut name).cast(),
-                &raw mut name_bytes,
-            )
-        };
-        let bytes = match Errno::result(bytes) {
-            Ok(bytes) => bytes as usize,
-            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(0),
+        // This is the bare call: the C library's can be cancelled, which costs it two locked instructions in a program with threads.
+        let (bytes, from) = match net::recvfrom(socket, slot, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+            Ok((_, bytes, from)) => (bytes, from),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(0),
             Err(e) => return Err(e.into()),
         };
         let slot = &self.slab[..bytes.min(self.slot_bytes)];
         self.arrivals[0] = Arrival {
             bytes: slot.len(),
             segment: self.segment_of.map_or(slot.len(), |segment_of| segment_of(slot)),
-            from: name.address(),
+            from: from.and_then(|from| from.try_into().ok()).unwrap_or(Arrival::NONE.from),
             is_truncated: bytes > self.slot_bytes,
             time_ns: None,
             dropped: None,
@@ -232,18 +222,23 @@ impl Inbox {
 
     /// The datagrams of the last [`receive`](Self::receive).
     pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
-        let slots = self.slab.chunks_exact(self.slot_bytes);
-        slots.zip(&self.arrivals[..self.received]).flat_map(|(slot, arrival)| {
-            let slot = &slot[..arrival.bytes];
-            // An empty datagram is one too.
-            let starts = (0..slot.len().max(1)).step_by(arrival.segment.max(1));
-            starts.map(move |at| Datagram {
-                bytes: &slot[at..slot.len().min(at + arrival.segment)],
-                from: arrival.from,
-                is_truncated: arrival.is_truncated,
-                is_merged: arrival.segment < arrival.bytes,
-                time_ns: arrival.time_ns,
-                dropped: arrival.dropped,
+        let arrivals = self.arrivals[..self.received].iter().enumerate();
+        arrivals.flat_map(|(at, arrival)| {
+            let slot = &self.slab[at * self.slot_bytes..][..arrival.bytes];
+            let mut next = Some(0);
+            // An empty datagram is one too. A step of an iterator would divide.
+            std::iter::from_fn(move || {
+                let at = next?;
+                let end = slot.len().min(at + arrival.segment);
+                next = (end < slot.len() && end > at).then_some(end);
+                Some(Datagram {
+                    bytes: &slot[at..end],
+                    from: arrival.from,
+                    is_truncated: arrival.is_truncated,
+                    is_merged: arrival.segment < arrival.bytes,
+                    time_ns: arrival.time_ns,
+                    dropped: arrival.dropped,
+                })
             })
         })
     }
