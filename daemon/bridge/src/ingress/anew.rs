@@ -1,9 +1,10 @@
 //! Lines whose interface was made anew, or that hear nothing, and the group of repairs for all.
 
-use super::receiving::{Port, Receiving, Role};
+use super::port::{Port, Role};
+use super::receiving::Receiving;
 use super::{BridgeError, IngressState};
 use crate::renewal::{REPAIRS, Silences, Watch, rejoin};
-use crate::socket::{RefusedSettings, Tuning, open_line, open_merging_line};
+use crate::socket::{Drops, RefusedSettings, Tuning, open_line, open_merging_line};
 use crate::spec::{BridgeSpec, LineSpec, ReceiveSpec};
 use crate::status::Phase;
 use crate::thread::spawn;
@@ -67,7 +68,7 @@ impl Receiving {
             if let Some(port) = self.ports.iter_mut().find(|port| port.role == role) {
                 port.local = socket.local_addr().unwrap_or(port.local);
                 // A new socket counts its drops from 0.
-                (port.socket, port.last_drops) = (socket, 0);
+                (port.socket, port.drops) = (socket, Drops::default());
             }
         }
         let counters = &mut self.inlet.counters;

@@ -24,6 +24,7 @@ mod control;
 mod inlet;
 mod maker;
 mod native;
+mod port;
 mod promoting;
 mod receiving;
 mod stale;
@@ -53,9 +54,10 @@ use backlog::Backlog;
 use inlet::Inlet;
 use maker::Maker;
 use native::NativeReceiving;
+use port::{Port, Role};
 use promoting::Orders;
 pub use promoting::Promoter;
-use receiving::{Port, Receiving, Role};
+use receiving::Receiving;
 use stale::Stale;
 
 /// Options that the bridge's owner sets, beside the spec.

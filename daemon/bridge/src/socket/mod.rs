@@ -20,9 +20,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::spec::LineSpec;
+pub use drops::Drops;
 use interface::interface_of;
 pub(super) use interface::{Interface, link_of, look_up};
 
+mod drops;
 mod interface;
 
 /// The most packets that one busy poll takes from the network card.
@@ -348,10 +350,7 @@ fn tune(socket: &Socket, name: &str, tuning: Tuning, refusals: &mut RefusedSetti
         )),
         _ => {}
     }
-    refusals.note(
-        format!("{name}: drop counts"),
-        setsockopt(socket, sockopt::RxqOvfl, &1).map_err(io::Error::from),
-    );
+    refusals.note(format!("{name}: drop counts"), datagrams::drops(socket).map(drop));
     refusals.note(
         format!("{name}: receive time stamps"),
         setsockopt(socket, sockopt::ReceiveTimestampns, &true).map_err(io::Error::from),
