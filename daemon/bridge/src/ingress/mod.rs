@@ -23,6 +23,7 @@ mod backlog;
 mod control;
 mod inlet;
 mod maker;
+mod merging;
 mod native;
 mod port;
 mod promoting;
@@ -332,7 +333,7 @@ fn open_ports(
     }
     if receive.unicast {
         let socket = open_own(refusals, "requests for leases")?;
-        socket::merge(&socket, "live packets of leases", refusals);
+        socket::try_merge(&socket, "live packets of leases", refusals);
         let mut port = Port::new(socket, Role::Unicast, spec);
         port.ask_for_leases(receive, true, id, clock)?;
         ports.push(port);

@@ -3,6 +3,7 @@
 use shmcast::sys::datagrams::{self, Datagram, Inbox};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
+use super::merging::Merging;
 use crate::BridgeError;
 use crate::pcap::Tap;
 use crate::proto::MAX_LINES;
@@ -46,6 +47,8 @@ pub(super) struct Port {
     pub(super) inbox: Inbox,
     pub(super) local: SocketAddr,
     pub(super) drops: Drops,
+    /// Whether the kernel puts packets together.
+    pub(super) merging: Merging,
     /// One lease for each server, or none at all.
     pub(super) leases: Vec<LeaseClient>,
 }
@@ -59,7 +62,41 @@ impl Port {
             (Role::Line(_) | Role::Unicast, Profile::Plain) => Inbox::merging(wire::segment_of),
             (Role::Line(_) | Role::Unicast, Profile::Native) => Inbox::merging(container::segment_of),
         };
-        Self { socket, role, inbox, local, drops: Drops::default(), leases: Vec::new() }
+        Self {
+            socket,
+            role,
+            inbox,
+            local,
+            drops: Drops::default(),
+            merging: Merging::default(),
+            leases: Vec::new(),
+        }
+    }
+
+    /// Looks at what the last receive brought, after its messages have been published.
+    #[inline]
+    pub(super) fn note_batch(&mut self) {
+        let together = self.inbox.together();
+        if together > 0 && self.merges() && self.merging.note(together) {
+            self.merge(true);
+        }
+    }
+
+    /// Looks at the time since the last such call.
+    pub(super) fn end_window(&mut self) {
+        if self.merging.end_window() {
+            self.merge(false);
+        }
+    }
+
+    fn merges(&self) -> bool {
+        matches!(self.role, Role::Line(_) | Role::Unicast)
+    }
+
+    #[cold]
+    fn merge(&self, is_wanted: bool) {
+        // A kernel that cannot do it has said so at the start.
+        let _ = datagrams::merge(&self.socket, is_wanted);
     }
 
     /// Sends a datagram, and copies it to the capture. Returns how many the kernel refused.

@@ -116,6 +116,7 @@ impl Receiving {
         if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
             (self.shown_ns, self.shows) = (now_ns, self.shows + 1);
             self.renew_lines();
+            self.ports.iter_mut().for_each(Port::end_window);
             self.show(self.shows.is_multiple_of(SHOWS_PER_HISTOGRAM));
             self.look_up();
         }
@@ -159,15 +160,16 @@ impl Receiving {
     fn receive_all(&mut self, now_ns: u64, hears_servers: bool) -> Found {
         let mut found = Found::Nothing;
         for at in 0..self.ports.len() {
-            let Port { inbox, socket, role, .. } = &mut self.ports[at];
+            let Port { inbox, socket, role, drops, .. } = &mut self.ports[at];
             if *role == Role::Servers && !hears_servers {
                 continue;
             }
             match inbox.receive(&*socket) {
-                Ok(0) => {}
+                Ok(0) => drops.note_empty(),
                 Ok(_) => {
                     found = found.max(if inbox.expects_more() { Found::More } else { Found::All });
                     self.handle_batch(now_ns, at);
+                    self.ports[at].note_batch();
                 }
                 // The error is a host's reply that nobody listens there. The next server's turn will come.
                 Err(_) => self.inlet.counters.receive_errors += 1,
@@ -181,7 +183,7 @@ impl Receiving {
             ports, servers, lines, locks, receiver, inlet, to_ring, since_ns, tap, native, pace, ..
         } = self;
         let published = inlet.local.counts.published;
-        let Port { inbox, role, drops, socket, leases, local } = &mut ports[at];
+        let Port { inbox, role, drops, socket, leases, local, .. } = &mut ports[at];
         for datagram in inbox.datagrams() {
             if let Some(tap) = tap {
                 let time_ns = datagram.time_ns.unwrap_or_else(wall_ns);
@@ -232,11 +234,12 @@ impl Receiving {
                 }
             }
             // It may be our own socket that dropped what is missing before it.
-            if let (Some(line), Some(head)) = (of_line, &head)
-                && head.sequence > receiver.horizon()
-                && drops.explain_a_loss(socket, &mut inlet.counters.lines[line].kernel_drops)
-            {
-                receiver.note_drop();
+            if let (Some(line), Some(head)) = (of_line, &head) {
+                if head.sequence <= receiver.horizon() {
+                    drops.note_whole();
+                } else if drops.explain_a_loss(socket, &mut inlet.counters.lines[line].kernel_drops) {
+                    receiver.note_drop();
+                }
             }
             if datagram.is_truncated {
                 // The datagram was cut off. Its parser would only report that its end is missing.

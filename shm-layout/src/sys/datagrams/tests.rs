@@ -166,7 +166,7 @@ fn segments_arrive_as_the_datagrams_that_they_were() {
 #[test]
 fn datagrams_that_the_kernel_put_together_are_taken_apart() {
     let (near, far, to) = pair();
-    merge(&far).unwrap();
+    merge(&far, true).unwrap();
     setsockopt(&far, sockopt::ReceiveTimestampns, &true).unwrap();
     let whole: SegmentOf = <[u8]>::len;
     let datagrams = rows();
@@ -190,7 +190,7 @@ fn datagrams_that_the_kernel_put_together_are_taken_apart() {
 #[test]
 fn what_seemed_to_come_alone_is_taken_apart_by_its_bytes() {
     let (near, far, to) = pair();
-    merge(&far).unwrap();
+    merge(&far, true).unwrap();
     let mut inbox = Inbox::merging(|bytes| bytes.len().min(100));
     for _ in 0..4 {
         send(&near, to, [&[1u8; 80][..]]);
@@ -201,6 +201,47 @@ fn what_seemed_to_come_alone_is_taken_apart_by_its_bytes() {
     send_segmented(&near, to, [&[2u8; 100][..], &[3; 100], &[4; 30]], &mut segments);
     settle();
     assert_eq!(drain(&mut inbox, &far), [vec![2; 100], vec![3; 100], vec![4; 30]]);
+}
+
+/// The kernel says nothing of the lengths of those that still wait when it was told to stop.
+#[test]
+fn what_was_put_together_before_it_was_told_to_stop_is_taken_apart() {
+    let (near, far, to) = pair();
+    let wait = || {
+        let mut segments = Segments::On;
+        // Three for a call that asks for one datagram, and as many for one that asks for two.
+        for first in [2u8, 5] {
+            let all = [&[first; 100][..], &[first + 1; 100], &[first + 2; 30]];
+            assert_eq!(send_segmented(&near, to, all, &mut segments).segmented, 3);
+        }
+        settle();
+    };
+    let expected =
+        [(2, 100), (3, 100), (4, 30), (5, 100), (6, 100), (7, 30)].map(|(of, bytes)| vec![of; bytes]);
+    for (is_told_to_stop, waiting) in [(true, 2), (false, 2)] {
+        merge(&far, true).unwrap();
+        wait();
+        if is_told_to_stop {
+            merge(&far, false).unwrap();
+        }
+        let mut inbox = Inbox::merging(|bytes| bytes.len().min(100));
+        let (mut got, mut deliveries, mut together) = (Vec::new(), 0, 0);
+        while inbox.receive(&far).unwrap() > 0 {
+            deliveries += inbox.received;
+            together += inbox.together();
+            got.extend(inbox.datagrams().map(|datagram| datagram.bytes.to_vec()));
+        }
+        assert_eq!(
+            (&got[..], deliveries, together),
+            (&expected[..], waiting, 6),
+            "told to stop: {is_told_to_stop}"
+        );
+    }
+    // From then on the kernel takes them apart itself.
+    merge(&far, false).unwrap();
+    wait();
+    let mut inbox = Inbox::merging(<[u8]>::len);
+    assert_eq!(drain(&mut inbox, &far), expected);
 }
 
 #[test]
