@@ -52,8 +52,8 @@ use outlet::{Outlet, Second};
 
 /// The turns of a sending thread that polls and yields are so many times shorter than its publisher's. Then a publisher on the same
 /// CPU that yields once a message hands over to it each time. If the turns were equally long, each second message might wait for the
-/// next one's yield. The publisher's yield takes a few polls longer.
-const SHORTER: u32 = 4;
+/// next one's yield. The publisher's yield takes a poll longer.
+const SHORTER: u32 = 2;
 /// Bytes of the receive buffer of the socket that requests come to.
 const REPAIR_BUFFER_BYTES: usize = 1 << 20;
 
