@@ -11,7 +11,6 @@
 
 use shmcast::PublisherBuilder;
 use shmcast::hosting::boot_id;
-use shmcast::sys::slice;
 use siphasher::sip::SipHasher24;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -61,11 +60,6 @@ use promoting::Orders;
 pub use promoting::Promoter;
 use receiving::Receiving;
 use stale::Stale;
-
-/// The turns of a receiving thread that polls and yields are so many times longer than those of a reader on its CPU. Then its yield
-/// behind a message hands over to the reader each time. If the turns were equally long, each second message might wait for the
-/// thread's next yield. The reader polls so often before the thread has its next turn.
-const LONGER: u32 = 2;
 
 /// Options that the bridge's owner sets, beside the spec.
 #[derive(Debug, Default)]
@@ -125,14 +119,7 @@ impl Ingress {
         options: IngressOptions,
     ) -> Result<Ingress, BridgeError> {
         let (mut ingress, receiving) = Ingress::assemble(spec, channel, options)?;
-        let polls = receiving.choice.mode == WaitMode::Yield;
-        let run = move || {
-            if polls {
-                // If the system refuses, some of its yields hand over to nobody.
-                let _ = slice::scale(LONGER, 1);
-            }
-            receiving.run();
-        };
+        let run = move || receiving.run();
         ingress.threads.start(&format!("recv-{}", spec.title()), spec.cpu, run)?;
         Ok(ingress)
     }
