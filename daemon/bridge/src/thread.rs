@@ -134,6 +134,11 @@ impl Idle {
         Self { choice, polls: 0, slept_ns: 0, pace }
     }
 
+    /// Whether the thread polls and yields, and never sleeps.
+    pub fn yields(&self) -> bool {
+        self.choice.mode == WaitMode::Yield
+    }
+
     /// There was something to do.
     pub fn reset(&mut self, now_ns: u64) {
         self.polls = 0;

@@ -200,3 +200,42 @@ fn segments_that_are_put_together_bring_every_byte_though_some_are_lost() {
     assert!(merged > 0 && repaired > 0 && received.lines[0].kernel_drops > 0, "{received:?}");
     assert!(egress.counters().datagrams_segmented > 0);
 }
+
+/// A packet that comes alone takes longer while the kernel puts packets together.
+#[test]
+fn packets_are_put_together_during_a_burst_and_not_a_second_later() {
+    let test = "packets_are_put_together_during_a_burst_and_not_a_second_later";
+    let Some(wire) = Wire::new(test) else { return };
+    let [here, there] = [(); 2].map(|()| tempfile::tempdir_in("/dev/shm").unwrap());
+    let mut publisher = channel(here.path());
+    wire.enter("far");
+    let servers = vec!["10.78.0.1:30002".parse().unwrap()];
+    let receive = ReceiveSpec { servers, from: Some(1), ..ReceiveSpec::default() };
+    let spec = BridgeSpec { receive: Some(receive), ..bridge("far0") };
+    let channel = Publisher::builder("t").dir(there.path()).capacity(64 << 20).max_message(1000);
+    let ingress = Ingress::start(&spec, channel, IngressOptions::default()).unwrap();
+    wire.enter("near");
+    let egress = send(here.path());
+    let mut last = MESSAGES;
+    let arrived = |last| {
+        let received = wait_for_counters(|| ingress.counters(), |it| it.messages_published == last);
+        assert_eq!((received.messages_published, received.messages_missing), (last, 0), "{received:?}");
+        received.datagrams_merged
+    };
+    let mut merged = 0;
+    for _ in 0..2 {
+        let before = std::mem::replace(&mut merged, arrived(last));
+        assert!(merged > before, "in a burst: {merged}");
+        // A window is 10 ms, and up to 20 ms for a thread that sleeps.
+        std::thread::sleep(Duration::from_millis(2_500));
+        // They leave in one call, and are too few for a burst.
+        let few = egress.counters().datagrams_segmented;
+        let messages: Vec<_> = (last + 1..=last + 30).map(message).collect();
+        last += 30;
+        publisher.publish_batch(&messages).unwrap();
+        assert_eq!(arrived(last), merged, "{} left in one", egress.counters().datagrams_segmented - few);
+        (last + 1..=last + MESSAGES).for_each(|n| _ = publisher.publish(&message(n)).unwrap());
+        last += MESSAGES;
+    }
+    assert!(arrived(last) > merged);
+}

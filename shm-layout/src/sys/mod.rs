@@ -1,5 +1,5 @@
 //! System calls that the other packages need and no library wraps: many datagrams in one call, multicast groups of one source,
-//! descriptors beside a packet, the addresses of network interfaces, and how wrong the clock may be.
+//! descriptors beside a packet, the addresses of network interfaces, how wrong the clock may be, and the length of a thread's turns.
 //!
 //! Knows nothing of rings and segments. It stands in this package because the others contain no `unsafe` code.
 
@@ -7,3 +7,4 @@ pub mod clock;
 pub mod datagrams;
 pub mod handoff;
 pub mod interfaces;
+pub mod slice;

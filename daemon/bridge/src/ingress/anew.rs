@@ -1,9 +1,11 @@
 //! Lines whose interface was made anew, or that hear nothing, and the group of repairs for all.
 
-use super::receiving::{Port, Receiving, Role};
+use super::merging::Merging;
+use super::port::{Port, Role};
+use super::receiving::Receiving;
 use super::{BridgeError, IngressState};
 use crate::renewal::{REPAIRS, Silences, Watch, rejoin};
-use crate::socket::{RefusedSettings, Tuning, open_line, open_merging_line};
+use crate::socket::{Drops, RefusedSettings, Tuning, open_line, open_merging_line};
 use crate::spec::{BridgeSpec, LineSpec, ReceiveSpec};
 use crate::status::Phase;
 use crate::thread::spawn;
@@ -66,8 +68,11 @@ impl Receiving {
             let role = if line == REPAIRS { Role::Repairs } else { Role::Line(line) };
             if let Some(port) = self.ports.iter_mut().find(|port| port.role == role) {
                 port.local = socket.local_addr().unwrap_or(port.local);
-                // A new socket counts its drops from 0.
-                (port.socket, port.last_drops) = (socket, 0);
+                if let Some(line) = port.line_or(self.lines) {
+                    port.drops.look(&port.socket, &mut self.inlet.counters.lines[line].kernel_drops);
+                }
+                // A new socket counts its drops from 0, and its packets come one by one.
+                (port.socket, port.drops, port.merging) = (socket, Drops::default(), Merging::default());
             }
         }
         let counters = &mut self.inlet.counters;

@@ -4,7 +4,7 @@ use shmcast::sys::datagrams::Datagram;
 use std::net::SocketAddr;
 
 use super::inlet::Inlet;
-use super::receiving::Role;
+use super::port::Role;
 use crate::proto::MICROSECOND_NS;
 use crate::proto::control::ControlDatagram;
 use crate::proto::lease_client::LeaseClient;

@@ -23,7 +23,9 @@ mod backlog;
 mod control;
 mod inlet;
 mod maker;
+mod merging;
 mod native;
+mod port;
 mod promoting;
 mod receiving;
 mod stale;
@@ -53,9 +55,10 @@ use backlog::Backlog;
 use inlet::Inlet;
 use maker::Maker;
 use native::NativeReceiving;
+use port::{Port, Role};
 use promoting::Orders;
 pub use promoting::Promoter;
-use receiving::{Port, Receiving, Role};
+use receiving::Receiving;
 use stale::Stale;
 
 /// Options that the bridge's owner sets, beside the spec.
@@ -330,7 +333,7 @@ fn open_ports(
     }
     if receive.unicast {
         let socket = open_own(refusals, "requests for leases")?;
-        socket::merge(&socket, "live packets of leases", refusals);
+        socket::try_merge(&socket, "live packets of leases", refusals);
         let mut port = Port::new(socket, Role::Unicast, spec);
         port.ask_for_leases(receive, true, id, clock)?;
         ports.push(port);

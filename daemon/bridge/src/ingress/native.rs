@@ -12,6 +12,7 @@ use crate::proto::native::container::Container;
 use crate::proto::native::seal::{OpenerCounters, Unopened};
 use crate::proto::receiver::{Origin, Receiver};
 use crate::proto::session::Session;
+use crate::proto::wire::Head;
 use crate::spec::BridgeSpec;
 
 /// The most senders whose packets are opened at a time.
@@ -89,6 +90,14 @@ impl NativeReceiving {
         let mut entries = [Entry { first: 0, count: 0, offset: 0, bytes: 0 }; MAX_ENTRIES];
         let (server, session, count): (usize, Session, usize) = receiver.poll_ask(now_ns, &mut entries)?;
         Some((server, self.codec.ask(session, &entries[..count])?))
+    }
+}
+
+/// The beginning of a packet of the feed, if that is sound.
+pub(super) fn head_of(is_native: bool, datagram: &[u8]) -> Option<Head> {
+    match is_native {
+        true => Container::parse(datagram).ok().map(|(container, _)| container.head()),
+        false => Head::of(datagram),
     }
 }
 

@@ -2,8 +2,7 @@
 
 use rustix::thread::sched_yield;
 use shmcast::Publisher;
-use shmcast::sys::datagrams::{self, Datagram, Inbox};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,23 +11,21 @@ use std::time::Duration;
 use super::IngressState;
 use super::control::{handle_control, is_from_server, server_of};
 use super::inlet::Inlet;
-use super::native::{self, NativeReceiving};
+use super::native::{self, NativeReceiving, head_of};
+use super::port::{Port, Role, note_datagram};
 use super::stale::Stale;
-use crate::BridgeError;
 use crate::pcap::Tap;
 use crate::proto::awake::Awake;
 use crate::proto::control::{CONTROL_MAX_BYTES, is_control};
 use crate::proto::counters::Histogram;
 use crate::proto::lease_client::{LeaseClient, LeaseState};
-use crate::proto::native::container::{self, Container};
 use crate::proto::pace::{Advice, Pace};
 use crate::proto::receiver::{Origin, Receiver};
 use crate::proto::source::{Kept, SourceLock};
-use crate::proto::wire::{self, Head};
 use crate::proto::{MAX_LINES, MAX_SERVERS, MILLISECOND_NS, SECOND_NS};
 use crate::socket;
-use crate::spec::{BridgeSpec, Profile, ReceiveSpec, WaitMode};
-use crate::status::{Phase, ReceiveCounters};
+use crate::spec::WaitMode;
+use crate::status::Phase;
 use crate::thread::{Clock, SHOW_EVERY_NS, wall_ns};
 use crate::waiting::Choice;
 
@@ -45,31 +42,6 @@ const TURNS_PER_ANSWER: u32 = 16;
 const LEAVE_NS: u64 = SECOND_NS / 2;
 /// The counters are shown this often for each time that the histograms are, because those are long.
 const SHOWS_PER_HISTOGRAM: u64 = 10;
-/// Datagrams are received into slots of at least this size, so that a sender with a larger payload than ours is heard.
-const SLOT_BYTES: usize = 9_216;
-
-/// The purpose of a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    /// Receives this line of the feed.
-    Line(usize),
-    /// Carries requests to the servers, and their answers.
-    Servers,
-    /// Receives the feed itself, sent by the servers to us alone.
-    Unicast,
-    /// Receives the servers' repairs for all receivers.
-    Repairs,
-}
-
-impl Role {
-    pub(super) fn line(self) -> Option<usize> {
-        match self {
-            Role::Line(line) => Some(line),
-            Role::Servers | Role::Unicast | Role::Repairs => None,
-        }
-    }
-}
-
 /// The result of one turn's look into the sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Found {
@@ -78,55 +50,6 @@ enum Found {
     All,
     /// Datagrams, and there may well be more.
     More,
-}
-
-/// A socket, its inbox, and the leases that it keeps.
-pub(super) struct Port {
-    pub(super) socket: UdpSocket,
-    pub(super) role: Role,
-    pub(super) inbox: Inbox,
-    pub(super) local: SocketAddr,
-    pub(super) last_drops: u32,
-    /// One lease for each server, or none at all.
-    pub(super) leases: Vec<LeaseClient>,
-}
-
-impl Port {
-    pub(super) fn new(socket: UdpSocket, role: Role, spec: &BridgeSpec) -> Self {
-        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let local = socket.local_addr().unwrap_or(nowhere);
-        let inbox = match (role, spec.receive_profile()) {
-            (Role::Servers | Role::Repairs, _) => Inbox::new(spec.payload_bytes.max(SLOT_BYTES)),
-            (Role::Line(_) | Role::Unicast, Profile::Plain) => Inbox::merging(wire::segment_of),
-            (Role::Line(_) | Role::Unicast, Profile::Native) => Inbox::merging(container::segment_of),
-        };
-        Self { socket, role, inbox, local, last_drops: 0, leases: Vec::new() }
-    }
-
-    /// Sends a datagram, and copies it to the capture. Returns how many the kernel refused.
-    fn send(&self, to: SocketAddr, bytes: &[u8], tap: Option<&Tap>) -> u64 {
-        let sent = datagrams::send(&self.socket, to, [bytes]);
-        if let Some(tap) = tap {
-            tap.record(wall_ns(), self.local, to, bytes);
-        }
-        sent.refused
-    }
-
-    pub(super) fn ask_for_leases(
-        &mut self,
-        receive: &ReceiveSpec,
-        live: bool,
-        id: u64,
-        clock: &Clock,
-    ) -> Result<(), BridgeError> {
-        for _ in &receive.servers {
-            let mut seed = [0; 8];
-            getrandom::fill(&mut seed).map_err(|e| BridgeError::Start(std::io::Error::other(e)))?;
-            let lease = LeaseClient::new(clock.now_ns(), live, 0, u64::from_ne_bytes(seed));
-            self.leases.push(lease.with_receiver(id));
-        }
-        Ok(())
-    }
 }
 
 /// The state of the receiving loop.
@@ -193,6 +116,7 @@ impl Receiving {
         if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
             (self.shown_ns, self.shows) = (now_ns, self.shows + 1);
             self.renew_lines();
+            self.ports.iter_mut().for_each(Port::end_window);
             self.show(self.shows.is_multiple_of(SHOWS_PER_HISTOGRAM));
             self.look_up();
         }
@@ -236,15 +160,16 @@ impl Receiving {
     fn receive_all(&mut self, now_ns: u64, hears_servers: bool) -> Found {
         let mut found = Found::Nothing;
         for at in 0..self.ports.len() {
-            let Port { inbox, socket, role, .. } = &mut self.ports[at];
+            let Port { inbox, socket, role, drops, .. } = &mut self.ports[at];
             if *role == Role::Servers && !hears_servers {
                 continue;
             }
             match inbox.receive(&*socket) {
-                Ok(0) => {}
+                Ok(0) => drops.note_empty(),
                 Ok(_) => {
                     found = found.max(if inbox.expects_more() { Found::More } else { Found::All });
                     self.handle_batch(now_ns, at);
+                    self.ports[at].note_batch();
                 }
                 // The error is a host's reply that nobody listens there. The next server's turn will come.
                 Err(_) => self.inlet.counters.receive_errors += 1,
@@ -258,7 +183,7 @@ impl Receiving {
             ports, servers, lines, locks, receiver, inlet, to_ring, since_ns, tap, native, pace, ..
         } = self;
         let published = inlet.local.counts.published;
-        let Port { inbox, role, last_drops, leases, local, .. } = &mut ports[at];
+        let Port { inbox, role, drops, socket, leases, local, .. } = &mut ports[at];
         for datagram in inbox.datagrams() {
             if let Some(tap) = tap {
                 let time_ns = datagram.time_ns.unwrap_or_else(wall_ns);
@@ -289,17 +214,16 @@ impl Receiving {
             } else {
                 Origin::Line(role.line().unwrap_or(0))
             };
-            if let Origin::Line(line) = origin
-                && note_line(&mut inlet.counters, line, &datagram, last_drops)
-            {
-                receiver.note_drop();
+            let of_line = match origin {
+                Origin::Line(line) => Some(line),
+                Origin::Server(_) | Origin::Repair(_) => None,
+            };
+            let head = of_line.and_then(|_| head_of(native.is_some(), datagram.bytes));
+            if let Some(line) = of_line {
+                note_datagram(&mut inlet.counters, line, &datagram);
             }
-            let is_line = matches!(origin, Origin::Line(_));
-            if let Some(lock) = role.line().filter(|_| is_line).and_then(|line| locks.get_mut(line)) {
-                let head = match native {
-                    Some(_) => Container::parse(datagram.bytes).ok().map(|(container, _)| container.head()),
-                    None => Head::of(datagram.bytes),
-                };
+            if let Some(lock) = role.line().filter(|_| of_line.is_some()).and_then(|line| locks.get_mut(line))
+            {
                 let (from, bytes) = (datagram.from.ip(), datagram.bytes);
                 if !lock.admits(now_ns, from, (head.as_ref(), bytes), receiver.horizon()) {
                     inlet.counters.datagrams_locked_out += 1;
@@ -307,6 +231,14 @@ impl Receiving {
                 }
                 for kept in lock.take_kept().iter().flat_map(Kept::iter) {
                     native::take(native.as_mut(), now_ns, origin, kept, (&mut *receiver, &mut *inlet));
+                }
+            }
+            // It may be our own socket that dropped what is missing before it.
+            if let (Some(line), Some(head)) = (of_line, &head) {
+                if head.sequence <= receiver.horizon() {
+                    drops.note_whole();
+                } else if drops.explain_a_loss(socket, &mut inlet.counters.lines[line].kernel_drops) {
+                    receiver.note_drop();
                 }
             }
             if datagram.is_truncated {
@@ -446,6 +378,11 @@ impl Receiving {
     }
 
     pub(super) fn show(&mut self, histograms: bool) {
+        for port in &mut self.ports {
+            if let Some(line) = port.line_or(self.lines) {
+                port.drops.look(&port.socket, &mut self.inlet.counters.lines[line].kernel_drops);
+            }
+        }
         let is_held = |lease: &&LeaseClient| matches!(lease.state(), LeaseState::Held { .. });
         let held = self.ports.iter().flat_map(|port| &port.leases).filter(is_held).count();
         let next = self.inlet.next_sequence();
@@ -475,21 +412,4 @@ impl Receiving {
             self.shared.to_ring.show(&self.to_ring);
         }
     }
-}
-
-/// Counts a datagram of a line. Returns whether our socket has dropped others before it.
-fn note_line(
-    counters: &mut ReceiveCounters,
-    line: usize,
-    datagram: &Datagram<'_>,
-    last_drops: &mut u32,
-) -> bool {
-    counters.datagrams_merged += u64::from(datagram.is_merged);
-    let line = &mut counters.lines[line];
-    line.datagrams += 1;
-    line.truncated += u64::from(datagram.is_truncated);
-    let Some(drops) = datagram.dropped else { return false };
-    let more = drops.wrapping_sub(std::mem::replace(last_drops, drops));
-    line.kernel_drops += u64::from(more);
-    more > 0
 }

@@ -33,7 +33,7 @@ use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, Reply,
 use super::proto::wire::{REQUEST_BYTES, Request as Asked};
 use super::proto::{MICROSECOND_NS, SECOND_NS};
 use super::sending::Sending;
-use super::socket::wait_for_any;
+use super::socket::{Drops, wait_for_any};
 use super::spec::{BridgeSpec, RepairSpec};
 use super::status::RepairCounters;
 use super::thread::{Clock, wall_ns};
@@ -60,7 +60,7 @@ pub(super) struct Repair {
     channel: SubscriberBuilder,
     store: Store,
     counters: RepairCounters,
-    last_drops: u32,
+    drops: Drops,
     reply: Vec<u8>,
     /// The state of answers to native receivers; `None` if all lines are plain.
     native: Option<NativeRepair>,
@@ -175,7 +175,7 @@ impl Repair {
             channel,
             store,
             counters: RepairCounters::new_zeroed(),
-            last_drops: 0,
+            drops: Drops::default(),
             reply: vec![0; payload_bytes],
             feed: FeedRate::default(),
             clock,
@@ -242,29 +242,12 @@ impl Repair {
     }
 
     fn answer_all(&mut self) {
-        let Self {
-            inbox,
-            out,
-            replay,
-            leases,
-            store,
-            counters,
-            last_drops,
-            reply,
-            clock,
-            shared,
-            native,
-            ..
-        } = self;
+        let Self { inbox, out, replay, leases, store, counters, reply, clock, shared, native, .. } = self;
         let answers_plain = self.answers_plain;
         let now_ns = clock.now_ns();
         for datagram in inbox.datagrams() {
             counters.datagrams += 1;
             out.record(datagram.from, out.here, datagram.bytes);
-            if let Some(drops) = datagram.dropped {
-                counters.kernel_drops += u64::from(drops.wrapping_sub(*last_drops));
-                *last_drops = drops;
-            }
             let is_plain = is_control(datagram.bytes) || datagram.bytes.len() == REQUEST_BYTES;
             counters.replies_refused += match native {
                 Some(native) if !is_plain => native.answer(
@@ -335,6 +318,7 @@ impl Repair {
     }
 
     fn show(&mut self) {
+        self.drops.look(&self.out.socket, &mut self.counters.kernel_drops);
         self.counters.set(self.replay.counters(), self.leases.counters(), self.leases.len());
         self.counters.journal.set(self.replay.counters(), &self.store.counters());
         if let Some(native) = &self.native {

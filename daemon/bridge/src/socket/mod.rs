@@ -20,9 +20,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::spec::LineSpec;
+pub use drops::Drops;
 use interface::interface_of;
 pub(super) use interface::{Interface, link_of, look_up};
 
+mod drops;
 mod interface;
 
 /// The most packets that one busy poll takes from the network card.
@@ -166,8 +168,7 @@ pub fn open_line(
     Ok(socket.into())
 }
 
-/// As [`open_line`], and the kernel puts equally long packets together, if it can. The socket needs an inbox that takes
-/// them apart.
+/// As [`open_line`], and asks whether the kernel can put equally long packets together.
 ///
 /// # Errors
 /// [`SocketError`]
@@ -177,13 +178,15 @@ pub fn open_merging_line(
     refusals: &mut RefusedSettings,
 ) -> Result<UdpSocket, SocketError> {
     let socket = open_line(line, tuning, refusals)?;
-    merge(&socket, format_args!("line {}", line.group), refusals);
+    try_merge(&socket, format_args!("line {}", line.group), refusals);
     Ok(socket)
 }
 
-/// Makes the kernel put equally long packets together.
-pub fn merge(socket: &UdpSocket, name: impl fmt::Display, refusals: &mut RefusedSettings) {
-    refusals.note(format_args!("{name}: packets put together (UDP_GRO)"), datagrams::merge(socket));
+/// Asks whether the kernel can put equally long packets together. It does not do it yet. The first time takes the kernel longer than
+/// all others, so it is here.
+pub fn try_merge(socket: &UdpSocket, name: impl fmt::Display, refusals: &mut RefusedSettings) {
+    let tried = datagrams::merge(socket, true).and_then(|()| datagrams::merge(socket, false));
+    refusals.note(format_args!("{name}: packets put together (UDP_GRO)"), tried);
 }
 
 fn join(socket: &Socket, line: &LineSpec, interface: Interface) -> io::Result<()> {
@@ -348,10 +351,7 @@ fn tune(socket: &Socket, name: &str, tuning: Tuning, refusals: &mut RefusedSetti
         )),
         _ => {}
     }
-    refusals.note(
-        format!("{name}: drop counts"),
-        setsockopt(socket, sockopt::RxqOvfl, &1).map_err(io::Error::from),
-    );
+    refusals.note(format!("{name}: drop counts"), datagrams::drops(socket).map(drop));
     refusals.note(
         format!("{name}: receive time stamps"),
         setsockopt(socket, sockopt::ReceiveTimestampns, &true).map_err(io::Error::from),

@@ -145,8 +145,8 @@ pub struct LineStatus {
     pub messages_first: u64,
     /// Messages that were there already.
     pub messages_duplicate: u64,
-    /// Datagrams that the kernel dropped because the socket's buffer was full, as it last reported. Those that it had put
-    /// together count as one.
+    /// Datagrams that the kernel dropped because the socket's buffer was full. The kernel is asked each 10 ms, or 20 ms by a
+    /// thread that sleeps, and when a message is missing; nothing needs to come for that. Those that it had put together count as one.
     pub kernel_drops: u64,
     /// Datagrams that were cut off because they were longer than any that were expected.
     pub truncated: u64,

@@ -3,6 +3,7 @@
 use super::{BATCH, Name, no_header};
 use nix::errno::Errno;
 use nix::libc;
+use rustix::net::{self, SendFlags};
 use std::mem::{MaybeUninit, size_of};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -59,13 +60,52 @@ pub fn send_segmented<'a>(
     datagrams: impl IntoIterator<Item = &'a [u8]>,
     segments: &mut Segments,
 ) -> Sent {
-    let mut name = to.into().map(Name::of);
+    let (socket, to, mut datagrams) = (socket.as_fd(), to.into(), datagrams.into_iter());
+    let (first, second) = (datagrams.next(), datagrams.next());
+    if let (Some(alone), None) = (first, second) {
+        return send_alone(socket, to, alone);
+    }
+    send_many(socket, to, first.into_iter().chain(second).chain(datagrams), segments)
+}
+
+/// Sends one datagram, which takes less time than as a batch of one.
+fn send_alone(socket: BorrowedFd<'_>, to: Option<SocketAddr>, datagram: &[u8]) -> Sent {
+    let mut was_left_out = false;
+    loop {
+        match send_one(socket, to, datagram) {
+            Ok(()) => return Sent { sent: 1, ..Sent::default() },
+            Err(Errno::EINTR) => {}
+            Err(Errno::ECONNREFUSED) if to.is_none() && !was_left_out => was_left_out = true,
+            Err(e) => return Sent { refused: 1, error: Some(e), ..Sent::default() },
+        }
+    }
+}
+
+// The C library's call can be cancelled, which costs it two locked instructions in a program with threads. This is the bare call.
+#[inline]
+fn send_one(socket: BorrowedFd<'_>, to: Option<SocketAddr>, datagram: &[u8]) -> nix::Result<()> {
+    let sent = match to {
+        None => net::send(socket, datagram, SendFlags::NOSIGNAL),
+        Some(to) => net::sendto(socket, datagram, SendFlags::NOSIGNAL, &to),
+    };
+    sent.map(drop).map_err(|e| Errno::from_raw(e.raw_os_error()))
+}
+
+/// Sends two datagrams or more, or none.
+#[inline(never)]
+fn send_many<'a>(
+    socket: BorrowedFd<'_>,
+    to: Option<SocketAddr>,
+    datagrams: impl Iterator<Item = &'a [u8]>,
+    segments: &mut Segments,
+) -> Sent {
+    let mut name = to.map(Name::of);
     let name = match &mut name {
         Some((name, bytes)) => (ptr::from_mut(name).cast(), *bytes),
         None => (ptr::null_mut(), 0),
     };
     let mut total = Sent::default();
-    let mut datagrams = datagrams.into_iter().peekable();
+    let mut datagrams = datagrams.peekable();
     let mut vectors = [const { libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 } }; BATCH];
     let mut calls = Calls::new();
     while datagrams.peek().is_some() {
@@ -82,7 +122,7 @@ pub fn send_segmented<'a>(
             calls.fill(&mut vectors[done..filled], name, *segments == Segments::On);
             let first = usize::from(calls.counts[0]);
             // SAFETY: the headers have just been filled in; what they point at outlives the call.
-            match unsafe { calls.send(socket.as_fd()) } {
+            match unsafe { calls.send(socket) } {
                 Ok(sent) => {
                     for count in &calls.counts[..sent] {
                         done += usize::from(*count);
@@ -176,23 +216,10 @@ impl Calls {
     /// The headers have been filled in. Vectors, bytes and name are still there, and this value has not moved.
     unsafe fn send(&mut self, socket: BorrowedFd<'_>) -> nix::Result<usize> {
         let fd = socket.as_raw_fd();
-        if self.filled > 1 || self.counts[0] > 1 {
-            let (first, count) = (self.headers.as_mut_ptr().cast(), self.filled as libc::c_uint);
-            // SAFETY: the caller promised whole headers; `fd` is open as long as `socket` is borrowed.
-            let sent = unsafe { libc::sendmmsg(fd, first, count, libc::MSG_NOSIGNAL as _) };
-            return Errno::result(sent).map(|sent| sent.max(1) as usize);
-        }
-        // One datagram takes less time by itself than as a batch of one.
-        // SAFETY: the caller promised that it has been filled in.
-        let header = unsafe { self.headers[0].assume_init_ref() }.msg_hdr;
-        // SAFETY: the caller promised a vector.
-        let vector = unsafe { *header.msg_iov };
-        let (name, name_bytes) = (header.msg_name.cast(), header.msg_namelen);
-        // SAFETY: `fd` is open as long as `socket` is borrowed; bytes and name have their true lengths, and are only read.
-        let sent = unsafe {
-            libc::sendto(fd, vector.iov_base, vector.iov_len, libc::MSG_NOSIGNAL, name, name_bytes)
-        };
-        Errno::result(sent).map(|_| 1)
+        let (first, count) = (self.headers.as_mut_ptr().cast(), self.filled as libc::c_uint);
+        // SAFETY: the caller promised whole headers; `fd` is open as long as `socket` is borrowed.
+        let sent = unsafe { libc::sendmmsg(fd, first, count, libc::MSG_NOSIGNAL as _) };
+        Errno::result(sent).map(|sent| sent.max(1) as usize)
     }
 }
 

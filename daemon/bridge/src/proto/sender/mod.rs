@@ -228,7 +228,7 @@ impl Sender {
         let size = self.config.payload_bytes;
         // There is always room for a seal, because a key may come while the packet is open.
         let room = size - if self.native.is_some() { SEAL_BYTES } else { 0 };
-        let slot = self.slab.chunks_exact_mut(size).nth(self.closed.len());
+        let slot = slot_of(&mut self.slab, size, self.closed.len());
         slot.is_some_and(|slot| self.open.push(&mut slot[..room], data, meta))
     }
 
@@ -238,7 +238,7 @@ impl Sender {
         let size = self.config.payload_bytes;
         let most = size - HEAD_BYTES - FRAGMENT_HEAD_BYTES - SEAL_BYTES;
         while self.part < data.len() {
-            let Some(slot) = self.slab.chunks_exact_mut(size).nth(self.closed.len()) else {
+            let Some(slot) = slot_of(&mut self.slab, size, self.closed.len()) else {
                 return Err(PushError::BatchFull);
             };
             let Some(sealer) = &mut self.native else { break };
@@ -266,7 +266,7 @@ impl Sender {
     /// Closes the packet being filled, because nothing more is waiting.
     pub fn close(&mut self) {
         let size = self.config.payload_bytes;
-        if let Some(slot) = self.slab.chunks_exact_mut(size).nth(self.closed.len())
+        if let Some(slot) = slot_of(&mut self.slab, size, self.closed.len())
             && let Some(bytes) = self.open.finish(slot, self.session, self.native.as_mut())
         {
             self.note_closed(bytes);
@@ -276,10 +276,8 @@ impl Sender {
 
     /// The closed packets of the batch, to be sent in this order.
     pub fn datagrams(&self) -> impl Iterator<Item = &[u8]> {
-        self.slab
-            .chunks_exact(self.config.payload_bytes)
-            .zip(&self.closed)
-            .map(|(slot, &bytes)| &slot[..bytes])
+        let (slab, size) = (&self.slab[..], self.config.payload_bytes);
+        self.closed.iter().enumerate().map(move |(at, &bytes)| &slab[at * size..][..bytes])
     }
 
     /// Forgets the closed packets, which were sent at `now_ns`. The packet still open, if any, moves to the first slot.
@@ -389,4 +387,10 @@ impl Sender {
     pub fn next(&self) -> u64 {
         self.next
     }
+}
+
+/// The slot with this number; `None` behind the last. `chunks_exact_mut` would divide.
+#[inline]
+fn slot_of(slab: &mut [u8], size: usize, at: usize) -> Option<&mut [u8]> {
+    slab.get_mut(at * size..(at + 1) * size)
 }

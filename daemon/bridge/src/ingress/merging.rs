@@ -1,0 +1,64 @@
+//! Decides when the kernel puts the packets of a socket together.
+//!
+//! Packets that come together then cost a small part of what they cost one by one, and a packet that comes alone costs more. So the
+//! kernel is asked for it while many come together, and told to stop after a second in which few did.
+
+/// So many packets come together in one window of a feed that gains by it. A feed that comes packet by packet has this many in a
+/// window only if its receiver stood still for most of it.
+const MANY: usize = 64;
+/// So many windows in a row with fewer are the end of it. A window is the time from one showing of the counters to the next, 10 ms or more.
+const CALM_WINDOWS: u32 = 100;
+
+/// The state of one socket.
+#[derive(Debug, Default)]
+pub(super) struct Merging {
+    is_on: bool,
+    /// The packets of this window that came together with others.
+    together: usize,
+    /// Windows with few of them.
+    calm: u32,
+}
+
+impl Merging {
+    /// Notes how many packets a receive brought together. Returns whether to switch merging on.
+    #[inline]
+    pub(super) fn note(&mut self, together: usize) -> bool {
+        self.together += together;
+        let switches = self.together >= MANY && !self.is_on;
+        self.is_on |= switches;
+        switches
+    }
+
+    /// Ends a window. Returns whether to switch merging off.
+    pub(super) fn end_window(&mut self) -> bool {
+        self.calm = if self.together >= MANY { 0 } else { self.calm.saturating_add(1) };
+        self.together = 0;
+        let switches = self.is_on && self.calm >= CALM_WINDOWS;
+        self.is_on &= !switches;
+        switches
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merging_begins_with_many_at_once_and_ends_after_a_second_without() {
+        let mut merging = Merging::default();
+        for _ in 0..1_000 {
+            // One by one, and a hiccup now and then.
+            assert!((0..MANY).all(|_| !merging.note(0)) && !merging.note(MANY - 1) && !merging.end_window());
+        }
+        assert!(!merging.note(MANY - 1) && merging.note(2), "at once, not when the window ends");
+        for windows in [1, CALM_WINDOWS, 2] {
+            assert!((1..windows).all(|_| !merging.end_window() && !merging.note(1)));
+            assert!(!merging.note(MANY), "it is on");
+            assert!(!merging.end_window());
+        }
+        assert!((1..CALM_WINDOWS).all(|_| !merging.end_window()));
+        assert!(merging.end_window());
+        assert!((0..1_000).all(|_| !merging.end_window()));
+        assert!(merging.note(MANY));
+    }
+}

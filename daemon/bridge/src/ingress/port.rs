@@ -1,0 +1,143 @@
+//! A socket of the receiving loop, and what belongs to it.
+
+use shmcast::sys::datagrams::{self, Datagram, Inbox};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+
+use super::merging::Merging;
+use crate::BridgeError;
+use crate::pcap::Tap;
+use crate::proto::MAX_LINES;
+use crate::proto::lease_client::LeaseClient;
+use crate::proto::native::container;
+use crate::proto::wire;
+use crate::socket::Drops;
+use crate::spec::{BridgeSpec, Profile, ReceiveSpec};
+use crate::status::ReceiveCounters;
+use crate::thread::{Clock, wall_ns};
+
+/// Datagrams are received into slots of at least this size, so that a sender with a larger payload than ours is heard.
+const SLOT_BYTES: usize = 9_216;
+
+/// The purpose of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Receives this line of the feed.
+    Line(usize),
+    /// Carries requests to the servers, and their answers.
+    Servers,
+    /// Receives the feed itself, sent by the servers to us alone.
+    Unicast,
+    /// Receives the servers' repairs for all receivers.
+    Repairs,
+}
+
+impl Role {
+    pub(super) fn line(self) -> Option<usize> {
+        match self {
+            Role::Line(line) => Some(line),
+            Role::Servers | Role::Unicast | Role::Repairs => None,
+        }
+    }
+}
+
+/// A socket, its inbox, and the leases that it keeps.
+pub(super) struct Port {
+    pub(super) socket: UdpSocket,
+    pub(super) role: Role,
+    pub(super) inbox: Inbox,
+    pub(super) local: SocketAddr,
+    pub(super) drops: Drops,
+    /// Whether the kernel puts packets together.
+    pub(super) merging: Merging,
+    /// One lease for each server, or none at all.
+    pub(super) leases: Vec<LeaseClient>,
+}
+
+impl Port {
+    pub(super) fn new(socket: UdpSocket, role: Role, spec: &BridgeSpec) -> Self {
+        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let local = socket.local_addr().unwrap_or(nowhere);
+        let inbox = match (role, spec.receive_profile()) {
+            (Role::Servers | Role::Repairs, _) => Inbox::new(spec.payload_bytes.max(SLOT_BYTES)),
+            (Role::Line(_) | Role::Unicast, Profile::Plain) => Inbox::merging(wire::segment_of),
+            (Role::Line(_) | Role::Unicast, Profile::Native) => Inbox::merging(container::segment_of),
+        };
+        Self {
+            socket,
+            role,
+            inbox,
+            local,
+            drops: Drops::default(),
+            merging: Merging::default(),
+            leases: Vec::new(),
+        }
+    }
+
+    /// Looks at what the last receive brought, after its messages have been published.
+    #[inline]
+    pub(super) fn note_batch(&mut self) {
+        let together = self.inbox.together();
+        if together > 0 && self.merges() && self.merging.note(together) {
+            self.merge(true);
+        }
+    }
+
+    /// Looks at the time since the last such call.
+    pub(super) fn end_window(&mut self) {
+        if self.merging.end_window() {
+            self.merge(false);
+        }
+    }
+
+    fn merges(&self) -> bool {
+        matches!(self.role, Role::Line(_) | Role::Unicast)
+    }
+
+    #[cold]
+    fn merge(&self, is_wanted: bool) {
+        // A kernel that cannot do it has said so at the start.
+        let _ = datagrams::merge(&self.socket, is_wanted);
+    }
+
+    /// Sends a datagram, and copies it to the capture. Returns how many the kernel refused.
+    pub(super) fn send(&self, to: SocketAddr, bytes: &[u8], tap: Option<&Tap>) -> u64 {
+        let sent = datagrams::send(&self.socket, to, [bytes]);
+        if let Some(tap) = tap {
+            tap.record(wall_ns(), self.local, to, bytes);
+        }
+        sent.refused
+    }
+
+    /// The line whose counters its drops are among: its own, or the first behind the `lines` of the spec for a unicast feed.
+    pub(super) fn line_or(&self, lines: usize) -> Option<usize> {
+        match self.role {
+            Role::Line(line) => Some(line),
+            Role::Unicast => Some(lines.min(MAX_LINES - 1)),
+            Role::Servers | Role::Repairs => None,
+        }
+    }
+
+    pub(super) fn ask_for_leases(
+        &mut self,
+        receive: &ReceiveSpec,
+        live: bool,
+        id: u64,
+        clock: &Clock,
+    ) -> Result<(), BridgeError> {
+        for _ in &receive.servers {
+            let mut seed = [0; 8];
+            getrandom::fill(&mut seed).map_err(|e| BridgeError::Start(std::io::Error::other(e)))?;
+            let lease = LeaseClient::new(clock.now_ns(), live, 0, u64::from_ne_bytes(seed));
+            self.leases.push(lease.with_receiver(id));
+        }
+        Ok(())
+    }
+}
+
+/// Counts a datagram of a line.
+pub(super) fn note_datagram(counters: &mut ReceiveCounters, line: usize, datagram: &Datagram<'_>) {
+    counters.datagrams_merged += u64::from(datagram.is_merged);
+    let line = &mut counters.lines[line];
+    line.datagrams += 1;
+    line.truncated += u64::from(datagram.is_truncated);
+}
