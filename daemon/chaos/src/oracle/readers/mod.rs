@@ -65,7 +65,8 @@ pub(super) fn check(history: &History, lives: &Lives, findings: &mut Findings) {
         if reader.actor.starts_with(BEREAVED) {
             let is_told = |entry: &&Entry<Fact>| matches!(entry.what, Fact::PublisherGone { .. });
             let told = reader.seen.iter().filter(is_told).count();
-            let killed = history.on(&reader.channel).filter(|p| cursor.was_killed(&p.actor, Time::MAX)).count();
+            let killed =
+                history.on(&reader.channel).filter(|p| cursor.was_killed(&p.actor, Time::MAX)).count();
             if told < killed {
                 let what = format!("{killed} of its publishers were killed, and it was told of {told}");
                 findings.add(5, "death_not_told", &reader.actor, what);

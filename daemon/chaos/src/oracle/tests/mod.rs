@@ -440,7 +440,8 @@ fn a_death_that_is_told_too_soon_or_of_nobody_is_found() {
     assert_found(&judge(vec![got(1, 0, 0, 10)], "KILL"), "death_not_told");
     // Of two deaths, one is told.
     let mut history = History { profile: Some(Profile::Files), ..History::default() };
-    let killed = |at, who: &str| Entry { at, what: Deed::Signalled { who: who.into(), signal: "KILL".into() } };
+    let killed =
+        |at, who: &str| Entry { at, what: Deed::Signalled { who: who.into(), signal: "KILL".into() } };
     history.deeds = vec![killed(500, "p"), killed(1500, "q"), Entry { at: 1501, what: Deed::Over }];
     history.add_actor("p", at(10, publishes(0, 1, 1, 10)));
     history.add_actor("q", at(1000, publishes(1, 11, 2, 5)));
