@@ -93,7 +93,7 @@ fn pack(c: &mut Criterion) {
         let mut packing = Packing::new(BLOCK_BYTES);
         group.throughput(Throughput::Elements(count));
         group.bench_function(BenchmarkId::new(place, size), |b| {
-            b.iter(|| cut(&mut subscriber, &mut packing, |block| drop(black_box(block))));
+            b.iter(|| cut(&mut subscriber, &mut packing, |block| _ = black_box(block)));
         });
     }
 }

@@ -42,3 +42,54 @@ impl Writer<'_> {
         true
     }
 }
+
+/// Copies bytes to as many. Those of most messages are copied in pieces of fixed size, because a copy of variable length is a
+/// call, which costs more than they do.
+///
+/// # Panics
+/// When there are not equally many.
+#[inline(always)]
+pub(super) fn copy(to: &mut [u8], from: &[u8]) {
+    assert_eq!(to.len(), from.len());
+    let (Some(end), Some(last)) = (from.last_chunk::<16>(), from.len().checked_sub(16)) else {
+        return to.copy_from_slice(from);
+    };
+    if from.len() >= 256 {
+        return to.copy_from_slice(from);
+    }
+    let mut at = 0;
+    at += piece::<128>(to, from, at);
+    at += piece::<64>(to, from, at);
+    at += piece::<32>(to, from, at);
+    piece::<16>(to, from, at);
+    to[last..].copy_from_slice(end);
+}
+
+/// Copies `SIZE` bytes from `at` on if the length has this power of two. Returns how many were copied.
+#[inline(always)]
+fn piece<const SIZE: usize>(to: &mut [u8], from: &[u8], at: usize) -> usize {
+    if from.len() & SIZE == 0 {
+        return 0;
+    }
+    to[at..at + SIZE].copy_from_slice(&from[at..at + SIZE]);
+    SIZE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_every_length_are_whole() {
+        let bytes: Vec<u8> = (0..600u32).map(|n| (n % 251) as u8).collect();
+        for length in 0..600 {
+            let mut to = [0xAA; 602];
+            copy(&mut to[1..1 + length], &bytes[..length]);
+            assert_eq!(
+                (&to[1..1 + length], to[0], to[1 + length]),
+                (&bytes[..length], 0xAA, 0xAA),
+                "{length}"
+            );
+        }
+    }
+}

@@ -6,6 +6,7 @@ use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Meta;
 use shmcast_bridge::times::Moment;
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 
 use crate::proto::block::{Cut, Packing, max_whole_bytes};
 
@@ -126,34 +127,69 @@ impl Cutter {
         self.cuts.extend(self.packing.cut());
     }
 
-    /// Adds a message to the block that is being filled, if it is the one due and fits: as most are. There must be no block that waits
-    /// for a place.
-    #[inline(always)]
-    pub(super) fn add(&mut self, message: &Message<'_>) -> bool {
-        let is_small = message.payload.len() <= self.max_whole;
-        if message.sequence != self.due || !is_small || self.packing.is_empty() {
-            return false;
-        }
-        let meta = self.meta_of(message);
-        let fits = self.packing.push(message.sequence, message.payload, meta);
-        self.due += u64::from(fits);
-        self.messages += u64::from(fits);
-        fits
-    }
-
     #[inline]
     fn meta_of(&self, message: &Message<'_>) -> Meta {
         let time_ns = self.moment.as_ref().map_or(0, |moment| moment.wall_of(message.time));
         Meta { tag: message.tag, key: message.key, time_ns }
     }
 
-    /// Takes an event of the ring. There must be no block that waits for a place.
-    pub(super) fn take(&mut self, event: Event<'_>) -> News {
-        match event {
+    /// Takes an event of the ring, and says whether to go on: not with news, nor while blocks wait for a place. There must be
+    /// none of these before.
+    #[inline(always)]
+    pub(super) fn take(&mut self, event: Event<'_>) -> ControlFlow<News> {
+        let news = match event {
+            Event::Message(message) if self.add(&message) => return ControlFlow::Continue(()),
             Event::Message(message) => {
-                self.take_message(&message);
+                self.take_other(&message);
                 News::None
             }
+            event => self.take_news(event),
+        };
+        match self.is_blocked() || !matches!(news, News::None) {
+            true => ControlFlow::Break(news),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Adds a message to the block that is being filled; false, and no change, if it is not the one due or does not fit, as few do.
+    #[inline(always)]
+    fn add(&mut self, message: &Message<'_>) -> bool {
+        if message.sequence != self.due || message.payload.len() > self.max_whole {
+            return false;
+        }
+        let fits = self.packing.push(message.sequence, message.payload, self.meta_of(message));
+        self.due += u64::from(fits);
+        self.messages += u64::from(fits);
+        fits
+    }
+
+    #[cold]
+    fn take_other(&mut self, message: &Message<'_>) {
+        if message.sequence < self.due {
+            return;
+        }
+        if message.sequence > self.due {
+            self.messages_missed += self.not_counted(message.sequence);
+            self.skip_to(message.sequence);
+        }
+        if self.add(message) {
+            return;
+        }
+        self.close();
+        if message.payload.len() > self.max_whole {
+            let (bytes, meta) = (message.payload.to_vec(), self.meta_of(message));
+            self.large = Some(Large { sequence: message.sequence, bytes, meta, offset: 0 });
+            self.due = message.sequence + 1;
+            self.messages += 1;
+        } else {
+            let fits = self.add(message);
+            debug_assert!(fits, "a message of this size fits an empty block");
+        }
+    }
+
+    #[cold]
+    fn take_news(&mut self, event: Event<'_>) -> News {
+        match event {
             Event::Lapped(lapped) => {
                 self.messages_missed += self.not_counted(lapped.resumed_at);
                 self.skip_to(lapped.resumed_at);
@@ -184,28 +220,6 @@ impl Cutter {
         }
     }
 
-    fn take_message(&mut self, message: &Message<'_>) {
-        if message.sequence < self.due {
-            return;
-        }
-        if message.sequence > self.due {
-            self.messages_missed += self.not_counted(message.sequence);
-            self.skip_to(message.sequence);
-        }
-        let meta = self.meta_of(message);
-        self.due = message.sequence + 1;
-        self.messages += 1;
-        if message.payload.len() > self.max_whole {
-            self.close();
-            let bytes = message.payload.to_vec();
-            self.large = Some(Large { sequence: message.sequence, bytes, meta, offset: 0 });
-        } else if !self.packing.push(message.sequence, message.payload, meta) {
-            self.close();
-            let fits = self.packing.push(message.sequence, message.payload, meta);
-            debug_assert!(fits, "a message of this size fits an empty block");
-        }
-    }
-
     /// How many sequences from the one due to before `next` were not counted as lost yet. A gap is cut again after each
     /// append that fails.
     fn not_counted(&mut self, next: u64) -> u64 {
@@ -233,6 +247,7 @@ impl Cutter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::block::Kind;
     use shmcast::Lapped;
 
     #[test]
@@ -241,13 +256,52 @@ mod tests {
         for (resumed_at, missed) in [(50, 40), (50, 40), (70, 60), (60, 60)] {
             cutter.clear();
             cutter.set_due(10);
-            cutter.take(Event::Lapped(Lapped { missed: resumed_at - 10, resumed_at }));
+            let flow = cutter.take(Event::Lapped(Lapped { missed: resumed_at - 10, resumed_at }));
+            assert!(flow.is_break(), "a gap waits for a place");
             assert_eq!((cutter.messages_missed, cutter.due()), (missed, resumed_at));
             assert_eq!(cutter.next_cut(), Some(Cut::gap(10, resumed_at - 1)));
         }
         cutter.begin();
         cutter.set_due(1);
-        cutter.take(Event::Gap { from: 1, to: 5 });
+        assert!(cutter.take(Event::Gap { from: 1, to: 5 }).is_break());
         assert_eq!((cutter.gap_messages, cutter.messages_missed), (5, 60));
+    }
+
+    #[test]
+    fn messages_fill_blocks_in_order_whatever_their_size() {
+        let (mut cutter, bytes) = (Cutter::new(1 << 10), vec![7; 3_000]);
+        let message = |sequence, size: usize| {
+            Event::Message(Message { payload: &bytes[..size], sequence, tag: 0, key: false, time: 0 })
+        };
+        cutter.set_due(1);
+        let mut blocks = Vec::new();
+        for (sequence, size, waits) in [
+            (1, 400, false),
+            (1, 9, false), // came before
+            (2, 400, false),
+            (3, 400, true),   // does not fit, and begins another block
+            (4, 3_000, true), // goes in parts
+            (5, 0, false),
+            (8, 0, true), // two are missing
+        ] {
+            assert_eq!(cutter.take(message(sequence, size)).is_break(), waits, "{sequence} of {size} B");
+            blocks.extend(std::iter::from_fn(|| cutter.next_cut()));
+        }
+        cutter.close();
+        blocks.extend(std::iter::from_fn(|| cutter.next_cut()));
+        let found: Vec<_> = blocks.iter().map(|cut| (cut.kind, cut.first, cut.count)).collect();
+        let (data, part, gap) = (Kind::Data, Kind::Fragment, Kind::Gap);
+        let meant = [
+            (data, 1, 2),
+            (data, 3, 1),
+            (part, 4, 0),
+            (part, 4, 0),
+            (part, 4, 0),
+            (part, 4, 1),
+            (data, 5, 1),
+            (gap, 6, 2),
+            (data, 8, 1),
+        ];
+        assert_eq!((found, cutter.messages, cutter.messages_missed), (meant.to_vec(), 6, 2));
     }
 }

@@ -16,7 +16,6 @@ use shmcast_bridge::times::own_error_ns;
 use shmcast_bridge::waiting::Choice;
 use shmcast_bridge::{BridgeError, KeysSeen};
 use std::io;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -309,16 +308,7 @@ impl Outlet {
             let (cutter, mut news) = (&mut self.cutter, News::None);
             let messages = cutter.messages;
             let taken = subscriber.recv_batch(EVENTS_PER_TURN - found, |event| {
-                if let Event::Message(message) = &event
-                    && cutter.add(message)
-                {
-                    return ControlFlow::Continue(());
-                }
-                news = cutter.take(event);
-                match cutter.is_blocked() || !matches!(news, News::None) {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
-                }
+                cutter.take(event).map_break(|said| news = said)
             });
             self.has_ended &= cutter.messages == messages;
             if let Ok(0) = taken {
@@ -431,7 +421,7 @@ impl Outlet {
         let deadline = self.clock.instant(now_ns) + if self.parks { limit } else { Duration::ZERO };
         let messages = self.cutter.messages;
         let news = match subscriber.recv_deadline(deadline) {
-            Ok(Some(event)) => self.cutter.take(event),
+            Ok(Some(event)) => self.cutter.take(event).break_value().unwrap_or(News::None),
             Ok(None) => News::None,
             Err(e) => News::Error(e),
         };

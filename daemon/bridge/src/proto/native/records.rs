@@ -7,6 +7,7 @@
 //! The base time is the time of the first message in nanoseconds since 1970, 0 if it is unknown. A record's
 //! time is the nanoseconds since the message before; without one, the time is the same.
 
+use super::super::bytes::copy;
 use super::super::wire::{Form, LENGTH_BYTES, Malformed, Messages, Meta};
 use super::Reader;
 use super::container::{Container, HEAD_BYTES, SEAL_BYTES};
@@ -126,17 +127,18 @@ impl RecordWriter {
         true
     }
 
-    /// Adds a message; false, and no change, when it does not fit, or when its time cannot stand in this packet.
-    #[inline]
+    /// Adds a message; false, and no change, when it does not fit, or when its time cannot stand in this packet. In the last bytes of
+    /// the buffer, which have no room for the longest head of a record, no message fits.
+    #[inline(always)]
     pub fn push(&mut self, buffer: &mut [u8], data: &[u8], meta: Meta) -> bool {
         let Some(at) = self.begin(buffer, data.len(), meta) else { return false };
-        buffer[at..at + data.len()].copy_from_slice(data);
+        copy(&mut buffer[at..at + data.len()], data);
         self.end(at + data.len(), meta);
         true
     }
 
     // Writes the head of a record. Returns the place of its message.
-    #[inline]
+    #[inline(always)]
     fn begin(&mut self, buffer: &mut [u8], size: usize, meta: Meta) -> Option<usize> {
         let length = u16::try_from(size).ok()?;
         let since_ns = match self.count {
@@ -148,25 +150,20 @@ impl RecordWriter {
         };
         let bit = |is_set, bit| if is_set { bit } else { 0 };
         let bits = bit(meta.key, KEY) | bit(meta.tag != 0, TAG) | bit(since_ns != 0, TIME);
-        let (tag, time) = (meta.tag.to_be_bytes(), since_ns.to_be_bytes());
-        let head_bytes = LENGTH_BYTES + 1 + if meta.tag != 0 { tag.len() } else { 0 };
-        let at = self.bytes + head_bytes + if since_ns != 0 { time.len() } else { 0 };
+        let time_at = LENGTH_BYTES + 1 + if meta.tag != 0 { size_of_val(&meta.tag) } else { 0 };
+        let at = self.bytes + time_at + if since_ns != 0 { size_of_val(&since_ns) } else { 0 };
         if at + size > buffer.len() {
             return None;
         }
-        let mut head = super::Writer { out: buffer, at: self.bytes };
-        head.put(&length.to_be_bytes());
-        head.put(&[bits]);
-        if meta.tag != 0 {
-            head.put(&tag);
-        }
-        if since_ns != 0 {
-            head.put(&time);
-        }
+        // Two stores for all of it. What they write behind the head is the message's place, or room.
+        let head = buffer.get_mut(self.bytes..)?.first_chunk_mut::<MAX_RECORD_HEAD_BYTES>()?;
+        let front = u64::from(length) << 48 | u64::from(bits) << 40 | u64::from(meta.tag) << 24;
+        head[..8].copy_from_slice(&front.to_be_bytes());
+        head[time_at..time_at + 4].copy_from_slice(&since_ns.to_be_bytes());
         Some(at)
     }
 
-    #[inline]
+    #[inline(always)]
     fn end(&mut self, bytes: usize, meta: Meta) {
         if self.count == 0 {
             self.base_ns = meta.time_ns;

@@ -395,7 +395,7 @@ impl Packing {
     }
 
     /// Adds a message; false, and no change, when it does not fit. One of up to [`max_whole_bytes`] fits an empty block.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, sequence: u64, data: &[u8], meta: Meta) -> bool {
         if self.is_empty() {
             (self.records, self.first) = (RecordWriter::new(sequence), sequence);
