@@ -7,8 +7,8 @@ use shmcast::Clock;
 use shmcast::hosting::fault;
 use shmcast::sys::clock;
 
+use super::proto::MICROSECOND_NS;
 use super::proto::native::pulse::{Pulse, UNSYNCHRONISED};
-use super::proto::{MICROSECOND_NS, SECOND_NS};
 use super::socket::RefusedSettings;
 use super::spec::{ReceiveSpec, TimeMode};
 use super::thread::wall_ns;
@@ -22,8 +22,6 @@ const READINGS: usize = 8;
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     clock: Clock,
-    /// How many ticks a nanosecond has, times 2^48. A division a message would cost more than its copy.
-    ticks_per_ns: u64,
     ticks: u64,
     wall_ns: u64,
 }
@@ -31,12 +29,10 @@ pub struct Moment {
 impl Moment {
     /// Reads both clocks.
     pub fn now(clock: Clock) -> Moment {
-        let ticks_per_ns = (u128::from(clock.hz()) << 48) / u128::from(SECOND_NS);
-        let ticks_per_ns = u64::try_from(ticks_per_ns).unwrap_or(u64::MAX);
         let read = |_| {
             let (before, wall_ns, after) = (clock.now(), wall_ns(), clock.now());
             let took_ns = clock.ns_between(before, after);
-            (took_ns, Moment { clock, ticks_per_ns, ticks: before + (after - before) / 2, wall_ns })
+            (took_ns, Moment { clock, ticks: before + (after - before) / 2, wall_ns })
         };
         let mut best = read(0);
         for again in (1..READINGS).map(read) {
@@ -65,7 +61,7 @@ impl Moment {
     /// The ticks of a moment in nanoseconds since 1970.
     #[inline]
     pub fn ticks_of(&self, wall_ns: u64) -> u64 {
-        let ticks = |ns: u64| ((u128::from(ns) * u128::from(self.ticks_per_ns)) >> 48) as u64;
+        let ticks = |ns: u64| (u128::from(ns) * u128::from(self.clock.hz()) / 1_000_000_000) as u64;
         match wall_ns.checked_sub(self.wall_ns) {
             Some(later_ns) => self.ticks.wrapping_add(ticks(later_ns)),
             None => self.ticks.wrapping_sub(ticks(self.wall_ns - wall_ns)),
