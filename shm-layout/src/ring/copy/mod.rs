@@ -35,20 +35,6 @@ pub fn fetch_to_store(word: &AtomicU64) {
     let _ = word;
 }
 
-/// Prefetches the lines of `words` for loads. It affects the time of these loads and nothing else.
-#[inline(always)]
-pub fn fetch_to_load(words: &[AtomicU64]) {
-    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    for line in words.chunks(8) {
-        // SAFETY: the hint changes no byte of memory and no register.
-        unsafe {
-            std::arch::asm!("prefetcht0 [{}]", in(reg) line.as_ptr(), options(nostack, preserves_flags, readonly));
-        }
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-    let _ = words;
-}
-
 /// Up to eight bytes as a word, filled up with zeros. It loads pieces of fixed size, because a copy of variable length is a call.
 #[inline(always)]
 fn load_piece(piece: &[u8]) -> u64 {

@@ -3,7 +3,6 @@
 use super::{Copied, Found, HEADER, Reader, is_due, is_in_window, look_at, message};
 use crate::layout::geometry::{GRANULE, WORD};
 use crate::layout::record::Commit;
-use crate::ring::copy::fetch_to_load;
 use crate::ring::locate::Place;
 use crate::ring::sync_points::{commit, lazy};
 use std::ops::ControlFlow;
@@ -94,17 +93,6 @@ impl Reader {
         self.published.wrapping_add(1).wrapping_sub(self.place.sequence) as i64
     }
 
-    /// Asks for the run behind this one, if all of it is known to have been published. A reader that is far behind finds it in
-    /// no cache, and looks at the messages of this run while it comes.
-    #[inline(always)]
-    pub(super) fn fetch_next_run(&self) {
-        if self.known() >= 2 * (RUN / GRANULE) as i64
-            && let Some(next) = self.data.run_at(self.place.position + RUN, RUN)
-        {
-            fetch_to_load(next);
-        }
-    }
-
     /// As [`poll_batch`](Self::poll_batch), for small records that are copied together. The caller knows that [`RUN`] bytes of
     /// records were published. Takes none when the first record is not small or no message, or when the window does not hold all
     /// of them. Says as well whether `each` stopped.
@@ -129,7 +117,6 @@ impl Reader {
         if !is_in_window(&self.data, &self.header, position, run as u64) {
             return (0, false);
         }
-        self.fetch_next_run();
         let mut rest = &*out;
         let mut is_over = false;
         while !is_over && place.sequence != first.wrapping_add(most as u64) {

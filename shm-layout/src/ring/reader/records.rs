@@ -85,7 +85,6 @@ impl Reader {
         if !is_in_window(&self.data, &self.header, position, run as u64) {
             return nothing;
         }
-        self.fetch_next_run();
         let mut taken = nothing;
         // The size of the last record, and the word of the next one if that is of the same size. No message has the word 0.
         let (mut stride, mut expected) = (GRANULE as usize, Commit::from_word(0));
