@@ -163,6 +163,8 @@ pub(super) struct Receiving {
     pub(super) has_found: bool,
     pub(super) shown_ns: u64,
     pub(super) shows: u64,
+    /// How many samples of the lines the log was given.
+    pub(super) sampled: u64,
 }
 
 impl Receiving {
@@ -446,6 +448,7 @@ impl Receiving {
     }
 
     pub(super) fn show(&mut self, histograms: bool) {
+        self.shared.note_samples(&self.receiver, &mut self.sampled);
         let is_held = |lease: &&LeaseClient| matches!(lease.state(), LeaseState::Held { .. });
         let held = self.ports.iter().flat_map(|port| &port.leases).filter(is_held).count();
         let next = self.inlet.next_sequence();
