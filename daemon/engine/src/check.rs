@@ -53,9 +53,12 @@ impl Findings {
 ///
 /// It appends nothing: the append that it tries names a place in which no block can be. A receiver's check makes a consumer, which the
 /// servers forget after half a minute.
+///
+/// Of a bridge of lines it looks at the log that repairs come from.
 pub fn check(spec: &BridgeSpec) -> Vec<Finding> {
     let mut findings = Findings::default();
-    let nats = spec.nats.clone().unwrap_or_default();
+    let log = spec.receive.as_ref().and_then(|receive| receive.log.clone());
+    let nats = spec.nats.clone().or(log).unwrap_or_default();
     for (about, file) in [("creds", &nats.creds), ("ca", &nats.ca), ("cert", &nats.cert), ("key", &nats.key)]
     {
         if let Some(file) = file {
@@ -125,6 +128,7 @@ async fn look_at_servers(spec: &BridgeSpec, nats: &NatsSpec, findings: &mut Find
             look_at_stream(&log, nats, &info, findings);
             match spec.direction() {
                 Some(Direction::Send(_)) => look_at_sender(&log, findings).await,
+                _ if spec.nats().is_none() => look_at_search(&log, &info, findings).await,
                 _ => look_at_receiver(&log, &info, findings).await,
             }
         }
@@ -229,13 +233,21 @@ async fn look_at_sender(log: &Log, findings: &mut Findings) {
     look_at_word(log, "pulse", findings).await;
 }
 
-async fn look_at_receiver(log: &Log, info: &Info, findings: &mut Findings) {
-    let told = |log: &Log| log.link.why().unwrap_or_else(|| "no answer".to_owned());
+/// Whether blocks can be asked for by number, which is all that repairs need.
+async fn look_at_search(log: &Log, info: &Info, findings: &mut Findings) {
     log.link.forget();
     match log.get(info.state.first_sequence.max(1)).await {
         Some(_) => findings.note("search", Verdict::Ok, "blocks can be looked up"),
-        None => findings.note("search", Verdict::Fails, told(log)),
+        None => {
+            let says = log.link.why().unwrap_or_else(|| "no answer".to_owned());
+            findings.note("search", Verdict::Fails, says);
+        }
     }
+}
+
+async fn look_at_receiver(log: &Log, info: &Info, findings: &mut Findings) {
+    let told = |log: &Log| log.link.why().unwrap_or_else(|| "no answer".to_owned());
+    look_at_search(log, info, findings).await;
     log.link.forget();
     match log.follow(info.state.first_sequence.max(1)).await {
         Err(why) => findings.note("follow", Verdict::Fails, format!("{why}; {}", told(log))),

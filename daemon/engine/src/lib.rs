@@ -27,6 +27,8 @@ mod outlet;
 #[cfg(feature = "nats")]
 mod receive;
 #[cfg(feature = "nats")]
+pub mod repairs;
+#[cfg(feature = "nats")]
 mod send;
 #[cfg(feature = "nats")]
 pub mod stream;

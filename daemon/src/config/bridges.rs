@@ -26,6 +26,7 @@ pub(super) fn own(bridge: &BridgeSpec) -> Broken {
         "repair.dscp" => "send.repair.dscp",
         "repair.history" => "send.repair.history",
         "buffer_bytes" => "receive.buffer_bytes",
+        "log" => "receive.log",
         field => field,
     };
     let problems = bridge.problems().into_iter();
@@ -186,7 +187,7 @@ fn warn_of_receiving(
     channel: Option<&ChannelConfig>,
     warn: &mut impl FnMut(&'static str, String, &str),
 ) {
-    if receive.servers.is_empty() {
+    if receive.servers.is_empty() && receive.log.is_none() {
         let what = "none: what the network loses is lost to this host's readers".to_owned();
         warn("bridge.receive.servers", what, "the sender's bind address, if it has one");
     }

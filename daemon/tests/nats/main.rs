@@ -18,6 +18,7 @@ mod outages;
 mod sealed;
 mod server;
 mod sites;
+mod third;
 mod tls;
 mod verbs;
 

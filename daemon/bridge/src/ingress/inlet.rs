@@ -179,7 +179,7 @@ impl Inlet {
             let told = publisher.session(*session.as_bytes());
             self.local.check(told);
         }
-        self.shared.life.note_session(session);
+        self.shared.follow(session, next);
         self.local.skip_to(next);
         true
     }

@@ -13,6 +13,7 @@ use shmcast::PublisherBuilder;
 use shmcast::hosting::boot_id;
 use siphasher::sip::SipHasher24;
 use std::hash::{Hash, Hasher};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -32,6 +33,7 @@ mod stale;
 
 use super::BridgeError;
 use super::local::Local;
+use super::log::{LogSource, LogStatus};
 use super::native::Keys;
 use super::origins::Origins;
 use super::pcap::Tap;
@@ -45,6 +47,7 @@ use super::proto::session::Session;
 use super::proto::source::SourceLock;
 use super::proto::{MAX_SERVERS, MICROSECOND_NS, MILLISECOND_NS};
 use super::renewal::{Renewal, Watch};
+use super::repair::log::{LogRepair, LogShared, LogSocket};
 use super::socket::{self, RefusedSettings, Tuning};
 use super::spec::{BridgeSpec, Direction, GapMode, LineSpec, Profile, ReceiveSpec, TimeMode, WaitMode};
 use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
@@ -68,6 +71,8 @@ pub struct IngressOptions {
     pub tap: Option<Tap>,
     /// The sessions that began on this host. They are not received here.
     pub origins: Origins,
+    /// The log that the spec names. Without it, a spec that names one is refused.
+    pub log: Option<LogSource>,
 }
 
 /// State that the thread and its owner share.
@@ -81,10 +86,12 @@ struct IngressState {
     to_ring: SharedHistogram,
     /// Lines that were opened anew, and groups that were joined again.
     renewal: Renewal,
+    /// The log that repairs come from, if there is one.
+    log: Option<Arc<LogShared>>,
 }
 
 impl IngressState {
-    fn new(refusals: RefusedSettings, waiting: Waiting) -> Self {
+    fn new(refusals: RefusedSettings, waiting: Waiting, log: Option<Arc<LogShared>>) -> Self {
         Self {
             stop: AtomicBool::new(false),
             orders: Orders::default(),
@@ -93,6 +100,24 @@ impl IngressState {
             recovery: SharedHistogram::default(),
             to_ring: SharedHistogram::default(),
             renewal: Renewal::default(),
+            log,
+        }
+    }
+
+    /// Gives the log what the lines have brought since `sampled`.
+    fn note_samples(&self, receiver: &Receiver, sampled: &mut u64) {
+        let Some(log) = &self.log else { return };
+        let (samples, taken) = receiver.samples();
+        if std::mem::replace(sampled, taken) != taken {
+            log.note_samples(samples);
+        }
+    }
+
+    /// Notes the session that is followed, and the first sequence of it in the channel.
+    fn follow(&self, session: Session, floor: u64) {
+        self.life.note_session(session);
+        if let Some(log) = &self.log {
+            log.follow(session, floor);
         }
     }
 }
@@ -105,6 +130,8 @@ pub struct Ingress {
     /// The thread that looks after the lines.
     watch: Option<JoinHandle<()>>,
     keys: Arc<Keys>,
+    /// The log that repairs come from.
+    log: Option<LogRepair>,
 }
 
 impl Ingress {
@@ -134,6 +161,11 @@ impl Ingress {
             let problems = vec!["receive: this bridge sends".to_owned()];
             return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
         };
+        if receive.log.is_some() && options.log.is_none() {
+            let problems =
+                vec!["log: another package reads it: shmcast-engine with the feature `nats`".to_owned()];
+            return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
+        }
         let choice = Choice::of(spec.wait);
         let follow = follow(spec)?;
         let mut refusals = RefusedSettings::default();
@@ -148,19 +180,30 @@ impl Ingress {
         let id = receiver_id(spec, &channel)?;
         let clock = Clock::start();
         let watch = Watch::of(spec, repair_line(spec, receive));
-        let ports = open_ports(spec, receive, id, &clock, &mut refusals)?;
+        let log = options
+            .log
+            .map(|log| LogSocket::open(&receive.servers).map(|socket| (log, socket)))
+            .transpose()?;
+        let mut servers = receive.servers.clone();
+        servers.extend(log.as_ref().map(|(_, socket)| socket.address));
+        let ports = open_ports(spec, (receive, &servers), id, &clock, &mut refusals)?;
         let publisher = channel.clone().open()?;
         let (next, resumed) =
             (publisher.next_sequence(), publisher.remote_session().map(Session::from_bytes));
         let receiver = Receiver::new(receiver_config(spec, receive, follow, (next, resumed), id));
-        let shared = Arc::new(IngressState::new(refusals, choice.shown.clone()));
+        let asker = ports.iter().find(|port| port.role == Role::Servers).map_or(0, |port| port.local.port());
+        let log =
+            log.map(|(log, socket)| LogRepair::start(spec, log, (socket, asker), (clock, keys.clone())));
+        let log = log.transpose()?;
+        let shown = log.as_ref().map(|log| log.shared().clone());
+        let shared = Arc::new(IngressState::new(refusals, choice.shown.clone(), shown));
         if let Some(session) = receiver.session() {
-            shared.life.note_session(session);
+            shared.follow(session, next);
         }
         let watch = anew::watch(spec, receive, (watch, &ports), shared.clone())?;
         let receiving = Receiving {
             ports,
-            servers: receive.servers.clone(),
+            servers,
             lines: spec.lines.len(),
             receiver,
             inlet: Inlet {
@@ -190,8 +233,9 @@ impl Ingress {
             has_found: false,
             shown_ns: 0,
             shows: 0,
+            sampled: 0,
         };
-        Ok((Ingress { shared, threads: Threads::default(), watch, keys }, receiving))
+        Ok((Ingress { shared, threads: Threads::default(), watch, keys, log }, receiving))
     }
 
     /// Reads the keys file of the spec again. The thread uses the new keys within 10 ms.
@@ -211,6 +255,7 @@ impl Ingress {
     /// readers are told so.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
+        self.log.iter().for_each(LogRepair::stop);
     }
 
     /// Whether its thread has ended.
@@ -233,6 +278,11 @@ impl Ingress {
     /// The counters, at most some milliseconds old.
     pub fn counters(&self) -> ReceiveCounters {
         self.shared.counters.read()
+    }
+
+    /// The log that repairs come from; `None` if there is none.
+    pub fn log(&self) -> Option<LogStatus> {
+        self.shared.log.as_ref().map(|log| log.status())
     }
 
     /// The time from noticing a loss to having the message, for messages that servers brought.
@@ -305,14 +355,14 @@ impl Drop for IngressInvoker {
 /// Opens a socket for each line, one that requests leave through, and one for a unicast feed.
 fn open_ports(
     spec: &BridgeSpec,
-    receive: &ReceiveSpec,
+    (receive, servers): (&ReceiveSpec, &[SocketAddr]),
     id: u64,
     clock: &Clock,
     refusals: &mut RefusedSettings,
 ) -> Result<Vec<Port>, BridgeError> {
     let tuning = Tuning { buffer_bytes: receive.buffer_bytes, busy_poll_us: spec.busy_poll_us };
     let open_own = |refusals: &mut RefusedSettings, what| {
-        let socket = socket::open_unicast(socket::anywhere(&receive.servers[0]), tuning, refusals)?;
+        let socket = socket::open_unicast(socket::anywhere(&servers[0]), tuning, refusals)?;
         socket::mark(&socket, spec.marks(), what, refusals);
         Ok::<_, BridgeError>(socket)
     };
@@ -321,7 +371,7 @@ fn open_ports(
         let socket = socket::open_merging_line(line, tuning, refusals)?;
         ports.push(Port::new(socket, Role::Line(index), spec));
     }
-    if !receive.servers.is_empty() {
+    if !servers.is_empty() {
         let mut port = Port::new(open_own(refusals, "requests")?, Role::Servers, spec);
         if receive.lease {
             port.ask_for_leases(receive, false, id, clock)?;
@@ -409,7 +459,8 @@ fn receiver_config(
         gaps: GapConfig {
             hold_ns: receive.hold_us * MICROSECOND_NS,
             hold_max_ns: 4 * receive.hold_us * MICROSECOND_NS,
-            servers: receive.servers.len(),
+            servers: receive.servers.len() + usize::from(receive.log.is_some()),
+            far: usize::from(receive.log.is_some()),
             payload_bytes: spec.payload_bytes,
             may_be_plain: true,
             policy: match receive.gap {

@@ -86,6 +86,8 @@ pub(super) struct Receiving {
     pub(super) has_found: bool,
     pub(super) shown_ns: u64,
     pub(super) shows: u64,
+    /// How many samples of the lines the log was given.
+    pub(super) sampled: u64,
 }
 
 impl Receiving {
@@ -383,6 +385,7 @@ impl Receiving {
                 port.drops.look(&port.socket, &mut self.inlet.counters.lines[line].kernel_drops);
             }
         }
+        self.shared.note_samples(&self.receiver, &mut self.sampled);
         let is_held = |lease: &&LeaseClient| matches!(lease.state(), LeaseState::Held { .. });
         let held = self.ports.iter().flat_map(|port| &port.leases).filter(is_held).count();
         let next = self.inlet.next_sequence();

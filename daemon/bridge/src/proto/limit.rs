@@ -154,6 +154,12 @@ impl Network {
         }
     }
 
+    /// One address.
+    pub fn host(address: IpAddr) -> Network {
+        let address = address.to_canonical();
+        Network { address, prefix: if address.is_ipv4() { 32 } else { 128 } }
+    }
+
     /// How many leading bits its addresses share.
     pub fn prefix(&self) -> u8 {
         self.prefix

@@ -1,5 +1,5 @@
-//! The thread that reads the journal for retransmissions. Nobody waits for it: orders and answers go through queues,
-//! and it rings a bell that the repair thread sleeps on.
+//! The thread that reads the journal, or another past, for retransmissions. Nobody waits for it: orders and answers go through
+//! queues, and it rings a bell that the repair thread sleeps on.
 
 use shmcast::ChannelJournal;
 use shmcast::journal::format::ControlRecord;
@@ -11,55 +11,90 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
 use crate::BridgeError;
 use crate::proto::replay::{Block, Fetched};
+use crate::proto::session::Session;
 use crate::proto::wire::Meta;
 use crate::thread::spawn;
+
+/// A feed whose past is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Feed {
+    /// The session.
+    pub(super) session: Session,
+    /// The first sequence of it that anybody may ask for.
+    pub(super) floor: u64,
+}
 
 /// The repair thread's end. When it is dropped, the thread ends as soon as the disk lets it.
 #[derive(Debug)]
 pub(super) struct Disk {
-    orders: SyncSender<u64>,
-    answers: Receiver<Fetched>,
+    orders: SyncSender<(Feed, u64)>,
+    answers: Receiver<(Feed, Fetched)>,
     bell: UnixDatagram,
-}
-
-/// The thread's end.
-struct Work {
-    journal: ChannelJournal,
-    reader: Option<Reader>,
-    orders: Receiver<u64>,
-    answers: SyncSender<Fetched>,
-    bell: UnixDatagram,
+    feed: Feed,
 }
 
 impl Disk {
-    /// Starts the thread.
-    pub(super) fn start(journal: ChannelJournal) -> Result<Disk, BridgeError> {
+    /// Starts the thread `name`, which carries out each order by `fetch`: the block of `feed` that begins with a sequence.
+    pub(super) fn start(
+        name: &str,
+        feed: Feed,
+        mut fetch: impl FnMut(Feed, u64) -> Fetched + Send + 'static,
+    ) -> Result<Disk, BridgeError> {
         let (bell, other) = UnixDatagram::pair().map_err(BridgeError::Start)?;
         for end in [&bell, &other] {
             end.set_nonblocking(true).map_err(BridgeError::Start)?;
         }
         // One order is under way at a time.
-        let ((orders, taken), (answers, told)) = (sync_channel(1), sync_channel(1));
-        let work = Work { journal, reader: None, orders: taken, answers, bell: other };
+        let ((orders, taken), (answers, told)) = (sync_channel::<(Feed, u64)>(1), sync_channel(1));
+        let work = move || {
+            while let Ok((feed, sequence)) = taken.recv() {
+                if answers.send((feed, fetch(feed, sequence))).is_err() {
+                    return;
+                }
+                let _ = other.send(&[0]);
+            }
+        };
         // A disk may stand still for long. Nobody waits for the thread's end.
-        drop(spawn("bridge-journal", None, move || work.run())?);
-        Ok(Disk { orders, answers: told, bell })
+        drop(spawn(name, None, work)?);
+        Ok(Disk { orders, answers: told, bell, feed })
+    }
+
+    /// Starts a thread that reads a journal, which is that of one feed whatever it is called.
+    pub(super) fn of_journal(journal: ChannelJournal, floor: u64) -> Result<Disk, BridgeError> {
+        let mut work = Work { journal, reader: None };
+        let fetch = move |_, sequence| {
+            work.fetch(sequence).unwrap_or_else(|error| {
+                work.reader = None;
+                if is_absence(&error) { Fetched::Unusable } else { Fetched::Failed }
+            })
+        };
+        let feed = Feed { session: Session::from_bytes([b' '; 10]), floor };
+        Disk::start("bridge-journal", feed, fetch)
+    }
+
+    /// Reads the past of another feed from now on. What is under way is not taken any more.
+    pub(super) fn begin(&mut self, feed: Feed) {
+        self.feed = feed;
     }
 
     /// Orders the block that begins with `sequence`.
     pub(super) fn order(&self, sequence: u64) {
         // If the thread has died, the next answer says so.
-        let _ = self.orders.try_send(sequence);
+        let _ = self.orders.try_send((self.feed, sequence));
     }
 
     /// The answer, if there is one.
     pub(super) fn take(&self) -> Option<Fetched> {
         // The bell may ring after its answer was taken.
         let _ = self.bell.recv(&mut [0]);
-        match self.answers.try_recv() {
-            Ok(fetched) => Some(fetched),
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Fetched::Failed),
+        loop {
+            match self.answers.try_recv() {
+                Ok((feed, fetched)) if feed == self.feed => return Some(fetched),
+                // It is of a feed that was left meanwhile.
+                Ok(_) => {}
+                Err(TryRecvError::Empty) => return None,
+                Err(TryRecvError::Disconnected) => return Some(Fetched::Failed),
+            }
         }
     }
 
@@ -69,20 +104,13 @@ impl Disk {
     }
 }
 
-impl Work {
-    fn run(mut self) {
-        while let Ok(sequence) = self.orders.recv() {
-            let fetched = self.fetch(sequence).unwrap_or_else(|error| {
-                self.reader = None;
-                if is_absence(&error) { Fetched::Unusable } else { Fetched::Failed }
-            });
-            if self.answers.send(fetched).is_err() {
-                return;
-            }
-            let _ = self.bell.send(&[0]);
-        }
-    }
+/// The thread's reader of a journal.
+struct Work {
+    journal: ChannelJournal,
+    reader: Option<Reader>,
+}
 
+impl Work {
     fn fetch(&mut self, first: u64) -> Result<Fetched, JournalError> {
         let reader = match &mut self.reader {
             Some(reader) => {

@@ -18,6 +18,9 @@ use zerocopy::FromZeros;
 
 mod disk;
 mod groups;
+pub(super) mod log;
+#[cfg(test)]
+mod log_tests;
 mod native;
 mod ring;
 mod store;
@@ -30,6 +33,7 @@ use super::proto::lease::{LeaseConfig, LeaseServer};
 use super::proto::limit::{AllowList, Rate};
 use super::proto::link::Link;
 use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, Reply, SOURCE_RATE_BYTES};
+use super::proto::session::Session;
 use super::proto::wire::{REQUEST_BYTES, Request as Asked};
 use super::proto::{MICROSECOND_NS, SECOND_NS};
 use super::sending::Sending;
@@ -77,6 +81,19 @@ struct FeedRate {
     bytes: u64,
     since_ns: u64,
     per_second: u64,
+}
+
+/// What is sent, as far as answers go: the session, and the sequence after its last message.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    session: Session,
+    next: u64,
+}
+
+impl Sent {
+    fn of(shared: &Sending) -> Sent {
+        Sent { session: shared.session(), next: shared.next.load(Ordering::Acquire) }
+    }
 }
 
 /// The way out of the thread: its socket, the groups that it sends to, and the capture that every packet is copied to.
@@ -270,7 +287,7 @@ impl Repair {
                 _ => {
                     let from = datagram.from;
                     let proved = (from, leases.is_proved(now_ns, from));
-                    let with = (&mut *replay, &mut *store, &**shared);
+                    let with = (&mut *replay, &mut *store, Sent::of(shared));
                     let answered = answer(now_ns, proved, &datagram, with, reply);
                     out.answer(datagram.from, answered, reply)
                 }
@@ -291,14 +308,15 @@ impl Repair {
             counters.replies_refused += match (request, &mut *native) {
                 (Request::Plain { from, datagram }, _) => {
                     let source = (from, leases.is_proved(now_ns, from));
-                    let with = (&mut *replay, &mut *store, &**shared);
+                    let with = (&mut *replay, &mut *store, Sent::of(shared));
                     let answered = answer_again(now_ns, source, (&datagram, &request), with, reply);
                     answered.map_or(0, |answered| out.answer(from, answered, reply))
                 }
                 (Request::Native { from, session, entry, bytes }, Some(native)) => {
                     let proved = leases.is_proved(now_ns, from);
                     let asked = (session, entry, bytes);
-                    native.answer_again(now_ns, (from, proved), asked, (replay, store, shared), out)
+                    let with = (&mut *replay, &mut *store, Sent::of(shared));
+                    native.answer_again(now_ns, (from, proved), asked, with, out)
                 }
                 (Request::Native { .. }, None) => 0,
             };
@@ -354,10 +372,9 @@ fn answer(
     now_ns: u64,
     source: (SocketAddr, bool),
     datagram: &Datagram<'_>,
-    (replay, store, shared): (&mut Replay, &mut Store, &Sending),
+    (replay, store, Sent { session, next }): (&mut Replay, &mut Store, Sent),
     reply: &mut [u8],
 ) -> Reply {
-    let next = shared.next.load(Ordering::Acquire);
     let request =
         datagram.bytes.try_into().map(|bytes| Request::Plain { from: datagram.from, datagram: bytes });
     let asked = Asked::parse(datagram.bytes).ok().zip(request.ok());
@@ -366,7 +383,7 @@ fn answer(
         None => Held::of_ring(1, next),
     };
     let read = |sequence, room: &mut [u8]| store.read(sequence, room);
-    let of = (shared.session(), held);
+    let of = (session, held);
     let answered = replay.handle_request(now_ns, source, datagram.bytes, of, reply, read);
     if let (Reply::Fetch, Some((asked, request))) = (answered, asked) {
         store.wait(asked.first, request);
@@ -379,14 +396,13 @@ fn answer_again(
     now_ns: u64,
     source: (SocketAddr, bool),
     (datagram, request): (&[u8; REQUEST_BYTES], &Request),
-    (replay, store, shared): (&mut Replay, &mut Store, &Sending),
+    (replay, store, Sent { session, next }): (&mut Replay, &mut Store, Sent),
     reply: &mut [u8],
 ) -> Option<Reply> {
-    let next = shared.next.load(Ordering::Acquire);
     let asked = Asked::parse(datagram).ok()?;
     let held = store.held_again(now_ns, asked.first, next, request);
     let read = |sequence, room: &mut [u8]| store.read(sequence, room);
-    Some(replay.answer_request(now_ns, source, datagram, (shared.session(), held), reply, read))
+    Some(replay.answer_request(now_ns, source, datagram, (session, held), reply, read))
 }
 
 impl FeedRate {

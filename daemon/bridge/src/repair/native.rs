@@ -5,10 +5,9 @@ use shmcast::sys::datagrams::Datagram;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::store::{Request, Store};
-use super::{LOOK_UP, Out, answer_control};
+use super::{LOOK_UP, Out, Sent, answer_control};
 use crate::BridgeError;
 use crate::native::{Codec, Keys, Part, control_in};
 use crate::proto::control::CONTROL_MAX_BYTES;
@@ -77,9 +76,26 @@ impl NativeRepair {
             }
             Kind::Ask => {
                 let proved = (from, leases.is_proved(now_ns, from));
-                self.answer_ask(now_ns, (datagram, proved), size, (replay, store, shared), out)
+                self.answer_ask(now_ns, (datagram, proved), size, (replay, store, Sent::of(shared)), out)
             }
             Kind::Data | Kind::Fragment | Kind::Pulse => 0,
+        }
+    }
+
+    /// Answers a datagram from a receiver whose address needs no proof. Returns how many answers the kernel refused.
+    pub(super) fn answer_asker(
+        &mut self,
+        now_ns: u64,
+        datagram: &Datagram<'_>,
+        with: (&mut Replay, &mut Store, Sent),
+        out: &Out,
+    ) -> u64 {
+        let Ok(opened) = self.codec.open(now_ns, datagram.bytes) else { return 0 };
+        let size = opened.len();
+        let is_ask = Container::parse(opened).is_ok_and(|(container, _)| container.kind == Kind::Ask);
+        match is_ask {
+            true => self.answer_ask(now_ns, (datagram, (datagram.from, true)), size, with, out),
+            false => 0,
         }
     }
 
@@ -88,7 +104,7 @@ impl NativeRepair {
         now_ns: u64,
         (datagram, proved): (&Datagram<'_>, (SocketAddr, bool)),
         size: usize,
-        (replay, store, shared): (&mut Replay, &mut Store, &Sending),
+        (replay, store, shared): (&mut Replay, &mut Store, Sent),
         out: &Out,
     ) -> u64 {
         let (opened, sealer, buffer) = self.codec.parts(size);
@@ -115,7 +131,7 @@ impl NativeRepair {
         now_ns: u64,
         (from, is_proved): (SocketAddr, bool),
         (session, entry, bytes): (Session, Entry, usize),
-        (replay, store, shared): (&mut Replay, &mut Store, &Sending),
+        (replay, store, shared): (&mut Replay, &mut Store, Sent),
         out: &Out,
     ) -> u64 {
         let mut body = [0; ENTRY_BYTES];
@@ -151,11 +167,11 @@ impl Source {
     fn exchange(
         self,
         now_ns: u64,
-        (store, shared, moment): (&mut Store, &Sending, Option<&Moment>),
+        (store, shared, moment): (&mut Store, Sent, Option<&Moment>),
         (sealer, out): (&mut Sealer, &Out),
         run: impl FnOnce(&mut dyn FnMut(&Entry) -> Held, &mut Exchange<'_>),
     ) -> u64 {
-        let next = shared.next.load(Ordering::Acquire);
+        let Sent { session, next } = shared;
         let (mut refused, store) = (0, RefCell::new(store));
         let mut held = |entry: &Entry| match self.again {
             true => store.borrow_mut().held_again(now_ns, entry.first, next, &self.request(*entry)),
@@ -170,7 +186,6 @@ impl Source {
                 refused += out.send(to, &buffer[..size]);
             }
         };
-        let session = shared.session();
         run(
             &mut held,
             &mut Exchange { session, read: &mut read, emit: &mut emit, fetch: &mut fetch, to_all: false },

@@ -1,5 +1,8 @@
 //! The configuration of a bridge that goes through an engine: a log that servers keep, in place of lines.
 
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,6 +27,32 @@ pub enum Engine {
     Lines,
     /// A stream of NATS JetStream.
     Nats,
+}
+
+/// Reads the servers of a log: the address of one, a list of them, or a table as `nats` has it.
+pub(super) fn log<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<NatsSpec>, D::Error> {
+    struct Servers;
+    impl<'de> Visitor<'de> for Servers {
+        type Value = NatsSpec;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("\"nats://HOST:PORT\", a list of such, or a table { servers = [..] } with the fields of `nats`")
+        }
+
+        fn visit_str<E: de::Error>(self, server: &str) -> Result<NatsSpec, E> {
+            Ok(NatsSpec { servers: vec![server.to_owned()], ..NatsSpec::default() })
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, servers: A) -> Result<NatsSpec, A::Error> {
+            let servers = Vec::deserialize(SeqAccessDeserializer::new(servers))?;
+            Ok(NatsSpec { servers, ..NatsSpec::default() })
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<NatsSpec, A::Error> {
+            NatsSpec::deserialize(MapAccessDeserializer::new(table))
+        }
+    }
+    deserializer.deserialize_any(Servers).map(Some)
 }
 
 /// The servers of NATS, and the stream there.
@@ -113,6 +142,43 @@ impl NatsSpec {
     }
 }
 
+impl NatsSpec {
+    /// The problems of the servers and of what they are told, each with its field.
+    fn problems(&self, report: &mut dyn FnMut(&'static str, String)) {
+        if self.servers.is_empty() {
+            report("nats.servers", "none: give one, such as \"tls://host:4222\"".to_owned());
+        }
+        for server in &self.servers {
+            let host = ["nats://", "tls://"].iter().find_map(|scheme| server.strip_prefix(scheme));
+            if host.is_none_or(str::is_empty) {
+                report("nats.servers", format!("{server:?}: write nats://HOST:PORT, or tls://HOST:PORT"));
+            }
+        }
+        for (field, problem) in [
+            ("nats.block_bytes", is_out(&BLOCK_BYTES, &self.block_bytes)),
+            ("nats.in_flight", is_out(&IN_FLIGHT, &self.in_flight)),
+            ("nats.ack_ms", is_out(&ACK_MS, &self.ack_ms)),
+            ("nats.replicas", is_out(&(1..=MAX_REPLICAS), &self.replicas())),
+        ] {
+            if let Some(what) = problem {
+                report(field, what);
+            }
+        }
+        if self.cert.is_some() != self.key.is_some() {
+            report("nats.cert", "give both cert and key, or neither".to_owned());
+        }
+        for (field, name) in [("nats.stream", &self.stream), ("nats.subject", &self.subject)] {
+            let is_bad = |c: char| c.is_whitespace() || c.is_control() || "*>/\\".contains(c);
+            if let Some(name) = name.as_ref().filter(|name| name.is_empty() || name.contains(is_bad)) {
+                report(field, format!("{name:?}: write letters, digits, '-' and '_'"));
+            }
+        }
+        if self.stream.as_ref().is_some_and(|stream| stream.contains('.')) {
+            report("nats.stream", "a stream's name has no dots".to_owned());
+        }
+    }
+}
+
 fn is_out<T: PartialOrd + std::fmt::Display>(range: &RangeInclusive<T>, value: &T) -> Option<String> {
     let (least, most) = (range.start(), range.end());
     (!range.contains(value)).then(|| format!("{value} is out of range: write {least} to {most}"))
@@ -130,38 +196,22 @@ impl BridgeSpec {
             let what = "give the servers as well: nats = { servers = [\"tls://host:4222\"] }";
             return report("nats", what.to_owned());
         };
-        if nats.servers.is_empty() {
-            report("nats.servers", "none: give one, such as \"tls://host:4222\"".to_owned());
-        }
-        for server in &nats.servers {
-            let host = ["nats://", "tls://"].iter().find_map(|scheme| server.strip_prefix(scheme));
-            if host.is_none_or(str::is_empty) {
-                report("nats.servers", format!("{server:?}: write nats://HOST:PORT, or tls://HOST:PORT"));
-            }
-        }
-        for (field, problem) in [
-            ("nats.block_bytes", is_out(&BLOCK_BYTES, &nats.block_bytes)),
-            ("nats.in_flight", is_out(&IN_FLIGHT, &nats.in_flight)),
-            ("nats.ack_ms", is_out(&ACK_MS, &nats.ack_ms)),
-            ("nats.replicas", is_out(&(1..=MAX_REPLICAS), &nats.replicas())),
-        ] {
-            if let Some(what) = problem {
-                report(field, what);
-            }
-        }
-        if nats.cert.is_some() != nats.key.is_some() {
-            report("nats.cert", "give both cert and key, or neither".to_owned());
-        }
-        for (field, name) in [("nats.stream", &nats.stream), ("nats.subject", &nats.subject)] {
-            let is_bad = |c: char| c.is_whitespace() || c.is_control() || "*>/\\".contains(c);
-            if let Some(name) = name.as_ref().filter(|name| name.is_empty() || name.contains(is_bad)) {
-                report(field, format!("{name:?}: write letters, digits, '-' and '_'"));
-            }
-        }
-        if nats.stream.as_ref().is_some_and(|stream| stream.contains('.')) {
-            report("nats.stream", "a stream's name has no dots".to_owned());
-        }
+        nats.problems(&mut |field, what| report(field, what));
         self.problems_beside_nats(report);
+    }
+
+    /// The problems of the log that repairs come from.
+    pub(super) fn problems_of_log(&self, log: &NatsSpec, report: &mut impl FnMut(&'static str, String)) {
+        log.problems(&mut |field, what| {
+            let field = field.strip_prefix("nats.").unwrap_or(field);
+            report("log", format!("{field}: {what}"));
+        });
+        if log.create || log.replicas.is_some() || log.keep_bytes.is_some() || log.keep_s.is_some() {
+            report(
+                "log",
+                "the end that sends makes the stream: leave create, replicas and keep_.. out".to_owned(),
+            );
+        }
     }
 
     /// Fields that have no meaning through an engine.
@@ -174,6 +224,7 @@ impl BridgeSpec {
             ("state", send.is_some_and(|send| send.state.is_some())),
             ("servers", self.receive.as_ref().is_some_and(|receive| !receive.servers.is_empty())),
             ("unicast", self.receive.as_ref().is_some_and(|receive| receive.unicast)),
+            ("log", self.receive.as_ref().is_some_and(|receive| receive.log.is_some())),
         ] {
             if is_given {
                 report(

@@ -138,3 +138,44 @@ fn a_group_for_repairs_is_a_multicast_group_that_no_line_has() {
     assert_eq!(receives("servers = ['10.0.0.1:30002']\nrepair_group = '239.1.2.9:30009'"), [""; 0]);
     assert_eq!(receives("repair_group = '239.1.2.9:30009'"), ["repair_group"], "nobody to ask");
 }
+
+#[test]
+fn a_log_is_an_address_a_list_or_a_table_and_counts_as_a_server() {
+    let receives = |receive: &str| {
+        parse(&format!("channel = 'c'\nline = [{{ group = '239.1.2.3:30001' }}]\n[receive]\n{receive}"))
+    };
+    let servers = |text: &str| receives(text).receive.unwrap().log.map(|log| log.servers);
+    assert_eq!(servers(""), None);
+    assert_eq!(servers("log = 'nats://a:1'"), Some(vec!["nats://a:1".to_owned()]));
+    let both = Some(vec!["nats://a:1".to_owned(), "tls://b:2".to_owned()]);
+    assert_eq!(servers("log = ['nats://a:1', 'tls://b:2']"), both);
+    let table = "log = { servers = ['nats://a:1', 'tls://b:2'], creds = '/c', stream = 'S' }";
+    assert_eq!(servers(table), both);
+    assert_eq!(receives(table).receive.unwrap().log.unwrap().stream.as_deref(), Some("S"));
+    let problems = |text: &str| receives(text).problems();
+    assert_eq!(problems(table), []);
+    let [(field, what)] = &problems("log = 'n1:4222'")[..] else { panic!() };
+    assert_eq!(
+        (*field, &what[..]),
+        ("log", "servers: \"n1:4222\": write nats://HOST:PORT, or tls://HOST:PORT")
+    );
+    assert_eq!(problems("log = []").len(), 1);
+    assert_eq!(problems("log = { servers = ['nats://a:1'], create = true }").len(), 1);
+    let eight: Vec<String> = (1..=8).map(|host| format!("'10.0.0.{host}:30002'")).collect();
+    let with = |log: &str| problems(&format!("servers = [{}]\n{log}", eight.join(", ")));
+    assert_eq!(with(""), []);
+    assert!(with("log = 'nats://a:1'")[0].1.contains("at most 7 beside a log"));
+    // Keys open its blocks, where lines are plain.
+    let keyed = |receive: &str| {
+        let text = format!(
+            "channel = 'c'\nkeys = '/k'\nline = [{{ group = '239.1.2.3:30001' }}]\n[receive]\n{receive}"
+        );
+        parse(&text).problems().len()
+    };
+    assert_eq!((keyed("log = 'nats://a:1'"), keyed("")), (0, 1));
+    let text = "channel = 'c'\nline = [{ group = '239.1.2.3:30001' }]\n[receive]\nlog = { severs = [] }";
+    let error = toml::from_str::<BridgeSpec>(text).unwrap_err().to_string();
+    assert!(error.contains("unknown field `severs`"), "{error}");
+    let text = "channel = 'c'\nengine = 'nats'\nnats = { servers = ['nats://a:1'] }\nreceive = { log = 'nats://a:1' }";
+    assert_eq!(parse(text).problems()[0].0, "log");
+}

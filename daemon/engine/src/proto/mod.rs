@@ -14,6 +14,7 @@
 pub mod block;
 mod mutant;
 pub mod reader;
+pub mod repairs;
 pub mod seal;
 pub mod want;
 pub mod writer;

@@ -127,22 +127,32 @@ fn look_at(spec: &BridgeSpec, listen: Duration) -> Vec<Finding> {
         look_at_clock(&mut findings);
     }
     if spec.nats().is_some() {
-        for found in check(spec) {
-            let status = match found.verdict {
-                Verdict::Ok => Status::Ok,
-                Verdict::Doubtful => Status::Doubtful,
-                Verdict::Fails => Status::Fails,
-            };
-            findings.note(found.about, status, found.says);
-        }
+        look_at_stream("", &mut findings);
         return findings.found;
     }
     match spec.direction() {
         Some(Direction::Send(send)) => look_at_sender(send, &mut findings),
-        Some(Direction::Receive(receive)) => look_at_receiver(receive, listen, &mut findings),
+        Some(Direction::Receive(receive)) => {
+            look_at_receiver(receive, listen, &mut findings);
+            if receive.log.is_some() {
+                look_at_stream("log: ", &mut findings);
+            }
+        }
         None => {}
     }
     findings.found
+}
+
+/// Looks at the servers of NATS and the stream there.
+fn look_at_stream(whose: &str, findings: &mut Findings<'_>) {
+    for found in check(findings.spec) {
+        let status = match found.verdict {
+            Verdict::Ok => Status::Ok,
+            Verdict::Doubtful => Status::Doubtful,
+            Verdict::Fails => Status::Fails,
+        };
+        findings.note(format!("{whose}{}", found.about), status, found.says);
+    }
 }
 
 fn look_at_keys(path: &Path, findings: &mut Findings<'_>) {

@@ -23,13 +23,13 @@ const RETRY: Duration = Duration::from_millis(500);
 #[command(next_help_heading = "Through servers of NATS JetStream, in place of lines")]
 pub(super) struct Servers {
     /// Servers, such as nats://10.0.0.1:4222, or tls://host:4222 with TLS; several with commas between
-    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    #[arg(long, value_name = "URL", value_delimiter = ',', group = "stream_of")]
     nats: Vec<String>,
     /// File with the credentials of the account
-    #[arg(long, value_name = "FILE", requires = "nats")]
+    #[arg(long, value_name = "FILE", requires = "stream_of")]
     creds: Option<PathBuf>,
     /// Certificates that the server's is checked against [default: the system's]
-    #[arg(long, value_name = "FILE", requires = "nats")]
+    #[arg(long, value_name = "FILE", requires = "stream_of")]
     ca: Option<PathBuf>,
     /// Certificate that the servers know this host by
     #[arg(long, value_name = "FILE", requires = "cert_key")]
@@ -38,13 +38,13 @@ pub(super) struct Servers {
     #[arg(long, value_name = "FILE", requires = "cert")]
     cert_key: Option<PathBuf>,
     /// Name of the stream [default: SHMCAST_ and the channel's name]
-    #[arg(long, value_name = "NAME", requires = "nats")]
+    #[arg(long, value_name = "NAME", requires = "stream_of")]
     stream: Option<String>,
     /// Subject of its messages, the same at both ends [default: shmcast. and the channel's name]
-    #[arg(long, value_name = "NAME", requires = "nats")]
+    #[arg(long, value_name = "NAME", requires = "stream_of")]
     subject: Option<String>,
     /// Domain of JetStream in which the stream is
-    #[arg(long, value_name = "NAME", requires = "nats")]
+    #[arg(long, value_name = "NAME", requires = "stream_of")]
     domain: Option<String>,
 }
 
@@ -54,8 +54,13 @@ impl Servers {
     }
 
     pub(super) fn spec(&self) -> Option<NatsSpec> {
-        self.is_given().then(|| NatsSpec {
-            servers: self.nats.clone(),
+        self.is_given().then(|| self.spec_of(&self.nats))
+    }
+
+    /// The stream on other servers, with the files and names given here.
+    pub(super) fn spec_of(&self, servers: &[String]) -> NatsSpec {
+        NatsSpec {
+            servers: servers.to_vec(),
             creds: self.creds.clone(),
             ca: self.ca.clone(),
             cert: self.cert.clone(),
@@ -64,7 +69,7 @@ impl Servers {
             subject: self.subject.clone(),
             domain: self.domain.clone(),
             ..NatsSpec::default()
-        })
+        }
     }
 }
 

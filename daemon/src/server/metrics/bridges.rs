@@ -327,8 +327,11 @@ fn receivers(text: &mut Text, bridges: &[BridgeFigures]) {
     for (name, kind, help, figure) in RECEIVED {
         each(text, bridges, name, kind, help, |bridge| received(bridge).map(figure));
     }
-    let sources: [(&str, Receives); 2] =
-        [("line", |c| c.recovered_by_lines), ("server", |c| c.recovered_by_servers)];
+    let sources: [(&str, Receives); 3] = [
+        ("line", |c| c.recovered_by_lines),
+        ("server", |c| c.recovered_by_servers - c.recovered_by_log.min(c.recovered_by_servers)),
+        ("log", |c| c.recovered_by_log),
+    ];
     let help = "Missing messages that came after all, by where from.";
     by(text, bridges, ("recovered_messages_total", "source"), help, &sources, |bridge| {
         received(bridge).copied()
@@ -431,6 +434,13 @@ fn line_names(spec: &BridgeSpec) -> Vec<String> {
     groups.chain(unicast.map(|server| format!("unicast:{server}"))).collect()
 }
 
+/// The names of the servers. The log comes after those that have an address.
+fn server_names(spec: &BridgeSpec) -> Vec<String> {
+    let servers = spec.receive.iter().flat_map(|receive| &receive.servers).enumerate();
+    let log = spec.receive.iter().filter_map(|receive| receive.log.as_ref()).map(|_| "log".to_owned());
+    servers.map(|(index, server)| format!("{index}:{server}")).chain(log).collect()
+}
+
 fn servers(text: &mut Text, bridges: &[BridgeFigures]) {
     let families: [(&str, &str, Figure<ServerStatus>); 7] = [
         ("server_requests_total", "Requests sent to the server.", |s| s.requests),
@@ -448,10 +458,8 @@ fn servers(text: &mut Text, bridges: &[BridgeFigures]) {
         text.family(&name, kind, help);
         for bridge in bridges {
             let Some(counters) = received(bridge) else { continue };
-            let asked = bridge.spec.receive.iter().flat_map(|receive| &receive.servers).enumerate();
-            for ((index, server), counted) in asked.zip(&counters.servers) {
-                let server = format!("{index}:{server}");
-                text.sample(&name, &[("bridge", bridge.spec.title()), ("server", &server)], figure(counted));
+            for (server, counted) in server_names(&bridge.spec).iter().zip(&counters.servers) {
+                text.sample(&name, &[("bridge", bridge.spec.title()), ("server", server)], figure(counted));
             }
         }
     };

@@ -21,6 +21,8 @@
 
 mod config;
 mod evidence;
+#[cfg(test)]
+mod far_tests;
 mod requests;
 mod servers;
 #[cfg(test)]

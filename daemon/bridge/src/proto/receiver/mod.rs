@@ -18,12 +18,14 @@ mod belief;
 mod config;
 mod follow;
 mod parts;
+mod samples;
 mod servers;
 #[cfg(test)]
 mod tests;
 
 pub use config::{Delivery, Origin, REASSEMBLY_BYTES, ReceiverConfig};
 pub use follow::{DEFAULT_SILENCE_NS, Follow, Join};
+pub use samples::Sample;
 
 use super::counters::ReceiverCounters;
 use super::gap::{Ask, Gaps};
@@ -39,6 +41,7 @@ use super::wire::{Body, Downstream, HEADER_BYTES, Malformed, Messages, REQUEST_B
 use super::{MAX_LINES, MICROSECOND_NS};
 use belief::{Claim, End, Jump, Pace};
 use follow::Rivals;
+use samples::Samples;
 use shmcast::MAX_SEQUENCE;
 use shmcast::hosting::fault;
 use std::ops::Range;
@@ -68,6 +71,7 @@ pub struct Receiver {
     gaps: Gaps,
     /// The last pulse of the session.
     pulse: Option<Pulse>,
+    samples: Samples,
     counters: ReceiverCounters,
 }
 
@@ -103,6 +107,7 @@ impl Receiver {
             assembler: Assembler::new(config.reassembly_bytes),
             gaps,
             pulse: None,
+            samples: Samples::default(),
             counters: ReceiverCounters::default(),
             config,
         }
@@ -155,6 +160,9 @@ impl Receiver {
                     return;
                 }
                 has_messages = true;
+                if let (Origin::Line(_), true) = (origin, self.config.gaps.far > 0) {
+                    self.samples.note(now_ns, packet.session, &messages);
+                }
                 self.handle_messages(now_ns, origin, messages, sink);
             }
             Body::Heartbeat | Body::End if matches!(origin, Origin::Repair(_)) => return,
@@ -222,6 +230,12 @@ impl Receiver {
             out[0] = Entry { first: ask.first, count: ask.count, offset: 0, bytes: 0 };
         }
         Some((ask.server, session, parts.max(1)))
+    }
+
+    /// Messages as the lines brought them, and how many have been kept so far. There are some where a server is far.
+    pub fn samples(&self) -> (impl Iterator<Item = &Sample>, u64) {
+        let (kept, taken) = self.samples.all();
+        (kept.iter(), taken)
     }
 
     fn poll(&mut self, now_ns: u64) -> Option<Ask> {

@@ -14,6 +14,7 @@
 //! answered when the disk has been read. Such answers leave evenly, never more than two milliseconds of the rate at
 //! once; the rest of the burst is for what the ring has.
 
+mod held;
 mod merge;
 mod native;
 mod past;
@@ -33,6 +34,7 @@ use super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS};
 use merge::{Answer, Merge, Wait};
 use shmcast::hosting::fault;
 
+pub use held::{Held, Place};
 pub use merge::MergeConfig;
 pub use native::{Emit, Exchange, Piece, Read};
 pub use past::{MAX_WAITING, Past, PastCounters};
@@ -98,39 +100,6 @@ impl Default for ReplayConfig {
             merge: None,
             merge_native: None,
         }
-    }
-}
-
-/// The sequences that the server holds: from `oldest` up to, not including, `next`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
-    /// The oldest sequence that can be read.
-    pub oldest: u64,
-    /// The sequence after the newest.
-    pub next: u64,
-    /// The place of the first message asked for, if it is held.
-    pub place: Place,
-    /// Whether a journal may have what the ring overwrites meanwhile.
-    pub is_backed: bool,
-}
-
-/// The place of the first message asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// In the ring.
-    Ring,
-    /// In memory, read from the journal.
-    Shelf,
-    /// In the journal. The request can wait until it was read.
-    Disk,
-    /// In the journal, and no request can wait now, or this one waits already.
-    Busy,
-}
-
-impl Held {
-    /// The messages that a ring holds.
-    pub fn of_ring(oldest: u64, next: u64) -> Held {
-        Held { oldest, next, place: Place::Ring, is_backed: false }
     }
 }
 
@@ -277,6 +246,9 @@ impl Replay {
             Ok(request) => request,
             Err(refusal) => return Reply::Nothing(self.counters.refuse(refusal)),
         };
+        if held.place == Place::Silent {
+            return Reply::Nothing(self.counters.refuse(Refusal::JournalBusy));
+        }
         if let Err(refusal) = self.afford(now_ns, from, held.place) {
             let nothing = Reply::Nothing(self.counters.refuse(refusal));
             let later = self.later(&request, held, proved);
@@ -395,7 +367,7 @@ impl Replay {
             Place::Ring => self.global_rate,
             // Half is for what the ring has. The past has no haste: it leaves evenly, so that live packets do not
             // wait behind it on the link.
-            Place::Shelf | Place::Disk | Place::Busy => {
+            Place::Shelf | Place::Disk | Place::Busy | Place::Silent => {
                 let evenly = self.global_rate.per_second / PAST_BURST_SHARE;
                 Rate { burst: evenly.min(self.global_rate.burst / 2), ..self.global_rate }
             }

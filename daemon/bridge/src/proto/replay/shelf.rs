@@ -10,6 +10,7 @@
 //! has no files, threads or clocks.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::super::wire::Meta;
 
@@ -93,6 +94,13 @@ pub enum Fetched {
     NotYet(u64),
     /// The journal ends before this sequence, and nobody writes to it.
     End(u64),
+    /// There is nothing of `from..to` now, and it is not waited for.
+    Absent {
+        /// The first sequence.
+        from: u64,
+        /// The sequence after the last.
+        to: u64,
+    },
     /// There is no journal of this stream.
     Unusable,
     /// The journal could not be read.
@@ -118,8 +126,8 @@ pub(super) struct Shelf {
     bytes: usize,
     /// Whether the disk has a fetch to answer.
     is_fetching: bool,
-    /// The end of the journal, and the time at which that was said.
-    end: Option<(u64, u64)>,
+    /// What the journal does not have, from where to where, and the time at which that was said.
+    absent: Option<(Range<u64>, u64)>,
 }
 
 impl Shelf {
@@ -138,8 +146,10 @@ impl Shelf {
             };
         }
         let is_fresh = |said_ns: u64| now_ns.saturating_sub(said_ns) < END_NS;
-        match self.end {
-            Some((end, said_ns)) if sequence >= end && is_fresh(said_ns) => Found::Gone(u64::MAX),
+        match &self.absent {
+            Some((absent, said_ns)) if absent.contains(&sequence) && is_fresh(*said_ns) => {
+                Found::Gone(absent.end)
+            }
             _ => Found::OnDisk,
         }
     }
@@ -169,14 +179,15 @@ impl Shelf {
         self.is_fetching = false;
         match fetched {
             Fetched::Block(block) => self.put(block),
-            Fetched::End(end) => self.end = Some((end, now_ns)),
-            Fetched::Unusable => self.end = Some((0, now_ns)),
+            Fetched::End(end) => self.absent = Some((end..u64::MAX, now_ns)),
+            Fetched::Absent { from, to } => self.absent = Some((from..to, now_ns)),
+            Fetched::Unusable => self.absent = Some((0..u64::MAX, now_ns)),
             Fetched::NotYet(_) | Fetched::Failed => {}
         }
     }
 
     fn put(&mut self, block: Block) {
-        self.end = self.end.filter(|(end, _)| *end >= block.end());
+        self.absent = self.absent.take().filter(|(absent, _)| absent.start >= block.end());
         // A block that begins elsewhere may have a part of it.
         self.blocks.retain(|old| {
             let stays = old.first < block.first || old.end() > block.end();

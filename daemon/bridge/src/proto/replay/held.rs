@@ -1,0 +1,36 @@
+//! The messages that a server holds, and where.
+
+/// The sequences that the server holds: from `oldest` up to, not including, `next`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// The oldest sequence that can be read.
+    pub oldest: u64,
+    /// The sequence after the newest.
+    pub next: u64,
+    /// The place of the first message asked for, if it is held.
+    pub place: Place,
+    /// Whether a journal may have what the ring overwrites meanwhile.
+    pub is_backed: bool,
+}
+
+/// The place of the first message asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In the ring.
+    Ring,
+    /// In memory, read from the journal.
+    Shelf,
+    /// In the journal. The request can wait until it was read.
+    Disk,
+    /// In the journal, and no request can wait now, or this one waits already.
+    Busy,
+    /// Perhaps in a past that cannot be read now: nothing is said.
+    Silent,
+}
+
+impl Held {
+    /// The messages that a ring holds.
+    pub fn of_ring(oldest: u64, next: u64) -> Held {
+        Held { oldest, next, place: Place::Ring, is_backed: false }
+    }
+}
