@@ -120,10 +120,9 @@ fn unpack(c: &mut Criterion) {
                 for block in &blocks {
                     let (_, body) = opener.open(black_box(block)).expect("a sound block");
                     let Body::Messages(messages) = body else { panic!("{body:?}") };
-                    let mut due = local.publisher.as_ref().map_or(0, Publisher::next_sequence);
-                    for message in messages.messages() {
-                        local.publish(due, message.data, message.meta);
-                        due += 1;
+                    let first = local.publisher.as_ref().map_or(0, Publisher::next_sequence);
+                    for (sequence, message) in (first..).zip(messages.messages()) {
+                        local.publish(sequence, message.data, message.meta);
                     }
                 }
             });
