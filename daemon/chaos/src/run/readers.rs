@@ -4,7 +4,7 @@
 use super::daemon::Daemon;
 use super::errands::{publish, subscribing, wanted};
 use super::steps::set_descriptor_limit;
-use super::{PATIENCE, World, tools};
+use super::{Actor, PATIENCE, World, tools};
 use crate::actor::{Order, Place, Subscribing};
 use crate::log::Deed;
 use crate::payload::Sizes;
@@ -75,16 +75,9 @@ impl World<'_> {
         if daemon.is_some() {
             set_descriptor_limit(reader.pid(), Some(0));
         }
-        self.signal_actor(&mut reader, Signal::SIGSTOP)?;
-        self.ask(&mut publisher, publish(5))?;
-        self.kill_actor(publisher)?;
-        // A daemon that has not told the reader by now tells it later.
-        std::thread::sleep(NOTICE);
-        self.signal_actor(&mut reader, Signal::SIGCONT)?;
-        std::thread::sleep(NOTICE);
-        let mut next = self.start_publisher(&place, NAME)?;
-        self.ask(&mut next, publish(2))?;
-        self.kill_actor(next)?;
+        self.die_unseen(publisher, &mut reader)?;
+        let next = self.start_publisher(&place, NAME)?;
+        self.die_unseen(next, &mut reader)?;
         std::thread::sleep(NOTICE * 10);
         set_descriptor_limit(reader.pid(), None);
         self.dismiss(reader)?;
@@ -93,6 +86,18 @@ impl World<'_> {
             None => self.run_tool(0, &["rm", NAME])?,
         }
         Ok(true)
+    }
+
+    /// A publisher is killed behind some messages, while the reader is stopped.
+    fn die_unseen(&mut self, mut publisher: Actor, reader: &mut Actor) -> Result<()> {
+        self.signal_actor(reader, Signal::SIGSTOP)?;
+        self.ask(&mut publisher, publish(5))?;
+        self.kill_actor(publisher)?;
+        // A daemon that has not told the reader by now tells it later.
+        std::thread::sleep(NOTICE);
+        self.signal_actor(reader, Signal::SIGCONT)?;
+        std::thread::sleep(NOTICE);
+        Ok(())
     }
 
     /// Each daemon waits for the reader that has a channel's memory, even if nobody has published there yet.

@@ -8,6 +8,7 @@ use crate::story::{Change, Channel, Start, Step, Tool, Waiting, Whom};
 use anyhow::Result;
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -445,7 +446,11 @@ impl World<'_> {
 /// Lets a process have this many descriptors more than it has. `None` lifts the limit. Returns whether the process is there.
 pub(super) fn set_descriptor_limit(pid: u32, spare: Option<u8>) -> bool {
     let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    let current = spare.map_or(4096, |spare| open.count() as u64 + u64::from(spare));
+    let open: HashSet<u64> =
+        open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    // The limit is one of numbers, and a new descriptor has the lowest that is free.
+    let free = |spare: u8| (0..4096).filter(|number| !open.contains(number)).nth(spare.into());
+    let current = spare.and_then(free).unwrap_or(4096);
     let limit = Rlimit { current: Some(current), maximum: Some(4096) };
     // Without a process, `prlimit` would limit this one.
     let Some(process) = Pid::from_raw(pid as i32) else { return false };
