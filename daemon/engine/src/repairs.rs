@@ -25,6 +25,8 @@ use crate::send::runtime;
 
 /// How long one fetch may take altogether. Readers may wait for it: a receiver asks a log for what nobody else has.
 const FETCH: Duration = Duration::from_secs(3);
+/// The same for a look, for which nobody waits. It may take some dozen answers of servers that are far.
+const LOOK: Duration = Duration::from_secs(20);
 /// How many of the ring's newest messages are looked at for the beginning of the session.
 const MOST_LOOKED_AT: u64 = 4_096;
 /// How long one answer of the servers may take.
@@ -98,7 +100,7 @@ impl RepairLog for StreamLog {
         }
         self.ring.follow(session, floor);
         self.ring.samples = samples.iter().filter(|sample| sample.session == session).cloned().collect();
-        self.stream.begin();
+        self.stream.begin(if first == 0 { LOOK } else { FETCH });
         let (now_ns, with) = (self.clock.now_ns(), (&mut self.stream as _, &mut self.ring as _));
         let fetched = self.repairs.fetch(now_ns, (session, floor), first, with);
         let (state, why) = match fetched {
@@ -128,8 +130,8 @@ struct Stream {
 }
 
 impl Stream {
-    fn begin(&mut self) {
-        self.until = Instant::now() + FETCH;
+    fn begin(&mut self, limit: Duration) {
+        self.until = Instant::now() + limit;
     }
 
     /// The reason why the last fetch failed.
@@ -276,10 +278,18 @@ impl Ring for LocalRing {
     }
 
     fn read(&mut self, sequence: u64, into: &mut Vec<u8>) -> Option<u64> {
-        if let Some(sample) = self.samples.iter().find(|sample| sample.sequence == sequence) {
-            into.extend_from_slice(&sample.bytes);
-            return Some(0);
+        if let Some(time_ns) = self.read_ring(sequence, into) {
+            return Some(time_ns);
         }
+        into.clear();
+        let sample = self.samples.iter().find(|sample| sample.sequence == sequence)?;
+        into.extend_from_slice(&sample.bytes);
+        Some(0)
+    }
+}
+
+impl LocalRing {
+    fn read_ring(&mut self, sequence: u64, into: &mut Vec<u8>) -> Option<u64> {
         let Opened { subscriber, moment, .. } = self.opened()?;
         if subscriber.next_sequence() != sequence {
             subscriber.seek(sequence).ok()?;

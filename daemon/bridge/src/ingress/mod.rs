@@ -58,6 +58,7 @@ use backlog::Backlog;
 use inlet::Inlet;
 use maker::Maker;
 use native::NativeReceiving;
+pub(crate) use port::SLOT_BYTES;
 use port::{Port, Role};
 use promoting::Orders;
 pub use promoting::Promoter;
@@ -108,9 +109,14 @@ impl IngressState {
     fn note_samples(&self, receiver: &Receiver, sampled: &mut u64) {
         let Some(log) = &self.log else { return };
         let (samples, taken) = receiver.samples();
-        if std::mem::replace(sampled, taken) != taken {
-            log.note_samples(samples);
+        if *sampled != taken && log.note_samples(samples) {
+            *sampled = taken;
         }
+    }
+
+    /// Notes that the receiving loop ends, and its sockets with it.
+    fn end(&self) {
+        self.log.iter().for_each(|log| log.stop());
     }
 
     /// Notes the session that is followed, and the first sequence of it in the channel.

@@ -16,7 +16,7 @@ use crate::status::ReceiveCounters;
 use crate::thread::{Clock, wall_ns};
 
 /// Datagrams are received into slots of at least this size, so that a sender with a larger payload than ours is heard.
-const SLOT_BYTES: usize = 9_216;
+pub(crate) const SLOT_BYTES: usize = 9_216;
 
 /// The purpose of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -100,9 +100,11 @@ impl Receiving {
     pub(super) fn turn(&mut self) -> bool {
         if self.shared.stop.load(Ordering::Relaxed) || self.inlet.local.error.is_some() {
             self.end();
+            self.shared.end();
             return false;
         }
         if self.shared.orders.is_given() && self.obey() {
+            self.shared.end();
             return false;
         }
         if self.inlet.is_waiting() {

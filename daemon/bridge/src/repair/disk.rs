@@ -7,7 +7,7 @@ use shmcast::journal::{Entry, JournalControl, JournalError, Reader};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
 
 use crate::BridgeError;
 use crate::proto::replay::{Block, Fetched};
@@ -27,7 +27,7 @@ pub(super) struct Feed {
 /// The repair thread's end. When it is dropped, the thread ends as soon as the disk lets it.
 #[derive(Debug)]
 pub(super) struct Disk {
-    orders: SyncSender<(Feed, u64)>,
+    orders: Sender<(Feed, u64)>,
     answers: Receiver<(Feed, Fetched)>,
     bell: UnixDatagram,
     feed: Feed,
@@ -44,10 +44,15 @@ impl Disk {
         for end in [&bell, &other] {
             end.set_nonblocking(true).map_err(BridgeError::Start)?;
         }
-        // One order is under way at a time.
-        let ((orders, taken), (answers, told)) = (sync_channel::<(Feed, u64)>(1), sync_channel(1));
+        // One order of a feed is under way at a time.
+        let ((orders, taken), (answers, told)) = (channel::<(Feed, u64)>(), sync_channel(1));
         let work = move || {
-            while let Ok((feed, sequence)) = taken.recv() {
+            while let Ok(mut order) = taken.recv() {
+                // Those of feeds that were left meanwhile are of no interest.
+                while let Ok(newer) = taken.try_recv() {
+                    order = newer;
+                }
+                let (feed, sequence) = order;
                 if answers.send((feed, fetch(feed, sequence))).is_err() {
                     return;
                 }
@@ -80,7 +85,7 @@ impl Disk {
     /// Orders the block that begins with `sequence`.
     pub(super) fn order(&self, sequence: u64) {
         // If the thread has died, the next answer says so.
-        let _ = self.orders.try_send((self.feed, sequence));
+        let _ = self.orders.send((self.feed, sequence));
     }
 
     /// The answer, if there is one.
@@ -182,4 +187,38 @@ fn read(reader: &mut Reader, first: u64) -> Result<Fetched, JournalError> {
         }
     }
     Ok(Fetched::Block(block))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn the_order_of_the_last_feed_is_carried_out_however_many_were_left_before() {
+        let feed = |number: u8| Feed { session: Session::from_bytes([number; 10]), floor: number.into() };
+        let (go, wait) = channel::<()>();
+        let fetch = move |of: Feed, sequence| {
+            if of == feed(1) {
+                let _ = wait.recv();
+            }
+            Fetched::NotYet(sequence)
+        };
+        let mut disk = Disk::start("test", feed(1), fetch).unwrap();
+        disk.order(10);
+        for number in [2, 3] {
+            disk.begin(feed(number));
+            disk.order(u64::from(number) * 10);
+        }
+        go.send(()).unwrap();
+        let until = Instant::now() + Duration::from_secs(10);
+        let found = loop {
+            if let Some(found) = disk.take() {
+                break found;
+            }
+            assert!(Instant::now() < until, "no answer");
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert!(matches!(found, Fetched::NotYet(30)), "{found:?}");
+    }
 }

@@ -16,6 +16,7 @@ use super::native::NativeRepair;
 use super::store::{Request, Store};
 use super::{Groups, LOOK_UP, Out, Sent, answer, answer_again};
 use crate::BridgeError;
+use crate::ingress::SLOT_BYTES;
 use crate::log::{LogCounters, LogLine, LogSource, LogState, LogStatus, LogWord};
 use crate::native::{Keys, MOST_TO_SERVER};
 use crate::proto::SECOND_NS;
@@ -54,11 +55,17 @@ impl LogShared {
         self.feeds.fetch_add(1, Ordering::Release);
     }
 
-    /// Notes messages as the lines brought them.
-    pub(crate) fn note_samples<'a>(&self, samples: impl Iterator<Item = &'a Sample>) {
-        let mut kept = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Notes messages as the lines brought them. Returns false, and does nothing, while others look at them: the lines do not wait.
+    pub(crate) fn note_samples<'a>(&self, samples: impl Iterator<Item = &'a Sample>) -> bool {
+        let Ok(mut kept) = self.samples.try_lock() else { return false };
         kept.clear();
         kept.extend(samples.cloned());
+        true
+    }
+
+    /// Tells the log to stop serving. The receiver's port is soon another's.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn status(&self) -> LogStatus {
@@ -115,8 +122,13 @@ impl LogRepair {
         let title = spec.title();
         let host = Network::host(socket.address.ip());
         let default = ReplayConfig::default();
+        // A sender may have larger packets than we send. The receiver takes them from a server too.
+        let payload_bytes = match spec.receive_profile() {
+            Profile::Plain => spec.payload_bytes.max(SLOT_BYTES),
+            Profile::Native => spec.payload_bytes,
+        };
         let replay = ReplayConfig {
-            payload_bytes: spec.payload_bytes,
+            payload_bytes,
             allow: AllowList::new(vec![host]),
             trust_allowed: true,
             // There is one source, and it is this process.
@@ -149,7 +161,7 @@ impl LogRepair {
             replay: Replay::new(replay),
             store: Store::of_log(disk, feed.floor),
             native,
-            reply: vec![0; spec.payload_bytes],
+            reply: vec![0; payload_bytes],
             feed: None,
             feeds: 0,
             look_ns: 0,
@@ -166,7 +178,7 @@ impl LogRepair {
     }
 
     pub(crate) fn stop(&self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.stop();
     }
 }
 

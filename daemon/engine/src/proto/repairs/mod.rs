@@ -238,8 +238,15 @@ impl Repairs {
                     self.proof = Proof::Refused { log, why };
                     return Ok(());
                 }
+                let before = taking.progress();
                 let flow = taking.take(&head, &body);
-                self.cursor = Some((taking.due, if taking.due < head.end() { *at } else { at + 1 }));
+                if taking.progress() != before {
+                    looked = 0;
+                }
+                // A message in parts is read from its first one.
+                if taking.parts.is_none() {
+                    self.cursor = Some((taking.due, if taking.due < head.end() { *at } else { at + 1 }));
+                }
                 if flow.is_break() {
                     return Ok(());
                 }
@@ -262,6 +269,11 @@ struct Taking {
 impl Taking {
     fn new(first: u64) -> Taking {
         Taking { block: Block::new(first), due: first, parts: None, is_over: false }
+    }
+
+    /// How far it has come: the sequence due, and the bytes of its parts.
+    fn progress(&self) -> (u64, usize) {
+        (self.due, self.parts.as_ref().map_or(0, |(_, bytes)| bytes.len()))
     }
 
     /// Takes what a block brings. Breaks when there is enough.

@@ -113,10 +113,10 @@ impl Repairs {
         }
         // Where the sessions are the same, one look is enough.
         let enough = if log.session == session { 1 } else { ENOUGH };
-        let compared = compare((log, enough), candidate.end(), (entries, ring), opener)?;
+        let compared = compare((log, enough, session), candidate.end(), (entries, ring), opener)?;
         self.proof = match (compared.differs(), log.session == session) {
             (Some(why), _) => Proof::Refused { log, why },
-            (None, true) if compared.varied > 0 || is(Mutant::ServesUnproved) => Proof::Proved(log),
+            (None, true) if compared.varied() > 0 || is(Mutant::ServesUnproved) => Proof::Proved(log),
             (None, true) => Proof::Open(
                 "no message of the lines is in the stream yet, so that nothing can be compared".to_owned(),
             ),
@@ -139,13 +139,14 @@ fn last_of(session: Session, entries: &mut dyn Entries, opener: &mut Opener) -> 
 
 /// Compares the newest messages that both the log and the receiver have.
 fn compare(
-    (log, enough): (Run, u64),
+    (log, enough, session): (Run, u64, Session),
     end: u64,
     (entries, ring): (&mut dyn Entries, &mut dyn Ring),
     opener: &mut Opener,
 ) -> Result<Compared, Unread> {
-    let mut compared = Compared::default();
-    let is_over = |compared: &Compared| compared.varied >= enough || compared.other.is_some();
+    let is_same = log.session == session;
+    let mut compared = Compared { is_timed: !is_same, ..Compared::default() };
+    let is_over = |compared: &Compared| compared.varied() >= enough || compared.other.is_some();
     let (oldest, next) = ring.span().unwrap_or_default();
     let newest = next.min(end).saturating_sub(1);
     if next > oldest && newest >= oldest {
@@ -157,7 +158,8 @@ fn compare(
             }
         }
     }
-    for sequence in ring.samples().into_iter().rev().filter(|sequence| *sequence < end) {
+    // Their times are not known, so they prove nothing where the sessions differ.
+    for sequence in ring.samples().into_iter().rev().filter(|sequence| is_same && *sequence < end) {
         if is_over(&compared) {
             break;
         }
@@ -189,13 +191,14 @@ fn compare_entry(
 pub(super) struct Compared {
     /// Messages that are the same.
     same: u64,
-    /// Those of them that differ from the one compared before.
-    varied: u64,
+    /// Those of them that differ from each other, at most as many as are enough.
+    kinds: Vec<Vec<u8>>,
+    /// Whether only messages count whose times are known.
+    is_timed: bool,
     /// The first message that differs.
     other: Option<u64>,
     /// A message that came long before or after its publication, and by how much.
     apart: Option<(u64, u64)>,
-    last: Vec<u8>,
     ours: Vec<u8>,
 }
 
@@ -203,7 +206,7 @@ impl Compared {
     /// Compares a block with the ring, and with what lines have brought, as far as those have its messages.
     pub(super) fn block(&mut self, head: &Head, body: &Body<'_>, ring: &mut dyn Ring) {
         if is(Mutant::ComparesNothing) {
-            self.varied = ENOUGH;
+            self.kinds = (0..ENOUGH).map(|kind| vec![kind as u8]).collect();
             return;
         }
         let (oldest, next) = ring.span().unwrap_or_default();
@@ -247,15 +250,20 @@ impl Compared {
             return;
         }
         self.same += 1;
-        if self.last != data && !data.is_empty() {
-            self.varied += 1;
-            self.last.clear();
-            self.last.extend_from_slice(data);
+        let has_times = came_ns != 0 && time_ns != 0;
+        let is_new =
+            self.varied() < ENOUGH && !data.is_empty() && !self.kinds.iter().any(|kind| kind == data);
+        if is_new && (has_times || !self.is_timed) {
+            self.kinds.push(data.to_vec());
         }
         let apart_ns = came_ns.abs_diff(time_ns);
-        if came_ns != 0 && time_ns != 0 && apart_ns > MOST_APART_NS {
+        if has_times && apart_ns > MOST_APART_NS {
             self.apart.get_or_insert((sequence, apart_ns));
         }
+    }
+
+    fn varied(&self) -> u64 {
+        self.kinds.len() as u64
     }
 
     /// The difference, if there is one.
@@ -275,7 +283,7 @@ impl Compared {
                 "{other}, and message {sequence} came {} s from its publication there",
                 apart_ns / SECOND_NS
             )),
-            None if self.varied >= ENOUGH || is(Mutant::ServesUnproved) => Proof::Proved(log),
+            None if self.varied() >= ENOUGH || is(Mutant::ServesUnproved) => Proof::Proved(log),
             None => Proof::Open(format!(
                 "{other}, and only {} messages were the same in both: {ENOUGH} that differ among themselves are needed",
                 self.same

@@ -1,5 +1,6 @@
 //! One log and one ring at a time: what is proved, what is found, and what is waited for.
 
+use super::super::block::{MIN_BYTES, max_whole_bytes};
 use super::fake::{Feed, LocalRing, Log};
 use super::*;
 
@@ -147,6 +148,51 @@ fn another_session_is_not_believed_if_all_messages_are_alike_or_old() {
     let mut rig = Rig::new(log(FEED, 1), LocalRing { later_ns: 24 * HOUR_NS, ..ring(FEED, 300) });
     assert!(matches!(rig.fetch(0, 300), Ok(Fetched::NotYet(300))));
     assert!(rig.repairs.state().1.unwrap().contains("from its publication"));
+}
+
+/// An empty ring, and messages that lines have brought behind a hole. Their times are not known.
+struct Behind(Feed, Vec<u64>);
+
+impl Ring for Behind {
+    fn span(&mut self) -> Option<(u64, u64)> {
+        None
+    }
+
+    fn samples(&self) -> Vec<u64> {
+        self.1.clone()
+    }
+
+    fn read(&mut self, sequence: u64, into: &mut Vec<u8>) -> Option<u64> {
+        into.extend_from_slice(&self.0.message(sequence).0);
+        self.1.contains(&sequence).then_some(0)
+    }
+}
+
+/// The log still has yesterday's session, which began with the same messages.
+#[test]
+fn messages_whose_times_are_not_known_prove_nothing_of_another_session() {
+    for (epoch, state) in [(1, LogState::Waiting), (5, LogState::Serving)] {
+        let mut repairs = Repairs::default();
+        let mut ring = Behind(FEED, vec![11, 12, 13, 15, 16, 18, 19, 501, 502, 503, 700, 900]);
+        let fetched = repairs.fetch(0, (session(5), 1), 1, (&mut log(FEED, epoch), &mut ring));
+        assert_eq!((repairs.state().0, matches!(fetched, Ok(Fetched::Block(_)))), (state, epoch == 5));
+    }
+}
+
+#[test]
+fn a_message_whose_last_part_comes_later_is_whole() {
+    let is_large = |sequence: &u64| FEED.message(*sequence).0.len() > max_whole_bytes(MIN_BYTES);
+    let large = (2..1_000).find(is_large).unwrap();
+    let mut rig = Rig::new(Log::default(), ring(FEED, large));
+    rig.log.append((FEED, session(5), 1), (1, large + 1), 10);
+    let last = rig.log.last;
+    let part = rig.log.entries.remove(&last).unwrap();
+    rig.log.last -= 1;
+    assert_eq!(rig.count(0, large - 1), 1, "what stands before it");
+    assert!(matches!(rig.fetch(MS, large), Ok(Fetched::NotYet(_))));
+    rig.log.entries.insert(last, part);
+    rig.log.last = last;
+    assert_eq!(rig.count(100 * MS, large), 1);
 }
 
 #[test]
