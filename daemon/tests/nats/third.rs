@@ -158,6 +158,15 @@ fn send_to_log(host: &Host, server: &Server, more: &str) -> Bridge {
     bridge
 }
 
+/// Publishes `count` messages, and no more at a time than the ring holds until the log has them.
+fn publish_into(server: &Server, source: &mut Source, more: &str, count: u64) {
+    let end = source.publisher.next_sequence() + count;
+    while source.publisher.next_sequence() < end {
+        source.publish((end - source.publisher.next_sequence()).min(BEFORE));
+        wait_for(server, &source.host, more, source.publisher.next_sequence());
+    }
+}
+
 /// Waits until the log has all messages up to, not including, `next`.
 fn wait_for(server: &Server, host: &Host, more: &str, next: u64) {
     let keys = more.split_once("--keys ").map(|(_, keys)| format!("--keys {keys}")).unwrap_or_default();
@@ -240,8 +249,7 @@ fn everything_comes(test: &str, more: impl Fn(&Host) -> String, has_marks: bool)
     assert_eq!(far.read_to(BEFORE + 1), []);
     receiver.wait_for_words("the log has the channel's messages");
     receiver.kill();
-    source.publish(AWAY);
-    wait_for(&server, &source.host, keys_of(&more), BEFORE + AWAY + 1);
+    publish_into(&server, &mut source, keys_of(&more), AWAY);
     let receiver = line.receive(&far.host, &log);
     source.publish(BEFORE);
     let gaps = far.read_to(2 * BEFORE + AWAY + 1);
@@ -318,8 +326,7 @@ fn a_log_of_another_feed_is_refused() {
     let server = Server::alone(program, dir.path());
     let mut other = Source::new(2);
     let _log = send_to_log(&other.host, &server, "");
-    other.publish(3 * BEFORE + AWAY);
-    wait_for(&server, &other.host, "", 3 * BEFORE + AWAY + 1);
+    publish_into(&server, &mut other, "", 3 * BEFORE + AWAY);
     let line = Line::new("");
     let counters = all_is_as_without_a_log(&server, || (), |far, log| line.receive(&far.host, log), &line);
     assert_eq!(
