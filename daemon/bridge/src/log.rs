@@ -1,7 +1,7 @@
 //! A log that repairs come from: the last source of a receiver, asked when no server near it holds a message any more.
 //!
 //! The log is a repair server on the loopback interface, in the receiver's own process. So everything that a receiver does with
-//! servers holds for it too. What reads the log belongs to another package; here are its interface and what it shows.
+//! servers holds for it too. Another package reads the log; this module has its interface and its status.
 
 use serde::Serialize;
 use std::fmt;
@@ -29,7 +29,7 @@ pub trait Log: Send {
     fn fetch(&mut self, line: &LogLine<'_>, first: u64) -> Fetched;
 }
 
-/// What is known of the lines that a log is to have the messages of.
+/// The facts about the lines whose messages a log is to have.
 #[derive(Debug, Clone, Copy)]
 pub struct LogLine<'a> {
     /// The session that the receiver follows.
@@ -40,11 +40,11 @@ pub struct LogLine<'a> {
     pub samples: &'a [Sample],
 }
 
-/// A log, and what it says of itself.
+/// A log, and the state that it shows.
 pub struct LogSource {
     /// The log.
     pub log: Box<dyn Log>,
-    /// What it says of itself.
+    /// Its state and counters, for other threads.
     pub word: Arc<LogWord>,
 }
 
@@ -69,7 +69,7 @@ pub enum LogState {
     Refused,
 }
 
-/// What a log says of itself to other threads.
+/// The state and the counters that a log shows to other threads.
 #[derive(Debug, Default)]
 pub struct LogWord {
     state: AtomicU8,

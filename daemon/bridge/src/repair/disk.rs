@@ -77,7 +77,7 @@ impl Disk {
         Disk::start("bridge-journal", feed, fetch)
     }
 
-    /// Reads the past of another feed from now on. What is under way is not taken any more.
+    /// Reads the past of another feed from now on. Answers about the feed before are not taken any more.
     pub(super) fn begin(&mut self, feed: Feed) {
         self.feed = feed;
     }

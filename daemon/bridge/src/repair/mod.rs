@@ -83,7 +83,7 @@ struct FeedRate {
     per_second: u64,
 }
 
-/// What is sent, as far as answers go: the session, and the sequence after its last message.
+/// The feed that answers are about: its session, and the sequence after its last message.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     session: Session,

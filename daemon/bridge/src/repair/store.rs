@@ -54,7 +54,7 @@ impl Store {
         Store { ring, journal, earlier, from_shelf: false, is_log: true }
     }
 
-    /// Reads the log of another feed from now on. What waits is forgotten.
+    /// Reads the log of another feed from now on. Requests that wait are forgotten.
     pub(super) fn begin(&mut self, feed: Feed) {
         self.earlier = self.counters();
         if let Some(Journal { past, disk }) = &mut self.journal {
@@ -63,7 +63,7 @@ impl Store {
         }
     }
 
-    /// Reads another channel from now on. What waits is forgotten: it belongs to another session.
+    /// Reads another channel from now on. Requests that wait are forgotten: they belong to another session.
     pub(super) fn attach(&mut self, subscriber: Option<Subscriber>, attached: u64, floor: u64) {
         self.earlier = self.counters();
         let mut subscriber = subscriber;

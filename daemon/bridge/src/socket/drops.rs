@@ -1,10 +1,10 @@
-//! What sockets have dropped.
+//! The datagrams that sockets have dropped.
 
 use shmcast::sys::datagrams;
 use std::net::UdpSocket;
 
-/// What a socket has dropped because its buffer was full. The kernel would tell it with each datagram, which takes a tenth of
-/// a microsecond each. So it is asked for: when a message is missing, and each time that the counters are shown.
+/// The datagrams that a socket has dropped because its buffer was full. The kernel could tell their number with each datagram, which
+/// costs each a tenth of a microsecond. So the kernel is asked when a message is missing, and each time that the counters are shown.
 ///
 /// The drops lie somewhere between the datagrams that waited. So they explain every loss until the socket has been empty and a
 /// datagram has come with nothing missing before it.

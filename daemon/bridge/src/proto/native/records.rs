@@ -155,7 +155,7 @@ impl RecordWriter {
         if at + size > buffer.len() {
             return None;
         }
-        // Two stores for all of it. What they write behind the head is the message's place, or room.
+        // Two stores for all of it. The bytes that they write behind the head are the message's place, or room.
         let head = buffer.get_mut(self.bytes..)?.first_chunk_mut::<MAX_RECORD_HEAD_BYTES>()?;
         let front = u64::from(length) << 48 | u64::from(bits) << 40 | u64::from(meta.tag) << 24;
         head[..8].copy_from_slice(&front.to_be_bytes());

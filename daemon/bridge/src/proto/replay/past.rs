@@ -66,7 +66,7 @@ pub struct Past<Q> {
     retry_ns: u64,
     /// Whether it is far, and says nothing while it cannot be read.
     is_far: bool,
-    /// What a far past reads next though no request waits for it.
+    /// The sequence that a far past reads next though no request waits for it.
     probe: Option<u64>,
     counters: PastCounters,
 }
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!((held.place, held.oldest), (Place::Ring, 100), "what came before the session is gone");
     }
 
-    /// A far past says nothing while it cannot be read, and is tried again when somebody asks. What waited for it is forgotten.
+    /// A far past says nothing while it cannot be read, and is tried again when somebody asks. Requests that waited for it are forgotten.
     #[test]
     fn a_far_past_that_cannot_be_read_is_silent_until_it_can_be() {
         let mut past = Past::far(1);

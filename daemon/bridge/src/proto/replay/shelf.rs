@@ -126,7 +126,7 @@ pub(super) struct Shelf {
     bytes: usize,
     /// Whether the disk has a fetch to answer.
     is_fetching: bool,
-    /// What the journal does not have, from where to where, and the time at which that was said.
+    /// The sequences that the journal said it does not have, and the time at which it said so.
     absent: Option<(Range<u64>, u64)>,
 }
 

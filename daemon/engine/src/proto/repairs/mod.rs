@@ -7,7 +7,7 @@
 //! ```
 //! A wrong message would be worse than one that is missing. So nothing of a log is given before the log has proved to be of the feed that
 //! the receiver follows (`proof`), and no block that differs in one byte from what the receiver's ring has. The log may be behind the
-//! feed: what it does not have yet is waited for, but not for long.
+//! feed: messages that it does not have yet are waited for, but not for long.
 
 #[cfg(test)]
 mod fake;
@@ -33,7 +33,7 @@ use proof::{Compared, Proof};
 
 /// How long the log's end is taken for where it was.
 const END_NS: u64 = 20 * MILLISECOND_NS;
-/// After this time, what the log does not have yet is not waited for any more.
+/// After this time, messages that the log does not have yet are not waited for any more.
 const LATE_NS: u64 = 5 * SECOND_NS;
 /// After this time, a log that was late is waited for again.
 const FORGIVEN_NS: u64 = 30 * SECOND_NS;
@@ -153,7 +153,7 @@ impl Repairs {
             self.prove(now_ns, session, (entries, ring), opener)?;
         }
         let Some(log) = self.proof.proved() else {
-            // What lines have just brought is on its way into the log.
+            // The messages that lines have just brought are on their way into the log.
             return Ok(match (first, self.proof.is_open() && is_new) {
                 (1.., true) => Fetched::NotYet(first),
                 _ => Fetched::Failed,
@@ -231,7 +231,7 @@ impl Repairs {
                 if !head.reaches(taking.due) {
                     continue;
                 }
-                // What stands beside the messages that are wanted proves the block again.
+                // The messages beside those that are wanted prove the block again.
                 let mut compared = Compared::default();
                 compared.block(&head, &body, ring);
                 if let Some(why) = compared.differs() {
@@ -299,7 +299,7 @@ impl Taking {
         }
     }
 
-    /// What stands before `behind` is not in the log.
+    /// The log has nothing from the sequence due up to, not including, `behind`.
     fn lose(&mut self, behind: u64) -> ControlFlow<()> {
         self.block.lose(behind);
         self.due = behind;
@@ -331,7 +331,7 @@ impl Taking {
     }
 }
 
-/// What was asked for and is not in the log yet.
+/// The sequences that were asked for and are not in the log yet.
 #[derive(Debug, Default)]
 struct Late {
     /// The lowest such sequence, and since when it is asked for.

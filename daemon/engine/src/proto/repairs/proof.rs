@@ -2,9 +2,9 @@
 //!
 //! The receiver knows the session of its lines, its ring has messages of it, and some more are known that lines have brought behind a
 //! hole. A log whose blocks name the same session is of the same feed if one message is the same in both, byte for byte. A log whose
-//! blocks name another session may be of the same feed all the same: after a reboot, lines and stream may go on under different names. Then the newest messages that both have must be the same,
-//! byte for byte, published not long before they came, and they must be enough and differ among themselves: many feeds begin alike, and
-//! some say one thing over and over.
+//! blocks name another session may be of the same feed all the same: after a reboot, lines and stream may go on under different names.
+//! Then the newest messages that the log and the ring have must be the same, byte for byte, and published not long before they came.
+//! They must be enough and differ from each other: many feeds begin alike, and some say one thing over and over.
 
 use shmcast_bridge::log::LogState;
 use shmcast_bridge::proto::SECOND_NS;
@@ -17,7 +17,7 @@ use super::{Entries, Repairs, Ring, Unread, bisect, last_block};
 
 /// How many messages of a block are compared at most, at its beginning and at its end.
 const MOST_COMPARED: u64 = 64;
-/// How many messages that differ from the one before must be the same where the sessions differ.
+/// How many messages that differ from each other must be the same where the sessions differ.
 const ENOUGH: u64 = 8;
 /// How many blocks are looked at for that.
 const MOST_BLOCKS: u64 = 16;
@@ -38,7 +38,7 @@ impl Run {
     }
 }
 
-/// What is known of a log.
+/// The knowledge about a log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) enum Proof {
     /// Nothing was looked at yet.

@@ -24,7 +24,7 @@ const PAYLOAD_BYTES: usize = 4_000;
 const PER_STEP: u64 = 2;
 const NEXT: u64 = u64::MAX;
 
-/// What the log is.
+/// The kind of log that a story has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// That of the feed, under the same session.
@@ -126,7 +126,7 @@ impl World {
     /// Whether every message that the log ever has must come.
     fn is_well(&self) -> bool {
         let is_proved = matches!(self.kind, Kind::Own | Kind::After);
-        // What the line brought is in the log some time.
+        // A message that the line brought is in the log some time.
         let is_proved = is_proved && self.ring.sample + self.lacks <= self.messages;
         is_proved && !self.is_damaged && self.away.1 - self.away.0 < 100 * MILLISECOND_NS
     }
@@ -343,7 +343,7 @@ fn deliver(
             }
             *gaps += to - from;
             *due = to;
-            // What the ring does not have cannot be compared.
+            // A message that the ring does not have cannot be compared.
             (ring.oldest, ring.next) = (to, to);
         }
         Delivery::NewSession { .. } | Delivery::End { .. } => {}

@@ -73,7 +73,7 @@ fn a_log_of_the_same_session_serves_all_that_it_has_with_all_marks() {
     }
 }
 
-/// The ring is empty, since its first messages are missing. What the lines have brought behind them is compared.
+/// The ring is empty, since its first messages are missing. Messages that lines have brought behind them are compared.
 #[test]
 fn a_message_of_the_lines_proves_a_feed_before_the_ring_has_anything() {
     let mut rig = Rig::new(log(FEED, 5), ring(FEED, 1));
