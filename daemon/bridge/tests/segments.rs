@@ -91,6 +91,15 @@ fn send(dir: &Path) -> Egress {
     Egress::start(&spec, Subscriber::builder("t").dir(dir), EgressOptions::default()).unwrap()
 }
 
+/// Receives from the far end of the wire into a channel of `dir`, and has what is lost repaired.
+fn receive(dir: &Path, receive: ReceiveSpec) -> Ingress {
+    let servers = vec!["10.78.0.1:30002".parse().unwrap()];
+    let receive = ReceiveSpec { servers, from: Some(1), ..receive };
+    let spec = BridgeSpec { receive: Some(receive), ..bridge("far0") };
+    let channel = Publisher::builder("t").dir(dir).capacity(64 << 20).max_message(1000);
+    Ingress::start(&spec, channel, IngressOptions::default()).unwrap()
+}
+
 /// A program without a bridge, whose socket takes datagrams one by one.
 #[test]
 fn segments_are_sound_packets_to_a_plain_socket_and_to_wireshark() {
@@ -165,12 +174,8 @@ fn segments_that_are_put_together_bring_every_byte_though_some_are_lost() {
     let [here, there] = [(); 2].map(|()| tempfile::tempdir_in("/dev/shm").unwrap());
     let mut publisher = channel(here.path());
     wire.enter("far");
-    let servers = vec!["10.78.0.1:30002".parse().unwrap()];
     // A burst of a megabyte mostly overflows so small a buffer. There are more of them until one has.
-    let receive = ReceiveSpec { servers, from: Some(1), buffer_bytes: 1 << 16, ..ReceiveSpec::default() };
-    let spec = BridgeSpec { receive: Some(receive), ..bridge("far0") };
-    let channel = Publisher::builder("t").dir(there.path()).capacity(64 << 20).max_message(1000);
-    let ingress = Ingress::start(&spec, channel, IngressOptions::default()).unwrap();
+    let ingress = receive(there.path(), ReceiveSpec { buffer_bytes: 1 << 16, ..ReceiveSpec::default() });
     assert_eq!(ingress.life().refusals().iter().filter(|r| r.contains("UDP_GRO")).count(), 0);
     let mut reader = Subscriber::builder("t").dir(there.path()).start(Start::Oldest).open().unwrap();
     wire.enter("near");
@@ -209,11 +214,7 @@ fn packets_are_put_together_during_a_burst_and_not_a_second_later() {
     let [here, there] = [(); 2].map(|()| tempfile::tempdir_in("/dev/shm").unwrap());
     let mut publisher = channel(here.path());
     wire.enter("far");
-    let servers = vec!["10.78.0.1:30002".parse().unwrap()];
-    let receive = ReceiveSpec { servers, from: Some(1), ..ReceiveSpec::default() };
-    let spec = BridgeSpec { receive: Some(receive), ..bridge("far0") };
-    let channel = Publisher::builder("t").dir(there.path()).capacity(64 << 20).max_message(1000);
-    let ingress = Ingress::start(&spec, channel, IngressOptions::default()).unwrap();
+    let ingress = receive(there.path(), ReceiveSpec::default());
     wire.enter("near");
     let egress = send(here.path());
     let mut last = MESSAGES;

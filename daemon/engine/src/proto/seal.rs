@@ -138,20 +138,8 @@ mod tests {
 
     fn sealed(ring: &Keyring) -> Vec<u8> {
         let (stream, session) = (Stream([7; 16]), Session::of_channel("TICK", 35).unwrap());
-        let (kind, writer, number) = (Kind::End, 0x0102_0304_0506_0708, 9);
-        let head = Head {
-            kind,
-            clock_error: 0,
-            stream,
-            session,
-            key: 0,
-            count: 0,
-            first: 0,
-            before: 3,
-            crc: 0,
-            writer,
-            number,
-        };
+        let (writer, number) = (0x0102_0304_0506_0708, 9);
+        let head = Head { before: 3, ..Head::new(stream, session, (writer, number)) };
         let mut sealer = Sealer::default();
         sealer.set_key(writer, ring.sealing(0));
         Cut::gap(6, 9).finish(head, &sealer).0

@@ -110,6 +110,23 @@ pub struct Head {
 }
 
 impl Head {
+    /// The head of a writer's block with this number, before its body is known: [`Cut::finish`] adds kind, sequences and sums.
+    pub fn new(stream: Stream, session: Session, (writer, number): (u64, u64)) -> Head {
+        Head {
+            kind: Kind::Data,
+            clock_error: 0,
+            stream,
+            session,
+            key: 0,
+            count: 0,
+            first: 0,
+            before: 0,
+            crc: 0,
+            writer,
+            number,
+        }
+    }
+
     /// The sequence after those that the block completes.
     pub fn end(&self) -> u64 {
         self.first + u64::from(self.count)

@@ -1,19 +1,9 @@
 use super::*;
 
 fn head() -> Head {
-    Head {
-        kind: Kind::Data,
-        clock_error: 0x0102,
-        stream: Stream(*b"0123456789abcdef"),
-        session: Session::of_channel("TICK", 35).unwrap(),
-        key: 0,
-        count: 0,
-        first: 0,
-        before: 0xA1A2_A3A4,
-        crc: 0,
-        writer: 0x1112_1314_1516_1718,
-        number: 0x0203,
-    }
+    let (stream, session) = (Stream(*b"0123456789abcdef"), Session::of_channel("TICK", 35).unwrap());
+    let head = Head::new(stream, session, (0x1112_1314_1516_1718, 0x0203));
+    Head { clock_error: 0x0102, before: 0xA1A2_A3A4, ..head }
 }
 
 const GOLDEN_HEAD: &[u8] = b"0123456789abcdefTICK00000Z\0\0";

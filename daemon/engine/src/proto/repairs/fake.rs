@@ -6,7 +6,7 @@ use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Meta;
 use std::collections::BTreeMap;
 
-use super::super::block::{Cut, Head, Kind, MIN_BYTES, Packing, Stream, max_whole_bytes};
+use super::super::block::{Cut, Head, MIN_BYTES, Packing, Stream, max_whole_bytes};
 use super::super::seal::Sealer;
 use super::{Entries, Ring, Unread};
 
@@ -81,19 +81,7 @@ impl Log {
 
     fn push(&mut self, cut: Cut, session: Session, stream: u8) {
         self.last += 1;
-        let head = Head {
-            kind: Kind::Data,
-            clock_error: 0,
-            stream: Stream([stream; 16]),
-            session,
-            key: 0,
-            count: 0,
-            first: 0,
-            before: 0,
-            crc: 0,
-            writer: 1,
-            number: self.last,
-        };
+        let head = Head::new(Stream([stream; 16]), session, (1, self.last));
         self.entries.insert(self.last, cut.finish(head, &Sealer::default()).0);
     }
 }

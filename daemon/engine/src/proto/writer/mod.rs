@@ -25,7 +25,7 @@ use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
 use std::collections::VecDeque;
 
-use super::block::{Cut, Head, Kind, Stream};
+use super::block::{Cut, Head, Stream};
 use super::mutant::{Mutant, is};
 use super::seal::Sealer;
 
@@ -426,19 +426,8 @@ impl Writer {
     }
 
     fn head(&self, clock_error: u16, before: u32) -> Head {
-        Head {
-            kind: Kind::Data,
-            clock_error,
-            stream: self.config.stream,
-            session: self.config.session,
-            key: 0,
-            count: 0,
-            first: 0,
-            before,
-            crc: 0,
-            writer: self.config.writer,
-            number: self.number,
-        }
+        let WriterConfig { stream, session, writer, .. } = self.config;
+        Head { clock_error, before, ..Head::new(stream, session, (writer, self.number)) }
     }
 
     /// A block that answers a reader's request; it is stored nowhere.
