@@ -442,38 +442,43 @@ fn figures_of_bridges_are_sound_metrics() {
         let text = String::from_utf8(output.stdout).unwrap();
         text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text:?}")).1.to_owned()
     };
-    // Counters are shown some milliseconds later, and an answer is reused for a tenth of a second.
-    let (sent, received) = wait_for("the figures", || {
-        let (sent, received) = (metrics(&a), metrics(&b));
-        let line = "\nshmcast_bridge_receive_to_ring_seconds_count{bridge=\"ticks-in\"} 0\n";
-        (!received.contains(line)).then_some((sent, received))
-    });
-    for (text, line) in [
-        (&sent, "shmcast_bridge_up{bridge=\"ticks-out\",channel=\"ticks\",direction=\"send\"} 1"),
-        (&sent, "shmcast_bridge_sent_messages_total{bridge=\"ticks-out\"} 1000"),
-        (&sent, "shmcast_bridge_link_rate_bytes{bridge=\"ticks-out\"} 1250000000"),
-        (&sent, "shmcast_bridge_link_waits_total{bridge=\"ticks-out\"} "),
+    let lines_sent = [
+        "shmcast_bridge_up{bridge=\"ticks-out\",channel=\"ticks\",direction=\"send\"} 1",
+        "shmcast_bridge_sent_messages_total{bridge=\"ticks-out\"} 1000",
+        "shmcast_bridge_link_rate_bytes{bridge=\"ticks-out\"} 1250000000",
+        "shmcast_bridge_link_waits_total{bridge=\"ticks-out\"} ",
         // 95 % of the link, less what live packets took in the last 10 ms.
-        (&sent, "shmcast_bridge_repair_link_rate_bytes{bridge=\"ticks-out\"} 118"),
-        (&sent, "shmcast_bridge_missed_messages_total{bridge=\"ticks-out\"} 0"),
-        (&sent, "shmcast_bridge_repair_refused_total{bridge=\"ticks-out\",reason=\"not-allowed\"} 0"),
-        (&sent, "shmcast_bridge_lease_events_total{bridge=\"ticks-out\",event=\"granted\"} 1"),
-        (&received, "shmcast_bridge_delivered_messages_total{bridge=\"ticks-in\"} 1000"),
-        (&received, "shmcast_bridge_missing_messages_total{bridge=\"ticks-in\"} 0"),
-        (
-            &received,
-            "shmcast_bridge_line_kernel_drops_total{bridge=\"ticks-in\",line=\"0:239.7.0.1:30001\"} 0",
-        ),
-        (&received, "shmcast_bridge_malformed_datagrams_total{bridge=\"ticks-in\",reason=\"truncated\"} 0"),
-        (
-            &received,
-            "shmcast_bridge_server_requests_total{bridge=\"ticks-in\",server=\"0:10.78.0.1:30002\"} ",
-        ),
-        (&received, "shmcast_bridge_recovered_messages_total{bridge=\"ticks-in\",source=\"server\"} "),
-        (&received, "shmcast_bridge_receive_to_ring_seconds_bucket{bridge=\"ticks-in\",le=\"+Inf\"} "),
-    ] {
-        assert!(text.lines().any(|found| found.starts_with(line)), "{line}\nis not in\n{text}");
-    }
+        "shmcast_bridge_repair_link_rate_bytes{bridge=\"ticks-out\"} 118",
+        "shmcast_bridge_missed_messages_total{bridge=\"ticks-out\"} 0",
+        "shmcast_bridge_repair_refused_total{bridge=\"ticks-out\",reason=\"not-allowed\"} 0",
+        "shmcast_bridge_lease_events_total{bridge=\"ticks-out\",event=\"granted\"} 1",
+    ];
+    let lines_received = [
+        "shmcast_bridge_delivered_messages_total{bridge=\"ticks-in\"} 1000",
+        "shmcast_bridge_missing_messages_total{bridge=\"ticks-in\"} 0",
+        "shmcast_bridge_line_kernel_drops_total{bridge=\"ticks-in\",line=\"0:239.7.0.1:30001\"} 0",
+        "shmcast_bridge_malformed_datagrams_total{bridge=\"ticks-in\",reason=\"truncated\"} 0",
+        "shmcast_bridge_server_requests_total{bridge=\"ticks-in\",server=\"0:10.78.0.1:30002\"} ",
+        "shmcast_bridge_recovered_messages_total{bridge=\"ticks-in\",source=\"server\"} ",
+        "shmcast_bridge_receive_to_ring_seconds_bucket{bridge=\"ticks-in\",le=\"+Inf\"} ",
+    ];
+    let no_times = "\nshmcast_bridge_receive_to_ring_seconds_count{bridge=\"ticks-in\"} 0\n";
+    let absent = |text: &str, lines: &[&'static str]| {
+        let mut absent = lines.to_vec();
+        absent.retain(|line| !text.lines().any(|found| found.starts_with(line)));
+        absent
+    };
+    // Each bridge shows its counters some milliseconds later, and an answer is reused for a tenth of a second.
+    let started = Instant::now();
+    let (sent, received) = loop {
+        let (sent, received) = (metrics(&a), metrics(&b));
+        let absent = (absent(&sent, &lines_sent), absent(&received, &lines_received));
+        if absent == (vec![], vec![]) && !received.contains(no_times) {
+            break (sent, received);
+        }
+        assert!(started.elapsed() < PATIENCE, "absent: {absent:#?}\nsent:\n{sent}\nreceived:\n{received}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
     let mut seen = std::collections::BTreeSet::new();
     for line in received.lines().chain(sent.lines().filter(|line| line.contains("ticks-out"))) {
         let series = line.rsplit_once(' ').unwrap().0;
