@@ -218,7 +218,10 @@ impl LocalRing {
         }
     }
 
+    /// The ring, if it has the session. One that has another may be an old one, so the next look opens it again.
     fn opened(&mut self) -> Option<&mut Opened> {
+        let of = self.session.map(|(session, _)| *session.as_bytes());
+        self.open.take_if(|open| open.subscriber.remote_session() != of);
         if self.open.is_none() {
             let mut subscriber = self.builder.clone().open().ok()?;
             let (oldest, next) = span_of(&mut subscriber)?;
@@ -226,7 +229,6 @@ impl LocalRing {
             let moment = Moment::now(subscriber.clock());
             self.open = Some(Opened { subscriber, moment, begin });
         }
-        let of = self.session.map(|(session, _)| *session.as_bytes());
         self.open.as_mut().filter(|open| open.subscriber.remote_session() == of)
     }
 }

@@ -72,7 +72,7 @@ pub struct IngressOptions {
     pub tap: Option<Tap>,
     /// The sessions that began on this host. They are not received here.
     pub origins: Origins,
-    /// The log that the spec names. Without it, a spec that names one is refused.
+    /// The log that the spec names. One without the other is refused.
     pub log: Option<LogSource>,
 }
 
@@ -167,9 +167,13 @@ impl Ingress {
             let problems = vec!["receive: this bridge sends".to_owned()];
             return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
         };
-        if receive.log.is_some() && options.log.is_none() {
-            let problems =
-                vec!["log: another package reads it: shmcast-engine with the feature `nats`".to_owned()];
+        let problem = match (&receive.log, &options.log) {
+            (Some(_), None) => Some("log: another package reads it: shmcast-engine with the feature `nats`"),
+            (None, Some(_)) => Some("log: the bridge was given one, and its spec names none"),
+            _ => None,
+        };
+        if let Some(problem) = problem {
+            let problems = vec![problem.to_owned()];
             return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
         }
         let choice = Choice::of(spec.wait);

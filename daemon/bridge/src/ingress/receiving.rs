@@ -187,6 +187,7 @@ impl Receiving {
             ports, servers, lines, locks, receiver, inlet, to_ring, since_ns, tap, native, pace, ..
         } = self;
         let published = inlet.local.counts.published;
+        let dropping_line = ports[at].line_or(*lines);
         let Port { inbox, role, drops, socket, leases, local, .. } = &mut ports[at];
         for datagram in inbox.datagrams() {
             if let Some(tap) = tap {
@@ -238,7 +239,7 @@ impl Receiving {
                 }
             }
             // It may be our own socket that dropped what is missing before it.
-            if let (Some(line), Some(head)) = (of_line, &head) {
+            if let (Some(line), Some(head)) = (dropping_line, &head) {
                 if head.sequence <= receiver.horizon() {
                     drops.note_whole();
                 } else if drops.explain_a_loss(socket, &mut inlet.counters.lines[line].kernel_drops) {

@@ -160,8 +160,10 @@ impl Receiver {
                     return;
                 }
                 has_messages = true;
-                if let (Origin::Line(_), true) = (origin, self.config.gaps.far > 0) {
-                    self.samples.note(now_ns, packet.session, &messages);
+                if let (Origin::Line(_), true) = (origin, self.config.gaps.far > 0)
+                    && self.samples.is_due(now_ns)
+                {
+                    self.sample(now_ns, packet.session, &messages);
                 }
                 self.handle_messages(now_ns, origin, messages, sink);
             }
@@ -191,6 +193,16 @@ impl Receiver {
         self.gaps.forget_drop();
         if self.end.is_some() {
             self.announce_end(sink);
+        }
+    }
+
+    /// Keeps the first message that has not come before. One that came before was published with the bytes of then, and these
+    /// may be forged.
+    #[cold]
+    fn sample(&mut self, now_ns: u64, session: Session, messages: &Messages<'_>) {
+        let from = messages.first().max(self.next);
+        if let Some(new) = self.store.next_missing(from, messages.end()) {
+            self.samples.keep(now_ns, session, &messages.range(new));
         }
     }
 

@@ -32,16 +32,14 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    /// Takes the first of some messages of a line, if it is time for one.
+    /// Whether it is time to keep a message.
     #[inline]
-    pub(super) fn note(&mut self, now_ns: u64, session: Session, messages: &Messages<'_>) {
-        if now_ns >= self.due_ns {
-            self.keep(now_ns, session, messages);
-        }
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.due_ns
     }
 
-    #[cold]
-    fn keep(&mut self, now_ns: u64, session: Session, messages: &Messages<'_>) {
+    /// Keeps the first of some messages of a line.
+    pub(super) fn keep(&mut self, now_ns: u64, session: Session, messages: &Messages<'_>) {
         let Some(message) = messages.messages().next() else { return };
         if self.kept.front().is_some_and(|first| first.session != session) {
             self.kept.clear();

@@ -42,3 +42,34 @@ fn what_the_log_brings_is_delivered_like_any_repair() {
     assert!(rig.receiver.backlog().0.is_far(0));
     assert_eq!(rig.receiver.counters().servers[0].messages_recovered, 2);
 }
+
+/// Samples say whether a log is of this feed. A packet that repeats what came, with other bytes, must not make one of them false.
+#[test]
+fn samples_are_of_messages_that_came_for_the_first_time() {
+    let mut rig = Rig::new(with_log(0));
+    let sampled = |rig: &Rig| {
+        let (samples, _) = rig.receiver.samples();
+        let one =
+            |sample: &Sample| (sample.sequence, u64::from_be_bytes(sample.bytes[..].try_into().unwrap()));
+        samples.map(one).collect::<Vec<_>>()
+    };
+    let forged = |sequence: u64| {
+        let mut forged = packet(session(1), sequence, 1);
+        *forged.last_mut().unwrap() ^= 1;
+        forged
+    };
+    rig.put(0, LINE, &packet(session(1), 1, 3));
+    assert_eq!(sampled(&rig), [(1, 1)]);
+    // 3 was delivered, and 5 waits for 4.
+    rig.put(SECOND_NS - MS, LINE, &packet(session(1), 5, 1));
+    assert_eq!(sampled(&rig), [(1, 1), (5, 5)]);
+    for (n, sequence) in [3, 5].into_iter().enumerate() {
+        rig.put((2 + n as u64) * SECOND_NS, LINE, &forged(sequence));
+        assert_eq!(sampled(&rig), [(1, 1), (5, 5)], "{sequence} came before");
+    }
+    // Of a packet that begins with old messages, the first new one is kept.
+    rig.put(4 * SECOND_NS, LINE, &packet(session(1), 4, 3));
+    assert_eq!(sampled(&rig), [(1, 1), (5, 5), (4, 4)]);
+    rig.put(5 * SECOND_NS, LINE, &packet(session(1), 5, 4));
+    assert_eq!(sampled(&rig), [(1, 1), (5, 5), (4, 4), (7, 7)]);
+}
