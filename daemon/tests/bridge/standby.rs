@@ -1,6 +1,7 @@
 //! Two senders of one stream, and a receiver on another host that has no repair server.
 //!
-//! `SHMCAST_RATE` sets the messages a second, and `SHMCAST_TURNS` how often the one that sends fails.
+//! `SHMCAST_RATE` sets the messages a second, and `SHMCAST_TURNS` how often the one that sends fails. `SHMCAST_HEAL_MS` is the time
+//! that a mirror which was cut off has to catch up before the other one is.
 
 use super::daemons::{bridge_of, channel};
 use super::hosts::{Host, Hosts, Running, number, wait_for};
@@ -222,6 +223,7 @@ fn cut_mirrors_off(hosts: &Hosts, test: &str, form: &str) {
         wait_for_role(&senders[1 - failing], "sending");
         std::thread::sleep(CALM);
         hosts.cut_off(host, false);
+        std::thread::sleep(Duration::from_millis(number("SHMCAST_HEAL_MS", 0)));
     }
     active(&senders);
     feed.end(test);

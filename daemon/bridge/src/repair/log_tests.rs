@@ -1,7 +1,7 @@
 //! The port of a log on the loopback interface.
 
 use shmcast::Publisher;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,8 +51,21 @@ fn receive(socket: &UdpSocket, patience: Duration) -> Option<Vec<u8>> {
 
 #[test]
 fn nobody_but_the_receiver_is_answered() {
-    let (ours, stranger) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
-    let socket = LogSocket::open(&[]).unwrap();
+    only_the_receiver_is_answered("127.0.0.1:0", &[]);
+}
+
+/// The port of the log is of the family of the receiver's servers.
+#[test]
+fn nobody_but_the_receiver_is_answered_beside_servers_of_ipv6() {
+    if UdpSocket::bind("[::1]:0").is_err() {
+        return eprintln!("SKIPPED nobody_but_the_receiver_is_answered_beside_servers_of_ipv6: no IPv6 here");
+    }
+    only_the_receiver_is_answered("[::1]:0", &["[fd00::1]:30002".parse().unwrap()]);
+}
+
+fn only_the_receiver_is_answered(here: &str, servers: &[SocketAddr]) {
+    let (ours, stranger) = (UdpSocket::bind(here).unwrap(), UdpSocket::bind(here).unwrap());
+    let socket = LogSocket::open(servers).unwrap();
     let (to, word) = (socket.address, Arc::new(LogWord::default()));
     let source = LogSource { log: Box::new(Hundred(word.clone())), word };
     let asker = ours.local_addr().unwrap().port();
@@ -81,9 +94,15 @@ fn nobody_but_the_receiver_is_answered() {
 }
 
 #[test]
-fn a_log_that_nothing_here_can_read_is_refused_by_a_sentence() {
+fn a_log_without_its_spec_and_a_spec_without_its_log_are_refused_by_a_sentence() {
     let dir = tempfile::tempdir().unwrap();
     let channel = || Publisher::builder("ticks").dir(dir.path()).capacity(64 << 10).max_message(1_000);
     let error = Ingress::start(&spec(), channel(), IngressOptions::default()).unwrap_err().to_string();
     assert!(error.contains("log: another package reads it: shmcast-engine"), "{error}");
+    let (without, word) =
+        (BridgeSpec { receive: Some(ReceiveSpec::default()), ..spec() }, Arc::new(LogWord::default()));
+    let log = Some(LogSource { log: Box::new(Hundred(word.clone())), word });
+    let options = IngressOptions { log, ..IngressOptions::default() };
+    let error = Ingress::start(&without, channel(), options).unwrap_err().to_string();
+    assert!(error.contains("log: the bridge was given one, and its spec names none"), "{error}");
 }
