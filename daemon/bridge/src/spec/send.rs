@@ -45,7 +45,7 @@ pub struct SendSpec {
     /// Whether other egresses of the stream may take over; `only` by default.
     pub role: SendRole,
     /// With `role = "auto"`: the order in which the egresses take over, 0 to 15; the lowest goes first, and
-    /// each waits 5 ms longer than the one before it. 0 by default.
+    /// each waits 4 ms longer than the one before it. 0 by default.
     pub rank: u8,
     /// With `role = "auto"`: the address that the claims of the others come to, and that ours leave from. Give it
     /// the IP address of a multicast line's interface, on every egress of the stream: then a claim moves an

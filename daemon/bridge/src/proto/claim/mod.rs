@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Listen  ── heard one that sends ──> Standby          ── nobody sends ──> Active
-//! Standby ── the one that sends is silent for `takeover` + rank x 5 ms, or an order ──> Active
+//! Standby ── the one that sends is silent for `takeover` + rank x 4 ms, or an order ──> Active
 //! Active  ── hears a higher claim, and that egress's packets ──> Standby
 //! ```
 //! All egresses of a stream hold the same bytes under the same sequences, so at worst two of them send the
@@ -25,7 +25,7 @@ mod tests;
 /// different profiles may be apart.
 const APART: usize = 64;
 /// Each rank waits for so much longer than the rank before it.
-const RANK_NS: u64 = 5 * MILLISECOND_NS;
+const RANK_NS: u64 = 4 * MILLISECOND_NS;
 /// The silence after which a sender counts as dead that sends no claims. Its heartbeats come each second.
 const SILENT_NS: u64 = 3 * SECOND_NS;
 /// How many claims of an egress count as its packets, if its packets cannot be heard.
