@@ -165,6 +165,9 @@ impl Log {
         };
         let (name, subject) = (nats.stream_of(&spec.channel), nats.subject_of(&spec.channel));
         let stream = context.get_stream_no_info(&name).await.map_err(|e| refused(&name, sentence(&e)))?;
+        // The stream keeps the context's time for its requests. Answers to appends may take longer.
+        let mut context = context;
+        context.set_timeout(REQUEST.max(nats.ack()));
         let takes_open = spec.takes_open();
         Ok(Log { client, context, stream, name, subject, link, keys, takes_open })
     }
@@ -316,6 +319,46 @@ pub(crate) fn trouble_of(error: &PublishError) -> Trouble {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shmcast_bridge::spec::{Engine, SendSpec};
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+    use std::time::Instant;
+
+    /// A server that says it is there, and answers nothing else.
+    fn silent_server() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("nats://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let info =
+                r#"{"server_id":"S","version":"2.10.0","headers":true,"max_payload":1048576,"proto":1}"#;
+            write!(stream, "INFO {info}\r\n").unwrap();
+            let lines = BufReader::new(stream.try_clone().unwrap()).split(b'\n');
+            for line in lines.map_while(Result::ok) {
+                if line.starts_with(b"PING") && stream.write_all(b"PONG\r\n").is_err() {
+                    break;
+                }
+            }
+        });
+        url
+    }
+
+    /// The client has one time for requests and for answers to appends. The former once ended the latter.
+    #[test]
+    fn an_answer_to_an_append_may_take_as_long_as_the_spec_says() {
+        let nats = NatsSpec { servers: vec![silent_server()], ack_ms: 3_000, ..NatsSpec::default() };
+        let (engine, send) = (Engine::Nats, Some(SendSpec::default()));
+        let spec = BridgeSpec { engine, nats: Some(nats.clone()), send, ..BridgeSpec::new("t") };
+        let runtime = crate::send::runtime().unwrap();
+        let (error, took) = runtime.block_on(async {
+            let log = Log::reach(&spec, &nats).await.unwrap();
+            let answer = log.append_if(0, Bytes::from_static(b"block")).await.unwrap();
+            let asked = Instant::now();
+            (answer.await.unwrap_err(), asked.elapsed())
+        });
+        assert_eq!(trouble_of(&error), Trouble::Silent);
+        assert!(took >= Duration::from_millis(2_900), "{took:?}");
+    }
 
     #[test]
     fn accounts_are_taken_from_addresses_and_never_shown() {

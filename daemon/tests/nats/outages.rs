@@ -3,7 +3,11 @@
 use crate::feed::{Feed, Pace};
 use crate::server::{Relay, Server, program};
 use crate::turn;
-use std::sync::atomic::Ordering;
+use shmcast_bridge::proto::session::Session;
+use shmcast_engine::proto::want::Want;
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The ring holds less than half of these messages.
@@ -85,5 +89,45 @@ fn a_long_way_that_breaks_again_and_again_loses_nothing() {
     assert!(feed.seen.load(Ordering::Relaxed) == pace.messages + 1);
     let (sent, _) = send.end();
     assert!(sent["send"]["disconnects"].as_u64().unwrap() > 0, "{sent}");
+    feed.finish();
+}
+
+/// Each request for what is not published yet once held the messages up for 200 ms.
+#[test]
+fn requests_for_what_is_not_published_yet_hold_nothing_up() {
+    let test = "requests_for_what_is_not_published_yet_hold_nothing_up";
+    let (_turn, Some(program)) = (turn(), program(test)) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::alone(program, dir.path());
+    let pace = Pace { messages: 60_000, ahead: 30_000, pause: Duration::from_millis(5), capacity: 64 << 20 };
+    let mut feed = Feed::publish(pace);
+    feed.compare(|_| false);
+    let nats = format!("--nats {}", server.url());
+    let mut send = feed.send(&format!("{nats} --create"));
+    let mut receive = feed.receive(&nats);
+    feed.wait_for(2_000, &mut [&mut send, &mut receive]);
+    let far = shmcast::Subscriber::builder("ticks").dir(feed.far.dir.path().join("channels"));
+    let session = Session::from_bytes(far.open().unwrap().remote_session().unwrap());
+    let want = Want { session, first: 1 << 40, offset: 0 }.encode();
+    let mut asker = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    asker.write_all(b"CONNECT {\"verbose\":false}\r\n").unwrap();
+    let request = [&b"PUB shmcast.ticks.want nobody 32\r\n"[..], &want, b"\r\n"].concat();
+    let enough = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // A minute at most, so that the test can fail.
+            for _ in 0..6_000 {
+                if enough.load(Ordering::Relaxed) {
+                    break;
+                }
+                asker.write_all(&request.repeat(10)).unwrap();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        feed.wait_for(pace.messages + 1, &mut [&mut send, &mut receive]);
+        enough.store(true, Ordering::Relaxed);
+    });
+    let (sent, _) = send.end();
+    assert!(sent["send"]["wanted"].as_u64().unwrap() > 10, "{sent}");
     feed.finish();
 }

@@ -154,7 +154,10 @@ impl Outlet {
         }
         let now_ns = self.clock.now_ns();
         self.tend(now_ns);
-        while let Ok(reply) = self.queues.1.try_recv() {
+        let mut has_answered = false;
+        // An answer to a reader may wait for a disk, so the ring has its turn before the next one.
+        while !has_answered && let Ok(reply) = self.queues.1.try_recv() {
+            has_answered = matches!(reply, Reply::Want(..));
             self.take_reply(reply)?;
         }
         self.decide(now_ns)?;
@@ -162,7 +165,7 @@ impl Outlet {
         if self.is_over(now_ns) {
             return Ok(false);
         }
-        if found {
+        if found || has_answered {
             self.idle.reset(now_ns);
         } else {
             self.rest()?;
@@ -218,7 +221,11 @@ impl Outlet {
             Reply::Want(want, to) => {
                 self.counters.wanted += 1;
                 let most = self.cutter.block_bytes();
+                // A reader that asks for what is not published yet would be waited for.
+                let is_there =
+                    |ring: &Subscriber| want.first < ring.next_sequence().saturating_add(ring.lag());
                 if want.session == self.writer.session()
+                    && self.subscriber.as_ref().is_none_or(is_there)
                     && let Some(cut) = mending::cut_for(&self.channel, &want, most, self.cutter.moment())
                 {
                     let block = self.writer.answer(cut, self.clock_error);
