@@ -2,7 +2,7 @@
 
 use crate::cli_support::{Host, text};
 use crate::feed::{Feed, Pace};
-use crate::server::{Server, program};
+use crate::server::{Server, alone, program};
 use crate::turn;
 use serde_json::Value;
 use std::time::Duration;
@@ -103,9 +103,8 @@ fn the_permissions_of_the_guide_are_enough_and_no_more() {
 #[test]
 fn a_check_names_what_cannot_work() {
     let test = "a_check_names_what_cannot_work";
-    let (_turn, Some(program)) = (turn(), program(test)) else { return };
-    let (dir, host) = (tempfile::tempdir().unwrap(), Host::new());
-    let server = Server::alone(program, dir.path());
+    let Some((_turn, _dir, server)) = alone(test) else { return };
+    let host = Host::new();
     let url = server.url();
     let says = |config: String, about: &str| {
         let (found, code) = check(&host, &config);

@@ -3,8 +3,7 @@
 #[path = "../daemon_support/mod.rs"]
 mod daemon_support;
 
-use crate::server::{Server, free_port, program};
-use crate::turn;
+use crate::server::{Server, alone, free_port};
 use daemon_support::{Daemon, FOR_ALL, channel, publishing, wait_for, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -90,9 +89,7 @@ fn reader_of(daemon: &Daemon) -> Subscriber {
 #[test]
 fn daemons_carry_a_channel_and_follow_their_configuration() {
     let test = "daemons_carry_a_channel_and_follow_their_configuration";
-    let (_turn, Some(program)) = (turn(), program(test)) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let mut server = Server::alone(program, dir.path());
+    let Some((_turn, _dir, mut server)) = alone(test) else { return };
     let (at_near, at_far) = (free_port(), free_port());
     let mut near = Daemon::start(&config(at_near, None, &sends(&server, "")));
     let far = Daemon::start(&config(at_far, None, &receives(&server)));
@@ -160,9 +157,8 @@ fn daemons_carry_a_channel_and_follow_their_configuration() {
 #[test]
 fn a_reboot_while_the_servers_are_away_costs_no_message_of_the_journal() {
     let test = "a_reboot_while_the_servers_are_away_costs_no_message_of_the_journal";
-    let (_turn, Some(program)) = (turn(), program(test)) else { return };
-    let (dir, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let mut server = Server::alone(program, dir.path());
+    let Some((_turn, _dir, mut server)) = alone(test) else { return };
+    let disk = tempfile::tempdir().unwrap();
     let journal = disk.path().join("journal");
     let mut near = Daemon::start(&config(free_port(), Some(&journal), &sends(&server, "")));
     let far = Daemon::start(&config(free_port(), None, &receives(&server)));
@@ -196,9 +192,8 @@ fn a_reboot_while_the_servers_are_away_costs_no_message_of_the_journal() {
 #[test]
 fn a_lent_journal_is_the_stream_of_a_command() {
     let test = "a_lent_journal_is_the_stream_of_a_command";
-    let (_turn, Some(program)) = (turn(), program(test)) else { return };
-    let (dir, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let server = Server::alone(program, dir.path());
+    let Some((_turn, _dir, server)) = alone(test) else { return };
+    let disk = tempfile::tempdir().unwrap();
     let journal = disk.path().join("journal");
     let all = config(free_port(), Some(&journal), "");
     let mut near = Daemon::start(&all[..all.find("[[bridge]]").unwrap()]);
@@ -233,9 +228,7 @@ fn a_lent_journal_is_the_stream_of_a_command() {
 #[test]
 fn a_reload_gives_a_bridge_of_lines_a_log_and_takes_it_back() {
     let test = "a_reload_gives_a_bridge_of_lines_a_log_and_takes_it_back";
-    let (_turn, Some(program)) = (turn(), program(test)) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let server = Server::alone(program, dir.path());
+    let Some((_turn, _dir, server)) = alone(test) else { return };
     let (at_near, at_far) = (free_port(), free_port());
     let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let line = format!("line = [{{ group = \"127.0.0.1:{port}\" }}]");

@@ -1,7 +1,7 @@
 //! Everything compared, while the bridges, their rivals and the servers are killed.
 
 use crate::feed::{Feed, Pace, Sizes};
-use crate::server::{Cluster, Server, program};
+use crate::server::{Cluster, alone, program};
 use crate::{kills, messages, turn};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -14,9 +14,7 @@ const SLOW: Pace =
 #[test]
 fn a_million_messages_of_up_to_a_mebibyte_are_the_same_at_the_far_end() {
     let test = "a_million_messages_of_up_to_a_mebibyte_are_the_same_at_the_far_end";
-    let (_turn, Some(program)) = (turn(), program(test)) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let server = Server::alone(program, dir.path());
+    let Some((_turn, _dir, server)) = alone(test) else { return };
     let mut feed = Feed::publish(FAST);
     feed.compare(|_| false);
     let nats = format!("--nats {}", server.url());
@@ -50,9 +48,7 @@ fn either_end_is_killed_in_a_million_messages_of_up_to_a_mebibyte() {
 
 /// Kills each end in turn, and now and then both, at places that are spread over the messages. The log has each message once then.
 fn ends_are_killed(test: &str, pace: Pace, sizes: Sizes) {
-    let (_turn, Some(program)) = (turn(), program(test)) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let server = Server::alone(program, dir.path());
+    let Some((_turn, _dir, server)) = alone(test) else { return };
     let mut feed = Feed::publish_sized(pace, sizes);
     feed.compare(|_| false);
     let nats = format!("--nats {}", server.url());
@@ -79,9 +75,7 @@ fn ends_are_killed(test: &str, pace: Pace, sizes: Sizes) {
 
 #[test]
 fn two_writers_never_write_the_same_twice() {
-    let (_turn, Some(program)) = (turn(), program("two_writers_never_write_the_same_twice")) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let server = Server::alone(program, dir.path());
+    let Some((_turn, _dir, server)) = alone("two_writers_never_write_the_same_twice") else { return };
     let pace = Pace { messages: 60_000, ..SLOW };
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);

@@ -1,8 +1,7 @@
 //! Servers that are away for longer than the ring lasts, or far away.
 
 use crate::feed::{Feed, Pace};
-use crate::server::{Relay, Server, program};
-use crate::turn;
+use crate::server::{Relay, alone};
 use shmcast_bridge::proto::session::Session;
 use shmcast_engine::proto::want::Want;
 use std::io::Write;
@@ -17,9 +16,7 @@ const SMALL: Pace =
 #[test]
 fn what_the_ring_cannot_keep_through_an_outage_is_a_gap_with_both_ends() {
     let test = "what_the_ring_cannot_keep_through_an_outage_is_a_gap_with_both_ends";
-    let (_turn, Some(program)) = (turn(), program(test)) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let mut server = Server::alone(program, dir.path());
+    let Some((_turn, _dir, mut server)) = alone(test) else { return };
     let mut feed = Feed::publish(SMALL);
     // Which are lost depends on the moment. The reader checks that nothing else is wrong.
     feed.compare(|_| true);
@@ -43,9 +40,7 @@ fn what_the_ring_cannot_keep_through_an_outage_is_a_gap_with_both_ends() {
 #[test]
 fn a_journal_mends_an_outage_longer_than_the_ring() {
     let test = "a_journal_mends_an_outage_longer_than_the_ring";
-    let (_turn, Some(program)) = (turn(), program(test)) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let mut server = Server::alone(program, dir.path());
+    let Some((_turn, dir, mut server)) = alone(test) else { return };
     let mut feed = Feed::publish(SMALL);
     feed.compare(|_| false);
     let journal = dir.path().join("journal");
@@ -70,9 +65,7 @@ fn a_journal_mends_an_outage_longer_than_the_ring() {
 #[test]
 fn a_long_way_that_breaks_again_and_again_loses_nothing() {
     let test = "a_long_way_that_breaks_again_and_again_loses_nothing";
-    let (_turn, Some(program)) = (turn(), program(test)) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let server = Server::alone(program, dir.path());
+    let Some((_turn, _dir, server)) = alone(test) else { return };
     let relay = Relay::new(server.port, Duration::from_millis(80));
     let pace = Pace { messages: 100_000, ahead: 50_000, pause: Duration::from_millis(5), capacity: 64 << 20 };
     let mut feed = Feed::publish(pace);
@@ -96,9 +89,7 @@ fn a_long_way_that_breaks_again_and_again_loses_nothing() {
 #[test]
 fn requests_for_what_is_not_published_yet_hold_nothing_up() {
     let test = "requests_for_what_is_not_published_yet_hold_nothing_up";
-    let (_turn, Some(program)) = (turn(), program(test)) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let server = Server::alone(program, dir.path());
+    let Some((_turn, _dir, server)) = alone(test) else { return };
     let pace = Pace { messages: 60_000, ahead: 30_000, pause: Duration::from_millis(5), capacity: 64 << 20 };
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);

@@ -2,8 +2,7 @@
 
 use crate::cli_support::{Host, text};
 use crate::feed::{Feed, Pace};
-use crate::server::{Server, program};
-use crate::turn;
+use crate::server::alone;
 use std::fs;
 use std::path::Path;
 
@@ -25,9 +24,7 @@ fn is_stored(dir: &Path, what: &[u8]) -> bool {
 #[test]
 fn sealed_blocks_are_read_with_their_keys_alone() {
     let test = "sealed_blocks_are_read_with_their_keys_alone";
-    let (_turn, Some(program)) = (turn(), program(test)) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let server = Server::alone(program, dir.path());
+    let Some((_turn, dir, server)) = alone(test) else { return };
     let mut feed = Feed::publish(PACE);
     feed.compare(|_| false);
     let file = |name: &str| dir.path().join(name).display().to_string();

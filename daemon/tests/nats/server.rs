@@ -8,8 +8,9 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// The server's program; `None`, said once for each test, without one.
 pub(crate) fn program(test: &str) -> Option<&'static Path> {
@@ -43,6 +44,14 @@ pub(crate) struct Server {
     dir: PathBuf,
     pub(crate) port: u16,
     child: Option<Child>,
+}
+
+/// A server with its store in a temporary directory, while no other test has one; `None`, said once for each test, without a program.
+pub(crate) fn alone(test: &str) -> Option<(MutexGuard<'static, ()>, TempDir, Server)> {
+    let (turn, program) = (crate::turn(), program(test)?);
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::alone(program, dir.path());
+    Some((turn, dir, server))
 }
 
 impl Server {

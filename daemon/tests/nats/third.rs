@@ -2,7 +2,7 @@
 //! byte. A log of another feed is refused, and one that is away changes nothing.
 
 use crate::cli_support::{Host, interrupt, text};
-use crate::server::{Server, free_port, program};
+use crate::server::{Server, alone, free_port, program};
 use crate::turn;
 use serde_json::Value;
 use shmcast::{Event, Mark, Publisher, Start, Subscriber};
@@ -321,9 +321,7 @@ fn all_is_as_without_a_log(
 #[test]
 fn a_log_of_another_feed_is_refused() {
     let test = "a_log_of_another_feed_is_refused";
-    let (_turn, Some(program)) = (turn(), program(test)) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let server = Server::alone(program, dir.path());
+    let Some((_turn, _dir, server)) = alone(test) else { return };
     let mut other = Source::new(2);
     let _log = send_to_log(&other.host, &server, "");
     publish_into(&server, &mut other, "", 3 * BEFORE + AWAY);
@@ -341,9 +339,7 @@ fn a_log_of_another_feed_is_refused() {
 #[test]
 fn a_log_that_is_away_or_stands_still_changes_nothing() {
     let test = "a_log_that_is_away_or_stands_still_changes_nothing";
-    let (_turn, Some(program)) = (turn(), program(test)) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let mut server = Server::alone(program, dir.path());
+    let Some((_turn, _dir, mut server)) = alone(test) else { return };
     let line = Line::new("");
     let receive = |far: &Far, log: &str| line.receive(&far.host, log);
     // It stands still: connections are taken, and nothing is ever said.

@@ -1,15 +1,13 @@
 //! The commands about streams, and what they say.
 
 use crate::cli_support::{Host, text};
-use crate::server::{Server, program};
-use crate::turn;
+use crate::server::alone;
 
 #[test]
 fn a_stream_is_made_shown_checked_and_removed() {
     let test = "a_stream_is_made_shown_checked_and_removed";
-    let (_turn, Some(program)) = (turn(), program(test)) else { return };
-    let (dir, host) = (tempfile::tempdir().unwrap(), Host::new());
-    let server = Server::alone(program, dir.path());
+    let Some((_turn, _dir, server)) = alone(test) else { return };
+    let host = Host::new();
     let nats = format!("--nats {}", server.url());
     let fails = |verb: &str| {
         let output = host.run(&format!("bridge {verb} {nats}"));
@@ -33,9 +31,7 @@ fn a_stream_is_made_shown_checked_and_removed() {
 #[test]
 fn two_publishers_of_one_channel_are_told_apart() {
     let test = "two_publishers_of_one_channel_are_told_apart";
-    let (_turn, Some(program)) = (turn(), program(test)) else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let server = Server::alone(program, dir.path());
+    let Some((_turn, _dir, server)) = alone(test) else { return };
     let nats = format!("--nats {} --create --until-end", server.url());
     let (old, new) = (Host::new(), Host::new());
     let publish = |host: &Host| {
