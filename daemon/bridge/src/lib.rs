@@ -133,4 +133,9 @@ impl BridgeError {
         let problems = problems.into_iter().map(|(field, what)| format!("{field}: {what}")).collect();
         Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems })
     }
+
+    /// The error of a spec with one problem.
+    fn of(spec: &spec::BridgeSpec, problem: &str) -> BridgeError {
+        BridgeError::Spec { bridge: spec.title().to_owned(), problems: vec![problem.to_owned()] }
+    }
 }

@@ -119,8 +119,7 @@ impl Egress {
         let choice = Choice::of(spec.wait);
         let spec = &BridgeSpec { wait: choice.mode, ..spec.clone() };
         let Some(Direction::Send(send)) = spec.direction() else {
-            let problems = vec!["send: this bridge receives".to_owned()];
-            return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
+            return Err(BridgeError::of(spec, "send: this bridge receives"));
         };
         // The feed comes from the ring alone. A journal is read at the speed of a disk, and receivers would wait
         // for it. Repairs come from both, on a thread of their own.

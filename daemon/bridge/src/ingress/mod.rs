@@ -164,8 +164,7 @@ impl Ingress {
     ) -> Result<(Ingress, Receiving), BridgeError> {
         BridgeError::check(spec)?;
         let Some(Direction::Receive(receive)) = spec.direction() else {
-            let problems = vec!["receive: this bridge sends".to_owned()];
-            return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
+            return Err(BridgeError::of(spec, "receive: this bridge sends"));
         };
         let problem = match (&receive.log, &options.log) {
             (Some(_), None) => Some("log: another package reads it: shmcast-engine with the feature `nats`"),
@@ -173,8 +172,7 @@ impl Ingress {
             _ => None,
         };
         if let Some(problem) = problem {
-            let problems = vec![problem.to_owned()];
-            return Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems });
+            return Err(BridgeError::of(spec, problem));
         }
         let choice = Choice::of(spec.wait);
         let follow = follow(spec)?;

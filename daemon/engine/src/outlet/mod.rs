@@ -206,13 +206,17 @@ impl Outlet {
         let _ = self.queues.0.send(order);
     }
 
+    /// The sequence behind the last one published; 0 while the channel is gone.
+    fn published(&self) -> u64 {
+        self.subscriber.as_ref().map_or(0, |ring| ring.next_sequence() + ring.lag())
+    }
+
     fn take_reply(&mut self, reply: Reply) -> Result<(), String> {
         let now_ns = self.clock.now_ns();
         match reply {
             Reply::Ack(round, at_ns, answer) => self.writer.handle_ack(at_ns, round, answer),
             Reply::Last(round, Some(last)) => {
-                let next = self.subscriber.as_ref().map_or(0, |ring| ring.next_sequence() + ring.lag());
-                self.writer.handle_last(now_ns, round, last, next).map_err(|e| e.to_string())?;
+                self.writer.handle_last(now_ns, round, last, self.published()).map_err(|e| e.to_string())?;
                 let again = self.writer.take_again();
                 again.into_iter().for_each(|append| self.order(Order::Append(append)));
             }
@@ -222,10 +226,9 @@ impl Outlet {
                 self.counters.wanted += 1;
                 let most = self.cutter.block_bytes();
                 // A reader that asks for what is not published yet would be waited for.
-                let is_there =
-                    |ring: &Subscriber| want.first < ring.next_sequence().saturating_add(ring.lag());
+                let is_there = self.subscriber.is_none() || want.first < self.published();
                 if want.session == self.writer.session()
-                    && self.subscriber.as_ref().is_none_or(is_there)
+                    && is_there
                     && let Some(cut) = mending::cut_for(&self.channel, &want, most, self.cutter.moment())
                 {
                     let block = self.writer.answer(cut, self.clock_error);
@@ -439,7 +442,7 @@ impl Outlet {
     fn show(&mut self, now_ns: u64) {
         let (writer, link, cutter) = (&self.writer, &self.shared.link, &self.cutter);
         let counters = writer.counters();
-        let published = self.subscriber.as_ref().map_or(0, |ring| ring.next_sequence() + ring.lag());
+        let published = self.published();
         let [refused, silent, busy, disconnected, rival] = counters.resyncs;
         let age_ns = writer.oldest_in_flight().map_or(0, |at_ns| now_ns.saturating_sub(at_ns));
         self.counters = SendCounters {
