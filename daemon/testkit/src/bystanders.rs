@@ -1,0 +1,70 @@
+//! Traffic beside a test, which the test must not disturb.
+
+use crate::daemon::publishing;
+use crate::wait::wait_for;
+use shmcast::{Client, Event, Subscriber, Wait};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A publisher and a reader that are not part of the test, and must not be disturbed by it.
+pub struct Bystanders {
+    stop: Arc<AtomicBool>,
+    received: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Bystanders {
+    /// Publishes and reads on `channel` until stopped. Each message holds its sequence.
+    pub fn start(client: &Client, channel: &str) -> Self {
+        let (stop, received) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let mut publisher = publishing(client, channel).open().unwrap();
+        let reader = Subscriber::builder(channel).client(client);
+        let mut reader = reader.wait(Wait::Sleep(Duration::from_micros(500))).open().unwrap();
+        let (stopped, count) = (stop.clone(), received.clone());
+        let publishing = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                for _ in 0..5 {
+                    let next = publisher.next_sequence();
+                    publisher.publish(&next.to_le_bytes()).unwrap();
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let reading = std::thread::spawn(move || {
+            let mut expected = reader.next_sequence();
+            loop {
+                match reader.recv().unwrap() {
+                    Event::Message(message) => {
+                        assert_eq!(message.sequence, expected, "a bystander missed a message");
+                        assert_eq!(message.payload, expected.to_le_bytes(), "a bystander misread a message");
+                        expected += 1;
+                        count.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Event::End => return,
+                    other => panic!("a bystander got {other:?}"),
+                }
+            }
+        });
+        Self { stop, received, threads: vec![publishing, reading] }
+    }
+
+    /// Waits until more messages are received.
+    pub fn assert_flowing(&self) {
+        let before = self.received.load(Ordering::Relaxed);
+        wait_for("the bystanders' messages", || {
+            assert!(!self.threads.iter().any(JoinHandle::is_finished), "a bystander stopped");
+            (self.received.load(Ordering::Relaxed) > before + 20).then_some(())
+        });
+    }
+
+    /// Ends the stream. Returns how many messages were received; all of them were in order.
+    pub fn end(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            thread.join().unwrap();
+        }
+        self.received.load(Ordering::Relaxed)
+    }
+}

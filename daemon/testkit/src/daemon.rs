@@ -1,0 +1,181 @@
+//! `shmcastd` as a process of a test, with its directory, configuration and log.
+
+use crate::place::{program, scratch};
+use crate::process::Process;
+use crate::unit;
+use crate::wait::wait_for;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use shmcast::{Client, Preparation, Publisher, PublisherBuilder};
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A section of a configuration. `more` are further lines.
+pub fn channel(name: &str, more: &str) -> String {
+    format!(
+        "[[channel]]\nname = \"{name}\"\ncapacity = \"16MiB\"\nmlock = false\nhugepages = false\n{more}\n"
+    )
+}
+
+pub const FOR_ALL: &str = "publishers = [\"*\"]\nsubscribers = [\"*\"]";
+
+/// `shmcastd` as a process.
+pub struct Daemon {
+    dir: tempfile::TempDir,
+    /// The unit that restricts it, if there is one.
+    unit: Option<PathBuf>,
+    process: Process,
+}
+
+impl Daemon {
+    pub fn start(config: &str) -> Self {
+        let daemon = Self::spawn(scratch(), config);
+        daemon.client();
+        daemon
+    }
+
+    /// Starts a daemon that `unit` restricts.
+    pub fn start_under(unit: PathBuf, config: &str) -> Self {
+        let daemon = Self::spawn_under(Some(unit), scratch(), config);
+        daemon.client();
+        daemon
+    }
+
+    /// Starts a daemon without waiting until it answers.
+    pub fn spawn(dir: tempfile::TempDir, config: &str) -> Self {
+        Self::spawn_under(unit::asked(), dir, config)
+    }
+
+    fn spawn_under(unit: Option<PathBuf>, dir: tempfile::TempDir, config: &str) -> Self {
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(dir.path().join("shmcast.toml"), config).unwrap();
+        let process = spawn(unit.as_deref(), dir.path());
+        Self { dir, unit, process }
+    }
+
+    /// Waits until it ends by itself, and returns its exit code.
+    pub fn wait(&mut self) -> Option<i32> {
+        self.process.wait().code()
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        runtime(self.dir.path()).join("control.sock")
+    }
+
+    /// The marker file. It exists unless this daemon has stopped in an orderly way.
+    pub fn marker(&self) -> PathBuf {
+        self.socket().with_extension("running")
+    }
+
+    pub fn pid(&self) -> Pid {
+        self.process.pid()
+    }
+
+    /// A client of it. Waits until it answers.
+    pub fn client(&self) -> Client {
+        wait_for("the daemon's answer", || Client::at(self.socket()).ok())
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    /// Waits for a line of the log with all of `words`.
+    pub fn wait_for_log(&self, words: &[&str]) {
+        let is_it = |line: &str| words.iter().all(|word| line.contains(word));
+        wait_for(&format!("{words:?} in the log"), || self.log().lines().any(is_it).then_some(()));
+    }
+
+    pub fn configure(&self, config: &str) {
+        fs::write(self.dir.path().join("shmcast.toml"), config).unwrap();
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// The command `shmcast`, set to use this daemon.
+    pub fn shmcast(&self, arguments: &str) -> Command {
+        let mut command = Command::new(program("shmcast"));
+        command.args(arguments.split_whitespace()).env("SHMCAST_SOCKET", self.socket());
+        command.env_remove("SHMCAST_DIR");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    pub fn kill(&mut self) {
+        self.end(Signal::SIGKILL);
+    }
+
+    /// Sends a signal that ends it, and waits for its end.
+    pub fn end(&mut self, by: Signal) {
+        self.process.end_by(by);
+    }
+
+    /// Starts the next daemon after this one has ended.
+    pub fn restart(&mut self) {
+        self.process = spawn(self.unit.as_deref(), self.dir.path());
+        self.client();
+    }
+
+    /// Kills it, and starts the next daemon at once.
+    pub fn crash(&mut self) {
+        self.kill();
+        self.restart();
+    }
+
+    /// Whether it still runs.
+    pub fn is_alive(&mut self) -> bool {
+        self.process.is_alive()
+    }
+
+    pub fn open_descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap().count()
+    }
+
+    /// Its anonymous memory in KiB.
+    pub fn anonymous_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            eprintln!("the end of the daemon's log:\n{}", lines[lines.len().saturating_sub(60)..].join("\n"));
+        }
+    }
+}
+
+/// The directory in which the daemon of `dir` makes its socket.
+fn runtime(dir: &Path) -> PathBuf {
+    dir.join("run")
+}
+
+fn spawn(unit: Option<&Path>, dir: &Path) -> Process {
+    let log = File::options().create(true).append(true).open(dir.join("log")).unwrap();
+    let (program, runtime) = (program("shmcastd"), runtime(dir));
+    fs::create_dir_all(&runtime).unwrap();
+    let (mut command, socket) = match unit {
+        Some(unit) => (unit::command(unit, &runtime, &program), unit::SOCKET.into()),
+        None => (Command::new(program), runtime.join("control.sock")),
+    };
+    command.arg("--config").arg(dir.join("shmcast.toml")).arg("--socket").arg(socket);
+    command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    Process::start(&mut command)
+}
+
+/// A builder of a publisher that does not prepare its memory: locking pages may take a loaded machine half a minute.
+pub fn publishing(client: &Client, channel: &str) -> PublisherBuilder {
+    Publisher::builder(channel).client(client).prepare(Preparation::NONE)
+}

@@ -1,0 +1,78 @@
+//! A real file system whose power can be cut: an ext4 that stops taking anything at once, its own journal included, and is mounted again.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+fn run(program: &str, arguments: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// An ext4 of 200 MiB in a file.
+pub struct Disk {
+    room: TempDir,
+    /// How often the power was cut.
+    cuts: u32,
+}
+
+impl Disk {
+    pub fn make() -> Option<Self> {
+        let disk = Self { room: TempDir::new().unwrap(), cuts: 0 };
+        let image = std::fs::File::create(disk.image()).unwrap();
+        image.set_len(200 << 20).unwrap();
+        std::fs::create_dir(disk.path()).unwrap();
+        let is_made = run("mkfs.ext4", &["-q", "-F", disk.image().to_str().unwrap()]);
+        (is_made && disk.mount()).then_some(disk)
+    }
+
+    pub fn room(&self) -> &Path {
+        self.room.path()
+    }
+
+    fn image(&self) -> PathBuf {
+        self.room.path().join(format!("image-{}", self.cuts))
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.room.path().join("disk")
+    }
+
+    pub fn channels(&self) -> PathBuf {
+        self.room.path().join("channels")
+    }
+
+    fn mount(&self) -> bool {
+        run("mount", &["-o", "loop", self.image().to_str().unwrap(), self.path().to_str().unwrap()])
+    }
+
+    /// Mounts what the disk has. It is a copy, since another process may still hold the file system that is down, such as one in a mount
+    /// namespace of its own.
+    pub fn mount_again(&mut self) -> bool {
+        let before = self.image();
+        self.unmount();
+        self.cuts += 1;
+        let is_copied =
+            run("cp", &["--sparse=always", before.to_str().unwrap(), self.image().to_str().unwrap()]);
+        std::fs::remove_file(before).unwrap();
+        is_copied && self.mount()
+    }
+
+    fn unmount(&self) -> bool {
+        run("umount", &[self.path().to_str().unwrap()])
+    }
+
+    /// The file system takes nothing from now on, and does not write what it had in memory, not even its own journal: EXT4_IOC_SHUTDOWN with
+    /// EXT4_GOING_FLAGS_NOLOGFLUSH.
+    pub fn cut(&self) -> bool {
+        let call = "import fcntl,os,struct,sys;fcntl.ioctl(os.open(sys.argv[1],os.O_RDONLY),0x8004587d,struct.pack('I',2))";
+        run("python3", &["-c", call, self.path().to_str().unwrap()])
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.unmount();
+    }
+}

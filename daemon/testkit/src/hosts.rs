@@ -1,0 +1,336 @@
+//! Two hosts on one or two wires: namespaces, veth pairs, and the processes that run in them.
+
+use crate::place::{program, skip};
+use crate::process::{Process, as_role};
+use crate::turn::{Turn, turn};
+use crate::unit;
+use crate::wait::wait_for;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Runs `ip` with words that are parted by single blanks.
+pub fn ip(words: &str) -> Result<(), String> {
+    let output =
+        Command::new("ip").args(words.split(' ')).output().map_err(|e| format!("no ip command: {e}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Host {
+    A,
+    B,
+    C,
+    D,
+}
+
+const HOSTS: [Host; 4] = [Host::A, Host::B, Host::C, Host::D];
+/// The name of the namespace of the switch.
+const SWITCH: &str = "switch";
+
+fn letter(host: Host) -> &'static str {
+    ["a", "b", "c", "d"][host as usize]
+}
+
+/// Hosts A and B with a wire `n` between A's 10.77.n.1 (va`n`) and B's 10.77.n.2 (vb`n`); or A to D at one switch, with
+/// 10.77.0.1 (va0) to 10.77.0.4 (vd0).
+pub struct Hosts {
+    names: Vec<String>,
+    pub dir: tempfile::TempDir,
+    /// Whether a daemon owns a host's channels.
+    daemons: bool,
+    /// The unit that restricts the daemons, if there is one.
+    unit: Option<PathBuf>,
+    _turn: Turn,
+}
+
+impl Hosts {
+    /// Makes two hosts. If that is not possible here, prints the reason and returns `None`.
+    pub fn new(test: &str, wires: usize) -> Option<Self> {
+        Self::make(test, &["a", "b"], |hosts| hosts.wire(wires))
+    }
+
+    /// Makes four hosts at a switch, which can cut each of them off.
+    pub fn at_a_switch(test: &str) -> Option<Self> {
+        Self::make(test, &["a", "b", "c", "d", SWITCH], Self::connect)
+    }
+
+    fn make(test: &str, kinds: &[&str], connect: impl Fn(&Self) -> Result<(), String>) -> Option<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let turn = turn();
+        let id = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let names = kinds.iter().map(|kind| format!("shmcast-{kind}-{id}")).collect();
+        let dir = tempfile::Builder::new().prefix("shmcast-bridge-").tempdir_in("/dev/shm").unwrap();
+        // A daemon may run as another user.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let hosts = Self { names, dir, daemons: false, unit: unit::asked(), _turn: turn };
+        let made = hosts.names.iter().try_for_each(|name| {
+            ip(&format!("netns add {name}"))?;
+            ip(&format!("-n {name} link set lo up"))
+        });
+        match made.and_then(|()| connect(&hosts)) {
+            Ok(()) => Some(hosts),
+            Err(reason) => {
+                skip(test, format_args!("no network namespaces: {reason}"));
+                None
+            }
+        }
+    }
+
+    /// Whether what is started from now on has the channels of a daemon.
+    pub fn use_daemons(&mut self, are_used: bool) {
+        self.daemons = are_used;
+    }
+
+    /// As `new`, but the channels are those of daemons, which the test must start.
+    pub fn with_daemons(test: &str, wires: usize) -> Option<Self> {
+        let mut hosts = Self::new(test, wires)?;
+        hosts.daemons = true;
+        Some(hosts)
+    }
+
+    /// Gives each end of each wire an address of IPv6 too: A fd77:`n`::1, B fd77:`n`::2. Without IPv6 here, prints the
+    /// reason and returns `None`.
+    pub fn and_v6(self, test: &str, wires: usize) -> Option<Self> {
+        if let Err(reason) = (0..wires).try_for_each(|n| self.plug_v6(n)) {
+            skip(test, format_args!("no IPv6: {reason}"));
+            return None;
+        }
+        Some(self)
+    }
+
+    /// As `with_daemons`, but the daemons run as `unit` says.
+    pub fn under(test: &str, wires: usize, unit: PathBuf) -> Option<Self> {
+        let mut hosts = Self::with_daemons(test, wires)?;
+        hosts.unit = Some(unit);
+        Some(hosts)
+    }
+
+    fn wire(&self, wires: usize) -> Result<(), String> {
+        (0..wires).try_for_each(|n| self.plug(n))
+    }
+
+    fn plug(&self, n: usize) -> Result<(), String> {
+        let (a, b) = (self.name(Host::A), self.name(Host::B));
+        ip(&format!("link add va{n} netns {a} type veth peer name vb{n} netns {b}"))?;
+        ip(&format!("-n {a} addr add 10.77.{n}.1/24 dev va{n}"))?;
+        ip(&format!("-n {b} addr add 10.77.{n}.2/24 dev vb{n}"))?;
+        ip(&format!("-n {a} link set va{n} up"))?;
+        ip(&format!("-n {b} link set vb{n} up"))
+    }
+
+    fn plug_v6(&self, n: usize) -> Result<(), String> {
+        let (a, b) = (self.name(Host::A), self.name(Host::B));
+        ip(&format!("-n {a} addr add fd77:{n}::1/64 dev va{n} nodad"))?;
+        ip(&format!("-n {b} addr add fd77:{n}::2/64 dev vb{n} nodad"))
+    }
+
+    /// Deletes both interfaces of a wire, and makes others of the same names after a pause.
+    pub fn remake(&self, wire: usize, pause: Duration, has_v6: bool) {
+        ip(&format!("-n {} link del va{wire}", self.name(Host::A))).unwrap();
+        std::thread::sleep(pause);
+        self.plug(wire).unwrap();
+        if has_v6 {
+            self.plug_v6(wire).unwrap();
+        }
+    }
+
+    fn connect(&self) -> Result<(), String> {
+        let switch = &self.names[HOSTS.len()];
+        ip(&format!("-n {switch} link add switch type bridge mcast_snooping 0"))?;
+        ip(&format!("-n {switch} link set switch up"))?;
+        for (n, host) in HOSTS.into_iter().enumerate() {
+            let (name, interface) = (self.name(host), format!("v{}0", letter(host)));
+            ip(&format!("link add {interface} netns {name} type veth peer name port{n} netns {switch}"))?;
+            ip(&format!("-n {switch} link set port{n} master switch up"))?;
+            ip(&format!("-n {name} addr add 10.77.0.{}/24 dev {interface}", n + 1))?;
+            ip(&format!("-n {name} link set {interface} up"))?;
+        }
+        Ok(())
+    }
+
+    /// Lets a host's port of the switch pass nothing, or everything again. The host does not notice it otherwise.
+    pub fn cut_off(&self, host: Host, is_cut: bool) {
+        // States of a port: 0 disabled, 3 forwarding.
+        let (port, state) = (format!("port{}", host as usize), if is_cut { "0" } else { "3" });
+        let words = ["-n", &self.names[HOSTS.len()], "link", "set", "dev", &port, "state", state];
+        let output = Command::new("bridge").args(words).output().unwrap();
+        assert!(output.status.success(), "bridge {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn name(&self, host: Host) -> &str {
+        &self.names[host as usize]
+    }
+
+    pub fn cut(&self, wire: usize) {
+        ip(&format!("-n {} link set va{wire} down", self.name(Host::A))).unwrap();
+    }
+
+    /// The directory of a host's channels.
+    pub fn channels(&self, host: Host) -> PathBuf {
+        self.dir.path().join(letter(host))
+    }
+
+    fn command_in(&self, host: Host, program: &Path) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", self.name(host)]).arg(program).env_remove("NOTIFY_SOCKET");
+        match self.daemons {
+            true => command.env("SHMCAST_SOCKET", self.socket(host)).env_remove("SHMCAST_DIR"),
+            false => command.env("SHMCAST_DIR", self.channels(host)),
+        };
+        command
+    }
+
+    /// The directory in which a host's daemon makes its socket.
+    fn runtime(&self, host: Host) -> PathBuf {
+        self.channels(host).with_extension("run")
+    }
+
+    pub fn socket(&self, host: Host) -> PathBuf {
+        self.runtime(host).join("control.sock")
+    }
+
+    /// Starts a host's daemon and waits until it answers.
+    pub fn daemon(&self, host: Host, config: &str) -> Running {
+        let path = self.channels(host).with_extension("toml");
+        fs::write(&path, config).unwrap();
+        let (program, runtime) = (program("shmcastd"), self.runtime(host));
+        fs::create_dir_all(&runtime).unwrap();
+        let mut command = match &self.unit {
+            Some(unit) => {
+                let words = unit::launcher(unit, &runtime);
+                let mut command = self.command_in(host, Path::new(&words[0]));
+                command.args(&words[1..]).arg(program).env("SHMCAST_SOCKET", unit::SOCKET);
+                command
+            }
+            None => self.command_in(host, &program),
+        };
+        command.arg("--config").arg(path);
+        let daemon = self.start(command, format!("the daemon of host {host:?}"));
+        wait_for("the daemon's answer", || shmcast::Client::at(self.socket(host)).ok());
+        // Keys must belong to the daemon's user, who is another one under the unit.
+        let keys = self.keys();
+        if keys.exists() {
+            let user = fs::metadata(self.socket(host)).unwrap().uid();
+            chown(keys, Some(user), None).unwrap();
+        }
+        daemon
+    }
+
+    /// The place for the keys of native lines.
+    pub fn keys(&self) -> PathBuf {
+        self.dir.path().join("keys")
+    }
+
+    /// `shmcast WORDS` on a host.
+    pub fn shmcast(&self, host: Host, words: &str) -> Running {
+        self.program(host, &program("shmcast"), words)
+    }
+
+    /// A program on a host.
+    pub fn program(&self, host: Host, program: &Path, words: &str) -> Running {
+        let mut command = self.command_in(host, program);
+        command.args(words.split_whitespace());
+        self.start(command, words.to_owned())
+    }
+
+    /// This test program on a host, playing a role.
+    pub fn role(&self, host: Host, role: &str, words: &str) -> Running {
+        let mut command = self.command_in(host, &std::env::current_exe().unwrap());
+        as_role(&mut command, "", &format!("{role} {words}"));
+        self.start(command, format!("{role} {words}"))
+    }
+
+    /// Runs a command on a host, and returns its output.
+    pub fn output(&self, host: Host, program: &str, arguments: &[&str]) -> String {
+        let output = self.command_in(host, Path::new(program)).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn start(&self, mut command: Command, what: String) -> Running {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let [out, log] = ["out", "log"].map(|kind| self.dir.path().join(format!("{count}.{kind}")));
+        command.stdin(Stdio::null()).stdout(File::create(&out).unwrap()).stderr(File::create(&log).unwrap());
+        Running { process: Process::start(&mut command), what, out, log }
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+/// A process on a host. Killed when dropped.
+pub struct Running {
+    process: Process,
+    what: String,
+    out: PathBuf,
+    log: PathBuf,
+}
+
+impl Running {
+    pub fn signal(&self, signal: Signal) {
+        // `ip netns exec` replaces itself by the program, so this is the program's own process id.
+        self.process.signal(signal);
+    }
+
+    pub fn kill(mut self) {
+        self.process.end_by(Signal::SIGKILL);
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    pub fn log_path(&self) -> PathBuf {
+        self.log.clone()
+    }
+
+    pub fn wait_for_log(&self, text: &str) {
+        wait_for(&format!("{text:?} from {}", self.what), || self.log().contains(text).then_some(()));
+    }
+
+    /// Waits for its end. Returns the exit code, and the last line of its output as JSON.
+    pub fn end(mut self) -> (i32, Value) {
+        let status = wait_for(&format!("the end of {}", self.what), || self.process.try_wait());
+        let out = fs::read_to_string(&self.out).unwrap();
+        let json = out.lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap_or(Value::Null);
+        let code = status.code().unwrap_or_else(|| panic!("{}: {status}\n{}", self.what, self.log()));
+        (code, json)
+    }
+
+    /// As `end`, but it must have succeeded.
+    pub fn end_well(self) -> Value {
+        let (what, log) = (self.what.clone(), self.log.clone());
+        let (code, json) = self.end();
+        assert_eq!(code, 0, "{what}\n{}", fs::read_to_string(log).unwrap_or_default());
+        json
+    }
+
+    /// Tells it to stop, and waits for that.
+    pub fn stop(self) -> (i32, Value) {
+        self.signal(Signal::SIGTERM);
+        self.end()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- {}\n{}", self.what, self.log());
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The daemon as the shipped unit runs it, on hosts where PID 1 is not systemd; see `shmcast_under_unit`.
+//!
+//! `SHMCAST_UNDER_UNIT=1` does this for every daemon that a suite starts: `SHMCAST_UNDER_UNIT=1 cargo test -p
+//! shmcast-daemon --test bridge`. Some tests always do it. The test program starts itself again, restricts itself, and
+//! replaces itself by the daemon. Each test program that starts daemons has an ignored test `launch` at its root for this,
+//! which calls [`launch`].
+
+use crate::place::skip;
+use shmcast_under_unit::{Settings, exec, missing};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The variable that makes all daemons run under the unit.
+const ASKED: &str = "SHMCAST_UNDER_UNIT";
+/// The path of such a daemon's socket: `control.sock` in its runtime directory.
+pub const SOCKET: &str = "/run/shmcast/control.sock";
+const UNIT: &str = "SHMCAST_TEST_UNIT";
+const RUNTIME: &str = "SHMCAST_TEST_RUNTIME";
+
+/// The path of the shipped unit.
+pub fn shipped() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../systemd/shmcastd.service")
+}
+
+/// The shipped unit, if every daemon is to run under it.
+///
+/// # Panics
+/// If it was asked for and cannot be applied here. A run that seems to test it must not pass without it.
+pub fn asked() -> Option<PathBuf> {
+    std::env::var_os(ASKED).filter(|value| value == "1")?;
+    if let Some(reason) = missing() {
+        panic!("{ASKED}=1, and {reason}");
+    }
+    Some(shipped())
+}
+
+/// The shipped unit, for a test that always runs under it. If it cannot be applied here, prints the reason and returns
+/// `None`.
+pub fn shipped_for(test: &str) -> Option<PathBuf> {
+    match missing() {
+        None => Some(shipped()),
+        Some(reason) => {
+            skip(test, reason);
+            None
+        }
+    }
+}
+
+/// The beginning of a command line. A program that is appended to it runs as `unit` says, with `runtime` as
+/// `/run/shmcast`.
+pub fn launcher(unit: &Path, runtime: &Path) -> Vec<OsString> {
+    let pair = |name: &str, value: &Path| OsString::from(format!("{name}={}", value.display()));
+    let mut words = vec![OsString::from("env"), pair(UNIT, unit), pair(RUNTIME, runtime)];
+    words.push(std::env::current_exe().unwrap().into());
+    let harness = ["launch", "--exact", "--ignored", "--nocapture", "--test-threads=1", "-q", "--"];
+    words.extend(harness.map(OsString::from));
+    words
+}
+
+/// A command that runs `program` as `unit` says.
+pub fn command(unit: &Path, runtime: &Path, program: &Path) -> Command {
+    let words = launcher(unit, runtime);
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).arg(program);
+    command
+}
+
+/// The body of a test program's ignored test `launch`: becomes the program that the command line ends with. Returns only if
+/// somebody runs all ignored tests.
+pub fn launch() {
+    let (Some(unit), Some(runtime)) = (std::env::var_os(UNIT), std::env::var_os(RUNTIME)) else { return };
+    let program: Vec<OsString> = std::env::args_os().skip_while(|word| word != "--").skip(1).collect();
+    let settings = Settings::read(&fs::read_to_string(unit).unwrap()).unwrap();
+    let Err(e) = exec(&settings, Path::new(&runtime), &program);
+    panic!("{e:#}");
+}

@@ -1,0 +1,67 @@
+//! Waits that end: each has a limit, and says what it waited for when it gives up.
+
+use std::fmt::Debug;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+/// Limit of each wait. It is far above what any wait takes on a busy machine, and is paid only by a test that fails.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// The longest pause between two looks.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Calls `ready` until it returns a value, which this returns.
+///
+/// The pauses between two calls grow from 0.2 ms to 20 ms: short waits stay short, and a daemon that limits its users'
+/// requests is not asked too often.
+///
+/// # Panics
+/// With `what`, after [`PATIENCE`].
+#[track_caller]
+pub fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let (started, mut pause) = (Instant::now(), Duration::from_micros(200));
+    loop {
+        if let Some(found) = ready() {
+            return found;
+        }
+        assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(PAUSE);
+    }
+}
+
+/// Waits until `is_so` returns true; see [`wait_for`].
+#[track_caller]
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    wait_for(what, || is_so().then_some(()));
+}
+
+/// The value of an environment variable that makes a test longer, or `usual` without it.
+///
+/// # Panics
+/// If the variable has something else than a number.
+pub fn number<T: FromStr<Err: Debug>>(variable: &str, usual: T) -> T {
+    match std::env::var(variable) {
+        Ok(text) => text.parse().unwrap_or_else(|e| panic!("{variable}={text:?} is not a number: {e:?}")),
+        Err(_) => usual,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_returns_the_first_value() {
+        let mut looks = 0;
+        let found = wait_for("the third look", || {
+            looks += 1;
+            (looks == 3).then_some("there")
+        });
+        assert_eq!((found, looks), ("there", 3));
+    }
+
+    #[test]
+    fn a_number_that_is_not_set_is_the_usual_one() {
+        assert_eq!(number("SHMCAST_TESTKIT_IS_NEVER_SET", 7u64), 7);
+    }
+}
