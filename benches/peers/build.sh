@@ -80,6 +80,6 @@ if [ $aeron = yes ]; then
 fi
 say "building in $CARGO_TARGET_DIR"
 # Not --locked: a dependency that the rig gained since is added, and all that is locked stays as it is.
-cargo build --release "${features[@]}" >&2
-say "use it: cargo run --release -p shmcast-bench -- latency --peers $CARGO_TARGET_DIR/release/shmcast-peers"
-echo "$CARGO_TARGET_DIR/release/shmcast-peers"
+cargo build --profile dist "${features[@]}" >&2
+say "use it: cargo run --profile dist -p shmcast-bench -- latency --peers $CARGO_TARGET_DIR/dist/shmcast-peers"
+echo "$CARGO_TARGET_DIR/dist/shmcast-peers"

@@ -25,7 +25,7 @@ use std::time::Duration;
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Example:\n  cargo run --release -p shmcast-bench -- latency --json latency.json"
+    after_help = "Example:\n  cargo run --profile dist -p shmcast-bench -- latency --json latency.json"
 )]
 struct Args {
     #[command(subcommand)]

@@ -8,7 +8,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 tools=$1 out=$2
 export PATH=$tools/bin:$PATH CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$tools/target}
-maturin build --quiet --locked --release --zig --compatibility manylinux_2_28 --manifest-path "$here/Cargo.toml" \
+maturin build --quiet --locked --profile dist --zig --compatibility manylinux_2_28 --manifest-path "$here/Cargo.toml" \
     --interpreter "${PYTHON:-python3}" --out "$out" >&2
 wheel=$(echo "$out"/*.whl)
 auditwheel show "$wheel" >&2

@@ -3,10 +3,10 @@
 # Needs `cargo install cargo-deb`.
 set -eu
 cd "$(dirname "$0")/../.."
-built=${CARGO_TARGET_DIR:-target}/release
+built=${CARGO_TARGET_DIR:-target}/dist
 made=$built/package
 
-cargo build --release -p shmcast-daemon --locked
+cargo build --profile dist -p shmcast-daemon --locked
 rm -rf "$made"
 mkdir -p "$made"
 "$built/shmcast" man "$made/man"
@@ -16,4 +16,4 @@ for program in shmcast shmcastd; do
         "$built/shmcast" completions "$shell" --for "$program" >"$made/$program.$shell"
     done
 done
-cargo deb -p shmcast-daemon --no-build --locked
+cargo deb -p shmcast-daemon --profile dist --no-build --locked

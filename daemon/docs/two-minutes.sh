@@ -12,7 +12,7 @@ readers=${READERS:-100}
 messages=${MESSAGES:-200000}
 
 for program in shmcast shmcastd; do
-    [ -x "$programs/$program" ] || { echo "no $programs/$program: cargo build --release" >&2; exit 2; }
+    [ -x "$programs/$program" ] || { echo "no $programs/$program: cargo build --release -p shmcast-daemon" >&2; exit 2; }
 done
 
 if [ "$(id -u)" = 0 ]; then

@@ -10,7 +10,7 @@
 //! | `<!-- background -->` | the block's commands go on while the next ones run |
 //! | `<!-- ends: COMMAND -->` | the block is what the command in the background that begins so prints when it gets Ctrl-C |
 //!
-//! `SHMCAST_WRITE_README=1 cargo test --release -p shmcast-daemon --test readme` writes what was printed into the README.
+//! `SHMCAST_WRITE_README=1 cargo test --profile dist -p shmcast-daemon --test readme` writes what was printed into the README.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 use nix::sys::signal::{Signal, killpg};

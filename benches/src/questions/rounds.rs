@@ -16,7 +16,7 @@ pub(crate) fn contestants(stage: &Stage, who: &[(&str, Wait)], extra: &[Contesta
         let can = *wait != Wait::Park || stage.daemon.is_some();
         if !can {
             eprintln!(
-                "SKIPPED {transport}/park: no shmcastd beside this program (cargo build --release builds it)"
+                "SKIPPED {transport}/park: no shmcastd beside this program (cargo build --profile dist -p shmcast-daemon builds it)"
             );
         }
         can

@@ -32,7 +32,7 @@ pub struct Machine {
     pub huge_pages: String,
     /// Preemption model and tick, where the kernel says.
     pub preemption: String,
-    /// This program's build profile.
+    /// This program's build profile. Sheets of the time before there was `dist` say `release` of its settings.
     pub profile: String,
 }
 
@@ -57,6 +57,18 @@ fn field(path: &str, key: &str) -> Option<String> {
 fn chosen(path: &str) -> Option<String> {
     let text = read(path)?;
     Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
+}
+
+/// The profile that cargo built this program with, by the directory that it is in.
+fn profile() -> String {
+    let program = std::env::current_exe().unwrap_or_default();
+    let is_dist = program.parent().is_some_and(|directory| directory.ends_with("dist"));
+    match is_dist {
+        _ if cfg!(debug_assertions) => "debug: figures mean nothing",
+        true => "dist",
+        false => "not `dist`: figures cannot be compared with those that are published",
+    }
+    .to_owned()
 }
 
 impl Machine {
@@ -85,7 +97,7 @@ impl Machine {
             isolated: read("/sys/devices/system/cpu/isolated").unwrap_or_else(|| "none".into()),
             huge_pages: format!("{thp}, shared memory {shmem}"),
             preemption: or_unknown(chosen("/sys/kernel/debug/sched/preempt")),
-            profile: if cfg!(debug_assertions) { "debug: figures mean nothing" } else { "release" }.into(),
+            profile: profile(),
         }
     }
 

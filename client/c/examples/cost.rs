@@ -1,4 +1,4 @@
-//! The cost of a call from C beside one from Rust: `cargo run --release -p shmcast-c --example cost -- PREFIX`, where the library is
+//! The cost of a call from C beside one from Rust: `cargo run --profile dist -p shmcast-c --example cost -- PREFIX`, where the library is
 //! installed below PREFIX by `client/c/install.sh`. `-- PROGRAM ..` in its place measures another language's program, such as
 //! `client/python/examples/cost.py`.
 //!

@@ -1,6 +1,6 @@
 """The cost of a call from Python, for the example `cost` of client/c, which runs it in turns with Rust:
 
-cargo run --release -p shmcast-c --example cost -- -- python3 client/python/examples/cost.py
+cargo run --profile dist -p shmcast-c --example cost -- -- python3 client/python/examples/cost.py
 """
 
 import os

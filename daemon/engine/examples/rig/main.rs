@@ -1,11 +1,11 @@
 //! Measures channels through servers of NATS on this machine. Nothing here passes or fails by speed.
 //!
 //! ```sh
-//! cargo build --release -p shmcast-engine --features nats --example rig
+//! cargo build --profile dist -p shmcast-engine --features nats --example rig
 //! server=$(.ci/nats-server)
-//! target/release/examples/rig rate --server "$server" [--servers 3] [--size 1024] [--apart]
-//! target/release/examples/rig latency --server "$server"
-//! target/release/examples/rig publish --server "$server" --shmcast target/release/shmcast
+//! target/dist/examples/rig rate --server "$server" [--servers 3] [--size 1024] [--apart]
+//! target/dist/examples/rig latency --server "$server"
+//! target/dist/examples/rig publish --server "$server" --shmcast target/dist/shmcast
 //! ```
 //! `rate`: a full ring beside the bare client of the servers, in turns; `--apart` gives the servers a CPU of their own.
 //! `latency`: from a publication to a reader of the far ring.
