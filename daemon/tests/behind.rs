@@ -4,16 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod cli_support;
-#[path = "../journal/tests/common/mod.rs"]
-mod common;
 
 use cli_support::{interrupt, wait_until};
-use common::read;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmcast::journal::format::JournalControl;
 use shmcast::journal::{Cause, Ending, JournalError};
 use shmcast::{ChannelError, Event, History, Publisher, Start, Subscriber};
+use shmcast_testkit::journal::read;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -3,16 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod cli_support;
-#[path = "../journal/tests/common/mod.rs"]
-mod common;
 
 use cli_support::{interrupt, wait_until};
-use common::read;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use shmcast::journal::Journal;
 use shmcast::{Event, History, Mark, Publisher, RecvError, Start, Subscriber};
+use shmcast_testkit::journal::read;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;

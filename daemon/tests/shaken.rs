@@ -6,12 +6,10 @@
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod cli_support;
-#[path = "../journal/tests/common/mod.rs"]
-mod common;
 
 use cli_support::wait_until;
-use common::read;
 use shmcast::Publisher;
+use shmcast_testkit::journal::read;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

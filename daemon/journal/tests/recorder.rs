@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-mod common;
-
-use common::read;
 use shmcast::journal::format::{Cause, Composer, ControlRecord, FileHeader, JournalControl, file_name};
 use shmcast::journal::{Ending, Entry, Journal, JournalError, Verdict, Verify, create};
 use shmcast::{History, Publisher, Start, Subscriber};
 use shmcast_journal::core::{Io, Settings, SyncPolicy};
 use shmcast_journal::{Keep, Progress, RecordError, Recorder, Trimmed};
+use shmcast_testkit::journal::read;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -9,6 +9,7 @@
 //! | [`disk`] | a file system whose power can be cut |
 //! | [`daemon`], [`raw`], [`bystanders`] | `shmcastd` as a process, a connection that may break the rules, traffic that must not be disturbed |
 //! | [`command`] | the command `shmcast` in a directory of channels of the test's own |
+//! | [`journal`] | what the files of a journal hold |
 //! | [`hosts`] | hosts with wires between them, in network namespaces |
 //! | [`nats`] | servers of NATS: alone, as a cluster, behind a relay |
 //! | [`unit`] | the daemon as the shipped unit runs it |
@@ -31,6 +32,8 @@ pub mod daemon;
 pub mod disk;
 #[cfg(feature = "daemon")]
 pub mod hosts;
+#[cfg(feature = "daemon")]
+pub mod journal;
 #[cfg(feature = "daemon")]
 pub mod nats;
 pub mod place;

@@ -1,7 +1,4 @@
-//! Reads a journal by JOURNAL.md alone, for tests.
-
-#![allow(dead_code, reason = "each test file uses its part")]
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+//! Reads a journal by JOURNAL.md alone, with none of the code that readers of a journal use.
 
 use shmcast::journal::format::{
     FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameKind, JournalControl, Loss,
@@ -11,21 +8,21 @@ use std::path::Path;
 
 /// What a journal holds, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Item {
+pub enum Item {
     Message(u64, Vec<u8>),
     Lost(Loss),
 }
 
 /// A journal that was read.
-pub(crate) struct Journal {
-    pub(crate) items: Vec<Item>,
-    pub(crate) files: usize,
-    pub(crate) sealed: usize,
-    pub(crate) controls: Vec<JournalControl>,
+pub struct Journal {
+    pub items: Vec<Item>,
+    pub files: usize,
+    pub sealed: usize,
+    pub controls: Vec<JournalControl>,
 }
 
 impl Journal {
-    pub(crate) fn messages(&self) -> Vec<(u64, &[u8])> {
+    pub fn messages(&self) -> Vec<(u64, &[u8])> {
         let message = |item| match item {
             &Item::Message(sequence, ref payload) => Some((sequence, &payload[..])),
             Item::Lost(_) => None,
@@ -33,14 +30,14 @@ impl Journal {
         self.items.iter().filter_map(message).collect()
     }
 
-    pub(crate) fn losses(&self) -> Vec<Loss> {
+    pub fn losses(&self) -> Vec<Loss> {
         let lost = |item: &Item| if let Item::Lost(loss) = item { Some(*loss) } else { None };
         self.items.iter().filter_map(lost).collect()
     }
 }
 
 /// Reads all files, and checks that one sequence follows the other.
-pub(crate) fn read(dir: &Path) -> Journal {
+pub fn read(dir: &Path) -> Journal {
     let mut files: Vec<(FileHeader, Vec<u8>)> = std::fs::read_dir(dir)
         .unwrap()
         .map(|entry| entry.unwrap())
