@@ -137,20 +137,38 @@ pub fn run(command: &mut Command) -> Result<Output, String> {
 /// A command that starts this test program again in the role `name`: it runs the ignored test `play` of the caller's module
 /// or of the one that is named. The role is the whole text; words behind the first blank are the role's arguments.
 ///
-/// `role!("read 5")` runs `play` of the module in which it stands; `role!(in "front", "read 5")` runs `front::play`.
+/// `role!("read 5")` runs `play` of the module in which it stands; `role!(in "front", "read 5")` runs `front::play`;
+/// `role!(under ["strace", "-f"], "read 5")` has the command that is given start it.
 #[macro_export]
 macro_rules! role {
     (in $module:expr, $name:expr) => {
         $crate::process::role_in($module, $name)
     };
-    ($name:expr) => {
-        $crate::process::role_in(module_path!().split_once("::").map_or("", |(_, module)| module), $name)
+    (under $command:expr, $name:expr) => {
+        $crate::process::role_under(&$command, $crate::process::within(module_path!()), $name)
     };
+    ($name:expr) => {
+        $crate::process::role_in($crate::process::within(module_path!()), $name)
+    };
+}
+
+/// A path of a module without the crate's name.
+pub fn within(module_path: &str) -> &str {
+    module_path.split_once("::").map_or("", |(_, module)| module)
 }
 
 /// As [`role!`] with a module, whose path has no name of a crate; the empty path is the program's root.
 pub fn role_in(module: &str, name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program's own path"));
+    as_role(&mut command, module, name);
+    command
+}
+
+/// As [`role_in`], started by `command`, whose last words become this program and what it needs to play the role.
+pub fn role_under(command: &[&str], module: &str, name: &str) -> Command {
+    let (program, arguments) = command.split_first().expect("a command has a program");
+    let mut command = Command::new(program);
+    command.args(arguments).arg(std::env::current_exe().expect("this program's own path"));
     as_role(&mut command, module, name);
     command
 }
