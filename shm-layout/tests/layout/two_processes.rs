@@ -5,11 +5,7 @@
 //! to the next change. It is read and taken over. At some of these instructions the process is then really killed, while a
 //! reader is attached.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod common;
-
-use common::header;
+use crate::common::header;
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -20,14 +16,14 @@ use shmcast_layout::ring::locate::Place;
 use shmcast_layout::ring::reader::{Copied, Poll, Reader};
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::{Access, Segment};
+use shmcast_testkit::process::{in_dir, my_dir, my_role};
+use shmcast_testkit::{Process, role, scratch, skip};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Stdio};
 
-const TASK: &str = "SHMCAST_LAYOUT_TASK";
-const SEGMENT: &str = "SHMCAST_LAYOUT_SEGMENT";
 /// Real kills for each task, spread over the instructions that change the segment and those right before.
 const KILLS: usize = 24;
 /// Long tasks get fewer kills: about this many instructions are stepped through for all kills of a task.
@@ -134,12 +130,9 @@ impl Task {
 #[test]
 #[ignore = "plays a part in other tests"]
 fn play() {
-    let (Ok(task), Some(path)) = (std::env::var(TASK), std::env::var_os(SEGMENT)) else {
-        println!("SKIPPED play: started by other tests only");
-        return;
-    };
+    let Some(task) = my_role() else { return skip("play", "started by other tests only") };
     let task = Task::named(&task);
-    let file = File::options().read(true).write(true).open(path).unwrap();
+    let file = File::options().read(true).write(true).open(my_dir().join(task.name)).unwrap();
     let segment = Segment::open(&file, Access::Write).unwrap();
     // This is a third writer. The second one prepared the ring and went without closing, as this one will.
     let writer = (task.act != Act::Take).then(|| {
@@ -178,29 +171,26 @@ fn play() {
 
 /// A process that is stopped before its task.
 struct Stepped {
-    child: Child,
+    child: Process,
     thread: Pid,
     /// The child writes here until it dies.
     _stdout: BufReader<ChildStdout>,
 }
 
 impl Stepped {
-    /// `Err` gives the reason why this machine does not let it be stepped.
-    fn start(task: Task, path: &Path) -> Result<Self, String> {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["play", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
-        command.env(TASK, task.name).env(SEGMENT, path).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    /// The segment lies in `dir` under the task's name. `Err` gives the reason why this machine does not let it be stepped.
+    fn start(task: Task, dir: &Path) -> Result<Self, String> {
+        let mut command = role!(task.name);
+        let mut child =
+            Process::start(in_dir(&mut command, dir).stdout(Stdio::piped()).stderr(Stdio::null()));
+        let mut stdout = BufReader::new(child.child().stdout.take().unwrap());
         let mut line = String::new();
         let thread = loop {
             line.clear();
             if stdout.read_line(&mut line).unwrap() == 0 {
-                let _ = child.kill();
-                return Err(format!("the process ended: {}", child.wait().unwrap()));
+                return Err(format!("the process ended: {}", child.wait()));
             }
             if let Some(why) = line.strip_prefix("refused ") {
-                let _ = child.wait();
                 return Err(format!("no tracing here: {}", why.trim()));
             }
             if let Some(thread) = line.strip_prefix("thread ") {
@@ -226,10 +216,22 @@ impl Stepped {
     }
 
     fn kill(mut self) {
-        self.child.kill().unwrap();
+        self.end();
+        assert!(!self.child.wait().success());
+    }
+
+    fn end(&mut self) {
+        self.child.signal(Signal::SIGKILL);
         // The kernel keeps a traced thread until its tracer has asked.
         let _ = waitpid(self.thread, Some(WaitPidFlag::__WALL));
-        assert!(!self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Stepped {
+    fn drop(&mut self) {
+        if self.child.is_alive() {
+            self.end();
+        }
     }
 }
 
@@ -318,7 +320,7 @@ fn run(task: Task, dir: &Path) -> Result<(), String> {
     let file = task.prepare(&path);
     let start = tail_before(&file, task);
     // The first run finds the instructions that change the segment.
-    let stepped = Stepped::start(task, &path)?;
+    let stepped = Stepped::start(task, dir)?;
     let mut now = vec![0; file.metadata().unwrap().len() as usize];
     file.read_exact_at(&mut now, 0).unwrap();
     let (mut states, mut changes, mut steps) = (vec![now.clone()], Vec::new(), 0u64);
@@ -354,7 +356,7 @@ fn run(task: Task, dir: &Path) -> Result<(), String> {
     for n in points.iter().skip(stride / 2).step_by(stride) {
         let file = task.prepare(&path);
         let reading = Segment::open(&file, Access::Read).unwrap();
-        let stepped = Stepped::start(task, &path)?;
+        let stepped = Stepped::start(task, dir)?;
         let mut reader = reading.reader(start);
         let mut out = [0; 8192];
         for step in 0..*n {
@@ -381,14 +383,9 @@ fn all(tasks: impl Iterator<Item = Task>, test: &str) {
     let dir = scratch();
     for task in tasks {
         if let Err(why) = run(task, dir.path()) {
-            println!("SKIPPED {test}: {why}");
-            return;
+            return skip(test, why);
         }
     }
-}
-
-fn scratch() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 #[test]

@@ -1,10 +1,6 @@
 //! A successor does not go on from a count of messages that no record confirms.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod common;
-
-use common::{segment, set_word, word};
+use crate::common::{segment, set_word, word};
 use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 use shmcast_layout::layout::header::LAZY_PUBLISHED;
 use shmcast_layout::ring::locate::LocateError;

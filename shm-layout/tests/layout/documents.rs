@@ -1,7 +1,5 @@
 //! The numbers and names of SPEC.md and CONTROL.md, compared with the code.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
 use serde::Serialize;
 use shmcast_layout::control::{
     Generation, History, Promotion, RefusalCode, Request, Response, VERSION, decode, encode,

@@ -3,11 +3,7 @@
 //! Everything runs on one thread, so the list says exactly what each poll must return: the next record, or that the writer has
 //! overtaken this reader, or nothing. The loom model covers races.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod common;
-
-use common::{header, segment};
+use crate::common::{header, nameless, segment};
 use proptest::prelude::*;
 use shmcast_layout::layout::geometry::{Geometry, RECORD_HEADER, record_bytes};
 use shmcast_layout::layout::header::FRONTIER;
@@ -492,7 +488,7 @@ fn a_second_end_is_not_lost_on_a_lapped_reader() {
 /// Sequences before the first of a ring that continues another were never in it.
 #[test]
 fn a_continued_ring_knows_where_it_began() {
-    let file = tempfile::tempfile().unwrap();
+    let file = nameless();
     let segment = Segment::create(&file, header(64 << 10, None)).unwrap();
     segment.continue_from(5000, 3, 0);
     let mut writer = segment.writer(1, 0).unwrap();

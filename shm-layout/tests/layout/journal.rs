@@ -2,9 +2,7 @@
 //! what decoding makes of bytes that were changed.
 //!
 //! `golden/journal/` has the files, and in `records.txt` what a reader finds in them. A change here is a change of the format. To write
-//! them anew: `UPDATE_GOLDEN=1 cargo test -p shmcast-layout --test journal`.
-
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+//! them anew: `UPDATE_GOLDEN=1 cargo test -p shmcast-layout --test layout golden_journal`.
 
 use proptest::prelude::*;
 use shmcast_layout::journal::{

@@ -1,5 +1,4 @@
 //! Helpers for tests of whole segments: a segment in a temporary file, its raw words, and a watchdog that ends a hang.
-#![allow(dead_code, reason = "each test binary uses its own part")]
 
 use shmcast_layout::layout::geometry::{Geometry, HEADER_BYTES, WORD};
 use shmcast_layout::layout::header::{ClockKind, HEADER_WORDS, Header};
@@ -26,9 +25,14 @@ pub(crate) fn header(capacity: u64, max_message: Option<u64>) -> Header {
     }
 }
 
+/// A new file without a name, in memory if the machine has `/dev/shm`.
+pub(crate) fn nameless() -> File {
+    tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile()).unwrap()
+}
+
 /// A new segment of 64 KiB in a file without a name.
 pub(crate) fn segment() -> (File, Segment) {
-    let file = tempfile::tempfile().unwrap();
+    let file = nameless();
     let segment = Segment::create(&file, header(64 << 10, None)).unwrap();
     (file, segment)
 }
@@ -61,7 +65,9 @@ impl Drop for EndOnDrop<'_> {
 }
 
 /// Aborts the test binary when it is still alive after two minutes: a hang is a failure with a name.
-pub(crate) struct Watchdog(mpsc::Sender<()>);
+pub(crate) struct Watchdog {
+    _leash: mpsc::Sender<()>,
+}
 
 impl Watchdog {
     pub(crate) fn guard(test: &'static str) -> Self {
@@ -72,6 +78,6 @@ impl Watchdog {
                 std::process::abort();
             }
         });
-        Self(leash)
+        Self { _leash: leash }
     }
 }

@@ -1,13 +1,9 @@
 //! The bytes of a whole segment after a fixed sequence of operations, checked in as a listing that another language's
 //! implementation can be tested with: `golden/segment.txt` names every word that is not zero.
 //!
-//! A change here is a change of the layout. To write the listing anew: `UPDATE_GOLDEN=1 cargo test --test golden`.
+//! A change here is a change of the layout. To write the listing anew: `UPDATE_GOLDEN=1 cargo test -p shmcast-layout --test layout golden::`.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod common;
-
-use common::segment;
+use crate::common::{nameless, segment};
 use shmcast_layout::layout::geometry::HEADER_BYTES;
 use shmcast_layout::layout::record::{Commit, ControlRecord, Flags};
 use shmcast_layout::ring::locate::Place;
@@ -188,7 +184,7 @@ fn the_listing_is_a_segment() {
     let words = parse(&golden);
     let said = golden.lines().nth(1).unwrap();
     assert!(said.ends_with(&format!("{:#010x}", crc(&words))), "{said}");
-    let file = tempfile::tempfile().unwrap();
+    let file = nameless();
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     file.write_all_at(&bytes, 0).unwrap();
     let segment = Segment::open(&file, Access::Read).unwrap();

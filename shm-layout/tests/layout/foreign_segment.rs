@@ -3,11 +3,7 @@
 //! Each case is opened, searched, read, resumed, and taken over by a writer. The result may be nonsense, because the input was,
 //! but it consists of values and errors. The test profile has overflow checks.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod common;
-
-use common::{Watchdog, forge_checksum, segment, set_word, word};
+use crate::common::{Watchdog, forge_checksum, nameless, segment, set_word, word};
 use proptest::prelude::*;
 use shmcast_layout::error::{OpenError, WriteError};
 use shmcast_layout::layout::geometry::{Geometry, HEADER_BYTES, MAX_COUNT, MAX_SEQUENCE};
@@ -236,7 +232,7 @@ fn lived_in() -> File {
 fn copy(file: &File) -> File {
     let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
     file.read_exact_at(&mut bytes, 0).unwrap();
-    let copy = tempfile::tempfile().unwrap();
+    let copy = nameless();
     copy.write_all_at(&bytes, 0).unwrap();
     copy
 }
@@ -400,15 +396,14 @@ fn frontier_lazy_line_state_and_index_conspire() {
 
 /// Fills every granule with the same commit word and body, and puts the frontier wherever it can hurt.
 fn ring_of(commit: impl Fn(u64) -> u64, body: [u64; 3]) {
+    let granule = |number| {
+        let words = [commit(number), 0, body[0], body[1], body[2], 0, 0, 0];
+        words.map(u64::to_le_bytes).concat()
+    };
+    let ring: Vec<u8> = (0..ENTRIES).flat_map(granule).collect();
     for frontier in EXTREMES {
         let (file, _) = segment();
-        for granule in 0..ENTRIES {
-            let at = DATA + granule * 8;
-            set_word(&file, at, commit(granule));
-            for (i, word) in body.iter().enumerate() {
-                set_word(&file, at + 2 + i as u64, *word);
-            }
-        }
+        file.write_all_at(&ring, DATA * 8).unwrap();
         set_word(&file, FRONTIER as u64, *frontier);
         set_word(&file, STATE as u64, State::Active.pack(1));
         exercise(&file);
@@ -509,7 +504,7 @@ proptest! {
 
     #[test]
     fn random_bytes_are_no_segment(bytes in proptest::collection::vec(any::<u8>(), 0..20_000)) {
-        let file = tempfile::tempfile().unwrap();
+        let file = nameless();
         file.write_all_at(&bytes, 0).unwrap();
         prop_assert!(Segment::open(&file, Access::Read).is_err());
     }

@@ -1,10 +1,6 @@
 //! The tail of a ring, or its bound, while the publisher is at work or after another program wrote to the ring.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod common;
-
-use common::{EndOnDrop, Watchdog, header, segment, set_word, word};
+use crate::common::{EndOnDrop, Watchdog, header, nameless, segment, set_word, word};
 use shmcast_layout::layout::geometry::{HEADER_BYTES, MAX_COUNT, MAX_SEQUENCE};
 use shmcast_layout::layout::header::{FIRST_SEQUENCE, FRONTIER, LAZY_PUBLISHED};
 use shmcast_layout::ring::bound::TailBound;
@@ -17,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Checks the result of one call against a counter that the publisher keeps beside the ring.
 fn bounded_while(capacity: u64, publish: impl Fn(&mut Writer) + Sync) -> [usize; 2] {
-    let file = tempfile::tempfile().unwrap();
+    let file = nameless();
     let segment = Segment::create(&file, header(capacity, None)).unwrap();
     let shown = Segment::open(&file, Access::Read).unwrap();
     let (next, enough) = (AtomicU64::new(1), AtomicBool::new(false));
