@@ -6,7 +6,7 @@
 #
 # SHMCAST_FUZZ_SECONDS says how long each runs [default: 45]; as many run at a time as there are CPUs, two at most. Needs a C++
 # compiler, and no nightly toolchain: RUSTC_BOOTSTRAP lets the stable compiler take the flags of cargo-fuzz. An input that
-# breaks a target is put into daemon/fuzz/regressions/TARGET/, where daemon/tests/fuzz.rs plays it from then on.
+# breaks a target is put into daemon/fuzz/regressions/TARGET/, where daemon/tests/command/fuzz plays it from then on.
 # Exits with 77 where the targets cannot be built.
 set -euo pipefail
 tree=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
@@ -40,7 +40,7 @@ trap 'rm -rf "$work"' EXIT
 # Everything that libFuzzer finds goes to `work`; the corpus of the tree is read and left as it is.
 play() {
     local target=$1 seeds=("corpus/$1")
-    [ "$target" != pcap ] || seeds+=(../tests/samples)
+    [ "$target" != pcap ] || seeds+=(../tests/command/fuzz/samples)
     mkdir -p "$work/$target" "regressions/$target"
     if ! "$built/$triple/release/$target" "$work/$target" "${seeds[@]}" -max_total_time="$seconds" -max_len=4096 -timeout=20 \
         -rss_limit_mb=2048 -artifact_prefix="regressions/$target/" >"$work/$target.log" 2>&1; then

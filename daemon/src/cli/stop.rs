@@ -19,10 +19,11 @@ impl Stop {
     pub(super) fn listen() -> Result<Self> {
         let (came, signal) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         for number in [SIGINT, SIGTERM] {
-            // In this order: the first signal finds `came` false, and only then sets it.
+            // In this order: a signal is noted as soon as it no longer ends the process, and the first one finds `came`
+            // false and only then sets it.
+            register_usize(number, signal.clone(), number.unsigned_abs() as usize)?;
             register_conditional_default(number, came.clone())?;
             signal_hook::flag::register(number, came.clone())?;
-            register_usize(number, signal.clone(), number.unsigned_abs() as usize)?;
         }
         Ok(Self { signal })
     }

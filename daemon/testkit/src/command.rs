@@ -4,6 +4,7 @@ use crate::place::{program, scratch};
 use crate::process::Process;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use shmcast::{Mark, Preparation, Publisher};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -33,13 +34,19 @@ impl Host {
         command
     }
 
-    pub fn run(&self, arguments: &str) -> Output {
-        self.shmcast(arguments).output().unwrap()
-    }
-
     /// Starts the command, whose stdout and stderr are pipes.
     pub fn start(&self, arguments: &str) -> Process {
         Process::start(&mut self.shmcast(arguments))
+    }
+
+    /// Runs the command to its end.
+    pub fn run(&self, arguments: &str) -> Output {
+        self.start(arguments).output()
+    }
+
+    /// As [`start`](Self::start), and what it reads from stdin is to be written by the test.
+    pub fn start_with_input(&self, arguments: &str) -> Process {
+        Process::start(self.shmcast(arguments).stdin(Stdio::piped()))
     }
 
     /// Runs a verb that must succeed, and reads its stdout as JSON.
@@ -77,9 +84,31 @@ pub fn dump(host: &Host, dir: &str, span: &str) -> Vec<Value> {
 
 /// Publishes on a channel, and records it into a journal whose directory is returned.
 pub fn recorded(host: &Host, arguments: &str) -> String {
-    assert!(host.run(&format!("pub ticks {arguments}")).status.success());
+    // Memory for a ring and space for a file are taken at once, so both are no larger than they have to be.
+    assert!(host.run(&format!("pub ticks --capacity 32MiB {arguments}")).status.success());
+    record(host)
+}
+
+/// As [`recorded`], with messages that were published at times of the last minute: line `n` of `lines`, counted from 0, came `after_ms(n)` ms after the
+/// beginning.
+pub fn recorded_at(host: &Host, lines: &[u8], after_ms: impl Fn(u64) -> u64) -> String {
+    let builder = Publisher::builder("ticks").dir(host.dir.path().join("channels")).capacity(32 << 20);
+    let mut publisher = builder.prepare(Preparation::NONE).open().unwrap();
+    let clock = publisher.clock();
+    let ticks = |ms: u64| ms * clock.hz() / 1_000;
+    let begun = clock.now() - ticks(61_000);
+    for (line, n) in lines.split_inclusive(|byte| *byte == b'\n').zip(0..) {
+        let message = line.strip_suffix(b"\n").unwrap_or(line);
+        publisher.publish_at(message, Mark::default(), begun + ticks(after_ms(n))).unwrap();
+    }
+    publisher.close();
+    record(host)
+}
+
+/// Records the closed channel `ticks`.
+fn record(host: &Host) -> String {
     let journal = host.dir.path().join("journal").display().to_string();
-    let output = host.run(&format!("record ticks --to {journal} --until-end"));
+    let output = host.run(&format!("record ticks --to {journal} --file 16MiB --until-end"));
     assert!(output.status.success(), "{}", text(&output.stderr));
     journal
 }
@@ -103,7 +132,8 @@ pub fn lines(count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Sends what Ctrl-C sends.
+/// Sends what Ctrl-C sends, once the command listens for it.
 pub fn interrupt(process: &Process) {
+    process.wait_until_it_handles(Signal::SIGINT);
     process.signal(Signal::SIGINT);
 }

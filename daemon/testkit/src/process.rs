@@ -4,9 +4,12 @@
 //! a test has real processes without programs of their own.
 
 use crate::place::{is_root, skip};
-use crate::wait::wait_for;
+use crate::wait::{PATIENCE, wait_for, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::{PidfdFlags, pidfd_open};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -20,13 +23,17 @@ const DIR: &str = "SHMCAST_TEST_DIR";
 #[derive(Debug)]
 pub struct Process {
     child: Child,
+    /// The command, for those who read why a test failed.
+    what: String,
 }
 
 impl Process {
     /// Starts it.
     pub fn start(command: &mut Command) -> Self {
-        let child = command.spawn().unwrap_or_else(|e| panic!("{:?}: {e}", command.get_program()));
-        Self { child }
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        let what = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+        let child = command.spawn().unwrap_or_else(|e| panic!("{what}: {e}"));
+        Self { child, what }
     }
 
     /// The child, for its pipes.
@@ -49,10 +56,29 @@ impl Process {
         kill(self.pid(), signal).expect("a child that was not waited for");
     }
 
+    /// Waits until it handles a signal by itself. Before that, the signal would end it, or would be lost if it is ignored.
+    pub fn wait_until_it_handles(&self, signal: Signal) {
+        wait_until(&format!("{} to handle {signal}", self.what), || {
+            assert!(
+                self.states().any(|state| state != 'Z'),
+                "{} has ended before it handled {signal}",
+                self.what
+            );
+            self.handles(signal)
+        });
+    }
+
+    /// Whether it handles a signal by itself, by its mask in `/proc/PID/status`.
+    pub fn handles(&self, signal: Signal) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let handled = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(handled.trim(), 16).unwrap() >> (signal as i32 - 1) & 1 == 1
+    }
+
     /// Stops it, and waits until all of it has stopped.
     pub fn pause(&self) {
         self.signal(Signal::SIGSTOP);
-        wait_for("the process to stop", || (self.state() == 'T').then_some(()));
+        wait_until(&format!("a stop of {}", self.what), || self.states().all(|state| state == 'T'));
     }
 
     /// Continues it after [`pause`](Self::pause).
@@ -60,10 +86,12 @@ impl Process {
         self.signal(Signal::SIGCONT);
     }
 
-    /// The letter of its state in `/proc/PID/stat`.
-    fn state(&self) -> char {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
-        stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?')
+    /// The letters of its threads' states in `/proc/PID/task/THREAD/stat`.
+    fn states(&self) -> impl Iterator<Item = char> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
+        // A thread that has ended meanwhile has no state.
+        let stats = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("stat")).ok());
+        stats.filter_map(|stat| stat.rsplit_once(") ")?.1.chars().next())
     }
 
     /// Whether it still runs.
@@ -80,18 +108,25 @@ impl Process {
     pub fn kill(mut self) {
         self.child.kill().expect("a child of ours");
         let status = self.child.wait().expect("a child of ours");
-        assert!(status.code().is_none(), "it had ended by itself: {status}");
+        assert!(status.code().is_none(), "{} had ended by itself: {status}", self.what);
     }
 
     /// Waits until it ends by itself. Returns its exit status.
     pub fn wait(&mut self) -> ExitStatus {
-        wait_for("the end of a process", || self.try_wait())
+        let what = format!("the end of {}", self.what);
+        let Ok(it) = pidfd_open(rustix::process::Pid::from_child(&self.child), PidfdFlags::empty()) else {
+            return wait_for(&what, || self.try_wait());
+        };
+        let limit = PATIENCE.try_into().expect("two minutes");
+        retry_on_intr(|| poll(&mut [PollFd::new(&it, PollFlags::IN)], Some(&limit)))
+            .expect("a process of ours");
+        self.try_wait().unwrap_or_else(|| panic!("waited {PATIENCE:?} for {what}"))
     }
 
     /// Waits until it ends by itself. It must succeed.
     pub fn end(mut self) {
         let status = self.wait();
-        assert!(status.success(), "{status}: its output is above");
+        assert!(status.success(), "{}: {status}: its output is above", self.what);
     }
 
     /// Waits until it ends by itself, and reads its pipes meanwhile, so that a full one does not hold it up.

@@ -1,37 +1,33 @@
 //! `shmcast record` as a process: killed, and ended by signals.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod cli_support;
-
-use cli_support::{interrupt, wait_until};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
 use shmcast::journal::Journal;
 use shmcast::{Event, History, Mark, Publisher, RecvError, Start, Subscriber};
+use shmcast_testkit::command::interrupt;
 use shmcast_testkit::journal::read;
+use shmcast_testkit::place::program;
+use shmcast_testkit::{Process, number, skip, wait_until};
+use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
 fn command(channels: &Path, journal: &Path, more: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+    let mut command = Command::new(program("shmcast"));
     command.args(["record", "ticks", "--dir"]).arg(channels).arg("--to").arg(journal).args(more);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-fn record(channels: &Path, journal: &Path, more: &[&str]) -> Child {
-    command(channels, journal, more).spawn().unwrap()
+fn record(channels: &Path, journal: &Path, more: &[&str]) -> Process {
+    Process::start(&mut command(channels, journal, more))
 }
 
-fn end(child: Child) -> Output {
-    interrupt(&child);
-    child.wait_with_output().unwrap()
+fn end(recorder: Process) -> Output {
+    interrupt(&recorder);
+    recorder.output()
 }
 
 fn payload(sequence: u64) -> Vec<u8> {
@@ -41,7 +37,7 @@ fn payload(sequence: u64) -> Vec<u8> {
 }
 
 fn kills() -> u32 {
-    std::env::var("SHMCAST_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
+    number("SHMCAST_KILLS", 20)
 }
 
 /// A recorder that is killed again and again while it records. The ring has what it had not written, so nothing is missing and nothing
@@ -67,11 +63,10 @@ fn a_killed_recorder_loses_nothing() {
     let mut random = 1u64;
     for turn in 0..kills() {
         let sync = ["10ms", "each", "none"][turn as usize % 3];
-        let mut child = record(channels.path(), journal.path(), &["--file", "1MiB", "--sync", sync]);
+        let child = record(channels.path(), journal.path(), &["--file", "1MiB", "--sync", sync]);
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         std::thread::sleep(Duration::from_micros(2_000 + (random >> 33) % 120_000));
-        child.kill().unwrap();
-        child.wait().unwrap();
+        child.kill();
     }
     stop.store(true, Ordering::Relaxed);
     feed.join().unwrap();
@@ -121,11 +116,10 @@ fn a_lapped_reader_waits_for_the_recorder_that_runs() {
         assert_eq!(next(&mut reader, &mut told), (due, payload(due)));
     }
     assert_eq!(told, ["live"]);
-    let recorder = Pid::from_raw(child.id() as i32);
-    stop(recorder);
+    child.pause();
     publish(4_000);
     assert!(matches!(reader.recv(), Err(RecvError::Stalled { .. })), "the recorder lives, and says nothing");
-    kill(recorder, Signal::SIGCONT).unwrap();
+    child.resume();
     told.clear();
     let (first, bytes) = next(&mut reader, &mut told);
     assert!(first > 2_001 && bytes == payload(first), "{first}");
@@ -134,22 +128,13 @@ fn a_lapped_reader_waits_for_the_recorder_that_runs() {
     assert!(!Journal::open(journal.path()).unwrap().is_recording());
 }
 
-/// Stops a child, and waits until it stands still. The signal alone lets it run on for a moment.
-fn stop(child: Pid) {
-    kill(child, Signal::SIGSTOP).unwrap();
-    assert!(matches!(
-        waitpid(child, Some(WaitPidFlag::WUNTRACED)),
-        Ok(WaitStatus::Stopped(_, Signal::SIGSTOP))
-    ));
-}
-
 /// The journal that readers of the channel go to is the one that the recorder writes. It reads the ring alone: a lap is a loss, and at
 /// a start the oldest message is that of the ring.
 #[test]
 fn a_recorder_does_not_read_its_own_journal() {
     let (channels, journals) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let journal = journals.path().join("ticks");
-    std::fs::create_dir(&journal).unwrap();
+    fs::create_dir(&journal).unwrap();
     let mut publisher = Publisher::builder("ticks").dir(channels.path()).capacity(64 << 10).open().unwrap();
     let mut publish = |last: u64| {
         while publisher.next_sequence() <= last {
@@ -158,7 +143,7 @@ fn a_recorder_does_not_read_its_own_journal() {
     };
     let record = || {
         let mut command = command(channels.path(), &journal, &["--sync", "each"]);
-        command.env("SHMCAST_JOURNALS", journals.path()).spawn().unwrap()
+        Process::start(command.env("SHMCAST_JOURNALS", journals.path()))
     };
     let recorded = |last: u64| {
         wait_until("the last message on disk", || {
@@ -168,10 +153,9 @@ fn a_recorder_does_not_read_its_own_journal() {
     publish(100);
     let child = record();
     recorded(100);
-    let recorder = Pid::from_raw(child.id() as i32);
-    stop(recorder);
+    child.pause();
     publish(2_100);
-    kill(recorder, Signal::SIGCONT).unwrap();
+    child.resume();
     recorded(2_100);
     let output = end(child);
     assert_eq!(output.status.code(), Some(3), "it names what it missed: {output:?}");
@@ -249,7 +233,7 @@ fn a_late_reader_begins_with_the_last_key_message() {
     assert_eq!(with(), (5_001, true));
     drop(publisher);
     assert!(end(child).status.success());
-    std::fs::remove_dir_all(channels.path().join("ticks")).unwrap();
+    fs::remove_dir_all(channels.path().join("ticks")).unwrap();
     let mut publisher = open();
     publisher.publish(b"in another ring").unwrap();
     assert_eq!(with(), (5_001, true), "it is in an older file, of the ring before");
@@ -266,8 +250,7 @@ fn a_channel_that_is_closed_already_is_recorded_to_its_end() {
     let mut publisher = Publisher::builder("ticks").dir(channels.path()).capacity(1 << 20).open().unwrap();
     (1..=100).for_each(|sequence| assert_eq!(publisher.publish(&payload(sequence)).unwrap(), sequence));
     publisher.close();
-    let output =
-        record(channels.path(), journal.path(), &["--until-end", "--json"]).wait_with_output().unwrap();
+    let output = record(channels.path(), journal.path(), &["--until-end", "--json"]).output();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(read(journal.path()).messages().len(), 100);
 }
@@ -282,36 +265,41 @@ fn a_full_disk_is_survived() {
         .output()
         .is_ok_and(|output| output.status.success());
     if !mounted {
-        println!("SKIPPED a_full_disk_is_survived: no tmpfs can be mounted here");
-        return;
+        return skip("a_full_disk_is_survived", "no tmpfs can be mounted here");
     }
     let _unmount = Unmount(mount.path());
     let mut publisher = Publisher::builder("ticks").dir(channels.path()).capacity(1 << 20).open().unwrap();
     let filler = mount.path().join("filler");
-    std::fs::write(&filler, vec![1; 4 << 20]).unwrap();
+    fs::write(&filler, vec![1; 4 << 20]).unwrap();
     let journal = mount.path().join("ticks");
-    let child = record(channels.path(), &journal, &["--file", "1MiB", "--buffer", "1MiB", "--sync", "each"]);
+    let said = channels.path().join("said");
+    let mut command =
+        command(channels.path(), &journal, &["--file", "1MiB", "--buffer", "1MiB", "--sync", "each"]);
+    let child = Process::start(command.stderr(File::create(&said).unwrap()));
+    let says = |what: &str| fs::read_to_string(&said).unwrap().contains(what);
     let mut sequence = 0;
     let mut publish = |count: u64| {
         for _ in 0..count {
             sequence += 1;
             publisher.publish(&payload(sequence)).unwrap();
-            if sequence % 50 == 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
         }
         sequence
     };
     wait_until("the recorder's lock", || journal.join("lock").exists());
-    let before = publish(60_000); // twice as much as there is room for, and for memory and ring
-    std::thread::sleep(Duration::from_millis(500));
-    std::fs::remove_file(&filler).unwrap();
+    wait_until("a full disk", || {
+        publish(1_000);
+        says("the disk takes nothing")
+    });
+    let before = publish(30_000); // more than there is room for in memory and ring
+    fs::remove_file(&filler).unwrap();
     // It tries again each 5 s.
-    std::thread::sleep(Duration::from_millis(6_500));
+    wait_until("another try", || says("recording again"));
     let last = publish(1_000);
-    std::thread::sleep(Duration::from_millis(500));
+    wait_until("the last message on disk", || {
+        read(&journal).messages().last().is_some_and(|(sequence, _)| *sequence == last)
+    });
     let output = end(child);
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = fs::read_to_string(&said).unwrap();
     assert_eq!(output.status.code(), Some(3), "{text}");
     let found = read(&journal);
     let messages = found.messages();
@@ -320,7 +308,6 @@ fn a_full_disk_is_survived() {
     assert_eq!(messages.len() as u64 + lost, last, "{text}");
     assert!(messages.iter().all(|(sequence, bytes)| *bytes == payload(*sequence)));
     assert_eq!(found.sealed, found.files);
-    assert!(text.contains("the disk takes nothing"), "{text}");
 }
 
 struct Unmount<'a>(&'a Path);

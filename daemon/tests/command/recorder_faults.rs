@@ -3,13 +3,10 @@
 //!
 //! `SHMCAST_INJECTIONS` sets at how many of the calls; 0 means all of them.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod cli_support;
-
-use cli_support::wait_until;
 use shmcast::Publisher;
 use shmcast_testkit::journal::read;
+use shmcast_testkit::place::program;
+use shmcast_testkit::{Process, number, skip, wait_until, works};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,7 +41,7 @@ impl Story {
 
     /// Records into the journal until the channel's end, through another program if `through` names one.
     fn record(&self, through: &[String]) -> Command {
-        let program = env!("CARGO_BIN_EXE_shmcast").to_owned();
+        let program = program("shmcast").display().to_string();
         let words: Vec<String> = through.iter().cloned().chain([program]).collect();
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).args(["record", "ticks", "--file", "1MiB", "--json", "--dir"]);
@@ -54,7 +51,7 @@ impl Story {
     }
 
     fn to_its_end(&self, through: &[String]) -> Output {
-        self.record(through).args(["--until-end", "--sync", "10ms"]).output().unwrap()
+        Process::start(self.record(through).args(["--until-end", "--sync", "10ms"])).output()
     }
 
     /// A closed channel, and a journal that a killed recorder has left: the first file is sealed, the second one is open.
@@ -68,13 +65,12 @@ impl Story {
                 publisher.publish(&payload(sequence)).unwrap();
             }
         };
-        let mut recorder = story.record(&[]).spawn().unwrap();
+        let recorder = Process::start(&mut story.record(&[]));
         publish(BEFORE);
         wait_until("the messages before", || {
             story.journal().is_dir() && read(&story.journal()).messages().len() as u64 == BEFORE
         });
-        recorder.kill().unwrap();
-        recorder.wait().unwrap();
+        recorder.kill();
         publish(MESSAGES);
         publisher.close();
         story.restore(&story.journal(), "left");
@@ -146,21 +142,16 @@ fn check(story: &Story, at: &str) {
     assert_eq!(messages.len() as u64, MESSAGES, "behind {at}");
     let is_right = |&((sequence, bytes), due): &((u64, &[u8]), u64)| sequence == due && bytes == payload(due);
     assert!(messages.into_iter().zip(1..).all(|it| is_right(&it)), "behind {at}");
-    let verify = Command::new(env!("CARGO_BIN_EXE_shmcast"))
-        .args(["journal", "verify"])
-        .arg(story.journal())
-        .output()
-        .unwrap();
+    let verify =
+        Command::new(program("shmcast")).args(["journal", "verify"]).arg(story.journal()).output().unwrap();
     assert!(verify.status.success(), "behind {at}: {verify:?}");
 }
 
 #[test]
 fn a_recorder_may_die_or_be_refused_at_any_call() {
     let test = "a_recorder_may_die_or_be_refused_at_any_call";
-    let has_strace =
-        Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_ok_and(|it| it.success());
-    if !has_strace {
-        return eprintln!("SKIPPED {test}: strace is not installed");
+    if !works("strace", &["-V"]) {
+        return skip(test, "strace is not installed");
     }
     let story = Story::new();
     let mut cases = Vec::new();
@@ -173,7 +164,7 @@ fn a_recorder_may_die_or_be_refused_at_any_call() {
         }
     }
     check(&story, "nothing");
-    let wanted = std::env::var("SHMCAST_INJECTIONS").map_or(30, |text| text.parse().unwrap());
+    let wanted = number("SHMCAST_INJECTIONS", 30);
     // No multiple of three: what happens to a call takes turns.
     let every = match wanted {
         0 => 1,

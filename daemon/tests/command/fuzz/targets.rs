@@ -1,7 +1,7 @@
 //! Properties that must hold for every parser and for the receiver with any input bytes.
 //!
-//! Each target is one function. libFuzzer calls it with generated inputs (`fuzz_targets/`), and `daemon/tests/fuzz.rs`
-//! with seeded random ones, on the stable compiler. A function that returns has found no error.
+//! Each target is one function. libFuzzer calls it with generated inputs (`fuzz_targets/`), and the tests
+//! of `daemon/tests/command/fuzz` with seeded random ones, on the stable compiler. A function that returns has found no error.
 
 use shmcast::control::{Event, Request as SocketRequest, Response, decode, encode};
 use shmcast::journal::format::{FileHeader, Footer, FrameHeader, Index, Records, Trailer};

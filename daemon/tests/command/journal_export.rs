@@ -1,12 +1,9 @@
 //! `shmcast journal export`: what is exported comes back as it was.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-use cli_support::{Host, golden, lines, recorded, text};
 use serde_json::{Value, json};
+use shmcast_testkit::command::{Host, golden, lines, recorded, text};
+use shmcast_testkit::skip;
 use std::process::Command;
-
-mod cli_support;
 
 #[test]
 fn what_is_exported_comes_back() {
@@ -76,8 +73,7 @@ fn tshark_reads_it() {
     assert!(host.run(&format!("journal export {journal} --pcap {pcap}")).status.success());
     let arguments = ["-r", &pcap, "-d", "udp.port==26400,moldudp64", "-T", "fields", "-e", "moldudp64.count"];
     let Ok(output) = Command::new("tshark").args(arguments).output() else {
-        println!("SKIPPED tshark_reads_it: tshark is not installed");
-        return;
+        return skip("tshark_reads_it", "tshark is not installed");
     };
     assert!(output.status.success(), "{}", text(&output.stderr));
     let counts = text(&output.stdout);

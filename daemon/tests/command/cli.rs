@@ -1,16 +1,15 @@
 //! The `shmcast` command as people and scripts use it: real processes, real files, real exit codes.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-mod cli_support;
-
-use cli_support::{Host, end, interrupt, lines, text, wait_until};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use serde_json::Value;
+use shmcast_testkit::command::{Host, end, interrupt, lines, text};
+use shmcast_testkit::place::program;
+use shmcast_testkit::{Process, skip, wait_until};
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 /// A bridge that carried nothing has no latencies.
 #[test]
@@ -18,7 +17,7 @@ fn percentiles_of_no_messages() {
     let host = Host::new();
     // An address of this run's own, in case another run is under way at the same time.
     let [_, _, high, low] = std::process::id().to_be_bytes();
-    let recv = host.shmcast(&format!("bridge recv t --from 127.1.{high}.{low}:30001")).spawn().unwrap();
+    let recv = host.start(&format!("bridge recv t --from 127.1.{high}.{low}:30001"));
     wait_until("the channel", || host.run("stat t").status.success());
     interrupt(&recv);
     let (code, stderr) = end(recv);
@@ -30,9 +29,9 @@ fn percentiles_of_no_messages() {
 #[test]
 fn a_hundred_readers_each_get_the_file_byte_for_byte() {
     let host = Host::new();
-    let content = lines(20_000);
+    let content = lines(10_000);
     let input = host.file("input", &content);
-    let readers: Vec<(PathBuf, Child)> = (0..100)
+    let readers: Vec<(PathBuf, Process)> = (0..100)
         .map(|i| {
             let path = host.dir.path().join(format!("out.{i}"));
             let child = host.subscribe_to("t --wait-channel --framing lines", &path);
@@ -40,8 +39,8 @@ fn a_hundred_readers_each_get_the_file_byte_for_byte() {
         })
         .collect();
     let published =
-        host.json(&format!("pub t --input {} --wait-readers 100 --capacity 16MiB --json", input.display()));
-    assert_eq!(published["published"], 20_000);
+        host.json(&format!("pub t --input {} --wait-readers 100 --capacity 4MiB --json", input.display()));
+    assert_eq!(published["published"], 10_000);
     for (path, child) in readers {
         let (code, stderr) = end(child);
         assert_eq!(code, 0, "{stderr}");
@@ -50,7 +49,7 @@ fn a_hundred_readers_each_get_the_file_byte_for_byte() {
     let channel = host.json("stat t --json");
     assert_eq!(
         (channel["state"].as_str(), channel["next_sequence"].as_u64()),
-        (Some("closed"), Some(20_001))
+        (Some("closed"), Some(10_001))
     );
 }
 
@@ -58,14 +57,21 @@ fn a_hundred_readers_each_get_the_file_byte_for_byte() {
 fn a_reader_that_is_lapped_says_exactly_how_many_it_missed_and_exits_with_3() {
     let host = Host::new();
     let input = host.file("input", &lines(30_000));
-    // A ring of 64 KiB holds a fraction of the input, and the reader sleeps between polls.
-    let reader = host
-        .shmcast("sub t --wait-channel --wait sleep:20000 --framing none --summary --json")
-        .spawn()
-        .unwrap();
-    let published =
-        host.run(&format!("pub t --input {} --wait-readers 1 --capacity 64KiB --loop 3", input.display()));
-    assert!(published.status.success(), "{}", text(&published.stderr));
+    let publish = format!("pub t --input {} --wait-readers 2 --capacity 64KiB --loop 3", input.display());
+    let publisher = host.start(&publish);
+    let reader = host.start("sub t --wait-channel --wait sleep:20000 --framing none --summary --json");
+    wait_until("the reader", || {
+        let channel = host.run("stat t --json");
+        serde_json::from_slice::<Value>(&channel.stdout)
+            .is_ok_and(|it| it["readers"][0]["pid"] == reader.id())
+    });
+    // The ring holds a fraction of the input, which is all published before the reader looks again.
+    reader.pause();
+    let second = host.start("sub t --framing none --count 1");
+    let (code, stderr) = end(publisher);
+    assert_eq!(code, 0, "{stderr}");
+    assert!([0, 3].contains(&end(second).0));
+    reader.resume();
     let (code, stderr) = end(reader);
     assert_eq!(code, 3, "{stderr}");
     let summary: Value = serde_json::from_str(stderr.lines().last().unwrap()).unwrap();
@@ -102,7 +108,7 @@ fn length_prefixed_binary_survives_with_every_framing() {
 #[test]
 fn a_second_publisher_is_refused_and_told_who_holds_the_channel() {
     let host = Host::new();
-    let mut first = host.shmcast("pub t --capacity 64KiB").stdin(Stdio::piped()).spawn().unwrap();
+    let mut first = host.start_with_input("pub t --capacity 64KiB");
     wait_until("the publisher", || host.json("ls --json")[0]["publisher"]["pid"] == first.id());
     let second = host.run("pub t");
     assert_eq!(second.status.code(), Some(1));
@@ -114,7 +120,7 @@ fn a_second_publisher_is_refused_and_told_who_holds_the_channel() {
 
     let refused = host.run("rm t");
     assert_eq!(refused.status.code(), Some(1), "removed under its publisher");
-    drop(first.stdin.take());
+    drop(first.child().stdin.take());
     let (code, stderr) = end(first);
     assert_eq!(code, 0, "{stderr}");
     assert_eq!(host.json("rm t --json")["removed"], "t");
@@ -125,7 +131,7 @@ fn a_second_publisher_is_refused_and_told_who_holds_the_channel() {
 fn a_channel_with_a_reader_is_not_removed() {
     let host = Host::new();
     assert!(host.run("pub t --capacity 64KiB").status.success());
-    let mut reader = host.shmcast("sub t --wait-channel").spawn().unwrap();
+    let reader = host.start("sub t --wait-channel");
     wait_until("the reader", || host.json("stat t --json")["readers"][0]["pid"] == reader.id());
     let refused = host.run("rm t");
     assert_eq!(refused.status.code(), Some(1));
@@ -135,8 +141,7 @@ fn a_channel_with_a_reader_is_not_removed() {
         text(&refused.stderr)
     );
     // A killed reader leaves its page behind. The kernel says that no process holds it any more.
-    reader.kill().unwrap();
-    reader.wait().unwrap();
+    reader.kill();
     let removed = host.run("rm t");
     assert!(removed.status.success(), "{}", text(&removed.stderr));
 }
@@ -146,17 +151,15 @@ fn readers_go_on_with_the_next_publisher_after_one_was_killed() {
     let host = Host::new();
     let output = host.dir.path().join("out");
     let reader = host.subscribe_to("t --wait-channel", &output);
-    let mut first =
-        host.shmcast("pub t --capacity 64KiB --wait-readers 1").stdin(Stdio::piped()).spawn().unwrap();
-    first.stdin.as_mut().unwrap().write_all(b"one\ntwo\n").unwrap();
+    let mut first = host.start_with_input("pub t --capacity 64KiB --wait-readers 1");
+    first.child().stdin.as_mut().unwrap().write_all(b"one\ntwo\n").unwrap();
     wait_until("the first messages", || fs::read(&output).unwrap() == b"one\ntwo\n");
-    first.kill().unwrap();
-    first.wait().unwrap();
+    first.kill();
     assert_eq!(host.json("stat t --json")["state"], "orphaned");
 
-    let mut second = host.shmcast("pub t --json").stdin(Stdio::piped()).spawn().unwrap();
-    second.stdin.take().unwrap().write_all(b"three\n").unwrap();
-    let published = second.wait_with_output().unwrap();
+    let mut second = host.start_with_input("pub t --json");
+    second.child().stdin.take().unwrap().write_all(b"three\n").unwrap();
+    let published = second.output();
     let summary: Value = serde_json::from_slice(&published.stdout).unwrap();
     assert_eq!((&summary["epoch"], &summary["first_sequence"]), (&2.into(), &3.into()));
     let (code, stderr) = end(reader);
@@ -362,8 +365,8 @@ fn a_reader_whose_output_is_closed_ends_quietly() {
     let host = Host::new();
     let input = host.file("input", &lines(5_000));
     assert!(host.run(&format!("pub t --input {} --capacity 4MiB", input.display())).status.success());
-    let mut reader = host.shmcast("sub t --from oldest").spawn().unwrap();
-    drop(reader.stdout.take());
+    let mut reader = host.start("sub t --from oldest");
+    drop(reader.child().stdout.take());
     let (code, stderr) = end(reader);
     assert_eq!((code, stderr.as_str()), (0, ""));
 }
@@ -371,20 +374,20 @@ fn a_reader_whose_output_is_closed_ends_quietly() {
 #[test]
 fn interrupted_programs_end_cleanly() {
     let host = Host::new();
-    let mut publisher = host.shmcast("pub t --capacity 64KiB --json").stdin(Stdio::piped()).spawn().unwrap();
-    publisher.stdin.as_mut().unwrap().write_all(b"one\n").unwrap();
-    let reader = host.shmcast("sub t --from oldest --wait-channel --summary").spawn().unwrap();
+    let mut publisher = host.start_with_input("pub t --capacity 64KiB --json");
+    publisher.child().stdin.as_mut().unwrap().write_all(b"one\n").unwrap();
+    let reader = host.start("sub t --from oldest --wait-channel --summary");
     wait_until("the channel", || host.run("stat t").status.success());
     wait_until("the message", || host.json("stat t --json")["readers"][0]["received"] == 1);
     interrupt(&reader);
-    let output = reader.wait_with_output().unwrap();
+    let output = reader.output();
     assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "one\n"));
     assert!(text(&output.stderr).contains("received 1, missed 0"), "{}", text(&output.stderr));
 
     // Its input stays open, and nothing is written to it.
-    let input = publisher.stdin.take();
+    let input = publisher.child().stdin.take();
     interrupt(&publisher);
-    assert_eq!(publisher.wait_with_output().unwrap().status.code(), Some(130));
+    assert_eq!(publisher.output().status.code(), Some(130));
     drop(input);
     assert_eq!(host.json("stat t --json")["state"], "closed");
 }
@@ -410,7 +413,7 @@ fn the_demo_serves_every_reader_and_its_json_has_both_transports() {
             "{multicast}"
         );
     } else {
-        println!("SKIPPED multicast half of the demo: {}", multicast["error"]);
+        skip("multicast half of the demo", &multicast["error"]);
     }
 }
 
@@ -418,15 +421,14 @@ fn the_demo_serves_every_reader_and_its_json_has_both_transports() {
 fn the_demo_says_why_multicast_cannot_run_and_goes_on() {
     let host = Host::new();
     // In a new network namespace the loopback interface is down.
-    let program = env!("CARGO_BIN_EXE_shmcast");
-    let demo = ["demo", "--readers", "2", "--messages", "50", "--json"];
-    let output = Command::new("unshare").args(["--net", "--", program]).args(demo).output();
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--"]).arg(program("shmcast"));
+    let output = command.args(["demo", "--readers", "2", "--messages", "50", "--json"]).output();
     let output = match output {
         Ok(output) if output.status.success() => output,
         other => {
-            println!(
-                "SKIPPED the_demo_says_why_multicast_cannot_run_and_goes_on: no network namespace: {other:?}"
-            );
+            let test = "the_demo_says_why_multicast_cannot_run_and_goes_on";
+            skip(test, format_args!("no network namespace: {other:?}"));
             return;
         }
     };

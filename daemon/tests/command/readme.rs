@@ -10,23 +10,25 @@
 //! | `<!-- background -->` | the block's commands go on while the next ones run |
 //! | `<!-- ends: COMMAND -->` | the block is what the command in the background that begins so prints when it gets Ctrl-C |
 //!
-//! `SHMCAST_WRITE_README=1 cargo test --profile dist -p shmcast-daemon --test readme` writes what was printed into the README.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
+//! `SHMCAST_WRITE_README=1 cargo test --profile dist -p shmcast-daemon --test command readme` writes what was printed into the README.
 use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use shmcast_testkit::place::program;
+use shmcast_testkit::{Process, skip, wait_until};
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 const SECTIONS: [&str; 3] = ["From the command line", "With a daemon", "Between hosts"];
-/// Time in which a command in the background may fail, before the next is run.
-const HEAD_START: Duration = Duration::from_millis(1500);
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Commands in the background whose task has begun when another command ends.
+const BEGUN: [(&str, &str); 3] = [
+    ("shmcast check", "until [ -S $SHMCAST_SOCKET ]; do sleep 0.05; done"),
+    // The group 239.1.2.3 has been joined.
+    ("shmcast bridge recv", "until grep -q 030201EF /proc/net/igmp; do sleep 0.05; done"),
+    ("shmcast sub", "until shmcast stat ticks 2>/dev/null | grep -q '^1 reader'; do sleep 0.05; done"),
+];
 
 fn readme() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md")
@@ -131,8 +133,8 @@ struct Place {
     dir: tempfile::TempDir,
     environment: Vec<(&'static str, String)>,
     hosts: Option<[String; 2]>,
-    /// The shells that were started. Each leads a process group, which ends with the test.
-    shells: RefCell<Vec<Child>>,
+    /// The shells that were started, each of which leads a process group.
+    shells: RefCell<Vec<Process>>,
     /// Commands in the background: their shells, and the files that they print to.
     background: RefCell<Vec<(String, usize, PathBuf)>>,
 }
@@ -155,8 +157,8 @@ impl Place {
             }
             _ => Command::new("bash"),
         };
-        let bin = Path::new(env!("CARGO_BIN_EXE_shmcast")).parent().unwrap();
-        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+        let path =
+            format!("{}:{}", program("shmcast").parent().unwrap().display(), std::env::var("PATH").unwrap());
         let dir = self.dir.path().join(prompt.trim_end_matches('$'));
         fs::create_dir_all(&dir).unwrap();
         let number = self.shells.borrow().len();
@@ -169,41 +171,71 @@ impl Place {
             shell.env("SHMCAST_DIR", dir.join("channels"));
         }
         shell.stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(out);
-        self.shells.borrow_mut().push(shell.spawn().unwrap());
+        self.shells.borrow_mut().push(Process::start(&mut shell));
         (number, printed)
     }
 
-    /// Returns the exit code if the shell has ended by the deadline.
-    fn ended(&self, number: usize, patience: Duration) -> Option<i32> {
-        let started = Instant::now();
-        while started.elapsed() < patience {
-            if let Some(status) = self.shells.borrow_mut()[number].try_wait().unwrap() {
-                return Some(status.code().unwrap_or(-1));
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        None
+    /// Waits for the end of a shell. Returns its exit code.
+    fn end(&self, number: usize) -> i32 {
+        self.shells.borrow_mut()[number].wait().code().unwrap_or(-1)
     }
 
     /// Runs a command to its end. Returns exit code and output.
     fn run(&self, prompt: &str, command: &str) -> (i32, String) {
         let (number, printed) = self.start(prompt, command);
-        let code = self.ended(number, PATIENCE);
-        let printed = fs::read_to_string(printed).unwrap();
-        (code.unwrap_or_else(|| panic!("{command} does not end: {printed}")), printed)
+        (self.end(number), fs::read_to_string(printed).unwrap())
+    }
+
+    /// Whether a command in the background has ended well, shows something on its terminal, or listens for Ctrl-C.
+    fn has_begun(&self, command: &str, number: usize, printed: &Path) -> bool {
+        if let Some(status) = self.shells.borrow_mut()[number].try_wait() {
+            let code = status.code().unwrap_or(-1);
+            // Exit code 1 of the doctor means that it has found something. That is no failure of the README's.
+            let is_well = code == 0 || command.starts_with("shmcast doctor") && code == 1;
+            assert!(is_well, "{command}: {code}\n{}", fs::read_to_string(printed).unwrap());
+            return true;
+        }
+        match command.split_once(' ') {
+            Some(("shmcast", rest)) if rest.contains("&&") => true,
+            Some(("shmcast", _)) => self.listens(number),
+            Some(("env", _)) => fs::metadata(printed).unwrap().len() > 0,
+            _ => false,
+        }
+    }
+
+    /// Whether a shell has become the command, which listens for Ctrl-C.
+    fn listens(&self, number: usize) -> bool {
+        let shell = &self.shells.borrow()[number];
+        // A process that has ended, and was waited for, has no name.
+        let name = fs::read_to_string(format!("/proc/{}/comm", shell.id())).unwrap_or_default();
+        name.trim() == "shmcast" && shell.handles(Signal::SIGINT)
+    }
+
+    /// Sends a shell and its commands what Ctrl-C sends.
+    fn interrupt(&self, number: usize) {
+        killpg(self.shells.borrow()[number].pid(), Signal::SIGINT).unwrap();
     }
 
     /// Ends a command that runs in the background, as Ctrl-C does. Returns its exit code, and its output from
     /// then on.
-    fn interrupt(&self, command: &str) -> (i32, String) {
+    fn end_by_name(&self, command: &str) -> (i32, String) {
         let background = self.background.borrow();
         let found = background.iter().find(|(begun, ..)| begun.starts_with(command));
         let (_, number, printed) = found.unwrap_or_else(|| panic!("{command} is not in the background"));
-        let shell = self.shells.borrow()[*number].id();
         let before = fs::read_to_string(printed).unwrap().len();
-        killpg(Pid::from_raw(shell as i32), Signal::SIGINT).unwrap();
-        let code = self.ended(*number, PATIENCE).unwrap_or_else(|| panic!("{command} does not end"));
-        (code, fs::read_to_string(printed).unwrap().split_off(before))
+        self.interrupt(*number);
+        (self.end(*number), fs::read_to_string(printed).unwrap().split_off(before))
+    }
+
+    /// Ends the commands in the background that listen for Ctrl-C. None of them has failed until then.
+    fn end_all(&self) {
+        for (command, number, printed) in self.background.borrow().iter().rev() {
+            if self.has_begun(command, *number, printed) && self.listens(*number) {
+                self.interrupt(*number);
+                let code = self.end(*number);
+                assert_eq!(code, 0, "{command}\n{}", fs::read_to_string(printed).unwrap());
+            }
+        }
     }
 
     fn play(&self, block: &Block) {
@@ -216,20 +248,24 @@ impl Place {
             if block.is_background {
                 // This command needs a terminal.
                 let command = match command.strip_prefix("shmcast top ") {
-                    Some(comment) => &format!("TERM=xterm script -qec 'shmcast top' /dev/null {comment}"),
+                    Some(comment) => &format!("env TERM=xterm script -qec 'shmcast top' /dev/null {comment}"),
                     None => command,
                 };
-                let (number, printed) = self.start(prompt, command);
+                // Of one program the shell becomes that program, which then gets the signals itself.
+                let is_one = !command.contains("&&");
+                let (number, printed) =
+                    self.start(prompt, &format!("{}{command}", if is_one { "exec " } else { "" }));
                 self.background.borrow_mut().push((command.clone(), number, printed.clone()));
-                let code = self.ended(number, HEAD_START).unwrap_or(0);
-                // Exit code 1 of the doctor means that it has found something. That is no failure of the
-                // README's.
-                let is_well = code == 0 || command.starts_with("shmcast doctor") && code == 1;
-                assert!(is_well, "{command}: {code}\n{}", fs::read_to_string(printed).unwrap());
+                wait_until(&format!("the beginning of {command}"), || {
+                    self.has_begun(command, number, &printed)
+                });
+                if let Some((_, until)) = BEGUN.iter().find(|(begin, _)| command.starts_with(begin)) {
+                    self.run(prompt, until);
+                }
                 continue;
             }
             let (code, printed) = match block.ends {
-                Some(_) => self.interrupt(command),
+                Some(_) => self.end_by_name(command),
                 None => self.run(prompt, command),
             };
             let shown = output.join("\n");
@@ -256,10 +292,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        for shell in self.shells.borrow_mut().iter_mut() {
+        for shell in self.shells.get_mut() {
             // Its processes in the background are in its process group.
-            let _ = killpg(Pid::from_raw(shell.id() as i32), Signal::SIGKILL);
-            let _ = shell.wait();
+            let _ = killpg(shell.pid(), Signal::SIGKILL);
         }
         for name in self.hosts.iter().flatten() {
             let _ = Command::new("ip").args(["netns", "del", name]).status();
@@ -285,6 +320,7 @@ fn play(section: &str, place: &Place) {
     let blocks: Vec<Block> = blocks(&text).into_iter().filter(|block| block.section == section).collect();
     assert!(!blocks.is_empty(), "the README has no transcript in {section:?}");
     blocks.iter().for_each(|block| place.play(block));
+    place.end_all();
 }
 
 #[test]
@@ -320,7 +356,7 @@ fn two_hosts_are_shown_as_they_are() {
     );
     let (code, printed) = place.run("$", &wire);
     if code != 0 {
-        return println!("SKIPPED two_hosts_are_shown_as_they_are: no network namespaces: {printed}");
+        return skip("two_hosts_are_shown_as_they_are", format_args!("no network namespaces: {printed}"));
     }
     play(SECTIONS[2], &place);
 }

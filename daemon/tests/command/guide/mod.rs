@@ -1,8 +1,6 @@
 //! The guide must be true: its commands are run and print what it shows, and the texts that it quotes are
 //! those of the programs. `book.rs` reads chapters, and `shell.rs` runs their commands as an ordinary user of
 //! a host of their own.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
 mod book;
 mod handbook;
 mod shell;

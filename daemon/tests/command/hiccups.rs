@@ -1,26 +1,19 @@
 //! The `hiccups` verb as a user runs it. No assertion depends on the machine's performance.
 
-use std::{
-    path::Path,
-    process::{Command, Output, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
-
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use shmcast_daemon::hiccups::allowed_cpus;
+use shmcast_testkit::place::program;
+use shmcast_testkit::{Process, wait_until};
+use std::process::{Command, Output, Stdio};
 
 fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
-    command.arg("hiccups").args(args);
+    let mut command = Command::new(program("shmcast"));
+    command.arg("hiccups").args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
 fn hiccups(args: &[&str]) -> Output {
-    command(args).output().expect("the program runs")
+    Process::start(&mut command(args)).output()
 }
 
 fn first_cpu() -> String {
@@ -53,15 +46,6 @@ fn numbers_that_contradict_each_other() {
     assert!(number("watched_ns") >= 200_000_000);
 }
 
-/// Waits for the log's header. It is written after the signal handler is set.
-fn wait_for(log: &Path) {
-    let begun = Instant::now();
-    while std::fs::metadata(log).map_or(0, |log| log.len()) == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(30), "it never began");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn a_run_cut_short_that_loses_its_result() {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -69,14 +53,12 @@ fn a_run_cut_short_that_loses_its_result() {
         let log = dir.path().join(name);
         let path = log.to_str().expect("a path in UTF-8");
         let cpu = first_cpu();
-        let child = command(&["--cpu", &cpu, "--duration", "1h", "--json", "--log", path])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program runs");
-        wait_for(&log);
-        let pid = i32::try_from(child.id()).expect("a process id");
-        kill(Pid::from_raw(pid), signal).expect("it is ours");
-        let result = json(&child.wait_with_output().expect("it ends"));
+        let running =
+            Process::start(&mut command(&["--cpu", &cpu, "--duration", "1h", "--json", "--log", path]));
+        // The log's header is written after the signal handler is set.
+        wait_until("the header of the log", || std::fs::metadata(&log).is_ok_and(|log| log.len() > 0));
+        running.signal(signal);
+        let result = json(&running.output());
         assert_eq!(result["ended_by"], "signal");
         let lines = std::fs::read_to_string(&log).expect("the log");
         assert!(lines.contains(&format!("Tag=cpu{cpu},0.000,")), "{lines}");

@@ -1,13 +1,10 @@
 //! `shmcast journal join`, `hold` and `release`: parts become one journal again, and files that are held stay.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-use cli_support::{Host, dump, golden, interrupt, lines, recorded, text};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use shmcast_testkit::command::{Host, dump, end, golden, lines, recorded, text};
 use std::fs;
 use std::path::Path;
-
-mod cli_support;
 
 fn in_room(host: &Host, name: &str) -> String {
     host.dir.path().join(name).display().to_string()
@@ -19,12 +16,12 @@ fn parts_of_a_journal_are_the_journal() {
     let host = Host::new();
     let [a, b, c, out] = ["a", "b", "c", "out"].map(|name| in_room(&host, name));
     for (part, span) in [(&a, "--to 6"), (&b, "--from 4 --to 11"), (&c, "--from 9")] {
-        host.run(&format!("journal cut {} {part} {span}", golden()));
+        host.run(&format!("journal cut {} {part} {span} --file 1MiB", golden()));
         assert!(Path::new(part).is_dir(), "{span}");
     }
     for order in [[&a, &b, &c], [&c, &a, &b], [&b, &c, &a]] {
         let [one, two, three] = order;
-        let joined = host.run(&format!("journal join {out} {one} {two} {three} --json"));
+        let joined = host.run(&format!("journal join {out} {one} {two} {three} --file 1MiB --json"));
         assert_eq!(joined.status.code(), Some(3), "the whole lacks some: {}", text(&joined.stderr));
         assert_eq!(dump(&host, &out, ""), dump(&host, &golden(), ""));
         let report = host.run(&format!("journal verify {out} --json"));
@@ -55,7 +52,7 @@ fn copies_mend_each_other_and_holes_have_a_name() {
     }
     fs::write(&files[0], bytes).unwrap();
     assert_eq!(host.run(&format!("journal verify {a}")).status.code(), Some(4));
-    let joined = host.run(&format!("journal join {out} {a} {b} --json"));
+    let joined = host.run(&format!("journal join {out} {a} {b} --file 16MiB --json"));
     let sums: Value = serde_json::from_slice(&joined.stdout).unwrap();
     assert!(joined.status.code() == Some(3) && sums["missing"].as_u64().unwrap() > 5_000, "{sums}");
     let losses: Vec<Value> =
@@ -66,7 +63,7 @@ fn copies_mend_each_other_and_holes_have_a_name() {
     assert!(losses.len() >= 3, "{losses:?}");
     fs::remove_dir_all(&out).unwrap();
     // With the whole beside them nothing is missing.
-    let sums = host.json(&format!("journal join {out} {a} {b} {journal} --json"));
+    let sums = host.json(&format!("journal join {out} {a} {b} {journal} --file 16MiB --json"));
     assert_eq!([&sums["messages"], &sums["missing"]], [&json!(60_000), &json!(0)]);
     let messages = |dir: &str| host.run(&format!("journal dump {dir} --framing lines")).stdout;
     assert!(messages(&out) == messages(&journal));
@@ -77,9 +74,9 @@ fn copies_mend_each_other_and_holes_have_a_name() {
     assert!(text(&other.stderr).contains("is no part of the journal in"), "{other:?}");
     let nothing = host.run(&format!("journal join {} {}", in_room(&host, "new"), in_room(&host, "nowhere")));
     assert!(nothing.status.code() == Some(1) && text(&nothing.stderr).contains("nowhere"), "{nothing:?}");
-    let child = host.shmcast(&format!("journal join {} {journal}", in_room(&host, "new"))).spawn().unwrap();
-    interrupt(&child);
-    let (code, said) = cli_support::end(child);
+    let child = host.start(&format!("journal join {} {journal}", in_room(&host, "new")));
+    child.signal(Signal::SIGINT);
+    let (code, said) = end(child);
     assert!([-1, 130, 0].contains(&code), "{code}: {said}");
     assert_eq!(code == 0, Path::new(&in_room(&host, "new")).exists());
 }

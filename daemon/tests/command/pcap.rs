@@ -1,36 +1,27 @@
 //! `shmcast pub --pcap`: publishes captures of a network into channels.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
 use serde_json::Value;
 use shmcast_bridge::pcap::CaptureFile;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{PacketWriter, end_of_session, heartbeat};
+use shmcast_testkit::command;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use std::time::Instant;
-use tempfile::TempDir;
 
 const MS: u64 = 1_000_000;
 
-struct Host {
-    dir: TempDir,
-}
+/// A host with captures, whose messages go into the channel `c`.
+struct Host(command::Host);
 
 impl Host {
     fn new() -> Self {
-        Self { dir: tempfile::Builder::new().prefix("shmcast-test-").tempdir_in("/dev/shm").unwrap() }
-    }
-
-    fn shmcast(&self, arguments: &str) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
-        command.args(arguments.split_whitespace()).env("SHMCAST_DIR", self.dir.path().join("channels"));
-        command.stdin(Stdio::null()).output().unwrap()
+        Self(command::Host::new())
     }
 
     /// Writes a capture of datagrams, each with its time and destination port.
     fn capture(&self, datagrams: &[(u64, u16, Vec<u8>)]) -> PathBuf {
-        let path = self.dir.path().join("feed.pcap");
+        let path = self.0.dir.path().join("feed.pcap");
         let file = CaptureFile::create(&path, 1_500).unwrap();
         let tap = file.tap();
         for (time_ns, port, payload) in datagrams {
@@ -43,7 +34,7 @@ impl Host {
 
     /// Publishes a capture into the channel `c`. Returns the summary.
     fn try_publish(&self, path: &std::path::Path, more: &str) -> Output {
-        self.shmcast(&format!("pub c --pcap {} {more} --capacity 1MiB --json", path.display()))
+        self.0.run(&format!("pub c --pcap {} {more} --capacity 1MiB --json", path.display()))
     }
 
     fn publish(&self, path: &std::path::Path, more: &str) -> Value {
@@ -54,7 +45,7 @@ impl Host {
 
     /// The messages that readers get: payloads by sequence, and `-` for each missing message.
     fn read(&self) -> Vec<(u64, String)> {
-        let output = self.shmcast("sub c --from oldest --framing json");
+        let output = self.0.run("sub c --from oldest --framing json");
         let mut found = Vec::new();
         for line in String::from_utf8(output.stdout).unwrap().lines() {
             let line: Value = serde_json::from_str(line).unwrap();
@@ -180,7 +171,7 @@ fn a_file_that_gives_nothing_is_an_error_that_says_why() {
     let host = Host::new();
     let path = host.capture(&[(0, 5_000, b"a".to_vec())]);
     let fails = |arguments: &str| -> String {
-        let output = host.shmcast(&format!("pub {arguments} --capacity 1MiB"));
+        let output = host.0.run(&format!("pub {arguments} --capacity 1MiB"));
         assert!(!output.status.success(), "{arguments}");
         String::from_utf8(output.stderr).unwrap()
     };
@@ -190,7 +181,7 @@ fn a_file_that_gives_nothing_is_an_error_that_says_why() {
             && said.contains("left out 1: to another port"),
         "{said}"
     );
-    let text = host.dir.path().join("text");
+    let text = host.0.dir.path().join("text");
     std::fs::write(&text, "time,price\n12:00,100.25\n12:01,100.26\n").unwrap();
     assert!(fails(&format!("c --pcap {}", text.display())).contains("not a capture file"), "{text:?}");
     assert!(fails("c --pcap /nonexistent").contains("open --pcap /nonexistent"));

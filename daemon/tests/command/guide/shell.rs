@@ -5,6 +5,8 @@
 //! are left running end with it.
 
 use super::book::{Chapter, Step};
+use shmcast_testkit::place::program;
+use shmcast_testkit::{is_root, skip};
 use snapbox::{Assert, IntoData};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -42,8 +44,7 @@ pub(crate) fn play(name: &str) {
     let steps = chapter.steps();
     assert!(!steps.is_empty(), "{name}.md has no command");
     if let Some(why) = lacking() {
-        eprintln!("SKIPPED guide {name}: {why}");
-        return;
+        return skip(&format!("guide {name}"), why);
     }
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -87,7 +88,7 @@ fn lacking() -> Option<String> {
 /// a namespace of users as well.
 fn unshare() -> Command {
     let mut command = Command::new("unshare");
-    if !nix::unistd::geteuid().is_root() {
+    if !is_root() {
         command.args(["--user", "--map-current-user", "--keep-caps"]);
     }
     command.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
@@ -107,10 +108,11 @@ fn write_script(dir: &Path, steps: &[Step]) {
 }
 
 fn run(steps: &Path) -> Output {
-    let programs = Path::new(env!("CARGO_BIN_EXE_shmcast")).parent().unwrap();
+    let shmcast = program("shmcast");
+    let programs = shmcast.parent().unwrap();
     // The commands run as an ordinary user: root becomes nobody, and a user who got rights in a namespace of
     // users gives them up.
-    let become_user: &[&str] = match nix::unistd::geteuid().is_root() {
+    let become_user: &[&str] = match is_root() {
         true => &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"],
         false => &["setpriv", "--inh-caps=-all", "--ambient-caps=-all"],
     };

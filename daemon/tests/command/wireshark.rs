@@ -1,8 +1,6 @@
 //! Wireshark's own MoldUDP64 dissector checks every packet that a bridge sends. It must read what was meant, and find
 //! no error.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
 use shmcast_bridge::pcap::CaptureFile;
 use shmcast_bridge::proto::limit::AllowList;
 use shmcast_bridge::proto::receiver::{Delivery, Follow, Join, Origin, Receiver, ReceiverConfig};
@@ -10,6 +8,8 @@ use shmcast_bridge::proto::replay::{Held, Replay, ReplayConfig, Reply};
 use shmcast_bridge::proto::sender::{Sender, SenderConfig};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{Body, Downstream, MAX_DATAGRAM_BYTES, Request};
+use shmcast_testkit::command::Host;
+use shmcast_testkit::{skip, works};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
@@ -35,10 +35,17 @@ struct Dissected {
 const ENDS: [(&str, &str); 2] =
     [("10.0.0.1:40000", "239.1.2.3:30001"), ("[fd00::1]:40000", "[ff35::8000:1]:30001")];
 
+fn has_tshark(test: &str) -> bool {
+    let is_there = works("tshark", &["--version"]);
+    if !is_there {
+        skip(test, "tshark is not installed");
+    }
+    is_there
+}
+
 /// Writes packets into a capture between these ends and lets tshark read it. `None` if tshark is not installed.
 fn dissect(test: &str, (from, to): (&str, &str), packets: &[Vec<u8>]) -> Option<Vec<Dissected>> {
-    if Command::new("tshark").arg("--version").output().is_err() {
-        eprintln!("SKIPPED {test}: tshark is not installed");
+    if !has_tshark(test) {
         return None;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -225,32 +232,24 @@ fn requests_and_their_answers_read_as_they_were_meant() {
 /// `shmcast bridge send --pcap` writes all packets of a real channel, without an error.
 #[test]
 fn what_a_bridge_says_it_sent_is_what_was_published() {
-    if Command::new("tshark").arg("--version").output().is_err() {
-        eprintln!("SKIPPED what_a_bridge_says_it_sent_is_what_was_published: tshark is not installed");
+    if !has_tshark("what_a_bridge_says_it_sent_is_what_was_published") {
         return;
     }
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let shmcast = |words: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
-        command.args(words.split_whitespace()).env("SHMCAST_DIR", dir.path().join("channels"));
-        command.stdin(std::process::Stdio::null());
-        command
-    };
-    let input = dir.path().join("input");
-    std::fs::write(&input, (1..=2_000).map(|n| format!("{n}\n")).collect::<String>()).unwrap();
-    let capture = dir.path().join("sent.pcap");
+    let host = Host::new();
+    let input = host.file("input", (1..=2_000).map(|n| format!("{n}\n")).collect::<String>().as_bytes());
+    let capture = host.dir.path().join("sent.pcap");
     let words = format!(
         "bridge send t --to 127.0.0.1:{PORT} --from oldest --wait-channel --until-end --linger 300ms --pcap {}",
         capture.display()
     );
-    let mut bridge = shmcast(&words).spawn().unwrap();
+    let bridge = host.start(&words);
     let words = format!(
         "pub t --input {} --capacity 1MiB --max-message 1378 --wait-readers 1 --rate 200000/s",
         input.display()
     );
-    assert!(shmcast(&words).output().unwrap().status.success());
-    assert!(bridge.wait().unwrap().success());
-    let found = tshark(&capture, dir.path());
+    assert!(host.run(&words).status.success());
+    bridge.end();
+    let found = tshark(&capture, host.dir.path());
     assert!(found.iter().all(|packet| packet.errors.is_empty()), "{found:?}");
     let sequences: Vec<u64> = found.iter().flat_map(|packet| packet.sequences.clone()).collect();
     assert_eq!(sequences, (1..=2_000).collect::<Vec<_>>());

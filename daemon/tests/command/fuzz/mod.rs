@@ -3,7 +3,8 @@
 //! `SHMCAST_FUZZ_RUNS` sets the number of inputs of each target, and `SHMCAST_FUZZ_SEED` the first seed. A failure
 //! names the seed that reproduces it.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+#[allow(unreachable_pub, reason = "public for the programs in daemon/fuzz/fuzz_targets")]
+mod targets;
 
 use fastrand::Rng;
 use shmcast::control::{Event, Request as SocketRequest, Response, VERSION, decode, encode};
@@ -22,16 +23,9 @@ use shmcast_daemon::config::DEFAULT_CONFIG;
 use shmcast_engine::proto::block::{Cut, Head, Kind, Packing, Stream};
 use shmcast_engine::proto::seal::Sealer as BlockSealer;
 use shmcast_engine::proto::want::Want;
+use shmcast_testkit::number;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
-
-#[path = "../fuzz/targets.rs"]
-#[allow(unreachable_pub, reason = "public for the programs in fuzz_targets")]
-mod targets;
-
-fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
-}
 
 /// Runs a target over the inputs that libFuzzer generated or that once broke it, over damaged copies of `sound`, and
 /// over plain noise.
@@ -39,7 +33,7 @@ fn fuzz(name: &str, runs: u64, sound: &[Vec<u8>], target: fn(&[u8])) {
     sound.iter().for_each(|input| target(input));
     assert!(replay("corpus", name, target) > 0, "{name}: daemon/fuzz/corpus has nothing for it");
     replay("regressions", name, target);
-    let first_seed = number("SHMCAST_FUZZ_SEED", 0);
+    let first_seed: u64 = number("SHMCAST_FUZZ_SEED", 0);
     for seed in first_seed..first_seed + number("SHMCAST_FUZZ_RUNS", runs) {
         let input = damaged(&mut Rng::with_seed(seed), sound);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| target(&input))) {
@@ -217,7 +211,7 @@ fn no_file_breaks_the_reader_of_captures() {
     let as_link = |link: u8| [&raw[..20], &[link], &raw[21..]].concat();
     let ng = include_bytes!("samples/two-interfaces.pcapng").to_vec();
     let sound = [raw.clone(), as_link(1), as_link(113), as_link(0), ng];
-    fuzz("pcap", 5_000, &sound, targets::pcap);
+    fuzz("pcap", 500, &sound, targets::pcap);
 }
 
 #[test]
@@ -261,7 +255,7 @@ fn no_text_breaks_the_configuration() {
         b"[[channel]]\nname = \"ticks\"\ncapacity = \"1MiB\"\nlabels = { venue = \"XETR\" }\n".to_vec(),
         b"[daemon]\nhttp = \"127.0.0.1:9464\"\n[limits]\nrequest_burst = 3\n".to_vec(),
     ];
-    fuzz("config", 2_000, &sound, targets::config);
+    fuzz("config", 1_000, &sound, targets::config);
 }
 
 #[test]

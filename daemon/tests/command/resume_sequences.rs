@@ -1,20 +1,16 @@
 //! Channels without a daemon whose sequences go on behind a journal: `shmcast pub --continue-from` and `shmcast record` as processes, all
 //! killed, and the memory gone.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod cli_support;
-
-use cli_support::{interrupt, wait_until};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use shmcast::journal::format::JournalControl;
-use shmcast::journal::{Cause, Ending, JournalError};
+use shmcast::journal::{Cause, Ending, Journal, JournalError};
 use shmcast::{ChannelError, Event, History, Publisher, Start, Subscriber};
+use shmcast_testkit::command::interrupt;
 use shmcast_testkit::journal::read;
+use shmcast_testkit::place::program;
+use shmcast_testkit::{Process, wait_until};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 struct Host {
@@ -36,23 +32,23 @@ impl Host {
     }
 
     fn shmcast(&self, verb: &str, more: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+        let mut command = Command::new(program("shmcast"));
         command.args([verb, "ticks", "--dir"]).arg(self.memory()).args(more);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
     /// Publishes 5000 messages a second until it is ended.
-    fn publisher(&self) -> Child {
+    fn publisher(&self) -> Process {
         let input = self.room.path().join("input");
         fs::write(&input, "a message\n".repeat(1_000)).unwrap();
         let more = ["--rate", "5000/s", "--loop", "1000", "--prepare", "none", "--capacity", "1MiB"];
         let mut command = self.shmcast("pub", &more);
-        command.arg("--input").arg(input).arg("--continue-from").arg(self.journal()).spawn().unwrap()
+        Process::start(command.arg("--input").arg(input).arg("--continue-from").arg(self.journal()))
     }
 
-    fn recorder(&self) -> Child {
-        self.shmcast("record", &["--file", "1MiB", "--to"]).arg(self.journal()).spawn().unwrap()
+    fn recorder(&self) -> Process {
+        Process::start(self.shmcast("record", &["--file", "1MiB", "--to"]).arg(self.journal()))
     }
 
     fn builder(&self) -> shmcast::PublisherBuilder {
@@ -69,13 +65,13 @@ impl Host {
     }
 }
 
-fn end(mut child: Child, is_killed: bool) {
+/// Kills a process, or ends it as Ctrl-C does once it listens.
+fn end(mut process: Process, is_killed: bool) {
     if is_killed {
-        child.kill().unwrap();
-    } else {
-        interrupt(&child);
+        return process.kill();
     }
-    child.wait().unwrap();
+    interrupt(&process);
+    process.wait();
 }
 
 /// Receives `count` messages, and returns the first and the last sequence.
@@ -100,6 +96,9 @@ fn no_sequence_is_given_twice_without_a_daemon() {
         wait_until("the channel", || Subscriber::builder("ticks").dir(host.memory()).open().is_ok());
         let recorder = host.recorder();
         let mut reader = host.reader(Start::Sequence(host.reader(Start::Oldest).first_sequence()));
+        if !is_killed {
+            wait_until("the recorder", || Journal::open(host.journal()).is_ok_and(|it| it.is_recording()));
+        }
         let (first, _) = receive(&mut reader, 100);
         assert!(first > last, "round {round}: {first} was given before: the last was {last}");
         let (stated, _) = reader.publisher_state().unwrap();
@@ -242,14 +241,13 @@ fn behind_a_long_gap_nobody_publishes_before_the_recorder_has_noted_it() {
     (1..=10).for_each(|_| assert!(publisher.publish(b"a message").is_ok()));
     let recorder = host.recorder();
     wait_until("ten messages on disk", || read(&host.journal()).messages().len() == 10);
-    let signal = |signal| kill(Pid::from_raw(recorder.id() as i32), signal).unwrap();
-    signal(Signal::SIGSTOP);
+    recorder.pause();
     publisher.gap(1 << 33).unwrap();
     publisher.leave_open();
     let refused = host.builder().continue_from(host.journal()).open().unwrap_err();
     let ChannelError::Journal { source, .. } = &refused else { panic!("{refused}") };
     assert!(matches!(**source, JournalError::Unreserved { next, .. } if next == (1 << 33) + 1), "{refused}");
-    signal(Signal::SIGCONT);
+    recorder.resume();
     let mut publisher = host.builder().continue_from(host.journal()).open().unwrap();
     let last = publisher.publish(b"behind the gap").unwrap();
     end(recorder, true);

@@ -1,16 +1,16 @@
 //! The outputs of the command. Publishing and receiving do not depend on stderr, lines stay whole however many programs
 //! share a file, and a failed write to stdout is an error.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-mod cli_support;
-
-use cli_support::{Host, interrupt, lines, text, wait_until};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
 use serde_json::Value;
+use shmcast_testkit::command::{Host, interrupt, lines, text};
+use shmcast_testkit::place::program;
+use shmcast_testkit::{PATIENCE, Process, skip, wait_until};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 /// A device that refuses every byte.
 fn full() -> Stdio {
@@ -28,6 +28,8 @@ fn left() -> Stdio {
 fn packets() -> (File, Stdio) {
     let (ours, theirs) =
         socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+    let limit = TimeVal::seconds(PATIENCE.as_secs() as i64);
+    setsockopt(&ours, sockopt::ReceiveTimeout, &limit).unwrap();
     (File::from(ours), Stdio::from(theirs))
 }
 
@@ -85,23 +87,20 @@ fn a_daemon_whose_log_cannot_be_written_serves_on() {
     let config = host
         .file("shmcast.toml", b"[[channel]]\nname = \"x\"\ncapacity = \"64KiB\"\nsubscribers = [\"*\"]\n");
     let socket = host.dir.path().join("control.sock");
-    let mut daemon = Command::new(env!("CARGO_BIN_EXE_shmcastd"))
-        .args([Path::new("--config"), &config, Path::new("--socket"), &socket])
-        .env_remove("JOURNAL_STREAM")
-        .stderr(full())
-        .spawn()
-        .unwrap();
+    let mut command = Command::new(program("shmcastd"));
+    command.args([Path::new("--config"), &config, Path::new("--socket"), &socket]);
+    let mut daemon = Process::start(command.env_remove("JOURNAL_STREAM").stderr(full()));
     let list = || {
         let mut list = host.shmcast("ls --json");
         list.env("SHMCAST_SOCKET", &socket).env_remove("SHMCAST_DIR").output().unwrap()
     };
     wait_until("the daemon to answer", || {
-        assert_eq!(daemon.try_wait().unwrap(), None, "it has ended");
+        assert!(daemon.is_alive(), "it has ended");
         list().status.success()
     });
     assert!(text(&list().stdout).contains("\"channel\":\"x\""), "{:?}", list());
     interrupt(&daemon);
-    assert!(daemon.wait().unwrap().success());
+    daemon.end();
 }
 
 #[test]
@@ -133,11 +132,8 @@ fn a_full_disk_is_an_error_that_says_so() {
         assert!(stderr.contains("cannot write to stdout: No space left"), "shmcast {arguments}: {stderr}");
         assert!(!stderr.contains("panicked"), "shmcast {arguments}: {stderr}");
     }
-    let daemon = Command::new(env!("CARGO_BIN_EXE_shmcastd"))
-        .arg("--print-default-config")
-        .stdout(full())
-        .output()
-        .unwrap();
+    let daemon =
+        Command::new(program("shmcastd")).arg("--print-default-config").stdout(full()).output().unwrap();
     assert_eq!(daemon.status.code(), Some(1));
     assert!(text(&daemon.stderr).contains("cannot write to stdout: No space left"), "{daemon:?}");
 }
@@ -164,9 +160,9 @@ fn a_line_of_one_program_is_cut_by_a_line_of_another() {
         "stat absent",
     ] {
         let (output, stderr) = packets();
-        let mut child = host.shmcast(arguments).stderr(stderr).spawn().unwrap();
+        let mut child = Process::start(host.shmcast(arguments).stderr(stderr));
         let writes = writes(output);
-        child.wait().unwrap();
+        child.wait();
         assert_eq!(writes.len(), 1, "shmcast {arguments}: {writes:#?}");
         assert!(writes[0].ends_with('\n') && writes[0].lines().count() == 1, "{writes:?}");
     }
@@ -175,9 +171,9 @@ fn a_line_of_one_program_is_cut_by_a_line_of_another() {
     assert!(host.run(&format!("pub wide --capacity 4MiB --input {}", input.display())).status.success());
     for (arguments, least) in [("sub wide --from oldest --framing json", 2), ("ls --json", 1), ("ls", 1)] {
         let (output, stdout) = packets();
-        let mut child = host.shmcast(arguments).stdout(stdout).spawn().unwrap();
+        let child = Process::start(host.shmcast(arguments).stdout(stdout));
         let writes = writes(output);
-        assert!(child.wait().unwrap().success());
+        child.end();
         assert!(writes.len() >= least, "shmcast {arguments}: {} writes", writes.len());
         let torn = writes.iter().find(|write| !write.ends_with('\n'));
         assert_eq!(torn, None, "shmcast {arguments}");
@@ -188,16 +184,14 @@ fn a_line_of_one_program_is_cut_by_a_line_of_another() {
 fn twenty_summaries_in_one_file_are_twenty_lines() {
     let host = host_with_channels();
     let path = host.dir.path().join("summaries");
-    let children: Vec<Child> = (0..20)
+    let children: Vec<Process> = (0..20)
         .map(|_| {
             let file = File::options().create(true).append(true).open(&path).unwrap();
             let mut reader = host.shmcast("sub t --from oldest --framing none --summary --json");
-            reader.stderr(file).spawn().unwrap()
+            Process::start(reader.stderr(file))
         })
         .collect();
-    for mut child in children {
-        assert!(child.wait().unwrap().success());
-    }
+    children.into_iter().for_each(Process::end);
     let summaries = fs::read_to_string(path).unwrap();
     let received: Vec<u64> = summaries
         .lines()
@@ -207,15 +201,15 @@ fn twenty_summaries_in_one_file_are_twenty_lines() {
 }
 
 /// Sends SIGINT when `ready`, and returns how the program ended: code, stdout and stderr.
-fn interrupted(mut child: Child, mut ready: impl FnMut() -> bool) -> (i32, String, String) {
+fn interrupted(mut child: Process, mut ready: impl FnMut() -> bool) -> (i32, String, String) {
     wait_until("the program to be under way", || {
-        assert_eq!(child.try_wait().unwrap(), None, "it ended by itself");
+        assert!(child.is_alive(), "it ended by itself");
         ready()
     });
     interrupt(&child);
     // Its input stays open, and nothing is written to it.
-    let input = child.stdin.take();
-    let output = child.wait_with_output().unwrap();
+    let input = child.child().stdin.take();
+    let output = child.output();
     drop(input);
     (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
 }
@@ -224,8 +218,8 @@ fn interrupted(mut child: Child, mut ready: impl FnMut() -> bool) -> (i32, Strin
 fn a_publisher_that_was_interrupted_passes_for_one_that_ended() {
     let host = Host::new();
     let start = |arguments: &str| {
-        let mut child = host.shmcast(arguments).stdin(Stdio::piped()).spawn().unwrap();
-        child.stdin.as_mut().unwrap().write_all(b"one\ntwo\nthr").unwrap();
+        let mut child = host.start_with_input(arguments);
+        child.child().stdin.as_mut().unwrap().write_all(b"one\ntwo\nthr").unwrap();
         child
     };
     let published = |count: u64| host.json("ls --json")[0]["next_sequence"] == count + 1;
@@ -256,24 +250,23 @@ fn a_publisher_that_was_interrupted_passes_for_one_that_ended() {
 #[test]
 fn an_endless_verb_that_is_interrupted_has_not_failed_and_a_finite_one_has() {
     let host = Host::new();
-    let mut publisher = host.shmcast("pub t").stdin(Stdio::piped()).spawn().unwrap();
-    publisher.stdin.as_mut().unwrap().write_all(&lines(10)).unwrap();
+    let mut publisher = host.start_with_input("pub t");
+    publisher.child().stdin.as_mut().unwrap().write_all(&lines(10)).unwrap();
     wait_until("the messages", || host.json("ls --json")[0]["next_sequence"] == 11);
     let reads = || host.json("stat t --json")["readers"][0]["received"] == 10;
-    let sub = host.shmcast("sub t --from 1").spawn().unwrap();
+    let sub = host.start("sub t --from 1");
     let (code, _, stderr) = interrupted(sub, reads);
     assert_eq!((code, stderr.as_str()), (0, ""));
-    let sub = host.shmcast("sub t --from 1 --count 11").spawn().unwrap();
+    let sub = host.start("sub t --from 1 --count 11");
     let (code, _, stderr) = interrupted(sub, reads);
     assert_eq!(code, 130, "{stderr}");
     assert!(stderr.contains("received 10 of 11"), "{stderr}");
 
     let (mut output, stdout) = packets();
-    let watch = host.shmcast("stat t --watch --json").stdout(stdout).spawn().unwrap();
+    let watch = Process::start(host.shmcast("stat t --watch --json").stdout(stdout));
     assert!(output.read(&mut [0; 1 << 16]).unwrap() > 0);
     assert_eq!(interrupted(watch, || true).0, 0);
-    let demo =
-        host.shmcast("demo --readers 1 --messages 5000 --interval-us 50000 --no-multicast").spawn().unwrap();
+    let demo = host.start("demo --readers 1 --messages 5000 --interval-us 50000 --no-multicast");
     let pid = demo.id();
     let has_reader = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap() != "";
     let (code, _, stderr) = interrupted(demo, has_reader);
@@ -306,12 +299,11 @@ fn a_first_publisher_is_greeted_in_jargon() {
     let publish = |arguments: &str| {
         let mut command = Command::new("prlimit");
         command.args(["--memlock=0:0", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-all"]);
-        command.arg(env!("CARGO_BIN_EXE_shmcast")).args(arguments.split_whitespace());
+        command.arg(program("shmcast")).args(arguments.split_whitespace());
         command.env("SHMCAST_DIR", host.dir.path().join("channels")).stdin(Stdio::null()).output()
     };
     let Some(output) = publish("pub t --capacity 1MiB").ok().filter(|output| output.status.success()) else {
-        println!("SKIPPED a_first_publisher_is_greeted_in_jargon: no prlimit or setpriv, or not as root");
-        return;
+        return skip("a_first_publisher_is_greeted_in_jargon", "no prlimit or setpriv, or not as root");
     };
     let stderr = text(&output.stderr);
     assert!(stderr.lines().count() == 1 && stderr.contains("published 0 messages"), "{stderr}");
@@ -333,13 +325,12 @@ fn a_rate_that_is_shown_to_a_ten_thousandth_of_a_message() {
     let host = Host::new();
     let input = host.file("input", &lines(30_000));
     let publish =
-        format!("{} pub t --rate 40000/s --input {}", env!("CARGO_BIN_EXE_shmcast"), input.display());
+        format!("{} pub t --rate 40000/s --input {}", program("shmcast").display(), input.display());
     // `script` gives the command a terminal, and gives us its output.
     let mut terminal = Command::new("script");
     terminal.args(["-qec", &publish, "/dev/null"]).env("SHMCAST_DIR", host.dir.path().join("channels"));
     let Ok(output) = terminal.env("TERM", "xterm").stdin(Stdio::null()).output() else {
-        println!("SKIPPED a_rate_that_is_shown_to_a_ten_thousandth_of_a_message: no `script`");
-        return;
+        return skip("a_rate_that_is_shown_to_a_ten_thousandth_of_a_message", "no `script`");
     };
     let shown = text(&output.stdout);
     let rates: Vec<&str> =
@@ -352,9 +343,8 @@ fn a_rate_that_is_shown_to_a_ten_thousandth_of_a_message() {
 #[test]
 fn a_hundred_readers_of_one_name() {
     let host = Host::new();
-    let publisher =
-        host.shmcast("pub t --name feed-a --capacity 64KiB").stdin(Stdio::piped()).spawn().unwrap();
-    let reader = host.shmcast("sub t --name risk --wait-channel").spawn().unwrap();
+    let publisher = host.start_with_input("pub t --name feed-a --capacity 64KiB");
+    let reader = host.start("sub t --name risk --wait-channel");
     wait_until("the reader", || {
         let listed = host.json("ls --json");
         listed[0]["readers"][0]["command"] == "risk" && listed[0]["publisher"]["command"] == "feed-a"
@@ -365,6 +355,6 @@ fn a_hundred_readers_of_one_name() {
     interrupt(&reader);
     interrupt(&publisher);
     for child in [reader, publisher] {
-        child.wait_with_output().unwrap();
+        child.output();
     }
 }

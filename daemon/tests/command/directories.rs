@@ -1,24 +1,17 @@
 //! The command in directories of other files: no verb removes or writes to a file that is not a channel's.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
 use serde_json::Value;
+use shmcast_testkit::place::program;
+use shmcast_testkit::{Process, scratch, skip, works};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use tempfile::TempDir;
-
-const SHMCAST: &str = env!("CARGO_BIN_EXE_shmcast");
-
-fn scratch() -> TempDir {
-    tempfile::Builder::new().prefix("shmcast-test-").tempdir_in("/dev/shm").unwrap()
-}
 
 /// Runs the command in `dir`, with no default directory of its own.
 fn run(dir: &Path, arguments: &str) -> Output {
-    let mut command = Command::new(SHMCAST);
+    let mut command = Command::new(program("shmcast"));
     command.args(arguments.split_whitespace()).current_dir(dir).env("SHMCAST_DIR", dir.join("channels"));
-    command.stdin(Stdio::null()).output().unwrap()
+    Process::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).output()
 }
 
 fn stderr(output: &Output) -> String {
@@ -146,7 +139,8 @@ fn what_was_removed_is_said() {
 fn a_publisher_that_fails_takes_an_ordinary_folder_away() {
     let dir = scratch();
     fs::create_dir_all(dir.path().join("P/X")).unwrap();
-    let limited = format!("ulimit -v 300000 && exec {SHMCAST} pub X --dir P --capacity 512MiB");
+    let limited =
+        format!("ulimit -v 300000 && exec {} pub X --dir P --capacity 512MiB", program("shmcast").display());
     let publish = || {
         let mut shell = Command::new("sh");
         shell.args(["-c", &limited]).current_dir(dir.path()).stdin(Stdio::null());
@@ -182,14 +176,13 @@ fn a_mode_that_is_not_what_is_there_is_ignored() {
 fn a_reader_that_cannot_show_a_page_is_refused() {
     let name = "a_reader_that_cannot_show_a_page_is_refused";
     let dir = scratch();
-    let can_mount = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
-    if !can_mount.is_ok_and(|output| output.status.success()) {
-        eprintln!("SKIPPED {name}: mounting a file system needs root and unshare");
-        return;
+    if !works("unshare", &["-m", "mount", "-t", "tmpfs", "none", "/mnt"]) {
+        return skip(name, "mounting a file system needs root and unshare");
     }
+    let shmcast = program("shmcast").display().to_string();
     let script = format!(
-        "mount -t tmpfs none . && cd . && seq 3 | {SHMCAST} pub t --dir $PWD --capacity 64KiB 2>/dev/null && \
-         mount -o remount,ro $PWD && exec {SHMCAST} sub t --dir $PWD --from oldest"
+        "mount -t tmpfs none . && cd . && seq 3 | {shmcast} pub t --dir $PWD --capacity 64KiB 2>/dev/null && \
+         mount -o remount,ro $PWD && exec {shmcast} sub t --dir $PWD --from oldest"
     );
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", &script]).current_dir(dir.path()).stdin(Stdio::null());

@@ -1,14 +1,9 @@
 //! `shmcast journal`: the verbs that read, on the golden journal and on damaged copies of it.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-use cli_support::{Host, golden, text};
 use serde_json::{Value, json};
+use shmcast_testkit::command::{Host, golden, text};
 use std::fs;
 use std::path::PathBuf;
-
-#[path = "cli_support/mod.rs"]
-mod cli_support;
 
 const FIRST: &str = "0000000001-00000000000000000001.smj";
 

@@ -1,12 +1,11 @@
 //! The `doctor` verb as a user runs it: exit codes, JSON, and errors about wrong arguments.
 
-use std::{
-    fs,
-    process::{Command, Output},
-};
+use shmcast_testkit::place::program;
+use std::fs;
+use std::process::{Command, Output};
 
 fn doctor(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_shmcast")).arg("doctor").args(args).output().expect("the program runs")
+    Command::new(program("shmcast")).arg("doctor").args(args).output().expect("the program runs")
 }
 
 fn host(swaps: &str) -> tempfile::TempDir {

@@ -1,12 +1,9 @@
 //! `shmcast replay`: readers of the new channel get what readers of the recorded one got.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-use cli_support::{Host, golden, interrupt, lines, recorded, text};
 use serde_json::{Value, json};
+use shmcast_testkit::command::{Host, end, golden, interrupt, lines, recorded, recorded_at, text};
+use shmcast_testkit::wait_until;
 use std::time::{Duration, Instant};
-
-mod cli_support;
 
 /// The events that a reader of a whole channel gets, without ages.
 fn events(host: &Host, channel: &str) -> Vec<Value> {
@@ -122,23 +119,22 @@ fn the_output_is_the_input() {
 #[test]
 fn an_interrupted_replay_goes_on() {
     let host = Host::new();
-    let bytes = lines(400);
-    let input = host.file("input", &bytes);
-    let journal = recorded(&host, &format!("--input {} --rate 200/s", input.display()));
+    let bytes = lines(100);
+    // Fifty messages in a quarter of a second, a pause of half a minute, and fifty more.
+    let journal = recorded_at(&host, &bytes, |n| n * 5 + if n < 50 { 0 } else { 30_000 });
     let started = Instant::now();
-    let child = host.shmcast(&format!("replay {journal} --into again")).spawn().unwrap();
-    cli_support::wait_until("some messages", || {
+    let child = host.start(&format!("replay {journal} --into again"));
+    wait_until("the messages before the pause", || {
         let output = host.run("stat again --json");
-        serde_json::from_slice::<Value>(&output.stdout)
-            .is_ok_and(|stat| stat["next_sequence"].as_u64().is_some_and(|next| next > 50))
+        serde_json::from_slice::<Value>(&output.stdout).is_ok_and(|stat| stat["next_sequence"] == 51)
     });
-    // Fifty messages took a quarter of a second when they were recorded.
-    assert!(started.elapsed() >= Duration::from_millis(240), "{:?}", started.elapsed());
+    assert!(started.elapsed() >= Duration::from_millis(49 * 5), "{:?}", started.elapsed());
     interrupt(&child);
-    let (code, said) = cli_support::end(child);
+    let (code, said) = end(child);
     assert_eq!(code, 130, "{said}");
     assert!(said.contains("INTERRUPTED"), "{said}");
     let next = said.trim_end().rsplit(' ').next().unwrap();
+    assert_eq!(next, "51", "{said}");
     let rest = format!("replay {journal} --into again --from {next} --speed 100 --max-pause 1ms");
     let output = host.run(&rest);
     assert!(output.status.success(), "{}", text(&output.stderr));

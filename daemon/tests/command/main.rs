@@ -1,0 +1,30 @@
+//! The command `shmcast` as people and scripts use it: real processes, real files, real exit codes. The documents that show its
+//! commands are played here as well, and every parser gets damaged inputs.
+//!
+//! | variable | effect |
+//! |---|---|
+//! | `SHMCAST_KILLS` | how many recorders are killed |
+//! | `SHMCAST_INJECTIONS` | at how many of its system calls a recorder is killed or refused; 0 means all of them |
+//! | `SHMCAST_FUZZ_RUNS`, `SHMCAST_FUZZ_SEED` | how many inputs each parser gets, and the first seed |
+//! | `SHMCAST_WRITE_README=1` | writes what the commands of README.md print into it |
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod cli;
+mod directories;
+mod doctor;
+mod fuzz;
+mod guide;
+mod hiccups;
+mod journal;
+mod journal_cut;
+mod journal_export;
+mod journal_join;
+mod pcap;
+mod readme;
+mod record;
+mod recorder_faults;
+mod replay;
+mod resume_sequences;
+mod stdio;
+mod wireshark;
