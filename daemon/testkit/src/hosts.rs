@@ -1,4 +1,4 @@
-//! Two hosts on one or two wires: namespaces, veth pairs, and the processes that run in them.
+//! Hosts that are network namespaces: two on some wires, four at a switch, or some in a ring; and the processes that run in them.
 
 use crate::place::{program, skip};
 use crate::process::{Process, as_role};
@@ -10,9 +10,8 @@ use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 /// Runs `ip` with words that are parted by single blanks.
 pub fn ip(words: &str) -> Result<(), String> {
@@ -40,8 +39,13 @@ fn letter(host: Host) -> &'static str {
     ["a", "b", "c", "d"][host as usize]
 }
 
-/// Hosts A and B with a wire `n` between A's 10.77.n.1 (va`n`) and B's 10.77.n.2 (vb`n`); or A to D at one switch, with
-/// 10.77.0.1 (va0) to 10.77.0.4 (vd0).
+/// Hosts with wires between them. All names and addresses but those of the namespaces are the same in every test.
+///
+/// | made by | hosts | wires |
+/// |---|---|---|
+/// | [`new`](Self::new), [`with_daemons`](Self::with_daemons) | A and B | wire `n` from A's 10.77.n.1 (va`n`) to B's 10.77.n.2 (vb`n`) |
+/// | [`at_a_switch`](Self::at_a_switch) | A to D | each to the switch, with 10.77.0.1 (va0) to 10.77.0.4 (vd0) |
+/// | [`in_a_ring`](Self::in_a_ring) | the first of A to D | host `n` from its 10.78.n.1 (out) to the next host's 10.78.n.2 (in) |
 pub struct Hosts {
     names: Vec<String>,
     pub dir: tempfile::TempDir,
@@ -61,6 +65,13 @@ impl Hosts {
     /// Makes four hosts at a switch, which can cut each of them off.
     pub fn at_a_switch(test: &str) -> Option<Self> {
         Self::make(test, &["a", "b", "c", "d", SWITCH], Self::connect)
+    }
+
+    /// Makes `count` hosts, each of which has a wire to the next one, and the last one to the first. There are no routes: each
+    /// host reaches only its neighbours.
+    pub fn in_a_ring(test: &str, count: usize) -> Option<Self> {
+        let kinds = HOSTS[..count].iter().map(|host| letter(*host)).collect::<Vec<_>>();
+        Self::make(test, &kinds, Self::close_the_ring)
     }
 
     fn make(test: &str, kinds: &[&str], connect: impl Fn(&Self) -> Result<(), String>) -> Option<Self> {
@@ -133,10 +144,10 @@ impl Hosts {
         ip(&format!("-n {b} addr add fd77:{n}::2/64 dev vb{n} nodad"))
     }
 
-    /// Deletes both interfaces of a wire, and makes others of the same names after a pause.
-    pub fn remake(&self, wire: usize, pause: Duration, has_v6: bool) {
+    /// Deletes both interfaces of a wire, and makes others of the same names after `meanwhile`.
+    pub fn remake(&self, wire: usize, meanwhile: impl FnOnce(), has_v6: bool) {
         ip(&format!("-n {} link del va{wire}", self.name(Host::A))).unwrap();
-        std::thread::sleep(pause);
+        meanwhile();
         self.plug(wire).unwrap();
         if has_v6 {
             self.plug_v6(wire).unwrap();
@@ -153,6 +164,18 @@ impl Hosts {
             ip(&format!("-n {switch} link set port{n} master switch up"))?;
             ip(&format!("-n {name} addr add 10.77.0.{}/24 dev {interface}", n + 1))?;
             ip(&format!("-n {name} link set {interface} up"))?;
+        }
+        Ok(())
+    }
+
+    fn close_the_ring(&self) -> Result<(), String> {
+        for (n, here) in self.names.iter().enumerate() {
+            let next = &self.names[(n + 1) % self.names.len()];
+            ip(&format!("link add out netns {here} type veth peer name in netns {next}"))?;
+            for (name, end, host) in [(here, "out", 1), (next, "in", 2)] {
+                ip(&format!("-n {name} addr add 10.78.{n}.{host}/24 dev {end}"))?;
+                ip(&format!("-n {name} link set {end} up"))?;
+            }
         }
         Ok(())
     }
@@ -198,10 +221,18 @@ impl Hosts {
         self.runtime(host).join("control.sock")
     }
 
+    fn config(&self, host: Host) -> PathBuf {
+        self.channels(host).with_extension("toml")
+    }
+
+    /// Writes the configuration that a host's daemon reads when it starts, and again on SIGHUP.
+    pub fn configure(&self, host: Host, config: &str) {
+        fs::write(self.config(host), config).unwrap();
+    }
+
     /// Starts a host's daemon and waits until it answers.
     pub fn daemon(&self, host: Host, config: &str) -> Running {
-        let path = self.channels(host).with_extension("toml");
-        fs::write(&path, config).unwrap();
+        self.configure(host, config);
         let (program, runtime) = (program("shmcastd"), self.runtime(host));
         fs::create_dir_all(&runtime).unwrap();
         let mut command = match &self.unit {
@@ -213,7 +244,7 @@ impl Hosts {
             }
             None => self.command_in(host, &program),
         };
-        command.arg("--config").arg(path);
+        command.arg("--config").arg(self.config(host));
         let daemon = self.start(command, format!("the daemon of host {host:?}"));
         wait_for("the daemon's answer", || shmcast::Client::at(self.socket(host)).ok());
         // Keys must belong to the daemon's user, who is another one under the unit.
@@ -232,12 +263,18 @@ impl Hosts {
 
     /// `shmcast WORDS` on a host.
     pub fn shmcast(&self, host: Host, words: &str) -> Running {
-        self.program(host, &program("shmcast"), words)
+        self.program(host, program("shmcast"), words)
+    }
+
+    /// Runs `shmcast WORDS` on a host to its end, which may be a failure.
+    pub fn run(&self, host: Host, words: &str) -> Output {
+        let mut command = self.command_in(host, &program("shmcast"));
+        command.args(words.split_whitespace()).output().unwrap()
     }
 
     /// A program on a host.
-    pub fn program(&self, host: Host, program: &Path, words: &str) -> Running {
-        let mut command = self.command_in(host, program);
+    pub fn program(&self, host: Host, program: impl AsRef<Path>, words: &str) -> Running {
+        let mut command = self.command_in(host, program.as_ref());
         command.args(words.split_whitespace());
         self.start(command, words.to_owned())
     }
@@ -249,10 +286,16 @@ impl Hosts {
         self.start(command, format!("{role} {words}"))
     }
 
-    /// Runs a command on a host, and returns its output.
-    pub fn output(&self, host: Host, program: &str, arguments: &[&str]) -> String {
-        let output = self.command_in(host, Path::new(program)).args(arguments).output().unwrap();
-        assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    /// Runs a command on a host, which must succeed, and returns its output.
+    pub fn output(&self, host: Host, program: impl AsRef<Path>, arguments: &[&str]) -> String {
+        let program = program.as_ref();
+        let output = self.command_in(host, program).args(arguments).output().unwrap();
+        assert!(
+            output.status.success(),
+            "{} {arguments:?}: {}",
+            program.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8(output.stdout).unwrap()
     }
 

@@ -1,9 +1,10 @@
 //! Places for a test, and what this machine lacks.
 
 use std::fmt::Display;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
 /// A directory for one test, in memory if the machine has `/dev/shm`. It is removed when dropped.
@@ -30,9 +31,33 @@ pub fn works(program: &str, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// A TCP port of the loopback interface that nobody has at the moment. Another process may take it before the test does.
+/// Numbers that no other test program has at the same time, mostly: they begin at the process id.
+fn own_number() -> u32 {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    std::process::id().wrapping_mul(64).wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A TCP port of the loopback interface that nobody has, and that no other test of this program gets. It is below those that the system
+/// gives to connections, so that none of them takes it before the test does.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    const FIRST: u32 = 10_000;
+    const PORTS: u32 = 20_000;
+    for _ in 0..PORTS {
+        let port = (FIRST + own_number() % PORTS) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no port is free on the loopback interface");
+}
+
+/// A UDP address of this host that no other test has: its IP address is made of this process and a count.
+pub fn own_address() -> SocketAddr {
+    let own = own_number();
+    // 127.64.0.1 to 127.127.255.254, of which no test has one for other reasons.
+    let [.., a, b] = (own / 254).to_be_bytes();
+    let address = Ipv4Addr::new(127, 64 | a & 63, b, (1 + own % 254) as u8);
+    UdpSocket::bind((address, 0)).unwrap().local_addr().unwrap()
 }
 
 /// A program of this workspace, as cargo built it for the profile of the running test.

@@ -1,78 +1,89 @@
 //! Interfaces that are deleted and made anew under a bridge, and lines that fall silent.
 
-use super::hosts::{Host, Hosts, wait_for};
-use super::loss::{RECV, SEND, assert_all_have_all, count, rate, readers};
-use super::roles::make_channel;
+use super::daemons::{GROUP, SERVER, bridge, channel, daemon, receives, sends};
+use super::feed::{Feed, assert_all_have_all, count, messages, rate, readers};
 use super::v6::v6;
-use std::time::{Duration, Instant};
+use serde_json::Value;
+use shmcast_testkit::hosts::{Host, Hosts};
+use shmcast_testkit::{wait_for, wait_until};
 
-/// A feed of four seconds, whose wire is taken away and put back after a pause.
-fn a_wire_is_made_anew(test: &str, hosts: &Hosts, of: fn(&str) -> String, pause: Duration) {
-    let last = 4 * rate();
-    drop(make_channel(&hosts.channels(Host::A)));
-    let send = hosts.shmcast(Host::A, &of(SEND));
-    send.wait_for_log("sending session");
-    let recv = hosts.shmcast(Host::B, &of(RECV));
-    recv.wait_for_log("receiving session");
-    let readers = readers(hosts, 2, last);
-    let publish = hosts.role(Host::A, "publish", &format!("{last} {}", rate()));
-    let dir = hosts.channels(Host::B);
-    let next = || shmcast::Directory::at(&dir).channel("t").ok()?.status().next_sequence;
-    wait_for("a quarter of the messages", || next().filter(|next| *next > last / 4));
-    hosts.remake(0, pause, of("10.77.0.1:") != "10.77.0.1:");
-    let (back, before) = (Instant::now(), next().unwrap());
-    wait_for("the first messages after that", || next().filter(|next| *next > before));
-    eprintln!("{test}: messages {:?} after the interfaces were back", back.elapsed());
-    publish.end_well();
+/// The figures of a host's bridge, once one of them is at least `least`.
+fn figures(hosts: &Hosts, host: Host, path: &str, least: u64) -> Value {
+    wait_for(&format!("{path} of {least} on {host:?}"), || {
+        let figures = bridge(hosts, host)["figures"].clone();
+        let is_so = figures.pointer(path).and_then(Value::as_u64).is_some_and(|figure| figure >= least);
+        is_so.then_some(figures)
+    })
+}
+
+/// The wire of a feed is taken away, and put back when so many more messages were published. The line carries the feed again,
+/// and the server has what went by.
+fn a_wire_is_made_anew(hosts: &Hosts, of: fn(&str) -> String, away: u64) {
+    let _a = daemon(hosts, Host::A, &of(&sends()));
+    let _b = daemon(hosts, Host::B, &of(&receives(GROUP, SERVER)));
+    let readers = readers(hosts, 2, u64::MAX);
+    let feed = Feed::begin(hosts);
+    let next = "/receive/next_sequence";
+    figures(hosts, Host::B, next, messages() / 4);
+    let client = shmcast::Client::at(hosts.socket(Host::A)).unwrap();
+    let published = || client.channel("t").ok()?.next_sequence;
+    let meanwhile = || {
+        let gone_at = wait_for("the publisher", published);
+        wait_until("messages that the line does not carry", || published() > Some(gone_at + away));
+    };
+    hosts.remake(0, meanwhile, of(SERVER) != SERVER);
+    figures(hosts, Host::A, "/send/lines_anew", 1);
+    let received = figures(hosts, Host::B, "/receive/lines_anew", 1);
+    // The line is used again.
+    let packets = count(&received, "/receive/lines/0/packets");
+    let received = figures(hosts, Host::B, "/receive/lines/0/packets", packets + 100);
+    figures(hosts, Host::B, next, count(&received, next) + messages() / 4);
+    let last = feed.end();
     assert_all_have_all(readers, last);
-    let (sent, received) = (send.end_well(), recv.end_well());
-    assert_eq!(count(&received, "/receive/messages_published"), last);
-    assert_eq!(
-        [count(&sent, "/send/lines_anew"), count(&received, "/receive/lines_anew")],
-        [1, 1],
-        "{sent} {received}"
-    );
+    let received = figures(hosts, Host::B, "/receive/messages_published", last);
+    let sent = bridge(hosts, Host::A)["figures"].clone();
+    assert_eq!(count(&received, "/receive/messages_published"), last, "{received}");
+    assert_eq!(count(&received, "/receive/messages_missing"), 0, "{received}");
+    let anew = [count(&sent, "/send/lines_anew"), count(&received, "/receive/lines_anew")];
+    assert_eq!(anew, [1, 1], "{sent} {received}");
     assert!(count(&received, "/receive/recovered_by_servers") > 0, "{received}");
-    assert!(
-        count(&received, "/receive/lines/0/packets") > count(&received, "/receive/requests"),
-        "{received}"
-    );
 }
 
 #[test]
 fn an_interface_made_anew_loses_nothing() {
-    let test = "an_interface_made_anew_loses_nothing";
-    let Some(hosts) = Hosts::new(test, 1) else { return };
-    a_wire_is_made_anew(test, &hosts, str::to_owned, Duration::ZERO);
+    let Some(hosts) = Hosts::with_daemons("an_interface_made_anew_loses_nothing", 1) else { return };
+    a_wire_is_made_anew(&hosts, str::to_owned, 10);
 }
 
 #[test]
 fn an_interface_of_ipv6_made_anew_loses_nothing() {
     let test = "an_interface_of_ipv6_made_anew_loses_nothing";
-    let Some(hosts) = Hosts::new(test, 1).and_then(|hosts| hosts.and_v6(test, 1)) else { return };
-    a_wire_is_made_anew(test, &hosts, v6, Duration::from_millis(300));
+    let Some(hosts) = Hosts::with_daemons(test, 1).and_then(|hosts| hosts.and_v6(test, 1)) else { return };
+    // Both ends look for their interface meanwhile, and do not find it.
+    a_wire_is_made_anew(&hosts, v6, rate() / 4);
 }
 
 /// The wire of one line is cut at the sender, and the other line goes on: the network may have forgotten the group.
 #[test]
 fn the_group_of_a_silent_line_is_joined_again() {
     let test = "the_group_of_a_silent_line_is_joined_again";
-    let Some(hosts) = Hosts::new(test, 2).and_then(|hosts| hosts.and_v6(test, 2)) else { return };
-    drop(make_channel(&hosts.channels(Host::A)));
-    let send =
-        "bridge send t --to 239.77.0.1:30001 --to [ff15::4d:1]:30001 --interface va0 --interface va1 --json";
-    let send = hosts.shmcast(Host::A, send);
-    send.wait_for_log("sending session");
-    let recv = "bridge recv t --from 239.77.0.1:30001 --from [ff15::4d:1]:30001 --interface vb0 --interface vb1 \
-                --first 1 --capacity 64MiB --json";
-    let recv = hosts.shmcast(Host::B, recv);
-    recv.wait_for_log("receiving session");
-    hosts.role(Host::A, "publish", &format!("{} {}", rate(), rate())).end_well();
+    let Some(hosts) = Hosts::with_daemons(test, 2).and_then(|hosts| hosts.and_v6(test, 2)) else { return };
+    let lines = |end: &str| {
+        format!(
+            "{}[[bridge]]\nchannel = \"t\"\nline = [{{ group = \"{GROUP}\", interface = \"v{end}0\" }}, \
+             {{ group = \"[ff15::4d:1]:30001\", interface = \"v{end}1\" }}]\n",
+            channel()
+        )
+    };
+    let _a = daemon(&hosts, Host::A, &format!("{}[bridge.send]\n", lines("a")));
+    let _b = daemon(&hosts, Host::B, &format!("{}[bridge.receive]\nfrom = 1\n", lines("b")));
+    let feed = Feed::begin(&hosts);
+    for line in 0..2 {
+        figures(&hosts, Host::B, &format!("/receive/lines/{line}/packets"), 1);
+    }
     hosts.cut(1);
+    feed.end();
     // The other line has heartbeats.
-    std::thread::sleep(Duration::from_millis(4_500));
-    let (_, received) = recv.stop();
-    assert_eq!(count(&received, "/receive/lines_rejoined"), 1, "{received}");
+    let received = figures(&hosts, Host::B, "/receive/lines_rejoined", 1);
     assert_eq!(count(&received, "/receive/lines_anew"), 0, "{received}");
-    send.stop();
 }

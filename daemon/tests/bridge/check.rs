@@ -1,15 +1,20 @@
 //! `shmcast bridge check`: what it says of bridges that can work, and of those that cannot.
 
 use super::daemons::{GROUP, SERVER, daemon, receives, sends, with_fields};
-use super::hosts::{Host, Hosts};
 use serde_json::Value;
+use shmcast_testkit::hosts::{Host, Hosts};
 use std::fs;
 
-/// Checks a configuration on a host: the exit code, and what was found.
-fn check(hosts: &Hosts, host: Host, config: &str) -> (i32, Vec<(String, String, String)>) {
+/// Long enough for heartbeats, which come every second.
+const HEARTBEATS: &str = "2500ms";
+/// Where nothing is to be heard.
+const AT_ONCE: &str = "50ms";
+
+/// Checks a configuration on a host, whose lines are listened to for `listen`: the exit code, and what was found.
+fn check(hosts: &Hosts, host: Host, config: &str, listen: &str) -> (i32, Vec<(String, String, String)>) {
     let file = hosts.dir.path().join("checked.toml");
     fs::write(&file, config).unwrap();
-    let words = format!("bridge check {} --json --listen 2500ms", file.display());
+    let words = format!("bridge check {} --json --listen {listen}", file.display());
     let (code, found) = hosts.shmcast(host, &words).end();
     let Value::Array(found) = found else { panic!("{code}: {found}") };
     let text = |finding: &Value, field: &str| finding[field].as_str().unwrap().to_owned();
@@ -21,18 +26,18 @@ fn check(hosts: &Hosts, host: Host, config: &str) -> (i32, Vec<(String, String, 
 fn a_bridge_that_cannot_work_is_told_apart() {
     let Some(hosts) = Hosts::with_daemons("a_bridge_that_cannot_work_is_told_apart", 1) else { return };
     let sender = daemon(&hosts, Host::A, &sends());
-    let (code, found) = check(&hosts, Host::B, &receives(GROUP, SERVER));
+    let (code, found) = check(&hosts, Host::B, &receives(GROUP, SERVER), HEARTBEATS);
     assert!(code == 0 && found.len() == 2 && found.iter().all(|(_, status, _)| status == "ok"), "{found:?}");
     assert!(found[0].2.contains("packets in") && found[1].2.contains("answers after"), "{found:?}");
     // The port of the repair server is taken, by the bridge itself.
-    let (code, found) = check(&hosts, Host::A, &sends());
+    let (code, found) = check(&hosts, Host::A, &sends(), AT_ONCE);
     assert_eq!(code, 3, "{found:?}");
     assert!(found[0].2.contains("leaves by va0, 1428 of its 1500 bytes"), "{found:?}");
     assert!(found[1].1 == "doubtful" && found[1].2.contains("the port is taken"), "{found:?}");
-    let (code, found) = check(&hosts, Host::A, &with_fields(&sends(), "payload_bytes = 9000\n"));
+    let (code, found) = check(&hosts, Host::A, &with_fields(&sends(), "payload_bytes = 9000\n"), AT_ONCE);
     assert!(code == 3 && found[0].2.contains("give payload_bytes = 1472"), "{found:?}");
     sender.kill();
-    let (code, found) = check(&hosts, Host::B, &receives(GROUP, SERVER));
+    let (code, found) = check(&hosts, Host::B, &receives(GROUP, SERVER), AT_ONCE);
     assert_eq!(code, 1, "{found:?}");
     assert!(found[0].1 == "doubtful" && found[0].2.contains("nothing came in"), "{found:?}");
     assert!(found[1].1 == "fails" && found[1].2.contains("nobody listens there"), "{found:?}");
@@ -40,7 +45,7 @@ fn a_bridge_that_cannot_work_is_told_apart() {
         &receives(GROUP, SERVER).replace("vb0", "vb7"),
         "profile = \"native\"\nkeys = \"/nowhere\"\n",
     );
-    let (code, found) = check(&hosts, Host::B, &lost);
+    let (code, found) = check(&hosts, Host::B, &lost, AT_ONCE);
     assert_eq!(code, 1, "{found:?}");
     assert!(found[0].0 == "keys" && found[0].1 == "fails" && found[0].2.contains("/nowhere"), "{found:?}");
     // The clock of this host may be kept or not.

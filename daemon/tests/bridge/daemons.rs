@@ -3,10 +3,13 @@
 //! `SHMCAST_BRIDGE_MESSAGES` and `SHMCAST_BRIDGE_RATE` are as in the other files. `SHMCAST_DAEMON_KILLS` sets how often
 //! a daemon is killed, each in turn, and `SHMCAST_FLOOD` how many malformed packets go to each place.
 
-use super::hosts::{Host, Hosts, Running, number, wait_for};
-use super::loss::{assert_all_have_all, count, messages, rate, readers};
+use super::feed::{Feed, assert_all_have_all, count, messages, rate, readers};
 use super::roles::{CAPACITY, LONGEST};
 use serde_json::Value;
+use shmcast::Client;
+use shmcast_testkit::hosts::{Host, Hosts, Running};
+use shmcast_testkit::place::program;
+use shmcast_testkit::{number, wait_for};
 use std::time::Instant;
 
 pub const GROUP: &str = "239.77.0.1:30001";
@@ -23,7 +26,7 @@ pub fn channel() -> String {
 pub fn sends() -> String {
     format!(
         "{}[[bridge]]\nchannel = \"t\"\nline = [{{ group = \"{GROUP}\", interface = \"va0\" }}]\n\
-         [bridge.send]\nlinger_ms = 2000\n\
+         [bridge.send]\nlinger_ms = 60000\n\
          [bridge.send.repair]\nbind = \"{SERVER}\"\nallow = [\"10.77.0.0/16\"]\n",
         channel()
     )
@@ -46,8 +49,7 @@ pub fn bridge(hosts: &Hosts, host: Host) -> Value {
 pub fn bridge_of(hosts: &Hosts, host: Host, at: usize) -> Value {
     // A daemon limits the rate of requests.
     std::thread::sleep(std::time::Duration::from_millis(50));
-    let program = env!("CARGO_BIN_EXE_shmcast");
-    let text = hosts.output(host, program, &["bridge", "status", "--json"]);
+    let text = hosts.output(host, program("shmcast"), &["bridge", "status", "--json"]);
     let status: Value = serde_json::from_str(&text).unwrap();
     status["bridges"][at].clone()
 }
@@ -168,18 +170,29 @@ fn a_daemon_that_is_killed_is_followed_by_one_that_goes_on() {
     for reader in &readers {
         reader.wait_for_log("reading");
     }
-    let enough = hosts.dir.path().join("enough");
-    let publish = hosts.role(Host::A, "publish", &format!("{} {} {}", u64::MAX, rate(), enough.display()));
-    let mut goal = 10_000;
+    let feed = Feed::begin(&hosts);
+    let published = || {
+        let status = wait_for("A's daemon", || Client::at(hosts.socket(Host::A)).ok()?.channel("t").ok());
+        status.next_sequence.expect("a channel that has messages")
+    };
+    let mut goal = messages();
     for kill in 0..kills {
         // Half of the kills hit a bridge that is still catching up, half one that has caught up.
-        wait_for("progress", || {
-            let at_b = bridge(&hosts, Host::B);
-            let of_b = |name: &str| at_b.pointer(&format!("/figures/receive/{name}")).and_then(Value::as_u64);
-            let (next, horizon) = (of_b("next_sequence")?, of_b("horizon")?);
-            let is_due = next > goal && (kill % 4 < 2 || next + 1_000 > horizon);
-            is_due.then(|| goal = next + 5_000)
-        });
+        let has_caught_up = kill % 4 >= 2;
+        let reach = |goal: u64| {
+            let goal_is_reached = || {
+                let at_b = bridge(&hosts, Host::B);
+                at_b.pointer("/figures/receive/next_sequence")?.as_u64().filter(|next| *next >= goal)
+            };
+            wait_for(&format!("message {goal} on B"), goal_is_reached)
+        };
+        let next = reach(goal);
+        if has_caught_up {
+            feed.pause();
+            reach(published());
+            feed.resume();
+        }
+        goal = next + messages();
         if kill % 2 == 0 {
             a.kill();
             a = start(Host::A);
@@ -188,8 +201,7 @@ fn a_daemon_that_is_killed_is_followed_by_one_that_goes_on() {
             b = start(Host::B);
         }
     }
-    std::fs::write(&enough, "").unwrap();
-    let last = count(&publish.end_well(), "/published");
+    let last = feed.end();
     let (mut gaps, mut sessions) = (0, 0);
     for reader in readers {
         let seen = reader.end_well();
@@ -215,13 +227,12 @@ fn floods_into_the_group_and_of_the_repair_port_cost_no_message() {
     else {
         return;
     };
-    let flood = number("SHMCAST_FLOOD", 50_000);
+    let flood = number("SHMCAST_FLOOD", 20_000);
     let _a = daemon(&hosts, Host::A, &sends());
     let _b = daemon(&hosts, Host::B, &receives(GROUP, SERVER));
     let readers = readers(&hosts, 2, u64::MAX);
     let session = bridge(&hosts, Host::A)["session"].as_str().unwrap().replace(' ', "_");
-    let enough = hosts.dir.path().join("enough");
-    let publish = hosts.role(Host::A, "publish", &format!("{} {} {}", u64::MAX, rate(), enough.display()));
+    let feed = Feed::begin(&hosts);
     wait_for("the first messages", || {
         let at_b = bridge(&hosts, Host::B);
         at_b.pointer("/figures/receive/next_sequence").and_then(Value::as_u64).filter(|next| *next > 1_000)
@@ -234,8 +245,7 @@ fn floods_into_the_group_and_of_the_repair_port_cost_no_message() {
         assert_eq!(count(&flooding.end_well(), "/sent"), flood);
     }
     let took = started.elapsed();
-    std::fs::write(&enough, "").unwrap();
-    let last = count(&publish.end_well(), "/published");
+    let last = feed.end();
     assert_all_have_all(readers, last);
     let of = |host, name: &str| count(&bridge(&hosts, host), &format!("/figures/{name}"));
     let at_a = |name: &str| of(Host::A, &format!("repair/{name}"));

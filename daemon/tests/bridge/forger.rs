@@ -3,8 +3,7 @@
 //! of each form go to each of the two.
 
 use super::daemons::{GROUP, SERVER, bridge, daemon, receives, sends, with_fields};
-use super::hosts::{Host, Hosts, number, wait_for};
-use super::loss::{assert_all_have_all, count, rate, readers};
+use super::feed::{Feed, assert_all_have_all, count, readers};
 use super::native::sealed;
 use serde_json::{Value, json};
 use shmcast::sys::datagrams::{self, BATCH};
@@ -18,6 +17,8 @@ use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Meta;
 use shmcast_bridge::socket::{RefusedSettings, Tuning, open_line, open_sender};
 use shmcast_bridge::spec::LineSpec;
+use shmcast_testkit::hosts::{Host, Hosts};
+use shmcast_testkit::{number, wait_for};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -193,18 +194,16 @@ fn a_forger_at_the_wire_of_a_sealed_feed_costs_no_message() {
     let test = "a_forger_at_the_wire_of_a_sealed_feed_costs_no_message";
     let Some(mut hosts) = Hosts::at_a_switch(test) else { return };
     hosts.use_daemons(true);
-    let (each, fields) = (number("SHMCAST_FORGERIES", 2_000), sealed(&hosts));
+    let (each, fields) = (number("SHMCAST_FORGERIES", 300), sealed(&hosts));
     let a = daemon(&hosts, Host::A, &with_fields(&sends(), &fields));
     let b = daemon(&hosts, Host::B, &with_fields(&receives(GROUP, SERVER), &fields));
     let readers = readers(&hosts, 2, u64::MAX);
     let forger = hosts.role(Host::C, "forge", &format!("{each} {GROUP} {SERVER} vc0"));
     forger.wait_for_log("ready");
-    let enough = hosts.dir.path().join("enough");
-    let publisher = hosts.role(Host::A, "publish", &format!("{} {} {}", u64::MAX, rate(), enough.display()));
+    let feed = Feed::begin(&hosts);
     let forged = each * FORMS.len() as u64;
     assert_eq!(count(&forger.end_well(), "/sent"), forged);
-    std::fs::write(&enough, "").unwrap();
-    let last = count(&publisher.end_well(), "/published");
+    let last = feed.end();
     // Each reader compares every message with the one that was published.
     assert_all_have_all(readers, last);
     let receive = || bridge(&hosts, Host::B)["figures"]["receive"].clone();

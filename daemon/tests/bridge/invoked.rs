@@ -1,13 +1,14 @@
 //! Both ends of a bridge on one thread that also publishes and reads, over the loopback interface.
 
-use super::hosts::{turn, wait_for};
 use super::roles::{LONGEST, make_channel, write_message};
 use shmcast::{Event, Publisher, Start, Subscriber};
 use shmcast_bridge::egress::{EgressInvoker, EgressOptions};
 use shmcast_bridge::ingress::{IngressInvoker, IngressOptions};
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec, StartAt};
 use shmcast_bridge::status::Phase;
-use std::net::UdpSocket;
+use shmcast_testkit::place::own_address;
+use shmcast_testkit::turn::turn;
+use shmcast_testkit::wait_for;
 
 const MESSAGES: u64 = 1_000;
 
@@ -15,10 +16,7 @@ const MESSAGES: u64 = 1_000;
 fn one_thread_publishes_sends_receives_and_reads() {
     let _turn = turn();
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let line = {
-        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        LineSpec::to(free.to_string().parse().unwrap())
-    };
+    let line = LineSpec::to(own_address());
     let mut publisher = make_channel(a.path());
     let mut repair = RepairSpec::new("127.0.0.1:0".parse().unwrap());
     repair.allow = vec!["127.0.0.1".parse().unwrap()];

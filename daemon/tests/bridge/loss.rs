@@ -1,53 +1,32 @@
 //! Loss of packets, of lines and of either end. All counters must agree about it.
 
-use super::hosts::{Host, Hosts, Running, number, wait_for};
+use super::feed::{Feed, assert_all_have_all, count, messages, next_on, rate, readers, wait_until_past};
 use super::roles::make_channel;
 use serde_json::Value;
+use shmcast_testkit::hosts::{Host, Hosts, Running};
+use shmcast_testkit::place::program;
+use shmcast_testkit::{number, wait_for};
 
+/// The sender serves until the test has seen all and stops it.
 pub const SEND: &str = "bridge send t --to 239.77.0.1:30001 --interface va0 --repair 10.77.0.1:30002 \
-                    --allow 10.77.0.0/16 --json --until-end --linger 2s";
+                    --allow 10.77.0.0/16 --json --until-end --linger 60s";
 pub const RECV: &str = "bridge recv t --from 239.77.0.1:30001 --interface vb0 --server 10.77.0.1:30002 --first 1 \
                     --capacity 64MiB --json --until-end";
 
-pub fn messages() -> u64 {
-    number("SHMCAST_BRIDGE_MESSAGES", 30_000)
-}
-
-/// Messages a second. A loaded machine with two cores, ten readers and a relay keeps up with the default.
-pub fn rate() -> u64 {
-    number("SHMCAST_BRIDGE_RATE", 20_000)
-}
-
-pub fn readers(hosts: &Hosts, count: usize, last: u64) -> Vec<Running> {
-    (0..count).map(|_| hosts.role(Host::B, "read", &last.to_string())).collect()
-}
-
-pub fn count(json: &Value, path: &str) -> u64 {
-    json.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {path} in {json}"))
-}
-
-/// Cuts the second of two wires once B has a third of the messages.
-pub fn cut_the_second_line(hosts: &Hosts, last: u64) {
-    let dir = hosts.channels(Host::B);
-    wait_for("a third of the messages", || {
-        let channel = shmcast::Directory::at(&dir).channel("t").ok()?.status();
-        channel.next_sequence.filter(|next| *next > last / 3)
-    });
+/// Publishes for a while, cuts the second of two wires, and goes on publishing. Returns the last sequence.
+pub fn cut_the_second_line(hosts: &Hosts) -> u64 {
+    let feed = Feed::begin(hosts);
+    wait_until_past(hosts, Host::B, messages() / 3);
     hosts.cut(1);
+    // Host B may be behind, so it is host A that shows what was sent over one wire.
+    let cut_at = next_on(hosts, Host::A).expect("a channel");
+    wait_until_past(hosts, Host::A, cut_at + 2 * messages() / 3);
+    feed.end()
 }
 
 pub fn assert_the_second_line_was_cut(received: &Value) {
     let lines = ["/receive/lines/0/packets", "/receive/lines/1/packets"].map(|path| count(received, path));
     assert!(lines[1] > 0 && lines[1] < lines[0], "one line must have been cut on the way: {received}");
-}
-
-/// Checks that every reader has every message, and reports none missing.
-pub fn assert_all_have_all(readers: Vec<Running>, last: u64) {
-    for reader in readers {
-        let seen = reader.end_well();
-        let figures = ["received", "gap_messages", "lapped"].map(|name| count(&seen, &format!("/{name}")));
-        assert_eq!(figures, [last, 0, 0], "{seen}");
-    }
 }
 
 fn everything_arrives_at_loss_of(test: &str, per_mille: u32) {
@@ -68,8 +47,8 @@ fn everything_arrives_at_loss_of(test: &str, per_mille: u32) {
     let readers = readers(&hosts, 10, last);
     hosts.role(Host::A, "publish", &format!("{last} {}", rate())).end_well();
     assert_all_have_all(readers, last);
-    let (_, sent) = send.end();
     let (code, received) = recv.end();
+    let (_, sent) = send.stop();
     assert_eq!((code, count(&received, "/receive/messages_missing")), (0, 0), "{received}");
     assert_eq!(count(&received, "/receive/messages_published"), last);
     if per_mille > 0 {
@@ -110,7 +89,7 @@ fn a_source_specific_group_takes_its_source_and_nobody_else() {
     let Some(hosts) = Hosts::new("a_source_specific_group_takes_its_source_and_nobody_else", 1) else {
         return;
     };
-    let last = messages() / 10;
+    let last = messages() / 3;
     drop(make_channel(&hosts.channels(Host::A)));
     let ssm = |words: &str| words.replace("239.77.0.1", "232.77.0.1");
     let send = hosts.shmcast(Host::A, &ssm(SEND));
@@ -130,23 +109,20 @@ fn a_source_specific_group_takes_its_source_and_nobody_else() {
 #[test]
 fn a_line_that_is_cut_costs_nothing_while_the_other_lives() {
     let Some(hosts) = Hosts::new("a_line_that_is_cut_costs_nothing_while_the_other_lives", 2) else { return };
-    let last = messages();
     drop(make_channel(&hosts.channels(Host::A)));
     let send = "bridge send t --to 239.77.0.1:30001 --to 239.77.1.1:30001 --interface va0 --interface va1 --json \
-                --until-end --linger 1s";
+                --until-end --linger 60s";
     let send = hosts.shmcast(Host::A, send);
     send.wait_for_log("sending session");
     let recv = "bridge recv t --from 239.77.0.1:30001 --from 239.77.1.1:30001 --interface vb0 --interface vb1 \
                 --first 1 --capacity 64MiB --json --until-end";
     let recv = hosts.shmcast(Host::B, recv);
     recv.wait_for_log("receiving session");
-    let readers = readers(&hosts, 10, last);
-    let publish = hosts.role(Host::A, "publish", &format!("{last} {}", rate()));
-    cut_the_second_line(&hosts, last);
-    publish.end_well();
+    let readers = readers(&hosts, 10, u64::MAX);
+    let last = cut_the_second_line(&hosts);
     assert_all_have_all(readers, last);
-    let (_, sent) = send.end();
     let received = recv.end_well();
+    let (_, sent) = send.stop();
     assert_the_second_line_was_cut(&received);
     assert!(count(&sent, "/send/datagrams_refused") > 0, "{sent}");
     // Nothing was requested, since there is no server.
@@ -156,12 +132,10 @@ fn a_line_that_is_cut_costs_nothing_while_the_other_lives() {
 #[test]
 fn an_end_that_is_killed_comes_back_to_the_same_stream() {
     let Some(hosts) = Hosts::new("an_end_that_is_killed_comes_back_to_the_same_stream", 1) else { return };
-    let (kills, last) = (number("SHMCAST_KILLS", 6), messages());
+    let kills = number("SHMCAST_KILLS", 6);
     drop(make_channel(&hosts.channels(Host::A)));
-    // It serves until the test ends: a receiver that was killed last has nearly a whole ring to ask for.
-    let patient = SEND.replace("--linger 2s", "--linger 60s");
     let send = || {
-        let send = hosts.shmcast(Host::A, &patient);
+        let send = hosts.shmcast(Host::A, SEND);
         send.wait_for_log("sending session");
         send
     };
@@ -171,13 +145,12 @@ fn an_end_that_is_killed_comes_back_to_the_same_stream() {
         recv
     };
     let (mut sender, mut receiver) = (send(), recv());
-    let readers = readers(&hosts, 10, last);
-    let publish = hosts.role(Host::A, "publish", &format!("{last} {}", rate()));
-    let dir = hosts.channels(Host::B);
-    let reached = || shmcast::Directory::at(&dir).channel("t").ok()?.status().next_sequence;
+    let readers = readers(&hosts, 10, u64::MAX);
+    let feed = Feed::begin(&hosts);
+    wait_until_past(&hosts, Host::B, 1);
     for kill in 0..kills {
-        let goal = last * (kill + 1) / (kills + 2);
-        wait_for("progress", || reached().filter(|next| *next > goal));
+        let reached = next_on(&hosts, Host::B).expect("a channel");
+        wait_until_past(&hosts, Host::B, reached + messages() / (kills + 2));
         if kill % 2 == 0 {
             sender.kill();
             sender = send();
@@ -186,7 +159,7 @@ fn an_end_that_is_killed_comes_back_to_the_same_stream() {
             receiver = recv();
         }
     }
-    publish.end_well();
+    let last = feed.end();
     // The ring on A holds all messages of the last seconds, so there is no gap either.
     for reader in readers {
         let seen = reader.end_well();
@@ -203,18 +176,20 @@ fn an_end_that_is_killed_comes_back_to_the_same_stream() {
 #[test]
 fn what_the_kernel_dropped_and_what_readers_miss_add_up() {
     let Some(hosts) = Hosts::new("what_the_kernel_dropped_and_what_readers_miss_add_up", 1) else { return };
-    let last = messages();
+    // They come as fast as can be, and more than any buffer holds.
+    let last = 10 * messages();
     drop(make_channel(&hosts.channels(Host::A)));
     let recv = "bridge recv t --from 239.77.0.1:30001 --interface vb0 --first 1 --capacity 64MiB --json --buffer 4KiB";
     let recv = hosts.shmcast(Host::B, recv);
     wait_for("the channel on B", || shmcast::Directory::at(hosts.channels(Host::B)).channel("t").ok());
-    let send = "bridge send t --to 239.77.0.1:30001 --interface va0 --json --until-end --linger 2s";
+    let send = "bridge send t --to 239.77.0.1:30001 --interface va0 --json --until-end --linger 60s";
     let send = hosts.shmcast(Host::A, send);
     recv.wait_for_log("receiving session");
     let readers = readers(&hosts, 2, last);
     hosts.role(Host::A, "publish", &format!("{last} 1000000000")).end_well();
-    let sent = send.end().1;
-    // No packet waits in a queue any more: the sender ended two seconds after its last one.
+    let seen: Vec<Value> = readers.into_iter().map(Running::end_well).collect();
+    // From here on nothing is sent, and so nothing is dropped.
+    let (_, sent) = send.stop();
     let sockets = hosts.output(Host::B, "cat", &["/proc/net/udp"]);
     let kernel_drops: u64 = sockets
         .lines()
@@ -234,8 +209,7 @@ fn what_the_kernel_dropped_and_what_readers_miss_add_up() {
     let delivered = ["delivered", "duplicate", "refused", "stored"]
         .map(|name| count(&received, &format!("/receive/messages_{name}")));
     assert_eq!(delivered.iter().sum::<u64>(), count(&received, "/receive/messages_received"));
-    for reader in readers {
-        let seen = reader.end_well();
+    for seen in seen {
         assert_eq!(
             (count(&seen, "/received"), count(&seen, "/gap_messages")),
             (published, missing),
@@ -249,7 +223,7 @@ fn a_channel_whose_messages_fit_no_packet_is_refused_with_both_numbers() {
     let dir = tempfile::tempdir().unwrap();
     let builder = shmcast::Publisher::builder("big").dir(dir.path()).capacity(1 << 20).max_message(9_000);
     let _publisher = builder.open().unwrap();
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_shmcast"));
+    let mut command = std::process::Command::new(program("shmcast"));
     command.args(["bridge", "send", "big", "--to", "239.77.0.1:30001", "--dir"]).arg(dir.path());
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);

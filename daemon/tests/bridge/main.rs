@@ -1,4 +1,4 @@
-//! Bridges between two hosts, which are network namespaces: real processes over a virtual wire.
+//! Bridges between hosts, which are network namespaces: real processes over virtual wires.
 //!
 //! `SHMCAST_BRIDGE_MESSAGES` sets how many messages each test carries, `SHMCAST_KILLS` how often an end is killed. The
 //! tests need root and the `ip` command; without them each prints its name as skipped. A relay in user space loses
@@ -8,35 +8,39 @@
 mod anew;
 mod check;
 mod daemons;
-#[path = "../../journal/tests/common/disk.rs"]
-mod disk;
+mod feed;
 mod flood;
 mod forged;
 mod forger;
 mod group;
 mod hear;
-mod hosts;
+mod hops;
 mod invoked;
+mod last_message;
 mod leases;
 mod loss;
 mod nassau;
 mod native;
-mod past;
 mod power;
 mod promoted;
 mod relay;
+mod replay;
 mod roles;
 mod sessions;
 mod standby;
-mod tail;
-mod told;
+mod status_output;
 mod under_unit;
-#[path = "../daemon_support/unit.rs"]
-mod unit;
 mod v6;
 
 #[test]
 #[ignore = "a role that the tests here start processes for"]
 fn play() {
     roles::play();
+}
+
+/// The process that becomes a daemon under the unit.
+#[test]
+#[ignore = "starts a daemon under the unit for other tests"]
+fn launch() {
+    shmcast_testkit::unit::launch();
 }

@@ -2,9 +2,10 @@
 //! loses packets, requests and answers. Maven brings it. Without Maven, a JDK or the registry, the tests print their names
 //! as skipped.
 
-use super::hosts::{Host, Hosts, Running};
-use super::loss::{assert_all_have_all, count, messages, readers};
+use super::feed::{assert_all_have_all, count, messages, readers};
 use super::roles::{LONGEST, make_channel, write_message};
+use shmcast_testkit::hosts::{Host, Hosts, Running};
+use shmcast_testkit::skip;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -22,7 +23,7 @@ fn class_path(test: &str) -> Option<&'static str> {
     match MADE.get_or_init(make) {
         Ok(path) => Some(path),
         Err(reason) => {
-            eprintln!("SKIPPED {test}: {reason}");
+            skip(test, reason);
             None
         }
     }
@@ -71,7 +72,7 @@ fn file_of(last: u64) -> Vec<u8> {
 
 /// Each request that is lost costs Nassau's client a second, in which it drops what comes.
 fn last() -> u64 {
-    messages() / 30
+    messages() / 10
 }
 
 /// Loses one in a hundred of the line's packets, of requests and of answers.

@@ -1,12 +1,13 @@
 //! Native lines between two daemons: what they carry beside payloads, with keys, also under the shipped unit.
 
 use super::daemons::{GROUP, SERVER, bridge, daemon, everything_arrives_on, receives, sends, with_fields};
-use super::hosts::{Host, Hosts, wait_for};
-use super::loss::count;
+use super::feed::count;
 use super::roles::client;
-use super::unit;
 use serde_json::json;
 use shmcast::{Event, Mark, Publisher, Start, Subscriber, Wait};
+use shmcast_testkit::hosts::{Host, Hosts};
+use shmcast_testkit::unit;
+use shmcast_testkit::wait_for;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
@@ -125,6 +126,7 @@ fn sealed_lines_between_daemons_lose_nothing_at_5_percent_loss_each_way() {
 /// The unit keeps the daemon from the call that tells the error of the clock. Then it is unknown, which is said once, and
 /// messages get the time of their arrival. A receiver that wants no limit needs no answer.
 #[test]
+#[ignore = "a step of CI: unit"]
 fn native_lines_work_under_the_shipped_unit_without_the_error_of_the_clock() {
     let test = "native_lines_work_under_the_shipped_unit_without_the_error_of_the_clock";
     for (limit_us, old) in [(1_000, 0), (0, MESSAGES)] {

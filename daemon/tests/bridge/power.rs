@@ -1,10 +1,11 @@
 //! A host loses its power right after its mirror was promoted: what was not synced is gone, and the memory of the channel is.
 
 use super::daemons::{GROUP, bridge_of, channel};
-use super::disk::Disk;
-use super::hosts::{Host, Hosts, wait_for};
 use super::roles::make_channel;
 use shmcast::{Client, Publisher};
+use shmcast_testkit::disk::Disk;
+use shmcast_testkit::hosts::{Host, Hosts};
+use shmcast_testkit::{skip, wait_for};
 
 /// The journal is synced when it must be, and not because some time has passed.
 const JOURNAL: &str = "sync = \"3600s\", io = \"buffered\", file = \"1MiB\"";
@@ -13,7 +14,7 @@ const JOURNAL: &str = "sync = \"3600s\", io = \"buffered\", file = \"1MiB\"";
 fn a_power_cut_after_a_promotion_gives_no_sequence_twice() {
     let test = "a_power_cut_after_a_promotion_gives_no_sequence_twice";
     let Some(mut hosts) = Hosts::new(test, 1) else { return };
-    let Some(mut disk) = Disk::make() else { return eprintln!("SKIPPED {test}: no ext4 can be mounted") };
+    let Some(mut disk) = Disk::make() else { return skip(test, "no ext4 can be mounted") };
     let mut publisher = make_channel(&hosts.channels(Host::A));
     let first = hosts.shmcast(Host::A, &format!("bridge send t --to {GROUP} --interface va0 --from oldest"));
     first.wait_for_log("sending session");
@@ -45,7 +46,7 @@ fn a_power_cut_after_a_promotion_gives_no_sequence_twice() {
         last = local.publish(b"a message of this host").unwrap();
     }
     if !disk.cut() {
-        return eprintln!("SKIPPED {test}: no power cut of a file system");
+        return skip(test, "no power cut of a file system");
     }
     assert!(promoted["to"].as_u64().is_some_and(|to| to + 200 == last), "{promoted} {last}");
     b.kill();

@@ -1,14 +1,17 @@
 //! A publisher on A, a mirror on B that sends the channel on, and a receiver on C. A is lost, and B is promoted.
 
 use super::daemons::{GROUP, bridge_of, channel};
-use super::hosts::{Host, Hosts, Running, wait_for};
 use super::roles::{LONGEST, make_channel};
 use serde_json::Value;
 use shmcast::{Client, Event, Publisher, Start, Subscriber};
+use shmcast_testkit::hosts::{Host, Hosts, Running};
+use shmcast_testkit::wait_for;
 use std::time::{Duration, Instant};
 
 const ONWARD: (&str, &str) = ("239.77.0.4:30004", "10.77.0.2:30005");
 const FURTHER: u64 = 1 << 32;
+/// Between two promotions that are tried.
+const PAUSE: Duration = Duration::from_millis(200);
 
 fn config() -> String {
     let receives = format!(
@@ -88,7 +91,7 @@ fn a_promoted_mirror_goes_on_under_a_later_session() {
 
     hosts.cut_off(Host::A, true);
     let done = wait_for("a promotion", || {
-        std::thread::sleep(Duration::from_secs(1));
+        std::thread::sleep(PAUSE);
         Some(promote(&hosts, "")).filter(|(code, ..)| *code == 0)
     });
     let done = done.1;
@@ -152,7 +155,7 @@ fn a_mirror_whose_feed_has_ended_is_promoted() {
     });
     hosts.cut_off(Host::A, true);
     let (code, done, said) = wait_for("a promotion", || {
-        std::thread::sleep(Duration::from_secs(1));
+        std::thread::sleep(PAUSE);
         Some(promote(&hosts, "")).filter(|(_, _, said)| !said.contains("was heard"))
     });
     assert_eq!((code, done["to"].as_u64()), (0, Some(100 + FURTHER)), "{said}");

@@ -1,12 +1,14 @@
 //! The processes that are not bridges: a publisher and readers, which know the content of every message.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use shmcast::{Client, Event, Publisher, Start, Subscriber, Wait};
+use shmcast_testkit::place::program;
+use shmcast_testkit::process::my_role;
+use shmcast_testkit::wait_until;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
-pub const ROLE: &str = "SHMCAST_TEST_ROLE";
-pub const WORDS: &str = "SHMCAST_TEST_WORDS";
 /// Length of the longest message in bytes.
 pub const LONGEST: usize = 1_378;
 
@@ -28,21 +30,29 @@ pub fn wall_us() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros() as u64
 }
 
+/// Waits until the next half second of the clock has begun. A session that begins then has a later epoch than all before it.
+pub fn next_epoch() {
+    let epoch = || wall_us() * 1_000 / shmcast::hosting::STREAM_STEP_NS;
+    let now = epoch();
+    wait_until("the next half second", || epoch() > now);
+}
+
 pub fn play() {
-    let role = std::env::var(ROLE).unwrap();
-    let words = std::env::var(WORDS).unwrap();
-    let words: Vec<&str> = words.split_whitespace().collect();
-    match role.as_str() {
+    let Some(role) = my_role() else { return };
+    let words: Vec<&str> = role.split_whitespace().collect();
+    let (role, words) = words.split_first().unwrap();
+    match *role {
         "publish" => {
             publish(words[0].parse().unwrap(), words[1].parse().unwrap(), words.get(2).map(Path::new))
         }
+        "publish-recorded" => publish_recorded(Path::new(words[0])),
         "read" => read(words[0].parse().unwrap()),
         "publish-native" => super::native::publish(),
         "read-native" => super::native::read(),
-        "relay" => super::relay::run(&words),
-        "hear" => super::hear::run(&words),
-        "flood" => super::flood::run(&words),
-        "forge" => super::forger::run(&words),
+        "relay" => super::relay::run(words),
+        "hear" => super::hear::run(words),
+        "flood" => super::flood::run(words),
+        "forge" => super::forger::run(words),
         other => panic!("no role {other:?}"),
     }
 }
@@ -90,6 +100,35 @@ fn publish(last: u64, rate: u64, enough: Option<&Path>) {
     }
     println!("\n{}", json!({ "published": publisher.next_sequence() - 1 }));
     publisher.close();
+}
+
+/// How many messages are published before the recorder and the bridge have to have them. The smallest ring here holds twice as many.
+const STEP: u64 = 2_000;
+
+/// Publishes until the file `enough` exists, and waits for the daemon's recorder and its first bridge after each [`STEP`].
+fn publish_recorded(enough: &Path) {
+    let client = client().expect("a daemon");
+    let mut publisher = Publisher::builder("t").client(&client).open().unwrap();
+    let mut buffer = [0; LONGEST];
+    while !enough.exists() {
+        for _ in 0..STEP {
+            let size = write_message(publisher.next_sequence(), &mut buffer);
+            publisher.publish(&buffer[..size]).unwrap();
+        }
+        let next = publisher.next_sequence();
+        let written = || client.channel("t").ok()?.journal.map(|journal| journal.written + 1);
+        wait_until("the recorder", || written() >= Some(next));
+        wait_until("the bridge", || sent_by_the_daemon() >= Some(next));
+    }
+    println!("\n{}", json!({ "published": publisher.next_sequence() - 1 }));
+    publisher.close();
+}
+
+/// The sequence after the last message that this host's daemon has sent over its first bridge.
+fn sent_by_the_daemon() -> Option<u64> {
+    let output = Command::new(program("shmcast")).args(["bridge", "status", "--json"]).output().unwrap();
+    let status: Value = serde_json::from_slice(&output.stdout).ok()?;
+    status.pointer("/bridges/0/figures/send/next_sequence")?.as_u64()
 }
 
 /// Reads to the end and checks every message. Prints its figures.

@@ -1,155 +1,53 @@
-//! Bridges that daemons carry. Three hosts, which are network namespaces with a daemon each, are connected in a circle.
-//!
-//! The tests need root and the `ip` command; without them each prints its name as skipped.
+//! Bridges that daemons carry from host to host: three hosts with a daemon each, connected in a ring.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use super::roles::next_epoch;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use shmcast::{Client, Event, Start, Subscriber, Wait};
-use std::fs::{self, File};
+use shmcast_testkit::hosts::{Host, Hosts, Running};
+use shmcast_testkit::{PATIENCE, skip, wait_for};
+use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-#[path = "daemon_support/unit.rs"]
-mod unit;
+const HOSTS: [Host; 3] = [Host::A, Host::B, Host::C];
 
-const PATIENCE: Duration = Duration::from_secs(60);
-static TURN: Mutex<()> = Mutex::new(());
-
-fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
-    let started = Instant::now();
-    loop {
-        if let Some(found) = ready() {
-            return found;
-        }
-        assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn ip(words: &str) -> Result<(), String> {
-    let output =
-        Command::new("ip").args(words.split(' ')).output().map_err(|e| format!("no ip command: {e}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim())),
-    }
-}
-
-/// Hosts 0, 1 and 2, with a wire from each host `n` (10.78.n.1, `out`) to the next (10.78.n.2, `in`). There are no
-/// routes: each host reaches only its neighbours.
-struct Net {
-    names: [String; 3],
-    dir: tempfile::TempDir,
-    /// The unit that restricts the daemons, if there is one.
-    unit: Option<PathBuf>,
-    _turn: MutexGuard<'static, ()>,
-}
+/// The three hosts, whose channels are those of daemons.
+struct Net(Hosts);
 
 impl Net {
     fn new(test: &str) -> Option<Self> {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let names = [0, 1, 2].map(|n| format!("shmcast-{}-{n}", std::process::id()));
-        let dir = tempfile::Builder::new().prefix("shmcast-bridged-").tempdir_in("/dev/shm").unwrap();
-        // A daemon may run as another user.
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let net = Self { names, dir, unit: unit::asked(), _turn: turn };
-        match net.wire() {
-            Ok(()) => Some(net),
-            Err(reason) => {
-                eprintln!("SKIPPED {test}: no network namespaces: {reason}");
-                None
-            }
-        }
+        let mut hosts = Hosts::in_a_ring(test, HOSTS.len())?;
+        hosts.use_daemons(true);
+        Some(Self(hosts))
     }
 
-    fn wire(&self) -> Result<(), String> {
-        for name in &self.names {
-            ip(&format!("netns add {name}"))?;
-            ip(&format!("-n {name} link set lo up"))?;
-        }
-        for n in 0..3 {
-            let (here, next) = (&self.names[n], &self.names[(n + 1) % 3]);
-            ip(&format!("link add out netns {here} type veth peer name in netns {next}"))?;
-            for (name, end, host) in [(here, "out", 1), (next, "in", 2)] {
-                ip(&format!("-n {name} addr add 10.78.{n}.{host}/24 dev {end}"))?;
-                ip(&format!("-n {name} link set {end} up"))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn path(&self, host: usize, name: &str) -> PathBuf {
-        self.dir.path().join(format!("{host}.{name}"))
-    }
-
-    fn command(&self, host: usize, program: &str) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.names[host], program]);
-        command
-            .env("SHMCAST_SOCKET", self.path(host, "run").join("control.sock"))
-            .env_remove("SHMCAST_DIR")
-            .env_remove("NOTIFY_SOCKET");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
+    /// What the publisher of a host was given.
+    fn input(&self, host: usize) -> PathBuf {
+        self.0.dir.path().join(format!("{host}.input"))
     }
 
     fn configure(&self, host: usize, config: &str) {
-        fs::write(self.path(host, "toml"), config).unwrap();
+        self.0.configure(HOSTS[host], config);
     }
 
     /// Starts a host's daemon and waits until it answers.
     fn daemon(&self, host: usize, config: &str) -> Daemon<'_> {
-        self.configure(host, config);
-        let log = File::create(self.path(host, "log")).unwrap();
-        let (program, runtime) = (env!("CARGO_BIN_EXE_shmcastd"), self.path(host, "run"));
-        fs::create_dir_all(&runtime).unwrap();
-        let mut command = match &self.unit {
-            Some(unit) => {
-                let words = unit::launcher(unit, &runtime);
-                let mut command = self.command(host, words[0].to_str().unwrap());
-                command.args(&words[1..]).arg(program).env("SHMCAST_SOCKET", unit::SOCKET);
-                command
-            }
-            None => self.command(host, program),
-        };
-        let child =
-            command.arg("--config").arg(self.path(host, "toml")).stdout(Stdio::null()).stderr(log).spawn();
-        let daemon = Daemon { net: self, host, child: child.unwrap() };
-        wait_for("the daemon's answer", || daemon.run("ls").status.success().then_some(()));
-        daemon
-    }
-}
-
-impl Drop for Net {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let _ = ip(&format!("netns del {name}"));
-        }
+        Daemon { net: self, host, running: self.0.daemon(HOSTS[host], config) }
     }
 }
 
 struct Daemon<'a> {
     net: &'a Net,
     host: usize,
-    child: Child,
+    running: Running,
 }
 
 impl Daemon<'_> {
-    fn shmcast(&self, arguments: &str) -> Command {
-        let mut command = self.net.command(self.host, env!("CARGO_BIN_EXE_shmcast"));
-        command.args(arguments.split_whitespace());
-        command
-    }
-
     fn run(&self, arguments: &str) -> Output {
-        self.shmcast(arguments).output().unwrap()
+        self.net.0.run(HOSTS[self.host], arguments)
     }
 
     fn bridge(&self, name: &str) -> Value {
@@ -167,34 +65,23 @@ impl Daemon<'_> {
 
     /// Publishes the numbers 1 to `count` as lines.
     fn publish(&self, channel: &str, count: u64) {
-        let input = self.net.path(self.host, "input");
+        let input = self.net.input(self.host);
         let lines: String = (1..=count).map(|n| format!("{n}\n")).collect();
-        File::create(&input).unwrap().write_all(lines.as_bytes()).unwrap();
+        fs::write(&input, lines).unwrap();
         let output = self.run(&format!("pub {channel} --input {} --rate 100000/s", input.display()));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
     fn log(&self) -> String {
-        fs::read_to_string(self.net.path(self.host, "log")).unwrap_or_default()
+        self.running.log()
     }
 
     fn wait_for_log(&self, text: &str) {
-        wait_for(&format!("{text:?} in the log"), || self.log().contains(text).then_some(()));
+        self.running.wait_for_log(text);
     }
 
     fn signal(&self, signal: Signal) {
-        // `ip netns exec` replaces itself by the program, so this is the daemon's own process id.
-        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
-    }
-}
-
-impl Drop for Daemon<'_> {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("--- daemon of host {}\n{}", self.host, self.log());
-        }
+        self.running.signal(signal);
     }
 }
 
@@ -265,7 +152,7 @@ fn a_feed_goes_on_from_host_to_host_under_its_own_sequences() {
 
     let output = c.run(&format!("sub ticks --from 1 --count {MESSAGES} --summary --json"));
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.stdout, fs::read(net.path(0, "input")).unwrap(), "what C reads is what A published");
+    assert_eq!(output.stdout, fs::read(net.input(0)).unwrap(), "what C reads is what A published");
     let summary: Value =
         serde_json::from_str(String::from_utf8_lossy(&output.stderr).lines().last().unwrap()).unwrap();
     assert_eq!((&summary["first_sequence"], &summary["next_sequence"]), (&1.into(), &(MESSAGES + 1).into()));
@@ -389,7 +276,7 @@ fn a_session_that_counts_from_the_beginning_begins_the_channel_anew() {
     let next_is = |next: u64| move |bridge: &Value| bridge["figures"]["receive"]["next_sequence"] == next;
     let first = b.wait_for_bridge("ticks-in", "hear the session", has_session);
     c.wait_for_bridge("ticks-in", "hear the session", has_session);
-    let client = Client::at(net.path(1, "run").join("control.sock")).unwrap();
+    let client = Client::at(net.0.socket(Host::B)).unwrap();
     let builder = Subscriber::builder("ticks").client(&client).start(Start::Oldest);
     let mut reader = builder.wait(Wait::Sleep(Duration::from_millis(1))).open().unwrap();
     let mut heard = Vec::new();
@@ -406,8 +293,7 @@ fn a_session_that_counts_from_the_beginning_begins_the_channel_anew() {
     b.wait_for_bridge("ticks-in", "have all", next_is(101));
     c.wait_for_bridge("ticks-in", "have all", next_is(101));
     hear_until(100, &mut heard);
-    // Epochs are half seconds, so the new session needs a later one.
-    std::thread::sleep(Duration::from_millis(600));
+    next_epoch();
     drop(a);
     let a = net.daemon(0, &config);
     let is_next = |bridge: &Value| has_session(bridge) && bridge["session"] != first["session"];
@@ -416,7 +302,7 @@ fn a_session_that_counts_from_the_beginning_begins_the_channel_anew() {
     b.wait_for_bridge("ticks-in", "begin anew", next_is(51));
     c.wait_for_bridge("ticks-in", "begin anew behind it", next_is(51));
     let output = b.run("sub ticks --from 1 --count 50 --summary --json");
-    assert_eq!(output.stdout, fs::read(net.path(0, "input")).unwrap());
+    assert_eq!(output.stdout, fs::read(net.input(0)).unwrap());
     assert!(b.log().contains("event=\"restarted\""), "{}", b.log());
     hear_until(50, &mut heard);
     // A zero stands for the event that the channel began again.
@@ -438,8 +324,7 @@ fn figures_of_bridges_are_sound_metrics() {
     let metrics = |daemon: &Daemon<'_>| {
         let fetch =
             "exec 3<>/dev/tcp/127.0.0.1/9464; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3";
-        let output = net.command(daemon.host, "bash").args(["-c", fetch]).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
+        let text = net.0.output(HOSTS[daemon.host], "bash", &["-c", fetch]);
         text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text:?}")).1.to_owned()
     };
     let lines_sent = [
@@ -493,9 +378,7 @@ fn check_by_prometheus(text: &str) {
     promtool.args(["check", "metrics"]);
     promtool.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let Ok(mut promtool) = promtool.spawn() else {
-        return eprintln!(
-            "SKIPPED figures_of_bridges_are_sound_metrics: no promtool (Debian package prometheus)"
-        );
+        return skip("figures_of_bridges_are_sound_metrics", "no promtool (Debian package prometheus)");
     };
     promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = promtool.wait_with_output().unwrap();

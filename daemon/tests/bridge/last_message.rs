@@ -1,19 +1,16 @@
 //! The last message before a silence is lost. Only heartbeats show that it existed.
 
-use super::hosts::{number, turn, wait_for};
 use shmcast::{Publisher, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::proto::wire::{Body, Downstream};
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec};
+use shmcast_testkit::place::own_address;
+use shmcast_testkit::turn::turn;
+use shmcast_testkit::{number, wait_for};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-fn port() -> SocketAddr {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.local_addr().unwrap()
-}
 
 /// Forwards packets, except those with messages. Returns the time after which a heartbeat showed each of them.
 fn lose_all_messages(from: &UdpSocket, to: SocketAddr, stop: &AtomicBool) -> Vec<Duration> {
@@ -49,14 +46,14 @@ fn a_lost_tail_is_noticed_by_heartbeats_and_mended() {
     let spec = BridgeSpec { send: Some(send), lines: line(sent_to), ..BridgeSpec::new("t") };
     let egress =
         Egress::start(&spec, Subscriber::builder("t").dir(a.path()), EgressOptions::default()).unwrap();
-    let arrives_at = port();
+    let arrives_at = own_address();
     let servers = vec![egress.repair_address().unwrap()];
     let receive = ReceiveSpec { servers, from: Some(1), ..ReceiveSpec::default() };
     let spec = BridgeSpec { receive: Some(receive), lines: line(arrives_at), ..BridgeSpec::new("t") };
     let channel = Publisher::builder("t").dir(b.path()).capacity(1 << 20).max_message(1_000);
     let ingress = Ingress::start(&spec, channel, IngressOptions::default()).unwrap();
     wait_for("the lease", || (ingress.counters().leases_held == 1).then_some(()));
-    let rounds = number("SHMCAST_TAILS", 50);
+    let rounds: u64 = number("SHMCAST_TAILS", 50);
     let stop = AtomicBool::new(false);
     let mut noticed = std::thread::scope(|scope| {
         let relaying = scope.spawn(|| lose_all_messages(&relay, arrives_at, &stop));

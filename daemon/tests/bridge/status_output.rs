@@ -1,46 +1,35 @@
 //! What the command itself shows of a bridge: refused repairs, captures of both directions, and the channel that it makes.
 
-use super::hosts::wait_for;
 use shmcast::{Directory, Publisher};
 use shmcast_bridge::pcap::Capture;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Request;
+use shmcast_testkit::place::{own_address, program};
+use shmcast_testkit::wait_for;
+use shmcast_testkit::{Process, scratch};
 use std::fs::{File, read_to_string};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-fn free() -> SocketAddr {
-    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn shmcast(dir: &Path, words: &str, log: &Path) -> Running {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+fn shmcast(dir: &Path, words: &str, log: &Path) -> Process {
+    let mut command = Command::new(program("shmcast"));
     command.args(words.split_whitespace()).env("SHMCAST_DIR", dir).stdin(Stdio::null()).stdout(Stdio::null());
-    Running(command.stderr(File::create(log).unwrap()).spawn().unwrap())
+    Process::start(command.stderr(File::create(log).unwrap()))
 }
 
 /// A receiver that has not proved its address asks again and again. People are told, and the capture has its requests.
 #[test]
 fn refused_repairs_are_told_and_captured() {
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let dir = scratch();
     let mut publisher =
         Publisher::builder("t").dir(dir.path()).capacity(1 << 20).max_message(1_378).open().unwrap();
     (0..100u64).for_each(|n| _ = publisher.publish(&[n as u8; 1_000]).unwrap());
-    let (server, capture, log) = (free(), dir.path().join("pcap"), dir.path().join("log"));
+    let (server, capture, log) = (own_address(), dir.path().join("pcap"), dir.path().join("log"));
     let words = format!(
         "bridge send t --to {} --repair {server} --allow 127.0.0.0/8 --linger 100ms --pcap {} --session TEST",
-        free(),
+        own_address(),
         capture.display()
     );
     let sender = shmcast(dir.path(), &words, &log);
@@ -69,8 +58,8 @@ fn refused_repairs_are_told_and_captured() {
 /// A sender of another make may fill an Ethernet frame, and a channel that the command makes takes that.
 #[test]
 fn a_new_channel_takes_what_an_ethernet_frame_brings() {
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let words = format!("bridge recv t --from {} --capacity 1MiB --session TEST", free());
+    let dir = scratch();
+    let words = format!("bridge recv t --from {} --capacity 1MiB --session TEST", own_address());
     let _receiver = shmcast(dir.path(), &words, &dir.path().join("log"));
     let max = wait_for("the channel", || {
         Directory::at(dir.path())
