@@ -1,10 +1,10 @@
 //! The permissions that the guide gives, and what `shmcast bridge check` says of a server, an account and a stream.
 
-use crate::cli_support::{Host, text};
 use crate::feed::{Feed, Pace};
-use crate::server::{Server, alone, program};
-use crate::turn;
 use serde_json::Value;
+use shmcast_testkit::command::{Host, text};
+use shmcast_testkit::nats::{Server, alone, program};
+use shmcast_testkit::turn::turn;
 use std::time::Duration;
 
 const PACE: Pace =

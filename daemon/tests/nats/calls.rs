@@ -1,17 +1,19 @@
 //! A publisher makes no call of the system for an engine, whether the servers take its messages, are away, or have no room.
 
-use crate::cli_support::{Host, wait_until};
-use crate::server::{Server, program};
-use crate::turn;
 use shmcast::{ClockKind, Publisher, Subscriber};
+use shmcast_testkit::Process;
+use shmcast_testkit::command::Host;
+use shmcast_testkit::nats::{Server, program};
+use shmcast_testkit::process::{as_role, in_dir, my_dir, my_role};
+use shmcast_testkit::skip;
+use shmcast_testkit::turn::turn;
+use shmcast_testkit::wait_until;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// Names of files that are never there. The publisher asks for them to mark places in its trace.
 const BEGIN: &str = "/publishing-begins";
 const END: &str = "/publishing-ends";
-/// The directory of the publisher that is traced.
-const DIR: &str = "SHMCAST_TRACED_PUBLISHER";
 const ROUNDS: [&str; 3] = ["running", "away", "full"];
 const MESSAGES: u64 = 20_000;
 
@@ -19,13 +21,12 @@ fn channels(dir: &Path) -> PathBuf {
     dir.join("channels")
 }
 
-/// Publishes a round of messages each time that the test names one.
+/// The publisher that is traced: publishes a round of messages each time that the test names one.
 #[test]
-#[ignore = "plays a part in another test"]
-fn play_the_traced_publisher() {
-    let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else {
-        return eprintln!("SKIPPED play_the_traced_publisher: started by another test only");
-    };
+#[ignore = "a role that the test here starts a process for"]
+fn play() {
+    let Some(_) = my_role() else { return };
+    let dir = my_dir();
     let builder = Publisher::builder("ticks").dir(channels(&dir));
     let mut publisher = builder.capacity(64 << 20).open().unwrap();
     let body = [7; 2_000];
@@ -58,23 +59,12 @@ fn calls_between_marks(trace: &str) -> (usize, Vec<&str>) {
     (rounds, calls)
 }
 
-/// A traced publisher, killed at the end of the test.
-struct Traced(Child);
-
-impl Traced {
-    fn start(dir: &Path, trace: &Path) -> Traced {
-        let mut command = Command::new("strace");
-        command.args(["-f", "-o"]).arg(trace).arg(std::env::current_exe().unwrap());
-        command.args(["--exact", "calls::play_the_traced_publisher", "--ignored", "--nocapture"]);
-        Traced(command.env(DIR, dir).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
-    }
-}
-
-impl Drop for Traced {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts the publisher under strace.
+fn start_traced(dir: &Path, trace: &Path) -> Process {
+    let mut command = Command::new("strace");
+    command.args(["-f", "-o"]).arg(trace).arg(std::env::current_exe().unwrap());
+    as_role(&mut command, "calls", "publish");
+    Process::start(in_dir(&mut command, dir).stderr(Stdio::null()))
 }
 
 #[test]
@@ -83,10 +73,10 @@ fn a_publisher_beside_an_engine_calls_the_system_never() {
     let (_turn, Some(program)) = (turn(), program(test)) else { return };
     let strace = Command::new("strace").args(["-o", "/dev/null", "true"]).output();
     if !strace.is_ok_and(|output| output.status.success()) {
-        return eprintln!("SKIPPED {test}: no strace here, or it may not trace");
+        return skip(test, "no strace here, or it may not trace");
     }
     if shmcast::Clock::of_this_host().kind() != ClockKind::Counter {
-        return eprintln!("SKIPPED {test}: this machine's clock is the kernel's");
+        return skip(test, "this machine's clock is the kernel's");
     }
     let (dir, near) = (tempfile::tempdir().unwrap(), Host::new());
     let mut server = Server::alone(program, dir.path());
@@ -95,36 +85,34 @@ fn a_publisher_beside_an_engine_calls_the_system_never() {
     server.rewrite(|text| text.replace("jetstream {", "jetstream { max_file_store: 30MB,"));
     server.start();
     let trace = dir.path().join("trace");
-    let mut publisher = Traced::start(near.dir.path(), &trace);
+    let publisher = start_traced(near.dir.path(), &trace);
     let open = || Subscriber::builder("ticks").dir(channels(near.dir.path())).open();
     wait_until("the channel", || open().is_ok());
     let nats = format!("--nats {}", server.url());
-    let mut send =
-        near.shmcast(&format!("bridge send ticks --json --create --from oldest {nats}")).spawn().unwrap();
+    let mut send = near.start(&format!("bridge send ticks --json --create --from oldest {nats}"));
     let stored = || {
         let info = near.run(&format!("bridge stream info ticks --json {nats}"));
         let info: serde_json::Value = serde_json::from_slice(&info.stdout).unwrap_or_default();
         info["next_sequence"].as_u64().unwrap_or(0)
     };
-    play(&near, "running");
+    publish(&near, "running");
     wait_until("the first round in the log", || stored() == MESSAGES + 1);
     server.kill();
-    play(&near, "away");
+    publish(&near, "away");
     server.start();
     wait_until("a log that is full", || stored() > MESSAGES + 5_000);
-    play(&near, "full");
+    publish(&near, "full");
     assert!(stored() < 2 * MESSAGES, "it is full");
-    assert_eq!(send.try_wait().unwrap(), None, "the bridge waits for room");
-    send.kill().unwrap();
-    send.wait().unwrap();
+    assert!(send.is_alive(), "the bridge waits for room");
+    send.kill();
     std::fs::write(near.dir.path().join("end"), "").unwrap();
-    assert!(publisher.0.wait().unwrap().success());
+    publisher.end();
     let trace = std::fs::read_to_string(&trace).unwrap();
     let (rounds, calls) = calls_between_marks(&trace);
     assert_eq!((rounds, calls), (ROUNDS.len(), Vec::new()), "calls by the thread that publishes");
 }
 
-fn play(near: &Host, round: &str) {
+fn publish(near: &Host, round: &str) {
     std::fs::write(near.dir.path().join(round), "").unwrap();
     wait_until(round, || near.dir.path().join(format!("{round}-done")).exists());
 }

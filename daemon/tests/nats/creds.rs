@@ -1,14 +1,14 @@
 //! Accounts of an operator: a file with credentials, as `nsc` writes it, with the permissions that the guide gives.
 
 use crate::access::allowed;
-use crate::cli_support::text;
 use crate::feed::{Feed, Pace};
-use crate::server::{Server, program};
-use crate::turn;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use nkeys::KeyPair;
 use serde_json::{Value, json};
+use shmcast_testkit::command::text;
+use shmcast_testkit::nats::{Server, program};
+use shmcast_testkit::turn::turn;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;

@@ -1,13 +1,13 @@
 //! Bridges through servers of NATS that daemons carry: their start, their figures, a reload, an end, and a reboot.
 
-#[path = "../daemon_support/mod.rs"]
-mod daemon_support;
-
-use crate::server::{Server, alone, free_port};
-use daemon_support::{Daemon, FOR_ALL, channel, publishing, wait_for, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use shmcast::{Event, Publisher, Start, Subscriber};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
+use shmcast_testkit::nats::{Server, alone};
+use shmcast_testkit::place::free_port;
+use shmcast_testkit::place::own_address;
+use shmcast_testkit::{Process, wait_for, wait_until};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -200,7 +200,7 @@ fn a_lent_journal_is_the_stream_of_a_command() {
     let far = Daemon::start(&config(free_port(), None, &receives(&server)));
     let send = format!("bridge send ticks --create --nats {}", server.url());
     let mut publisher = publishing(&near.client(), "ticks").open().unwrap();
-    let mut bridging = near.shmcast(&send).spawn().unwrap();
+    let bridging = Process::start(&mut near.shmcast(&send));
     publish(&mut publisher, 500);
     let (mut reader, mut due) = (reader_of(&far), 1);
     read_to(&mut reader, &mut due, 501, 0..0);
@@ -208,20 +208,18 @@ fn a_lent_journal_is_the_stream_of_a_command() {
     let client = near.client();
     let durable = || client.channel("ticks").unwrap().journal.map(|journal| journal.durable);
     wait_until("the journal", || durable() >= Some(500));
-    bridging.kill().unwrap();
-    bridging.wait().unwrap();
+    bridging.kill();
     near.kill();
     drop(publisher);
     fs::remove_dir_all(near.dir().join("run")).unwrap();
     near.restart();
     let mut publisher = publishing(&near.client(), "ticks").open().unwrap();
     let first = publisher.next_sequence();
-    let mut bridging = near.shmcast(&send).spawn().unwrap();
+    let bridging = Process::start(&mut near.shmcast(&send));
     publish(&mut publisher, 100);
     read_to(&mut reader, &mut due, first + 100, 501..first);
     assert_eq!(bridge(&far)["session"], session);
-    bridging.kill().unwrap();
-    bridging.wait().unwrap();
+    bridging.kill();
 }
 
 /// A daemon's bridge of lines gets a log by a reload, has repairs from there, shows so, and gives the log up by another reload.
@@ -230,8 +228,7 @@ fn a_reload_gives_a_bridge_of_lines_a_log_and_takes_it_back() {
     let test = "a_reload_gives_a_bridge_of_lines_a_log_and_takes_it_back";
     let Some((_turn, _dir, server)) = alone(test) else { return };
     let (at_near, at_far) = (free_port(), free_port());
-    let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let line = format!("line = [{{ group = \"127.0.0.1:{port}\" }}]");
+    let line = format!("line = [{{ group = \"{}\" }}]", own_address());
     let both = format!(
         "{}[[bridge]]\nname = \"line\"\nchannel = \"ticks\"\nlink = \"none\"\n{line}\nsend = {{}}\n",
         config(at_near, None, &sends(&server, ""))

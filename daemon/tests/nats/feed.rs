@@ -1,17 +1,22 @@
 //! A channel that goes from one host to another: a publisher, the two bridges as processes, and a reader that compares.
 
-use crate::cli_support::{Host, text};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use shmcast::{Event, Mark, Publisher, Start, Subscriber};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use shmcast_testkit::command::{Host, interrupt, text};
+use shmcast_testkit::{PATIENCE, Process, wait_for};
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The longest message, in bytes.
 pub(crate) const LONGEST: usize = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A publisher that waits for somebody looks at him after so many messages.
+const LOOK: u64 = 10_000;
 
 /// The sizes of the messages.
 #[derive(Clone, Copy)]
@@ -65,6 +70,7 @@ pub(crate) struct Feed {
     pub(crate) near: Host,
     pub(crate) far: Host,
     sizes: Sizes,
+    messages: u64,
     /// How far the reader at the far end has compared: the sequence due there.
     pub(crate) seen: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -90,21 +96,35 @@ impl Feed {
 
     /// The same with messages of these sizes.
     pub(crate) fn publish_sized(pace: Pace, sizes: Sizes) -> Feed {
+        Feed::publish_while(pace, sizes, |_| true)
+    }
+
+    /// The same, and at each message of [`LOOK`] waits until `may_go_on`.
+    pub(crate) fn publish_while(
+        pace: Pace,
+        sizes: Sizes,
+        may_go_on: impl Fn(u64) -> bool + Send + 'static,
+    ) -> Feed {
         let mut feed = Feed {
             near: Host::new(),
             far: Host::new(),
             sizes,
+            messages: pace.messages,
             seen: Arc::new(AtomicU64::new(1)),
             stop: Arc::default(),
             threads: Vec::new(),
         };
         let builder = Publisher::builder("ticks").dir(feed.near.dir.path().join("channels"));
-        let mut publisher = builder.capacity(pace.capacity).max_message(2 << 20).open().unwrap();
+        let mut publisher = builder.capacity(pace.capacity).max_message(LONGEST as u64).open().unwrap();
         let (seen, stop) = (feed.seen.clone(), feed.stop.clone());
         feed.threads.push(std::thread::spawn(move || {
             let content = Content::new(sizes);
             for sequence in 1..=pace.messages {
-                while sequence > seen.load(Ordering::Relaxed) + pace.ahead {
+                let must_wait = || {
+                    sequence > seen.load(Ordering::Relaxed) + pace.ahead
+                        || sequence.is_multiple_of(LOOK) && !may_go_on(sequence)
+                };
+                while must_wait() {
                     std::thread::sleep(Duration::from_millis(1));
                     if stop.load(Ordering::Relaxed) {
                         return;
@@ -157,6 +177,12 @@ impl Feed {
         }));
     }
 
+    /// Waits until so many more messages were compared, but no more than there are.
+    pub(crate) fn go_on(&self, more: u64, children: &mut [&mut Bridge]) {
+        let next = self.seen.load(Ordering::Relaxed) + more;
+        self.wait_for(next.min(self.messages + 1), children);
+    }
+
     /// Waits until all messages below `next` were compared.
     pub(crate) fn wait_for(&self, next: u64, children: &mut [&mut Bridge]) {
         let started = Instant::now();
@@ -169,7 +195,7 @@ impl Feed {
             }
             let due = self.seen.load(Ordering::Relaxed);
             if started.elapsed() > PATIENCE {
-                let said: Vec<String> = children.iter_mut().map(|child| child.said_when_killed()).collect();
+                let said: Vec<String> = children.iter().map(|child| child.words.from(0)).collect();
                 panic!(
                     "waited {PATIENCE:?} for {next}; {due} is due; the bridges said:\n{}",
                     said.join("\n")
@@ -209,69 +235,88 @@ impl Drop for Feed {
 /// A bridge as a process, killed at the end of the test.
 pub(crate) struct Bridge {
     command: Command,
-    pub(crate) child: Child,
+    process: Process,
+    words: Words,
+    /// How much of the words was waited for.
+    heard: usize,
+}
+
+/// What a process writes to its stderr.
+struct Words {
+    said: Arc<Mutex<Vec<u8>>>,
+    listener: JoinHandle<()>,
+}
+
+impl Words {
+    fn of(process: &mut Process) -> Words {
+        let mut stderr = process.child().stderr.take().expect("a pipe");
+        let said = Arc::<Mutex<Vec<u8>>>::default();
+        let written = said.clone();
+        let listener = std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(size @ 1..) = stderr.read(&mut bytes) {
+                written.lock().unwrap().extend(&bytes[..size]);
+            }
+        });
+        Words { said, listener }
+    }
+
+    fn from(&self, at: usize) -> String {
+        text(&self.said.lock().unwrap()[at..])
+    }
 }
 
 impl Bridge {
-    fn start(mut command: Command) -> Bridge {
+    pub(crate) fn start(mut command: Command) -> Bridge {
         command.arg("--json").env("RUST_BACKTRACE", "0").stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().unwrap();
-        Bridge { command, child }
+        let mut process = Process::start(&mut command);
+        let words = Words::of(&mut process);
+        Bridge { command, process, words, heard: 0 }
+    }
+
+    pub(crate) fn kill(self) {
+        self.process.kill();
     }
 
     pub(crate) fn kill_and_restart(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        self.child = self.command.spawn().unwrap();
+        self.process.end_by(Signal::SIGKILL);
+        self.process = Process::start(&mut self.command);
+        (self.words, self.heard) = (Words::of(&mut self.process), 0);
+    }
+
+    pub(crate) fn pause(&self) {
+        self.process.pause();
+    }
+
+    pub(crate) fn resume(&self) {
+        self.process.resume();
     }
 
     pub(crate) fn assert_alive(&mut self) {
-        if let Some(status) = self.child.try_wait().unwrap() {
-            let mut said = String::new();
-            if let Some(stderr) = &mut self.child.stderr {
-                std::io::Read::read_to_string(stderr, &mut said).unwrap();
-            }
-            panic!("a bridge has ended with {status}: {said}");
+        if let Some(status) = self.process.try_wait() {
+            panic!("a bridge has ended with {status}: {}", self.words.from(0));
         }
     }
 
-    fn said_when_killed(&mut self) -> String {
-        self.child.kill().unwrap();
-        let mut said = String::new();
-        if let Some(stderr) = &mut self.child.stderr {
-            std::io::Read::read_to_string(stderr, &mut said).unwrap();
-        }
+    /// Waits until it says these words. All that it has said since the last ones, up to these.
+    pub(crate) fn wait_for_words(&mut self, words: &str) -> String {
+        let said = wait_for(&format!("{words:?} from a bridge"), || {
+            self.assert_alive();
+            let said = self.words.from(self.heard);
+            said.find(words).map(|at| said[..at + words.len()].to_owned())
+        });
+        self.heard += said.len();
         said
     }
 
-    /// Waits until it says these words. All that it has said so far.
-    pub(crate) fn wait_for_words(&mut self, words: &str) -> String {
-        let (mut said, mut byte) = (Vec::new(), [0]);
-        let stderr = self.child.stderr.as_mut().unwrap();
-        while std::io::Read::read(stderr, &mut byte).unwrap() == 1 {
-            said.push(byte[0]);
-            if said.ends_with(words.as_bytes()) {
-                break;
-            }
-        }
-        text(&said)
-    }
-
-    /// Ends it as Ctrl-C does. Its counters, and what it said.
+    /// Ends it as Ctrl-C does. Its counters, and what it has said since the last words that were waited for.
     pub(crate) fn end(mut self) -> (Value, String) {
         self.assert_alive();
-        crate::cli_support::interrupt(&self.child);
-        let child = std::mem::replace(&mut self.child, Command::new("true").spawn().unwrap());
-        let output = child.wait_with_output().unwrap();
-        let said = text(&output.stderr);
+        interrupt(&self.process);
+        let output = self.process.output();
+        self.words.listener.join().unwrap();
+        let said = text(&self.words.said.lock().unwrap()[self.heard..]);
         let counters = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {said}"));
         (counters, said)
-    }
-}
-
-impl Drop for Bridge {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

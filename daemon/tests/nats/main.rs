@@ -2,43 +2,38 @@
 //! stopped, emptied and cut off.
 //!
 //! The servers come from `.ci/nats-server`; without one each test prints its name as skipped. They listen on free ports of
-//! the loopback interface, and their stores are temporary. `SHMCAST_NATS_KILLS` and `SHMCAST_NATS_MESSAGES`
-//! make the tests of kills longer.
+//! the loopback interface, and their stores are temporary. Each test has its own, since a start takes less than a tenth of a second.
+//! `SHMCAST_NATS_KILLS` and `SHMCAST_NATS_MESSAGES` make the tests of kills longer.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod access;
 mod calls;
-#[path = "../cli_support/mod.rs"]
-mod cli_support;
 mod creds;
 mod daemons;
 mod feed;
 mod kills;
+mod log_repair;
 mod outages;
 mod sealed;
-mod server;
 mod sites;
-mod third;
 mod tls;
 mod verbs;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// One test at a time: each has servers and processes that want the machine.
-static TURN: Mutex<()> = Mutex::new(());
-
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use shmcast_testkit::number;
 
 /// How often the tests kill, where it is not `usual`.
 fn kills(usual: u64) -> u64 {
-    let said = std::env::var("SHMCAST_NATS_KILLS").ok();
-    said.map_or(usual, |said| said.parse().expect("SHMCAST_NATS_KILLS is a number"))
+    number("SHMCAST_NATS_KILLS", usual)
 }
 
-/// How many messages the test of killed ends publishes, where it is not `usual`.
+/// How many messages a test publishes, where it is not `usual`.
 fn messages(usual: u64) -> u64 {
-    let said = std::env::var("SHMCAST_NATS_MESSAGES").ok();
-    said.map_or(usual, |said| said.parse().expect("SHMCAST_NATS_MESSAGES is a number"))
+    number("SHMCAST_NATS_MESSAGES", usual)
+}
+
+/// The process that becomes a daemon under the unit.
+#[test]
+#[ignore = "starts a daemon under the unit for other tests"]
+fn launch() {
+    shmcast_testkit::unit::launch();
 }

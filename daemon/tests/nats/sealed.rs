@@ -1,13 +1,13 @@
 //! Sealed blocks: whoever runs the servers can neither read nor write them.
 
-use crate::cli_support::{Host, text};
 use crate::feed::{Feed, Pace};
-use crate::server::alone;
+use shmcast_testkit::command::{Host, text};
+use shmcast_testkit::nats::alone;
 use std::fs;
 use std::path::Path;
 
 const PACE: Pace = Pace {
-    messages: 60_000,
+    messages: 20_000,
     ahead: 20_000,
     pause: std::time::Duration::from_micros(500),
     capacity: 64 << 20,

@@ -1,8 +1,10 @@
 //! Two sites: a stream in one domain, and its copy in another, over a leaf node.
 
 use crate::feed::{Feed, Pace};
-use crate::server::{Server, free_port, program};
-use crate::turn;
+use shmcast_testkit::nats::{Server, program};
+use shmcast_testkit::place::free_port;
+use shmcast_testkit::turn::turn;
+use shmcast_testkit::wait_until;
 use std::time::Duration;
 
 #[test]
@@ -25,12 +27,12 @@ fn a_copy_in_a_second_domain_has_the_same_messages() {
     let hub = restarted(named("hub", &format!("leafnodes {{ listen: \"127.0.0.1:{leaf}\" }}")));
     let remotes = format!("leafnodes {{ remotes: [ {{ url: \"nats://127.0.0.1:{leaf}\" }} ] }}");
     let site = restarted(named("site", &remotes));
-    let pace = Pace { messages: 50_000, ahead: 20_000, pause: Duration::from_millis(1), capacity: 64 << 20 };
+    let pace = Pace { messages: 20_000, ahead: 20_000, pause: Duration::from_millis(1), capacity: 64 << 20 };
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
     let mut send = feed.send(&format!("--nats {} --create", hub.url()));
     let copy = format!("bridge stream create ticks --nats {} --mirror-of hub", site.url());
-    crate::cli_support::wait_until("a copy", || feed.far.run(&copy).status.success());
+    wait_until("a copy", || feed.far.run(&copy).status.success());
     let mut receive = feed.receive(&format!("--nats {} --domain site", site.url()));
     feed.wait_for(pace.messages + 1, &mut [&mut send, &mut receive]);
     feed.finish();

@@ -1,9 +1,11 @@
 //! Who may connect: certificates, accounts, and an account that is taken away.
 
-use crate::cli_support::{Host, text, wait_until};
 use crate::feed::{Feed, Pace};
-use crate::server::{Server, program};
-use crate::turn;
+use shmcast_testkit::command::{Host, text};
+use shmcast_testkit::nats::{Server, program};
+use shmcast_testkit::skip;
+use shmcast_testkit::turn::turn;
+use shmcast_testkit::wait_until;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -30,7 +32,7 @@ fn strangers_on_either_side_are_refused_by_a_sentence() {
     let dir = tempfile::tempdir().unwrap();
     for (name, by) in [("right", None), ("wrong", None), ("server", Some("right"))] {
         if let Err(why) = certificate(dir.path(), name, by) {
-            return eprintln!("SKIPPED {test}: {why}");
+            return skip(test, why);
         }
     }
     let pem = |name: &str| dir.path().join(name).display().to_string();
@@ -63,13 +65,13 @@ fn strangers_on_either_side_are_refused_by_a_sentence() {
     feed.wait_for(pace.messages + 1, &mut [&mut send, &mut receive]);
     // The account is taken away: the bridge lives, says so, and goes on when it has it again.
     server.rewrite(|text| text.replace("password: secret", "password: other"));
-    std::thread::sleep(Duration::from_secs(2));
+    let said = send.wait_for_words("connection");
     server.rewrite(|text| text.replace("password: other", "password: secret"));
     let info = format!("bridge stream info ticks {nats}");
     wait_until("the account", || feed.near.run(&info).status.success());
-    std::thread::sleep(Duration::from_secs(2));
-    let (sent, said) = send.end();
+    send.wait_for_words("connected again");
+    let (sent, _) = send.end();
     assert!(sent["send"]["disconnects"].as_u64().unwrap() > 0, "{sent}");
-    assert!(said.contains("connection"), "{said}");
+    assert!(!said.contains("secret"), "a password is shown: {said}");
     feed.finish();
 }

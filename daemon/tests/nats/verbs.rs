@@ -1,7 +1,10 @@
 //! The commands about streams, and what they say.
 
-use crate::cli_support::{Host, text};
-use crate::server::alone;
+use shmcast::hosting::STREAM_STEP_NS;
+use shmcast_testkit::command::{Host, text};
+use shmcast_testkit::nats::alone;
+use shmcast_testkit::wait_until;
+use std::time::SystemTime;
 
 #[test]
 fn a_stream_is_made_shown_checked_and_removed() {
@@ -28,6 +31,13 @@ fn a_stream_is_made_shown_checked_and_removed() {
     assert!(!output.status.success() && text(&output.stderr).contains("nats"), "{}", text(&output.stderr));
 }
 
+/// Waits until the session of a channel that is made now has a later term, which counts half seconds, than any before.
+fn next_term() {
+    let term = || SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 / STREAM_STEP_NS;
+    let now = term();
+    wait_until("the next half second", || term() > now);
+}
+
 #[test]
 fn two_publishers_of_one_channel_are_told_apart() {
     let test = "two_publishers_of_one_channel_are_told_apart";
@@ -40,8 +50,7 @@ fn two_publishers_of_one_channel_are_told_apart() {
         assert!(command.status().unwrap().success());
     };
     publish(&old);
-    // The session's term counts half seconds.
-    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    next_term();
     publish(&new);
     let send = |host: &Host| {
         let output = host.run(&format!("bridge send ticks {nats}"));
