@@ -187,3 +187,53 @@ pub fn to_text(faults: &[Fault]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    //! The list is that of the tree, and says of each fault what finds it.
+
+    use super::*;
+
+    #[test]
+    fn every_fault_of_the_tree_is_listed_with_what_finds_it() {
+        let faults = list().unwrap();
+        let listed: BTreeSet<String> = faults.iter().map(|fault| fault.name.clone()).collect();
+        assert_eq!(listed, in_tree().unwrap(), "faults.toml and the tree name other faults");
+        assert_eq!(listed.len(), faults.len(), "a fault is listed twice");
+        for Fault { name, profile, seed, story, test } in &faults {
+            let ways = [profile.is_some() && seed.is_some(), story.is_some(), test.is_some()];
+            assert_eq!(
+                ways.iter().filter(|way| **way).count(),
+                1,
+                "{name} is found by exactly one of story and test"
+            );
+        }
+    }
+
+    #[test]
+    fn the_list_can_be_written_and_read() {
+        let path = package().join("faults.toml");
+        assert_eq!(fs::read_to_string(path).unwrap(), to_text(&list().unwrap()));
+    }
+
+    /// Each `file: test` of the list and of SECURITY.md.
+    fn named_tests() -> Vec<String> {
+        let security = fs::read_to_string(package().join("../../SECURITY.md")).unwrap();
+        let of_security = security.split('`').skip(1).step_by(2).filter(|code| code.contains(".rs: "));
+        let of_list = list().unwrap().into_iter().filter_map(|fault| fault.test);
+        of_security.map(str::to_owned).chain(of_list).collect()
+    }
+
+    #[test]
+    fn every_test_that_is_named_is_there() {
+        let root = package().join("../..");
+        let named = named_tests();
+        assert!(named.len() > 50, "{} tests are named", named.len());
+        for named in named {
+            let (path, test) = named.split_once(": ").unwrap_or((&named, ""));
+            let text = fs::read_to_string(root.join(path)).unwrap_or_else(|e| panic!("{named}: {e}"));
+            let is_there = text.contains(&format!("fn {test}(")) || text.contains(&format!("\"{test}\""));
+            assert!(test.is_empty() || is_there, "{named}: no such test");
+        }
+    }
+}

@@ -16,4 +16,6 @@ pub mod report;
 pub mod run;
 pub mod shrink;
 mod standstill;
+#[cfg(test)]
+mod stories;
 pub mod story;

@@ -26,7 +26,7 @@ mod readers;
 mod tools;
 
 #[cfg(test)]
-mod tests;
+mod checks;
 
 pub use history::History;
 
