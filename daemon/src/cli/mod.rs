@@ -3,13 +3,14 @@
 //! Data goes to stdout, everything said about it to stderr (`say`). Exit code 0 is success, 1 an error, 2 wrong usage, 3
 //! that messages were missed, 4 that a file of a journal is damaged, 130 and 143 that a signal came before the work was done (`stop`).
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
-use say::note;
 use shmcast::{
     ChannelError, ChannelInfo, ChannelStatus, Client, DIR_VARIABLE, Directory, Publisher, PublisherBuilder,
     SOCKET_VARIABLE, Subscriber, SubscriberBuilder,
 };
+use shmcast_demo::exit::{FAILED, describe, end, parse};
+use shmcast_demo::{exit, say, stop};
 use std::ffi::CStr;
 use std::fmt;
 use std::path::PathBuf;
@@ -18,7 +19,6 @@ use std::process::ExitCode;
 mod bridge;
 mod check;
 pub mod daemon;
-mod demo;
 mod doctor;
 mod events;
 mod figures;
@@ -33,19 +33,13 @@ mod record;
 mod replay;
 mod ring;
 mod rm;
-mod say;
 mod stat;
-mod stop;
 mod subscribe;
 mod takeover;
 mod top;
 mod tune;
 mod units;
 
-/// Exit code of an error.
-const FAILED: u8 = 1;
-/// Exit code of a command line that makes no sense.
-const WRONG_USAGE: u8 = 2;
 /// Exit code when messages were missed.
 const MISSED: u8 = 3;
 
@@ -65,7 +59,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Measure shared memory beside kernel multicast on this machine; needs nothing else running
-    Demo(demo::Args),
+    Demo(shmcast_demo::Args),
     /// Publish lines or length-prefixed messages from a file or stdin
     Pub(publish::Args),
     /// Receive a channel's messages to stdout
@@ -100,7 +94,7 @@ enum Verb {
     /// Print a completion script for a shell
     Completions(man::CompletionsArgs),
     #[command(hide = true)]
-    DemoReader(demo::reader::Args),
+    DemoReader(shmcast_demo::reader::Args),
 }
 
 /// Where channels are.
@@ -209,7 +203,7 @@ pub fn main() -> ExitCode {
         Err(code) => return code,
     };
     let result = match cli.verb {
-        Verb::Demo(args) => demo::run(&args),
+        Verb::Demo(args) => shmcast_demo::run(&args),
         Verb::Pub(args) => publish::run(&args),
         Verb::Sub(args) => subscribe::run(&args),
         Verb::Record(args) => record::run(&args),
@@ -228,46 +222,9 @@ pub fn main() -> ExitCode {
         Verb::Hiccups(args) => hiccups::run(&args),
         Verb::Man(args) => man::manuals(&args),
         Verb::Completions(args) => man::completions(&args),
-        Verb::DemoReader(args) => demo::reader::run(&args),
+        Verb::DemoReader(args) => shmcast_demo::reader::run(&args),
     };
     result.unwrap_or_else(|error| ExitCode::from(end(&error)))
-}
-
-/// The command line of this process. `--help` and `--version` are data and go to stdout. Errors of usage go
-/// to stderr.
-fn parse<P: Parser>() -> Result<P, ExitCode> {
-    P::try_parse().map_err(|usage| {
-        if usage.use_stderr() {
-            // The text is coloured on a terminal. If it cannot be written, there is nobody to tell.
-            let _ = usage.print();
-            return ExitCode::from(WRONG_USAGE);
-        }
-        match usage.print().map_err(say::unwritable) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(e) => ExitCode::from(end(&e.into())),
-        }
-    })
-}
-
-/// Prints why a verb failed. Returns the exit code.
-fn end(error: &Error) -> u8 {
-    if say::has_reader_left(error) {
-        return 0;
-    }
-    note!("{}", describe(error));
-    error.downcast_ref().map_or(FAILED, stop::Interrupted::exit_code)
-}
-
-/// An error and its causes in one line.
-fn describe(error: &Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        // Some errors quote their cause, and others leave it to the chain.
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
 }
 
 /// Makes tools show this process under the user's name for it, and pins this thread to a CPU, as far as asked

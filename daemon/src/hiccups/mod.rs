@@ -8,12 +8,11 @@
 //! wake-ups disturb the measurement, and are recorded as stalls like any other. Printing is left to the caller.
 
 mod log;
-mod steal;
 
 pub use log::{Log, LogError};
-pub use steal::steal_ns_by_cpu;
 
 use std::{
+    collections::BTreeMap,
     io,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -87,6 +86,13 @@ pub enum StartError {
 pub fn allowed_cpus() -> Result<CpuList, StartError> {
     let set = sched_getaffinity(Pid::from_raw(0)).map_err(StartError::Affinity)?;
     Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
+}
+
+/// The time that the hypervisor has taken from each CPU since boot, in nanoseconds. It explains stalls that nothing in the guest
+/// caused. Empty if /proc/stat does not give it.
+#[must_use]
+pub fn steal_ns_by_cpu() -> BTreeMap<usize, u64> {
+    shmcast_demo::cpu_times().into_iter().map(|(cpu, times)| (cpu, times.steal_ns)).collect()
 }
 
 /// The stalls of one CPU over some time.

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 /// A multicast group and port of this demo alone.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Group(pub(super) SocketAddrV4);
+pub(crate) struct Group(pub(crate) SocketAddrV4);
 
 impl FromStr for Group {
     type Err = std::net::AddrParseError;
@@ -20,14 +20,14 @@ impl FromStr for Group {
 
 impl Group {
     /// Chooses a group that another demo at the same time is unlikely to have.
-    pub(super) fn choose() -> Self {
+    pub(crate) fn choose() -> Self {
         let pid = std::process::id();
         let [_, _, high, low] = pid.to_be_bytes();
         Self(SocketAddrV4::new(Ipv4Addr::new(239, 255, high, low), 20_000 + (pid % 20_000) as u16))
     }
 
     /// A socket that sends to the group, through `lo` and no further.
-    pub(super) fn sender(self) -> io::Result<UdpSocket> {
+    pub(crate) fn sender(self) -> io::Result<UdpSocket> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_multicast_if_v4(&Ipv4Addr::LOCALHOST)?;
         socket.set_multicast_loop_v4(true)?;
@@ -37,7 +37,7 @@ impl Group {
     }
 
     /// A socket that receives only datagrams to the group on `lo`.
-    pub(super) fn receiver(self) -> io::Result<UdpSocket> {
+    pub(crate) fn receiver(self) -> io::Result<UdpSocket> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_reuse_address(true)?;
         // This is the largest buffer that an unprivileged process gets. The comparison would be unfair with

@@ -6,9 +6,9 @@ use std::fs;
 
 /// The properties of the machine that matter to a latency figure and can be read without privileges.
 #[derive(Debug, Serialize)]
-pub(super) struct Machine {
+pub(crate) struct Machine {
     cpu: String,
-    pub(super) cpus: usize,
+    pub(crate) cpus: usize,
     kernel: String,
     clocksource: String,
     governor: Option<String>,
@@ -17,7 +17,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn read() -> Self {
+    pub(crate) fn read() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let field = |name: &str| {
             cpuinfo.lines().find(|line| line.starts_with(name)).and_then(|line| line.split(':').nth(1))

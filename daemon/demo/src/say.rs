@@ -1,4 +1,4 @@
-//! The output of the command. Data goes to stdout. Everything about it goes to stderr.
+//! The output of the command and of the demo. Data goes to stdout. Everything about it goes to stderr.
 //!
 //! 1. Each line, and each table, is one write. Programs that share a file or a terminal cannot cut each other's lines.
 //! 2. Text that cannot be written to stderr is left unsaid. Publishing and receiving go on: they never depend on a terminal.
@@ -12,19 +12,24 @@ use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 
 /// Says one thing to people, behind the program's name.
+#[macro_export]
+#[doc(hidden)]
 macro_rules! note {
-    ($($text:tt)*) => { $crate::cli::say::line(format_args!("shmcast: {}", format_args!($($text)*))) };
+    ($($text:tt)*) => { $crate::say::line(format_args!("shmcast: {}", format_args!($($text)*))) };
 }
-pub(super) use note;
+pub use crate::note;
 
 /// Writes one line to stderr, as it is.
-pub(super) fn line(text: impl Display) {
+pub fn line(text: impl Display) {
     // There is nobody left to tell.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 /// Writes `text` to stdout, and a newline if it does not end with one.
-pub(super) fn print(text: impl Display) -> Result<()> {
+///
+/// # Errors
+/// Stdout cannot be written: see [`has_reader_left`].
+pub fn print(text: impl Display) -> Result<()> {
     let mut out = Out::stdout()?;
     write!(out, "{text}")?;
     if !out.buffer.ends_with(b"\n") {
@@ -34,7 +39,10 @@ pub(super) fn print(text: impl Display) -> Result<()> {
 }
 
 /// Writes a value to stdout as one line of JSON.
-pub(super) fn print_json(value: &impl serde::Serialize) -> Result<()> {
+///
+/// # Errors
+/// As of [`print`].
+pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     let mut out = Out::stdout()?;
     serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
     out.write_all(b"\n")?;
@@ -54,12 +62,14 @@ impl Display for Unwritable {
 impl std::error::Error for Unwritable {}
 
 /// Says of an error that it was met on stdout.
-pub(super) fn unwritable(e: io::Error) -> io::Error {
+#[must_use]
+pub fn unwritable(e: io::Error) -> io::Error {
     io::Error::new(e.kind(), Unwritable(e))
 }
 
 /// Whether the error says that the reader of our output has left.
-pub(super) fn has_reader_left(error: &Error) -> bool {
+#[must_use]
+pub fn has_reader_left(error: &Error) -> bool {
     let causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()?.get_ref());
     causes
         .into_iter()
@@ -68,7 +78,8 @@ pub(super) fn has_reader_left(error: &Error) -> bool {
 }
 
 /// Stdout without a line buffer: what was put in goes out with [`flush`](Write::flush), in one write if the system takes it.
-pub(super) struct Out {
+#[derive(Debug)]
+pub struct Out {
     file: File,
     buffer: Vec<u8>,
 }
@@ -77,13 +88,20 @@ pub(super) struct Out {
 const ENOUGH_BYTES: usize = 1 << 16;
 
 impl Out {
-    pub(super) fn stdout() -> Result<Self> {
+    /// The stdout of this process.
+    ///
+    /// # Errors
+    /// It is closed.
+    pub fn stdout() -> Result<Self> {
         Ok(Self { file: File::from(io::stdout().as_fd().try_clone_to_owned()?), buffer: Vec::new() })
     }
 
     /// Writes the messages that were put in so far, if they are many. To be called after each message, so that no write ends
     /// within one.
-    pub(super) fn end_message(&mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// As of [`print`].
+    pub fn end_message(&mut self) -> io::Result<()> {
         if self.buffer.len() < ENOUGH_BYTES { Ok(()) } else { self.flush() }
     }
 }

@@ -9,14 +9,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Set by the first Ctrl-C or SIGTERM. A second one ends the process at once.
 #[derive(Debug)]
-pub(super) struct Stop {
+pub struct Stop {
     /// The signal that came last, 0 before any.
     signal: Arc<AtomicUsize>,
 }
 
 impl Stop {
     /// Takes both signals from now on.
-    pub(super) fn listen() -> Result<Self> {
+    ///
+    /// # Errors
+    /// The system refuses a handler.
+    pub fn listen() -> Result<Self> {
         let (came, signal) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         for number in [SIGINT, SIGTERM] {
             // In this order: a signal is noted as soon as it no longer ends the process, and the first one finds `came`
@@ -28,31 +31,37 @@ impl Stop {
         Ok(Self { signal })
     }
 
-    /// A `Stop` in the state after this signal.
-    #[cfg(test)]
-    pub(super) fn set_by(signal: i32) -> Self {
+    /// A `Stop` in the state after this signal, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn set_by(signal: i32) -> Self {
         Self { signal: Arc::new(AtomicUsize::new(signal.unsigned_abs() as usize)) }
     }
 
-    pub(super) fn is_set(&self) -> bool {
+    /// Whether a signal has come.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
         self.signal.load(Ordering::Relaxed) != 0
     }
 
     /// The error of a verb that was stopped before it had finished its task; `said` tells how far it came.
-    pub(super) fn interrupted(&self, said: impl Into<String>) -> Interrupted {
+    #[must_use]
+    pub fn interrupted(&self, said: impl Into<String>) -> Interrupted {
         Interrupted { signal: self.signal.load(Ordering::Relaxed), said: said.into() }
     }
 }
 
 /// An error that becomes exit code 128 + signal, as in shells: 130 after Ctrl-C, 143 after SIGTERM.
 #[derive(Debug)]
-pub(super) struct Interrupted {
+pub struct Interrupted {
     signal: usize,
     said: String,
 }
 
 impl Interrupted {
-    pub(super) fn exit_code(&self) -> u8 {
+    /// 130 after Ctrl-C, 143 after SIGTERM.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
         u8::try_from(128 + self.signal).unwrap_or(u8::MAX)
     }
 }

@@ -1,0 +1,54 @@
+//! How a command line begins and ends: usage, errors, and exit codes.
+
+use crate::say::{self, note};
+use crate::stop;
+use anyhow::Error;
+use clap::Parser;
+use std::process::ExitCode;
+
+/// Exit code of an error.
+pub const FAILED: u8 = 1;
+/// Exit code of a command line that makes no sense.
+pub const WRONG_USAGE: u8 = 2;
+
+/// The command line of this process. `--help` and `--version` are data and go to stdout. Errors of usage go
+/// to stderr.
+///
+/// # Errors
+/// The exit code, if everything has been said already.
+pub fn parse<P: Parser>() -> Result<P, ExitCode> {
+    P::try_parse().map_err(|usage| {
+        if usage.use_stderr() {
+            // The text is coloured on a terminal. If it cannot be written, there is nobody to tell.
+            let _ = usage.print();
+            return ExitCode::from(WRONG_USAGE);
+        }
+        match usage.print().map_err(say::unwritable) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => ExitCode::from(end(&e.into())),
+        }
+    })
+}
+
+/// Prints why a verb failed. Returns the exit code.
+#[must_use]
+pub fn end(error: &Error) -> u8 {
+    if say::has_reader_left(error) {
+        return 0;
+    }
+    note!("{}", describe(error));
+    error.downcast_ref().map_or(FAILED, stop::Interrupted::exit_code)
+}
+
+/// An error and its causes in one line.
+#[must_use]
+pub fn describe(error: &Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        // Some errors quote their cause, and others leave it to the chain.
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}

@@ -1,0 +1,28 @@
+//! One line on a terminal that is written again and again, and removed in the end.
+
+use std::io::{self, IsTerminal, Write};
+
+/// The line. Where stderr is no terminal, nothing is written.
+pub(crate) struct Progress {
+    is_terminal: bool,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        Self { is_terminal: io::stderr().is_terminal() }
+    }
+
+    /// Shows this text in place of what the line had.
+    pub(crate) fn show(&self, text: &str) {
+        if self.is_terminal {
+            // There is nobody left to tell.
+            let _ = io::stderr().write_all(format!("\r\x1b[K{text}").as_bytes());
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.show("");
+    }
+}
