@@ -12,33 +12,12 @@ use crate::client::{Log, shown};
 use crate::proto::want::Want;
 use crate::proto::writer::Trouble;
 use crate::send::runtime;
+pub use crate::told::{Finding, Verdict};
 
 /// How long an answer may take that says whether something is allowed.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// A number that no last entry has, so nothing is stored behind it.
 const NOWHERE: u64 = 1 << 62;
-
-/// How a finding is to be taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// All is well.
-    Ok,
-    /// It may not work as is meant.
-    Doubtful,
-    /// It cannot work.
-    Fails,
-}
-
-/// Something that was looked at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// Its name.
-    pub about: String,
-    /// How it is to be taken.
-    pub verdict: Verdict,
-    /// The finding, and the step to take.
-    pub says: String,
-}
 
 #[derive(Default)]
 struct Findings(Vec<Finding>);

@@ -7,14 +7,21 @@
 //! encryption, accounts, retention and replicas already. It is used as a log with a conditional append, and it is trusted
 //! for neither order nor completeness: our sequences stand inside its messages. [`proto`] has the format and the state
 //! machines of both ends, without input and output. With the feature `nats`, `send`, `receive` and `stream` drive them
-//! over a real client.
+//! over a real client. Without it these are refused where they are started: [`EngineError::NotBuilt`].
 //!
 //! The publisher of a channel never notices: a [`Sender`] is a reader of its ring like any other, and what the servers
 //! cannot take waits in the ring, or in the channel's journal.
 #![forbid(unsafe_code)]
 
+mod options;
 pub mod proto;
 pub mod status;
+mod told;
+
+#[cfg(not(feature = "nats"))]
+mod absent;
+#[cfg(not(feature = "nats"))]
+pub use absent::{Receiver, Sender, check, repairs, stream};
 
 #[cfg(feature = "nats")]
 pub mod check;
@@ -34,9 +41,11 @@ mod send;
 pub mod stream;
 
 #[cfg(feature = "nats")]
-pub use receive::{Receiver, ReceiverOptions};
+pub use receive::Receiver;
 #[cfg(feature = "nats")]
-pub use send::{Sender, SenderOptions};
+pub use send::Sender;
+
+pub use options::{ReceiverOptions, SenderOptions};
 
 use shmcast::ChannelError;
 use shmcast_bridge::BridgeError;
@@ -44,6 +53,12 @@ use shmcast_bridge::BridgeError;
 /// An error at the start of a bridge through an engine, or of a command about a stream.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
+    /// This build has no client of NATS.
+    #[error(
+        "this build has no NATS: it was built without the feature `nats`, which `cargo build -p shmcast-daemon --features nats` \
+         has"
+    )]
+    NotBuilt,
     /// The bridge's spec is invalid, or its thread cannot run.
     #[error(transparent)]
     Bridge(#[from] BridgeError),

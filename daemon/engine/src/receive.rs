@@ -8,7 +8,6 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use shmcast::PublisherBuilder;
 use shmcast_bridge::local::Local;
-use shmcast_bridge::origins::Origins;
 use shmcast_bridge::proto::MILLISECOND_NS;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::{BridgeSpec, GapMode, ReceiveSpec};
@@ -24,6 +23,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::EngineError;
 use crate::client::Log;
 use crate::inlet::Inlet;
+use crate::options::ReceiverOptions;
 use crate::outlet::choice_of;
 use crate::proto::block::clock_error_of;
 use crate::proto::reader::{Ask, Reader, ReaderConfig};
@@ -34,13 +34,6 @@ use crate::status::{Link, ReceiveCounters};
 const LOOK_UP: Duration = Duration::from_millis(20);
 /// How often the clocks are looked at.
 const CLOCK_EVERY_NS: u64 = 100 * MILLISECOND_NS;
-
-/// Options that the owner sets, beside the spec.
-#[derive(Debug, Default)]
-pub struct ReceiverOptions {
-    /// The sessions that began on this host. They are not received here.
-    pub origins: Origins,
-}
 
 /// State that the thread shares with the owner.
 #[derive(Debug)]

@@ -9,7 +9,6 @@ use bytes::Bytes;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use shmcast::SubscriberBuilder;
-use shmcast_bridge::origins::Origins;
 use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::spec::{BridgeSpec, Direction, NatsSpec};
 use shmcast_bridge::status::{Board, Life, SharedHistogram};
@@ -24,21 +23,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::EngineError;
 use crate::client::{Log, trouble_of};
+use crate::options::SenderOptions;
 use crate::outlet::{Outlet, SILENCE_NS, choice_of};
 use crate::proto::want::Want;
 use crate::proto::writer::{Append, Last, Trouble};
 use crate::status::{Link, SendCounters};
-
-/// Options that the owner sets, beside the spec.
-#[derive(Debug, Default)]
-pub struct SenderOptions {
-    /// Whether the bridge stops once the channel is closed and all of it is stored. If not, it waits for the next publisher.
-    pub ends_with_channel: bool,
-    /// Whether everything in the channel is new, because the channel appeared while the bridge waited for it.
-    pub is_channel_new: bool,
-    /// The list in which sessions that begin here are noted.
-    pub origins: Origins,
-}
 
 /// Requests to the thread with the connection.
 pub(crate) enum Order {

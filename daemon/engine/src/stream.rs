@@ -2,7 +2,6 @@
 
 use async_nats::jetstream::stream::Info;
 use futures_util::StreamExt;
-use serde::Serialize;
 use shmcast_bridge::BridgeError;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::{BridgeSpec, NatsSpec};
@@ -12,36 +11,10 @@ use crate::client::Log;
 use crate::proto::block::{Body, Head, Kind, parse};
 use crate::proto::seal::Opener;
 use crate::send::runtime;
+pub use crate::told::{Range, StreamInfo, Verified};
 
 /// The most ranges and entries that a check names.
 const MOST_NAMED: usize = 1_000;
-
-/// A stream as its servers describe it.
-#[derive(Debug, Clone, Serialize)]
-pub struct StreamInfo {
-    /// Its name.
-    pub stream: String,
-    /// The subjects that it keeps; none for a mirror.
-    pub subjects: Vec<String>,
-    /// Entries in it.
-    pub entries: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// The number of the first entry.
-    pub first_entry: u64,
-    /// The number of the last entry.
-    pub last_entry: u64,
-    /// How many servers keep a copy.
-    pub replicas: usize,
-    /// The server that decides, where there are several.
-    pub leader: Option<String>,
-    /// The servers that have fallen behind or cannot be reached.
-    pub lagging: Vec<String>,
-    /// The session of its last sound block.
-    pub session: Option<String>,
-    /// The sequence after those that it has.
-    pub next_sequence: Option<u64>,
-}
 
 fn info_of(info: &Info, head: Option<Head>) -> StreamInfo {
     let cluster = info.cluster.as_ref();
@@ -113,38 +86,6 @@ pub fn remove(spec: &BridgeSpec) -> Result<(), EngineError> {
     })
 }
 
-/// A range of sequences, both ends in it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Range {
-    /// The first.
-    pub from: u64,
-    /// The last.
-    pub to: u64,
-}
-
-/// The result of a check of a whole stream.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct Verified {
-    /// Sound blocks.
-    pub blocks: u64,
-    /// Messages in them, each once.
-    pub messages: u64,
-    /// Sequences that blocks name as ones that will never come.
-    pub gaps: Vec<Range>,
-    /// Sequences that no block has, between others that are there.
-    pub missing: Vec<Range>,
-    /// Entries that are no sound blocks, by their numbers, each with the reason.
-    pub damaged: Vec<(u64, String)>,
-    /// Blocks that were not built behind the one before them.
-    pub chain_breaks: u64,
-    /// Sequences that are in more than one block.
-    pub repeated: u64,
-    /// Blocks that are sealed. Their seals were opened if keys were given.
-    pub sealed: u64,
-    /// The sessions, in their order.
-    pub sessions: Vec<String>,
-}
-
 impl Verified {
     fn take(&mut self, state: &mut Verifying, number: u64, block: &[u8]) {
         let opened = if state.has_keys { state.opener.open(block) } else { parse(block) };
@@ -183,11 +124,6 @@ impl Verified {
             (Kind::Data | Kind::Fragment, _) => self.messages += fresh,
         }
         state.due = state.due.max(head.end());
-    }
-
-    /// Whether there is no damage.
-    pub fn is_sound(&self) -> bool {
-        self.damaged.is_empty() && self.missing.is_empty() && self.chain_breaks == 0
     }
 }
 

@@ -8,7 +8,6 @@ use comfy_table::{Attribute, Cell, Color, ColumnConstraint, ContentArrangement, 
 use crate::{
     cpu_list::CpuList,
     doctor::{self, Area, Finding, Host, Report, Root, Status},
-    tune::MEASURED,
 };
 
 /// Check this host for what costs latency, and show the commands that mend it.
@@ -204,7 +203,8 @@ fn explain(out: &mut String, finding: &Finding, detailed: bool, columns: usize) 
         // The command is never wrapped: it must survive copy and paste.
         let _ = writeln!(out, "    run  {}", mend.command);
         paragraph(out, "keep", &mend.persist, columns);
-        if MEASURED.iter().any(|measured| measured.check == finding.id) {
+        #[cfg(feature = "tune")]
+        if crate::tune::MEASURED.iter().any(|measured| measured.check == finding.id) {
             let _ = writeln!(out, "    or   sudo shmcast tune --apply (--persist), which --undo takes back");
         }
     }

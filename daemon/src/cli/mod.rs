@@ -16,6 +16,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+#[cfg(not(all(feature = "top", feature = "tune")))]
+mod absent;
 mod bridge;
 mod check;
 pub mod daemon;
@@ -36,9 +38,16 @@ mod rm;
 mod stat;
 mod subscribe;
 mod takeover;
+#[cfg(feature = "top")]
 mod top;
+#[cfg(feature = "tune")]
 mod tune;
 mod units;
+
+#[cfg(not(feature = "top"))]
+use absent::top;
+#[cfg(not(feature = "tune"))]
+use absent::tune;
 
 /// Exit code when messages were missed.
 const MISSED: u8 = 3;

@@ -29,7 +29,11 @@ pub(super) fn own(bridge: &BridgeSpec) -> Broken {
         "log" => "receive.log",
         field => field,
     };
-    let problems = bridge.problems().into_iter();
+    let log = bridge.receive.as_ref().and_then(|receive| receive.log.as_ref());
+    let needs_nats = [("engine", bridge.engine == Engine::Nats), ("log", log.is_some())];
+    let absent = needs_nats.into_iter().filter(|(_, needs)| *needs && !cfg!(feature = "nats"));
+    let absent = absent.map(|(field, _)| (field, crate::without("nats")));
+    let problems = bridge.problems().into_iter().chain(absent);
     problems.map(|(field, what)| (path(field), format!("{field}: {what}"))).collect()
 }
 

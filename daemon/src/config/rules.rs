@@ -30,6 +30,9 @@ pub(super) fn daemon(daemon: &DaemonConfig) -> Broken {
             broken.push(("socket", what));
         }
     }
+    if daemon.http.is_some() && !cfg!(feature = "http") {
+        broken.push(("http", format!("http: {}", crate::without("http"))));
+    }
     if let Some(http) = daemon.http
         && !http.ip().is_loopback()
         && !daemon.http_allow_remote

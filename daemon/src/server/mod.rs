@@ -43,6 +43,7 @@ pub mod limits;
 pub mod lines;
 mod listen;
 mod manager;
+#[cfg(feature = "http")]
 pub mod metrics;
 mod pauses;
 pub mod promoted;
@@ -161,6 +162,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
         () = ends.received() => return Ok(()),
     };
     // The metrics server needs the channels. It runs only when this task next waits, and that is after `open`.
+    #[cfg(feature = "http")]
     if let Some(address) = config.daemon.http {
         metrics::spawn(address, shared.clone()).await?;
     }

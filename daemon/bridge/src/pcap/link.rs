@@ -4,42 +4,7 @@ use etherparse::err::packet::SliceError;
 use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TransportSlice, UdpHeader, ip_number};
 use std::net::{IpAddr, SocketAddr};
 
-/// The reason that a packet of a capture gave no payload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Skipped {
-    /// The packet is ARP, TCP or any other than UDP.
-    #[error("not UDP")]
-    NotUdp,
-    /// The datagram goes to another port than those asked for.
-    #[error("to another port")]
-    OtherPort,
-    /// A fragment of an IP packet: its datagram is in several frames.
-    #[error("a fragment of an IP packet, which is not put together again")]
-    Fragment,
-    /// The capture holds less of the frame than its headers say was sent.
-    #[error("cut short by the capture: capture whole packets (tcpdump -s 0)")]
-    Truncated,
-    /// The headers contradict each other.
-    #[error("damaged headers")]
-    Malformed,
-    /// The frames of this interface are of a kind that is not understood here.
-    #[error("a link layer other than Ethernet, Linux cooked, raw IP and loopback")]
-    LinkType,
-}
-
-impl Skipped {
-    /// How many reasons there are.
-    pub const COUNT: usize = 6;
-    /// Every reason, in counter order.
-    pub const ALL: [Skipped; Skipped::COUNT] = [
-        Skipped::NotUdp,
-        Skipped::OtherPort,
-        Skipped::Fragment,
-        Skipped::Truncated,
-        Skipped::Malformed,
-        Skipped::LinkType,
-    ];
-}
+use super::told::Skipped;
 
 /// Sources, destination and payload of one UDP datagram.
 pub(super) type Found<'a> = (SocketAddr, SocketAddr, &'a [u8]);

@@ -5,13 +5,26 @@
 //! waits for that. `pcap-parser` parses the file formats, and `etherparse` the headers of packets. A file's
 //! bytes are claims like a peer's: nothing here panics on them, and no length that a file gives decides alone
 //! how much memory is taken.
+//!
+//! Without the feature `captures` neither parser is built. Then [`Capture`], [`CaptureFile`] and [`PacketFile`] are refused where they are
+//! opened.
 
+#[cfg(not(feature = "captures"))]
+mod absent;
+#[cfg(feature = "captures")]
 mod link;
+#[cfg(feature = "captures")]
 mod read;
-#[cfg(test)]
+#[cfg(all(test, feature = "captures"))]
 mod tests;
+mod told;
+#[cfg(feature = "captures")]
 mod write;
 
-pub use link::Skipped;
-pub use read::{Capture, CaptureCounters, CaptureError, Datagram};
-pub use write::{CaptureFile, CaptureFileError, Captured, PacketFile, Tap};
+#[cfg(not(feature = "captures"))]
+pub use absent::{Capture, CaptureError, CaptureFile, CaptureFileError, PacketFile, Tap};
+#[cfg(feature = "captures")]
+pub use read::{Capture, CaptureError};
+pub use told::{CaptureCounters, Captured, Datagram, Skipped};
+#[cfg(feature = "captures")]
+pub use write::{CaptureFile, CaptureFileError, PacketFile, Tap};

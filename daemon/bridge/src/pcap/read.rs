@@ -1,6 +1,7 @@
 //! Reading capture files: pcap in both byte orders, micro- and nanoseconds, and pcapng with any number of interfaces.
 
-use super::link::{self, Skipped};
+use super::link;
+use super::told::{CaptureCounters, Datagram, Skipped};
 use pcap_parser::traits::{PcapNGPacketBlock, PcapReaderIterator};
 use pcap_parser::{Block, PcapBlockOwned, PcapError, PcapHeader, create_reader};
 use std::io::{self, Read};
@@ -49,39 +50,6 @@ pub enum CaptureError {
         /// The offset in the file, in bytes.
         offset: usize,
     },
-}
-
-/// One UDP datagram of a capture.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Datagram<'a> {
-    /// When it was captured, in nanoseconds since 1970. A packet without its own time has that of the packet
-    /// before.
-    pub time_ns: u64,
-    /// The sender's address.
-    pub source: SocketAddr,
-    /// The receiver's address.
-    pub destination: SocketAddr,
-    /// The UDP payload.
-    pub payload: &'a [u8],
-}
-
-/// The counters of a capture. `packets` is `datagrams` plus all skipped packets.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CaptureCounters {
-    /// Packets read.
-    pub packets: u64,
-    /// UDP datagrams handed out.
-    pub datagrams: u64,
-    /// Whether the file ends within a packet, as it does when its writer was killed.
-    pub cut_off: bool,
-    skipped: [u64; Skipped::COUNT],
-}
-
-impl CaptureCounters {
-    /// How many packets were left out for `reason`.
-    pub fn skipped(&self, reason: Skipped) -> u64 {
-        self.skipped[reason as usize]
-    }
 }
 
 /// The format of the packets of one interface.

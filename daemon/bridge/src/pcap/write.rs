@@ -11,6 +11,7 @@
 //! addresses, with right checksums.
 
 use super::link;
+use super::told::Captured;
 use crossbeam_queue::ArrayQueue;
 use etherparse::PacketBuilder;
 use std::fs::File;
@@ -50,16 +51,6 @@ pub enum CaptureFileError {
         /// The system's error.
         source: io::Error,
     },
-}
-
-/// Counters of the packets that were handed over.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Captured {
-    /// Packets in the file.
-    pub packets: u64,
-    /// Packets that are not in the file, because the writer was behind, the file could not be written, or
-    /// they were too large.
-    pub dropped: u64,
 }
 
 #[derive(Debug)]

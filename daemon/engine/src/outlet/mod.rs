@@ -22,9 +22,10 @@ use std::time::Duration;
 use zerocopy::FromZeros;
 
 use crate::EngineError;
+use crate::options::SenderOptions;
 use crate::proto::block::{Stream, UNKNOWN_ERROR};
 use crate::proto::writer::{LOOK_NS, Resume, State, Writer, WriterConfig};
-use crate::send::{Order, Queues, Reply, SendState, SenderOptions};
+use crate::send::{Order, Queues, Reply, SendState};
 use crate::status::SendCounters;
 use cutter::{Cutter, News};
 use identity::Identity;

@@ -144,6 +144,9 @@ pub(super) fn send(
     how: &Sending,
     stop: &Stop,
 ) -> Result<ExitCode> {
+    if !cfg!(feature = "nats") {
+        return Err(EngineError::NotBuilt.into());
+    }
     let Some(is_channel_new) = wait_for(channel, how.waits, stop)? else { return Ok(ExitCode::SUCCESS) };
     let options =
         SenderOptions { ends_with_channel: how.until_end, is_channel_new, ..SenderOptions::default() };

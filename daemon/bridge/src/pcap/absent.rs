@@ -1,0 +1,120 @@
+//! What stands in place of captures where the feature `captures` is off. Nothing of it can be made.
+
+use super::told::{CaptureCounters, Captured, Datagram};
+use std::convert::Infallible;
+use std::io::{self, Read, Write};
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// The reason why there is no capture.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "this build has no captures: it was built without the feature `captures`, which `cargo build -p shmcast-daemon --features \
+     captures` has"
+)]
+pub struct CaptureError;
+
+/// The reason why no capture is written.
+pub type CaptureFileError = CaptureError;
+
+/// A capture that would be read.
+#[derive(Debug)]
+pub struct Capture<'a>(Infallible, PhantomData<&'a ()>);
+
+impl Capture<'_> {
+    /// Refuses to read.
+    ///
+    /// # Errors
+    /// [`CaptureError`].
+    pub fn open(_from: impl Read + Send, _ports: &[u16]) -> Result<Self, CaptureError> {
+        Err(CaptureError)
+    }
+
+    /// Cannot be called.
+    ///
+    /// # Errors
+    /// None.
+    pub fn read(&mut self) -> Result<Option<Datagram<'_>>, CaptureError> {
+        match self.0 {}
+    }
+
+    /// Cannot be called.
+    pub fn counters(&self) -> &CaptureCounters {
+        match self.0 {}
+    }
+}
+
+/// The handle by which a bridge's threads would hand over packets.
+#[derive(Debug, Clone)]
+pub struct Tap(Infallible);
+
+impl Tap {
+    /// Cannot be called.
+    pub fn record(&self, _time_ns: u64, _from: SocketAddr, _to: SocketAddr, _payload: &[u8]) {
+        match self.0 {}
+    }
+}
+
+/// A capture that would be written.
+#[derive(Debug)]
+pub struct CaptureFile(Infallible);
+
+impl CaptureFile {
+    /// Refuses to write.
+    ///
+    /// # Errors
+    /// [`CaptureFileError`].
+    pub fn create(_path: &Path, _payload_bytes: usize) -> Result<CaptureFile, CaptureFileError> {
+        Err(CaptureError)
+    }
+
+    /// Cannot be called.
+    pub fn tap(&self) -> Tap {
+        match self.0 {}
+    }
+
+    /// Cannot be called.
+    ///
+    /// # Errors
+    /// None.
+    pub fn finish(self) -> Result<Captured, CaptureFileError> {
+        match self.0 {}
+    }
+}
+
+/// A capture that would be written by the caller's own thread.
+#[derive(Debug)]
+pub struct PacketFile<W: Write>(Infallible, PhantomData<W>);
+
+impl<W: Write> PacketFile<W> {
+    /// Refuses to write.
+    ///
+    /// # Errors
+    /// [`CaptureError`], as that of `out`.
+    pub fn begin(_out: W) -> io::Result<Self> {
+        Err(io::Error::other(CaptureError))
+    }
+
+    /// Cannot be called.
+    ///
+    /// # Errors
+    /// None.
+    pub fn write(
+        &mut self,
+        _time_ns: u64,
+        _from: SocketAddr,
+        _to: SocketAddr,
+        _payload: &[u8],
+    ) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    /// Cannot be called.
+    ///
+    /// # Errors
+    /// None.
+    pub fn finish(self) -> io::Result<()> {
+        match self.0 {}
+    }
+}

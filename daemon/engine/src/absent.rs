@@ -1,0 +1,164 @@
+//! What stands in place of the client of NATS where the feature `nats` is off. Nothing of it can be started.
+
+use crate::EngineError;
+use crate::options::{ReceiverOptions, SenderOptions};
+use crate::status::{ReceiveCounters, SendCounters};
+use shmcast::{PublisherBuilder, SubscriberBuilder};
+use shmcast_bridge::BridgeError;
+use shmcast_bridge::proto::counters::Histogram;
+use shmcast_bridge::spec::BridgeSpec;
+use shmcast_bridge::status::Life;
+use std::convert::Infallible;
+
+/// What both ends have in common. None of it can be called, as neither end can be started.
+macro_rules! never {
+    ($end:ident, $counters:ident, $builder:ident, $options:ident) => {
+        /// One end of a bridge through an engine.
+        #[derive(Debug)]
+        pub struct $end(Infallible);
+
+        impl $end {
+            /// Refuses to start.
+            ///
+            /// # Errors
+            /// [`EngineError::NotBuilt`].
+            pub fn start(
+                _spec: &BridgeSpec,
+                _channel: $builder,
+                _options: $options,
+            ) -> Result<Self, EngineError> {
+                Err(EngineError::NotBuilt)
+            }
+
+            /// Cannot be called.
+            pub fn stop(&self) {
+                match self.0 {}
+            }
+
+            /// Cannot be called.
+            ///
+            /// # Errors
+            /// None.
+            pub fn reload_keys(&self, _spec: &BridgeSpec) -> Result<(), BridgeError> {
+                match self.0 {}
+            }
+
+            /// Cannot be called.
+            pub fn is_finished(&self) -> bool {
+                match self.0 {}
+            }
+
+            /// Cannot be called.
+            pub fn join(&mut self) {
+                match self.0 {}
+            }
+
+            /// Cannot be called.
+            pub fn life(&self) -> &Life {
+                match self.0 {}
+            }
+
+            /// Cannot be called.
+            pub fn counters(&self) -> $counters {
+                match self.0 {}
+            }
+
+            /// Cannot be called.
+            pub fn trouble(&self) -> Option<String> {
+                match self.0 {}
+            }
+        }
+    };
+}
+
+never!(Sender, SendCounters, SubscriberBuilder, SenderOptions);
+never!(Receiver, ReceiveCounters, PublisherBuilder, ReceiverOptions);
+
+impl Sender {
+    /// Cannot be called.
+    pub fn end(&self) {
+        match self.0 {}
+    }
+
+    /// Cannot be called.
+    pub fn take_over(&self) {
+        match self.0 {}
+    }
+
+    /// Cannot be called.
+    pub fn acks(&self) -> Histogram {
+        match self.0 {}
+    }
+}
+
+pub mod repairs {
+    //! The log that a receiver's repairs come from.
+
+    use super::{BridgeSpec, EngineError, SubscriberBuilder};
+    use shmcast_bridge::log::LogSource;
+
+    /// Refuses a log.
+    ///
+    /// # Errors
+    /// [`EngineError::NotBuilt`], if the spec names a log.
+    pub fn source(spec: &BridgeSpec, _ring: SubscriberBuilder) -> Result<Option<LogSource>, EngineError> {
+        match spec.receive.as_ref().and_then(|receive| receive.log.as_ref()) {
+            Some(_) => Err(EngineError::NotBuilt),
+            None => Ok(None),
+        }
+    }
+}
+
+pub mod check {
+    //! Whether a bridge through an engine can work: it cannot.
+
+    use super::{BridgeSpec, EngineError};
+
+    pub use crate::told::{Finding, Verdict};
+
+    /// Says that this build cannot carry it.
+    pub fn check(_spec: &BridgeSpec) -> Vec<Finding> {
+        let says = EngineError::NotBuilt.to_string();
+        vec![Finding { about: "engine".to_owned(), verdict: Verdict::Fails, says }]
+    }
+}
+
+pub mod stream {
+    //! Commands about a stream.
+
+    use super::{BridgeSpec, EngineError};
+
+    pub use crate::told::{Range, StreamInfo, Verified};
+
+    /// Refuses.
+    ///
+    /// # Errors
+    /// [`EngineError::NotBuilt`].
+    pub fn create(_spec: &BridgeSpec, _mirror_of: Option<&str>) -> Result<StreamInfo, EngineError> {
+        Err(EngineError::NotBuilt)
+    }
+
+    /// Refuses.
+    ///
+    /// # Errors
+    /// [`EngineError::NotBuilt`].
+    pub fn info(_spec: &BridgeSpec) -> Result<StreamInfo, EngineError> {
+        Err(EngineError::NotBuilt)
+    }
+
+    /// Refuses.
+    ///
+    /// # Errors
+    /// [`EngineError::NotBuilt`].
+    pub fn remove(_spec: &BridgeSpec) -> Result<(), EngineError> {
+        Err(EngineError::NotBuilt)
+    }
+
+    /// Refuses.
+    ///
+    /// # Errors
+    /// [`EngineError::NotBuilt`].
+    pub fn verify(_spec: &BridgeSpec, _progress: impl FnMut(u64, u64)) -> Result<Verified, EngineError> {
+        Err(EngineError::NotBuilt)
+    }
+}

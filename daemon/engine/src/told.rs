@@ -1,0 +1,91 @@
+//! What the commands about a stream tell, and the check of a bridge.
+
+use serde::Serialize;
+
+/// A stream as its servers describe it.
+#[derive(Debug, Clone, Serialize)]
+pub struct StreamInfo {
+    /// Its name.
+    pub stream: String,
+    /// The subjects that it keeps; none for a mirror.
+    pub subjects: Vec<String>,
+    /// Entries in it.
+    pub entries: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The number of the first entry.
+    pub first_entry: u64,
+    /// The number of the last entry.
+    pub last_entry: u64,
+    /// How many servers keep a copy.
+    pub replicas: usize,
+    /// The server that decides, where there are several.
+    pub leader: Option<String>,
+    /// The servers that have fallen behind or cannot be reached.
+    pub lagging: Vec<String>,
+    /// The session of its last sound block.
+    pub session: Option<String>,
+    /// The sequence after those that it has.
+    pub next_sequence: Option<u64>,
+}
+
+/// A range of sequences, both ends in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Range {
+    /// The first.
+    pub from: u64,
+    /// The last.
+    pub to: u64,
+}
+
+/// The result of a check of a whole stream.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Verified {
+    /// Sound blocks.
+    pub blocks: u64,
+    /// Messages in them, each once.
+    pub messages: u64,
+    /// Sequences that blocks name as ones that will never come.
+    pub gaps: Vec<Range>,
+    /// Sequences that no block has, between others that are there.
+    pub missing: Vec<Range>,
+    /// Entries that are no sound blocks, by their numbers, each with the reason.
+    pub damaged: Vec<(u64, String)>,
+    /// Blocks that were not built behind the one before them.
+    pub chain_breaks: u64,
+    /// Sequences that are in more than one block.
+    pub repeated: u64,
+    /// Blocks that are sealed. Their seals were opened if keys were given.
+    pub sealed: u64,
+    /// The sessions, in their order.
+    pub sessions: Vec<String>,
+}
+
+impl Verified {
+    /// Whether there is no damage.
+    pub fn is_sound(&self) -> bool {
+        self.damaged.is_empty() && self.missing.is_empty() && self.chain_breaks == 0
+    }
+}
+
+/// How a finding is to be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// All is well.
+    Ok,
+    /// It may not work as is meant.
+    Doubtful,
+    /// It cannot work.
+    Fails,
+}
+
+/// Something that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Its name.
+    pub about: String,
+    /// How it is to be taken.
+    pub verdict: Verdict,
+    /// The finding, and the step to take.
+    pub says: String,
+}

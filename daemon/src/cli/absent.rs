@@ -1,0 +1,39 @@
+//! Stand-ins for the verbs whose feature is off. They take any arguments, so that the refusal comes before complaints about those.
+
+use anyhow::{Result, bail};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Whatever the verb is given.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    given: Vec<OsString>,
+}
+
+fn refuse(verb: &str, args: &Args) -> Result<ExitCode> {
+    let given: Vec<_> = args.given.iter().map(|argument| argument.to_string_lossy()).collect();
+    bail!("cannot run `{}`: {}", [&[verb.into()], &given[..]].concat().join(" "), crate::without(verb))
+}
+
+#[cfg(not(feature = "top"))]
+pub(super) mod top {
+    //! `shmcast top`.
+
+    pub(in crate::cli) use super::Args;
+
+    pub(in crate::cli) fn run(args: &Args) -> super::Result<super::ExitCode> {
+        super::refuse("top", args)
+    }
+}
+
+#[cfg(not(feature = "tune"))]
+pub(super) mod tune {
+    //! `shmcast tune`.
+
+    pub(in crate::cli) use super::Args;
+
+    pub(in crate::cli) fn run(args: &Args) -> super::Result<super::ExitCode> {
+        super::refuse("tune", args)
+    }
+}
