@@ -86,10 +86,11 @@ fn announcement(args: &Args, plan: &Plan) -> String {
         false => (2, "shared memory and through kernel multicast by turns,"),
     };
     format!(
-        "{} messages of {} B to {} reader processes through {how} {} turns of {:.2} s each: about {:.0} s",
+        "{} messages of {} B to {} reader {} through {how} {} turns of {:.2} s each: about {:.0} s",
         grouped(args.messages),
         args.size,
         grouped(args.readers.into()),
+        if args.readers == 1 { "process" } else { "processes" },
         plan.turns() * u64::from(transports),
         plan.turn_takes().as_secs_f64(),
         plan.takes(transports).as_secs_f64().ceil()

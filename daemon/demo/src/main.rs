@@ -1,7 +1,6 @@
 //! The demo as a program of its own, which is quick to build.
 #![forbid(unsafe_code)]
 
-use anyhow::Result;
 use clap::{Parser, Subcommand};
 use shmcast_demo::exit::{WRONG_USAGE, end, parse};
 use shmcast_demo::say::note;

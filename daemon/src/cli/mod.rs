@@ -10,7 +10,7 @@ use shmcast::{
     SOCKET_VARIABLE, Subscriber, SubscriberBuilder,
 };
 use shmcast_demo::exit::{FAILED, describe, end, parse};
-use shmcast_demo::{exit, say, stop};
+use shmcast_demo::{say, stop};
 use std::ffi::CStr;
 use std::fmt;
 use std::path::PathBuf;

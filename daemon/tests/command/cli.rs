@@ -402,6 +402,10 @@ fn the_demo_serves_every_reader_and_its_json_has_both_transports() {
     assert_eq!((&shm["name"], &multicast["name"]), (&"shm".into(), &"multicast".into()));
     assert_eq!((shm["published"].as_u64(), shm["delivered"].as_u64()), (Some(300), Some(2400)));
     assert_eq!(shm["lost"], 0);
+    assert_eq!((report["turns"].as_u64(), report["messages_a_turn"].as_u64()), (Some(20), Some(15)));
+    assert!(report["load"]["cpus"].as_u64().unwrap() > 0, "{report}");
+    // What else ran decides whether there is a comparison.
+    assert_ne!(report["ratio"].is_null(), report["why_no_ratio"].is_null(), "{report}");
     for figures in [&shm["publish_ns"], &shm["last_reader_ns"]] {
         let ns = ["p50", "p99", "p999", "max"].map(|name| figures[name].as_u64().unwrap());
         assert!(ns[0] > 0 && ns.is_sorted(), "{figures}");

@@ -5,7 +5,6 @@ use super::told::{CaptureCounters, Datagram, Skipped};
 use pcap_parser::traits::{PcapNGPacketBlock, PcapReaderIterator};
 use pcap_parser::{Block, PcapBlockOwned, PcapError, PcapHeader, create_reader};
 use std::io::{self, Read};
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The first size of the read buffer, and the most bytes that one packet may take.
