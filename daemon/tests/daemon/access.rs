@@ -2,32 +2,29 @@
 //! they are given.
 //!
 //! It needs root to become other users. Without it, each test prints its name as skipped.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-mod daemon_support;
-
-use daemon_support::{
-    Bystanders, Daemon, FOR_ALL, Guarded, Raw, channel, my_role, publish, publishing, role_as, wait_for,
-};
 use nix::unistd::gettid;
 use rustix::fs::{FallocateFlags, FlockOperation, SealFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde_json::json;
 use shmcast::{Client, Event, Subscriber, Wait};
+use shmcast_testkit::bystanders::Bystanders;
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
+use shmcast_testkit::process::{at_socket, my_role, my_socket};
+use shmcast_testkit::raw::{Raw, publish};
+use shmcast_testkit::{Process, role_as, wait_for};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-const SOCKET: &str = "SHMCAST_TEST_SOCKET";
 const DAEMON_PID: &str = "SHMCAST_TEST_DAEMON";
-const DIR: &str = "SHMCAST_TEST_DIR";
 const VICTIM: &str = "SHMCAST_TEST_VICTIM";
 /// The numbers of `nobody` (and `nogroup`) and of `daemon`, on every Debian.
 const NOBODY: u32 = 65534;
@@ -37,18 +34,17 @@ const DAEMON: u32 = 1;
 #[ignore = "a role that the tests here start processes for"]
 fn play() {
     let Some(role) = my_role() else { return };
-    let path = |variable| PathBuf::from(std::env::var_os(variable).unwrap());
     match role.as_str() {
-        "attacher" => attach_to_all(&path(SOCKET)),
-        "intruder" => intrude(&path(SOCKET)),
-        "stranger" => take_from_descriptors(&path(SOCKET)),
-        "disturber" => disturb(&path(SOCKET)),
+        "attacher" => attach_to_all(&my_socket()),
+        "intruder" => intrude(&my_socket()),
+        "stranger" => take_from_descriptors(&my_socket()),
+        "disturber" => disturb(&my_socket()),
         other => panic!("no role {other}"),
     }
 }
 
 fn run(mut command: Command, daemon: &Daemon) -> (bool, String) {
-    command.env(SOCKET, daemon.socket()).env(DAEMON_PID, daemon.pid().to_string()).env(DIR, daemon.dir());
+    at_socket(&mut command, &daemon.socket()).env(DAEMON_PID, daemon.pid().to_string());
     let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8_lossy(&said).into_owned())
@@ -91,7 +87,7 @@ fn the_lists_let_in_whom_they_name_and_nobody_else() {
         .collect();
     let daemon = Daemon::start(&config);
     for uid in [NOBODY, DAEMON] {
-        let Some(command) = role_as(test, uid, "attacher") else { return };
+        let Some(command) = role_as!(test, uid, "attacher") else { return };
         let (success, said) = run(command, &daemon);
         assert!(success, "{said}");
         for (name, who, let_in) in LISTS {
@@ -226,13 +222,13 @@ fn a_reader_of_another_user_can_change_nothing_and_harms_nobody() {
     let client = daemon.client();
     let bystanders = Bystanders::start(&client, "open");
     bystanders.assert_flowing();
-    let Some(mut command) = role_as(test, NOBODY, "intruder") else { return };
-    command.env(SOCKET, daemon.socket()).env(DAEMON_PID, daemon.pid().to_string());
+    let Some(mut command) = role_as!(test, NOBODY, "intruder") else { return };
+    at_socket(&mut command, &daemon.socket()).env(DAEMON_PID, daemon.pid().to_string());
     let out = daemon.dir().join("intruder");
     command.stdin(Stdio::piped()).stdout(File::create(&out).unwrap());
-    let mut intruder = Guarded::start(&mut command);
+    let mut intruder = Process::start(&mut command);
     wait_for("the intruder", || {
-        if intruder.0.try_wait().unwrap().is_some() {
+        if intruder.try_wait().is_some() {
             panic!("the intruder ended: {}", fs::read_to_string(&out).unwrap());
         }
         fs::read_to_string(&out).unwrap().contains("done").then_some(())
@@ -244,8 +240,8 @@ fn a_reader_of_another_user_can_change_nothing_and_harms_nobody() {
     let mut publisher = publishing(&client, "open").open().unwrap();
     publisher.publish(b"goes on").unwrap();
     assert!(daemon.is_alive());
-    drop(intruder.0.stdin.take());
-    assert!(intruder.0.wait().unwrap().success());
+    drop(intruder.child().stdin.take());
+    assert!(intruder.wait().success());
     daemon.wait_for_log(&["refused", "open", &format!("uid={NOBODY}"), "may not publish"]);
     println!("{received} messages beside the intruder, none missed");
 }
@@ -270,7 +266,7 @@ fn take_from_descriptors(socket: &Path) {
 fn a_publisher_of_another_user_cannot_resize_what_it_is_handed() {
     let test = "a_publisher_of_another_user_cannot_resize_what_it_is_handed";
     let daemon = Daemon::start(&config());
-    let Some(command) = role_as(test, NOBODY, "stranger") else { return };
+    let Some(command) = role_as!(test, NOBODY, "stranger") else { return };
     let (success, said) = run(command, &daemon);
     assert!(success, "{said}");
 }
@@ -353,7 +349,7 @@ fn a_reader_of_another_user_can_neither_wake_nor_starve_others() {
     let mut daemon = Daemon::start(&(limits.to_owned() + &config()));
     let client = daemon.client();
     let bystanders = Bystanders::start(&client, "shared");
-    let Some(mut command) = role_as(test, NOBODY, "disturber") else { return };
+    let Some(mut command) = role_as!(test, NOBODY, "disturber") else { return };
     let mut publisher = publishing(&client, "open").open().unwrap();
     // The victim sleeps until somebody wakes it.
     let victim = Subscriber::builder("open").client(&client).wait(Wait::Park);
@@ -375,12 +371,12 @@ fn a_reader_of_another_user_can_neither_wake_nor_starve_others() {
         (std::mem::replace(&mut before, now) == now).then_some(())
     });
 
-    command.env(SOCKET, daemon.socket()).env(VICTIM, std::process::id().to_string());
+    at_socket(&mut command, &daemon.socket()).env(VICTIM, std::process::id().to_string());
     let out = daemon.dir().join("disturber");
     command.stdin(Stdio::piped()).stdout(File::create(&out).unwrap());
-    let mut disturber = Guarded::start(&mut command);
+    let mut disturber = Process::start(&mut command);
     wait_for("the disturber", || {
-        if disturber.0.try_wait().unwrap().is_some() {
+        if disturber.try_wait().is_some() {
             panic!("the disturber ended: {}", fs::read_to_string(&out).unwrap());
         }
         fs::read_to_string(&out).unwrap().contains("done").then_some(())
@@ -395,8 +391,8 @@ fn a_reader_of_another_user_can_neither_wake_nor_starve_others() {
     assert_eq!(received.recv_timeout(Duration::from_secs(30)), Ok(sequence));
     bystanders.assert_flowing();
     assert!(daemon.is_alive());
-    drop(disturber.0.stdin.take());
-    assert!(disturber.0.wait().unwrap().success());
+    drop(disturber.child().stdin.take());
+    assert!(disturber.wait().success());
     publisher.close();
     sleeper.join().unwrap();
     println!("{} messages beside one who takes all it can, none missed", bystanders.end());

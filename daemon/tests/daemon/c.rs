@@ -1,13 +1,11 @@
 //! Programs in C at a daemon's channels: they publish, receive and park, are refused, and live through the daemon's death.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-mod daemon_support;
-
-use daemon_support::{Daemon, FOR_ALL, channel, memory_dir, wait_until};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel};
+use shmcast_testkit::{scratch, skip, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The program `tests/c.c`, or none where no compiler is.
+/// The program of `c.c`, or none where no compiler is.
 fn program(dir: &Path) -> Option<PathBuf> {
     if Command::new("cc").arg("--version").stdout(Stdio::null()).status().is_err() {
         return None;
@@ -22,7 +20,7 @@ fn program(dir: &Path) -> Option<PathBuf> {
     command
         .arg("-I")
         .arg(here.join("../client/c/include"))
-        .arg(here.join("tests/c.c"))
+        .arg(here.join("tests/daemon/c.c"))
         .arg("-o")
         .arg(&program);
     command.arg(built.join("libshmcast_c.so")).arg(format!("-Wl,-rpath,{}", built.display()));
@@ -42,9 +40,9 @@ fn config() -> String {
 
 #[test]
 fn programs_in_c_use_a_daemons_channels() {
-    let build = memory_dir();
+    let build = scratch();
     let Some(program) = program(build.path()) else {
-        return eprintln!("SKIPPED programs_in_c_use_a_daemons_channels: cc is not installed");
+        return skip("programs_in_c_use_a_daemons_channels", "cc is not installed");
     };
     let mut daemon = Daemon::start(&config());
     for part in ["traffic", "refusals", "anew"] {

@@ -1,11 +1,9 @@
 //! Programs that come back after a crash of the daemon: no newcomer and no takeover may come before them.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-mod daemon_support;
-
-use daemon_support::{Daemon, FOR_ALL, Raw, channel, fds, publish, publishing};
 use nix::sys::signal::Signal;
 use shmcast::Subscriber;
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
+use shmcast_testkit::raw::{Raw, fds, publish};
 use std::time::Duration;
 
 /// How long a daemon waits for the programs that come back.

@@ -1,18 +1,17 @@
 //! Clients that break the rules of the control socket. Each harms only itself: after it the daemon lives, answers, and
 //! holds no more descriptors than before, and a publisher and a reader beside it have missed nothing.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-mod daemon_support;
-
-use daemon_support::{
-    Bystanders, Daemon, FOR_ALL, Guarded, Raw, channel, fds, publish, publishing, subscribe, wait_for,
-};
 use nix::sys::signal::Signal;
 use rustix::fs::{MemfdFlags, Mode, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
 use serde_json::json;
 use shmcast::sys::handoff::{MAX_DESCRIPTORS, MAX_PACKET};
 use shmcast::{ChannelError, Client, control::RefusalCode};
+use shmcast_testkit::bystanders::Bystanders;
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
+use shmcast_testkit::place::program;
+use shmcast_testkit::raw::{Raw, fds, publish, subscribe};
+use shmcast_testkit::{Process, wait_for};
 use std::fs::File;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -365,10 +364,10 @@ const CASES: &[Deed] = &[
     }),
     ("killed in the middle of attaching", |case| {
         for delay_ms in 0..12 {
-            let mut reader = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+            let mut reader = Command::new(program("shmcast"));
             reader.args(["sub", "bystander"]).env("SHMCAST_SOCKET", &case.socket).env_remove("SHMCAST_DIR");
             reader.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            let reader = Guarded::start(&mut reader);
+            let reader = Process::start(&mut reader);
             std::thread::sleep(Duration::from_millis(delay_ms));
             drop(reader);
         }

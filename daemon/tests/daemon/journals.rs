@@ -1,15 +1,14 @@
 //! The daemon as a recorder: channels with a journal, and readers that are lent its files.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod daemon_support;
-
-use daemon_support::{Daemon, FOR_ALL, Raw, number, publishing, wait_for, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use shmcast::control::JournalStatus;
 use shmcast::journal::{Entry, Journal, Loss};
 use shmcast::{Client, Event, Publisher, RecvError, Start, Subscriber};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, publishing};
+use shmcast_testkit::process::{at_socket, my_role, my_socket};
+use shmcast_testkit::raw::Raw;
+use shmcast_testkit::{number, wait_for, wait_until};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -441,13 +440,11 @@ fn files_that_are_held_stay_until_the_room_is_needed() {
     wait_until("the oldest files' end", || status(&client).is_some_and(|journal| journal.oldest > 50_000));
 }
 
-const SOCKET: &str = "SHMCAST_TEST_SOCKET";
-
 #[test]
 #[ignore = "a role that the tests here start processes for"]
 fn play() {
-    let Some(_) = daemon_support::my_role() else { return };
-    let raw = Raw::greeted(Path::new(&std::env::var_os(SOCKET).unwrap()));
+    let Some(_) = my_role() else { return };
+    let raw = Raw::greeted(&my_socket());
     let (reply, _) = raw.ask_for_files(&json!({"request": "history", "channel": "closed"}), &[]);
     assert_eq!((&reply["reply"], &reply["code"]), (&json!("refused"), &json!("denied")), "{reply}");
     let (reply, files) = raw.ask_for_files(&json!({"request": "history", "channel": "ticks"}), &[]);
@@ -486,8 +483,8 @@ fn files_are_lent_to_readers_of_the_channel_alone() {
     }
     let (reply, _) = raw.ask_for_files(&json!({"request": "history", "channel": "none"}), &[]);
     assert_eq!(reply["code"], "unknown-channel", "{reply}");
-    let Some(mut other) = daemon_support::role_as(NAME, 1, "reader") else { return };
-    let status = other.env(SOCKET, daemon.socket()).status().unwrap();
+    let Some(mut other) = shmcast_testkit::role_as!(NAME, 1, "reader") else { return };
+    let status = at_socket(&mut other, &daemon.socket()).status().unwrap();
     assert!(status.success(), "as another user: {status}");
 }
 

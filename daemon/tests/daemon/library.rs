@@ -2,26 +2,20 @@
 //! at once, streams, types, and reports of a publisher's death. The tests beside the library cover them
 //! without a daemon.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod daemon_support;
-
-use daemon_support::{
-    Daemon, FOR_ALL, Guarded, PATIENCE, channel, my_role, publishing, role, wait_for, wait_until,
-};
 use futures_util::StreamExt;
 use nix::sys::signal::Signal;
 use shmcast::typed::{Event as TypedEvent, RecvError as TypedError, Schema};
 use shmcast::{ChannelError, Client, Event, OwnedEvent, Publisher, Select, Start, Subscriber, Wait};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
+use shmcast_testkit::process::{at_socket, my_role, my_socket};
+use shmcast_testkit::{PATIENCE, Process, role, wait_for, wait_until};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
 /// Longer than any of these tests takes. A reader that is not woken sleeps through the test, and is noticed.
 const FOR_EVER: Duration = Duration::from_secs(600);
-const SOCKET: &str = "SHMCAST_TEST_SOCKET";
 /// Longer than any reader takes to notice that a publisher has died.
 const QUIET: Duration = Duration::from_millis(1500);
 
@@ -35,7 +29,7 @@ fn daemon() -> Daemon {
 #[ignore = "a role that the tests here start processes for"]
 fn play() {
     let Some(name) = my_role() else { return };
-    let client = Client::at(PathBuf::from(std::env::var_os(SOCKET).unwrap())).unwrap();
+    let client = Client::at(my_socket()).unwrap();
     let mut publisher = publishing(&client, &name).open().unwrap();
     for _ in 0..3 {
         publisher.publish(b"x").unwrap();
@@ -44,13 +38,8 @@ fn play() {
 }
 
 /// A process that publishes three messages and stays.
-fn publisher(daemon: &Daemon, channel: &str) -> Guarded {
-    Guarded::start(role(channel).env(SOCKET, daemon.socket()))
-}
-
-fn kill(mut process: Guarded) {
-    process.0.kill().unwrap();
-    process.0.wait().unwrap();
+fn publisher(daemon: &Daemon, channel: &str) -> Process {
+    Process::start(at_socket(&mut role!(channel), &daemon.socket()))
 }
 
 /// The events that a subscriber receives in a thread of its own.
@@ -105,7 +94,7 @@ fn readers_of_a_daemon_are_told_of_a_publisher_that_died_once_and_of_none_that_l
             }
             process.pause();
             quiet("it is stopped");
-            kill(process);
+            process.kill();
             for reader in &readers {
                 assert_eq!(next(reader), OwnedEvent::PublisherGone { epoch }, "{name}");
             }
@@ -121,7 +110,7 @@ fn readers_of_a_daemon_are_told_of_a_publisher_that_died_once_and_of_none_that_l
             expect_three_messages(reader);
         }
         daemon.kill();
-        kill(process);
+        process.kill();
         quiet("nobody knows yet");
         daemon.restart();
         for reader in &readers {
@@ -159,14 +148,14 @@ fn the_death_of_one_before_the_channel_began_again_is_taken_for_its_namesakes() 
     expect_three_messages(&reader);
     thread::sleep(QUIET);
     assert_eq!(reader.try_recv().ok(), None, "it lives");
-    kill(process);
+    process.kill();
     assert_eq!(next(&reader), OwnedEvent::PublisherGone { epoch: 1 });
 }
 
 fn kill_when_heard(daemon: &Daemon, reader: &Receiver<OwnedEvent>) {
     let process = publisher(daemon, "a");
     expect_three_messages(reader);
-    kill(process);
+    process.kill();
     assert_eq!(next(reader), OwnedEvent::PublisherGone { epoch: 1 });
 }
 

@@ -1,10 +1,9 @@
 //! The daemon's HTTP server as Prometheus and an administrator use it: a real daemon, real attached programs, and badly
 //! behaved clients.
 
-mod daemon_support;
-
-use daemon_support::{Daemon, wait_until};
 use serde_json::Value;
+use shmcast_testkit::daemon::Daemon;
+use shmcast_testkit::{skip, wait_until};
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -189,7 +188,7 @@ fn a_restart_that_nobody_sees() {
 #[test]
 fn metrics_that_promtool_finds_fault_with() {
     if Command::new("promtool").arg("--version").output().is_err() {
-        println!("SKIPPED metrics_that_promtool_finds_fault_with: no promtool (Debian package prometheus)");
+        skip("metrics_that_promtool_finds_fault_with", "no promtool (Debian package prometheus)");
         return;
     }
     let daemon = Watched::start();
@@ -240,7 +239,7 @@ fn a_dashboard_or_an_alert_of_metrics_that_nobody_tells() {
 #[test]
 fn alerts_that_are_wrong_or_silent() {
     if Command::new("promtool").arg("--version").output().is_err() {
-        println!("SKIPPED alerts_that_are_wrong_or_silent: no promtool (Debian package prometheus)");
+        skip("alerts_that_are_wrong_or_silent", "no promtool (Debian package prometheus)");
         return;
     }
     for arguments in [["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]] {
@@ -336,7 +335,7 @@ fn slow_clients_that_keep_others_from_the_metrics() {
 #[test]
 fn a_port_that_is_taken_leaves_nothing_that_looks_like_a_crash() {
     let daemon = Watched::start();
-    let mut second = Daemon::spawn(daemon_support::memory_dir(), &config(daemon.http));
+    let mut second = Daemon::spawn(shmcast_testkit::scratch(), &config(daemon.http));
     assert_eq!(second.wait(), Some(1));
     let log = second.log();
     assert!(log.contains(&daemon.http.to_string()) && log.contains("daemon.http"), "{log}");

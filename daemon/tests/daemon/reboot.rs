@@ -1,15 +1,12 @@
 //! Sequences that go on after a reboot: every program is killed, and what lies in memory is gone. A journal is all that is left.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod daemon_support;
-
-use daemon_support::{Daemon, FOR_ALL, number, publishing, wait_for, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmcast::control::JournalStatus;
 use shmcast::journal::{Cause, Entry, Journal, Loss};
 use shmcast::{Client, Event, RecvError, Start, Subscriber};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, publishing};
+use shmcast_testkit::{number, wait_for, wait_until};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;

@@ -1,13 +1,13 @@
 //! SIGHUP: the file is read again, channels are added and removed, and attached programs do not notice.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-mod daemon_support;
-
-use daemon_support::{Bystanders, Daemon, FOR_ALL, as_user, channel, publishing, wait_for};
 use nix::sys::signal::Signal;
 use shmcast::{Event, Start, Subscriber, Wait};
+use shmcast_testkit::bystanders::Bystanders;
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
+use shmcast_testkit::place::program;
+use shmcast_testkit::process::as_user;
+use shmcast_testkit::{skip, wait_for};
 use std::fs;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 fn names(daemon: &Daemon) -> Vec<String> {
@@ -108,9 +108,9 @@ fn a_bad_configuration_is_refused_loudly_and_the_old_one_stays() {
 #[test]
 fn a_changed_list_holds_for_newcomers() {
     let test = "a_changed_list_holds_for_newcomers";
-    let shmcast = Path::new(env!("CARGO_BIN_EXE_shmcast"));
+    let shmcast = program("shmcast");
     let stat = |daemon: &Daemon| -> Option<bool> {
-        let mut command: Command = as_user(test, 65534, shmcast)?;
+        let mut command: Command = as_user(test, 65534, &shmcast)?;
         command.args(["stat", "a"]).env("SHMCAST_SOCKET", daemon.socket()).env_remove("SHMCAST_DIR");
         command.stdin(Stdio::null()).stdout(Stdio::null());
         Some(command.output().unwrap().status.success())
@@ -165,7 +165,7 @@ fn the_waker_moves_to_the_cpu_that_a_reload_names() {
     let _reader = Subscriber::builder("a").client(&client).wait(Wait::Park).open().unwrap();
     let anywhere = wait_for("the waker", || waker_cpus(&daemon));
     if anywhere == "0" {
-        return println!("SKIPPED {test}: one CPU");
+        return skip(test, "one CPU");
     }
     for (waker, cpus) in [("cpu = 0", "0"), ("", &anywhere), ("cpu = 0", "0")] {
         reload(&daemon, &config(waker));

@@ -2,16 +2,13 @@
 //! everybody is live again. Everything is a process of its own, as on a host.
 //!
 //! More of it: `SHMCAST_STALLED=50 SHMCAST_STALL_SECONDS=30 SHMCAST_KILLS=100 SHMCAST_STALL_RATE=100000 cargo test --release -p
-//! shmcast-daemon --test stalled -- --nocapture`
+//! shmcast-daemon --test daemon stalled:: -- --nocapture`
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod daemon_support;
-
-use daemon_support::{Daemon, FOR_ALL, Guarded, number, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use shmcast::journal::{Entry, Journal};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL};
+use shmcast_testkit::{Process, number, wait_until};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -23,18 +20,18 @@ fn ring_of_a_second(rate: u64) -> u64 {
     (rate * 80).next_power_of_two()
 }
 
-fn publisher(daemon: &Daemon, input: &Path, rate: u64) -> Guarded {
+fn publisher(daemon: &Daemon, input: &Path, rate: u64) -> Process {
     let input = input.display();
     let command = format!("pub ticks --rate {rate}/s --loop 1000000 --prepare none --input {input}");
-    Guarded::start(&mut daemon.shmcast(&command))
+    Process::start(&mut daemon.shmcast(&command))
 }
 
 /// A reader, and the file with what it says.
-fn reader(daemon: &Daemon, room: &Path, number: u32) -> (Guarded, PathBuf) {
+fn reader(daemon: &Daemon, room: &Path, number: u32) -> (Process, PathBuf) {
     let said = room.join(format!("reader-{number}"));
     let mut command =
         daemon.shmcast("sub ticks --from oldest --wait sleep:2000 --framing none --summary --json");
-    (Guarded::start(command.stderr(File::create(&said).unwrap())), said)
+    (Process::start(command.stderr(File::create(&said).unwrap())), said)
 }
 
 /// The channel's last sequence in the ring.
@@ -43,28 +40,27 @@ fn published(daemon: &Daemon) -> u64 {
 }
 
 /// Waits until the daemon has this publisher, and it publishes.
-fn wait_for_messages(daemon: &Daemon, publisher: &Guarded) {
+fn wait_for_messages(daemon: &Daemon, publisher: &Process) {
     let before = published(daemon);
     wait_until("messages behind a kill", || {
         let channel = daemon.client().channel("ticks").ok();
         let attached = channel.and_then(|channel| channel.publisher).and_then(|process| process.pid);
-        attached == Some(publisher.0.id()) && published(daemon) > before
+        attached == Some(publisher.id()) && published(daemon) > before
     });
 }
 
 /// Kills publisher and daemon in turns, as often as asked for and for at least `time`.
 fn kill_all(
     daemon: &mut Daemon,
-    publisher_of: impl Fn(&Daemon) -> Guarded,
+    publisher_of: impl Fn(&Daemon) -> Process,
     kills: u32,
     time: Duration,
-) -> Guarded {
+) -> Process {
     let (started, mut publisher) = (Instant::now(), publisher_of(daemon));
     let pause = (time / (2 * kills.max(1))).max(Duration::from_millis(50));
     for turn in 1..=kills {
         sleep(pause);
-        publisher.0.kill().unwrap();
-        publisher.0.wait().unwrap();
+        publisher.kill();
         publisher = publisher_of(daemon);
         wait_for_messages(daemon, &publisher);
         sleep(pause);
@@ -110,11 +106,11 @@ fn readers_that_stand_still_miss_nothing_while_daemon_and_publisher_are_killed()
     readers.iter().for_each(|(reader, _)| reader.signal(Signal::SIGCONT));
     wait_until("more messages", || published(&daemon) > stalled_until + rate);
     publisher.signal(Signal::SIGINT);
-    publisher.0.wait().unwrap();
+    publisher.wait();
     let last = published(&daemon);
     let mut lapped = 0;
     for (mut reader, said) in readers.into_iter().chain([live]) {
-        let status = reader.0.wait().unwrap();
+        let status = reader.wait();
         let said = fs::read_to_string(said).unwrap();
         assert_eq!(status.code(), Some(0), "{said}");
         let summary: Value = said.lines().rev().find_map(|line| serde_json::from_str(line).ok()).unwrap();

@@ -1,17 +1,15 @@
 //! `top`, `events`, `man` and `completions` as an operator uses them: a real daemon, real readers, a real terminal.
 
-mod daemon_support;
-
-use daemon_support::{Daemon, wait_until};
 use serde_json::Value;
 use shmcast::{Event, Publisher, Subscriber};
+use shmcast_testkit::daemon::Daemon;
+use shmcast_testkit::place::program;
+use shmcast_testkit::{skip, wait_until};
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-const SHMCAST: &str = env!("CARGO_BIN_EXE_shmcast");
 const CONFIG: &str = "[limits]\nrequests_per_second = 10000\n\n[[channel]]\nname = \"ticks\"\ncapacity = \"1MiB\"\n\
                       mlock = false\nhugepages = false\n";
 
@@ -75,7 +73,7 @@ fn top_into_a_pipe() {
 fn is_without_tmux(test: &str) -> bool {
     let is_missing = Command::new("tmux").arg("-V").output().is_err();
     if is_missing {
-        println!("SKIPPED {test}: no tmux");
+        skip(test, "no tmux");
     }
     is_missing
 }
@@ -136,7 +134,11 @@ fn top_with_a_hundred_readers_in_a_terminal() {
     let mut traffic = Traffic::on(&daemon);
     traffic.flow(1000);
     for (columns, lines) in [(80, 24), (200, 50)] {
-        let command = format!("SHMCAST_SOCKET={} SHMCAST_DIR= {SHMCAST} top", daemon.socket().display());
+        let command = format!(
+            "SHMCAST_SOCKET={} SHMCAST_DIR= {} top",
+            daemon.socket().display(),
+            program("shmcast").display()
+        );
         let terminal = Terminal::run(&columns.to_string(), columns, lines, &command);
         let screen = terminal.wait_for("1 channel, 100 readers");
         assert!(screen.contains("ticks") && screen.contains("READERS"), "{screen}");
@@ -160,7 +162,11 @@ fn top_with_a_hundred_readers_in_a_terminal() {
     }
 
     // `top` must not end when the daemon goes away.
-    let command = format!("SHMCAST_SOCKET={} SHMCAST_DIR= {SHMCAST} top", daemon.socket().display());
+    let command = format!(
+        "SHMCAST_SOCKET={} SHMCAST_DIR= {} top",
+        daemon.socket().display(),
+        program("shmcast").display()
+    );
     let terminal = Terminal::run("gone", 80, 24, &command);
     terminal.wait_for("1 channel, 100 readers");
     daemon.kill();
@@ -180,7 +186,11 @@ fn top_ends_with_its_terminal() {
     let daemon = Daemon::start(CONFIG);
     let room = tempfile::tempdir().expect("a directory");
     let file = room.path().join("pid");
-    let top = format!("SHMCAST_SOCKET={} SHMCAST_DIR= exec {SHMCAST} top", daemon.socket().display());
+    let top = format!(
+        "SHMCAST_SOCKET={} SHMCAST_DIR= exec {} top",
+        daemon.socket().display(),
+        program("shmcast").display()
+    );
     let command = format!("sh -c 'trap \"\" HUP; echo $$ >{}; {top}'", file.display());
     let terminal = Terminal::run("lost", 80, 24, &command);
     terminal.wait_for("q quit");
@@ -264,7 +274,7 @@ fn what_happened_before_somebody_asked_is_known_to_nobody() {
 #[test]
 fn events_without_a_daemon() {
     let dir = tempfile::tempdir().expect("a directory");
-    let output = Command::new(SHMCAST)
+    let output = Command::new(program("shmcast"))
         .args(["events", "--follow", "--dir"])
         .arg(dir.path())
         .output()
@@ -277,7 +287,7 @@ fn events_without_a_daemon() {
 fn a_verb_without_a_manual_page_or_a_completion() {
     let dir = tempfile::tempdir().expect("a directory");
     let run = |arguments: &[&str]| {
-        let output = Command::new(SHMCAST).args(arguments).output().expect("it runs");
+        let output = Command::new(program("shmcast")).args(arguments).output().expect("it runs");
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).expect("text")
     };
@@ -332,13 +342,15 @@ fn a_completion_that_offers_files_where_none_belong() {
     fs::write(dir.path().join("a-file"), "").expect("a file");
     let channels = dir.path().join("channels");
     for channel in ["ticks", "trades"] {
-        let mut publish = Command::new(SHMCAST);
+        let mut publish = Command::new(program("shmcast"));
         publish.args(["pub", channel, "--capacity", "64KiB"]).env("SHMCAST_DIR", &channels);
         assert!(publish.stdin(Stdio::null()).output().expect("it runs").status.success());
     }
-    let script = Command::new(SHMCAST).args(["completions", "bash"]).output().expect("it runs").stdout;
+    let script =
+        Command::new(program("shmcast")).args(["completions", "bash"]).output().expect("it runs").stdout;
     fs::write(dir.path().join("script"), script).expect("a file");
-    let programs = Path::new(SHMCAST).parent().expect("a directory").display();
+    let program = program("shmcast");
+    let programs = program.parent().expect("a directory").display();
     let complete = |line: &str, begun: &str| {
         let ask = format!(
             "PATH={programs}:$PATH; source ./script; COMP_WORDS=(shmcast {line} '{begun}'); COMP_TYPE=9

@@ -1,14 +1,14 @@
 //! `shmcast tune`: what it changes, what it puts back, and what it leaves alone.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 use serde_json::Value;
+use shmcast_testkit::place::program;
+use shmcast_testkit::skip;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-const SHMCAST: &str = env!("CARGO_BIN_EXE_shmcast");
 const BUFFER: &str = "proc/sys/net/core/rmem_max";
 const PAGES: &str = "sys/kernel/mm/transparent_hugepage/shmem_enabled";
 const STATE: &str = "var/lib/shmcast-tune/before.json";
@@ -50,7 +50,7 @@ impl Host {
 
     fn tune(&self, options: &str) -> Output {
         let root = self.0.path().to_str().unwrap();
-        let mut command = Command::new(SHMCAST);
+        let mut command = Command::new(program("shmcast"));
         command.args(["tune", "--root", root]).args(options.split_whitespace()).output().unwrap()
     }
 
@@ -182,7 +182,7 @@ fn a_value_that_cannot_be_written_holds_up_the_others() {
     let host = Host::new();
     let buffer = host.path(BUFFER);
     fs::set_permissions(&buffer, fs::Permissions::from_mode(0o444)).unwrap();
-    let command = format!("{SHMCAST} tune --root {} --apply", host.0.path().display());
+    let command = format!("{} tune --root {} --apply", program("shmcast").display(), host.0.path().display());
     let mut shell = Command::new("bash");
     if nix::unistd::geteuid().is_root() {
         // Modes do not keep root from writing. A read-only mount does.
@@ -194,7 +194,7 @@ fn a_value_that_cannot_be_written_holds_up_the_others() {
     shell.args(["-c", &format!("{protect} || exit 77; {command}"), &at.to_string()]);
     let output = shell.output().unwrap();
     if output.status.code() == Some(77) {
-        return println!("SKIPPED a_value_that_cannot_be_written_holds_up_the_others: {output:?}");
+        return skip("a_value_that_cannot_be_written_holds_up_the_others", format!("{output:?}"));
     }
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -231,17 +231,17 @@ fn an_ordinary_user_is_told_to_be_root() {
     // The user nobody may be unable to reach the program where it was built.
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let program = dir.path().join("shmcast");
-    fs::copy(SHMCAST, &program).unwrap();
+    let copy = dir.path().join("shmcast");
+    fs::copy(program("shmcast"), &copy).unwrap();
     let as_nobody = |options: &[&str]| {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program).arg("tune");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&copy).arg("tune");
         command.args(options).output()
     };
     match as_nobody(&[]) {
         // It looks at this host, whatever its state is.
         Ok(looked) if looked.status.success() => {}
-        other => return println!("SKIPPED {name}: {other:?}"),
+        other => return skip(name, format!("{other:?}")),
     }
     for option in ["--apply", "--undo"] {
         let refused = as_nobody(&[option]).unwrap();
@@ -267,10 +267,11 @@ fn the_kernel_takes_what_is_written_and_what_is_put_back() {
         cat $pages >&2";
     let pages = || fs::read_to_string(Path::new("/").join(PAGES)).ok();
     let before = pages();
-    let output = Command::new("unshare").args(["--mount", "bash", "-c", script, SHMCAST]).output();
+    let output =
+        Command::new("unshare").args(["--mount", "bash", "-c", script]).arg(program("shmcast")).output();
     let output = match output {
         Ok(output) if output.status.success() => output,
-        other => return println!("SKIPPED {name}: only root may, where settings can be written: {other:?}"),
+        other => return skip(name, format!("only root may, where settings can be written: {other:?}")),
     };
     assert_eq!(pages(), before, "this test leaves the host otherwise than it was");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -1,18 +1,16 @@
 //! The daemon with only the rights that the shipped unit gives it: traffic, a reload, a restart, a crash, metrics over
 //! HTTP, a strict takeover, parked readers, and every verb of the command.
 //!
-//! The other suites can also run with these rights: `SHMCAST_UNDER_UNIT=1 cargo test -p shmcast-daemon`. Bridges are in
-//! `bridge/under_unit.rs`.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+//! Other modules can also run with these rights: `SHMCAST_UNDER_UNIT=1 cargo test -p shmcast-daemon --test daemon park::`;
+//! `.ci/run unit` does it. Bridges are in `tests/bridge/under_unit.rs`.
 
-mod daemon_support;
-
-use daemon_support::{
-    Bystanders, Daemon, FOR_ALL, PATIENCE, channel, publishing, unit, wait_for, wait_until,
-};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use shmcast::{Event, PublishError, Subscriber, Wait};
+use shmcast_testkit::bystanders::Bystanders;
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
+use shmcast_testkit::place::program;
+use shmcast_testkit::{PATIENCE, unit, wait_for, wait_until};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
@@ -210,7 +208,7 @@ const VERBS: [(&str, Option<&str>); 20] = [
 #[test]
 fn every_verb_of_the_command_works_with_it() {
     let Some(daemon) = start("every_verb_of_the_command_works_with_it", &config()) else { return };
-    let help = Command::new(env!("CARGO_BIN_EXE_shmcast")).arg("--help").output().unwrap();
+    let help = Command::new(program("shmcast")).arg("--help").output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
     let commands = help.split_once("Commands:\n").unwrap().1.split_once("\n\n").unwrap().0;
     let is_verb = |line: &&str| line.starts_with("  ") && !line.starts_with("   ");

@@ -1,6 +1,8 @@
 //! The shipped units as systemd's own tools check them. No test needs a running systemd.
 
 use shmcast::sys::handoff::MAX_KEPT;
+use shmcast_testkit::place::program;
+use shmcast_testkit::skip;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -12,7 +14,7 @@ fn shipped(name: &str) -> PathBuf {
 /// Runs a tool of systemd. If it is not installed, prints that and returns `None`.
 fn tool(test: &str, program: &str, arguments: &[&str]) -> Option<Output> {
     let output = Command::new(program).args(arguments).output();
-    output.inspect_err(|e| eprintln!("SKIPPED {test}: {program}: {e}")).ok()
+    output.inspect_err(|e| skip(test, format!("{program}: {e}"))).ok()
 }
 
 fn said(output: &Output) -> String {
@@ -25,7 +27,7 @@ fn units_hold_no_line_that_systemd_does_not_know() {
     let service = fs::read_to_string(shipped("shmcastd.service")).unwrap();
     assert!(service.contains("ExecStart=/usr/bin/shmcastd "));
     // The path is replaced, so that the daemon need not be installed.
-    let service = service.replace("/usr/bin/shmcastd", env!("CARGO_BIN_EXE_shmcastd"));
+    let service = service.replace("/usr/bin/shmcastd", &program("shmcastd").display().to_string());
     let units = ["shmcastd.service", "shmcastd.socket"].map(|name| dir.path().join(name));
     fs::write(&units[0], service).unwrap();
     fs::copy(shipped("shmcastd.socket"), &units[1]).unwrap();
@@ -64,7 +66,7 @@ fn the_user_can_be_made() {
     let arguments = [root_option.as_str(), file.to_str().unwrap()];
     let Some(output) = tool("the_user_can_be_made", "systemd-sysusers", &arguments) else { return };
     if !output.status.success() && !nix::unistd::geteuid().is_root() {
-        return eprintln!("SKIPPED the_user_can_be_made: only root may: {}", said(&output));
+        return skip("the_user_can_be_made", format!("only root may: {}", said(&output)));
     }
     assert!(output.status.success(), "{}", said(&output));
     let users = fs::read_to_string(root.path().join("etc/passwd")).unwrap();

@@ -4,6 +4,7 @@
 use super::host;
 use shmcast_bridge::spec::WaitMode;
 use shmcast_daemon::config::{Config, ConfigError, Host, Warning};
+use shmcast_testkit::place::program;
 use std::process::Command;
 
 const CHANNELS: &str = "\
@@ -279,8 +280,7 @@ fn check_tells_of_bridges() {
     let path = dir.path().join("shmcast.toml");
     let check = |text: String| {
         std::fs::write(&path, text).unwrap();
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_shmcast")).args(["check", "--json"]).arg(&path).output();
+        let output = Command::new(program("shmcast")).args(["check", "--json"]).arg(&path).output();
         let output = output.unwrap();
         let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         (output.status.code(), json)

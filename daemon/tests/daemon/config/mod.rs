@@ -1,8 +1,6 @@
 //! The daemon's configuration as its administrator sees it: mistakes with their place and the nearest valid name, the
 //! default file, and `shmcast check`.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
 use serde_json::Value;
 use shmcast::hosting::HostedSegment;
 use shmcast_bridge::spec::{BridgeSpec, NatsSpec, ReceiveSpec, RepairSpec, SendRole, SendSpec};
@@ -11,6 +9,7 @@ use shmcast_daemon::config::{
     LimitsConfig, Mode, Principal, Problem, WakerConfig,
 };
 use shmcast_journal::core::{Io, SyncPolicy};
+use shmcast_testkit::place::program;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -497,7 +496,7 @@ fn host() -> Host {
 }
 
 fn check(arguments: &[&str], stdin: &[u8]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+    let mut command = Command::new(program("shmcast"));
     command.arg("check").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(stdin).unwrap();

@@ -1,7 +1,8 @@
 //! Coming back after a crash of the daemon.
 
-use crate::daemon_support::{Daemon, FOR_ALL, channel, publishing, wait_for};
 use shmcast::{Start, Subscriber};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
+use shmcast_testkit::wait_for;
 
 fn config(limits: &str) -> String {
     format!("[limits]\nconnections_per_uid = 600\n{limits}\n{}", channel("ticks", FOR_ALL))

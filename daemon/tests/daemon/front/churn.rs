@@ -1,7 +1,9 @@
 //! Thousands of programs that come and go leave nothing behind.
 
-use crate::daemon_support::{Daemon, FOR_ALL, Raw, channel, number, publish, subscribe, wait_for};
 use serde_json::json;
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel};
+use shmcast_testkit::raw::{Raw, publish, subscribe};
+use shmcast_testkit::{number, wait_for};
 use std::time::Instant;
 
 #[test]

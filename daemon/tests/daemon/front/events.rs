@@ -1,9 +1,13 @@
 //! The rules that decide which user receives which event.
 
-use crate::daemon_support::{Daemon, FOR_ALL, Raw, as_user, channel, publish, publishing, role_as, wait_for};
-use crate::{NOBODY, SOCKET};
+use super::NOBODY;
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
+use shmcast_testkit::place::program;
+use shmcast_testkit::process::{as_user, at_socket};
+use shmcast_testkit::raw::{Raw, publish};
+use shmcast_testkit::{role_as, wait_for};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Stdio;
@@ -29,15 +33,15 @@ fn told(path: &Path) -> Vec<Value> {
 fn a_follower_is_told_nothing_of_what_he_may_not_read() {
     let test = "a_follower_is_told_nothing_of_what_he_may_not_read";
     let daemon = Daemon::start(&config("publishers = []"));
-    let program = Path::new(env!("CARGO_BIN_EXE_shmcast"));
-    let Some(mut nobody) = as_user(test, NOBODY, program) else { return };
-    let mut root = std::process::Command::new(program);
+    let program = program("shmcast");
+    let Some(mut nobody) = as_user(test, NOBODY, &program) else { return };
+    let mut root = std::process::Command::new(&program);
     let followed = [daemon.dir().join("nobody"), daemon.dir().join("root")];
     let mut followers = Vec::new();
     for (command, path) in [&mut nobody, &mut root].into_iter().zip(&followed) {
         command.args(["events", "--follow", "--json"]).env("SHMCAST_SOCKET", daemon.socket());
         command.env_remove("SHMCAST_DIR").stdin(Stdio::null()).stdout(File::create(path).unwrap());
-        followers.push(crate::daemon_support::Guarded::start(command));
+        followers.push(shmcast_testkit::Process::start(command));
     }
     let client = daemon.client();
     // Wait until both follow.
@@ -50,8 +54,8 @@ fn a_follower_is_told_nothing_of_what_he_may_not_read() {
     drop(publishing(&client, "closed").open().unwrap());
     let raw = Raw::greeted(&daemon.socket());
     raw.assert_refused(&publish("nosuch", false), &[], "unknown-channel");
-    let Some(mut refused) = role_as(test, NOBODY, "refused") else { return };
-    assert!(refused.env(SOCKET, daemon.socket()).status().unwrap().success());
+    let Some(mut refused) = role_as!(in "front", test, NOBODY, "refused") else { return };
+    assert!(at_socket(&mut refused, &daemon.socket()).status().unwrap().success());
     // Not every user may know the names of the channels that are added and removed.
     daemon.configure(&config("publishers = []").replace("closed", "hidden"));
     daemon.signal(Signal::SIGHUP);
@@ -76,7 +80,7 @@ fn a_follower_is_told_nothing_of_what_he_may_not_read() {
     assert!(his.iter().any(|event| is(event, "attached", "open")), "{his:?}");
     assert!(his.iter().any(|event| is(event, "refused", "closed")), "his own refusal: {his:?}");
     // A user who asks for past events gets no more of them than a follower did.
-    let Some(mut later) = as_user(test, NOBODY, program) else { return };
+    let Some(mut later) = as_user(test, NOBODY, &program) else { return };
     later.args(["events", "--last", "1000", "--json"]).env("SHMCAST_SOCKET", daemon.socket());
     let output = later.env_remove("SHMCAST_DIR").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

@@ -1,8 +1,11 @@
 //! A daemon without a free descriptor feeds the service manager's watchdog, and stops as it should.
 
-use crate::daemon_support::{Guarded, Raw, channel, memory_dir, wait_for};
 use nix::sys::signal::Signal;
 use shmcast::Client;
+use shmcast_testkit::daemon::channel;
+use shmcast_testkit::place::program;
+use shmcast_testkit::raw::Raw;
+use shmcast_testkit::{Process, scratch, skip, wait_for};
 use std::fs::{self, File};
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
@@ -10,7 +13,7 @@ use std::time::Duration;
 
 #[test]
 fn a_daemon_without_descriptors_feeds_the_watchdog_and_stops_well() {
-    let dir = memory_dir();
+    let dir = scratch();
     let at = |name: &str| dir.path().join(name);
     fs::write(at("shmcast.toml"), channel("alone", "")).unwrap();
     let notices = UnixDatagram::bind(at("notify")).unwrap();
@@ -20,21 +23,22 @@ fn a_daemon_without_descriptors_feeds_the_watchdog_and_stops_well() {
         let length = notices.recv(&mut buffer).expect("the daemon tells the service manager nothing");
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     };
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shmcastd"));
+    let mut command = Command::new(program("shmcastd"));
     command.arg("--config").arg(at("shmcast.toml")).arg("--socket").arg(at("control.sock"));
     command.env("NOTIFY_SOCKET", at("notify")).env("WATCHDOG_USEC", "300000").env_remove("WATCHDOG_PID");
     let log = || fs::read_to_string(at("log")).unwrap();
-    let mut daemon = Guarded::start(command.stdin(Stdio::null()).stderr(File::create(at("log")).unwrap()));
+    let mut daemon = Process::start(command.stdin(Stdio::null()).stderr(File::create(at("log")).unwrap()));
     let client = wait_for("the daemon's answer", || Client::at(at("control.sock")).ok());
     client.channels().unwrap();
 
-    let pid = daemon.0.id();
+    let pid = daemon.id();
     let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
     let status =
         Command::new("prlimit").args([format!("--pid={pid}"), format!("--nofile={open}:{open}")]).status();
     if !status.is_ok_and(|status| status.success()) {
-        return eprintln!(
-            "SKIPPED a_daemon_without_descriptors_feeds_the_watchdog_and_stops_well: prlimit is not installed"
+        return skip(
+            "a_daemon_without_descriptors_feeds_the_watchdog_and_stops_well",
+            "prlimit is not installed",
         );
     }
     let mut connected = Vec::new();
@@ -49,7 +53,7 @@ fn a_daemon_without_descriptors_feeds_the_watchdog_and_stops_well() {
     }
     daemon.signal(Signal::SIGTERM);
     while !notice().contains("STOPPING=1") {}
-    assert!(daemon.0.wait().unwrap().success(), "{}", log());
+    assert!(daemon.wait().success(), "{}", log());
     assert!(log().contains("stopped"), "{}", log());
     assert!(!at("control.running").exists(), "the next daemon would wait for programs that nobody knows");
 }

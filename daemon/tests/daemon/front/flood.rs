@@ -1,10 +1,13 @@
 //! One user sends requests without end. Others are still answered, the log stays short, and the counters are exact.
 
-use crate::daemon_support::{Daemon, FOR_ALL, Guarded, Raw, channel, role_as, wait_for};
-use crate::{NOBODY, SOCKET};
+use super::NOBODY;
 use shmcast::Client;
 use shmcast::control::VERSION;
 use shmcast::sys::handoff;
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel};
+use shmcast_testkit::process::at_socket;
+use shmcast_testkit::raw::Raw;
+use shmcast_testkit::{Process, role_as, wait_for};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -62,8 +65,8 @@ fn one_users_flood_keeps_nobody_else_waiting() {
     let client = daemon.client();
     let mut floods = Vec::new();
     for role in ["connector", "connector", "asker", "asker"] {
-        let Some(mut command) = role_as(test, NOBODY, role) else { return };
-        floods.push(Guarded::start(command.env(SOCKET, daemon.socket())));
+        let Some(mut command) = role_as!(in "front", test, NOBODY, role) else { return };
+        floods.push(Process::start(at_socket(&mut command, &daemon.socket())));
     }
     // The flood must be under way first.
     daemon.wait_for_log(&["refused", &format!("uid={NOBODY}")]);

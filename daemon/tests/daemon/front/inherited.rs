@@ -1,8 +1,10 @@
 //! Descriptors from a service manager: as many as the unit lets it keep.
 
-use crate::daemon_support::{FOR_ALL, Guarded, channel, memory_dir, wait_for};
 use shmcast::Client;
 use shmcast::sys::handoff;
+use shmcast_testkit::daemon::{FOR_ALL, channel};
+use shmcast_testkit::place::program;
+use shmcast_testkit::{Process, scratch, skip, wait_for};
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
@@ -20,23 +22,23 @@ exec "$@" </dev/null
 
 /// Whether a daemon that is given `count` descriptors serves on the last one, and its log.
 fn serves_on_the_last_of(count: usize) -> (bool, String) {
-    let dir = memory_dir();
+    let dir = scratch();
     let path = dir.path().join("control.sock");
     let listener: OwnedFd = handoff::listen(&path).unwrap();
     fs::write(dir.path().join("shmcast.toml"), channel("ticks", FOR_ALL).replace("16MiB", "64KiB")).unwrap();
     let log = dir.path().join("log");
     let mut command = Command::new("bash");
-    command.args(["-c", SCRIPT, "bash"]).arg((count + 2).to_string()).arg(env!("CARGO_BIN_EXE_shmcastd"));
+    command.args(["-c", SCRIPT, "bash"]).arg((count + 2).to_string()).arg(program("shmcastd"));
     command
         .arg("--config")
         .arg(dir.path().join("shmcast.toml"))
         .arg("--socket")
         .arg(dir.path().join("elsewhere.sock"));
     command.env_remove("NOTIFY_SOCKET").stdin(Stdio::from(listener)).stderr(File::create(&log).unwrap());
-    let mut daemon = Guarded::start(&mut command);
+    let mut daemon = Process::start(&mut command);
     let read = || fs::read_to_string(&log).unwrap();
     wait_for("the daemon to be ready", || {
-        assert!(daemon.0.try_wait().unwrap().is_none(), "it ended: {}", read());
+        assert!(daemon.try_wait().is_none(), "it ended: {}", read());
         read().lines().any(|line| line.contains("ready")).then_some(())
     });
     let elsewhere = dir.path().join("elsewhere.sock").exists();
@@ -48,8 +50,9 @@ fn serves_on_the_last_of(count: usize) -> (bool, String) {
 fn as_many_descriptors_are_taken_as_the_unit_lets_systemd_keep() {
     let can_open = Command::new("bash").args(["-c", "ulimit -n 9000"]).status();
     if !can_open.is_ok_and(|status| status.success()) {
-        return eprintln!(
-            "SKIPPED as_many_descriptors_are_taken_as_the_unit_lets_systemd_keep: no bash, or no 9000 descriptors"
+        return skip(
+            "as_many_descriptors_are_taken_as_the_unit_lets_systemd_keep",
+            "no bash, or no 9000 descriptors",
         );
     }
     // Two descriptors for each of 4096 channels, and the socket after them.

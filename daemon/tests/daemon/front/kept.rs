@@ -1,8 +1,10 @@
 //! Memory that the service manager kept, and a daemon that cannot open it.
 
-use crate::daemon_support::{FOR_ALL, Guarded, channel, memory_dir, wait_for};
 use shmcast::sys::handoff;
 use shmcast::{Client, Event, Start, Subscriber};
+use shmcast_testkit::daemon::{FOR_ALL, channel};
+use shmcast_testkit::place::program;
+use shmcast_testkit::{Process, scratch, wait_for};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
@@ -24,15 +26,15 @@ exec "$@" </dev/null
 "#;
 
 /// A daemon of the directory, given what was kept.
-fn start(dir: &Path, address_space: &str, kept: &[(String, File)]) -> Guarded {
+fn start(dir: &Path, address_space: &str, kept: &[(String, File)]) -> Process {
     let names: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
     let mut command = Command::new("bash");
     command.args(["-c", SCRIPT, "bash", address_space]).arg(names.join(":"));
     command.args(kept.iter().map(|(_, file)| file.as_raw_fd().to_string())).arg("--");
-    command.arg(env!("CARGO_BIN_EXE_shmcastd")).arg("--config").arg(dir.join("shmcast.toml"));
+    command.arg(program("shmcastd")).arg("--config").arg(dir.join("shmcast.toml"));
     command.arg("--socket").arg(dir.join("control.sock")).env("NOTIFY_SOCKET", dir.join("notify"));
     command.stdin(Stdio::null()).stderr(File::create(dir.join("log")).unwrap());
-    Guarded::start(&mut command)
+    Process::start(&mut command)
 }
 
 /// Listens to a daemon that speaks to its service manager, up to its next word of this kind. Returns the descriptors that it hands over, and whether
@@ -57,14 +59,14 @@ fn hear_until(manager: &UnixDatagram, last: &str) -> (Vec<(String, File)>, bool)
 /// programs that are attached go on among themselves until a daemon can open it.
 #[test]
 fn a_channel_whose_kept_memory_cannot_be_opened_begins_again() {
-    let dir = memory_dir();
+    let dir = scratch();
     let dir = dir.path();
     let config = channel("big", FOR_ALL).replace("16MiB", "256MiB");
     fs::write(dir.join("shmcast.toml"), config).unwrap();
     let manager = UnixDatagram::bind(dir.join("notify")).unwrap();
     manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
 
-    let mut daemon = start(dir, "unlimited", &[]);
+    let daemon = start(dir, "unlimited", &[]);
     let (kept, _) = hear_until(&manager, "READY=1");
     assert_eq!(kept.len(), 2, "a segment and its lock");
     let client = Client::at(dir.join("control.sock")).unwrap();
@@ -72,12 +74,11 @@ fn a_channel_whose_kept_memory_cannot_be_opened_begins_again() {
     let mut publisher = shmcast::Publisher::builder("big").client(&client).open().unwrap();
     publisher.publish_batch(["1", "2", "3"]).unwrap();
     publisher.close();
-    daemon.0.kill().unwrap();
-    daemon.0.wait().unwrap();
+    daemon.kill();
 
     // 250,000 KiB are less than the ring has.
     let mut cramped = start(dir, "250000", &kept);
-    let ended = wait_for("the daemon to end", || cramped.0.try_wait().unwrap());
+    let ended = wait_for("the daemon to end", || cramped.try_wait());
     let log = fs::read_to_string(dir.join("log")).unwrap();
     assert_eq!(ended.code(), Some(1), "{log}");
     for word in ["big", "stays kept", "start it again", "Cannot allocate memory"] {

@@ -3,10 +3,6 @@
 //!
 //! `SHMCAST_CHURN` sets how many connections the test of churn makes (10,000 is the full size), `SHMCAST_STARTS` how
 //! many starts are interrupted.
-#![allow(clippy::unwrap_used, unreachable_pub, reason = "in a test, an unwrap that fails is a finding")]
-
-#[path = "../daemon_support/mod.rs"]
-mod daemon_support;
 
 mod back;
 mod churn;
@@ -19,18 +15,17 @@ mod names;
 mod socket;
 mod starts;
 
-use std::path::PathBuf;
+use shmcast_testkit::process::{my_role, my_socket};
 
 /// The numbers of `nobody` and of `daemon`, on every Debian.
 const NOBODY: u32 = 65534;
 const DAEMON: u32 = 1;
-const SOCKET: &str = "SHMCAST_TEST_SOCKET";
 
 #[test]
 #[ignore = "a role that the tests here start processes for"]
 fn play() {
-    let Some(role) = daemon_support::my_role() else { return };
-    let socket = PathBuf::from(std::env::var_os(SOCKET).unwrap());
+    let Some(role) = my_role() else { return };
+    let socket = my_socket();
     match role.as_str() {
         "connector" => flood::connect_for_ever(&socket),
         "asker" => flood::ask_for_ever(&socket),

@@ -4,9 +4,12 @@
 //! In the daemon's own mount namespace, `/etc/passwd` and `/etc/group` are pipes that nobody writes to, so every
 //! look-up hangs.
 
-use crate::daemon_support::{Guarded, channel, memory_dir, role_as, wait_for};
-use crate::{DAEMON, NOBODY, SOCKET};
+use super::{DAEMON, NOBODY};
 use shmcast::{Client, Subscriber};
+use shmcast_testkit::daemon::channel;
+use shmcast_testkit::place::program;
+use shmcast_testkit::process::at_socket;
+use shmcast_testkit::{Process, role_as, scratch, skip, wait_for};
 use std::fs::{self, File};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -37,14 +40,14 @@ pub(crate) fn read_once(socket: &Path) {
 #[test]
 fn a_name_service_that_hangs_holds_up_nobody_and_feeds_no_watchdog_late() {
     let test = "a_name_service_that_hangs_holds_up_nobody_and_feeds_no_watchdog_late";
-    let Some(mut reader) = role_as(test, NOBODY, "reader") else { return };
-    let Some(mut other) = role_as(test, DAEMON, "reader") else { return };
-    let dir = memory_dir();
+    let Some(mut reader) = role_as!(in "front", test, NOBODY, "reader") else { return };
+    let Some(mut other) = role_as!(in "front", test, DAEMON, "reader") else { return };
+    let dir = scratch();
     fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let at = |name: &str| dir.path().join(name);
     let tried = Command::new("unshare").args(["-m", "mount", "--bind", "/etc/group", "/etc/passwd"]).status();
     if !tried.is_ok_and(|status| status.success()) {
-        return eprintln!("SKIPPED {test}: no mount namespace of its own");
+        return skip(test, "no mount namespace of its own");
     }
     let by_number = channel("by-number", "subscribers = [\"uid:65534\", \"uid:1\"]");
     let by_group = channel("by-group", "subscribers = [\"group:nogroup\", \"group:daemon\"]");
@@ -54,20 +57,20 @@ fn a_name_service_that_hangs_holds_up_nobody_and_feeds_no_watchdog_late() {
     notices.set_read_timeout(Some(WATCHDOG)).unwrap();
 
     let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-c", SCRIPT, "sh"]).arg(at("pipe")).arg(env!("CARGO_BIN_EXE_shmcastd"));
+    command.args(["-m", "sh", "-c", SCRIPT, "sh"]).arg(at("pipe")).arg(program("shmcastd"));
     command.arg("--config").arg(at("shmcast.toml")).arg("--socket").arg(at("control.sock"));
     command.env("NOTIFY_SOCKET", at("notify")).env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string());
-    let mut daemon = Guarded::start(command.stdin(Stdio::null()).stderr(File::create(at("log")).unwrap()));
+    let mut daemon = Process::start(command.stdin(Stdio::null()).stderr(File::create(at("log")).unwrap()));
     let log = || fs::read_to_string(at("log")).unwrap();
     let client = wait_for("the daemon's answer", || {
-        assert!(daemon.0.try_wait().unwrap().is_none(), "it ended: {}", log());
+        assert!(daemon.try_wait().is_none(), "it ended: {}", log());
         Client::at(at("control.sock")).ok()
     });
 
     // The look-ups of two users hang, while root, who needs none, sends requests.
     let mut slow = [&mut reader, &mut other].map(|command| {
-        let command = command.env(SOCKET, at("control.sock")).stdout(Stdio::null());
-        Guarded::start(command)
+        let command = at_socket(command, &at("control.sock")).stdout(Stdio::null());
+        Process::start(command)
     });
     let mut worst = Duration::ZERO;
     let mut fed = 0;
@@ -86,16 +89,16 @@ fn a_name_service_that_hangs_holds_up_nobody_and_feeds_no_watchdog_late() {
             }
         }
         assert!(last_fed.elapsed() < WATCHDOG, "the watchdog would have ended the daemon");
-        let over = slow.iter_mut().all(|reader| reader.0.try_wait().unwrap().is_some());
+        let over = slow.iter_mut().all(|reader| reader.try_wait().is_some());
         (over && started.elapsed() > WATCHDOG).then_some(())
     });
     for reader in &mut slow {
-        assert!(reader.0.wait().unwrap().success(), "{}", log());
+        assert!(reader.wait().success(), "{}", log());
     }
     println!("the slowest answer to somebody else after {worst:?}; fed {fed} times");
     assert!(worst < BOUND, "somebody who needs no name waited {worst:?}");
     wait_for("the event", || log().lines().any(|line| line.contains("name-service")).then_some(()));
     // A look-up that still hangs must not keep the daemon from ending.
     daemon.signal(nix::sys::signal::Signal::SIGTERM);
-    assert!(daemon.0.wait().unwrap().success());
+    assert!(daemon.wait().success());
 }

@@ -1,9 +1,11 @@
 //! The path at which a daemon listens. A daemon removes no file there that is not a daemon's leftover.
 
-use crate::NOBODY;
-use crate::daemon_support::{Daemon, FOR_ALL, PATIENCE, channel, memory_dir, wait_for};
+use super::NOBODY;
 use shmcast::Client;
 use shmcast::sys::handoff;
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel};
+use shmcast_testkit::place::program;
+use shmcast_testkit::{PATIENCE, scratch, skip, wait_for};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -17,7 +19,7 @@ fn config() -> String {
 
 fn daemon_at(dir: &Path, socket: &Path) -> Child {
     fs::write(dir.join("shmcast.toml"), config()).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shmcastd"));
+    let mut command = Command::new(program("shmcastd"));
     command.arg("--config").arg(dir.join("shmcast.toml")).arg("--socket").arg(socket);
     command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
@@ -51,7 +53,7 @@ fn assert_refused(what: &str, dir: &Path, socket: &Path) {
 
 #[test]
 fn what_is_at_the_sockets_path_and_is_no_leftover_stays() {
-    let dir = memory_dir();
+    let dir = scratch();
     let at = |name: &str| dir.path().join(name);
     fs::write(at("file"), "somebody's work").unwrap();
     assert_refused("an ordinary file", dir.path(), &at("file"));
@@ -83,9 +85,9 @@ fn what_is_at_the_sockets_path_and_is_no_leftover_stays() {
 #[test]
 fn a_leftover_of_another_user_stays() {
     if !nix::unistd::geteuid().is_root() {
-        return eprintln!("SKIPPED a_leftover_of_another_user_stays: only root can give files away");
+        return skip("a_leftover_of_another_user_stays", "only root can give files away");
     }
-    let dir = memory_dir();
+    let dir = scratch();
     let path = dir.path().join("control.sock");
     drop(handoff::listen(&path).unwrap());
     std::os::unix::fs::chown(&path, Some(NOBODY), None).unwrap();
@@ -105,7 +107,7 @@ fn a_leftover_is_replaced() {
 #[test]
 fn of_daemons_that_start_at_once_one_wins_and_the_others_say_so() {
     for round in 0..8 {
-        let dir = memory_dir();
+        let dir = scratch();
         let path = dir.path().join("control.sock");
         if round % 2 == 1 {
             drop(handoff::listen(&path).unwrap());

@@ -1,18 +1,19 @@
 //! Starts that are killed at each of their system calls. The next daemon must serve.
 
-use crate::daemon_support::{
-    FOR_ALL, Guarded, PATIENCE, Raw, channel, memory_dir, number, publishing, wait_for,
-};
 use nix::sys::signal::Signal;
 use shmcast::Client;
 use shmcast::sys::handoff;
+use shmcast_testkit::daemon::{FOR_ALL, channel, publishing};
+use shmcast_testkit::place::program;
+use shmcast_testkit::raw::Raw;
+use shmcast_testkit::{PATIENCE, Process, number, scratch, skip, wait_for};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 fn daemon_in(dir: &Path, through: &[String]) -> Command {
-    let program = env!("CARGO_BIN_EXE_shmcastd").to_owned();
+    let program = program("shmcastd").display().to_string();
     let words: Vec<String> = through.iter().cloned().chain([program]).collect();
     let mut command = Command::new(&words[0]);
     command
@@ -43,16 +44,16 @@ fn answers(dir: &Path) -> Duration {
 fn a_start_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
     let test = "a_start_that_is_cut_short_anywhere_leaves_a_place_for_the_next";
     if !has_strace() {
-        return eprintln!("SKIPPED {test}: strace is not installed");
+        return skip(test, "strace is not installed");
     }
     let most = number("SHMCAST_STARTS", 24_usize);
-    let dir = memory_dir();
+    let dir = scratch();
     fs::write(dir.path().join("shmcast.toml"), channel("ticks", FOR_ALL).replace("16MiB", "64KiB")).unwrap();
     // The number of system calls of a start, on its main thread alone.
     let trace = dir.path().join("trace");
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let through = words(&format!("strace -qq -o {}", trace.display()));
-    let daemon = Guarded::start(&mut daemon_in(dir.path(), &through));
+    let daemon = Process::start(&mut daemon_in(dir.path(), &through));
     answers(dir.path());
     let calls = fs::read_to_string(&trace).unwrap().lines().count();
     stop_traced(&daemon);
@@ -61,16 +62,16 @@ fn a_start_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
     let mut slowest = (Duration::ZERO, 0);
     for nth in (1..=most).map(|i| (calls * i / most).max(1)) {
         let through = words(&format!("strace -qq -o /dev/null --inject=all:signal=SIGKILL:when={nth}"));
-        let mut daemon = Guarded::start(&mut daemon_in(dir.path(), &through));
+        let mut daemon = Process::start(&mut daemon_in(dir.path(), &through));
         let given = Instant::now();
         // If the call comes after the start, the daemon waits for ever, so it is ended here.
-        while daemon.0.try_wait().unwrap().is_none() && given.elapsed() < PATIENCE {
+        while daemon.try_wait().is_none() && given.elapsed() < PATIENCE {
             if Client::at(dir.path().join("control.sock")).is_ok() {
                 stop_traced(&daemon);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        let next = Guarded::start(&mut daemon_in(dir.path(), &[]));
+        let next = Process::start(&mut daemon_in(dir.path(), &[]));
         slowest = slowest.max((answers(dir.path()), nth));
         // It is killed like the first, so that the next daemon finds a leftover.
         drop(next);
@@ -79,8 +80,8 @@ fn a_start_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
 }
 
 /// Kills a daemon under strace. strace ends with it.
-fn stop_traced(strace: &Guarded) {
-    let children = format!("/proc/{0}/task/{0}/children", strace.0.id());
+fn stop_traced(strace: &Process) {
+    let children = format!("/proc/{0}/task/{0}/children", strace.id());
     for child in fs::read_to_string(children).unwrap_or_default().split_whitespace() {
         let pid = nix::unistd::Pid::from_raw(child.parse().unwrap());
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
@@ -89,11 +90,11 @@ fn stop_traced(strace: &Guarded) {
 
 /// Attaches strace to a running daemon, and waits until it traces it. strace counts the calls of each thread
 /// separately.
-fn trace(daemon: &Guarded, options: &[&str]) -> Guarded {
-    let pid = daemon.0.id().to_string();
+fn trace(daemon: &Process, options: &[&str]) -> Process {
+    let pid = daemon.id().to_string();
     let mut command = Command::new("strace");
     command.args(["-f", "-qq"]).args(options).args(["-p", &pid]);
-    let strace = Guarded::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
+    let strace = Process::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
     wait_for("strace to hold the daemon", || {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         // The daemon may already have been killed at its first call.
@@ -106,10 +107,10 @@ fn trace(daemon: &Guarded, options: &[&str]) -> Guarded {
 fn a_reload_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
     let test = "a_reload_that_is_cut_short_anywhere_leaves_a_place_for_the_next";
     if !has_strace() {
-        return eprintln!("SKIPPED {test}: strace is not installed");
+        return skip(test, "strace is not installed");
     }
     let most = number("SHMCAST_STARTS", 16_usize);
-    let dir = memory_dir();
+    let dir = scratch();
     let config = |names: &[&str]| {
         let channels = names.iter().map(|name| channel(name, FOR_ALL)).collect::<String>();
         fs::write(dir.path().join("shmcast.toml"), channels.replace("16MiB", "64KiB")).unwrap();
@@ -121,7 +122,7 @@ fn a_reload_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
     // The first daemon is only counted, not killed.
     for step in 0..=most {
         config(&["ticks", "removed"]);
-        let mut daemon = Guarded::start(&mut daemon_in(dir.path(), &[]));
+        let mut daemon = Process::start(&mut daemon_in(dir.path(), &[]));
         answers(dir.path());
         config(&["ticks", "added"]);
         let nth = (calls * step / most).max(1);
@@ -133,7 +134,7 @@ fn a_reload_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
         let before = reloads();
         daemon.signal(Signal::SIGHUP);
         wait_for("the reload, or its end", || {
-            (daemon.0.try_wait().unwrap().is_some() || reloads() > before).then_some(())
+            (daemon.try_wait().is_some() || reloads() > before).then_some(())
         });
         drop(daemon);
         drop(strace);
@@ -142,7 +143,7 @@ fn a_reload_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
             calls = all.lines().count();
             assert!(calls > 10, "{all}");
         }
-        let next = Guarded::start(&mut daemon_in(dir.path(), &[]));
+        let next = Process::start(&mut daemon_in(dir.path(), &[]));
         slowest = slowest.max((answers(dir.path()), nth));
         drop(next);
     }
@@ -156,14 +157,14 @@ const SLOW: Duration = Duration::from_secs(8);
 fn a_daemon_that_takes_long_to_make_its_memory_answers_and_nobody_gives_up() {
     let test = "a_daemon_that_takes_long_to_make_its_memory_answers_and_nobody_gives_up";
     if !has_strace() {
-        return eprintln!("SKIPPED {test}: strace is not installed");
+        return skip(test, "strace is not installed");
     }
-    let dir = memory_dir();
+    let dir = scratch();
     fs::write(dir.path().join("shmcast.toml"), channel("ticks", FOR_ALL).replace("16MiB", "64KiB")).unwrap();
     let delay = format!("--inject=memfd_create:delay_enter={}:when=1", SLOW.as_micros());
     let through =
         ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=memfd_create", &delay].map(str::to_owned);
-    let daemon = Guarded::start(&mut daemon_in(dir.path(), &through));
+    let daemon = Process::start(&mut daemon_in(dir.path(), &through));
     let socket = dir.path().join("control.sock");
     wait_for("the socket", || handoff::try_connect(&socket).ok());
     let (started, raw) = (Instant::now(), Raw::connect(&socket));

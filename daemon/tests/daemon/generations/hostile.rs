@@ -2,13 +2,15 @@
 //! others.
 
 use super::{Apart, publisher, reader, words};
-use crate::daemon_support::{Daemon, FOR_ALL, Raw, channel, fds, publish, publishing, subscribe, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::json;
 use shmcast::PublishError;
 use shmcast_layout::layout::header::MAGIC;
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::{Access, Segment};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
+use shmcast_testkit::raw::{Raw, fds, publish, subscribe};
+use shmcast_testkit::wait_until;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};

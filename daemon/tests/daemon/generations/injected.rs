@@ -1,11 +1,12 @@
 //! Takeovers that fail, and takeovers whose daemon dies, at each of its system calls in turn.
 
 use super::{config, publisher, reader, words};
-use crate::daemon_support::{Daemon, memory_dir, number, wait_for, wait_until};
 use shmcast::{Client, PublishError};
+use shmcast_testkit::daemon::Daemon;
+use shmcast_testkit::{Process, number, scratch, skip, wait_for, wait_until, works};
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// A takeover with an error injected at each of the daemon's system calls in turn, and one with a kill at each.
 #[test]
@@ -17,15 +18,17 @@ fn a_takeover_that_fails_at_any_system_call_has_moved_everybody_or_nobody() {
         if !inject.is_empty() {
             strace.args(["-e", inject]);
         }
-        strace.stderr(Stdio::piped()).spawn()
+        Process::start(strace.stderr(Stdio::piped()))
     };
-    let home = memory_dir();
+    let home = scratch();
     let log = home.path().join("trace");
     // A first run lists the calls.
     let daemon = Daemon::start(&config("strict"));
     let first = publisher(&daemon);
-    let Ok(strace) = traced("", &log, &daemon) else { return println!("SKIPPED {test}: no strace") };
-    let strace = Tracer(strace);
+    if !works("strace", &["-V"]) {
+        return skip(test, "no strace");
+    }
+    let strace = traced("", &log, &daemon);
     wait_until("strace", || is_traced(&daemon));
     daemon.client().take_over("ticks").unwrap();
     drop(strace);
@@ -54,12 +57,13 @@ fn a_takeover_that_fails_at_any_system_call_has_moved_everybody_or_nobody() {
             let mut subscriber = reader(&daemon);
             let mut old = publisher(&daemon);
             old.publish(b"one").unwrap();
-            let strace = Tracer(traced(&inject, &log, &daemon).unwrap());
+            let strace = traced(&inject, &log, &daemon);
             let traced = wait_for("strace", || {
                 Some(is_traced(&daemon)).filter(|traced| *traced || !daemon.is_alive())
             });
             let taken = traced
                 && Client::at(daemon.socket()).ok().is_some_and(|client| client.take_over("ticks").is_ok());
+            // When strace ends, the kernel detaches it from the daemon.
             drop(strace);
             // A daemon that was killed takes a moment to end.
             let answers = wait_for("the daemon to answer or to be gone", || {
@@ -95,16 +99,6 @@ fn a_takeover_that_fails_at_any_system_call_has_moved_everybody_or_nobody() {
         calls.len()
     );
     assert!(moved > 0 && stayed > 0, "moved {moved}, stayed {stayed}");
-}
-
-struct Tracer(Child);
-
-impl Drop for Tracer {
-    fn drop(&mut self) {
-        // When strace ends, the kernel detaches it from the daemon.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn is_traced(daemon: &Daemon) -> bool {

@@ -2,29 +2,22 @@
 //! does.
 //!
 //! `SHMCAST_INJECTIONS` sets at how many of the daemon's system calls a takeover is made to fail; 0 means all of them.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-#[path = "../daemon_support/mod.rs"]
-mod daemon_support;
 mod hostile;
 mod injected;
 
-use daemon_support::{
-    Daemon, FOR_ALL, Guarded, Raw, channel, fds, memory_dir, my_role, publish, publishing, role, wait_for,
-    wait_until,
-};
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::json;
 use shmcast::hosting::STREAM_STEP_NS;
 use shmcast::{Client, Event, LocateError, PublishError, Publisher, Start, Subscriber, Wait};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
+use shmcast_testkit::process::{at_socket, in_dir, my_dir, my_role, my_socket};
+use shmcast_testkit::raw::{Raw, fds, publish};
+use shmcast_testkit::{Process, role, scratch, wait_for, wait_until};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
-
-const DIR: &str = "SHMCAST_TEST_DIR";
-const SOCKET: &str = "SHMCAST_TEST_SOCKET";
 
 fn config(mode: &str) -> String {
     let limits = "[limits]\nrequests_per_second = 1000000\nrequest_burst = 1000000\n";
@@ -83,9 +76,8 @@ fn play() {
     if my_role().is_none() {
         return;
     }
-    let path = |variable| PathBuf::from(std::env::var_os(variable).unwrap());
-    let client = Client::at(path(SOCKET)).unwrap();
-    let mut log = OpenOptions::new().create(true).append(true).open(path(DIR).join("words")).unwrap();
+    let client = Client::at(my_socket()).unwrap();
+    let mut log = OpenOptions::new().create(true).append(true).open(my_dir().join("words")).unwrap();
     let builder = Subscriber::builder("ticks").client(&client).start(Start::Oldest);
     let mut subscriber = builder.wait(Wait::Sleep(Duration::from_millis(1))).open().unwrap();
     writeln!(log, "ready").unwrap();
@@ -97,15 +89,15 @@ fn play() {
 
 /// A reader in a process of its own, which can be stopped.
 struct Apart {
-    process: Guarded,
+    process: Process,
     dir: tempfile::TempDir,
 }
 
 impl Apart {
     fn start(daemon: &Daemon) -> Self {
-        let dir = memory_dir();
-        let mut command = role("reader");
-        let process = Guarded::start(command.env(DIR, dir.path()).env(SOCKET, daemon.socket()));
+        let dir = scratch();
+        let mut command = role!("reader");
+        let process = Process::start(at_socket(in_dir(&mut command, dir.path()), &daemon.socket()));
         let apart = Self { process, dir };
         apart.wait_for("ready");
         apart
@@ -301,7 +293,7 @@ fn a_reader_without_room_for_a_descriptor_follows_when_it_has_some() {
     let apart = Apart::start(&daemon);
     first.publish(b"one").unwrap();
     apart.wait_for("1 one");
-    let pid = Pid::from_raw(apart.process.0.id() as i32).unwrap();
+    let pid = Pid::from_raw(apart.process.id() as i32).unwrap();
     let descriptors = |most| Rlimit { current: Some(most), maximum: Some(1024) };
     prlimit(Some(pid), Resource::Nofile, descriptors(limit_with_room(pid, 0))).unwrap();
     daemon.client().take_over("ticks").unwrap();

@@ -1,8 +1,8 @@
 //! Readers that wait in async code, with a daemon that wakes them and without one.
 
-use super::daemon_support::PATIENCE;
 use super::{daemon, parked, publisher, wait_for_readers};
 use shmcast::{Event, Publisher, Start, Subscriber};
+use shmcast_testkit::PATIENCE;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;

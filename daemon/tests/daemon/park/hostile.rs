@@ -1,9 +1,9 @@
 //! Parked readers that write words to their pages that no library would. They must not affect the others.
 
-use super::daemon_support::{PATIENCE, wait_until};
 use super::{daemon, join, parked, publisher, receive, waking_time};
 use shmcast::control::{Request, Response, VERSION, decode, encode};
 use shmcast::sys::handoff;
+use shmcast_testkit::{PATIENCE, wait_until};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;

@@ -1,18 +1,16 @@
 //! Parked readers and the daemon that wakes them, as processes. No reader sleeps through a message, no publisher pays
 //! for it, and no reader's tricks affect others.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-#[path = "../daemon_support/mod.rs"]
-mod daemon_support;
 mod futures;
 mod hostile;
 
-use daemon_support::{Daemon, PATIENCE, channel, wait_until};
 use shmcast::{ChannelError, Client, Event, Publisher, Subscriber, SubscriberBuilder, Wait};
+use shmcast_testkit::daemon::{Daemon, channel};
+use shmcast_testkit::process::{as_role, at_socket, my_role, my_socket};
+use shmcast_testkit::{PATIENCE, skip, wait_until};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -140,19 +138,15 @@ fn one_of_a_hundred_sleepers_is_forgotten() {
     assert_eq!(join(readers), [200; 100]);
 }
 
-const ROLE: &str = "SHMCAST_PARK_ROLE";
 const BEGIN: &str = "/publishing-begins";
 const END: &str = "/publishing-ends";
 
 /// The part of the traced publisher.
 #[test]
-#[ignore = "plays a part in another test"]
+#[ignore = "a role that the tests here start processes for"]
 fn play() {
-    let Some(socket) = std::env::var_os(ROLE) else {
-        eprintln!("SKIPPED play: started by other tests only");
-        return;
-    };
-    let mut publisher = publisher(&Client::at(&socket).unwrap());
+    let Some(_) = my_role() else { return };
+    let mut publisher = publisher(&Client::at(my_socket()).unwrap());
     // These calls only mark a place in the trace.
     assert!(!Path::new(BEGIN).exists());
     for message in 0..1000u64 {
@@ -167,11 +161,11 @@ fn the_publisher_pays_for_sleepers() {
     let name = "the_publisher_pays_for_sleepers";
     let strace = Command::new("strace").args(["-o", "/dev/null", "true"]).output();
     if !strace.is_ok_and(|strace| strace.status.success()) {
-        eprintln!("SKIPPED {name}: no strace here, or it may not trace");
+        skip(name, "no strace here, or it may not trace");
         return;
     }
     if shmcast::Clock::of_this_host().kind() != shmcast::ClockKind::Counter {
-        eprintln!("SKIPPED {name}: this machine's clock is the kernel's");
+        skip(name, "this machine's clock is the kernel's");
         return;
     }
     for sleepers in [0, 100] {
@@ -183,9 +177,8 @@ fn the_publisher_pays_for_sleepers() {
         let mut traced = Command::new("strace");
         // One file for each thread, so that their lines do not mix.
         traced.args(["-ff", "-e", "trace=all", "-o"]).arg(traces.path().join("trace"));
-        traced.arg(std::env::current_exe().unwrap());
-        traced.args(["play", "--exact", "--ignored", "--nocapture", "--test-threads=1", "-q"]);
-        let traced = traced.env(ROLE, daemon.socket()).stdout(Stdio::null()).output().unwrap();
+        as_role(traced.arg(std::env::current_exe().unwrap()), "park", "publisher");
+        let traced = at_socket(&mut traced, &daemon.socket()).output().unwrap();
         assert!(traced.status.success(), "{}", String::from_utf8_lossy(&traced.stderr));
         let files = fs::read_dir(traces.path()).unwrap().map(|file| file.unwrap().path());
         let mut texts = files.map(|file| fs::read_to_string(file).unwrap());

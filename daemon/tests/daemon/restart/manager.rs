@@ -3,12 +3,13 @@
 //! It does not change the host: files that systemd and packages change lie on layers in memory, and the control groups
 //! are below one of the test's own. It starts nothing of the host: the host's units and unit generators are hidden.
 
+use shmcast_testkit::place::program;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::time::Duration;
 
-use crate::daemon_support::wait_for;
+use shmcast_testkit::wait_for;
 
 /// Targets that units name, without the units that a distribution adds to them.
 const TARGETS: [&str; 6] = ["basic", "multi-user", "shutdown", "sockets", "sysinit", "umount"];
@@ -69,7 +70,7 @@ impl Manager {
     pub(crate) fn boot(config: &str, drop_in: &str) -> Result<Self, String> {
         Self::boot_with(drop_in, |at| {
             let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd");
-            fs::copy(env!("CARGO_BIN_EXE_shmcastd"), at("shmcastd")).unwrap();
+            fs::copy(program("shmcastd"), at("shmcastd")).unwrap();
             fs::write(at("shmcast.toml"), config).unwrap();
             for name in ["shmcast.sysusers", "shmcast.tmpfiles"] {
                 fs::copy(shipped.join(name), at(name)).unwrap();

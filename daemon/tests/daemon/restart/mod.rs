@@ -2,18 +2,17 @@
 //!
 //! `SHMCAST_RESTARTS` sets how often a daemon ends under systemd, `SHMCAST_KILLS` how often without it.
 //! `SHMCAST_TEST_RATE` is the publisher's rate. `SHMCAST_DEB` names a package to install and to upgrade.
-#![allow(clippy::unwrap_used, unreachable_pub, reason = "in a test, an unwrap that fails is a finding")]
 
-#[path = "../daemon_support/mod.rs"]
-mod daemon_support;
 mod manager;
 mod package;
 mod same_rights;
 mod traffic;
 
-use daemon_support::{Daemon, number};
 use manager::Manager;
 use nix::sys::signal::Signal;
+use shmcast_testkit::daemon::Daemon;
+use shmcast_testkit::place::program;
+use shmcast_testkit::{number, skip};
 use std::sync::Mutex;
 use traffic::{Traffic, config};
 
@@ -66,7 +65,7 @@ fn ended_many_times_under_systemd(test: &str, drop_in: &str, what: &str, end: im
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let manager = match Manager::boot(&config("takeover"), drop_in) {
         Ok(manager) => manager,
-        Err(reason) => return eprintln!("SKIPPED {test}: {reason}"),
+        Err(reason) => return skip(test, reason),
     };
     manager.must("start", "shmcastd.service");
     let mut traffic = Traffic::start(&manager.socket(), READERS);
@@ -115,14 +114,16 @@ fn a_bridge_that_names_an_interface_runs_under_the_shipped_unit() {
     let test = "a_bridge_that_names_an_interface_runs_under_the_shipped_unit";
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let bridge = "[[bridge]]\nchannel = \"t\"\nline = [{ group = \"239.7.7.1:30001\", interface = \"lo\" }]\n[bridge.send]\n";
-    let manager =
-        match Manager::boot(&format!("{}{bridge}", daemon_support::channel("t", "max_message = 1378")), "") {
-            Ok(manager) => manager,
-            Err(reason) => return eprintln!("SKIPPED {test}: {reason}"),
-        };
+    let manager = match Manager::boot(
+        &format!("{}{bridge}", shmcast_testkit::daemon::channel("t", "max_message = 1378")),
+        "",
+    ) {
+        Ok(manager) => manager,
+        Err(reason) => return skip(test, reason),
+    };
     manager.must("start", "shmcastd.service");
-    let settled = daemon_support::wait_for("the bridge to start or to fail", || {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_shmcast"));
+    let settled = shmcast_testkit::wait_for("the bridge to start or to fail", || {
+        let mut command = std::process::Command::new(program("shmcast"));
         command.args(["bridge", "status", "--json"]).env("SHMCAST_SOCKET", manager.socket());
         let status: serde_json::Value = serde_json::from_slice(&command.output().unwrap().stdout).ok()?;
         let bridge = status["bridges"][0].clone();

@@ -1,9 +1,9 @@
 //! The Debian package on a machine of its own: installed, configured, upgraded while messages flow, removed and purged.
 
-use crate::TURN;
-use crate::daemon_support::wait_for;
-use crate::manager::Manager;
-use crate::traffic::{Traffic, config};
+use super::TURN;
+use super::manager::Manager;
+use super::traffic::{Traffic, config};
+use shmcast_testkit::{skip, wait_for};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
@@ -18,15 +18,16 @@ const FILES: &str = "find /etc /usr /var /run/shmcast /run/systemd/system -xdev 
 const ACCOUNTS: &str = "cat /etc/passwd /etc/group /etc/shadow /etc/gshadow";
 
 #[test]
+#[ignore = "a step of CI: package"]
 fn a_package_is_installed_upgraded_under_traffic_and_purged() {
     let test = "a_package_is_installed_upgraded_under_traffic_and_purged";
     let Some(package) = std::env::var_os("SHMCAST_DEB") else {
-        return println!("SKIPPED {test}: SHMCAST_DEB names no package; `.ci/run package` builds one");
+        return skip(test, "SHMCAST_DEB names no package; `.ci/run package` builds one");
     };
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let machine = match Manager::boot_without_daemon() {
         Ok(machine) => machine,
-        Err(reason) => return println!("SKIPPED {test}: {reason}"),
+        Err(reason) => return skip(test, reason),
     };
     let (first, second) = (machine.shared("first.deb"), machine.shared("second.deb"));
     std::fs::copy(package, &first).unwrap();

@@ -2,8 +2,8 @@
 //! does.
 
 use super::TURN;
-use super::daemon_support::{unit, wait_for};
 use super::manager::Manager;
+use shmcast_testkit::{skip, unit, wait_for};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
@@ -115,7 +115,7 @@ fn tests_under_the_unit_have_the_rights_that_systemd_gives() {
     let Some(unit) = unit::shipped_for(test) else { return };
     let by_systemd = match under_systemd() {
         Ok(said) => said,
-        Err(reason) => return eprintln!("SKIPPED {test}: {reason}"),
+        Err(reason) => return skip(test, reason),
     };
     let by_launcher = under_launcher(&unit);
     assert!(by_systemd.lines().count() > 60, "{by_systemd}");

@@ -3,19 +3,15 @@
 //!
 //! The sequence of a message determines its content, so a reader can check it alone.
 
-use super::daemon_support::{PATIENCE, number, wait_for};
 use shmcast::{ChannelStatus, Client, Event, Publisher, Start, Subscriber, Wait};
+use shmcast_testkit::process::{at_socket, in_dir, my_dir, my_role, my_socket};
+use shmcast_testkit::{PATIENCE, Process, number, role, wait_for};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The channel of all tests here.
 pub(crate) const CHANNEL: &str = "ticks";
-const ROLE: &str = "SHMCAST_TEST_ROLE";
-const DIR: &str = "SHMCAST_TEST_DIR";
-const SOCKET: &str = "SHMCAST_TEST_SOCKET";
-const READERS: &str = "SHMCAST_TEST_READERS";
 
 /// A configuration with the one channel, of `mode`.
 pub(crate) fn config(mode: &str) -> String {
@@ -29,8 +25,8 @@ pub(crate) fn config(mode: &str) -> String {
 pub(crate) struct Traffic {
     socket: PathBuf,
     dir: tempfile::TempDir,
-    publisher: Child,
-    readers: Vec<Child>,
+    publisher: Process,
+    readers: Vec<Process>,
     /// The maps of the channel that each process had at first.
     maps: Vec<Vec<String>>,
 }
@@ -40,17 +36,13 @@ impl Traffic {
     pub(crate) fn start(socket: &Path, readers: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let start = |role: &str| {
-            let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["play", "--exact", "--ignored", "--nocapture", "--test-threads=1", "-q"]);
-            command
-                .env(ROLE, role)
-                .env(DIR, dir.path())
-                .env(SOCKET, socket)
-                .env(READERS, readers.to_string());
-            command.stdout(Stdio::null()).spawn().unwrap()
+            // As the test `play` beside this module.
+            let mut command = role!(in "restart", role);
+            Process::start(at_socket(in_dir(&mut command, dir.path()), socket))
         };
+        let publisher = format!("publisher {readers}");
         let readers = (0..readers).map(|i| start(&format!("reader.{i}"))).collect();
-        let publisher = start("publisher");
+        let publisher = start(&publisher);
         let mut traffic = Self { socket: socket.to_owned(), dir, publisher, readers, maps: Vec::new() };
         wait_for("messages", || traffic.status().filter(|s| s.next_sequence.is_some_and(|next| next > 1000)));
         traffic.wait_until_all_are_back();
@@ -68,7 +60,7 @@ impl Traffic {
     pub(crate) fn wait_until_all_are_back(&mut self) {
         let wanted = self.readers.len();
         for child in self.readers.iter_mut().chain([&mut self.publisher]) {
-            assert!(child.try_wait().unwrap().is_none(), "a program ended with the daemon");
+            assert!(child.is_alive(), "a program ended with the daemon");
         }
         let mut last = None;
         let started = Instant::now();
@@ -97,7 +89,7 @@ impl Traffic {
 
     /// Lines of `/proc/PID/maps` that are of the channel: addresses, device and inode.
     fn mapped(&self) -> Vec<Vec<String>> {
-        let of = |child: &Child| {
+        let of = |child: &Process| {
             let maps = fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
             maps.lines().filter(|line| line.contains("memfd:shmcast")).map(str::to_owned).collect()
         };
@@ -117,7 +109,7 @@ impl Traffic {
             (missed, torn, strange) = (missed + its_missed, torn + its_torn, strange + its_strange);
         }
         for child in self.readers.iter_mut().chain([&mut self.publisher]) {
-            assert!(child.wait().unwrap().success(), "{what}: see above");
+            assert!(child.wait().success(), "{what}: see above");
         }
         println!(
             "{what}: {} readers of {published} messages each at {}/s: {missed} missed, {torn} torn, {strange} other events",
@@ -134,29 +126,18 @@ impl Traffic {
     }
 }
 
-impl Drop for Traffic {
-    fn drop(&mut self) {
-        for child in self.readers.iter_mut().chain([&mut self.publisher]) {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 /// Plays the role that this process was started for.
 pub(crate) fn play() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let path = |variable| PathBuf::from(std::env::var_os(variable).unwrap());
-    let client = Client::at(path(SOCKET)).unwrap();
-    let report = if role == "publisher" {
-        publish(&client, &path(DIR).join("stop"), number(READERS, 0))
-    } else {
-        receive(&client)
+    let Some(role) = my_role() else { return };
+    let (client, dir) = (Client::at(my_socket()).unwrap(), my_dir());
+    let (name, report) = match role.split_once(' ') {
+        Some((name, readers)) => (name, publish(&client, &dir.join("stop"), readers.parse().unwrap())),
+        None => (role.as_str(), receive(&client)),
     };
     // The report appears whole or not at all.
-    let part = path(DIR).join(format!("{role}.part"));
+    let part = dir.join(format!("{name}.part"));
     fs::write(&part, report.map(|n| n.to_string()).join(" ")).unwrap();
-    fs::rename(part, path(DIR).join(role)).unwrap();
+    fs::rename(part, dir.join(name)).unwrap();
 }
 
 fn publish(client: &Client, stop: &Path, readers: usize) -> [u64; 4] {

@@ -2,25 +2,21 @@
 //! and a message that a stopped publisher writes later reaches no reader.
 //!
 //! `SHMCAST_TAKEOVERS` sets how many publishers are killed, `SHMCAST_STRICT_TAKEOVERS` how many are stopped.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-#[path = "../daemon_support/mod.rs"]
-mod daemon_support;
 mod roles;
 
-use daemon_support::{
-    Daemon, FOR_ALL, Guarded, channel, memory_dir, my_role, number, publishing, role, wait_for, wait_until,
-};
 use nix::sys::signal::Signal;
 use roles::{publish, publish_deaf, receive};
 use shmcast::{Client, Event, Mark, PublishError, Subscriber};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
+use shmcast_testkit::place::program;
+use shmcast_testkit::process::{at_socket, in_dir, my_dir, my_role, my_socket};
+use shmcast_testkit::{Process, number, role, scratch, skip, wait_for, wait_until};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-const DIR: &str = "SHMCAST_TEST_DIR";
-const SOCKET: &str = "SHMCAST_TEST_SOCKET";
 /// The tag of the very last message.
 const LAST: u16 = 9;
 
@@ -33,18 +29,17 @@ fn config(mode: &str) -> String {
 #[ignore = "a role that the tests here start processes for"]
 fn play() {
     let Some(role) = my_role() else { return };
-    let path = |variable| PathBuf::from(std::env::var_os(variable).unwrap());
-    let client = Client::at(path(SOCKET)).unwrap();
+    let client = Client::at(my_socket()).unwrap();
     match role.split_once('.').unwrap() {
-        ("publisher", name) => publish(&client, &path(DIR), name),
-        ("deaf", name) => publish_deaf(&path(SOCKET), &path(DIR), name),
-        (kind, name) => receive(&client, &path(DIR), kind, name),
+        ("publisher", name) => publish(&client, &my_dir(), name),
+        ("deaf", name) => publish_deaf(&my_socket(), &my_dir(), name),
+        (kind, name) => receive(&client, &my_dir(), kind, name),
     }
 }
 
-fn start(daemon: &Daemon, dir: &Path, name: &str) -> Guarded {
-    let mut command: Command = role(name);
-    Guarded::start(command.env(DIR, dir).env(SOCKET, daemon.socket()))
+fn start(daemon: &Daemon, dir: &Path, name: &str) -> Process {
+    let mut command: Command = role!(name);
+    Process::start(at_socket(in_dir(&mut command, dir), &daemon.socket()))
 }
 
 /// Writes a file of numbers. It appears whole or not at all.
@@ -70,7 +65,7 @@ fn wait_until_all_are_back(daemon: &Daemon, readers: usize) {
 #[test]
 fn a_killed_publisher_is_followed_at_once_and_nothing_is_lost_or_told_twice() {
     let daemon = Daemon::start(&config("takeover"));
-    let dir = memory_dir();
+    let dir = scratch();
     let client = daemon.client();
     let mut reader = Subscriber::builder("ticks").client(&client).open().unwrap();
     let mut expected = reader.next_sequence();
@@ -111,7 +106,7 @@ fn a_killed_publisher_is_followed_at_once_and_nothing_is_lost_or_told_twice() {
         let mut next = loop {
             match publishing(&client, "ticks").open() {
                 Ok(publisher) => break publisher,
-                Err(e) => assert!(killed.elapsed() < daemon_support::PATIENCE, "{e}"),
+                Err(e) => assert!(killed.elapsed() < shmcast_testkit::PATIENCE, "{e}"),
             }
         };
         assert_eq!(next.epoch(), epoch + 1);
@@ -137,7 +132,7 @@ const READERS: [&str; 4] = ["spinning", "sleeping", "stopped", "lagging"];
 #[test]
 fn nothing_that_a_stopped_publisher_writes_late_reaches_anybody() {
     let mut daemon = Daemon::start(&config("strict"));
-    let dir = memory_dir();
+    let dir = scratch();
     let dir = dir.path();
     let rounds = number("SHMCAST_STRICT_TAKEOVERS", 10);
     let readers = READERS.map(|kind| start(&daemon, dir, &format!("{kind}.{kind}")));
@@ -227,7 +222,7 @@ fn judge_readers(daemon: &Daemon, dir: &Path, mut firsts: Vec<Vec<u64>>) {
 
 /// Takes the channel over by the command, as an operator would.
 fn take_over(daemon: &Daemon, round: usize) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shmcast"));
+    let mut command = Command::new(program("shmcast"));
     command.args(["takeover", "ticks"]).env("SHMCAST_SOCKET", daemon.socket()).env_remove("SHMCAST_DIR");
     if round.is_multiple_of(2) {
         command.arg("--json");
@@ -252,7 +247,7 @@ fn a_channel_that_is_not_strict_is_not_taken_from_a_live_publisher() {
 
 /// A publisher and a reader attach, the publisher is stopped, and the daemon crashes. Only the reader comes back, so it
 /// brings the segment without its publisher.
-fn crash_with_a_stopped_publisher(daemon: &mut Daemon, dir: &Path) -> (Guarded, Guarded) {
+fn crash_with_a_stopped_publisher(daemon: &mut Daemon, dir: &Path) -> (Process, Process) {
     let reader = start(daemon, dir, "sleeping.first");
     wait_for("the reader", || told(dir, "ready.first"));
     let publisher = start(daemon, dir, "publisher.0");
@@ -273,7 +268,7 @@ fn wait_for_the_reader(daemon: &Daemon) {
 fn a_new_daemon_knows_of_a_live_publisher_whoever_comes_back_first() {
     for _ in 0..3 {
         let mut daemon = Daemon::start(&config("takeover"));
-        let dir = memory_dir();
+        let dir = scratch();
         let (publisher, reader) = crash_with_a_stopped_publisher(&mut daemon, dir.path());
         // The lock came back with the reader. So no other publisher gets the ring while the stopped one lives.
         let refused = publishing(&daemon.client(), "ticks").open();
@@ -291,7 +286,7 @@ fn a_new_daemon_knows_of_a_live_publisher_whoever_comes_back_first() {
 #[test]
 fn a_publisher_that_died_with_the_daemon_keeps_nobody_from_its_ring() {
     let mut daemon = Daemon::start(&config("takeover"));
-    let dir = memory_dir();
+    let dir = scratch();
     let (publisher, _reader) = crash_with_a_stopped_publisher(&mut daemon, dir.path());
     drop(publisher);
     let first = told(dir.path(), "first.0").unwrap();
@@ -302,7 +297,7 @@ fn a_publisher_that_died_with_the_daemon_keeps_nobody_from_its_ring() {
 #[test]
 fn a_publisher_whose_ring_nobody_brought_back_is_told_that_the_channel_went_on_without_it() {
     let mut daemon = Daemon::start(&config("takeover"));
-    let dir = memory_dir();
+    let dir = scratch();
     let publisher = start(&daemon, dir.path(), "publisher.0");
     wait_for("the publisher", || told(dir.path(), "at.0"));
     publisher.pause();
@@ -379,10 +374,10 @@ fn what_was_locked_into_memory_is_locked_again_by_the_next_daemon() {
         let line = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     };
-    let dir = memory_dir();
+    let dir = scratch();
     let before = locked_kib(&daemon);
     if before < 16 << 10 {
-        return println!("SKIPPED {test}: this user may not lock 16 MiB, but {before} KiB");
+        return skip(test, format!("this user may not lock 16 MiB, but {before} KiB"));
     }
     let _reader = start(&daemon, dir.path(), "sleeping.first");
     wait_for("the reader", || told(dir.path(), "ready.first"));

@@ -1,6 +1,5 @@
 //! The parts of the processes that the tests of takeovers start: publish, publish without heeding the daemon, and receive.
 
-use super::daemon_support::publishing;
 use super::{LAST, tell};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -10,6 +9,7 @@ use shmcast::sys::handoff;
 use shmcast::{Client, Event, PublishError, Start, Subscriber, Wait};
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::{Access, Segment};
+use shmcast_testkit::daemon::publishing;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
