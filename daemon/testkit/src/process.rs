@@ -18,6 +18,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 /// The variable that names a child's role.
 pub const ROLE: &str = "SHMCAST_TEST_ROLE";
 const DIR: &str = "SHMCAST_TEST_DIR";
+const SOCKET: &str = "SHMCAST_TEST_SOCKET";
 
 /// A child process. It is killed and reaped when this is dropped.
 #[derive(Debug)]
@@ -192,6 +193,23 @@ pub fn within(module_path: &str) -> &str {
     module_path.split_once("::").map_or("", |(_, module)| module)
 }
 
+/// As [`role!`] under another user: `role_as!("name_of_the_test", 65534, "read 5")`. If that is not possible here, prints the
+/// reason and is `None`. `role_as!(in "front", ...)` as there.
+#[macro_export]
+macro_rules! role_as {
+    (in $module:expr, $test:expr, $uid:expr, $name:expr) => {
+        $crate::process::role_as($test, $uid, $module, $name)
+    };
+    ($test:expr, $uid:expr, $name:expr) => {
+        $crate::process::role_as(
+            $test,
+            $uid,
+            module_path!().split_once("::").map_or("", |(_, module)| module),
+            $name,
+        )
+    };
+}
+
 /// As [`role!`] with a module, whose path has no name of a crate; the empty path is the program's root.
 pub fn role_in(module: &str, name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program's own path"));
@@ -236,6 +254,16 @@ pub fn in_dir<'a>(command: &'a mut Command, dir: &Path) -> &'a mut Command {
 /// The directory of the role that this process was started for.
 pub fn my_dir() -> PathBuf {
     PathBuf::from(std::env::var_os(DIR).expect("this role is started with a directory"))
+}
+
+/// Gives a role the socket of a daemon, which [`my_socket`] returns.
+pub fn at_socket<'a>(command: &'a mut Command, socket: &Path) -> &'a mut Command {
+    command.env(SOCKET, socket)
+}
+
+/// The daemon's socket of the role that this process was started for.
+pub fn my_socket() -> PathBuf {
+    PathBuf::from(std::env::var_os(SOCKET).expect("this role is started with a socket"))
 }
 
 /// A command that runs `program` as user and group `uid`, without other groups. If that is not possible here, prints the

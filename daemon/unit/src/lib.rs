@@ -5,7 +5,7 @@
 //! [`Settings::read`] refuses a line that this crate does not know, so a new line of the unit cannot go untested.
 //!
 //! The service manager's own work (starting the process again, the watchdog, the descriptor store) is not done here.
-//! `daemon/tests/restart/` boots systemd for that, and compares the rights of a process under both.
+//! `daemon/tests/daemon/restart/` boots systemd for that, and compares the rights of a process under both.
 //!
 //! | file | settings that it applies |
 //! |---|---|

@@ -1,0 +1,74 @@
+//! Programs in C at a daemon's channels: they publish, receive and park, are refused, and live through the daemon's death.
+
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel};
+use shmcast_testkit::{scratch, skip, wait_until};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The program of `c.c`, or none where no compiler is.
+fn program(dir: &Path) -> Option<PathBuf> {
+    if Command::new("cc").arg("--version").stdout(Stdio::null()).status().is_err() {
+        return None;
+    }
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // Cargo has put the library, on which this package depends for its tests, beside this program.
+    let this = std::env::current_exe().unwrap();
+    let built = this.parent().unwrap();
+    let program = dir.join("c");
+    let mut command = Command::new("cc");
+    command.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-g", "-pthread"]);
+    command
+        .arg("-I")
+        .arg(here.join("../client/c/include"))
+        .arg(here.join("tests/daemon/c.c"))
+        .arg("-o")
+        .arg(&program);
+    command.arg(built.join("libshmcast_c.so")).arg(format!("-Wl,-rpath,{}", built.display()));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(program)
+}
+
+fn config() -> String {
+    let limits = "[limits]\nrequests_per_second = 1000000\nrequest_burst = 1000000\n";
+    let shut = "publishers = [\"uid:12345\"]\nsubscribers = [\"uid:12345\"]";
+    limits.to_owned()
+        + &channel("ticks", FOR_ALL)
+        + &channel("strict", &format!("mode = \"strict\"\n{FOR_ALL}"))
+        + &channel("shut", shut)
+}
+
+#[test]
+fn programs_in_c_use_a_daemons_channels() {
+    let build = scratch();
+    let Some(program) = program(build.path()) else {
+        return skip("programs_in_c_use_a_daemons_channels", "cc is not installed");
+    };
+    let mut daemon = Daemon::start(&config());
+    for part in ["traffic", "refusals", "anew"] {
+        play(&program, part, &daemon);
+    }
+    let start = |part: &str| {
+        let mut command = Command::new(&program);
+        command.arg(part).arg(daemon.socket()).stdin(Stdio::piped()).spawn().unwrap()
+    };
+    let list = || daemon.client().channels().unwrap();
+    let mut child = start("cut");
+    wait_until("a publisher", || list().iter().any(|channel| channel.publisher.is_some()));
+    let taken = daemon.shmcast("takeover strict").output().unwrap();
+    assert!(taken.status.success(), "{taken:?}");
+    assert!(child.wait().unwrap().success());
+    // A pair that is attached, and goes on without a daemon and with the next.
+    let mut child = start("across");
+    wait_until("a reader", || list().iter().any(|channel| !channel.readers.is_empty()));
+    daemon.kill();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    daemon.restart();
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
+fn play(program: &Path, part: &str, daemon: &Daemon) {
+    let output = Command::new(program).arg(part).arg(daemon.socket()).output().unwrap();
+    assert!(output.status.success(), "{part}: {}", String::from_utf8_lossy(&output.stderr));
+}

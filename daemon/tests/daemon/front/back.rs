@@ -1,0 +1,33 @@
+//! Coming back after a crash of the daemon.
+
+use shmcast::{Start, Subscriber};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
+use shmcast_testkit::wait_for;
+
+fn config(limits: &str) -> String {
+    format!("[limits]\nconnections_per_uid = 600\n{limits}\n{}", channel("ticks", FOR_ALL))
+        .replace("16MiB", "64KiB")
+}
+
+#[test]
+fn many_readers_of_one_user_are_all_back_soon_after_a_crash() {
+    let mut daemon = Daemon::start(&config("requests_per_second = 100000\nrequest_burst = 100000"));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publisher.publish(b"before").unwrap();
+    let readers: Vec<Subscriber> = (0..300)
+        .map(|_| Subscriber::builder("ticks").client(&client).start(Start::Latest).open().unwrap())
+        .collect();
+    // With these limits it would take ten minutes if each return counted as a request.
+    daemon.configure(&config("requests_per_second = 1\nrequest_burst = 20"));
+    daemon.crash();
+    wait_for("all readers to be back", || {
+        // The readers say so themselves. To ask the daemon would cost requests.
+        readers.iter().all(|reader| reader.is_registered() == Some(true)).then_some(())
+    });
+    assert!(publisher.is_registered() == Some(true));
+    // The limits still hold: a client that sends requests without end is cut off.
+    let refused = wait_for("a refusal", || client.channel("ticks").err());
+    assert!(refused.to_string().contains("limits.requests_per_second"), "{refused}");
+    drop(readers);
+}

@@ -1,0 +1,59 @@
+//! A daemon without a free descriptor feeds the service manager's watchdog, and stops as it should.
+
+use nix::sys::signal::Signal;
+use shmcast::Client;
+use shmcast_testkit::daemon::channel;
+use shmcast_testkit::place::program;
+use shmcast_testkit::raw::Raw;
+use shmcast_testkit::{Process, scratch, skip, wait_for};
+use std::fs::{self, File};
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+#[test]
+fn a_daemon_without_descriptors_feeds_the_watchdog_and_stops_well() {
+    let dir = scratch();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("shmcast.toml"), channel("alone", "")).unwrap();
+    let notices = UnixDatagram::bind(at("notify")).unwrap();
+    notices.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let notice = || {
+        let mut buffer = [0; 4096];
+        let length = notices.recv(&mut buffer).expect("the daemon tells the service manager nothing");
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    };
+    let mut command = Command::new(program("shmcastd"));
+    command.arg("--config").arg(at("shmcast.toml")).arg("--socket").arg(at("control.sock"));
+    command.env("NOTIFY_SOCKET", at("notify")).env("WATCHDOG_USEC", "300000").env_remove("WATCHDOG_PID");
+    let log = || fs::read_to_string(at("log")).unwrap();
+    let mut daemon = Process::start(command.stdin(Stdio::null()).stderr(File::create(at("log")).unwrap()));
+    let client = wait_for("the daemon's answer", || Client::at(at("control.sock")).ok());
+    client.channels().unwrap();
+
+    let pid = daemon.id();
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    let status =
+        Command::new("prlimit").args([format!("--pid={pid}"), format!("--nofile={open}:{open}")]).status();
+    if !status.is_ok_and(|status| status.success()) {
+        return skip(
+            "a_daemon_without_descriptors_feeds_the_watchdog_and_stops_well",
+            "prlimit is not installed",
+        );
+    }
+    let mut connected = Vec::new();
+    wait_for("the last descriptor to be taken", || {
+        connected.push(Raw::connect(&at("control.sock")));
+        log().contains("cannot accept").then_some(())
+    });
+    while notices.set_nonblocking(true).is_ok() && notices.recv(&mut [0; 4096]).is_ok() {}
+    notices.set_nonblocking(false).unwrap();
+    for _ in 0..3 {
+        assert!(notice().contains("WATCHDOG=1"));
+    }
+    daemon.signal(Signal::SIGTERM);
+    while !notice().contains("STOPPING=1") {}
+    assert!(daemon.wait().success(), "{}", log());
+    assert!(log().contains("stopped"), "{}", log());
+    assert!(!at("control.running").exists(), "the next daemon would wait for programs that nobody knows");
+}

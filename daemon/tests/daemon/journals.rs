@@ -1,0 +1,547 @@
+//! The daemon as a recorder: channels with a journal, and readers that are lent its files.
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use shmcast::control::JournalStatus;
+use shmcast::journal::{Entry, Journal, Loss};
+use shmcast::{Client, Event, Publisher, RecvError, Start, Subscriber};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, publishing};
+use shmcast_testkit::process::{at_socket, my_role, my_socket};
+use shmcast_testkit::raw::Raw;
+use shmcast_testkit::{number, wait_for, wait_until};
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The section of a channel with a journal in `dir`. `more` are fields of the journal.
+fn recorded(name: &str, capacity: &str, dir: &Path, more: &str) -> String {
+    format!(
+        "[[channel]]\nname = \"{name}\"\ncapacity = \"{capacity}\"\nmlock = false\nhugepages = false\n{FOR_ALL}\n\
+         journal = {{ dir = \"{}\", file = \"1MiB\"{more} }}\n",
+        dir.display()
+    )
+}
+
+fn room() -> (TempDir, PathBuf) {
+    let room = TempDir::new().unwrap();
+    let journal = room.path().join("ticks");
+    (room, journal)
+}
+
+fn payload(sequence: u64) -> Vec<u8> {
+    sequence.to_le_bytes().repeat(8)
+}
+
+/// Publishes up to sequence `last`.
+fn publish(publisher: &mut Publisher, last: u64) {
+    while publisher.next_sequence() <= last {
+        let sequence = publisher.next_sequence();
+        publisher.publish(&payload(sequence)).unwrap();
+    }
+}
+
+/// The same, at a pace that the recorder keeps with a ring of 1 MiB, which has some 10,000 of these messages.
+fn publish_recorded(client: &Client, publisher: &mut Publisher, last: u64) {
+    while publisher.next_sequence() <= last {
+        let some = last.min(publisher.next_sequence() + 2_999);
+        publish(publisher, some);
+        wait_until_durable(client, some);
+    }
+}
+
+fn status(client: &Client) -> Option<JournalStatus> {
+    client.channel("ticks").unwrap().journal
+}
+
+fn wait_until_durable(client: &Client, last: u64) -> JournalStatus {
+    wait_for(&format!("sequence {last} on disk"), || status(client).filter(|journal| journal.durable >= last))
+}
+
+/// Reads until message `last`, and returns the other events. Each message is the next one, or behind a loss that was told.
+fn read_to(reader: &mut Subscriber, last: u64) -> Vec<String> {
+    let mut told = Vec::new();
+    let mut due = reader.next_sequence();
+    while due <= last {
+        let event = match reader.recv() {
+            Ok(event) => event,
+            // No daemon answers yet, so the reader waits on.
+            Err(RecvError::Stalled { .. }) => continue,
+            Err(e) => panic!("{e}"),
+        };
+        match event {
+            Event::Message(m) => {
+                assert_eq!((m.sequence, m.payload), (due, &payload(due)[..]), "{told:?}");
+                due += 1;
+            }
+            Event::Live { .. } => told.push("live".to_owned()),
+            other => {
+                told.push(format!("{other:?}"));
+                due = match other {
+                    Event::Lapped(lapped) => lapped.resumed_at,
+                    Event::Lost { to, .. } | Event::Gap { to, .. } => to + 1,
+                    _ => due,
+                };
+            }
+        }
+    }
+    told
+}
+
+/// The contents of a journal: its messages in order, and its losses.
+fn contents(dir: &Path) -> (Vec<u64>, Vec<Loss>) {
+    let mut reader = Journal::open(dir).unwrap().read_from(1).unwrap();
+    let (mut messages, mut losses) = (Vec::new(), Vec::new());
+    while let Some(entry) = reader.next().unwrap() {
+        match entry {
+            Entry::Message(m) => {
+                assert_eq!(m.payload, payload(m.sequence));
+                messages.push(m.sequence);
+            }
+            Entry::Lost(loss) => losses.push(loss),
+            _ => {}
+        }
+    }
+    (messages, losses)
+}
+
+#[test]
+fn a_reader_that_was_lapped_misses_nothing_and_is_live_again() {
+    let (_room, journal) = room();
+    let daemon = Daemon::start(&recorded("ticks", "1MiB", &journal, ""));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    let mut stopped = Subscriber::builder("ticks").client(&client).open().unwrap();
+    publish_recorded(&client, &mut publisher, 30_000);
+    assert_eq!(read_to(&mut stopped, 30_000), ["live"], "the ring has some 10,000 of them");
+    // Another one begins at the first that was ever published.
+    let mut late = Subscriber::builder("ticks").client(&client).start(Start::Oldest).open().unwrap();
+    assert_eq!(late.next_sequence(), 1);
+    assert_eq!(read_to(&mut late, 30_000), ["live"]);
+    let mut exact = Subscriber::builder("ticks").client(&client).start(Start::Sequence(77)).open().unwrap();
+    assert_eq!(read_to(&mut exact, 30_000), ["live"]);
+    publish_recorded(&client, &mut publisher, 31_000);
+    for reader in [&mut stopped, &mut late, &mut exact] {
+        assert!(read_to(reader, 31_000).is_empty());
+    }
+    let found = status(&client).unwrap();
+    assert_eq!((found.state.as_str(), found.messages, found.overrun), ("recording", 31_000, 0), "{found:?}");
+    let shown = String::from_utf8(daemon.shmcast("stat ticks").output().unwrap().stdout).unwrap();
+    assert!(shown.contains("recording") && shown.contains(&*journal.display().to_string()), "{shown}");
+}
+
+/// A publisher in a thread that is not disturbed by what happens to the daemon.
+struct Feed {
+    stop: Arc<AtomicBool>,
+    published: Arc<AtomicU64>,
+    thread: JoinHandle<Publisher>,
+}
+
+impl Feed {
+    fn start(client: &Client) -> Self {
+        let (stop, published) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let mut publisher = publishing(client, "ticks").open().unwrap();
+        let (stopped, count) = (stop.clone(), published.clone());
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let last = publisher.next_sequence() + 9;
+                publish(&mut publisher, last);
+                count.store(last, Ordering::Relaxed);
+                sleep(Duration::from_millis(1));
+            }
+            publisher
+        });
+        Self { stop, published, thread }
+    }
+
+    fn published(&self) -> u64 {
+        self.published.load(Ordering::Relaxed)
+    }
+
+    /// Ends it, without closing the channel. The result has the last sequence.
+    fn end(self) -> (Publisher, u64) {
+        self.stop.store(true, Ordering::Relaxed);
+        let publisher = self.thread.join().unwrap();
+        let last = publisher.next_sequence() - 1;
+        (publisher, last)
+    }
+}
+
+#[test]
+fn a_daemon_that_is_killed_goes_on_where_the_journal_ends() {
+    let (_room, journal) = room();
+    // The ring holds more than is published while no daemon runs, and less than is published in all.
+    let mut daemon = Daemon::start(&recorded("ticks", "4MiB", &journal, ""));
+    let feed = Feed::start(&daemon.client());
+    let open = || Subscriber::builder("ticks").client(&daemon.client()).start(Start::Oldest).open().unwrap();
+    let (mut reader, mut slow) = (open(), open());
+    // One is overtaken again and again, and reads the journal while daemons die.
+    let stop = feed.stop.clone();
+    let slow = std::thread::spawn(move || {
+        let mut told = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            let due = slow.next_sequence();
+            told.extend(read_to(&mut slow, due + 100));
+            sleep(Duration::from_millis(40));
+        }
+        (slow, told)
+    });
+    for turn in 0..number("SHMCAST_KILLS", 3u32) {
+        let before = feed.published();
+        wait_until("messages on disk", || {
+            daemon.client().channel("ticks").is_ok_and(|it| it.journal.is_some_and(|it| it.durable > before))
+        });
+        if turn % 3 == 2 {
+            daemon.end(Signal::SIGTERM);
+            daemon.restart();
+        } else {
+            daemon.crash();
+        }
+    }
+    wait_until("more than the ring holds", || feed.published() > 80_000);
+    let (_publisher, last) = feed.end();
+    let client = daemon.client();
+    wait_until("the last message on disk", || {
+        client.channel("ticks").is_ok_and(|it| it.journal.is_some_and(|it| it.durable >= last))
+    });
+    let (mut slow, mut told) = slow.join().unwrap();
+    told.extend(read_to(&mut slow, last));
+    told.extend(read_to(&mut reader, last));
+    assert!(told.contains(&"live".to_owned()) && told.iter().all(|event| event == "live"), "{told:?}");
+    daemon.end(Signal::SIGTERM);
+    let (messages, losses) = contents(&journal);
+    assert_eq!(losses, []);
+    assert!(messages.iter().copied().eq(1..=last), "{} messages of {last}", messages.len());
+    let checked = daemon.shmcast(&format!("journal verify {}", journal.display())).output().unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+}
+
+/// Its recorder asks for the channel before those who hold its memory are back, and must not be given another one.
+#[test]
+fn a_daemon_that_ends_right_after_a_crash_leaves_the_channel_to_those_who_hold_it() {
+    let (_room, journal) = room();
+    let mut daemon = Daemon::start(&recorded("ticks", "1MiB", &journal, ""));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    let mut reader = Subscriber::builder("ticks").client(&client).open().unwrap();
+    publish(&mut publisher, 100);
+    wait_until_durable(&client, 100);
+    daemon.crash();
+    daemon.end(Signal::SIGTERM);
+    daemon.restart();
+    wait_until("those who come back", || publisher.is_registered() == Some(true));
+    publish(&mut publisher, 200);
+    wait_until_durable(&daemon.client(), 200);
+    assert_eq!(read_to(&mut reader, 200), Vec::<String>::new());
+    daemon.end(Signal::SIGTERM);
+    assert_eq!(contents(&journal), ((1..=200).collect(), vec![]));
+}
+
+/// A reader of the past needs its next file from a daemon that is dead. It is told that it waits, and misses nothing.
+#[test]
+fn a_reader_of_the_past_waits_for_the_next_daemon() {
+    let (_room, journal) = room();
+    let mut daemon = Daemon::start(&recorded("ticks", "1MiB", &journal, ""));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publish_recorded(&client, &mut publisher, 60_000); // some 5 files
+    let open = || Subscriber::builder("ticks").client(&client).start(Start::Oldest).open().unwrap();
+    let (mut within, mut before) = (open(), open());
+    assert!(read_to(&mut within, 10).is_empty());
+    daemon.kill();
+    let waits_at = |reader: &mut Subscriber| loop {
+        match reader.recv() {
+            Ok(Event::Message(_)) => {}
+            Err(RecvError::Stalled { sequence }) => return sequence,
+            other => panic!("{other:?}"),
+        }
+    };
+    let asked = Instant::now();
+    assert!(before.try_recv().unwrap().is_none());
+    assert!(asked.elapsed() < Duration::from_secs(1), "a call that does not wait waits for no daemon");
+    assert_eq!(waits_at(&mut before), 1, "it has not begun with the journal");
+    let first_file = waits_at(&mut within);
+    assert!((11..50_000).contains(&first_file), "{first_file}");
+    daemon.restart();
+    for reader in [&mut within, &mut before] {
+        assert_eq!(read_to(reader, 60_000), ["live"]);
+    }
+}
+
+#[test]
+fn a_reload_begins_a_journal_changes_it_and_ends_it() {
+    let (_room, journal) = room();
+    let config = recorded("ticks", "1MiB", &journal, "");
+    let without = config.lines().filter(|line| !line.starts_with("journal")).collect::<Vec<_>>().join("\n");
+    let daemon = Daemon::start(&without);
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publish(&mut publisher, 1_000);
+    assert_eq!(status(&client), None);
+    let configure = |config: &str| {
+        daemon.configure(config);
+        daemon.signal(Signal::SIGHUP);
+    };
+    configure(&config);
+    wait_until("a journal", || status(&client).is_some());
+    wait_until_durable(&client, 1_000);
+    configure(&recorded(
+        "ticks",
+        "1MiB",
+        &journal,
+        ", sync = \"each\", io = \"buffered\", roll_after = \"1h\"",
+    ));
+    wait_until("the next recorder", || status(&client).is_some_and(|journal| journal.first == 1_001));
+    publish(&mut publisher, 2_000);
+    assert_eq!(wait_until_durable(&client, 2_000).io, "buffered");
+    configure(&without);
+    wait_until("the journal's end", || status(&client).is_none());
+    wait_until("the free directory", || !Journal::open(&journal).unwrap().is_recording());
+    publish(&mut publisher, 2_010);
+    let (messages, losses) = contents(&journal);
+    assert_eq!((messages.len(), losses.len()), (2_000, 0));
+    assert!(Journal::open(&journal).unwrap().files().iter().all(|file| file.trailer.is_some()));
+    // Begun again, it names what it has missed, if the ring has lost it, and goes on.
+    configure(&config);
+    wait_until("the journal's return", || status(&client).is_some_and(|journal| journal.durable >= 2_010));
+    assert_eq!(contents(&journal).0.len(), 2_010);
+}
+
+#[test]
+fn a_channel_that_begins_anew_is_recorded_beside_what_it_was() {
+    let (room, journal) = room();
+    let daemon = Daemon::start(&recorded("ticks", "1MiB", &journal, ""));
+    let client = daemon.client();
+    let mut old = publishing(&client, "ticks").open().unwrap();
+    publish(&mut old, 300);
+    wait_until_durable(&client, 300);
+    old.close();
+    let mut new = publishing(&client, "ticks").anew().open().unwrap();
+    publish(&mut new, 200);
+    let aside = room.path().join("ticks.1");
+    wait_until("the other journal", || aside.exists());
+    wait_until("the new stream on disk", || {
+        status(&client).is_some_and(|journal| journal.state == "recording" && journal.durable == 200)
+    });
+    assert_eq!((contents(&aside).0.len(), contents(&journal).0.len()), (300, 200));
+    daemon.wait_for_log(&["event=\"journal-set-aside\"", "ticks.1"]);
+    let mut reader = Subscriber::builder("ticks").client(&client).start(Start::Oldest).open().unwrap();
+    assert!(read_to(&mut reader, 200).is_empty());
+}
+
+#[test]
+fn publishers_of_a_strict_channel_are_recorded_as_one_stream() {
+    let (_room, journal) = room();
+    let config = recorded("ticks", "1MiB", &journal, "").replace("journal =", "mode = \"strict\"\njournal =");
+    let daemon = Daemon::start(&config);
+    let client = daemon.client();
+    let mut first = Subscriber::builder("ticks").client(&client).open().unwrap();
+    let mut last = 0;
+    for _ in 0..3 {
+        let mut publisher = publishing(&client, "ticks").open().unwrap();
+        last += 5_000;
+        publish_recorded(&client, &mut publisher, last);
+    }
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    let mut stopped = Subscriber::builder("ticks").client(&client).open().unwrap();
+    let mut late = Subscriber::builder("ticks").client(&client).start(Start::Oldest).open().unwrap();
+    assert_eq!(late.next_sequence(), 1);
+    publish_recorded(&client, &mut publisher, last + 20_000);
+    for reader in [&mut first, &mut stopped, &mut late] {
+        let told = read_to(reader, last + 20_000);
+        let live = told.iter().filter(|event| *event == "live").count();
+        assert_eq!(live, 1, "live is the message that is in the ring, not the end of a segment: {told:?}");
+        let is_sound = |event: &String| event == "live" || event == "End" || event.starts_with("NewEpoch");
+        assert!(told.iter().all(is_sound) && told.last().is_some_and(|event| event == "live"), "{told:?}");
+    }
+    assert_eq!(contents(&journal).1, []);
+}
+
+#[test]
+fn the_oldest_files_go_and_the_rest_is_read() {
+    let (_room, journal) = room();
+    let daemon = Daemon::start(&recorded("ticks", "1MiB", &journal, ", keep_bytes = \"3MiB\""));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publish_recorded(&client, &mut publisher, 120_000); // some 11 MiB on disk
+    let kept = wait_for("the oldest files' end", || {
+        status(&client).filter(|journal| journal.oldest > 1 && journal.size_bytes <= 3 << 20)
+    });
+    daemon.wait_for_log(&["event=\"journal-trimmed\"", "the oldest sequence is"]);
+    let (messages, losses) = contents(&journal);
+    assert_eq!((messages[0], *messages.last().unwrap(), losses.len()), (kept.oldest, 120_000, 0));
+    let mut reader = Subscriber::builder("ticks").client(&client).start(Start::Oldest).open().unwrap();
+    assert_eq!(reader.next_sequence(), kept.oldest);
+    assert_eq!(read_to(&mut reader, 120_000), ["live"]);
+    let checked = daemon.shmcast(&format!("journal verify {}", journal.display())).output().unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+}
+
+/// Many readers of one user are lapped at once, and ask for more than the daemon answers in a second. They take turns, and none loses a
+/// message for that.
+#[test]
+fn readers_that_ask_too_often_lose_nothing() {
+    let (_room, journal) = room();
+    let limits = "[limits]\nrequests_per_second = 40\nrequest_burst = 10\n";
+    let daemon = Daemon::start(&format!("{limits}{}", recorded("ticks", "1MiB", &journal, "")));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    let open = || Subscriber::builder("ticks").client(&client).open().ok();
+    let readers: Vec<Subscriber> = (0..12).map(|_| wait_for("a reader's turn", open)).collect();
+    for last in (1..=40).map(|part| part * 1_000) {
+        publish(&mut publisher, last);
+        // The recorder takes what is in the ring before the next part. The daemon is not asked.
+        wait_until("the messages in a file", || contents(&journal).0.last() == Some(&last));
+    }
+    let reading =
+        readers.into_iter().map(|mut reader| std::thread::spawn(move || read_to(&mut reader, 40_000)));
+    for told in reading.collect::<Vec<_>>() {
+        assert_eq!(told.join().unwrap(), ["live"]);
+    }
+}
+
+/// A hold keeps files that are too many. When the file system has too little room they go all the same, and the daemon says whose they
+/// were.
+#[test]
+fn files_that_are_held_stay_until_the_room_is_needed() {
+    let (_room, journal) = room();
+    let limits = ", keep_bytes = \"2MiB\"";
+    let daemon = Daemon::start(&recorded("ticks", "1MiB", &journal, limits));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publish_recorded(&client, &mut publisher, 1_000);
+    let hold = |name: &str| {
+        let command = format!("journal hold {} {name}", journal.display());
+        assert!(daemon.shmcast(&command).output().unwrap().status.success());
+    };
+    hold("audit");
+    hold("other");
+    // A note that cannot be read keeps everything.
+    fs::write(journal.join("broken.hold"), "what?").unwrap();
+    publish_recorded(&client, &mut publisher, 100_000);
+    // The daemon looks each 5 s whether files go.
+    std::thread::sleep(Duration::from_millis(5_500));
+    assert_eq!(status(&client).unwrap().oldest, 1, "files that are held are gone");
+    for name in ["audit", "broken"] {
+        let command = format!("journal release {} {name}", journal.display());
+        assert!(daemon.shmcast(&command).output().unwrap().status.success());
+    }
+    std::thread::sleep(Duration::from_millis(5_500));
+    assert_eq!(status(&client).unwrap().oldest, 1, "the other hold still keeps them");
+    let needs_room = recorded("ticks", "1MiB", &journal, &format!("{limits}, keep_free = \"4096GiB\""));
+    daemon.configure(&needs_room);
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_for_log(&["event=\"journal-hold-broken\"", "hold other"]);
+    wait_until("the oldest files' end", || status(&client).is_some_and(|journal| journal.oldest > 50_000));
+}
+
+#[test]
+#[ignore = "a role that the tests here start processes for"]
+fn play() {
+    let Some(_) = my_role() else { return };
+    let raw = Raw::greeted(&my_socket());
+    let (reply, _) = raw.ask_for_files(&json!({"request": "history", "channel": "closed"}), &[]);
+    assert_eq!((&reply["reply"], &reply["code"]), (&json!("refused"), &json!("denied")), "{reply}");
+    let (reply, files) = raw.ask_for_files(&json!({"request": "history", "channel": "ticks"}), &[]);
+    assert_eq!((&reply["reply"], files.len()), (&json!("history"), 1), "{reply}");
+    let path = format!("/proc/self/fd/{}", files[0].as_raw_fd());
+    let again = File::options().read(true).write(true).open(path);
+    assert_eq!(again.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied, "it can be written to");
+}
+
+#[test]
+fn files_are_lent_to_readers_of_the_channel_alone() {
+    const NAME: &str = "files_are_lent_to_readers_of_the_channel_alone";
+    let (room, journal) = room();
+    let closed = recorded("closed", "1MiB", &room.path().join("closed"), "").replace(FOR_ALL, "");
+    let daemon = Daemon::start(&(recorded("ticks", "1MiB", &journal, "") + &closed));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publish(&mut publisher, 100);
+    wait_until_durable(&client, 100);
+    let raw = Raw::greeted(&daemon.socket());
+    let ask = |more: Value| {
+        let mut request = json!({"request": "history", "channel": "ticks"});
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        raw.ask_for_files(&request, &[])
+    };
+    for wanted in [json!({}), json!({"sequence": 50}), json!({"sequence": 1_000_000}), json!({"time_ns": 1})]
+    {
+        let (reply, files) = ask(wanted);
+        // The journal was begun with the ring, and the recorder begins its own file.
+        let number = if reply["file"] == 1 { 1 } else { 2 };
+        let expected =
+            json!({"reply": "history", "file": number, "first": 1, "offset": 4096, "recording": true});
+        assert_eq!((&reply, files.len()), (&expected, 1));
+        let listed = Journal::open(&journal).unwrap().files()[number - 1].name.clone();
+        assert_eq!(files[0].metadata().unwrap().ino(), fs::metadata(journal.join(listed)).unwrap().ino());
+    }
+    let (reply, _) = raw.ask_for_files(&json!({"request": "history", "channel": "none"}), &[]);
+    assert_eq!(reply["code"], "unknown-channel", "{reply}");
+    let Some(mut other) = shmcast_testkit::role_as!(NAME, 1, "reader") else { return };
+    let status = at_socket(&mut other, &daemon.socket()).status().unwrap();
+    assert!(status.success(), "as another user: {status}");
+}
+
+/// A directory that has another channel's journal is lent to nobody. Once it is moved away, the new one is.
+#[test]
+fn the_journal_of_another_channel_is_not_lent() {
+    let (room, journal) = room();
+    let mut daemon = Daemon::start(&recorded("secret", "1MiB", &journal, ""));
+    let mut publisher = publishing(&daemon.client(), "secret").open().unwrap();
+    publish(&mut publisher, 100);
+    let durable = |channel: &str| {
+        let client = daemon.client();
+        client.channel(channel).ok().and_then(|it| it.journal).map_or(0, |journal| journal.durable)
+    };
+    wait_until("the other journal", || durable("secret") == 100);
+    drop(publisher);
+    daemon.end(Signal::SIGTERM);
+    daemon.configure(&recorded("ticks", "1MiB", &journal, ""));
+    daemon.restart();
+    let client = daemon.client();
+    let failed = wait_for("the refusal", || status(&client).filter(|journal| journal.state == "failed"));
+    assert!(
+        failed.why.as_ref().is_some_and(|why| why.contains("journal of channel \"secret\"")),
+        "{failed:?}"
+    );
+    let raw = Raw::greeted(&daemon.socket());
+    let ask = || raw.ask_for_files(&json!({"request": "history", "channel": "ticks"}), &[]);
+    let (reply, files) = ask();
+    assert_eq!((&reply["code"], files.len()), (&json!("no-journal"), 0), "{reply}");
+    fs::rename(&journal, room.path().join("secret")).unwrap();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publish(&mut publisher, 50);
+    wait_until_durable(&client, 50);
+    let (reply, files) = ask();
+    assert_eq!((&reply["reply"], &reply["first"]), (&json!("history"), &json!(1)), "{reply}");
+    let own = files[0].metadata().unwrap();
+    assert_eq!(own.ino(), fs::metadata(first_file(&journal)).unwrap().ino());
+}
+
+fn first_file(journal: &Path) -> PathBuf {
+    let files = Journal::open(journal).unwrap();
+    journal.join(&files.files()[0].name)
+}
+
+#[test]
+fn what_is_wrong_with_a_journal_is_told_and_tried_again() {
+    let (room, _) = room();
+    let parent = room.path().join("later");
+    let config = recorded("ticks", "1MiB", &parent.join("ticks"), "");
+    let daemon = Daemon::start(&config);
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publish(&mut publisher, 10);
+    let failed = wait_for("its failure", || status(&client).filter(|journal| journal.state == "failed"));
+    assert!(failed.why.as_ref().is_some_and(|why| why.contains("later")), "{failed:?}");
+    daemon.wait_for_log(&["event=\"journal-failed\"", "later"]);
+    fs::create_dir(&parent).unwrap();
+    wait_until_durable(&client, 10);
+    assert_eq!(status(&client).unwrap().why, None);
+}

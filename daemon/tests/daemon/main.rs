@@ -1,0 +1,32 @@
+//! The daemon as a process: its configuration, its front, the channels that it keeps, and all that may end while it runs.
+//!
+//! `SHMCAST_UNDER_UNIT=1` restricts every daemon as the shipped unit does. Each module says which variables make its tests longer.
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod access;
+mod c;
+mod comeback;
+mod config;
+mod doctor;
+mod front;
+mod generations;
+mod hostile;
+mod journals;
+mod library;
+mod metrics;
+mod park;
+mod reboot;
+mod reload;
+mod restart;
+mod stalled;
+mod takeover;
+mod top;
+mod tune;
+mod under_unit;
+mod units;
+
+#[test]
+#[ignore = "becomes the program that its command line ends with"]
+fn launch() {
+    shmcast_testkit::unit::launch();
+}

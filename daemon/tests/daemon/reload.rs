@@ -1,0 +1,178 @@
+//! SIGHUP: the file is read again, channels are added and removed, and attached programs do not notice.
+
+use nix::sys::signal::Signal;
+use shmcast::{Event, Start, Subscriber, Wait};
+use shmcast_testkit::bystanders::Bystanders;
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
+use shmcast_testkit::place::program;
+use shmcast_testkit::process::as_user;
+use shmcast_testkit::{skip, wait_for};
+use std::fs;
+use std::process::{Command, Stdio};
+
+fn names(daemon: &Daemon) -> Vec<String> {
+    daemon.client().channels().unwrap().into_iter().map(|channel| channel.channel).collect()
+}
+
+fn reload(daemon: &Daemon, config: &str) {
+    let told = |daemon: &Daemon| daemon.log().matches("event=\"reloaded\"").count();
+    let before = told(daemon);
+    daemon.configure(config);
+    daemon.signal(Signal::SIGHUP);
+    wait_for("the reload", || (told(daemon) > before).then_some(()));
+}
+
+#[test]
+fn a_reload_adds_and_removes_channels_and_leaves_the_others_alone() {
+    let [a, b, c] = ["a", "b", "c"].map(|name| channel(name, FOR_ALL));
+    let daemon = Daemon::start(&[a.as_str(), &b].concat());
+    let client = daemon.client();
+    let bystanders = Bystanders::start(&client, "a");
+    let uuid = client.channel("a").unwrap().uuid;
+    let mut publisher = publishing(&client, "b").open().unwrap();
+    let mut reader = Subscriber::builder("b").client(&client).start(Start::Oldest).open().unwrap();
+    bystanders.assert_flowing();
+    assert_eq!(names(&daemon), ["a", "b"]);
+
+    reload(&daemon, &[a.as_str(), &c].concat());
+    assert_eq!(names(&daemon), ["a", "c"]);
+    daemon.wait_for_log(&["event=\"removed\"", "2 programs are still attached"]);
+    assert_eq!(client.channel("a").unwrap().uuid, uuid, "the live channel is the one it was");
+    bystanders.assert_flowing();
+    // New programs cannot find a removed channel. Attached programs go on among themselves.
+    let error = Subscriber::builder("b").client(&client).open().unwrap_err();
+    assert!(error.is_unknown_channel() && error.to_string().contains("reload"), "{error}");
+    publisher.publish(b"among ourselves").unwrap();
+    assert!(matches!(reader.recv().unwrap(), Event::Message(m) if m.payload == b"among ourselves"));
+    drop(publishing(&client, "c").open().unwrap());
+
+    // Added again under the old name, it is a new channel.
+    reload(&daemon, &[a.as_str(), &b, &c].concat());
+    assert_eq!(names(&daemon), ["a", "b", "c"]);
+    assert_eq!(client.channel("b").unwrap().next_sequence, Some(1));
+    drop(publishing(&client, "b").open().unwrap());
+    bystanders.assert_flowing();
+    let descriptors = daemon.open_descriptors();
+    for _ in 0..5 {
+        reload(&daemon, &a);
+        reload(&daemon, &[a.as_str(), &b, &c].concat());
+    }
+    wait_for("the daemon to close what it gave up", || {
+        (daemon.open_descriptors() <= descriptors).then_some(())
+    });
+    assert!(bystanders.end() > 0);
+}
+
+#[test]
+fn a_reload_keeps_the_memory_of_a_channel_whose_size_changed_and_says_so() {
+    let small = channel("a", FOR_ALL);
+    let daemon = Daemon::start(&small);
+    let bystanders = Bystanders::start(&daemon.client(), "a");
+    reload(&daemon, &small.replace("16MiB", "32MiB"));
+    daemon.wait_for_log(&["reloaded", "kept as made", "\\\"a\\\""]);
+    assert_eq!(daemon.client().channel("a").unwrap().capacity_bytes, 16 << 20);
+    bystanders.assert_flowing();
+    bystanders.end();
+}
+
+#[test]
+fn a_bad_configuration_is_refused_loudly_and_the_old_one_stays() {
+    let good = channel("a", FOR_ALL);
+    let mut daemon = Daemon::start(&good);
+    let bystanders = Bystanders::start(&daemon.client(), "a");
+    let bad = [
+        ("[[channel", "1:"),
+        (&channel("b", "publisher = [\"*\"]"), "publishers"),
+        (&good.replace("16MiB", "17MiB"), "capacity"),
+        (&[good.as_str(), &good].concat(), "a"),
+        ("\u{0}", "1:"),
+    ];
+    for (count, (config, word)) in bad.into_iter().enumerate() {
+        daemon.configure(config);
+        daemon.signal(Signal::SIGHUP);
+        wait_for("the refusal", || (daemon.log().matches("reload-refused").count() > count).then_some(()));
+        daemon.wait_for_log(&["reload-refused", "the old configuration stays", "shmcast.toml", word]);
+        assert_eq!(names(&daemon), ["a"], "after {config:?}");
+        bystanders.assert_flowing();
+    }
+    fs::remove_file(daemon.dir().join("shmcast.toml")).unwrap();
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_for_log(&["reload-refused", "cannot read"]);
+    assert!(daemon.is_alive());
+    // A good configuration is accepted after that.
+    reload(&daemon, &[good.as_str(), &channel("b", FOR_ALL)].concat());
+    assert_eq!(names(&daemon), ["a", "b"]);
+    bystanders.end();
+}
+
+#[test]
+fn a_changed_list_holds_for_newcomers() {
+    let test = "a_changed_list_holds_for_newcomers";
+    let shmcast = program("shmcast");
+    let stat = |daemon: &Daemon| -> Option<bool> {
+        let mut command: Command = as_user(test, 65534, &shmcast)?;
+        command.args(["stat", "a"]).env("SHMCAST_SOCKET", daemon.socket()).env_remove("SHMCAST_DIR");
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        Some(command.output().unwrap().status.success())
+    };
+    let [open, closed] = ["[\"*\"]", "[]"].map(|who| channel("a", &format!("subscribers = {who}")));
+    let daemon = Daemon::start(&open);
+    let bystanders = Bystanders::start(&daemon.client(), "a");
+    let Some(is_let_in) = stat(&daemon) else { return };
+    assert!(is_let_in);
+    reload(&daemon, &closed);
+    assert_eq!(stat(&daemon), Some(false));
+    daemon.wait_for_log(&["refused", "may not read", "uid=65534"]);
+    bystanders.assert_flowing();
+    reload(&daemon, &open);
+    assert_eq!(stat(&daemon), Some(true));
+    bystanders.end();
+}
+
+#[test]
+fn what_will_be_regretted_is_logged_at_start_and_at_a_reload() {
+    let open = channel("a", FOR_ALL);
+    let daemon = Daemon::start(&open);
+    daemon.wait_for_log(&["WARN", "configuration", "\"a\"", "every program on this host may publish"]);
+    let closed = channel("b", "publishers = [\"user:nosuchuser\"]\nsubscribers = [\"uid:1\"]");
+    reload(&daemon, &closed);
+    daemon.wait_for_log(&["WARN", "configuration", "\"b\"", "user:nosuchuser does not exist here"]);
+}
+
+#[test]
+fn a_node_of_memory_that_there_is_not_is_said_to_be_none_and_stops_nothing() {
+    let daemon = Daemon::start(&channel("a", &format!("numa_node = 1023\n{FOR_ALL}")));
+    daemon.wait_for_log(&["WARN", "memory", "NUMA node: refused", "the kernel chooses"]);
+    Bystanders::start(&daemon.client(), "a").end();
+}
+
+/// The CPUs that the waker's thread may run on, as the kernel lists them.
+fn waker_cpus(daemon: &Daemon) -> Option<String> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+    let mut tasks = tasks.map(|task| task.unwrap().path());
+    let waker =
+        tasks.find(|task| fs::read_to_string(task.join("comm")).is_ok_and(|c| c == "shmcast-waker\n"))?;
+    let status = fs::read_to_string(waker.join("status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t")).map(str::to_owned)
+}
+
+#[test]
+fn the_waker_moves_to_the_cpu_that_a_reload_names() {
+    let test = "the_waker_moves_to_the_cpu_that_a_reload_names";
+    let config = |waker: &str| format!("[waker]\n{waker}\n{}", channel("a", FOR_ALL));
+    let daemon = Daemon::start(&config(""));
+    let client = daemon.client();
+    let _reader = Subscriber::builder("a").client(&client).wait(Wait::Park).open().unwrap();
+    let anywhere = wait_for("the waker", || waker_cpus(&daemon));
+    if anywhere == "0" {
+        return skip(test, "one CPU");
+    }
+    for (waker, cpus) in [("cpu = 0", "0"), ("", &anywhere), ("cpu = 0", "0")] {
+        reload(&daemon, &config(waker));
+        wait_for("the waker to move", || (waker_cpus(&daemon)? == cpus).then_some(()));
+    }
+    // If it cannot run on the CPU, it stays where it is, and the log says so.
+    reload(&daemon, &config("cpu = 1023"));
+    daemon.wait_for_log(&["WARN", "cpu=1023", "the waker runs where it ran before"]);
+    assert_eq!(waker_cpus(&daemon).as_deref(), Some("0"));
+}
