@@ -4,14 +4,25 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-mod support;
-
-use shmcast::{ChannelError, Directory, Event, Publisher, Publishing, Start};
+use shmcast::{ChannelError, Directory, Event, Publisher, PublisherBuilder, Publishing, Start};
+use shmcast::{Subscriber, SubscriberBuilder};
 use shmcast_layout::mem::forked::fork;
+use shmcast_testkit::process::{in_dir, my_dir, my_role, run};
+use shmcast_testkit::{role, scratch, wait_for};
 use std::fs;
 use std::io::{Read, pipe};
 use std::path::Path;
-use support::{SMALL, drain, process, publisher, role, role_dir, run, scratch, subscriber};
+
+/// Bytes of the smallest possible ring.
+const SMALL: u64 = 64 << 10;
+
+fn publisher(dir: &Path) -> PublisherBuilder {
+    Publisher::builder("t").dir(dir)
+}
+
+fn subscriber(dir: &Path) -> SubscriberBuilder {
+    Subscriber::builder("t").dir(dir)
+}
 
 /// The names of the tests, each with its role.
 const TESTS: &[(&str, &str)] = &[
@@ -25,13 +36,13 @@ const TESTS: &[(&str, &str)] = &[
 
 /// Runs the tests without the usual harness, which has a thread for each test.
 fn main() {
-    if let Some(role) = role() {
-        return play(&role, &role_dir());
+    if let Some(role) = my_role() {
+        return play(&role, &my_dir());
     }
     let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
     for (name, role) in TESTS.iter().filter(|(name, _)| name.contains(&filter)) {
         let dir = scratch();
-        run(process(role, dir.path())).unwrap_or_else(|e| panic!("test {name} ... FAILED\n{e}"));
+        run(in_dir(&mut role!(role), dir.path())).unwrap_or_else(|e| panic!("test {name} ... FAILED\n{e}"));
         println!("test {name} ... ok");
     }
 }
@@ -63,7 +74,10 @@ fn child_ends(dir: &Path, end: impl FnOnce(Publisher)) {
     let second = publisher(dir).open();
     assert!(matches!(second, Err(ChannelError::InUse { .. })), "a second publisher: {second:?}");
     mine.publish(b"after").unwrap();
-    assert_eq!(drain(&mut reader).len(), 2, "and no end between them");
+    for message in ["before", "after"] {
+        assert!(matches!(reader.recv().unwrap(), Event::Message(m) if m.payload == message.as_bytes()));
+    }
+    assert_eq!(reader.try_recv().unwrap(), None, "and no end between them");
     mine.close();
     assert_eq!(reader.recv().unwrap(), Event::End);
     assert_eq!(publisher(dir).open().unwrap().epoch(), 2);
@@ -98,9 +112,9 @@ fn parent_closes(dir: &Path) {
 }
 
 fn child_of_the_dead(dir: &Path) {
-    run(process("parent that dies", dir)).unwrap();
+    run(in_dir(&mut role!("parent that dies"), dir)).unwrap();
     // The channel is not closed, as after any other death. It is free, now that the child has ended too.
-    let successor = support::wait_for("end of the child", || publisher(dir).open().ok());
+    let successor = wait_for("end of the child", || publisher(dir).open().ok());
     assert_eq!((successor.epoch(), successor.next_sequence()), (2, 2));
     assert_eq!(fs::read_to_string(dir.join("seen")).unwrap(), "in use");
 }
@@ -111,9 +125,7 @@ fn parent_dies(dir: &Path) {
     mine.publish(b"x").unwrap();
     let parent = std::process::id();
     let _child = fork(|| {
-        support::wait_for("death of the parent", || {
-            (std::os::unix::process::parent_id() != parent).then_some(())
-        });
+        wait_for("death of the parent", || (std::os::unix::process::parent_id() != parent).then_some(()));
         let seen = match publisher(dir).open() {
             Err(ChannelError::InUse { .. }) => "in use",
             _ => "free",

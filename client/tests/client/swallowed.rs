@@ -1,14 +1,11 @@
 //! Records that give no event, before records that do.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod support;
-
+use crate::support::{SMALL, drain, publisher, rare, subscriber};
 use shmcast::{Event, Publisher, Start, Subscriber};
+use shmcast_testkit::scratch;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use support::{SMALL, drain, publisher, rare, scratch, subscriber};
 
 /// Byte offset of the ring in the smallest segment: it follows the header page, and an index entry of 8 bytes for each
 /// 64 bytes of the ring.

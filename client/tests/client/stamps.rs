@@ -1,7 +1,7 @@
 //! A publisher that gives its messages no time, and what readers make of them.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 use shmcast::{Event, Mark, Publisher, Stamps, Start, Subscriber};
+use shmcast_testkit::scratch;
 
 fn latency(subscriber: &mut Subscriber) -> Option<u64> {
     let clock = subscriber.clock();
@@ -13,7 +13,7 @@ fn latency(subscriber: &mut Subscriber) -> Option<u64> {
 
 #[test]
 fn only_messages_with_a_time_have_a_latency_and_are_counted() {
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let dir = scratch();
     let builder = Publisher::builder("t").dir(dir.path()).capacity(1 << 16);
     let mut publisher = builder.stamps(Stamps::Given).open().unwrap();
     let reader = Subscriber::builder("t").dir(dir.path()).start(Start::Oldest).record_latency(true);
@@ -37,7 +37,7 @@ fn only_messages_with_a_time_have_a_latency_and_are_counted() {
 
 #[test]
 fn each_message_has_a_time_where_nothing_else_was_asked_for() {
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let dir = scratch();
     let mut publisher = Publisher::builder("t").dir(dir.path()).capacity(1 << 16).open().unwrap();
     let mut subscriber = Subscriber::builder("t").dir(dir.path()).open().unwrap();
     publisher.publish(b"plain").unwrap();

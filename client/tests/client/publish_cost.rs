@@ -1,14 +1,12 @@
 //! After start-up the data plane must not allocate, make system calls, or cause page faults.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod support;
-
+use crate::support::{drain, publisher, subscriber};
 use allocation_counter::{AllocationInfo, measure};
 use nix::sys::resource::{UsageWho, getrusage};
 use shmcast::{ClockKind, Event, Mark, Publisher, Subscriber};
+use shmcast_testkit::process::{in_dir, my_dir, my_role, run};
+use shmcast_testkit::{role, scratch, skip, works};
 use std::path::Path;
-use support::{drain, process_under, publisher, role, role_dir, run, scratch, skip, subscriber};
 
 /// Uses every way of publishing and receiving, with wraps, pads, frontier moves and laps, in a ring of 1 MiB.
 fn exercise(
@@ -85,9 +83,9 @@ fn the_first_messages_touch_no_new_page() {
 #[test]
 #[ignore = "plays a part in other tests"]
 fn play() {
-    let Some(role) = role() else { return skip("play", "started by other tests only") };
+    let Some(role) = my_role() else { return skip("play", "started by other tests only") };
     assert_eq!(role, "traced");
-    traced(&role_dir());
+    traced(&my_dir());
 }
 
 const BEGIN: &str = "/data-plane-begins";
@@ -108,7 +106,7 @@ fn traced(dir: &Path) {
 #[test]
 fn publishing_and_receiving_call_the_system_never() {
     let name = "publishing_and_receiving_call_the_system_never";
-    if !support::works("strace", &["-o", "/dev/null", "true"]) {
+    if !works("strace", &["-o", "/dev/null", "true"]) {
         return skip(name, "no strace here, or it may not trace");
     }
     if shmcast::Clock::of_this_host().kind() != ClockKind::Counter {
@@ -117,7 +115,7 @@ fn publishing_and_receiving_call_the_system_never() {
     let dir = scratch();
     let trace = dir.path().join("trace");
     let strace = ["strace", "-f", "-o", trace.to_str().unwrap()];
-    run(process_under(&strace, "traced", &dir.path().join("channels"))).unwrap();
+    run(in_dir(&mut role!(under strace, "traced"), &dir.path().join("channels"))).unwrap();
     let trace = std::fs::read_to_string(&trace).unwrap();
     let begin = trace.lines().find(|line| line.contains(BEGIN)).expect("the mark at the beginning");
     let thread = begin.split_whitespace().next().unwrap();

@@ -1,13 +1,10 @@
 //! The events of the stream besides messages: losses, ends, new publishers, gaps. Also the places at which a reader may
 //! start or go on.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod support;
-
+use crate::support::{SMALL, drain, is_silent, publisher, rare, subscriber, successor};
 use shmcast::{ChannelError, Event, Lapped, LocateError, Mark, Publisher, RecvError, Resume, Start};
-use std::time::{Duration, Instant};
-use support::{SMALL, drain, is_silent, publisher, rare, scratch, subscriber};
+use shmcast_testkit::{PATIENCE, scratch};
+use std::time::Instant;
 
 /// Publishes messages of three granules each, up to and including `last`. Each 341 messages lap a small ring.
 fn publish_up_to(publisher: &mut Publisher, last: u64) {
@@ -293,7 +290,7 @@ fn a_publisher_that_panics_does_not_say_that_all_is_well() {
     assert!(panicked.join().is_err());
     assert_eq!(drain(&mut subscriber).len(), 1);
     assert!(is_silent(&mut subscriber), "no end of the stream");
-    let second = publisher(dir.path()).open().unwrap();
+    let second = successor(dir.path());
     assert_eq!(rare(&mut subscriber), Event::NewEpoch { epoch: 2 });
     drop(second);
 }
@@ -356,7 +353,7 @@ fn a_remote_session_is_known_to_the_next_publisher_until_the_channel_begins_anew
     // All messages of the old segment are still read. Only then it is over.
     let mut read = Vec::new();
     let over = loop {
-        match old.recv_deadline(Instant::now() + Duration::from_secs(10)) {
+        match old.recv_deadline(Instant::now() + PATIENCE) {
             Ok(Some(Event::Message(m))) => read.push(m.sequence),
             Ok(event) => assert!(event.is_some(), "neither news nor an end"),
             Err(e) => break e,
@@ -401,6 +398,6 @@ fn a_reader_that_tools_cannot_see_learns_that_its_channel_was_removed() {
     shmcast::Directory::at(dir.path()).remove("t").unwrap();
     assert!(matches!(unseen.recv().unwrap(), Event::Message(m) if m.payload == b"last words"));
     assert_eq!(rare(&mut unseen), Event::End);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    let deadline = Instant::now() + PATIENCE;
     assert_eq!(unseen.recv_deadline(deadline), Err(RecvError::Superseded));
 }

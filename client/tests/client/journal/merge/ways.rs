@@ -1,8 +1,9 @@
 //! The past is read in every way of receiving: from one channel of several, in tasks, as a stream.
 
 use super::LAP;
-use super::scene::{PATIENCE, Scene, Seen};
+use super::scene::{Scene, Seen};
 use shmcast::{Select, Start, Wait};
+use shmcast_testkit::PATIENCE;
 use std::time::Instant;
 
 /// Two channels in one select. Each reader is lapped in its turn, and then both, while the other channel goes on.

@@ -1,14 +1,11 @@
 //! The interface that a publishing or receiving program relies on, with one channel and one process at a time. Loss,
 //! seeking and successors are in `stream.rs`, files in `files.rs`, other processes in `crash.rs`.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod support;
-
+use crate::support::{SMALL, drain, is_silent, publisher, subscriber};
 use shmcast::{ChannelError, Event, Mark, PublishError, RecvError, TooLarge, Wait};
+use shmcast_testkit::scratch;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use support::{SMALL, drain, is_silent, publisher, scratch, subscriber};
 
 #[test]
 fn a_claim_that_is_aborted_or_dropped_leaves_no_trace() {

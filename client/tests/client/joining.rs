@@ -1,16 +1,18 @@
 //! Readers that join, or go on after a lap, while a publisher saturates the ring. They get a place even at its full
 //! speed.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod support;
-
+use crate::support::{SMALL, publisher, subscriber};
 use shmcast::{Event, Mark, Resume, Start, Subscriber, Wait};
+use shmcast_testkit::{number, scratch, wait_until};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use support::{SMALL, publisher, scratch, subscriber, wait_for};
+use std::sync::{Mutex, PoisonError};
 
-const ROUNDS: usize = 300;
+/// Rounds of each test with each load, of which some take a part. `SHMCAST_JOINS` sets it.
+fn rounds() -> usize {
+    number("SHMCAST_JOINS", 60)
+}
+
 const CAPACITIES: [u64; 2] = [SMALL, 1 << 20];
 
 /// Ends the publisher when this is dropped, so also if the test fails.
@@ -24,6 +26,9 @@ impl Drop for EndOnDrop<'_> {
 
 /// Runs `rounds` beside a publisher that does nothing but publish messages of one size.
 fn under_full_speed(capacity: u64, length: u64, key: bool, rounds: impl FnOnce(&Path)) {
+    // Two threads that never rest are enough for a machine.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = scratch();
     let mut publisher = publisher(dir.path()).capacity(capacity).open().unwrap();
     let enough = AtomicBool::new(false);
@@ -70,7 +75,7 @@ fn message(reader: &mut Subscriber) -> u64 {
 #[test]
 fn opening_at_any_start_never_fails_because_the_publisher_is_fast() {
     under_every_load(|dir, _| {
-        for round in 0..ROUNDS {
+        for round in 0..rounds() {
             let start = [Start::Latest, Start::Oldest, Start::Latest][round % 3];
             let opened = subscriber(dir).start(start).open();
             let mut reader = opened.unwrap_or_else(|e| panic!("round {round}, {start:?}: {e}"));
@@ -83,11 +88,13 @@ fn opening_at_any_start_never_fails_because_the_publisher_is_fast() {
 #[test]
 fn resuming_after_a_lap_never_fails_because_the_publisher_is_fast() {
     under_every_load(|dir, room| {
-        for (policy, rounds) in [(Resume::Latest, 30), (Resume::Oldest, 10), (Resume::Key, 10)] {
+        for (policy, rounds) in
+            [(Resume::Latest, rounds() / 10), (Resume::Oldest, rounds() / 20), (Resume::Key, rounds() / 20)]
+        {
             let mut reader = subscriber(dir).resume(policy).wait(Wait::Spin).open().unwrap();
             for round in 0..rounds {
                 // Wait for more messages than fit into the ring.
-                wait_for("lap", || (reader.lag() > room).then_some(()));
+                wait_until("a lap", || reader.lag() > room);
                 let before = reader.next_sequence();
                 match reader.recv() {
                     Ok(Event::Lapped(lapped)) => assert_eq!(lapped.resumed_at, before + lapped.missed),
@@ -103,7 +110,7 @@ fn resuming_after_a_lap_never_fails_because_the_publisher_is_fast() {
 fn seeking_never_fails_because_the_publisher_is_fast() {
     under_every_load(|dir, _| {
         let mut reader = subscriber(dir).open().unwrap();
-        for back in (0..ROUNDS as u64 / 3).map(|round| round * 21) {
+        for back in (0..rounds() as u64 / 2).map(|round| round * 21) {
             let sequence = (reader.next_sequence() + reader.lag()).saturating_sub(back).max(1);
             match reader.seek(sequence) {
                 Ok(()) => assert!(message(&mut reader) >= sequence),

@@ -1,19 +1,15 @@
 //! Channels as files: the rights to open, see and remove them, and the files that stay. Damaged and planted files are
 //! in `hostile.rs`.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod support;
-
+use crate::support::{SMALL, as_nobody, drain, publisher, subscriber};
 use shmcast::{ChannelError, Directory, Event, Holder, Preparation, Publishing, Start};
+use shmcast_testkit::process::{in_dir, my_dir, my_role, run, within};
+use shmcast_testkit::{PATIENCE, role, scratch, skip, wait_until, works};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use support::{
-    SMALL, as_nobody, drain, process_under, publisher, role, role_dir, run, scratch, skip, subscriber,
-};
 
 const NOBODY: u32 = 65534;
 
@@ -25,8 +21,8 @@ fn mode(path: impl AsRef<Path>) -> u32 {
 #[test]
 #[ignore = "plays a part in other tests"]
 fn play() {
-    let Some(role) = role() else { return skip("play", "started by other tests only") };
-    let dir = role_dir();
+    let Some(role) = my_role() else { return skip("play", "started by other tests only") };
+    let dir = my_dir();
     match role.as_str() {
         "shared publisher" => {
             publisher(&dir.join("new")).capacity(SMALL).mode(0o755).open().unwrap();
@@ -201,7 +197,7 @@ fn a_shared_channel_is_shared_whatever_the_umask() {
     for umask in ["000", "077"] {
         let dir = scratch();
         let shell = format!("umask {umask}; exec \"$0\" \"$@\"");
-        run(process_under(&["sh", "-c", &shell], "shared publisher", dir.path())).unwrap();
+        run(in_dir(&mut role!(under ["sh", "-c", &shell], "shared publisher"), dir.path())).unwrap();
         let path = dir.path().join("new");
         let modes = ["", "t", "t/readers", "t/segment", "t/lock"].map(|file| mode(path.join(file)));
         assert_eq!(modes.map(|mode| format!("{mode:o}")), ["755", "755", "1777", "644", "600"], "{umask}");
@@ -218,7 +214,13 @@ fn other_users_may_read_a_shared_channel_and_neither_publish_nor_remove_it() {
     let _mine = shmcast::Publisher::builder("mine").dir(&path).capacity(SMALL).open().unwrap();
     let _private = publisher(&dir.path().join("private")).capacity(SMALL).open().unwrap();
     let name = "other_users_may_read_a_shared_channel_and_neither_publish_nor_remove_it";
-    as_nobody(name, &["sh", "-c", "umask 077; exec \"$0\" \"$@\""], "foreign reader", dir.path());
+    as_nobody(
+        name,
+        &["sh", "-c", "umask 077; exec \"$0\" \"$@\""],
+        within(module_path!()),
+        "foreign reader",
+        dir.path(),
+    );
 }
 
 fn foreign_reader(dir: &Path) {
@@ -250,10 +252,10 @@ fn memory_that_may_not_be_locked_is_reported_and_stops_nothing() {
     let dir = scratch();
     std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY))
         .unwrap_or_else(|e| skip(name, format!("cannot give a directory away: {e}")));
-    if !support::works("prlimit", &["--memlock=0:0", "true"]) {
+    if !works("prlimit", &["--memlock=0:0", "true"]) {
         return skip(name, "no prlimit here");
     }
-    as_nobody(name, &["prlimit", "--memlock=0:0"], "locked memory", dir.path());
+    as_nobody(name, &["prlimit", "--memlock=0:0"], within(module_path!()), "locked memory", dir.path());
 }
 
 fn locked_memory(dir: &Path) {
@@ -287,9 +289,9 @@ fn a_reader_may_come_before_its_channel() {
 fn wait_until_asleep(thread: rustix::thread::Pid) {
     let stat = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
     // The state stands behind the name, which is in parentheses.
-    while !std::fs::read_to_string(&stat).unwrap().rsplit(')').next().unwrap().starts_with(" S") {
-        std::thread::yield_now();
-    }
+    wait_until("a thread that sleeps", || {
+        std::fs::read_to_string(&stat).unwrap().rsplit(')').next().unwrap().starts_with(" S")
+    });
 }
 
 /// Messages that are published between two looks at the directory were published after the reader began to wait.
@@ -334,7 +336,7 @@ fn opening_and_removing_at_once_never_leaves_half_a_channel() {
             let turns = [&removed, &read];
             // Go on until each of the three has had its turns, even on a busy machine.
             while published < 100 || turns.iter().any(|turns| turns.load(Ordering::Relaxed) < 20) {
-                if start.elapsed() > Duration::from_secs(120) {
+                if start.elapsed() > PATIENCE {
                     break; // and fail below, with everybody stopped
                 }
                 match publisher(dir.path()).capacity(SMALL).prepare(Preparation::NONE).open() {
@@ -414,11 +416,11 @@ fn a_channel_whose_removal_died_half_way_begins_anew_and_is_not_brought_back_to_
     assert_eq!((next.next_sequence(), next.epoch()), (1, 1));
     next.publish(b"new").unwrap();
     let mut reader = subscriber(dir.path()).start(Start::Oldest).open().unwrap();
-    assert_eq!(support::drain(&mut reader), [(1, b"new".to_vec())]);
+    assert_eq!(drain(&mut reader), [(1, b"new".to_vec())]);
     // A reader of the old segment gets the rest of its messages, and is then told that it is over.
     let mut events = Vec::new();
     let over = loop {
-        match late.recv_deadline(std::time::Instant::now() + std::time::Duration::from_secs(5)) {
+        match late.recv_deadline(std::time::Instant::now() + PATIENCE) {
             Ok(Some(event)) => events.push(format!("{event:?}")),
             Ok(None) => panic!("never told: {events:?}"),
             Err(e) => break e,

@@ -1,24 +1,22 @@
 //! Files of the wrong kind or content, and full file systems. Each gives an error that names it, changes nothing, and
 //! blocks neither tools nor successors. Hostile *bytes of a ring* are tested in the layout crate.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod support;
-
+use crate::support::{SMALL, drain, publisher, subscriber};
 use shmcast::{ChannelError, Directory, OpenError, Preparation, Publisher, Start, Subscriber};
+use shmcast_testkit::process::{in_dir, my_dir, my_role, run};
+use shmcast_testkit::{PATIENCE, role, scratch, skip, works};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use support::{SMALL, drain, process_under, publisher, role, role_dir, run, scratch, skip, subscriber};
 
 /// Plays the roles of other processes, which other tests here start.
 #[test]
 #[ignore = "plays a part in other tests"]
 fn play() {
-    let Some(role) = role() else { return skip("play", "started by other tests only") };
+    let Some(role) = my_role() else { return skip("play", "started by other tests only") };
     match role.as_str() {
-        "full file system" => full_file_system(&role_dir()),
-        "read-only file system" => read_only_file_system(&role_dir()),
+        "full file system" => full_file_system(&my_dir()),
+        "read-only file system" => read_only_file_system(&my_dir()),
         other => panic!("no such role: {other}"),
     }
 }
@@ -121,7 +119,7 @@ fn neither_opens_nor_hangs(dir: &Path) -> Vec<String> {
         let listed = Directory::at(&dir).channels().unwrap().remove(0).detail.unwrap_err();
         done.send(vec![published.to_string(), subscribed.to_string(), listed]).unwrap();
     });
-    ended.recv_timeout(std::time::Duration::from_secs(20)).expect("refusals, not a hang or a panic")
+    ended.recv_timeout(PATIENCE).expect("refusals, not a hang or a panic")
 }
 
 #[test]
@@ -214,17 +212,18 @@ fn fd(file: &File) -> i32 {
 #[test]
 fn a_read_only_file_system_keeps_nobody_from_reading() {
     let name = "a_read_only_file_system_keeps_nobody_from_reading";
-    if !support::works("unshare", &["-m", "mount", "-t", "tmpfs", "none", "/mnt"]) {
+    if !works("unshare", &["-m", "mount", "-t", "tmpfs", "none", "/mnt"]) {
         return skip(name, "mounting a file system needs root and unshare");
     }
     let dir = tempfile::tempdir().unwrap();
     let mount = format!("mount -t tmpfs none {} && exec \"$0\" \"$@\"", dir.path().display());
-    run(process_under(&["unshare", "-m", "sh", "-c", &mount], "read-only file system", dir.path())).unwrap();
+    run(in_dir(&mut role!(under ["unshare", "-m", "sh", "-c", &mount], "read-only file system"), dir.path()))
+        .unwrap();
 }
 
 fn read_only_file_system(dir: &Path) {
     channel(dir);
-    support::works("mount", &["-o", "remount,ro", dir.to_str().unwrap()]).then_some(()).unwrap();
+    works("mount", &["-o", "remount,ro", dir.to_str().unwrap()]).then_some(()).unwrap();
     let mut reader = subscriber(dir).start(Start::Oldest).open().unwrap();
     assert_eq!(reader.page_refused().map(std::io::Error::kind), Some(std::io::ErrorKind::ReadOnlyFilesystem));
     assert!(matches!(reader.recv().unwrap(), shmcast::Event::Message(m) if m.payload == b"one"));
@@ -258,12 +257,13 @@ fn a_sparse_segment_makes_its_readers_pay_for_it() {
 #[test]
 fn a_full_file_system_gives_a_clear_error_and_no_half_made_channel() {
     let name = "a_full_file_system_gives_a_clear_error_and_no_half_made_channel";
-    if !support::works("unshare", &["-m", "mount", "-t", "tmpfs", "-o", "size=1m", "none", "/mnt"]) {
+    if !works("unshare", &["-m", "mount", "-t", "tmpfs", "-o", "size=1m", "none", "/mnt"]) {
         return skip(name, "mounting a small file system needs root and unshare");
     }
     let dir = tempfile::tempdir().unwrap();
     let mount = format!("mount -t tmpfs -o size=1m none {} && exec \"$0\" \"$@\"", dir.path().display());
-    run(process_under(&["unshare", "-m", "sh", "-c", &mount], "full file system", dir.path())).unwrap();
+    run(in_dir(&mut role!(under ["unshare", "-m", "sh", "-c", &mount], "full file system"), dir.path()))
+        .unwrap();
 }
 
 /// Runs in a file system of 1 MiB.

@@ -1,15 +1,13 @@
 //! The owners of the directories of channels, and the users that are let in: each user's default directory, the shared
 //! one, and modes that were asked for.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod support;
-
+use crate::support::{SMALL, as_nobody, drain, publisher};
 use shmcast::{ChannelError, Directory, Start};
+use shmcast_testkit::process::{in_dir, my_role, run, within};
+use shmcast_testkit::{role, scratch, skip, works};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use support::{SMALL, as_nobody, drain, process_under, publisher, role, run, scratch, skip};
 
 const NOBODY: u32 = 65534;
 
@@ -21,7 +19,7 @@ fn mode(path: impl AsRef<Path>) -> u32 {
 #[test]
 #[ignore = "plays a part in other tests"]
 fn play() {
-    let Some(role) = role() else { return skip("play", "started by other tests only") };
+    let Some(role) = my_role() else { return skip("play", "started by other tests only") };
     match role.as_str() {
         "foreign default directory" => foreign_default_directory(),
         "several users" => several_users(),
@@ -34,12 +32,13 @@ fn play() {
 /// Plays a role as root, in a mount namespace with its own `/dev/shm`.
 fn with_an_empty_dev_shm(name: &str, role: &str) {
     let private = "mount -t tmpfs -o mode=1777 none /dev/shm";
-    if !support::works("unshare", &["-m", "sh", "-c", private]) {
+    if !works("unshare", &["-m", "sh", "-c", private]) {
         return skip(name, "a private /dev/shm needs root and unshare");
     }
     let dir = tempfile::tempdir().unwrap();
     let private = format!("{private} && exec \"$0\" \"$@\"");
-    run(process_under(&["unshare", "-m", "sh", "-c", &private], role, dir.path())).unwrap();
+    let mut command = role!(under ["unshare", "-m", "sh", "-c", &private], role);
+    run(in_dir(&mut command, dir.path()).env_remove(shmcast::DIR_VARIABLE)).unwrap();
 }
 
 #[test]
@@ -90,7 +89,13 @@ fn the_first_user_does_not_own_everybodys_default_directory() {
 fn several_users() {
     let shared = Path::new(shmcast::SHARED_DIR);
     let other = |role: &str| {
-        as_nobody("the_first_user_does_not_own_everybodys_default_directory", &[], role, Path::new("/"))
+        as_nobody(
+            "the_first_user_does_not_own_everybodys_default_directory",
+            &[],
+            within(module_path!()),
+            role,
+            Path::new("/"),
+        )
     };
     publish_in(&Directory::default()).unwrap();
     other("user with a directory of their own");

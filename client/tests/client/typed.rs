@@ -1,15 +1,11 @@
 //! Channels of one type: what both ends agree on, and what happens where they do not.
 
-#![cfg(all(feature = "pod", feature = "serde"))]
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod support;
-
+use crate::support::{SMALL, publisher, subscriber};
 use serde::{Deserialize, Serialize};
 use shmcast::typed::{Event, RecvError, Schema};
 use shmcast::{ChannelError, DecodeError, EncodeError, Mark, PublishError, Start};
+use shmcast_testkit::{PATIENCE, scratch};
 use std::time::{Duration, Instant};
-use support::{SMALL, publisher, scratch, subscriber};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 #[derive(Debug, Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
@@ -89,7 +85,7 @@ fn values_of_a_serde_type_that_do_not_fit_are_not_published() {
     news.publish(&halted("volatility")).unwrap();
     news.publish(&News::Resumed { instrument: 7 }).unwrap();
     for expected in [halted("volatility"), News::Resumed { instrument: 7 }] {
-        let got = reader.recv_deadline(Instant::now() + Duration::from_secs(20)).unwrap();
+        let got = reader.recv_deadline(Instant::now() + PATIENCE).unwrap();
         assert!(matches!(got, Some(Event::Message(m)) if m.payload == expected));
     }
 }

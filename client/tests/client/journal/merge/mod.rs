@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use scene::{CAPACITY, Scene, Seen};
 use shmcast::journal::Cause;
 use shmcast::{Event, History, RecvError, Start, Subscriber};
+use shmcast_testkit::PATIENCE;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -195,7 +196,7 @@ fn a_start_by_time_is_in_the_journal_or_in_the_ring() {
     let subscriber = scene.subscriber(Start::Time(time));
     assert_eq!(subscriber.next_sequence(), first, "in the ring");
     // The book's clock began in 2025: its messages are a millisecond apart.
-    let wall = Duration::from_nanos(crate::book::wall(50));
+    let wall = Duration::from_nanos(crate::journal::book::wall(50));
     let mut subscriber = scene.subscriber(Start::Time(std::time::UNIX_EPOCH + wall));
     let mut seen = Seen { due: 50, ..Seen::default() };
     seen.read(&mut subscriber, usize::MAX, 0);
@@ -285,7 +286,7 @@ fn play(scene: &mut Scene, steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn each_sequence_comes_once_whatever_happens(steps in steps()) {
@@ -311,8 +312,7 @@ fn fifty_lapped_readers_at_once() {
                 threads.spawn(move || {
                     let mut seen = Seen { due: 1, ..Seen::default() };
                     while seen.due <= total {
-                        let event =
-                            subscriber.recv_deadline(Instant::now() + Duration::from_secs(60)).unwrap();
+                        let event = subscriber.recv_deadline(Instant::now() + PATIENCE).unwrap();
                         seen.take(&event.expect("messages go on"));
                     }
                     seen

@@ -1,23 +1,20 @@
 //! Processes that die or stop at any moment, and the view of the others. Every message carries its sequence, its
 //! publisher's epoch, a pattern and a CRC, so that a torn, repeated, lost or misplaced one is found.
 //!
-//! `SHMCAST_KILLS` sets how many publishers are killed under load in all (200 by default). `SHMCAST_SEED` sets the seed
+//! `SHMCAST_KILLS` sets how many publishers are killed under load in all (60 by default). `SHMCAST_SEED` sets the seed
 //! of the moments at which they are.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod support;
-
-use nix::sys::signal::Signal;
+use crate::support::{SMALL, publisher, subscriber};
 use shmcast::{
     ChannelError, Directory, Event, Holder, Lapped, Mark, Message, Preparation, Publisher, Publishing,
     Resume, Start, State, Subscriber, Wait,
 };
+use shmcast_testkit::process::{in_dir, my_dir, my_role};
+use shmcast_testkit::{PATIENCE, Process, number, role, scratch, skip, wait_for, wait_until};
 use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use support::{Process, SMALL, process, publisher, role, role_dir, scratch, skip, subscriber, wait_for};
 
 /// Each of these tests needs the whole machine. If they ran at once, they would starve each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -179,14 +176,14 @@ fn check_to_the_end(dir: &Path, number: usize) {
     let start = [Start::Oldest, Start::Latest, Start::Sequence(1)][number % 3];
     let resume = [Resume::Oldest, Resume::Latest, Resume::Key, Resume::Oldest][number % 4];
     let lags = number == 7;
-    let builder = subscriber(dir).wait_for_channel(Duration::from_secs(30)).wait(wait);
+    let builder = subscriber(dir).wait_for_channel(PATIENCE).wait(wait);
     let mut subscriber = builder.start(start).resume(resume).open().unwrap();
     let max_message = subscriber.header().geometry.max_message as usize;
     let mut checker = Checker::new(&subscriber);
     let mut events = 0u64;
     loop {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let event = subscriber.recv_deadline(deadline).unwrap().expect("an event within a minute");
+        let deadline = Instant::now() + PATIENCE;
+        let event = subscriber.recv_deadline(deadline).unwrap().expect("an event");
         if !checker.check(event, max_message) {
             break;
         }
@@ -206,8 +203,8 @@ fn check_to_the_end(dir: &Path, number: usize) {
 #[test]
 #[ignore = "plays a part in other tests"]
 fn play() {
-    let Some(role) = role() else { return skip("play", "started by other tests only") };
-    let dir = role_dir();
+    let Some(role) = my_role() else { return skip("play", "started by other tests only") };
+    let dir = my_dir();
     let (name, argument) = role.split_once(' ').unwrap_or((&role, "0"));
     let argument: u64 = argument.parse().unwrap();
     match name {
@@ -218,6 +215,10 @@ fn play() {
         }
         other => panic!("no such role: {other}"),
     }
+}
+
+fn reader(number: usize, dir: &Path) -> Process {
+    Process::start(in_dir(&mut role!(&format!("reader {number}")), dir))
 }
 
 fn report(dir: &Path, number: usize) -> [u64; 6] {
@@ -231,24 +232,23 @@ fn kill_publishers_under_load(name: &str, capacity: u64, kills: u64) {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let began = Instant::now();
     let dir = scratch();
-    let seed = number_from("SHMCAST_SEED").unwrap_or_else(|| {
-        SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970").as_nanos() as u64
-    });
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
+    let seed = number("SHMCAST_SEED", now.as_nanos() as u64);
     // The seed is printed first, so that it is known even if a reader's check ends the test.
     eprintln!("{name}: SHMCAST_SEED={seed}");
     let mut random = Random(seed);
     let role = format!("publisher {capacity}");
-    let mut first = Some(Process::start(process(&role, dir.path())));
-    let watch = subscriber(dir.path()).page(false).wait_for_channel(Duration::from_secs(30)).open().unwrap();
+    let mut first = Some(Process::start(in_dir(&mut role!(&role), dir.path())));
+    let watch = subscriber(dir.path()).page(false).wait_for_channel(PATIENCE).open().unwrap();
     let mut readers: Vec<Process> = Vec::new();
     let (mut early, mut epoch) = (0, 0);
     for killed in 0..kills {
         // Readers start one after another, so that they find the ring in every state.
         if readers.len() < READERS && killed >= readers.len() as u64 * kills / (2 * READERS as u64) {
             let number = readers.len();
-            readers.push(Process::start(process(&format!("reader {number}"), dir.path())));
+            readers.push(reader(number, dir.path()));
         }
-        let process = first.take().unwrap_or_else(|| Process::start(process(&role, dir.path())));
+        let process = first.take().unwrap_or_else(|| Process::start(in_dir(&mut role!(&role), dir.path())));
         if killed > 0 && random.below(8) == 0 {
             // Some are killed before they publish.
             early += 1;
@@ -294,13 +294,8 @@ fn kill_publishers_under_load(name: &str, capacity: u64, kills: u64) {
     assert!(last_epoch > kills - early, "each publisher that got to publish began an epoch");
 }
 
-fn number_from(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
-}
-
 fn kills() -> u64 {
-    number_from("SHMCAST_KILLS").unwrap_or(200).max(16)
+    number("SHMCAST_KILLS", 60).max(16)
 }
 
 #[test]
@@ -338,12 +333,12 @@ fn a_killed_reader_is_swept_and_nobody_else_notices() {
     let dir = scratch();
     let directory = Directory::at(dir.path());
     let mut publisher = publisher(dir.path()).capacity(1 << 20).open().unwrap();
-    let readers = [4, 5].map(|number| Process::start(process(&format!("reader {number}"), dir.path())));
+    let readers = [4, 5].map(|number| reader(number, dir.path()));
     wait_for("two readers", || (directory.channel("t").unwrap().readers.len() == 2).then_some(()));
     publish(&mut publisher, 500);
     let [victim, survivor] = readers;
-    receiving(&directory, victim.pid(), 501);
-    let (dead, living) = (victim.pid(), u64::from(survivor.pid()));
+    receiving(&directory, victim.id(), 501);
+    let (dead, living) = (victim.id(), u64::from(survivor.id()));
     victim.kill();
     let pages = || fs::read_dir(dir.path().join("t/readers")).unwrap().count();
     assert_eq!(pages(), 2, "the dead one's page is still there");
@@ -363,22 +358,21 @@ fn a_reader_stopped_and_lapped_counts_its_loss_exactly() {
     let dir = scratch();
     let directory = Directory::at(dir.path());
     let mut publisher = publisher(dir.path()).capacity(SMALL).open().unwrap();
-    let reader = Process::start(process("reader 4", dir.path()));
+    let reader = reader(4, dir.path());
     wait_for("reader", || (directory.channel("t").unwrap().readers.len() == 1).then_some(()));
     let start = directory.channel("t").unwrap().readers[0].stats.started_at;
     for stops in 1..=3 {
         publish(&mut publisher, 100);
-        receiving(&directory, reader.pid(), publisher.next_sequence());
-        reader.signal(Signal::SIGSTOP);
-        wait_for("stop", || is_stopped(reader.pid()).then_some(()));
+        receiving(&directory, reader.id(), publisher.next_sequence());
+        reader.pause();
         // Publish four times what the ring holds.
         let before = publisher.next_sequence();
         while publisher.next_sequence() < before + 4 * SMALL / 64 {
             publish_next(&mut publisher, &mut Random(0));
         }
         assert_eq!(directory.channel("t").unwrap().readers.len(), 1, "stopped is not dead");
-        reader.signal(Signal::SIGCONT);
-        receiving(&directory, reader.pid(), publisher.next_sequence());
+        reader.resume();
+        receiving(&directory, reader.id(), publisher.next_sequence());
         let stats = &directory.channel("t").unwrap().readers[0].stats;
         assert_eq!(stats.lapped, stops);
         assert!(stats.missed >= stops * 3 * SMALL / 64, "{} missed", stats.missed);
@@ -391,45 +385,39 @@ fn a_reader_stopped_and_lapped_counts_its_loss_exactly() {
     assert_eq!((start + received + missed, laps), (end, 3));
 }
 
-fn is_stopped(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
-}
-
 #[test]
 fn a_stopped_publisher_is_waited_for_and_never_replaced() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let dir = scratch();
     let directory = Directory::at(dir.path());
-    let stopped = Process::start(process("publisher 1048576", dir.path()));
-    let builder = subscriber(dir.path()).start(Start::Oldest).wait_for_channel(Duration::from_secs(30));
+    let stopped = Process::start(in_dir(&mut role!("publisher 1048576"), dir.path()));
+    let builder = subscriber(dir.path()).start(Start::Oldest).wait_for_channel(PATIENCE);
     let mut subscriber = builder.open().unwrap();
     let max_message = subscriber.header().geometry.max_message as usize;
     let mut checker = Checker::new(&subscriber);
     let deadline = || Instant::now() + Duration::from_millis(50);
     for _ in 0..10 {
-        let event = subscriber.recv_deadline(Instant::now() + Duration::from_secs(30)).unwrap();
+        let event = subscriber.recv_deadline(Instant::now() + PATIENCE).unwrap();
         checker.check(event.expect("a message"), max_message);
     }
     for _ in 0..5 {
-        stopped.signal(Signal::SIGSTOP);
-        wait_for("stop", || is_stopped(stopped.pid()).then_some(()));
+        stopped.pause();
         while let Some(event) = subscriber.recv_deadline(deadline()).unwrap() {
             assert!(checker.check(event, max_message), "no end of the stream");
         }
         // It holds the channel, even if it was stopped in the middle of a message.
         match publisher(dir.path()).open().unwrap_err() {
             ChannelError::InUse { holder: Holder::Publisher { pid, .. }, .. } => {
-                assert_eq!(pid, Some(stopped.pid()));
+                assert_eq!(pid, Some(stopped.id()));
             }
             other => panic!("{other:?}"),
         }
         assert!(matches!(directory.channel("t").unwrap().publisher, Publishing::By(_)));
         assert!(matches!(directory.remove("t"), Err(ChannelError::InUse { .. })));
         let received = checker.received;
-        stopped.signal(Signal::SIGCONT);
+        stopped.resume();
         while checker.received < received + 1000 {
-            let event = subscriber.recv_deadline(Instant::now() + Duration::from_secs(30)).unwrap();
+            let event = subscriber.recv_deadline(Instant::now() + PATIENCE).unwrap();
             checker.check(event.expect("a message"), max_message);
         }
     }
@@ -446,17 +434,18 @@ fn a_publisher_killed_while_making_a_channel_leaves_nothing_that_matters() {
     let (unfinished, finished) = (dir.path().join("t/.segment.new"), dir.path().join("t/segment"));
     // Making the segment takes a tenth of a second and more, and the kill needs only some microseconds of it. If the
     // machine pauses in between, we try again.
-    for _ in 0..10 {
-        let maker = Process::start(process(&format!("slow-maker {LARGE}"), dir.path()));
+    wait_until("a kill half way", || {
+        let mut maker = Process::start(in_dir(&mut role!(&format!("slow-maker {LARGE}")), dir.path()));
         while !unfinished.exists() && !finished.exists() {
-            std::hint::spin_loop();
+            assert!(maker.is_alive(), "it ended by itself");
+            std::thread::yield_now();
         }
         drop(maker);
-        if unfinished.exists() {
-            break;
+        if !unfinished.exists() {
+            directory.remove("t").unwrap();
         }
-        directory.remove("t").unwrap();
-    }
+        unfinished.exists()
+    });
     assert!(unfinished.exists() && !finished.exists(), "killed half way");
     assert!(matches!(subscriber(dir.path()).open(), Err(ChannelError::NotFound { .. })));
     let half = directory.channel("t").unwrap();

@@ -1,7 +1,8 @@
 //! Every sequence and every time is found from anywhere.
 
-use crate::book::{Book, STEP, payload, read, read_dir, wall};
+use crate::journal::book::{Book, STEP, payload, read, read_dir, wall};
 use shmcast::journal::{Cause, Entry, Journal, JournalControl, Loss, Verdict, Verify};
+use shmcast_testkit::{PATIENCE, scratch};
 
 /// Three files: two sealed, one that is not. Losses, an empty frame, a frame without a clock.
 fn three_files(dir: &std::path::Path) -> Book {
@@ -30,7 +31,7 @@ fn three_files(dir: &std::path::Path) -> Book {
 
 #[test]
 fn all_is_read_once_and_in_order_from_each_sequence_on() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let book = three_files(dir.path());
     let found = read_dir(dir.path());
     assert_eq!((found.first, found.due), (1, book.due()));
@@ -51,7 +52,7 @@ fn all_is_read_once_and_in_order_from_each_sequence_on() {
 /// One reader goes to and fro, in sealed files and in the one that grows.
 #[test]
 fn a_reader_that_seeks_finds_what_one_that_begins_there_finds() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let mut book = three_files(dir.path());
     let mut reader = Journal::open(dir.path()).unwrap().read_from(1).unwrap();
     for round in 0..2_000 {
@@ -82,7 +83,7 @@ fn a_reader_that_seeks_finds_what_one_that_begins_there_finds() {
 
 #[test]
 fn a_time_leads_to_the_first_message_of_it_or_later() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let book = three_files(dir.path());
     for sequence in (1..book.due()).filter(|sequence| !(36..=135).contains(sequence)) {
         for (time, first) in [(wall(sequence), sequence), (wall(sequence) - STEP / 2, sequence)] {
@@ -107,7 +108,7 @@ fn a_time_leads_to_the_first_message_of_it_or_later() {
 
 #[test]
 fn a_check_of_a_sound_journal_finds_its_losses_and_nothing_else() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let book = three_files(dir.path());
     let journal = Journal::open(dir.path()).unwrap();
     let verified = Verify::new(&journal).run(|_| ()).unwrap();
@@ -121,7 +122,7 @@ fn a_check_of_a_sound_journal_finds_its_losses_and_nothing_else() {
 /// Frames that come after the end was read are read later, also in files that come later.
 #[test]
 fn a_journal_that_grows_is_followed() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let mut book = Book::new(dir.path());
     book.begin();
     book.frame(&[], 5);
@@ -131,7 +132,7 @@ fn a_journal_that_grows_is_followed() {
     let mut follow = |until: u64| {
         let start = std::time::Instant::now();
         while due < until {
-            assert!(start.elapsed().as_secs() < 20, "{due} of {until}");
+            assert!(start.elapsed() < PATIENCE, "{due} of {until}");
             match reader.next().unwrap() {
                 Some(Entry::Message(m)) => {
                     assert_eq!((m.sequence, m.payload), (due, &payload(due)[..]));

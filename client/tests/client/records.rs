@@ -1,12 +1,9 @@
 //! Batches of whole records: the same stream as one message at a time, in every mixture of sizes, gaps and laps.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod support;
-
+use crate::support::{SMALL, publisher, subscriber};
 use shmcast::{Armed, Event, Mark, OwnedEvent, Records, Start, Subscriber, Wait};
+use shmcast_testkit::{PATIENCE, scratch};
 use std::time::{Duration, Instant};
-use support::{SMALL, publisher, scratch, subscriber};
 
 /// A small generator of numbers, the same in every run.
 struct Dice(u64);
@@ -168,7 +165,7 @@ fn the_first_of_a_batch_is_waited_for() {
         });
         let mut seen = Vec::new();
         while records.event() != Some(Event::End) {
-            let far = Instant::now() + Duration::from_secs(60);
+            let far = Instant::now() + PATIENCE;
             assert!(subscriber.recv_records_deadline(9, &mut records, far).unwrap() > 0, "{wait:?}");
             let sizes = records.iter().map(|m| (m.sequence, m.tag, m.key, m.payload.len()));
             seen.extend(sizes);

@@ -1,29 +1,28 @@
 //! Publishers that die, and readers that asked to be told of it. They are told once, after the last message,
 //! and never of a publisher that lives.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod support;
-
-use nix::sys::signal::Signal;
+use crate::support::{SMALL, as_nobody, is_silent, publisher, subscriber, successor};
 use shmcast::{ChannelError, Event, Start, Subscriber, Wait};
+use shmcast_testkit::process::{in_dir, my_dir, my_role, within};
+use shmcast_testkit::{PATIENCE, Process, role, scratch, wait_for, wait_until};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use support::{Process, SMALL, is_silent, process, publisher, role, role_dir, scratch, subscriber, wait_for};
 
 #[test]
 #[ignore = "plays a part in another test"]
 fn play() {
-    match role().as_deref() {
+    match my_role().as_deref() {
         Some("publish") => {
-            let mut publisher = publisher(&role_dir()).capacity(SMALL).open().unwrap();
+            let mut publisher = publisher(&my_dir()).capacity(SMALL).open().unwrap();
             for _ in 0..10 {
                 publisher.publish(&publisher.epoch().to_le_bytes()).unwrap();
             }
-            std::fs::write(role_dir().join(format!("ready{}", publisher.epoch())), "").unwrap();
+            std::fs::write(my_dir().join(format!("ready{}", publisher.epoch())), "").unwrap();
             std::thread::sleep(Duration::from_secs(600));
         }
         Some("attach elsewhere") => {
-            let refused = subscriber(&role_dir()).watch_publisher(true).page(false).open().unwrap_err();
+            let refused = subscriber(&my_dir()).watch_publisher(true).page(false).open().unwrap_err();
             assert!(matches!(refused, ChannelError::Os { .. }), "{refused:?}");
             assert!(refused.to_string().contains("watch the publisher by"), "{refused}");
         }
@@ -32,7 +31,7 @@ fn play() {
 }
 
 fn event(subscriber: &mut Subscriber) -> Option<Event<'_>> {
-    subscriber.recv_deadline(Instant::now() + Duration::from_secs(20)).unwrap()
+    subscriber.recv_deadline(Instant::now() + PATIENCE).unwrap()
 }
 
 /// Receives everything that a publisher of this epoch has published, and nothing else.
@@ -51,16 +50,16 @@ fn a_publisher_that_is_killed_is_told_once_behind_its_last_message() {
         let dir = scratch();
         let mut readers: Vec<Subscriber> = Vec::new();
         for epoch in 1..=3 {
-            let publishing = Process::start(process("publish", dir.path()));
+            let publishing = Process::start(in_dir(&mut role!("publish"), dir.path()));
             let ready = dir.path().join(format!("ready{epoch}"));
             wait_for("publisher", || ready.exists().then_some(()));
             for reader in &mut readers {
                 assert_eq!(event(reader), Some(Event::NewEpoch { epoch }), "{wait:?}");
                 receive_all(reader, epoch);
                 // The publisher lives, also while it is stopped.
-                publishing.signal(Signal::SIGSTOP);
+                publishing.pause();
                 assert_eq!(reader.recv_deadline(Instant::now() + Duration::from_millis(60)).unwrap(), None);
-                publishing.signal(Signal::SIGCONT);
+                publishing.resume();
             }
             let builder = subscriber(dir.path()).wait(wait).start(Start::Oldest);
             publishing.kill();
@@ -117,20 +116,23 @@ fn nobody_is_buried_alive() {
     let mut alive = publisher(dir.path()).capacity(SMALL).open().unwrap();
     let mut reader = reader.open().unwrap();
     let path = dir.path().to_owned();
+    let tell = Arc::new(AtomicU64::new(0));
+    let last_told = tell.clone();
     let publishing = std::thread::spawn(move || {
         let mut died = Vec::new();
         for turn in 0..300u64 {
             alive.publish(&alive.epoch().to_le_bytes()).unwrap();
             if turn % 3 == 0 {
-                died.push(alive.epoch());
+                let epoch = alive.epoch();
+                died.push(epoch);
                 die(alive);
                 if turn % 30 == 0 {
-                    std::thread::sleep(Duration::from_millis(25));
+                    wait_until("word of a death", || last_told.load(Ordering::Relaxed) == epoch);
                 }
             } else {
                 alive.close();
             }
-            alive = publisher(&path).open().unwrap();
+            alive = successor(&path);
         }
         alive.close();
         died
@@ -141,6 +143,7 @@ fn nobody_is_buried_alive() {
             Event::PublisherGone { epoch: gone } => {
                 assert_eq!(gone, epoch, "told behind its own messages, before its successor");
                 told.push(gone);
+                tell.store(gone, Ordering::Relaxed);
             }
             Event::NewEpoch { epoch: new } => epoch = new,
             Event::Message(m) => assert_eq!(m.payload, epoch.to_le_bytes()),
@@ -152,7 +155,7 @@ fn nobody_is_buried_alive() {
     let died = publishing.join().unwrap();
     assert!(told.iter().all(|epoch| died.contains(epoch)), "{told:?}");
     assert!(told.is_sorted_by(|a, b| a < b), "{told:?}");
-    assert!(told.len() >= 5, "those after whom nobody came for a while are told: {told:?}");
+    assert!(told.len() >= 10, "those after whom nobody came for a while are told: {told:?}");
 }
 
 /// Ends a publisher as if its process had been killed: nothing is closed.
@@ -170,5 +173,5 @@ fn one_who_may_not_see_the_lock_is_told_so_at_once() {
     let path = dir.path();
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let _publisher = publisher(path).capacity(SMALL).mode(0o755).open().unwrap();
-    support::as_nobody("one_who_may_not_see_the_lock", &[], "attach elsewhere", path);
+    as_nobody("one_who_may_not_see_the_lock", &[], within(module_path!()), "attach elsewhere", path);
 }

@@ -1,11 +1,12 @@
 //! A scene of ring and journal, and the events that a reader of both was given.
 
-use crate::book::Book;
+use crate::journal::book::Book;
 use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Cause, JournalControl, Loss};
 use shmcast::{Event, History, Publisher, Records, RecvError, Start, Subscriber, Wait};
 #[cfg(feature = "tokio")]
 use shmcast::{Message, OwnedEvent, OwnedMessage};
+use shmcast_testkit::{PATIENCE, scratch, wait_until};
 use std::time::{Duration, Instant};
 
 /// A channel with a small ring, its publisher, and a recorder that writes what it is told to write.
@@ -21,12 +22,12 @@ pub(super) struct Scene {
 pub(super) const CAPACITY: u64 = 64 << 10;
 
 fn message(sequence: u64) -> Vec<u8> {
-    crate::book::payload(sequence)
+    crate::journal::book::payload(sequence)
 }
 
 impl Scene {
     pub(super) fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = scratch();
         let channels = dir.path().join("channels");
         let journal = dir.path().join("journal");
         std::fs::create_dir(&journal).unwrap();
@@ -109,7 +110,8 @@ impl Scene {
         self.lock = None;
         self.lock = lives.then(|| {
             let file = std::fs::File::create(self.book.dir.join("lock")).unwrap();
-            assert!(shmcast::journal::take_lock(&file).unwrap());
+            // A process that another test starts at this moment has the earlier lock until it executes its program.
+            wait_until("the recorder's lock", || shmcast::journal::take_lock(&file).unwrap());
             file
         });
     }
@@ -238,7 +240,7 @@ impl Seen {
     pub(super) fn finish(&mut self, subscriber: &mut Subscriber, next: u64) {
         let start = Instant::now();
         while self.due < next || subscriber.try_recv().unwrap().inspect(|event| self.take(event)).is_some() {
-            assert!(start.elapsed() < Duration::from_secs(30), "{} of {next}", self.due);
+            assert!(start.elapsed() < PATIENCE, "{} of {next}", self.due);
             if let Some(event) = subscriber.recv_deadline(Instant::now() + Duration::from_millis(50)).unwrap()
             {
                 self.take(&event);
@@ -247,6 +249,3 @@ impl Seen {
         assert_eq!(self.messages + self.lost + self.lapped, next - 1);
     }
 }
-
-/// The longest wait for an event that is there.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,15 +1,12 @@
 //! Files that are not ours, beside channels and in their place. A file that shmcast did not make is not removed,
 //! overwritten or followed, whatever its name, and the refusal names it.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod support;
-
+use crate::support::{SMALL, publisher, subscriber};
 use shmcast::{ChannelError, Directory, Start};
+use shmcast_testkit::scratch;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use support::{SMALL, publisher, scratch, subscriber};
 
 /// A name like those of reader pages, and one like those of removed channels.
 const PAGE: &str = "4194305-0123456789abcdef";

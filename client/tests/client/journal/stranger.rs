@@ -1,8 +1,9 @@
 //! A program that was written from JOURNAL.md alone, in Python, reads the same as this library does.
 
-use crate::book::{Book, read_dir};
+use crate::journal::book::{Book, read_dir};
 use shmcast::journal::format::{FILE_HEADER_BYTES, FRAME_HEADER_BYTES};
 use shmcast::journal::{Cause, Entry, Journal, JournalControl, Loss, Verify};
+use shmcast_testkit::{scratch, skip};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -48,7 +49,7 @@ fn theirs(dir: &Path) -> Option<String> {
     let output = match Command::new("python3").arg(&program).arg(dir).output() {
         Ok(output) => output,
         Err(e) => {
-            println!("SKIPPED a_stranger_reads_the_same: python3: {e}");
+            skip("a_stranger_reads_the_same", format!("python3: {e}"));
             return None;
         }
     };
@@ -72,7 +73,7 @@ fn a_stranger_reads_every_golden_file() {
 /// The third file begins before the second, which says nothing then.
 #[test]
 fn a_file_ends_where_any_later_one_begins() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let mut book = Book::new(dir.path());
     book.begin();
     book.frame(&[], 20);
@@ -96,7 +97,7 @@ fn a_file_ends_where_any_later_one_begins() {
 
 #[test]
 fn a_stranger_reads_the_same_of_damaged_journals() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let mut book = Book::new(dir.path());
     for _ in 0..3 {
         book.begin();

@@ -1,15 +1,12 @@
 //! The end of a channel's sequences. No call of a publisher can make the channel unusable.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-mod support;
-
+use crate::support::{SMALL, drain, publisher, rare, subscriber};
 use shmcast::{
     ChannelError, Directory, Event, LocateError, MAX_SEQUENCE, OutOfSequences, PublishError, Start,
 };
+use shmcast_testkit::scratch;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use support::{SMALL, drain, publisher, rare, scratch, subscriber};
 
 #[test]
 fn a_gap_to_the_end_of_all_sequences_is_refused_and_bricks_nothing() {
