@@ -362,3 +362,13 @@ impl Publication {
         })
     }
 }
+
+/// Last sequence and epoch of a channel, and the mode that it should have.
+pub(super) fn last<'a>(history: &'a History, channel: &str) -> Option<(u64, u64, Option<&'a str>)> {
+    history.deeds.iter().find_map(|entry| match &entry.what {
+        Deed::Last { channel: name, sequence, epoch, mode, .. } if name == channel => {
+            Some((*sequence, *epoch, mode.as_deref()))
+        }
+        _ => None,
+    })
+}
