@@ -3,14 +3,10 @@
 
 use super::engines;
 use super::exposition::Text;
-use super::families::{Figure, by, each, families};
+use super::families::{Figure, by, cumulative, each, families};
 use crate::server::bridges::{BridgeFigures, Counted};
-use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::{LineStatus, ReceiveCounters, RepairCounters, SendCounters, ServerStatus};
-
-/// The ends of the buckets, as exponents of two in nanoseconds: 256 ns to 17 s.
-const EXPONENTS: [u32; 19] = [8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24, 26, 28, 30, 34];
 
 /// All families of all bridges.
 pub(super) fn render(text: &mut Text, bridges: &[BridgeFigures]) {
@@ -390,15 +386,6 @@ fn recovery_times(text: &mut Text, bridges: &[BridgeFigures]) {
             }
         }
     }
-}
-
-pub(super) fn cumulative(histogram: &Histogram) -> impl Iterator<Item = (f64, u64)> {
-    EXPONENTS.into_iter().map(|exponent| {
-        // Steps end right before powers of two, so no step lies on both sides of a bucket's end.
-        let end_ns = 1u64 << exponent;
-        let below = histogram.steps().take_while(|(limit_ns, _)| *limit_ns < end_ns);
-        (end_ns as f64 / 1e9, below.map(|(_, count)| count).sum())
-    })
 }
 
 fn lines(text: &mut Text, bridges: &[BridgeFigures]) {
