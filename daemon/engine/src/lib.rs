@@ -23,6 +23,8 @@ mod client;
 #[cfg(feature = "nats")]
 mod inlet;
 #[cfg(feature = "nats")]
+mod messages;
+#[cfg(feature = "nats")]
 mod outlet;
 #[cfg(feature = "nats")]
 mod receive;
@@ -31,12 +33,16 @@ pub mod repairs;
 #[cfg(feature = "nats")]
 mod send;
 #[cfg(feature = "nats")]
+mod state;
+#[cfg(feature = "nats")]
 pub mod stream;
 
 #[cfg(feature = "nats")]
 pub use receive::{Receiver, ReceiverOptions};
 #[cfg(feature = "nats")]
-pub use send::{Sender, SenderOptions};
+pub use send::Sender;
+#[cfg(feature = "nats")]
+pub use state::SenderOptions;
 
 use shmcast::ChannelError;
 use shmcast_bridge::BridgeError;

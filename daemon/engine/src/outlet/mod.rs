@@ -22,9 +22,10 @@ use std::time::Duration;
 use zerocopy::FromZeros;
 
 use crate::EngineError;
+use crate::messages::{Order, Queues, Reply};
 use crate::proto::block::{Stream, UNKNOWN_ERROR};
 use crate::proto::writer::{LOOK_NS, Resume, State, Writer, WriterConfig};
-use crate::send::{Order, Queues, Reply, SendState, SenderOptions};
+use crate::state::{SendState, SenderOptions};
 use crate::status::SendCounters;
 use cutter::{Cutter, News};
 use identity::Identity;
