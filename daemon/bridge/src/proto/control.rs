@@ -14,7 +14,8 @@
 use super::bytes::{Reader, Writer};
 use super::claim::{Claim, Role};
 use super::session::Session;
-use super::wire::{HEADER_BYTES, Malformed};
+use super::wire::message::Malformed;
+use super::wire::mold::HEADER_BYTES;
 
 /// The version that this build speaks.
 pub const CONTROL_VERSION: u8 = 1;
