@@ -58,7 +58,6 @@ use backlog::Backlog;
 use inlet::Inlet;
 use maker::Maker;
 use native::NativeReceiving;
-pub(crate) use port::SLOT_BYTES;
 use port::{Port, Role};
 use promoting::Orders;
 pub use promoting::Promoter;

@@ -10,13 +10,10 @@ use crate::proto::MAX_LINES;
 use crate::proto::lease_client::LeaseClient;
 use crate::proto::native::container;
 use crate::proto::wire;
-use crate::socket::Drops;
+use crate::socket::{Drops, RECEIVE_SLOT_BYTES};
 use crate::spec::{BridgeSpec, Profile, ReceiveSpec};
 use crate::status::ReceiveCounters;
 use crate::thread::{Clock, wall_ns};
-
-/// Datagrams are received into slots of at least this size, so that a sender with a larger payload than ours is heard.
-pub(crate) const SLOT_BYTES: usize = 9_216;
 
 /// The purpose of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +55,7 @@ impl Port {
         let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let local = socket.local_addr().unwrap_or(nowhere);
         let inbox = match (role, spec.receive_profile()) {
-            (Role::Servers | Role::Repairs, _) => Inbox::new(spec.payload_bytes.max(SLOT_BYTES)),
+            (Role::Servers | Role::Repairs, _) => Inbox::new(spec.payload_bytes.max(RECEIVE_SLOT_BYTES)),
             (Role::Line(_) | Role::Unicast, Profile::Plain) => Inbox::merging(wire::segment_of),
             (Role::Line(_) | Role::Unicast, Profile::Native) => Inbox::merging(container::segment_of),
         };

@@ -10,10 +10,11 @@ use super::super::replay::Past;
 use super::super::sender::{MAX_PULSE_BYTES, PushError};
 use super::super::wire::{Body, Downstream, Request};
 use super::check::check_receiver;
+use super::event::Event;
 use super::native;
 use super::net::Arrival;
 use super::scenario::PAYLOAD_BYTES;
-use super::world::{Event, World, new_sender, sum_receiver};
+use super::world::{World, new_sender, sum_receiver};
 
 impl World {
     pub(super) fn publish(&mut self) {

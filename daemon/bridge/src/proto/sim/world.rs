@@ -13,26 +13,13 @@ use super::super::session::Session;
 use super::super::wire::Request;
 use super::super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use super::check::{Checker, History};
+use super::event::{Event, Waiting};
 use super::native::{self, Codec};
-use super::net::{Arrival, Link, Profile};
-use super::past::Waiting;
+use super::net::{Link, Profile};
 use super::scenario::{PAYLOAD_BYTES, Scenario, Totals, Wire};
 
 /// The longest virtual time that a run may take.
 const LIMIT_NS: u64 = 300 * SECOND_NS;
-
-#[derive(Debug)]
-pub(super) enum Event {
-    Publish,
-    SenderWakes,
-    Forge { forged: u64 },
-    SenderReturns { fresh: bool },
-    PeerWakes { peer: usize },
-    PeerReturns { peer: usize },
-    ToPeer { peer: usize, life: u32, origin: Origin, arrival: Arrival },
-    ToServer { server: usize, peer: usize, life: u32, bytes: Vec<u8>, copy: bool },
-    DiskAnswers { server: usize, session: usize, first: u64 },
-}
 
 pub(super) struct Peer {
     pub(super) receiver: Receiver,
