@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::hearing::Hearing;
-use super::opening::tag_bytes;
+use super::tag_bytes;
 use crate::BridgeError;
 use crate::native::Keys;
 use crate::socket::{self, RefusedSettings, Tuning};

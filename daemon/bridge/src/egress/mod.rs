@@ -8,11 +8,10 @@
 
 use shmcast::hosting::fault;
 use shmcast::sys::slice;
-use shmcast::{ChannelError, History, State, Subscriber, SubscriberBuilder, Wait};
+use shmcast::{ChannelError, History, Subscriber, SubscriberBuilder, Wait};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use zerocopy::FromZeros;
 
 mod anew;
 mod failover;
@@ -30,27 +29,22 @@ use super::BridgeError;
 use super::native::Keys;
 use super::origins::Origins;
 use super::pcap::Tap;
-use super::proto::counters::SenderCounters;
-use super::proto::link::{Link, Pacer};
+use super::proto::link::Link;
+use super::proto::session::Session;
 use super::renewal::Watch;
-use super::repair::{Groups, Repair};
-use super::sending::{LiveCopy, Sending};
-use super::socket::RefusedSettings;
-use super::spec::{BridgeSpec, Direction, WaitMode};
+use super::repair::Repair;
+use super::sending::Sending;
+use super::spec::{BridgeSpec, Direction, SendSpec, WaitMode};
 use super::state::Progress;
 use super::status::{Life, RepairCounters, SendCounters};
 use super::thread::{Clock, Threads};
-use super::times;
 use super::waiting::Choice;
 use failover::Failover;
 pub use invoker::EgressInvoker;
-use line::{Line, link_of};
+use line::Line;
 use live::Live;
-use native::NativeState;
-use opening::{
-    ServerSockets, attach_where_it_was, check_sizes, open_lines, open_server, open_state, session_to_send,
-};
-use outlet::{Outlet, Second};
+use opening::{Opened, ServerSockets};
+use outlet::Outlet;
 
 /// The turns of a sending thread that polls and yields are so many times shorter than its publisher's. Then a publisher on the same
 /// CPU that yields once a message hands over to it each time. If the turns were equally long, each second message might wait for the
@@ -124,86 +118,26 @@ impl Egress {
         // The feed comes from the ring alone. A journal is read at the speed of a disk, and receivers would wait
         // for it. Repairs come from both, on a thread of their own.
         let (past, channel) = (channel.clone(), channel.history(History::Never));
-        let mut refusals = RefusedSettings::default();
-        let keys = Arc::new(Keys::open(spec)?);
-        if spec.is_any_native() {
-            times::note_unknown_error(&mut refusals);
-        }
-        let watch = Watch::of(spec, send.repair.as_ref().and_then(|repair| Groups::line(spec, repair)));
-        let lines = open_lines(spec, send, &mut refusals)?;
-        let link = link_of(spec, &lines);
-        let (profile, lines, others) = native::split_lines(spec, lines);
-        let (state, said) = open_state(send)?;
-        let (subscriber, parks, resumed) =
-            attach_where_it_was(spec, (send.from, options.is_channel_new), &channel, said)?;
-        check_sizes(spec, &subscriber)?;
-        // Report a port that is in use before the bridge listens.
-        drop(open_server(spec, send, &mut RefusedSettings::default())?);
-        let heard = |most| listening::heard_term(spec, send, &keys, most, &mut refusals);
-        let session = session_to_send(spec, &subscriber, &options.origins, (said, resumed), heard)?;
-        // Open this socket last. Requests that came while the bridge listened would be answered after their
-        // receivers had given them up and sent them again.
-        let server = open_server(spec, send, &mut refusals)?;
+        let opened = Opened::open(spec, send, &channel, &options)?;
+        let Opened { feeds, mut refusals, subscriber, parks, state, .. } = opened;
         let clock = Clock::start();
-        let all_lines: Vec<&Line> = lines.iter().chain(&others).collect();
-        let ring = (session, &subscriber);
-        let failover = Failover::open(spec, send, &all_lines, &keys, ring, clock.now_ns(), &mut refusals)?;
-        let leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
+        let failover = Failover::open(spec, send, &feeds, &subscriber, clock.now_ns(), &mut refusals)?;
+        let most_leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
+        let session = feeds.session;
         let progress = Progress { ring: stream_id(&subscriber), session, next: subscriber.next_sequence() };
         let state = state.map(|file| (file, progress));
-        let shared = Arc::new(Sending::new(refusals, choice.shown.clone(), leases, progress.next, state));
+        let shared =
+            Arc::new(Sending::new(refusals, choice.shown.clone(), most_leases, progress.next, state));
         shared.set_session(session);
-        shared.note_start(&subscriber, session, resumed.is_some());
-        let (threads, shared_keys) = (Threads::default(), keys.clone());
-        let mut egress = Egress { shared: shared.clone(), threads, repair_address: None, keys: shared_keys };
-        let requests = server.as_ref().map(|server| server.requests.try_clone()).transpose();
-        let requests = requests.map_err(BridgeError::Start)?;
-        let leases = match server {
-            Some(server) => {
-                let with = (clock, options.tap.as_ref(), link);
-                Some(egress.serve(spec, server, past, with)?)
-            }
-            None => None,
-        };
-        if send.state.is_some() {
-            let (shared, name) = (shared.clone(), format!("note-{}", spec.title()));
-            egress.threads.start(&name, None, move || shared.keep_noting())?;
-        }
-        egress.watch(spec, send, (watch, requests))?;
-        let config = native::sender_config(spec, send, link.is_some());
-        let role = failover.as_ref().map_or(0, Failover::role);
-        let begin = (session, subscriber.next_sequence(), clock.now_ns());
-        let second = match others.is_empty() {
-            true => None,
-            false => {
-                let sender = native::sender_of(native::other(profile), config, begin)?;
-                Some(Second { sender, lines: others })
-            }
-        };
-        let mut outlet = Outlet {
-            sender: native::sender_of(profile, config, begin)?,
-            second,
-            native: spec.is_any_native().then(|| NativeState::new(keys)),
-            config,
-            earlier: SenderCounters::default(),
-            counters: SendCounters {
-                sessions: 1,
-                role,
-                link_bits: link.map_or(0, |link| link.bits_per_second()),
-                ..SendCounters::new_zeroed()
-            },
-            pacer: link.map(|link| Pacer::of(link, clock.now_ns())),
-            keeps_session: spec.session.is_some(),
-            is_over: false,
-            gap_end: 0,
-            skips_end: matches!(subscriber.publisher_state(), Some((_, State::Closed))),
-            lines,
-            leases,
-            live: LiveCopy::of(&shared.live),
-            clock,
-            tap: options.tap,
-            shared,
-        };
+        shared.note_start(&subscriber, session, opened.resumes);
+        let threads = Threads::default();
+        let mut egress =
+            Egress { shared: shared.clone(), threads, repair_address: None, keys: feeds.keys.clone() };
+        let with = (clock, options.tap.as_ref(), feeds.link);
+        let leases = egress.start_beside(spec, send, opened.server, past, with, opened.watch)?;
+        let mut outlet = Outlet::new(spec, send, feeds, &subscriber, leases, clock, shared)?;
+        outlet.counters.role = failover.as_ref().map_or(0, Failover::role);
+        outlet.tap = options.tap;
         outlet.note_ring(&subscriber);
         outlet.show();
         let live = Live {
@@ -212,6 +146,28 @@ impl Egress {
             ..Live::new(spec, channel, (subscriber, parks), options.origins, (outlet, choice))
         };
         Ok((egress, live))
+    }
+
+    /// Starts the threads beside the sending one: the repair server, the one that notes the place in the state file, and the one
+    /// that looks after the lines. The line that it returns carries the live packets to the leases.
+    fn start_beside(
+        &mut self,
+        spec: &BridgeSpec,
+        send: &SendSpec,
+        server: Option<ServerSockets<'_>>,
+        channel: SubscriberBuilder,
+        with: (Clock, Option<&Tap>, Option<Link>),
+        watch: Watch,
+    ) -> Result<Option<Line>, BridgeError> {
+        let requests = server.as_ref().map(|server| server.requests.try_clone()).transpose();
+        let requests = requests.map_err(BridgeError::Start)?;
+        let leases = server.map(|server| self.serve(spec, server, channel, with)).transpose()?;
+        if send.state.is_some() {
+            let (shared, name) = (self.shared.clone(), format!("note-{}", spec.title()));
+            self.threads.start(&name, None, move || shared.keep_noting())?;
+        }
+        self.watch(spec, send, (watch, requests))?;
+        Ok(leases)
     }
 
     /// Starts the repair server. The line that it returns carries the live packets to the leases.
@@ -324,4 +280,9 @@ pub(super) fn stream_id(subscriber: &Subscriber) -> [u64; 2] {
         true => header.uuid,
         false => [header.created_ns, header.channel_id],
     }
+}
+
+/// The tag of the sessions that this bridge begins.
+fn tag_bytes(spec: &BridgeSpec) -> [u8; 4] {
+    Session::of_channel(&spec.tag(), 0).map_or([0; 4], |session| session.tag())
 }

@@ -2,21 +2,89 @@
 
 use shmcast::{Start, Subscriber, SubscriberBuilder};
 use std::net::UdpSocket;
+use std::sync::Arc;
 
-use super::line::Line;
-use super::{attach, stream_id};
+use super::line::{Line, link_of};
+use super::listening::heard_term;
+use super::native::split_lines;
+use super::{EgressOptions, attach, stream_id, tag_bytes};
 use crate::BridgeError;
+use crate::native::Keys;
 use crate::origins::Origins;
+use crate::proto::link::Link;
 use crate::proto::session::Session;
 use crate::proto::term::Terms;
+use crate::renewal::Watch;
 use crate::repair::Groups;
 use crate::sending::term_at;
 use crate::socket::{self, Marks, RefusedSettings, Tuning};
-use crate::spec::{BridgeSpec, RepairSpec, SendSpec, StartAt};
+use crate::spec::{BridgeSpec, Profile, RepairSpec, SendSpec, StartAt};
 use crate::state::{Progress, StateFile};
+use crate::times;
 
 /// Bytes of the receive buffer of the socket that requests come to.
 const REPAIR_BUFFER_BYTES: usize = 1 << 20;
+
+/// The feeds that an egress sends, as they begin.
+pub(super) struct Feeds {
+    pub(super) session: Session,
+    /// The profile and the lines of the first feed, which leases get too.
+    pub(super) profile: Profile,
+    pub(super) lines: Vec<Line>,
+    /// The lines of the other profile, if there are any.
+    pub(super) others: Vec<Line>,
+    /// The link that the packets leave by, if its speed is known.
+    pub(super) link: Option<Link>,
+    pub(super) keys: Arc<Keys>,
+}
+
+/// All that is open before the first thread of an egress starts.
+pub(super) struct Opened<'a> {
+    pub(super) feeds: Feeds,
+    pub(super) subscriber: Subscriber,
+    /// Whether a daemon wakes the thread that waits for messages.
+    pub(super) parks: bool,
+    /// Whether the channel is read from where an earlier bridge left off.
+    pub(super) resumes: bool,
+    pub(super) state: Option<StateFile>,
+    pub(super) server: Option<ServerSockets<'a>>,
+    /// The lines to look after.
+    pub(super) watch: Watch,
+    pub(super) refusals: RefusedSettings,
+}
+
+impl<'a> Opened<'a> {
+    pub(super) fn open(
+        spec: &BridgeSpec,
+        send: &'a SendSpec,
+        channel: &SubscriberBuilder,
+        options: &EgressOptions,
+    ) -> Result<Opened<'a>, BridgeError> {
+        let mut refusals = RefusedSettings::default();
+        let keys = Arc::new(Keys::open(spec)?);
+        if spec.is_any_native() {
+            times::note_unknown_error(&mut refusals);
+        }
+        let watch = Watch::of(spec, send.repair.as_ref().and_then(|repair| Groups::line(spec, repair)));
+        let lines = open_lines(spec, send, &mut refusals)?;
+        let link = link_of(spec, &lines);
+        let (profile, lines, others) = split_lines(spec, lines);
+        let (state, said) = open_state(send)?;
+        let (subscriber, parks, resumed) =
+            attach_where_it_was(spec, (send.from, options.is_channel_new), channel, said)?;
+        check_sizes(spec, &subscriber)?;
+        // Report a port that is in use before the bridge listens.
+        drop(open_server(spec, send, &mut RefusedSettings::default())?);
+        let heard = |most| heard_term(spec, send, &keys, most, &mut refusals);
+        let session = session_to_send(spec, &subscriber, &options.origins, (said, resumed), heard)?;
+        // Open this socket last. Requests that came while the bridge listened would be answered after their
+        // receivers had given them up and sent them again.
+        let server = open_server(spec, send, &mut refusals)?;
+        let feeds = Feeds { session, profile, lines, others, link, keys };
+        let resumes = resumed.is_some();
+        Ok(Opened { feeds, subscriber, parks, resumes, state, server, watch, refusals })
+    }
+}
 
 /// Opens a socket for each line of the spec.
 pub(super) fn open_lines(
@@ -121,10 +189,6 @@ pub(super) fn attach_where_it_was(
 /// The term that the state file notes, if it notes one of this bridge's tag.
 pub(super) fn own_term(spec: &BridgeSpec, said: Option<Progress>) -> Option<u64> {
     said.filter(|said| said.session.tag() == tag_bytes(spec)).and_then(|said| said.session.epoch())
-}
-
-pub(super) fn tag_bytes(spec: &BridgeSpec) -> [u8; 4] {
-    Session::of_channel(&spec.tag(), 0).map_or([0; 4], |session| session.tag())
 }
 
 pub(super) fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<(), BridgeError> {

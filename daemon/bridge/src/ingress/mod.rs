@@ -13,7 +13,6 @@ use shmcast::PublisherBuilder;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use zerocopy::FromZeros;
 
 mod anew;
 mod backlog;
@@ -41,18 +40,16 @@ use super::proto::pace::Pace;
 use super::proto::receiver::Receiver;
 use super::proto::session::Session;
 use super::renewal::{Renewal, Watch};
-use super::repair::log::{LogRepair, LogShared, LogSocket};
+use super::repair::log::{LogRepair, LogShared};
 use super::socket::RefusedSettings;
-use super::spec::{BridgeSpec, Direction, Profile, TimeMode, WaitMode};
+use super::spec::{BridgeSpec, Direction, TimeMode, WaitMode};
 use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
 use super::thread::{Clock, Threads, wall_ns};
 use super::times::{self, OriginTimes};
 use super::waiting::{Choice, Waiting};
-use backlog::Backlog;
 use inlet::Inlet;
-use maker::Maker;
 use native::NativeReceiving;
-use opening::{follow, locks_of, open_ports, receiver_config, receiver_id, repair_line};
+use opening::{check_log, follow, locks_of, open_log, open_ports, receiver_config, receiver_id, repair_line};
 use port::Role;
 use promoting::Orders;
 pub use promoting::Promoter;
@@ -86,7 +83,7 @@ struct IngressState {
 }
 
 impl IngressState {
-    fn new(refusals: RefusedSettings, waiting: Waiting, log: Option<Arc<LogShared>>) -> Self {
+    fn new(refusals: RefusedSettings, waiting: Waiting, log: Option<&LogRepair>) -> Self {
         Self {
             stop: AtomicBool::new(false),
             orders: Orders::default(),
@@ -95,7 +92,7 @@ impl IngressState {
             recovery: SharedHistogram::default(),
             to_ring: SharedHistogram::default(),
             renewal: Renewal::default(),
-            log,
+            log: log.map(|log| log.shared().clone()),
         }
     }
 
@@ -160,14 +157,7 @@ impl Ingress {
         let Some(Direction::Receive(receive)) = spec.direction() else {
             return Err(BridgeError::of(spec, "receive: this bridge sends"));
         };
-        let problem = match (&receive.log, &options.log) {
-            (Some(_), None) => Some("log: another package reads it: shmcast-engine with the feature `nats`"),
-            (None, Some(_)) => Some("log: the bridge was given one, and its spec names none"),
-            _ => None,
-        };
-        if let Some(problem) = problem {
-            return Err(BridgeError::of(spec, problem));
-        }
+        check_log(spec, receive, options.log.as_ref())?;
         let choice = Choice::of(spec.wait);
         let follow = follow(spec)?;
         let mut refusals = RefusedSettings::default();
@@ -175,48 +165,33 @@ impl Ingress {
         if spec.is_any_native() && receive.time == TimeMode::Origin {
             times::note_unknown_error(&mut refusals);
         }
-        let native = match spec.receive_profile() {
-            Profile::Native => Some(NativeReceiving::new(spec, keys.clone())?),
-            Profile::Plain => None,
-        };
+        let native = NativeReceiving::of(spec, &keys)?;
         let id = receiver_id(spec, &channel)?;
         let clock = Clock::start();
         let watch = Watch::of(spec, repair_line(spec, receive));
-        let log = options
-            .log
-            .map(|log| LogSocket::open(&receive.servers).map(|socket| (log, socket)))
-            .transpose()?;
+        let log = open_log(receive, options.log)?;
         let mut servers = receive.servers.clone();
-        servers.extend(log.as_ref().map(|(_, socket)| socket.address));
+        servers.extend(log.as_ref().map(|log| log.socket.address));
         let ports = open_ports(spec, (receive, &servers), id, &clock, &mut refusals)?;
         let publisher = channel.clone().open()?;
         let (next, resumed) =
             (publisher.next_sequence(), publisher.remote_session().map(Session::from_bytes));
         let receiver = Receiver::new(receiver_config(spec, receive, follow, (next, resumed), id));
         let asker = ports.iter().find(|port| port.role == Role::Servers).map_or(0, |port| port.local.port());
-        let log =
-            log.map(|(log, socket)| LogRepair::start(spec, log, (socket, asker), (clock, keys.clone())));
-        let log = log.transpose()?;
-        let shown = log.as_ref().map(|log| log.shared().clone());
-        let shared = Arc::new(IngressState::new(refusals, choice.shown.clone(), shown));
+        let log = log.map(|log| log.serve(spec, asker, clock, keys.clone())).transpose()?;
+        let shared = Arc::new(IngressState::new(refusals, choice.shown.clone(), log.as_ref()));
         if let Some(session) = receiver.session() {
             shared.follow(session, next);
         }
         let watch = anew::watch(spec, receive, (watch, &ports), shared.clone())?;
+        let local = Local::new(publisher, OriginTimes::of(receive));
+        let inlet = Inlet::new(local, channel, options.origins, shared.clone(), spec.title())?;
         let receiving = Receiving {
             ports,
             servers,
             lines: spec.lines.len(),
             receiver,
-            inlet: Inlet {
-                local: Local::new(publisher, OriginTimes::of(receive)),
-                channel,
-                counters: ReceiveCounters::new_zeroed(),
-                shared: shared.clone(),
-                origins: options.origins,
-                maker: Maker::start(spec.title())?,
-                backlog: Backlog::default(),
-            },
+            inlet,
             locks: locks_of(spec, receive, native.is_some()),
             native,
             pace: Pace::polling_for(choice.polls_for_ns()),

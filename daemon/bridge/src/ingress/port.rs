@@ -7,9 +7,11 @@ use super::merging::Merging;
 use crate::BridgeError;
 use crate::pcap::Tap;
 use crate::proto::MAX_LINES;
+use crate::proto::counters::Histogram;
 use crate::proto::lease_client::LeaseClient;
 use crate::proto::native::container;
-use crate::proto::wire;
+use crate::proto::receiver::Receiver;
+use crate::proto::wire::{self, Head};
 use crate::socket::{Drops, RECEIVE_SLOT_BYTES};
 use crate::spec::{BridgeSpec, Profile, ReceiveSpec};
 use crate::status::ReceiveCounters;
@@ -137,4 +139,34 @@ pub(super) fn note_datagram(counters: &mut ReceiveCounters, line: usize, datagra
     let line = &mut counters.lines[line];
     line.datagrams += 1;
     line.truncated += u64::from(datagram.is_truncated);
+}
+
+/// Looks whether our own socket dropped what is missing before a datagram of a line. Its drops are counted.
+#[inline]
+pub(super) fn explain_a_loss(
+    head: &Head,
+    socket: &UdpSocket,
+    drops: &mut Drops,
+    kernel_drops: &mut u64,
+    receiver: &mut Receiver,
+) {
+    if head.sequence <= receiver.horizon() {
+        drops.note_whole();
+    } else if drops.explain_a_loss(socket, kernel_drops) {
+        receiver.note_drop();
+    }
+}
+
+/// Records how long the datagrams of a batch, which is in the ring, took since the kernel had them. Those from before `since_ns` are
+/// left out.
+///
+/// The clock is that of the kernel's stamps. It is read once, so a measured time is too long by at most the batch's own time.
+#[inline]
+pub(super) fn record_to_ring(inbox: &Inbox, since_ns: u64, to_ring: &mut Histogram) {
+    let mut in_ring_ns = None;
+    let stamps = inbox.datagrams().filter_map(|datagram| datagram.time_ns);
+    for time_ns in stamps.filter(|time_ns| *time_ns >= since_ns) {
+        let in_ring_ns = *in_ring_ns.get_or_insert_with(wall_ns);
+        to_ring.record(in_ring_ns.saturating_sub(time_ns), 1);
+    }
 }
