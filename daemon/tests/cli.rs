@@ -1,5 +1,6 @@
 //! The `shmcast` command as people and scripts use it: real processes, real files, real exit codes.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+#![allow(clippy::too_many_lines, reason = "a test is one story, read from top to bottom")]
 
 mod cli_support;
 

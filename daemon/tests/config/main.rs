@@ -2,6 +2,7 @@
 //! default file, and `shmcast check`.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+#![allow(clippy::too_many_lines, reason = "a test is one story, read from top to bottom")]
 
 use serde_json::Value;
 use shmcast::hosting::HostedSegment;

@@ -3,6 +3,7 @@
 //!
 //! `SHMCAST_INJECTIONS` sets at how many of the daemon's system calls a takeover is made to fail; 0 means all of them.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+#![allow(clippy::too_many_lines, reason = "a test is one story, read from top to bottom")]
 
 #[path = "../daemon_support/mod.rs"]
 mod daemon_support;

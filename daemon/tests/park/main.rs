@@ -2,6 +2,7 @@
 //! for it, and no reader's tricks affect others.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+#![allow(clippy::too_many_lines, reason = "a test is one story, read from top to bottom")]
 
 #[path = "../daemon_support/mod.rs"]
 mod daemon_support;
