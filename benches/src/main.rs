@@ -243,6 +243,11 @@ fn main() -> Result<ExitCode> {
         };
         return ask_journal(&args, &stage, &ask);
     }
+    ask_all(&args, &stage)
+}
+
+/// Asks one question, or all, of the transports here and of the peers. Prints and keeps the answers.
+fn ask_all(args: &Args, stage: &Stage) -> Result<ExitCode> {
     let peers = args.peers.as_deref().map(peers::list).transpose()?.unwrap_or_default();
     for peer in &peers {
         eprintln!("peer: {} {}", peer.name, peer.version);
@@ -261,14 +266,14 @@ fn main() -> Result<ExitCode> {
     };
     let (mut passed, mut failed) = (0, 0);
     for question in &questions {
-        let Some(answer) = ask(&args, question, &stage, &peers)? else { continue };
+        let Some(answer) = ask(args, question, stage, &peers)? else { continue };
         if let Some(sheet) = sheet(&answer) {
             println!("{sheet}");
         }
         let (complete, incomplete) = answer.passed_and_failed();
         (passed, failed) = (passed + complete, failed + incomplete);
         print_failures(&answer);
-        if let Some(path) = path_of(&args, &answer) {
+        if let Some(path) = path_of(args, &answer) {
             report::files::write_json(&answer, &path)?;
         }
     }

@@ -6,13 +6,11 @@ use super::files::{Files, Picked, Wanted};
 use super::list::{Journal, Opened};
 use super::reader::{Entry, Reader};
 use shmcast_layout::journal::{
-    Codec, FILE_HEADER_BYTES, FrameFlags, FrameKind, IndexEntry, JournalControl, RecordBody, Records,
+    Codec, FrameFlags, FrameKind, IndexEntry, JournalControl, RecordBody, Records,
 };
 use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 use std::io;
 
-/// Least distance of two frames that are remembered of a file that is not sealed.
-const APART: u64 = 1 << 20;
 /// Bytes within which a clock record is looked for.
 const CLOCK_WITHIN: u64 = 128 << 10;
 
@@ -179,73 +177,6 @@ impl Reader {
             at += header.frame_bytes() as u64;
         }
         Ok(())
-    }
-}
-
-/// The known frames of one file, for the next seek into it.
-#[derive(Debug, Default)]
-pub(super) struct Known {
-    /// The number of the file.
-    pub(super) file: u64,
-    /// The sequence due at its first frame.
-    first: u64,
-    /// Some of its frames in order, or those of its footer.
-    frames: Vec<IndexEntry>,
-    /// Whether they are those of the footer.
-    is_whole: bool,
-    /// A frame was seen that begins with this sequence, so all before it is in the file.
-    seen: u64,
-}
-
-impl Known {
-    /// Nothing of the file.
-    pub(super) fn of(file: u64, first: u64) -> Self {
-        Self { file, first, ..Self::default() }
-    }
-
-    /// The place of the first frame, and the sequence due there.
-    fn start(&self) -> (u64, u64) {
-        (FILE_HEADER_BYTES as u64, self.first)
-    }
-
-    /// The last frame that is before what is sought; `None` for the file's start. The cursor goes elsewhere.
-    fn place(
-        &mut self,
-        cursor: &mut Cursor,
-        hint: Option<u64>,
-        is_before: impl Fn(&IndexEntry) -> bool,
-    ) -> io::Result<Option<IndexEntry>> {
-        if let Some(trailer) = cursor.trailer().copied()
-            && !self.is_whole
-            && let Some(footer) = cursor.footer()?
-        {
-            self.frames = footer.entries;
-            self.frames.retain(|entry| entry.offset < trailer.footer);
-            self.is_whole = true;
-        }
-        let before = self.frames.partition_point(&is_before);
-        let known = before.checked_sub(1).map(|at| self.frames[at]);
-        if self.is_whole {
-            return Ok(known);
-        }
-        cursor.jump(known.map_or(hint.unwrap_or(self.start().0), |entry| entry.offset));
-        let mut found = known;
-        while let Some(header) = cursor.skim()? {
-            let entry =
-                IndexEntry { sequence: header.sequence, offset: cursor.at(), time_ns: header.time_ns };
-            if header.kind == FrameKind::Data {
-                self.seen = self.seen.max(entry.sequence);
-                if !is_before(&entry) {
-                    break;
-                }
-                let is_far = |last: &IndexEntry| entry.offset >= last.offset + APART;
-                if self.frames.last().is_none_or(is_far) {
-                    self.frames.push(entry);
-                }
-                found = Some(entry);
-            }
-        }
-        Ok(found)
     }
 }
 

@@ -27,6 +27,7 @@ mod ending;
 mod error;
 mod files;
 mod header;
+mod index;
 mod list;
 mod lookup;
 mod reader;

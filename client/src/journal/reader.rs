@@ -2,8 +2,8 @@
 
 use super::cursor::{Cursor, Step};
 use super::files::{Files, Picked};
+use super::index::Known;
 use super::list::Opened;
-use super::lookup::Known;
 use super::{Cause, JournalControl, JournalError, Loss};
 use crate::message::Message;
 use shmcast_layout::fault;

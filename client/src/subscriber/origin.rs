@@ -1,6 +1,5 @@
 //! Where a subscriber finds what the ring has no more.
 
-use super::past::STALL;
 use crate::attach::connect::Client;
 use crate::journal::{Files, Journal, JournalError, PATIENCE_FOR_DAEMON, Reader};
 use crate::wait::Wait;
@@ -12,6 +11,8 @@ use std::time::{Duration, Instant};
 /// it.
 pub(super) const JOURNALS_VARIABLE: &str = "SHMCAST_JOURNALS";
 
+/// How long the recorder may stand still before the caller is told.
+pub(super) const STALL: Duration = Duration::from_secs(2);
 /// Pause before a journal that could not be had is looked for again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long a recorder may take to name the ring in which its channel goes on.

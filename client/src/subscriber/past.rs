@@ -17,7 +17,7 @@
 //! every other outcome here. So nothing of this is on the way of a live message.
 
 use super::hosted::Hosted;
-use super::origin::Opened;
+use super::origin::{Opened, STALL};
 use super::{Doubt, Outcome, Subscriber};
 use crate::journal::{Entry, JournalControl, Loss, Reader};
 use crate::message::{Event, Lapped, Message, RecvError};
@@ -29,8 +29,6 @@ use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Copied, Poll};
 use std::time::{Duration, Instant};
 
-/// How long the recorder may stand still before the caller is told.
-pub(super) const STALL: Duration = Duration::from_secs(2);
 /// How a reader of the journal waits when nothing is there: the disk is not faster.
 const WAIT: Wait = Wait::Sleep(Duration::from_micros(200));
 

@@ -1,6 +1,7 @@
 //! Native lines over real sockets, with the bridge's own threads: what a message carries, over two hops, and a forger.
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+#![allow(clippy::too_many_lines, reason = "a test is one story, read from top to bottom")]
 
 use shmcast::{Event, Mark, Publisher, Start, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};

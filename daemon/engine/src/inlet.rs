@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::proto::block::UNKNOWN_ERROR;
 use crate::proto::reader::Delivery;
-use crate::receive::ReceiveState;
+use crate::state::ReceiveState;
 
 /// The way of deliveries into the local channel.
 pub(crate) struct Inlet {

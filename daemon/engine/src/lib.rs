@@ -30,6 +30,8 @@ mod client;
 #[cfg(feature = "nats")]
 mod inlet;
 #[cfg(feature = "nats")]
+mod messages;
+#[cfg(feature = "nats")]
 mod outlet;
 #[cfg(feature = "nats")]
 mod receive;
@@ -37,6 +39,8 @@ mod receive;
 pub mod repairs;
 #[cfg(feature = "nats")]
 mod send;
+#[cfg(feature = "nats")]
+mod state;
 #[cfg(feature = "nats")]
 pub mod stream;
 

@@ -14,7 +14,7 @@ use shmcast_bridge::spec::{BridgeSpec, GapMode, ReceiveSpec};
 use shmcast_bridge::status::{Board, Life, Phase};
 use shmcast_bridge::thread::{Clock, SHOW_EVERY_NS, Threads};
 use shmcast_bridge::times::OriginTimes;
-use shmcast_bridge::{BridgeError, Keys, KeysSeen};
+use shmcast_bridge::{BridgeError, KeysSeen};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,22 +28,13 @@ use crate::outlet::choice_of;
 use crate::proto::block::clock_error_of;
 use crate::proto::reader::{Ask, Reader, ReaderConfig};
 use crate::send::{checked, runtime};
-use crate::status::{Link, ReceiveCounters};
+use crate::state::ReceiveState;
+use crate::status::ReceiveCounters;
 
 /// Longest time that the thread does not look at the stop flag.
 const LOOK_UP: Duration = Duration::from_millis(20);
 /// How often the clocks are looked at.
 const CLOCK_EVERY_NS: u64 = 100 * MILLISECOND_NS;
-
-/// State that the thread shares with the owner.
-#[derive(Debug)]
-pub(crate) struct ReceiveState {
-    stop: AtomicBool,
-    pub(crate) life: Life,
-    counters: Board<ReceiveCounters>,
-    link: Arc<Link>,
-    keys: Arc<Keys>,
-}
 
 /// A running end that receives. Dropping it stops it.
 #[derive(Debug)]

@@ -9,61 +9,27 @@ use bytes::Bytes;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use shmcast::SubscriberBuilder;
+use shmcast_bridge::BridgeError;
 use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::spec::{BridgeSpec, Direction, NatsSpec};
 use shmcast_bridge::status::{Board, Life, SharedHistogram};
 use shmcast_bridge::thread::{Clock, Threads};
-use shmcast_bridge::{BridgeError, Keys};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::EngineError;
 use crate::client::{Log, trouble_of};
+use crate::messages::{Order, Reply};
 use crate::options::SenderOptions;
 use crate::outlet::{Outlet, SILENCE_NS, choice_of};
 use crate::proto::want::Want;
-use crate::proto::writer::{Append, Last, Trouble};
-use crate::status::{Link, SendCounters};
-
-/// Requests to the thread with the connection.
-pub(crate) enum Order {
-    Append(Append),
-    /// Ask for the end of the log, in this round.
-    Last(u64),
-    /// Tell the other writers that this one writes.
-    Pulse(u64),
-    /// Give a reader what the log lacks.
-    Answer(async_nats::Subject, Vec<u8>),
-}
-
-/// Answers of the thread with the connection.
-pub(crate) enum Reply {
-    /// The answer to an append of this round, and when it came.
-    Ack(u64, u64, Result<u64, Trouble>),
-    /// The end of the log, if it could be had.
-    Last(u64, Option<Last>),
-    /// Another writer, or this one, writes.
-    Pulse(u64),
-    /// A reader lacks something.
-    Want(Want, async_nats::Subject),
-}
-
-/// State that the threads share with the owner.
-#[derive(Debug)]
-pub(crate) struct SendState {
-    pub(crate) stop: AtomicBool,
-    pub(crate) end: AtomicBool,
-    pub(crate) takes_over: AtomicBool,
-    pub(crate) life: Life,
-    pub(crate) counters: Board<SendCounters>,
-    pub(crate) acks: SharedHistogram,
-    pub(crate) link: Arc<Link>,
-    pub(crate) keys: Arc<Keys>,
-}
+use crate::proto::writer::{Append, Trouble};
+use crate::state::SendState;
+use crate::status::SendCounters;
 
 /// A running end that sends. Dropping it stops it.
 #[derive(Debug)]
@@ -295,9 +261,6 @@ fn parse_pulse(bytes: &[u8]) -> Option<u64> {
     let writer = bytes.strip_prefix(&PULSE_HEAD[..])?;
     Some(u64::from_be_bytes(writer.try_into().ok()?))
 }
-
-/// The ends of both queues that the thread with the ring has.
-pub(crate) type Queues = (UnboundedSender<Order>, mpsc::Receiver<Reply>);
 
 #[cfg(test)]
 mod tests {

@@ -126,13 +126,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     super::name_and_pin(args.name.as_deref(), args.cpu)?;
     let (host, channel) = args.host.host_of(&args.channel)?;
-    let history = match (&args.history, args.no_history) {
-        (Some(dir), _) => History::Dir(dir.clone()),
-        (None, true) => History::Never,
-        (None, false) => History::Auto,
-    };
-    let builder = host.subscriber(&channel).start(args.from).wait(args.wait).resume(args.resume);
-    let builder = builder.history(history).record_latency(true);
+    let builder = builder_of(args, &host, &channel);
     let Some(mut subscriber) = attach(args, builder.clone(), &stop)? else { return ended(args, &stop, 0, 0) };
 
     let mut tally = Tally::new(subscriber.next_sequence());
@@ -192,6 +186,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     out.flush()?;
     tally.print(args, subscriber.next_sequence());
     ended(args, &stop, tally.received, tally.missed)
+}
+
+fn builder_of(args: &Args, host: &Host, channel: &str) -> SubscriberBuilder {
+    let history = match (&args.history, args.no_history) {
+        (Some(dir), _) => History::Dir(dir.clone()),
+        (None, true) => History::Never,
+        (None, false) => History::Auto,
+    };
+    let builder = host.subscriber(channel).start(args.from).wait(args.wait).resume(args.resume);
+    builder.history(history).record_latency(true)
 }
 
 /// The exit code of a subscriber that reached its end.

@@ -4,6 +4,7 @@
 //! tests need root and the `ip` command; without them each prints its name as skipped. A relay in user space loses
 //! packets, chosen from a seed that is printed.
 #![allow(clippy::unwrap_used, unreachable_pub, reason = "in a test, an unwrap that fails is a finding")]
+#![allow(clippy::too_many_lines, reason = "a test is one story, read from top to bottom")]
 
 mod anew;
 mod check;

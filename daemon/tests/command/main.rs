@@ -8,6 +8,7 @@
 //! | `SHMCAST_FUZZ_RUNS`, `SHMCAST_FUZZ_SEED` | how many inputs each parser gets, and the first seed |
 //! | `SHMCAST_WRITE_README=1` | writes what the commands of README.md print into it |
 
+#![allow(clippy::too_many_lines, reason = "a test is one story, read from top to bottom")]
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod cli;

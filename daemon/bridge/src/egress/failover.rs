@@ -5,14 +5,14 @@ use shmcast::sys::datagrams::{self, Inbox};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::hearing::Hearing;
 use super::line::Line;
+use super::opening::Feeds;
 use super::stream_id;
 use crate::BridgeError;
-use crate::native::{Keys, MOST_OF_CONTROL};
+use crate::native::MOST_OF_CONTROL;
 use crate::proto::MILLISECOND_NS;
 use crate::proto::claim::{Election, ElectionConfig, Role};
 use crate::proto::control::CONTROL_MAX_BYTES;
@@ -49,16 +49,17 @@ impl Failover {
     pub(super) fn open(
         spec: &BridgeSpec,
         send: &SendSpec,
-        lines: &[&Line],
-        keys: &Arc<Keys>,
-        (session, subscriber): (Session, &Subscriber),
+        feeds: &Feeds,
+        subscriber: &Subscriber,
         now_ns: u64,
         refusals: &mut RefusedSettings,
     ) -> Result<Option<Failover>, BridgeError> {
         let (SendRole::Auto, Some(bind)) = (send.role, send.claim_bind) else { return Ok(None) };
         let socket = socket::open_unicast(bind, EARS, refusals)?;
         socket::mark(&socket, spec.marks(), format_args!("claims from {bind}"), refusals);
-        let mut hearing = Hearing::new(spec, keys, lines.iter().filter_map(|line| line.from).collect())?;
+        let lines: Vec<&Line> = feeds.lines.iter().chain(&feeds.others).collect();
+        let ours = lines.iter().filter_map(|line| line.from).collect();
+        let mut hearing = Hearing::new(spec, &feeds.keys, ours)?;
         for line in Hearing::lines_of(spec) {
             hearing.add(spec, line, EARS, refusals)?;
         }
@@ -71,13 +72,13 @@ impl Failover {
         };
         let (stream, is_mirror) = stream_of(subscriber);
         Ok(Some(Failover {
-            election: Election::new(config, now_ns, session, stream, is_mirror),
+            election: Election::new(config, now_ns, feeds.session, stream, is_mirror),
             socket,
             inbox: Inbox::new(MOST_OF_CONTROL),
             peers: send.peers.clone(),
             hearing,
-            hears_others: hears_peers(lines, bind),
-            hears_here: hears_peers(lines, bind) && send.loopback,
+            hears_others: hears_peers(&lines, bind),
+            hears_here: hears_peers(&lines, bind) && send.loopback,
             bind,
             heard_ns: 0,
             start_at: subscriber.next_sequence(),

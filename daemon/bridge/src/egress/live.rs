@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::failover::Failover;
+use super::opening::{check_sizes, session_of};
 use super::outlet::Outlet;
-use super::{attach, check_sizes, session_of, stream_id};
+use super::{attach, stream_id};
 use crate::origins::Origins;
 use crate::proto::claim::Role;
 use crate::proto::limit::{Rate, TokenBucket};

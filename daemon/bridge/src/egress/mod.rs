@@ -8,11 +8,10 @@
 
 use shmcast::hosting::fault;
 use shmcast::sys::slice;
-use shmcast::{ChannelError, History, Start, State, Subscriber, SubscriberBuilder, Wait};
-use std::net::{SocketAddr, UdpSocket};
+use shmcast::{ChannelError, History, Subscriber, SubscriberBuilder, Wait};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use zerocopy::FromZeros;
 
 mod anew;
 mod failover;
@@ -22,6 +21,7 @@ mod line;
 mod listening;
 mod live;
 mod native;
+mod opening;
 mod outlet;
 mod standby;
 
@@ -29,33 +29,27 @@ use super::BridgeError;
 use super::native::Keys;
 use super::origins::Origins;
 use super::pcap::Tap;
-use super::proto::counters::SenderCounters;
-use super::proto::link::{Link, Pacer};
+use super::proto::link::Link;
 use super::proto::session::Session;
-use super::proto::term::Terms;
 use super::renewal::Watch;
-use super::repair::{Groups, Repair};
-use super::sending::{LiveCopy, Sending, term_at};
-use super::socket::{self, Marks, RefusedSettings, Tuning};
-use super::spec::{BridgeSpec, Direction, RepairSpec, SendSpec, StartAt, WaitMode};
-use super::state::{Progress, StateFile};
+use super::repair::Repair;
+use super::sending::Sending;
+use super::spec::{BridgeSpec, Direction, SendSpec, WaitMode};
+use super::state::Progress;
 use super::status::{Life, RepairCounters, SendCounters};
 use super::thread::{Clock, Threads};
-use super::times;
 use super::waiting::Choice;
 use failover::Failover;
 pub use invoker::EgressInvoker;
-use line::{Line, link_of};
+use line::Line;
 use live::Live;
-use native::NativeState;
-use outlet::{Outlet, Second};
+use opening::{Opened, ServerSockets};
+use outlet::Outlet;
 
 /// The turns of a sending thread that polls and yields are so many times shorter than its publisher's. Then a publisher on the same
 /// CPU that yields once a message hands over to it each time. If the turns were equally long, each second message might wait for the
 /// next one's yield. The publisher's yield takes a poll longer.
 const SHORTER: u32 = 2;
-/// Bytes of the receive buffer of the socket that requests come to.
-const REPAIR_BUFFER_BYTES: usize = 1 << 20;
 
 /// Options that the bridge's owner sets, beside the spec.
 #[derive(Debug, Default)]
@@ -124,86 +118,26 @@ impl Egress {
         // The feed comes from the ring alone. A journal is read at the speed of a disk, and receivers would wait
         // for it. Repairs come from both, on a thread of their own.
         let (past, channel) = (channel.clone(), channel.history(History::Never));
-        let mut refusals = RefusedSettings::default();
-        let keys = Arc::new(Keys::open(spec)?);
-        if spec.is_any_native() {
-            times::note_unknown_error(&mut refusals);
-        }
-        let watch = Watch::of(spec, send.repair.as_ref().and_then(|repair| Groups::line(spec, repair)));
-        let lines = open_lines(spec, send, &mut refusals)?;
-        let link = link_of(spec, &lines);
-        let (profile, lines, others) = native::split_lines(spec, lines);
-        let (state, said) = open_state(send)?;
-        let (subscriber, parks, resumed) =
-            attach_where_it_was(spec, (send.from, options.is_channel_new), &channel, said)?;
-        check_sizes(spec, &subscriber)?;
-        // Report a port that is in use before the bridge listens.
-        drop(open_server(spec, send, &mut RefusedSettings::default())?);
-        let heard = |most| listening::heard_term(spec, send, &keys, most, &mut refusals);
-        let session = session_to_send(spec, &subscriber, &options.origins, (said, resumed), heard)?;
-        // Open this socket last. Requests that came while the bridge listened would be answered after their
-        // receivers had given them up and sent them again.
-        let server = open_server(spec, send, &mut refusals)?;
+        let opened = Opened::open(spec, send, &channel, &options)?;
+        let Opened { feeds, mut refusals, subscriber, parks, state, .. } = opened;
         let clock = Clock::start();
-        let all_lines: Vec<&Line> = lines.iter().chain(&others).collect();
-        let ring = (session, &subscriber);
-        let failover = Failover::open(spec, send, &all_lines, &keys, ring, clock.now_ns(), &mut refusals)?;
-        let leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
+        let failover = Failover::open(spec, send, &feeds, &subscriber, clock.now_ns(), &mut refusals)?;
+        let most_leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
+        let session = feeds.session;
         let progress = Progress { ring: stream_id(&subscriber), session, next: subscriber.next_sequence() };
         let state = state.map(|file| (file, progress));
-        let shared = Arc::new(Sending::new(refusals, choice.shown.clone(), leases, progress.next, state));
+        let shared =
+            Arc::new(Sending::new(refusals, choice.shown.clone(), most_leases, progress.next, state));
         shared.set_session(session);
-        shared.note_start(&subscriber, session, resumed.is_some());
-        let (threads, shared_keys) = (Threads::default(), keys.clone());
-        let mut egress = Egress { shared: shared.clone(), threads, repair_address: None, keys: shared_keys };
-        let requests = server.as_ref().map(|server| server.requests.try_clone()).transpose();
-        let requests = requests.map_err(BridgeError::Start)?;
-        let leases = match server {
-            Some(server) => {
-                let with = (clock, options.tap.as_ref(), link);
-                Some(egress.serve(spec, server, past, with)?)
-            }
-            None => None,
-        };
-        if send.state.is_some() {
-            let (shared, name) = (shared.clone(), format!("note-{}", spec.title()));
-            egress.threads.start(&name, None, move || shared.keep_noting())?;
-        }
-        egress.watch(spec, send, (watch, requests))?;
-        let config = native::sender_config(spec, send, link.is_some());
-        let role = failover.as_ref().map_or(0, Failover::role);
-        let begin = (session, subscriber.next_sequence(), clock.now_ns());
-        let second = match others.is_empty() {
-            true => None,
-            false => {
-                let sender = native::sender_of(native::other(profile), config, begin)?;
-                Some(Second { sender, lines: others })
-            }
-        };
-        let mut outlet = Outlet {
-            sender: native::sender_of(profile, config, begin)?,
-            second,
-            native: spec.is_any_native().then(|| NativeState::new(keys)),
-            config,
-            earlier: SenderCounters::default(),
-            counters: SendCounters {
-                sessions: 1,
-                role,
-                link_bits: link.map_or(0, |link| link.bits_per_second()),
-                ..SendCounters::new_zeroed()
-            },
-            pacer: link.map(|link| Pacer::of(link, clock.now_ns())),
-            keeps_session: spec.session.is_some(),
-            is_over: false,
-            gap_end: 0,
-            skips_end: matches!(subscriber.publisher_state(), Some((_, State::Closed))),
-            lines,
-            leases,
-            live: LiveCopy::of(&shared.live),
-            clock,
-            tap: options.tap,
-            shared,
-        };
+        shared.note_start(&subscriber, session, opened.resumes);
+        let threads = Threads::default();
+        let mut egress =
+            Egress { shared: shared.clone(), threads, repair_address: None, keys: feeds.keys.clone() };
+        let with = (clock, options.tap.as_ref(), feeds.link);
+        let leases = egress.start_beside(spec, send, opened.server, past, with, opened.watch)?;
+        let mut outlet = Outlet::new(spec, send, feeds, &subscriber, leases, clock, shared)?;
+        outlet.counters.role = failover.as_ref().map_or(0, Failover::role);
+        outlet.tap = options.tap;
         outlet.note_ring(&subscriber);
         outlet.show();
         let live = Live {
@@ -212,6 +146,28 @@ impl Egress {
             ..Live::new(spec, channel, (subscriber, parks), options.origins, (outlet, choice))
         };
         Ok((egress, live))
+    }
+
+    /// Starts the threads beside the sending one: the repair server, the one that notes the place in the state file, and the one
+    /// that looks after the lines. The line that it returns carries the live packets to the leases.
+    fn start_beside(
+        &mut self,
+        spec: &BridgeSpec,
+        send: &SendSpec,
+        server: Option<ServerSockets<'_>>,
+        channel: SubscriberBuilder,
+        with: (Clock, Option<&Tap>, Option<Link>),
+        watch: Watch,
+    ) -> Result<Option<Line>, BridgeError> {
+        let requests = server.as_ref().map(|server| server.requests.try_clone()).transpose();
+        let requests = requests.map_err(BridgeError::Start)?;
+        let leases = server.map(|server| self.serve(spec, server, channel, with)).transpose()?;
+        if send.state.is_some() {
+            let (shared, name) = (self.shared.clone(), format!("note-{}", spec.title()));
+            self.threads.start(&name, None, move || shared.keep_noting())?;
+        }
+        self.watch(spec, send, (watch, requests))?;
+        Ok(leases)
     }
 
     /// Starts the repair server. The line that it returns carries the live packets to the leases.
@@ -301,74 +257,6 @@ impl Drop for Egress {
     }
 }
 
-/// Opens a socket for each line of the spec.
-fn open_lines(
-    spec: &BridgeSpec,
-    send: &SendSpec,
-    refusals: &mut RefusedSettings,
-) -> Result<Vec<Line>, BridgeError> {
-    let open = |line| Ok(Line::open(line, spec.marks(), send, refusals)?);
-    spec.lines.iter().enumerate().map(open).collect()
-}
-
-/// The sockets of a repair server.
-struct ServerSockets<'a> {
-    repair: &'a RepairSpec,
-    /// The socket that requests come to, and that repairs leave by.
-    requests: UdpSocket,
-    /// The groups that repairs for all receivers go to.
-    groups: Groups,
-    /// The socket that live packets leave by.
-    live: UdpSocket,
-}
-
-/// Opens the sockets of the repair server, if the spec names one.
-fn open_server<'a>(
-    spec: &BridgeSpec,
-    send: &'a SendSpec,
-    refusals: &mut RefusedSettings,
-) -> Result<Option<ServerSockets<'a>>, BridgeError> {
-    let Some(repair) = &send.repair else { return Ok(None) };
-    let tuning = Tuning { buffer_bytes: REPAIR_BUFFER_BYTES, busy_poll_us: 0 };
-    let requests = socket::open_unicast(repair.bind, tuning, refusals)?;
-    let live = socket::open_beside(&requests)?;
-    let marks = spec.marks();
-    socket::mark(&live, marks, format_args!("leases from {}", repair.bind), refusals);
-    let marks = Marks { dscp: repair.dscp.or(marks.dscp), ..marks };
-    socket::mark(&requests, marks, format_args!("repairs from {}", repair.bind), refusals);
-    let groups = Groups::open(spec, send, repair, &requests, refusals)?;
-    Ok(Some(ServerSockets { repair, requests, groups, live }))
-}
-
-/// Opens the state file, if the spec names one, and reads what it says.
-fn open_state(send: &SendSpec) -> Result<(Option<StateFile>, Option<Progress>), BridgeError> {
-    let Some(path) = &send.state else { return Ok((None, None)) };
-    let (file, said) =
-        StateFile::open(path).map_err(|source| BridgeError::State { path: path.clone(), source })?;
-    Ok((Some(file), said))
-}
-
-/// The session to send: the one that the state file names, if the channel is still where that bridge left
-/// off; otherwise the channel's own, or a new one.
-fn session_to_send(
-    spec: &BridgeSpec,
-    subscriber: &Subscriber,
-    origins: &Origins,
-    (said, resumed): (Option<Progress>, Option<Progress>),
-    heard: impl FnOnce(u64) -> Result<Option<u64>, BridgeError>,
-) -> Result<Session, BridgeError> {
-    match resumed.filter(|_| subscriber.remote_session().is_none() || spec.session.is_some()) {
-        Some(resumed) => {
-            origins.add(resumed.session, stream_id(subscriber));
-            Ok(resumed.session)
-        }
-        None => {
-            let terms = Terms { own: own_term(spec, said), ..Terms::default() };
-            session_of(spec, subscriber, origins, terms, heard)
-        }
-    }
-}
-
 /// Attaches to the channel. With [`WaitMode::Block`] it parks if a daemon is there to wake it; the flag says
 /// whether one is.
 ///
@@ -384,38 +272,6 @@ pub fn attach(channel: &SubscriberBuilder, wait: WaitMode) -> Result<(Subscriber
     Ok((channel.clone().open()?, false))
 }
 
-/// Attaches where an earlier bridge left off, if that bridge sent the same ring, or the same session of
-/// another host; otherwise where the spec says, or with the oldest message of a channel that is new. Messages
-/// that the ring no longer holds are lost, and counted.
-fn attach_where_it_was(
-    spec: &BridgeSpec,
-    (from, is_new): (StartAt, bool),
-    channel: &SubscriberBuilder,
-    said: Option<Progress>,
-) -> Result<(Subscriber, bool, Option<Progress>), BridgeError> {
-    if let Some(said) = said {
-        let (latest, _) = attach(&channel.clone().start(Start::Latest), spec.wait)?;
-        let is_same = said.ring == stream_id(&latest)
-            || latest.remote_session().map(Session::from_bytes) == Some(said.session);
-        let is_ours = spec.session.is_none() || said.session.tag() == tag_bytes(spec);
-        if is_same && is_ours && said.next <= latest.next_sequence() {
-            let start = match from {
-                StartAt::Resume => Start::Sequence(said.next),
-                StartAt::Latest if !is_new => Start::Latest,
-                StartAt::Latest | StartAt::Oldest => Start::Oldest,
-            };
-            let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
-            return Ok((subscriber, parks, Some(said)));
-        }
-    }
-    let start = match from {
-        StartAt::Resume | StartAt::Latest if !is_new => Start::Latest,
-        _ => Start::Oldest,
-    };
-    let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
-    Ok((subscriber, parks, None))
-}
-
 /// The identity of the stream in a ring: the time at which its sequences began, and the channel. A strict channel has one ring
 /// after the other, and all of them carry one stream.
 pub(super) fn stream_id(subscriber: &Subscriber) -> [u64; 2] {
@@ -426,57 +282,7 @@ pub(super) fn stream_id(subscriber: &Subscriber) -> [u64; 2] {
     }
 }
 
-/// The term that the state file notes, if it notes one of this bridge's tag.
-fn own_term(spec: &BridgeSpec, said: Option<Progress>) -> Option<u64> {
-    said.filter(|said| said.session.tag() == tag_bytes(spec)).and_then(|said| said.session.epoch())
-}
-
+/// The tag of the sessions that this bridge begins.
 fn tag_bytes(spec: &BridgeSpec) -> [u8; 4] {
     Session::of_channel(&spec.tag(), 0).map_or([0; 4], |session| session.tag())
-}
-
-fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<(), BridgeError> {
-    let max_message = subscriber.header().geometry.max_message;
-    let most = spec.max_message_bytes();
-    if max_message <= most as u64 {
-        return Ok(());
-    }
-    let (channel, payload_bytes) = (spec.channel.clone(), spec.payload_bytes);
-    Err(BridgeError::MessageTooLong { channel, max_message, payload_bytes, most })
-}
-
-/// The session that the channel is sent as. A channel that a bridge received keeps the session that it came
-/// with, unless the spec names one, so that hosts farther on see the same stream. Any other channel has its
-/// own session, whose term `Terms` chooses; `heard` listens for the terms of others, up to the one that it is
-/// given. A publisher that takes the channel over goes on in that session; a channel that is made anew begins
-/// another.
-fn session_of(
-    spec: &BridgeSpec,
-    subscriber: &Subscriber,
-    origins: &Origins,
-    terms: Terms,
-    heard: impl FnOnce(u64) -> Result<Option<u64>, BridgeError>,
-) -> Result<Session, BridgeError> {
-    if let Some(session) = subscriber.remote_session().filter(|_| spec.session.is_none()) {
-        return Ok(Session::from_bytes(session));
-    }
-    let (tag, ring) = (tag_bytes(spec), stream_id(subscriber));
-    let clock = term_at(subscriber.header().created_ns);
-    // The ring's own session if that may be sent, or else the terms of a new one.
-    let look = |known: Result<Session, u64>| match known {
-        Ok(session) if session.epoch() > terms.own => Ok(session),
-        known => {
-            let own = terms.own.max(known.err().and_then(|least| least.checked_sub(1)));
-            Err(Terms { clock, own, ..terms })
-        }
-    };
-    // Listen before the list is locked: the other bridges use it meanwhile.
-    let heard = match look(origins.of_ring(tag, ring)) {
-        Ok(session) => return Ok(session),
-        Err(terms) => heard(terms.most())?,
-    };
-    let session = origins.begin(tag, ring, |known| {
-        look(known).or_else(|terms| Session::of_channel(&spec.tag(), Terms { heard, ..terms }.next()))
-    })?;
-    Ok(session)
 }

@@ -1,13 +1,16 @@
 //! Turns the ring's events into datagrams on every line and lease, and counts both.
 
-use shmcast::{Event, Message, Subscriber};
+use shmcast::{Event, Message, State, Subscriber};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use zerocopy::FromZeros;
 
 use super::line::Line;
-use super::native::NativeState;
+use super::native::{NativeState, other, sender_config, sender_of};
+use super::opening::Feeds;
+use crate::BridgeError;
 use crate::pcap::Tap;
 use crate::proto::counters::SenderCounters;
 use crate::proto::link::{FRAME_BYTES, Pacer};
@@ -15,6 +18,7 @@ use crate::proto::sender::{MAX_PULSE_BYTES, PushError, Sender, SenderConfig};
 use crate::proto::session::Session;
 use crate::proto::wire::Meta;
 use crate::sending::{LiveCopy, Sending};
+use crate::spec::{BridgeSpec, SendSpec};
 use crate::status::{Phase, SendCounters};
 use crate::thread::{Clock, wall_ns};
 
@@ -60,6 +64,48 @@ pub(super) struct Outlet {
 }
 
 impl Outlet {
+    /// An outlet that has sent nothing. It begins with the message that is next for `subscriber`.
+    pub(super) fn new(
+        spec: &BridgeSpec,
+        send: &SendSpec,
+        feeds: Feeds,
+        subscriber: &Subscriber,
+        leases: Option<Line>,
+        clock: Clock,
+        shared: Arc<Sending>,
+    ) -> Result<Outlet, BridgeError> {
+        let Feeds { session, profile, lines, others, link, keys } = feeds;
+        let config = sender_config(spec, send, link.is_some());
+        let begin = (session, subscriber.next_sequence(), clock.now_ns());
+        let second = match others.is_empty() {
+            true => None,
+            false => Some(Second { sender: sender_of(other(profile), config, begin)?, lines: others }),
+        };
+        Ok(Outlet {
+            sender: sender_of(profile, config, begin)?,
+            second,
+            native: spec.is_any_native().then(|| NativeState::new(keys)),
+            config,
+            earlier: SenderCounters::default(),
+            counters: SendCounters {
+                sessions: 1,
+                link_bits: link.map_or(0, |link| link.bits_per_second()),
+                ..SendCounters::new_zeroed()
+            },
+            pacer: link.map(|link| Pacer::of(link, clock.now_ns())),
+            keeps_session: spec.session.is_some(),
+            is_over: false,
+            gap_end: 0,
+            skips_end: matches!(subscriber.publisher_state(), Some((_, State::Closed))),
+            lines,
+            leases,
+            live: LiveCopy::of(&shared.live),
+            clock,
+            tap: None,
+            shared,
+        })
+    }
+
     pub(super) fn take(&mut self, event: Event<'_>) {
         match event {
             Event::Message(message) => self.push(&message),

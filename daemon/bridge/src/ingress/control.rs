@@ -4,9 +4,10 @@ use shmcast::sys::datagrams::Datagram;
 use std::net::SocketAddr;
 
 use super::inlet::Inlet;
+use super::native::{self, NativeReceiving};
 use super::port::Role;
 use crate::proto::MICROSECOND_NS;
-use crate::proto::control::ControlDatagram;
+use crate::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
 use crate::proto::lease_client::LeaseClient;
 use crate::proto::native::container::{Container, Kind};
 use crate::proto::receiver::Receiver;
@@ -32,8 +33,42 @@ pub(super) fn server_of(servers: &[SocketAddr], datagram: &Datagram<'_>, inlet: 
     server
 }
 
+/// Takes a datagram of a server if it is a word, and no repair. Whatever it is, the server's lease has traffic. Returns whether it was
+/// a word.
+#[inline]
+pub(super) fn take_word(
+    now_ns: u64,
+    server: usize,
+    datagram: &Datagram<'_>,
+    mut lease: Option<&mut LeaseClient>,
+    native: Option<&mut NativeReceiving>,
+    (receiver, inlet): (&mut Receiver, &mut Inlet),
+) -> bool {
+    if let Some(lease) = &mut lease {
+        lease.note_traffic(now_ns);
+    }
+    match native {
+        Some(native) => {
+            if !native::is_control(datagram.bytes) {
+                return false;
+            }
+            let mut control = [0; CONTROL_MAX_BYTES];
+            if let Some(size) = native.control(now_ns, datagram, &mut control) {
+                handle_control(now_ns, server, &control[..size], lease, receiver, inlet);
+            }
+        }
+        None => {
+            if !is_control(datagram.bytes) {
+                return false;
+            }
+            handle_control(now_ns, server, datagram.bytes, lease, receiver, inlet);
+        }
+    }
+    true
+}
+
 /// Takes a word of a server.
-pub(super) fn handle_control(
+fn handle_control(
     now_ns: u64,
     server: usize,
     datagram: &[u8],

@@ -3,10 +3,12 @@
 use shmcast::hosting::fault;
 use shmcast::{Publisher, PublisherBuilder};
 use std::sync::Arc;
+use zerocopy::FromZeros;
 
 use super::IngressState;
 use super::backlog::Backlog;
 use super::maker::Maker;
+use crate::BridgeError;
 use crate::local::Local;
 use crate::origins::Origins;
 use crate::promotion::{self, PromoteError, Promotion};
@@ -27,6 +29,25 @@ pub(super) struct Inlet {
 }
 
 impl Inlet {
+    /// Starts the thread that opens the channel when it begins anew.
+    pub(super) fn new(
+        local: Local,
+        channel: PublisherBuilder,
+        origins: Origins,
+        shared: Arc<IngressState>,
+        title: &str,
+    ) -> Result<Inlet, BridgeError> {
+        Ok(Inlet {
+            local,
+            channel,
+            counters: ReceiveCounters::new_zeroed(),
+            shared,
+            origins,
+            maker: Maker::start(title)?,
+            backlog: Backlog::default(),
+        })
+    }
+
     #[inline]
     pub(super) fn take(&mut self, delivery: Delivery<'_>) {
         if self.is_waiting() || !self.handle(&delivery) {

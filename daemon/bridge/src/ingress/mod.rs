@@ -10,14 +10,9 @@
 //! thread opens the channel when it begins anew.
 
 use shmcast::PublisherBuilder;
-use shmcast::hosting::boot_id;
-use siphasher::sip::SipHasher24;
-use std::hash::{Hash, Hasher};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use zerocopy::FromZeros;
 
 mod anew;
 mod backlog;
@@ -26,6 +21,7 @@ mod inlet;
 mod maker;
 mod merging;
 mod native;
+mod opening;
 mod port;
 mod promoting;
 mod receiving;
@@ -37,29 +33,24 @@ use super::log::{LogSource, LogStatus};
 use super::native::Keys;
 use super::origins::Origins;
 use super::pcap::Tap;
+use super::proto::MAX_SERVERS;
 use super::proto::awake::Awake;
 use super::proto::counters::Histogram;
-use super::proto::gap::{GapConfig, GapPolicy};
-use super::proto::limit::AllowList;
 use super::proto::pace::Pace;
-use super::proto::receiver::{DEFAULT_SILENCE_NS, Follow, Join, Receiver, ReceiverConfig};
+use super::proto::receiver::Receiver;
 use super::proto::session::Session;
-use super::proto::source::SourceLock;
-use super::proto::{MAX_SERVERS, MICROSECOND_NS, MILLISECOND_NS};
 use super::renewal::{Renewal, Watch};
-use super::repair::log::{LogRepair, LogShared, LogSocket};
-use super::socket::{self, RefusedSettings, Tuning};
-use super::spec::{BridgeSpec, Direction, GapMode, LineSpec, Profile, ReceiveSpec, TimeMode, WaitMode};
+use super::repair::log::{LogRepair, LogShared};
+use super::socket::RefusedSettings;
+use super::spec::{BridgeSpec, Direction, TimeMode, WaitMode};
 use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
 use super::thread::{Clock, Threads, wall_ns};
 use super::times::{self, OriginTimes};
 use super::waiting::{Choice, Waiting};
-use backlog::Backlog;
 use inlet::Inlet;
-use maker::Maker;
 use native::NativeReceiving;
-pub(crate) use port::SLOT_BYTES;
-use port::{Port, Role};
+use opening::{check_log, follow, locks_of, open_log, open_ports, receiver_config, receiver_id, repair_line};
+use port::Role;
 use promoting::Orders;
 pub use promoting::Promoter;
 use receiving::Receiving;
@@ -92,7 +83,7 @@ struct IngressState {
 }
 
 impl IngressState {
-    fn new(refusals: RefusedSettings, waiting: Waiting, log: Option<Arc<LogShared>>) -> Self {
+    fn new(refusals: RefusedSettings, waiting: Waiting, log: Option<&LogRepair>) -> Self {
         Self {
             stop: AtomicBool::new(false),
             orders: Orders::default(),
@@ -101,7 +92,7 @@ impl IngressState {
             recovery: SharedHistogram::default(),
             to_ring: SharedHistogram::default(),
             renewal: Renewal::default(),
-            log,
+            log: log.map(|log| log.shared().clone()),
         }
     }
 
@@ -166,14 +157,7 @@ impl Ingress {
         let Some(Direction::Receive(receive)) = spec.direction() else {
             return Err(BridgeError::of(spec, "receive: this bridge sends"));
         };
-        let problem = match (&receive.log, &options.log) {
-            (Some(_), None) => Some("log: another package reads it: shmcast-engine with the feature `nats`"),
-            (None, Some(_)) => Some("log: the bridge was given one, and its spec names none"),
-            _ => None,
-        };
-        if let Some(problem) = problem {
-            return Err(BridgeError::of(spec, problem));
-        }
+        check_log(spec, receive, options.log.as_ref())?;
         let choice = Choice::of(spec.wait);
         let follow = follow(spec)?;
         let mut refusals = RefusedSettings::default();
@@ -181,48 +165,33 @@ impl Ingress {
         if spec.is_any_native() && receive.time == TimeMode::Origin {
             times::note_unknown_error(&mut refusals);
         }
-        let native = match spec.receive_profile() {
-            Profile::Native => Some(NativeReceiving::new(spec, keys.clone())?),
-            Profile::Plain => None,
-        };
+        let native = NativeReceiving::of(spec, &keys)?;
         let id = receiver_id(spec, &channel)?;
         let clock = Clock::start();
         let watch = Watch::of(spec, repair_line(spec, receive));
-        let log = options
-            .log
-            .map(|log| LogSocket::open(&receive.servers).map(|socket| (log, socket)))
-            .transpose()?;
+        let log = open_log(receive, options.log)?;
         let mut servers = receive.servers.clone();
-        servers.extend(log.as_ref().map(|(_, socket)| socket.address));
+        servers.extend(log.as_ref().map(|log| log.socket.address));
         let ports = open_ports(spec, (receive, &servers), id, &clock, &mut refusals)?;
         let publisher = channel.clone().open()?;
         let (next, resumed) =
             (publisher.next_sequence(), publisher.remote_session().map(Session::from_bytes));
         let receiver = Receiver::new(receiver_config(spec, receive, follow, (next, resumed), id));
         let asker = ports.iter().find(|port| port.role == Role::Servers).map_or(0, |port| port.local.port());
-        let log =
-            log.map(|(log, socket)| LogRepair::start(spec, log, (socket, asker), (clock, keys.clone())));
-        let log = log.transpose()?;
-        let shown = log.as_ref().map(|log| log.shared().clone());
-        let shared = Arc::new(IngressState::new(refusals, choice.shown.clone(), shown));
+        let log = log.map(|log| log.serve(spec, asker, clock, keys.clone())).transpose()?;
+        let shared = Arc::new(IngressState::new(refusals, choice.shown.clone(), log.as_ref()));
         if let Some(session) = receiver.session() {
             shared.follow(session, next);
         }
         let watch = anew::watch(spec, receive, (watch, &ports), shared.clone())?;
+        let local = Local::new(publisher, OriginTimes::of(receive));
+        let inlet = Inlet::new(local, channel, options.origins, shared.clone(), spec.title())?;
         let receiving = Receiving {
             ports,
             servers,
             lines: spec.lines.len(),
             receiver,
-            inlet: Inlet {
-                local: Local::new(publisher, OriginTimes::of(receive)),
-                channel,
-                counters: ReceiveCounters::new_zeroed(),
-                shared: shared.clone(),
-                origins: options.origins,
-                maker: Maker::start(spec.title())?,
-                backlog: Backlog::default(),
-            },
+            inlet,
             locks: locks_of(spec, receive, native.is_some()),
             native,
             pace: Pace::polling_for(choice.polls_for_ns()),
@@ -357,128 +326,5 @@ impl Drop for IngressInvoker {
     fn drop(&mut self) {
         self.ingress.stop();
         self.invoke();
-    }
-}
-
-/// Opens a socket for each line, one that requests leave through, and one for a unicast feed.
-fn open_ports(
-    spec: &BridgeSpec,
-    (receive, servers): (&ReceiveSpec, &[SocketAddr]),
-    id: u64,
-    clock: &Clock,
-    refusals: &mut RefusedSettings,
-) -> Result<Vec<Port>, BridgeError> {
-    let tuning = Tuning { buffer_bytes: receive.buffer_bytes, busy_poll_us: spec.busy_poll_us };
-    let open_own = |refusals: &mut RefusedSettings, what| {
-        let socket = socket::open_unicast(socket::anywhere(&servers[0]), tuning, refusals)?;
-        socket::mark(&socket, spec.marks(), what, refusals);
-        Ok::<_, BridgeError>(socket)
-    };
-    let mut ports = Vec::new();
-    for (index, line) in spec.lines.iter().enumerate() {
-        let socket = socket::open_merging_line(line, tuning, refusals)?;
-        ports.push(Port::new(socket, Role::Line(index), spec));
-    }
-    if !servers.is_empty() {
-        let mut port = Port::new(open_own(refusals, "requests")?, Role::Servers, spec);
-        if receive.lease {
-            port.ask_for_leases(receive, false, id, clock)?;
-        }
-        ports.push(port);
-    }
-    if let Some(line) = repair_line(spec, receive) {
-        ports.push(Port::new(socket::open_line(&line, tuning, refusals)?, Role::Repairs, spec));
-    }
-    if receive.unicast {
-        let socket = open_own(refusals, "requests for leases")?;
-        socket::try_merge(&socket, "live packets of leases", refusals);
-        let mut port = Port::new(socket, Role::Unicast, spec);
-        port.ask_for_leases(receive, true, id, clock)?;
-        ports.push(port);
-    }
-    Ok(ports)
-}
-
-/// The group of plain repairs for all, on the interface of the first multicast line.
-fn repair_line(spec: &BridgeSpec, receive: &ReceiveSpec) -> Option<LineSpec> {
-    let via = spec.lines.iter().find(|line| line.group.ip().is_multicast());
-    let interface = via.and_then(|line| line.interface.clone());
-    receive.repair_group.map(|group| LineSpec { interface, ..LineSpec::to(group) })
-}
-
-/// A lock for each line of the spec. The source of a line needs none if every packet must be sealed and the operator lists
-/// no sources: a seal is better.
-fn locks_of(spec: &BridgeSpec, receive: &ReceiveSpec, is_native: bool) -> Vec<SourceLock> {
-    if is_native && !spec.takes_open() && receive.sources.is_empty() {
-        return Vec::new();
-    }
-    let sources = AllowList::new(receive.sources.clone());
-    spec.lines.iter().map(|_| SourceLock::new(sources.clone())).collect()
-}
-
-/// 48 bits that identify this receiver and stay the same after a restart. They are a hash of the host, the
-/// channel's place on it and the bridge's name.
-fn receiver_id(spec: &BridgeSpec, channel: &PublisherBuilder) -> Result<u64, BridgeError> {
-    let host = match std::fs::read("/etc/machine-id") {
-        Ok(id) if !id.is_empty() => id,
-        // Without a machine ID, the boot ID serves until the next boot.
-        _ => boot_id().map_err(BridgeError::Start)?.iter().flat_map(|word| word.to_ne_bytes()).collect(),
-    };
-    // Containers that are copies of one image differ in their host name alone.
-    let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
-    let mut hasher = SipHasher24::new();
-    (host, name, channel.location(), &spec.channel, spec.title()).hash(&mut hasher);
-    Ok(hasher.finish() & 0xFFFF_FFFF_FFFF)
-}
-
-fn follow(spec: &BridgeSpec) -> Result<Follow, BridgeError> {
-    match &spec.session {
-        None => Ok(Follow::First { silence_ns: DEFAULT_SILENCE_NS }),
-        Some(tag) if tag.len() <= 4 => Ok(Follow::Channel(Session::of_channel(tag, 0)?.tag())),
-        Some(name) => Ok(Follow::Only(Session::named(name)?)),
-    }
-}
-
-fn receiver_config(
-    spec: &BridgeSpec,
-    receive: &ReceiveSpec,
-    follow: Follow,
-    (next, resumed): (u64, Option<Session>),
-    id: u64,
-) -> ReceiverConfig {
-    let is_followed = |session: &Session| match follow {
-        Follow::Channel(tag) => session.tag() == tag,
-        Follow::Only(only) => *session == only,
-        Follow::First { .. } => true,
-    };
-    let join = match (resumed.filter(is_followed), receive.from) {
-        (Some(session), _) => Join::Resume { session, next },
-        (None, Some(from)) => Join::From(from),
-        (None, None) => Join::FirstSeen,
-    };
-    let unicast_lines = if receive.unicast { receive.servers.len() } else { 0 };
-    ReceiverConfig {
-        join,
-        is_native: spec.receive_profile() == Profile::Native,
-        reassembly_bytes: receive.reassembly_bytes,
-        // Each receiver has delays of its own.
-        seed: id,
-        lines: spec.lines.len() + unicast_lines,
-        gaps: GapConfig {
-            hold_ns: receive.hold_us * MICROSECOND_NS,
-            hold_max_ns: 4 * receive.hold_us * MICROSECOND_NS,
-            servers: receive.servers.len() + usize::from(receive.log.is_some()),
-            far: usize::from(receive.log.is_some()),
-            payload_bytes: spec.payload_bytes,
-            may_be_plain: true,
-            policy: match receive.gap {
-                GapMode::Block => GapPolicy::Block,
-                GapMode::Skip => {
-                    GapPolicy::Skip { give_up_ns: receive.give_up_ms.saturating_mul(MILLISECOND_NS) }
-                }
-            },
-            ..GapConfig::default()
-        },
-        ..ReceiverConfig::following(follow)
     }
 }

@@ -13,7 +13,7 @@ use crate::proto::native::seal::{OpenerCounters, Unopened};
 use crate::proto::receiver::{Origin, Receiver};
 use crate::proto::session::Session;
 use crate::proto::wire::Head;
-use crate::spec::BridgeSpec;
+use crate::spec::{BridgeSpec, Profile};
 
 /// The most senders whose packets are opened at a time.
 const MOST_SENDERS: usize = 64;
@@ -25,9 +25,13 @@ pub(super) struct NativeReceiving {
 }
 
 impl NativeReceiving {
-    pub(super) fn new(spec: &BridgeSpec, keys: Arc<Keys>) -> Result<NativeReceiving, BridgeError> {
-        let codec = Codec::new(spec, Part::Receiver, MOST_SENDERS, &keys)?;
-        Ok(NativeReceiving { codec, keys })
+    /// The state of a receiver by this spec; `None` if its lines are plain.
+    pub(super) fn of(spec: &BridgeSpec, keys: &Arc<Keys>) -> Result<Option<NativeReceiving>, BridgeError> {
+        if spec.receive_profile() == Profile::Plain {
+            return Ok(None);
+        }
+        let codec = Codec::new(spec, Part::Receiver, MOST_SENDERS, keys)?;
+        Ok(Some(NativeReceiving { codec, keys: keys.clone() }))
     }
 
     /// Takes new keys, if there are any.

@@ -7,16 +7,15 @@ use super::merging::Merging;
 use crate::BridgeError;
 use crate::pcap::Tap;
 use crate::proto::MAX_LINES;
+use crate::proto::counters::Histogram;
 use crate::proto::lease_client::LeaseClient;
 use crate::proto::native::container;
-use crate::proto::wire;
-use crate::socket::Drops;
+use crate::proto::receiver::Receiver;
+use crate::proto::wire::{self, Head};
+use crate::socket::{Drops, RECEIVE_SLOT_BYTES};
 use crate::spec::{BridgeSpec, Profile, ReceiveSpec};
 use crate::status::ReceiveCounters;
 use crate::thread::{Clock, wall_ns};
-
-/// Datagrams are received into slots of at least this size, so that a sender with a larger payload than ours is heard.
-pub(crate) const SLOT_BYTES: usize = 9_216;
 
 /// The purpose of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +57,7 @@ impl Port {
         let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let local = socket.local_addr().unwrap_or(nowhere);
         let inbox = match (role, spec.receive_profile()) {
-            (Role::Servers | Role::Repairs, _) => Inbox::new(spec.payload_bytes.max(SLOT_BYTES)),
+            (Role::Servers | Role::Repairs, _) => Inbox::new(spec.payload_bytes.max(RECEIVE_SLOT_BYTES)),
             (Role::Line(_) | Role::Unicast, Profile::Plain) => Inbox::merging(wire::segment_of),
             (Role::Line(_) | Role::Unicast, Profile::Native) => Inbox::merging(container::segment_of),
         };
@@ -140,4 +139,34 @@ pub(super) fn note_datagram(counters: &mut ReceiveCounters, line: usize, datagra
     let line = &mut counters.lines[line];
     line.datagrams += 1;
     line.truncated += u64::from(datagram.is_truncated);
+}
+
+/// Looks whether our own socket dropped what is missing before a datagram of a line. Its drops are counted.
+#[inline]
+pub(super) fn explain_a_loss(
+    head: &Head,
+    socket: &UdpSocket,
+    drops: &mut Drops,
+    kernel_drops: &mut u64,
+    receiver: &mut Receiver,
+) {
+    if head.sequence <= receiver.horizon() {
+        drops.note_whole();
+    } else if drops.explain_a_loss(socket, kernel_drops) {
+        receiver.note_drop();
+    }
+}
+
+/// Records how long the datagrams of a batch, which is in the ring, took since the kernel had them. Those from before `since_ns` are
+/// left out.
+///
+/// The clock is that of the kernel's stamps. It is read once, so a measured time is too long by at most the batch's own time.
+#[inline]
+pub(super) fn record_to_ring(inbox: &Inbox, since_ns: u64, to_ring: &mut Histogram) {
+    let mut in_ring_ns = None;
+    let stamps = inbox.datagrams().filter_map(|datagram| datagram.time_ns);
+    for time_ns in stamps.filter(|time_ns| *time_ns >= since_ns) {
+        let in_ring_ns = *in_ring_ns.get_or_insert_with(wall_ns);
+        to_ring.record(in_ring_ns.saturating_sub(time_ns), 1);
+    }
 }

@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::IngressState;
-use super::control::{handle_control, is_from_server, server_of};
+use super::control::{is_from_server, server_of, take_word};
 use super::inlet::Inlet;
 use super::native::{self, NativeReceiving, head_of};
-use super::port::{Port, Role, note_datagram};
+use super::port::{Port, Role, explain_a_loss, note_datagram, record_to_ring};
 use super::stale::Stale;
 use crate::pcap::Tap;
 use crate::proto::awake::Awake;
-use crate::proto::control::{CONTROL_MAX_BYTES, is_control};
+use crate::proto::control::CONTROL_MAX_BYTES;
 use crate::proto::counters::Histogram;
 use crate::proto::lease_client::{LeaseClient, LeaseState};
 use crate::proto::pace::{Advice, Pace};
@@ -196,19 +196,8 @@ impl Receiving {
             }
             let origin = if is_from_server(*role, &datagram, native.is_some()) {
                 let Some(server) = server_of(servers, &datagram, inlet) else { continue };
-                let mut lease = leases.get_mut(server);
-                if let Some(lease) = &mut lease {
-                    lease.note_traffic(now_ns);
-                }
-                if let Some(native) = native.as_mut().filter(|_| native::is_control(datagram.bytes)) {
-                    let mut control = [0; CONTROL_MAX_BYTES];
-                    if let Some(size) = native.control(now_ns, &datagram, &mut control) {
-                        handle_control(now_ns, server, &control[..size], lease, receiver, inlet);
-                    }
-                    continue;
-                }
-                if is_control(datagram.bytes) && native.is_none() {
-                    handle_control(now_ns, server, datagram.bytes, lease, receiver, inlet);
+                let lease = leases.get_mut(server);
+                if take_word(now_ns, server, &datagram, lease, native.as_mut(), (receiver, inlet)) {
                     continue;
                 }
                 match role {
@@ -238,13 +227,8 @@ impl Receiving {
                     native::take(native.as_mut(), now_ns, origin, kept, (&mut *receiver, &mut *inlet));
                 }
             }
-            // It may be our own socket that dropped what is missing before it.
             if let (Some(line), Some(head)) = (dropping_line, &head) {
-                if head.sequence <= receiver.horizon() {
-                    drops.note_whole();
-                } else if drops.explain_a_loss(socket, &mut inlet.counters.lines[line].kernel_drops) {
-                    receiver.note_drop();
-                }
+                explain_a_loss(head, socket, drops, &mut inlet.counters.lines[line].kernel_drops, receiver);
             }
             if datagram.is_truncated {
                 // The datagram was cut off. Its parser would only report that its end is missing.
@@ -255,15 +239,8 @@ impl Receiving {
         if inlet.local.counts.published > published {
             pace.note(now_ns);
         }
-        // This is the clock of the kernel's stamps. It is read once a batch, so a measured time is too long
-        // by at most the batch's own time.
-        let mut in_ring_ns = None;
         if *role != Role::Servers {
-            let stamps = inbox.datagrams().filter_map(|datagram| datagram.time_ns);
-            for time_ns in stamps.filter(|time_ns| time_ns >= since_ns) {
-                let in_ring_ns = *in_ring_ns.get_or_insert_with(wall_ns);
-                to_ring.record(in_ring_ns.saturating_sub(time_ns), 1);
-            }
+            record_to_ring(inbox, *since_ns, to_ring);
         }
     }
 

@@ -14,7 +14,8 @@
 use super::bytes::{Reader, Writer};
 use super::claim::{Claim, Role};
 use super::session::Session;
-use super::wire::{HEADER_BYTES, Malformed};
+use super::wire::message::Malformed;
+use super::wire::mold::HEADER_BYTES;
 
 /// The version that this build speaks.
 pub const CONTROL_VERSION: u8 = 1;
@@ -194,74 +195,49 @@ impl ControlDatagram {
         out[5..8].copy_from_slice(&[CONTROL_VERSION, self.kind(), 0xFF]);
         // The longest body is Claim's: 10 + 8 + 8 + 2 + 8 + 8 bytes after a header of 20. It fits CONTROL_MAX_BYTES.
         let mut body = Writer { out, at: BODY };
-        match *self {
-            ControlDatagram::Hello { nonce } => {
-                body.put(&nonce.to_be_bytes());
-                body.put(&[0; COOKIE_BYTES]);
+        let mut put = |fields: &[&[u8]]| {
+            for field in fields {
+                body.put(field);
             }
+        };
+        match *self {
+            ControlDatagram::Hello { nonce } => put(&[&nonce.to_be_bytes(), &[0; COOKIE_BYTES]]),
             ControlDatagram::Cookie { nonce, cookie } | ControlDatagram::Unsubscribe { nonce, cookie } => {
-                body.put(&nonce.to_be_bytes());
-                body.put(&cookie);
+                put(&[&nonce.to_be_bytes(), &cookie]);
             }
             ControlDatagram::Subscribe { nonce, cookie, live, lease_ms } => {
-                body.put(&nonce.to_be_bytes());
-                body.put(&cookie);
-                body.put(&lease_ms.to_be_bytes());
-                body.put(&[u8::from(live)]);
+                put(&[&nonce.to_be_bytes(), &cookie, &lease_ms.to_be_bytes(), &[u8::from(live)]]);
             }
             ControlDatagram::Granted { nonce, cookie, lease_ms } => {
-                body.put(&nonce.to_be_bytes());
-                body.put(&cookie);
-                body.put(&lease_ms.to_be_bytes());
+                put(&[&nonce.to_be_bytes(), &cookie, &lease_ms.to_be_bytes()]);
             }
             ControlDatagram::Released { nonce } | ControlDatagram::Full { nonce } => {
-                body.put(&nonce.to_be_bytes());
+                put(&[&nonce.to_be_bytes()]);
             }
             ControlDatagram::Gone { session, first, oldest } => {
-                body.put(session.as_bytes());
-                body.put(&first.to_be_bytes());
-                body.put(&oldest.to_be_bytes());
+                put(&[session.as_bytes(), &first.to_be_bytes(), &oldest.to_be_bytes()]);
             }
-            ControlDatagram::Later { session, first } => {
-                body.put(session.as_bytes());
-                body.put(&first.to_be_bytes());
-            }
+            ControlDatagram::Later { session, first } => put(&[session.as_bytes(), &first.to_be_bytes()]),
             ControlDatagram::Held { session, first, oldest, next } => {
-                body.put(session.as_bytes());
-                body.put(&first.to_be_bytes());
-                body.put(&oldest.to_be_bytes());
-                body.put(&next.to_be_bytes());
+                let [first, oldest, next] = [first, oldest, next].map(u64::to_be_bytes);
+                put(&[session.as_bytes(), &first, &oldest, &next]);
             }
             ControlDatagram::Join { nonce, cookie, lease_ms, live, receiver } => {
-                body.put(&nonce.to_be_bytes());
-                body.put(&cookie);
-                body.put(&lease_ms.to_be_bytes());
-                body.put(&[u8::from(live)]);
-                body.put(&receiver.to_be_bytes()[2..]);
+                put(&[&nonce.to_be_bytes(), &cookie, &lease_ms.to_be_bytes(), &[u8::from(live)]]);
+                put(&[&receiver.to_be_bytes()[2..]]);
             }
             ControlDatagram::Joined { nonce, cookie, lease_ms, group, place } => {
-                body.put(&nonce.to_be_bytes());
-                body.put(&cookie);
-                body.put(&lease_ms.to_be_bytes());
-                body.put(&group.to_be_bytes());
-                body.put(&place.to_be_bytes());
+                put(&[&nonce.to_be_bytes(), &cookie, &lease_ms.to_be_bytes()]);
+                put(&[&group.to_be_bytes(), &place.to_be_bytes()]);
             }
             ControlDatagram::Claim(claim) => {
-                body.put(claim.session.as_bytes());
-                body.put(&claim.claim.to_be_bytes());
-                body.put(&claim.next.to_be_bytes());
+                put(&[claim.session.as_bytes(), &claim.claim.to_be_bytes(), &claim.next.to_be_bytes()]);
                 let role = claim.role as u8 | if claim.is_mirror { MIRROR } else { 0 };
-                body.put(&[claim.rank, role]);
-                body.put(&claim.stream.to_be_bytes());
-                body.put(&claim.sender.to_be_bytes());
+                put(&[&[claim.rank, role], &claim.stream.to_be_bytes(), &claim.sender.to_be_bytes()]);
             }
-            ControlDatagram::Stale { session, next } => {
-                body.put(session.as_bytes());
-                body.put(&next.to_be_bytes());
-            }
+            ControlDatagram::Stale { session, next } => put(&[session.as_bytes(), &next.to_be_bytes()]),
             ControlDatagram::Pause { session, wait_us } => {
-                body.put(session.as_bytes());
-                body.put(&wait_us.to_be_bytes());
+                put(&[session.as_bytes(), &wait_us.to_be_bytes()]);
             }
         }
         body.at

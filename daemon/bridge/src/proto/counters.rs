@@ -3,7 +3,6 @@
 //! Receivers keep one balance that tests hold them to: `messages_received` equals `messages_delivered` plus
 //! `messages_duplicate` plus `messages_refused` plus the messages still held in the store.
 
-use super::replay::Place;
 use super::wire::Malformed;
 use super::{MAX_LINES, MAX_SERVERS};
 
@@ -306,15 +305,6 @@ pub struct ReplayCounters {
 }
 
 impl ReplayCounters {
-    // Notes where the replies since `before` came from.
-    pub(super) fn note_place(&mut self, before: &ReplayCounters, place: Place) {
-        if place == Place::Shelf {
-            self.journal_replies += self.replies - before.replies;
-            self.journal_messages += self.messages - before.messages;
-            self.journal_bytes += self.repair_bytes - before.repair_bytes;
-        }
-    }
-
     pub(super) fn refuse(&mut self, reason: Refusal) -> Refusal {
         self.refused[reason as usize] += 1;
         reason

@@ -16,7 +16,6 @@ use super::native::NativeRepair;
 use super::store::{Request, Store};
 use super::{Groups, LOOK_UP, Out, Sent, answer, answer_again};
 use crate::BridgeError;
-use crate::ingress::SLOT_BYTES;
 use crate::log::{LogCounters, LogLine, LogSource, LogState, LogStatus, LogWord};
 use crate::native::{Keys, MOST_TO_SERVER};
 use crate::proto::SECOND_NS;
@@ -26,7 +25,7 @@ use crate::proto::receiver::Sample;
 use crate::proto::replay::{Replay, ReplayConfig};
 use crate::proto::session::Session;
 use crate::proto::wire::REQUEST_BYTES;
-use crate::socket::wait_for_any;
+use crate::socket::{RECEIVE_SLOT_BYTES, wait_for_any};
 use crate::spec::{BridgeSpec, Profile};
 use crate::status::Board;
 use crate::thread::{Clock, spawn};
@@ -124,7 +123,7 @@ impl LogRepair {
         let default = ReplayConfig::default();
         // A sender may have larger packets than we send. The receiver takes them from a server too.
         let payload_bytes = match spec.receive_profile() {
-            Profile::Plain => spec.payload_bytes.max(SLOT_BYTES),
+            Profile::Plain => spec.payload_bytes.max(RECEIVE_SLOT_BYTES),
             Profile::Native => spec.payload_bytes,
         };
         let replay = ReplayConfig {

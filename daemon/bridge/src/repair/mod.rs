@@ -124,6 +124,36 @@ impl Out {
     }
 }
 
+/// What repairs are sent to whom, and how many; but for what the bridge decides.
+fn replay_config(spec: &RepairSpec, groups: &Groups) -> ReplayConfig {
+    let rate = |per_second: u64| Rate { per_second, burst: per_second / BURST_SHARE };
+    let (merge, merge_native) = groups.merge(spec);
+    ReplayConfig {
+        allow: AllowList::new(spec.allow.clone()),
+        trust_allowed: spec.trust_allowed,
+        source_rate: rate(spec.source_rate_bytes.unwrap_or(SOURCE_RATE_BYTES)),
+        source_grows: spec.source_rate_bytes.is_none(),
+        global_rate: rate(spec.rate_bytes.unwrap_or(GLOBAL_RATE_BYTES)),
+        global_grows: spec.rate_bytes.is_none(),
+        merge,
+        merge_native,
+        ..ReplayConfig::default()
+    }
+}
+
+fn lease_config(spec: &RepairSpec) -> LeaseConfig {
+    let lease_ns = spec.lease_s.saturating_mul(SECOND_NS);
+    LeaseConfig {
+        allow: AllowList::new(spec.allow.clone()),
+        lease_ns,
+        cookie_ns: lease_ns.saturating_mul(2),
+        max_leases: spec.max_leases,
+        max_proved: spec.max_proved,
+        leases_per_source: spec.leases_per_source,
+        ..LeaseConfig::default()
+    }
+}
+
 impl Repair {
     pub(super) fn new(
         bridge: &BridgeSpec,
@@ -134,32 +164,7 @@ impl Repair {
         (shared, keys): (Arc<Sending>, Arc<Keys>),
     ) -> Result<Self, BridgeError> {
         let payload_bytes = bridge.payload_bytes;
-        let rate = |per_second: u64| Rate { per_second, burst: per_second / BURST_SHARE };
-        let allow = AllowList::new(spec.allow.clone());
-        let (merge, merge_native) = groups.merge(spec);
-        let replay = ReplayConfig {
-            payload_bytes,
-            allow: allow.clone(),
-            trust_allowed: spec.trust_allowed,
-            source_rate: rate(spec.source_rate_bytes.unwrap_or(SOURCE_RATE_BYTES)),
-            source_grows: spec.source_rate_bytes.is_none(),
-            global_rate: rate(spec.rate_bytes.unwrap_or(GLOBAL_RATE_BYTES)),
-            global_grows: spec.rate_bytes.is_none(),
-            link,
-            merge,
-            merge_native,
-            ..ReplayConfig::default()
-        };
-        let lease_ns = spec.lease_s.saturating_mul(SECOND_NS);
-        let leases = LeaseConfig {
-            allow,
-            lease_ns,
-            cookie_ns: lease_ns.saturating_mul(2),
-            max_leases: spec.max_leases,
-            max_proved: spec.max_proved,
-            leases_per_source: spec.leases_per_source,
-            ..LeaseConfig::default()
-        };
+        let replay = ReplayConfig { payload_bytes, link, ..replay_config(spec, &groups) };
         let mut random = [0; 24];
         getrandom::fill(&mut random).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
         let (key, epoch) = random.split_at(16);
@@ -188,7 +193,7 @@ impl Repair {
             answers_plain: bridge.is_any_plain(),
             inbox: Inbox::new(slot_bytes),
             replay: Replay::new(replay),
-            leases: LeaseServer::new(leases, key, epoch),
+            leases: LeaseServer::new(lease_config(spec), key, epoch),
             channel,
             store,
             counters: RepairCounters::new_zeroed(),

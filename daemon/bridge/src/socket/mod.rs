@@ -20,6 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::spec::LineSpec;
+pub use super::spec::{Marks, header_bytes};
 pub use drops::Drops;
 use interface::interface_of;
 pub(super) use interface::{Interface, link_of, look_up};
@@ -33,6 +34,8 @@ const BUSY_POLL_BUDGET: u16 = 64;
 const PATIENCE: Duration = Duration::from_millis(10);
 /// The port of the discard protocol, from which nothing is sent.
 const DISCARD_PORT: u16 = 9;
+/// A receiver takes datagrams into slots of at least this size, so that a sender with a larger payload than ours is heard.
+pub(super) const RECEIVE_SLOT_BYTES: usize = 9_216;
 /// The most sockets that one thread waits on: the lines, the requests, the leases.
 pub const MAX_SOCKETS: usize = super::proto::MAX_LINES + 3;
 
@@ -110,15 +113,6 @@ pub struct Tuning {
     pub buffer_bytes: usize,
     /// How long the kernel polls the card, in microseconds; 0 for not at all.
     pub busy_poll_us: u32,
-}
-
-/// The marks by which networks and hosts tell packets apart. Those that are `None` are the system's choice.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Marks {
-    /// The code point of the IP header, 0 to 63, by which switches and routers choose a queue.
-    pub dscp: Option<u8>,
-    /// The priority within this host, 0 to 6, by which its queueing discipline chooses a band.
-    pub priority: Option<u8>,
 }
 
 /// Marks all packets that leave by a socket.
@@ -265,11 +259,6 @@ pub fn anywhere(peer: &SocketAddr) -> SocketAddr {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
     }
-}
-
-/// Bytes of the headers of IP and UDP that a packet to `address` has.
-pub fn header_bytes(address: &SocketAddr) -> usize {
-    if address.is_ipv6() { 48 } else { 28 }
 }
 
 /// Limits how long a thread that sends waits for room in the socket's buffer.

@@ -15,24 +15,20 @@ use crate::proto::receiver::REASSEMBLY_BYTES;
 use crate::proto::session::Session;
 use crate::proto::wire::MAX_DATAGRAM_BYTES;
 use crate::proto::{DEFAULT_PAYLOAD_BYTES, MAX_LINES, MAX_SERVERS};
-use crate::socket::{Marks, header_bytes};
 
 mod native;
 mod nats;
+mod packet;
+mod send;
 #[cfg(test)]
 mod tests;
 
 pub use native::{Auth, Profile, TimeMode};
 pub use nats::{Engine, NatsSpec};
-
-mod send;
+use packet::ETHERNET_MTU;
+pub use packet::{ETHERNET_PAYLOAD_BYTES, Marks, header_bytes};
 pub use send::{HistoryFrom, RepairSpec, SendRole, SendSpec, StartAt};
 
-/// Bytes of IP in an Ethernet frame.
-const ETHERNET_MTU: usize = 1_500;
-/// Largest UDP payload that fits an Ethernet frame over IPv4. Over IPv6 it is 20 bytes less: see
-/// [`BridgeSpec::ethernet_payload_bytes`].
-pub const ETHERNET_PAYLOAD_BYTES: usize = 1_472;
 /// The largest receive buffer that the kernel can be asked for: half of the largest `int`.
 const MAX_BUFFER_BYTES: usize = i32::MAX as usize / 2;
 /// The largest code point: the header has six bits for it.

@@ -253,6 +253,11 @@ impl ReceiveCounters {
             native: malformed(Malformed::Native),
             native_version: malformed(Malformed::NativeVersion),
         };
+        self.set_lines_and_servers(receiver, servers);
+    }
+
+    fn set_lines_and_servers(&mut self, receiver: &Receiver, servers: usize) {
+        let (counters, (gaps, _)) = (receiver.counters(), receiver.backlog());
         for (own, line) in self.lines.iter_mut().zip(&counters.lines) {
             own.packets = line.packets;
             own.messages_first = line.messages_first;

@@ -163,22 +163,9 @@ impl History {
                 }
                 Fact::Subscribing { channel, host, start, page, history, skip } => {
                     self.subscriptions.extend(reading.take());
-                    reading = Some(Subscription {
-                        actor: actor.to_owned(),
-                        channel,
-                        start,
-                        far: host > 0,
-                        host: host.into(),
-                        has_page: page,
-                        history,
-                        skip,
-                        journal: None,
-                        subscribing: at,
-                        at: 0,
-                        next: 0,
-                        seen: Vec::new(),
-                        has_failed: false,
-                    });
+                    let (far, host, has_page) = (host > 0, host.into(), page);
+                    let begun = Subscription::new(actor, channel, at);
+                    reading = Some(Subscription { start, far, host, has_page, history, skip, ..begun });
                 }
                 Fact::Reading { channel, dir, next } => {
                     self.subscriptions.extend(reading.take());
@@ -236,6 +223,11 @@ impl History {
 impl Subscription {
     /// A journal, which was read at this time and begins with this sequence.
     fn of_journal(actor: &str, channel: String, dir: String, (at, next): (Time, u64)) -> Self {
+        Self { history: true, journal: Some(dir), at, next, ..Self::new(actor, channel, at) }
+    }
+
+    /// A subscription that begins at this time, and is not done.
+    fn new(actor: &str, channel: String, subscribing: Time) -> Self {
         Self {
             actor: actor.to_owned(),
             channel,
@@ -243,12 +235,12 @@ impl Subscription {
             far: false,
             host: 0,
             has_page: false,
-            history: true,
+            history: false,
             skip: false,
-            journal: Some(dir),
-            subscribing: at,
-            at,
-            next,
+            journal: None,
+            subscribing,
+            at: 0,
+            next: 0,
             seen: Vec::new(),
             has_failed: false,
         }
@@ -361,4 +353,14 @@ impl Publication {
             })
         })
     }
+}
+
+/// Last sequence and epoch of a channel, and the mode that it should have.
+pub(super) fn last<'a>(history: &'a History, channel: &str) -> Option<(u64, u64, Option<&'a str>)> {
+    history.deeds.iter().find_map(|entry| match &entry.what {
+        Deed::Last { channel: name, sequence, epoch, mode, .. } if name == channel => {
+            Some((*sequence, *epoch, mode.as_deref()))
+        }
+        _ => None,
+    })
 }

@@ -1,8 +1,7 @@
 //! The judgement of what bridges say and do between hosts that have networks of their own.
 
 use super::Findings;
-use super::history::{History, Subscription};
-use super::tools::last;
+use super::history::{History, Subscription, last};
 use crate::log::{Deed, Fact};
 use crate::payload::Identity;
 use crate::story::{NetStep, Step};

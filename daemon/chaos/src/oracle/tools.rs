@@ -1,7 +1,7 @@
 //! Compares the output of the tools, at a time when nothing moved any more, with the logs.
 
 use super::Findings;
-use super::history::{History, Subscription};
+use super::history::{History, Subscription, last};
 use crate::log::{Deed, Entry, Fact};
 use crate::run::{DAEMONS, RECORDER, SENDER};
 use serde_json::Value;
@@ -130,16 +130,6 @@ fn check_metrics(history: &History, tool: &str, text: &str, far: bool, findings:
             }
         }
     }
-}
-
-/// Last sequence and epoch of a channel, and the mode that it should have.
-pub(super) fn last<'a>(history: &'a History, channel: &str) -> Option<(u64, u64, Option<&'a str>)> {
-    history.deeds.iter().find_map(|entry| match &entry.what {
-        Deed::Last { channel: name, sequence, epoch, mode, .. } if name == channel => {
-            Some((*sequence, *epoch, mode.as_deref()))
-        }
-        _ => None,
-    })
 }
 
 /// Whether a reader was attached when the tools looked. Such a reader had looked for the last message just

@@ -22,10 +22,11 @@ use std::time::Duration;
 use zerocopy::FromZeros;
 
 use crate::EngineError;
+use crate::messages::{Order, Queues, Reply};
 use crate::options::SenderOptions;
 use crate::proto::block::{Stream, UNKNOWN_ERROR};
 use crate::proto::writer::{LOOK_NS, Resume, State, Writer, WriterConfig};
-use crate::send::{Order, Queues, Reply, SendState};
+use crate::state::SendState;
 use crate::status::SendCounters;
 use cutter::{Cutter, News};
 use identity::Identity;

@@ -8,7 +8,7 @@ use shmcast_bridge::proto::native::container::SEAL_BYTES;
 use shmcast_bridge::proto::native::keys::{GroupKey, Keyring};
 use shmcast_bridge::proto::native::seal::SenderKey;
 
-use super::block::{Body, Damaged, HEAD_BYTES, Head, body_of, parse};
+use super::block::{Body, Cut, Damaged, HEAD_BYTES, Head, body_of, parse, stamp};
 
 const SALT: &[u8] = b"shmcast-engine-1";
 /// Where a block has its own CRC, which no seal covers.
@@ -45,6 +45,26 @@ impl Sealer {
         let (_, key) = self.group.as_ref()?;
         Some(key.seal(number, head, body).expect("a block is far shorter than the longest text of a seal"))
     }
+}
+
+impl Cut {
+    /// The block, and its CRC. `head` has all fields but those that the cut and the sealer know.
+    pub fn finish(mut self, head: Head, sealer: &Sealer) -> (Vec<u8>, u32) {
+        let head = Head { kind: self.kind, first: self.first, count: self.count, ..head };
+        let crc = finish(head, sealer, &mut self.bytes);
+        (self.bytes, crc)
+    }
+}
+
+/// Makes a block of its head and of the body that stands behind the head's place. Returns the block's CRC.
+fn finish(head: Head, sealer: &Sealer, block: &mut Vec<u8>) -> u32 {
+    let head = Head { key: sealer.key(), ..head };
+    let (place, body) = block.split_first_chunk_mut().expect("a block has room for its head");
+    head.write(place);
+    if let Some(seal) = sealer.seal(head.number, place, body) {
+        block.extend(seal);
+    }
+    stamp(block)
 }
 
 /// A writer whose seal has opened.
@@ -127,7 +147,7 @@ impl Opener {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::block::{Cut, Kind, Stream, stamp};
+    use crate::proto::block::{Kind, Stream};
     use shmcast_bridge::proto::session::Session;
 
     const HEX: &str = "000102030405060708090a0b0c0d0e0f";

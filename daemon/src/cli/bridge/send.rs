@@ -4,6 +4,7 @@ use super::{Alarm, Common, LOOK, Stop, engine, finish, outcome, parse_word, prog
 use crate::cli::HostArg;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
+use crate::cli::stop::Interrupted;
 use crate::cli::units::{parse_address, parse_duration, words};
 use anyhow::{Result, bail};
 use serde_json::json;
@@ -214,6 +215,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(session) = egress.life().session() {
         note!("{channel}: sending session {session}");
     }
+    let interrupted = watch(args, &egress, &stop);
+    egress.join();
+    finish(capture)?;
+    report(args, &egress)?;
+    outcome(channel, egress.life(), egress.counters().messages_missed, interrupted)
+}
+
+/// Shows how the bridge does until it has ended. Returns the interruption, if there was one.
+fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
+    let channel = &args.channel;
     let progress = progress();
     let (mut missed, mut strangers, mut unproved) = (Alarm { told: 0 }, Alarm { told: 0 }, Alarm { told: 0 });
     let (mut interrupted, mut role) = (None, 0);
@@ -221,7 +232,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         std::thread::sleep(LOOK);
         if stop.is_set() {
             if egress.life().phase() == Phase::Running {
-                interrupted = args.common.interrupted(channel, &stop);
+                interrupted = args.common.interrupted(channel, stop);
             }
             egress.end();
         }
@@ -253,11 +264,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             format!("{channel}: overtaken by the publisher: {} messages were not sent", grouped(more))
         });
     }
-    egress.join();
     progress.finish_and_clear();
-    finish(capture)?;
-    report(args, &egress)?;
-    outcome(channel, egress.life(), egress.counters().messages_missed, interrupted)
+    interrupted
 }
 
 /// Starts the bridge, after waiting for the channel if asked. `None` when interrupted meanwhile.

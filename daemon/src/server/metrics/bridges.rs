@@ -3,14 +3,10 @@
 
 use super::engines;
 use super::exposition::Text;
-use super::families::{Figure, by, each, families};
+use super::families::{Figure, by, cumulative, each, families};
 use crate::server::bridges::{BridgeFigures, Counted};
-use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::{LineStatus, ReceiveCounters, RepairCounters, SendCounters, ServerStatus};
-
-/// The ends of the buckets, as exponents of two in nanoseconds: 256 ns to 17 s.
-const EXPONENTS: [u32; 19] = [8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24, 26, 28, 30, 34];
 
 /// All families of all bridges.
 pub(super) fn render(text: &mut Text, bridges: &[BridgeFigures]) {
@@ -93,123 +89,129 @@ fn senders(text: &mut Text, bridges: &[BridgeFigures]) {
     each(text, bridges, "link_rate_bytes", "gauge", help, |bridge| of(bridge).map(link));
 }
 
+/// The figures of repairs: the name, the kind, the help and the figure.
+const REPAIRED: [(&str, &str, &str, Repairs); 22] = [
+    ("repair_requests_total", "counter", "Requests for retransmission received.", |c| c.requests),
+    ("repair_messages_total", "counter", "Messages sent again.", |c| c.messages),
+    ("repair_bytes_total", "counter", "Bytes of retransmissions sent.", |c| c.bytes),
+    ("repair_multicasts_total", "counter", "Retransmissions that went to all receivers at once.", |c| {
+        c.multicast_replies
+    }),
+    (
+        "repair_pauses_total",
+        "counter",
+        "Times that all receivers were told to wait: the rate was used up.",
+        |c| c.pauses,
+    ),
+    (
+        "repair_journal_messages_total",
+        "counter",
+        "Of the messages sent again, those that the ring had no more and the journal had.",
+        |c| c.journal.messages,
+    ),
+    (
+        "repair_journal_bytes_total",
+        "counter",
+        "Of the bytes of retransmissions, those from the journal.",
+        |c| c.journal.bytes,
+    ),
+    ("repair_journal_waited_total", "counter", "Requests that waited until the journal was read.", |c| {
+        c.journal.waited
+    }),
+    (
+        "repair_journal_queue_full_total",
+        "counter",
+        "Requests told to ask later, as many others waited for the journal.",
+        |c| c.journal.queue_full,
+    ),
+    (
+        "repair_journal_not_yet_total",
+        "counter",
+        "Requests told to ask later, as the recorder had not written the messages.",
+        |c| c.journal.not_yet,
+    ),
+    (
+        "repair_journal_blocks_total",
+        "counter",
+        "Blocks of messages read from the journal for retransmissions.",
+        |c| c.journal.blocks,
+    ),
+    (
+        "repair_journal_errors_total",
+        "counter",
+        "Times that the journal could not be read for retransmissions.",
+        |c| c.journal.errors,
+    ),
+    (
+        "repair_journal_unusable_total",
+        "counter",
+        "Times that there was no journal of this stream where one was to be read.",
+        |c| c.journal.unusable,
+    ),
+    ("repair_kernel_drops_total", "counter", "Requests that the kernel dropped.", |c| c.kernel_drops),
+    (
+        "repair_link_rate_bytes",
+        "gauge",
+        "Bytes a second that live packets leave to repairs on the link; 0 if its speed is not known.",
+        |c| c.link_rate_bytes,
+    ),
+    ("leases", "gauge", "Unicast leases held by receivers.", |c| c.leases.held),
+    ("repair_plain_refused_total", "counter", "Plain requests to a server of native lines alone.", |c| {
+        c.plain_refused
+    }),
+    ("repair_forged_total", "counter", "Native requests whose seal does not open.", |c| c.forged),
+    ("repair_replayed_total", "counter", "Native requests that were taken already.", |c| c.replayed),
+    ("repair_unopened_total", "counter", "Native requests without a seal, or of an unknown key.", |c| {
+        c.unopened
+    }),
+    ("repair_replies_refused_total", "counter", "Replies that the kernel refused to send.", |c| {
+        c.replies_refused
+    }),
+    ("told_stale_total", "counter", "Times that a receiver said that it follows a later session.", |c| {
+        c.told_stale
+    }),
+];
+
+/// Requests that drew no messages: the reason and the figure.
+const REFUSED: [(&str, Repairs); 10] = [
+    ("not-allowed", |c| c.refused.not_allowed),
+    ("malformed", |c| c.refused.malformed),
+    ("foreign-session", |c| c.refused.foreign_session),
+    ("source-rate", |c| c.refused.source_rate),
+    ("global-rate", |c| c.refused.global_rate),
+    ("not-yet", |c| c.refused.not_yet),
+    ("gone", |c| c.refused.gone),
+    ("unproved", |c| c.refused.unproved),
+    ("journal-busy", |c| c.refused.journal_busy),
+    ("on-its-way", |c| c.refused.on_its_way),
+];
+
+/// What became of requests for leases: the event and the figure.
+const LEASED: [(&str, Repairs); 11] = [
+    ("granted", |c| c.leases.granted),
+    ("renewed", |c| c.leases.renewed),
+    ("released", |c| c.leases.released),
+    ("expired", |c| c.leases.expired),
+    ("full", |c| c.leases.full),
+    ("cookie", |c| c.leases.cookies),
+    ("cookie-refused", |c| c.leases.cookies_refused),
+    ("not-allowed", |c| c.leases.not_allowed),
+    ("over-rate", |c| c.leases.over_rate),
+    ("malformed", |c| c.leases.malformed),
+    ("replaced", |c| c.leases.replaced),
+];
+
 fn repairs(text: &mut Text, bridges: &[BridgeFigures]) {
     let of = |bridge: &BridgeFigures| match &bridge.counted {
         Some(Counted::Send(_, repair)) => repair.as_deref().copied(),
         _ => None,
     };
-    let families: [(&str, &str, &str, Repairs); 22] = [
-        ("repair_requests_total", "counter", "Requests for retransmission received.", |c| c.requests),
-        ("repair_messages_total", "counter", "Messages sent again.", |c| c.messages),
-        ("repair_bytes_total", "counter", "Bytes of retransmissions sent.", |c| c.bytes),
-        ("repair_multicasts_total", "counter", "Retransmissions that went to all receivers at once.", |c| {
-            c.multicast_replies
-        }),
-        (
-            "repair_pauses_total",
-            "counter",
-            "Times that all receivers were told to wait: the rate was used up.",
-            |c| c.pauses,
-        ),
-        (
-            "repair_journal_messages_total",
-            "counter",
-            "Of the messages sent again, those that the ring had no more and the journal had.",
-            |c| c.journal.messages,
-        ),
-        (
-            "repair_journal_bytes_total",
-            "counter",
-            "Of the bytes of retransmissions, those from the journal.",
-            |c| c.journal.bytes,
-        ),
-        ("repair_journal_waited_total", "counter", "Requests that waited until the journal was read.", |c| {
-            c.journal.waited
-        }),
-        (
-            "repair_journal_queue_full_total",
-            "counter",
-            "Requests told to ask later, as many others waited for the journal.",
-            |c| c.journal.queue_full,
-        ),
-        (
-            "repair_journal_not_yet_total",
-            "counter",
-            "Requests told to ask later, as the recorder had not written the messages.",
-            |c| c.journal.not_yet,
-        ),
-        (
-            "repair_journal_blocks_total",
-            "counter",
-            "Blocks of messages read from the journal for retransmissions.",
-            |c| c.journal.blocks,
-        ),
-        (
-            "repair_journal_errors_total",
-            "counter",
-            "Times that the journal could not be read for retransmissions.",
-            |c| c.journal.errors,
-        ),
-        (
-            "repair_journal_unusable_total",
-            "counter",
-            "Times that there was no journal of this stream where one was to be read.",
-            |c| c.journal.unusable,
-        ),
-        ("repair_kernel_drops_total", "counter", "Requests that the kernel dropped.", |c| c.kernel_drops),
-        (
-            "repair_link_rate_bytes",
-            "gauge",
-            "Bytes a second that live packets leave to repairs on the link; 0 if its speed is not known.",
-            |c| c.link_rate_bytes,
-        ),
-        ("leases", "gauge", "Unicast leases held by receivers.", |c| c.leases.held),
-        ("repair_plain_refused_total", "counter", "Plain requests to a server of native lines alone.", |c| {
-            c.plain_refused
-        }),
-        ("repair_forged_total", "counter", "Native requests whose seal does not open.", |c| c.forged),
-        ("repair_replayed_total", "counter", "Native requests that were taken already.", |c| c.replayed),
-        ("repair_unopened_total", "counter", "Native requests without a seal, or of an unknown key.", |c| {
-            c.unopened
-        }),
-        ("repair_replies_refused_total", "counter", "Replies that the kernel refused to send.", |c| {
-            c.replies_refused
-        }),
-        ("told_stale_total", "counter", "Times that a receiver said that it follows a later session.", |c| {
-            c.told_stale
-        }),
-    ];
-    for (name, kind, help, figure) in families {
+    for (name, kind, help, figure) in REPAIRED {
         each(text, bridges, name, kind, help, |bridge| of(bridge).map(|counters| figure(&counters)));
     }
-    let refused: [(&str, Repairs); 10] = [
-        ("not-allowed", |c| c.refused.not_allowed),
-        ("malformed", |c| c.refused.malformed),
-        ("foreign-session", |c| c.refused.foreign_session),
-        ("source-rate", |c| c.refused.source_rate),
-        ("global-rate", |c| c.refused.global_rate),
-        ("not-yet", |c| c.refused.not_yet),
-        ("gone", |c| c.refused.gone),
-        ("unproved", |c| c.refused.unproved),
-        ("journal-busy", |c| c.refused.journal_busy),
-        ("on-its-way", |c| c.refused.on_its_way),
-    ];
     let help = "Requests that drew no messages, by reason.";
-    by(text, bridges, ("repair_refused_total", "reason"), help, &refused, of);
-    let leases: [(&str, Repairs); 11] = [
-        ("granted", |c| c.leases.granted),
-        ("renewed", |c| c.leases.renewed),
-        ("released", |c| c.leases.released),
-        ("expired", |c| c.leases.expired),
-        ("full", |c| c.leases.full),
-        ("cookie", |c| c.leases.cookies),
-        ("cookie-refused", |c| c.leases.cookies_refused),
-        ("not-allowed", |c| c.leases.not_allowed),
-        ("over-rate", |c| c.leases.over_rate),
-        ("malformed", |c| c.leases.malformed),
-        ("replaced", |c| c.leases.replaced),
-    ];
-    by(text, bridges, ("lease_events_total", "event"), "What became of requests for leases.", &leases, of);
+    by(text, bridges, ("repair_refused_total", "reason"), help, &REFUSED, of);
+    by(text, bridges, ("lease_events_total", "event"), "What became of requests for leases.", &LEASED, of);
 }
 
 /// The figures of receiving: the name, the kind, the help and the figure.
@@ -390,15 +392,6 @@ fn recovery_times(text: &mut Text, bridges: &[BridgeFigures]) {
             }
         }
     }
-}
-
-pub(super) fn cumulative(histogram: &Histogram) -> impl Iterator<Item = (f64, u64)> {
-    EXPONENTS.into_iter().map(|exponent| {
-        // Steps end right before powers of two, so no step lies on both sides of a bucket's end.
-        let end_ns = 1u64 << exponent;
-        let below = histogram.steps().take_while(|(limit_ns, _)| *limit_ns < end_ns);
-        (end_ns as f64 / 1e9, below.map(|(_, count)| count).sum())
-    })
 }
 
 fn lines(text: &mut Text, bridges: &[BridgeFigures]) {

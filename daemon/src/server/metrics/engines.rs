@@ -1,8 +1,7 @@
 //! The figures of bridges through an engine: what its servers have stored and lost, and how long they take.
 
-use super::bridges::cumulative;
 use super::exposition::Text;
-use super::families::{Figure, by, families};
+use super::families::{Figure, by, cumulative, families};
 use crate::server::bridges::{BridgeFigures, Counted};
 use shmcast_bridge::log::{LogState, LogStatus};
 use shmcast_engine::status::{ReceiveCounters, SendCounters};

@@ -2,6 +2,10 @@
 
 use super::exposition::Text;
 use crate::server::bridges::BridgeFigures;
+use shmcast_bridge::proto::counters::Histogram;
+
+/// The ends of the buckets, as exponents of two in nanoseconds: 256 ns to 17 s.
+const EXPONENTS: [u32; 19] = [8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24, 26, 28, 30, 34];
 
 /// Reads one figure from a set of counters.
 pub(super) type Figure<C> = fn(&C) -> u64;
@@ -54,4 +58,14 @@ pub(super) fn by<C>(
             text.sample(&name, &[("bridge", bridge.spec.title()), (label, value)], figure(&counters));
         }
     }
+}
+
+/// The buckets of a histogram of durations: the end of each in seconds, and how many values are below it.
+pub(super) fn cumulative(histogram: &Histogram) -> impl Iterator<Item = (f64, u64)> {
+    EXPONENTS.into_iter().map(|exponent| {
+        // Steps end right before powers of two, so no step lies on both sides of a bucket's end.
+        let end_ns = 1u64 << exponent;
+        let below = histogram.steps().take_while(|(limit_ns, _)| *limit_ns < end_ns);
+        (end_ns as f64 / 1e9, below.map(|(_, count)| count).sum())
+    })
 }

@@ -1,7 +1,8 @@
 //! The fixed part of every native packet.
 
 use super::super::session::Session;
-use super::super::wire::{HEADER_BYTES, Head, LENGTH_BYTES, Malformed, equal_packets};
+use super::super::wire::message::{LENGTH_BYTES, Malformed};
+use super::super::wire::mold::{HEADER_BYTES, Head, equal_packets};
 use super::{Reader, Writer};
 
 /// The bytes of a native packet before its body.

@@ -8,10 +8,9 @@
 //! delivery goes on whatever else waits. A fragment that contradicts the ones before it begins its message anew:
 //! the wrong one may have been the first.
 
-use super::super::wire::{Form, Malformed, Messages, Meta};
+use super::super::wire::message::{Form, KEY, Malformed, Messages, Meta};
 use super::ask::{Entry, MAX_ENTRIES};
 use super::container::Container;
-use super::records::KEY;
 use super::{Reader, Writer};
 use std::collections::VecDeque;
 

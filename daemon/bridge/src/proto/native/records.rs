@@ -8,8 +8,9 @@
 //! time is the nanoseconds since the message before; without one, the time is the same.
 
 use super::super::bytes::copy;
-use super::super::wire::{Form, LENGTH_BYTES, Malformed, Messages, Meta};
-use super::Reader;
+use super::super::wire::message::{
+    Form, KEY, LENGTH_BYTES, Malformed, Messages, Meta, PAD, TAG, TIME, split_record,
+};
 use super::container::{Container, HEAD_BYTES, SEAL_BYTES};
 
 /// Bytes of the body before the first record.
@@ -21,42 +22,6 @@ pub const MAX_RECORD_HEAD_BYTES: usize = LENGTH_BYTES + 1 + 2 + 4;
 pub fn max_message_bytes(payload_bytes: usize) -> usize {
     let heads = HEAD_BYTES + BASE_BYTES + MAX_RECORD_HEAD_BYTES + SEAL_BYTES;
     payload_bytes.saturating_sub(heads).min(usize::from(u16::MAX))
-}
-
-pub(super) const KEY: u8 = 1;
-const TAG: u8 = 2;
-const TIME: u8 = 4;
-const PAD: u8 = 128;
-
-/// One record, and the bytes after it.
-struct Record<'a> {
-    meta: u8,
-    tag: u16,
-    since_ns: u32,
-    data: &'a [u8],
-    rest: &'a [u8],
-}
-
-fn split_record(bytes: &[u8]) -> Option<Record<'_>> {
-    let mut head = Reader(bytes);
-    let (length, meta) = (usize::from(head.u16()?), head.u8()?);
-    let tag = if meta & TAG != 0 { head.u16()? } else { 0 };
-    let since_ns = if meta & TIME != 0 { head.u32()? } else { 0 };
-    let (data, rest) = head.0.split_at_checked(length)?;
-    Some(Record { meta, tag, since_ns, data, rest })
-}
-
-/// The next message with its marks, and the bytes after it. Its time counts from `base_ns`.
-pub(in super::super) fn split_message(mut bytes: &[u8], base_ns: u64) -> Option<(&[u8], Meta, &[u8])> {
-    loop {
-        let record = split_record(bytes)?;
-        if record.meta & PAD == 0 {
-            let time_ns = if base_ns == 0 { 0 } else { base_ns.saturating_add(u64::from(record.since_ns)) };
-            let meta = Meta { tag: record.tag, key: record.meta & KEY != 0, time_ns };
-            return Some((record.data, meta, record.rest));
-        }
-        bytes = record.rest;
-    }
 }
 
 /// Checks the body of a data packet.

@@ -143,43 +143,9 @@ impl Receiver {
             return;
         }
         self.counters.packets += 1;
-        let mut has_messages = false;
-        match packet.body {
-            Body::Messages(messages) => {
-                let is_wanted = match origin {
-                    Origin::Line(_) => true,
-                    Origin::Server(server) => {
-                        self.note_reply(now_ns, server, messages.first(), datagram.len())
-                    }
-                    Origin::Repair(server) => {
-                        let all = messages.first()..messages.end();
-                        self.note_overheard(now_ns, server, all, datagram.len())
-                    }
-                };
-                if !is_wanted {
-                    return;
-                }
-                has_messages = true;
-                if let (Origin::Line(_), true) = (origin, self.config.gaps.far > 0)
-                    && self.samples.is_due(now_ns)
-                {
-                    self.sample(now_ns, packet.session, &messages);
-                }
-                self.handle_messages(now_ns, origin, messages, sink);
-            }
-            Body::Heartbeat | Body::End if matches!(origin, Origin::Repair(_)) => return,
-            Body::Heartbeat => self.counters.heartbeats += 1,
-            Body::End => {
-                self.counters.heartbeats += 1;
-                self.note_end(now_ns, origin, packet.sequence);
-            }
-            Body::Fragment(fragment) => {
-                has_messages = true;
-                if !self.handle_fragment(now_ns, origin, packet.sequence, &fragment, sink) {
-                    return;
-                }
-            }
-        }
+        let Some(has_messages) = self.handle_body(now_ns, origin, (&packet, datagram.len()), sink) else {
+            return;
+        };
         if let Some(pulse) = pulse.as_ref().filter(|pulse| pulse.group > 0) {
             self.gaps.note_group(pulse.group, u64::from(pulse.longest_rtt_us) * MICROSECOND_NS);
         }
@@ -193,6 +159,51 @@ impl Receiver {
         self.gaps.forget_drop();
         if self.end.is_some() {
             self.announce_end(sink);
+        }
+    }
+
+    /// Takes what stands in a packet of so many bytes. Returns whether there are messages in it; `None` if nothing else about the
+    /// packet counts.
+    #[inline]
+    fn handle_body(
+        &mut self,
+        now_ns: u64,
+        origin: Origin,
+        (packet, bytes): (&Downstream<'_>, usize),
+        sink: &mut impl FnMut(Delivery<'_>),
+    ) -> Option<bool> {
+        match packet.body {
+            Body::Messages(messages) => {
+                let all = messages.first()..messages.end();
+                let is_wanted = match origin {
+                    Origin::Line(_) => true,
+                    Origin::Server(server) => self.note_reply(now_ns, server, messages.first(), bytes),
+                    Origin::Repair(server) => self.note_overheard(now_ns, server, all, bytes),
+                };
+                if !is_wanted {
+                    return None;
+                }
+                if let (Origin::Line(_), true) = (origin, self.config.gaps.far > 0)
+                    && self.samples.is_due(now_ns)
+                {
+                    self.sample(now_ns, packet.session, &messages);
+                }
+                self.handle_messages(now_ns, origin, messages, sink);
+                Some(true)
+            }
+            Body::Heartbeat | Body::End if matches!(origin, Origin::Repair(_)) => None,
+            Body::Heartbeat => {
+                self.counters.heartbeats += 1;
+                Some(false)
+            }
+            Body::End => {
+                self.counters.heartbeats += 1;
+                self.note_end(now_ns, origin, packet.sequence);
+                Some(false)
+            }
+            Body::Fragment(fragment) => {
+                self.handle_fragment(now_ns, origin, packet.sequence, &fragment, sink).then_some(true)
+            }
         }
     }
 

@@ -274,7 +274,7 @@ impl Replay {
                 answer => self.reply_messages(&request, (held, answer == Answer::All), out, read),
             }
         };
-        self.counters.note_place(&before, held.place);
+        self.note_place(&before, held.place);
         if let Some(bytes) = reply.bytes() {
             self.charge(now_ns, from, bytes);
         }
@@ -455,6 +455,16 @@ impl Replay {
         let is_promised = proved && (held.oldest..held.next).contains(&request.first);
         let later = ControlDatagram::Later { session: request.session, first: request.first };
         (self.config.announce && is_promised).then_some(later)
+    }
+
+    // Counts the replies since `before` as the journal's, if they came from there.
+    fn note_place(&mut self, before: &ReplayCounters, place: Place) {
+        let counters = &mut self.counters;
+        if place == Place::Shelf {
+            counters.journal_replies += counters.replies - before.replies;
+            counters.journal_messages += counters.messages - before.messages;
+            counters.journal_bytes += counters.repair_bytes - before.repair_bytes;
+        }
     }
 
     /// The counters so far.

@@ -120,7 +120,7 @@ impl Replay {
             } else {
                 self.send_entry(now_ns, (from, proved), (&request, &entry), held, exchange, out)
             };
-            self.counters.note_place(&before, held.place);
+            self.note_place(&before, held.place);
             self.charge(now_ns, from, bytes);
         }
     }

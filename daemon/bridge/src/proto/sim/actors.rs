@@ -10,10 +10,11 @@ use super::super::replay::Past;
 use super::super::sender::{MAX_PULSE_BYTES, PushError};
 use super::super::wire::{Body, Downstream, Request};
 use super::check::check_receiver;
+use super::event::Event;
 use super::native;
 use super::net::Arrival;
 use super::scenario::PAYLOAD_BYTES;
-use super::world::{Event, World, new_sender, sum_receiver};
+use super::world::{World, new_sender, sum_receiver};
 
 impl World {
     pub(super) fn publish(&mut self) {
@@ -189,18 +190,7 @@ impl World {
                 native::take(now_ns, origin, &bytes, (&mut peer.codec, &mut peer.receiver), &mut sink);
             }
             Some((Origin::Server(server), bytes)) if is_control(&bytes) => {
-                match ControlDatagram::parse(&bytes) {
-                    Ok(ControlDatagram::Gone { session, first, oldest }) => {
-                        peer.receiver.handle_gone(now_ns, server, (session, first, oldest), &mut sink);
-                    }
-                    Ok(ControlDatagram::Later { session, first }) => {
-                        peer.receiver.handle_later(now_ns, server, (session, first));
-                    }
-                    Ok(ControlDatagram::Held { session, first, next, .. }) => {
-                        peer.receiver.handle_held(now_ns, server, (session, first, next), &mut sink);
-                    }
-                    _ => {}
-                }
+                take_word(&mut peer.receiver, now_ns, server, &bytes, &mut sink);
             }
             Some((origin, bytes)) => peer.receiver.handle_datagram(now_ns, origin, &bytes, &mut sink),
             None => {}
@@ -280,5 +270,27 @@ impl World {
             let head = container.head();
             (head.sequence..head.end()).for_each(|sequence| came[sequence as usize] = true);
         }
+    }
+}
+
+/// Gives a receiver the word of a server in place of messages.
+fn take_word(
+    receiver: &mut Receiver,
+    now_ns: u64,
+    server: usize,
+    bytes: &[u8],
+    sink: &mut impl FnMut(Delivery<'_>),
+) {
+    match ControlDatagram::parse(bytes) {
+        Ok(ControlDatagram::Gone { session, first, oldest }) => {
+            receiver.handle_gone(now_ns, server, (session, first, oldest), sink);
+        }
+        Ok(ControlDatagram::Later { session, first }) => {
+            receiver.handle_later(now_ns, server, (session, first));
+        }
+        Ok(ControlDatagram::Held { session, first, next, .. }) => {
+            receiver.handle_held(now_ns, server, (session, first, next), sink);
+        }
+        _ => {}
     }
 }

@@ -103,47 +103,10 @@ impl Checker {
     pub fn take(&mut self, delivery: Delivery<'_>, history: &History) {
         match delivery {
             Delivery::NewSession { session, next, previous } => {
-                let index = history.index(session);
-                match (previous, self.session) {
-                    (Some((session, end)), Some(own)) => {
-                        assert_eq!(
-                            (history.index(session), end),
-                            (own, self.next),
-                            "left the old session elsewhere"
-                        );
-                        assert!(index > own && next == 1, "a later session starts at 1");
-                    }
-                    (None, None) => {}
-                    (previous, own) => panic!("announced {previous:?} while following {own:?}"),
-                }
-                self.joined_at.push((index, next));
-                (self.session, self.next, self.ended) = (Some(index), next, false);
+                self.take_session((session, next), previous, history);
             }
             Delivery::Message { sequence, data, meta } => {
-                let index = self.session.expect("a session is announced before its messages");
-                assert_eq!(sequence, self.next, "out of order or twice");
-                assert!(sequence <= history.published[index], "was never published");
-                let mut expected = vec![0; history.max_message];
-                let is_marked = if self.is_native { history.meta(index, sequence) } else { Meta::default() };
-                let told = |meta: Meta| (meta.tag, meta.key, meta.time_ns > 0);
-                assert_eq!(
-                    told(meta),
-                    told(is_marked),
-                    "sequence {sequence} has other marks than were published"
-                );
-                let late_ns = meta.time_ns.checked_sub(is_marked.time_ns);
-                assert!(
-                    late_ns.is_some_and(|late_ns| late_ns <= CLOCK_JITTER_NS),
-                    "sequence {sequence}: {meta:?}, {is_marked:?}"
-                );
-                let size = history.write_message(index, sequence, &mut expected).unwrap();
-                assert_eq!(
-                    data,
-                    &expected[..size],
-                    "sequence {sequence} has other bytes than were published"
-                );
-                self.next += 1;
-                self.delivered += 1;
+                self.take_message(sequence, data, meta, history);
             }
             Delivery::Gap { from, to } => {
                 let index = self.session.expect("a session is announced before its gaps");
@@ -168,6 +131,44 @@ impl Checker {
                 self.ended = true;
             }
         }
+    }
+
+    fn take_session(
+        &mut self,
+        (session, next): (Session, u64),
+        previous: Option<(Session, u64)>,
+        history: &History,
+    ) {
+        let index = history.index(session);
+        match (previous, self.session) {
+            (Some((session, end)), Some(own)) => {
+                assert_eq!((history.index(session), end), (own, self.next), "left the old session elsewhere");
+                assert!(index > own && next == 1, "a later session starts at 1");
+            }
+            (None, None) => {}
+            (previous, own) => panic!("announced {previous:?} while following {own:?}"),
+        }
+        self.joined_at.push((index, next));
+        (self.session, self.next, self.ended) = (Some(index), next, false);
+    }
+
+    fn take_message(&mut self, sequence: u64, data: &[u8], meta: Meta, history: &History) {
+        let index = self.session.expect("a session is announced before its messages");
+        assert_eq!(sequence, self.next, "out of order or twice");
+        assert!(sequence <= history.published[index], "was never published");
+        let mut expected = vec![0; history.max_message];
+        let is_marked = if self.is_native { history.meta(index, sequence) } else { Meta::default() };
+        let told = |meta: Meta| (meta.tag, meta.key, meta.time_ns > 0);
+        assert_eq!(told(meta), told(is_marked), "sequence {sequence} has other marks than were published");
+        let late_ns = meta.time_ns.checked_sub(is_marked.time_ns);
+        assert!(
+            late_ns.is_some_and(|late_ns| late_ns <= CLOCK_JITTER_NS),
+            "sequence {sequence}: {meta:?}, {is_marked:?}"
+        );
+        let size = history.write_message(index, sequence, &mut expected).unwrap();
+        assert_eq!(data, &expected[..size], "sequence {sequence} has other bytes than were published");
+        self.next += 1;
+        self.delivered += 1;
     }
 }
 

@@ -10,8 +10,9 @@ use super::super::receiver::Origin;
 use super::super::session::Session;
 use super::super::wire::{Meta, PacketWriter, Request, end_of_session, heartbeat};
 use super::super::{MICROSECOND_NS, MILLISECOND_NS};
+use super::event::Event;
 use super::net::Arrival;
-use super::world::{Event, World};
+use super::world::World;
 
 /// The pause between two forgeries. The receivers must recover from each before the next.
 const PAUSE_NS: u64 = 40 * MILLISECOND_NS;

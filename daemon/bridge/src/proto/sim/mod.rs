@@ -7,6 +7,7 @@
 
 mod actors;
 pub(super) mod check;
+mod event;
 mod forger;
 mod groups;
 mod many;

@@ -12,16 +12,10 @@ use super::super::session::Session;
 use super::super::wire::Request;
 use super::super::{MICROSECOND_NS, MILLISECOND_NS};
 use super::check::CLOCK_JITTER_NS;
+use super::event::{Event, Waiting};
 use super::scenario::{Journal, PAYLOAD_BYTES, Scenario, Totals, Wire};
-use super::world::{Event, World};
+use super::world::World;
 use super::{Seed, plain_scenario, seeds};
-
-/// A request that waits for a disk.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Waiting {
-    Plain { at: usize, life: u32, request: Vec<u8> },
-    Native { at: usize, session: Session, entry: Entry, size: usize },
-}
 
 fn address(at: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 0, 0, at as u8 + 1), 40_000))

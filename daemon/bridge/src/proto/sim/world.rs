@@ -13,26 +13,13 @@ use super::super::session::Session;
 use super::super::wire::Request;
 use super::super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use super::check::{Checker, History};
+use super::event::{Event, Waiting};
 use super::native::{self, Codec};
-use super::net::{Arrival, Link, Profile};
-use super::past::Waiting;
+use super::net::{Link, Profile};
 use super::scenario::{PAYLOAD_BYTES, Scenario, Totals, Wire};
 
 /// The longest virtual time that a run may take.
 const LIMIT_NS: u64 = 300 * SECOND_NS;
-
-#[derive(Debug)]
-pub(super) enum Event {
-    Publish,
-    SenderWakes,
-    Forge { forged: u64 },
-    SenderReturns { fresh: bool },
-    PeerWakes { peer: usize },
-    PeerReturns { peer: usize },
-    ToPeer { peer: usize, life: u32, origin: Origin, arrival: Arrival },
-    ToServer { server: usize, peer: usize, life: u32, bytes: Vec<u8>, copy: bool },
-    DiskAnswers { server: usize, session: usize, first: u64 },
-}
 
 pub(super) struct Peer {
     pub(super) receiver: Receiver,
@@ -50,6 +37,42 @@ pub(super) struct Peer {
     pub(super) earlier: Totals,
     /// The end of native lines.
     pub(super) codec: Codec,
+}
+
+impl Peer {
+    fn new(at: usize, scenario: &Scenario) -> Peer {
+        let link = |profile: &Profile| Link::new(profile.clone());
+        let finite =
+            matches!(scenario.config.gaps.policy, GapPolicy::Skip { give_up_ns } if give_up_ns != u64::MAX);
+        Peer {
+            codec: Codec::new(1_000 + at as u64, true, scenario.wire),
+            receiver: Receiver::new(scenario.config),
+            up: true,
+            life: 0,
+            wakes_ns: u64::MAX,
+            checker: Checker {
+                may_give_up: finite,
+                is_native: scenario.wire != Wire::Plain,
+                ..Checker::default()
+            },
+            came: vec![Vec::new()],
+            served: vec![Vec::new()],
+            lines: scenario.lines.iter().map(link).collect(),
+            requests: scenario.servers.iter().map(|(to, _)| link(to)).collect(),
+            replies: scenario.servers.iter().map(|(_, from)| link(from)).collect(),
+            earlier: Totals::default(),
+        }
+    }
+}
+
+fn new_replay(scenario: &Scenario) -> Replay {
+    let allow = AllowList::new(vec!["10.0.0.0/24".parse().unwrap()]);
+    let mut config = ReplayConfig { allow, payload_bytes: PAYLOAD_BYTES, ..ReplayConfig::default() };
+    if let Some(per_second) = scenario.server_rate {
+        let rate = Rate { per_second, burst: per_second / 25 };
+        (config.source_rate, config.global_rate) = (rate, rate);
+    }
+    Replay::new(config)
 }
 
 pub struct World {
@@ -93,36 +116,6 @@ impl World {
             journal: scenario.journal.clone(),
             max_message: scenario.max_message,
         };
-        let link = |profile: &Profile| Link::new(profile.clone());
-        let finite =
-            matches!(scenario.config.gaps.policy, GapPolicy::Skip { give_up_ns } if give_up_ns != u64::MAX);
-        let peers = (0..scenario.peers).map(|peer| Peer {
-            codec: Codec::new(1_000 + peer as u64, true, scenario.wire),
-            receiver: Receiver::new(scenario.config),
-            up: true,
-            life: 0,
-            wakes_ns: u64::MAX,
-            checker: Checker {
-                may_give_up: finite,
-                is_native: scenario.wire != Wire::Plain,
-                ..Checker::default()
-            },
-            came: vec![Vec::new()],
-            served: vec![Vec::new()],
-            lines: scenario.lines.iter().map(link).collect(),
-            requests: scenario.servers.iter().map(|(to, _)| link(to)).collect(),
-            replies: scenario.servers.iter().map(|(_, from)| link(from)).collect(),
-            earlier: Totals::default(),
-        });
-        let replay = || {
-            let allow = AllowList::new(vec!["10.0.0.0/24".parse().unwrap()]);
-            let mut config = ReplayConfig { allow, payload_bytes: PAYLOAD_BYTES, ..ReplayConfig::default() };
-            if let Some(per_second) = scenario.server_rate {
-                let rate = Rate { per_second, burst: per_second / 25 };
-                (config.source_rate, config.global_rate) = (rate, rate);
-            }
-            Replay::new(config)
-        };
         let mut world = World {
             rng: fastrand::Rng::with_seed(seed),
             now_ns: 0,
@@ -136,9 +129,9 @@ impl World {
                 .collect(),
             sender_wakes_ns: u64::MAX,
             published: 0,
-            servers: (0..scenario.servers.len()).map(|_| replay()).collect(),
+            servers: (0..scenario.servers.len()).map(|_| new_replay(&scenario)).collect(),
             pasts: (0..scenario.servers.len()).map(|_| Past::new(1)).collect(),
-            peers: peers.collect(),
+            peers: (0..scenario.peers).map(|peer| Peer::new(peer, &scenario)).collect(),
             history,
             last_request: None,
             totals: Totals { runs: 1, ..Totals::default() },

@@ -1,4 +1,5 @@
 use super::*;
+use crate::proto::session::Session;
 
 const TWO_MESSAGES: &[u8] = b"EQTY00000Z\0\0\0\0\0\0\x01\x02\0\x02\0\x03abc\0\0";
 

@@ -30,8 +30,6 @@ use shmcast_bridge::proto::native::records::{BASE_BYTES, MAX_RECORD_HEAD_BYTES, 
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{Body as PacketBody, Messages, Meta};
 
-use super::seal::Sealer;
-
 /// Bytes of a block before its body.
 pub const HEAD_BYTES: usize = 72;
 /// The smallest block, in bytes.
@@ -137,7 +135,7 @@ impl Head {
         self.first >= due || self.end() > due
     }
 
-    fn write(&self, out: &mut [u8; HEAD_BYTES]) {
+    pub(super) fn write(&self, out: &mut [u8; HEAD_BYTES]) {
         out[..4].copy_from_slice(MAGIC);
         (out[4], out[5]) = (VERSION, self.kind as u8 + 1);
         out[6..8].copy_from_slice(&self.clock_error.to_be_bytes());
@@ -278,17 +276,6 @@ fn crc_of(block: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, &block[CRC_AT + 4..])
 }
 
-/// Makes a block of its head and of the body that stands behind the head's place. Returns the block's CRC.
-fn finish(head: Head, sealer: &Sealer, block: &mut Vec<u8>) -> u32 {
-    let head = Head { key: sealer.key(), ..head };
-    let (place, body) = block.split_first_chunk_mut().expect("a block has room for its head");
-    head.write(place);
-    if let Some(seal) = sealer.seal(head.number, place, body) {
-        block.extend(seal);
-    }
-    stamp(block)
-}
-
 /// Writes the CRC of a block into it, and returns it.
 ///
 /// # Panics
@@ -312,7 +299,7 @@ pub struct Cut {
     /// How many sequences the block completes.
     pub count: u32,
     /// The body, behind the place of the head.
-    bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
 }
 
 impl Cut {
@@ -345,13 +332,6 @@ impl Cut {
             Kind::Fragment => self.bytes.len() - HEAD_BYTES - FRAGMENT_HEAD_BYTES,
             Kind::Data | Kind::Gap | Kind::End => 0,
         }
-    }
-
-    /// The block, and its CRC. `head` has all fields but those that the cut and the sealer know.
-    pub fn finish(mut self, head: Head, sealer: &Sealer) -> (Vec<u8>, u32) {
-        let head = Head { kind: self.kind, first: self.first, count: self.count, ..head };
-        let crc = finish(head, sealer, &mut self.bytes);
-        (self.bytes, crc)
     }
 }
 

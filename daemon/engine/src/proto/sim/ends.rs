@@ -2,7 +2,7 @@
 
 use super::super::block::{Cut, Packing, max_whole_bytes};
 use super::super::reader::Delivery;
-use super::world::{BLOCK_BYTES, TROUBLED_NS};
+use super::scenario::{BLOCK_BYTES, TROUBLED_NS};
 use fastrand::Rng;
 use shmcast_bridge::proto::native::keys::Keyring;
 use shmcast_bridge::proto::session::Session;

@@ -6,6 +6,7 @@
 
 mod ends;
 mod fake;
+mod scenario;
 mod world;
 
 use super::mutant::{CHOSEN, Mutant};

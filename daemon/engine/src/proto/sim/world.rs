@@ -7,13 +7,11 @@ use super::super::writer::{Append, Resume, State, Trouble, Writer, WriterConfig}
 use super::Report;
 use super::ends::{Channel, Ring};
 use super::fake::Log;
+use super::scenario::{BLOCK_BYTES, TROUBLED_NS};
 use fastrand::Rng;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
 
-pub(super) const BLOCK_BYTES: usize = 1 << 10;
-/// Faults happen until then, and messages are published until then.
-pub(super) const TROUBLED_NS: u64 = 3 * SECOND_NS;
 /// All must have come by then.
 const END_NS: u64 = 60 * SECOND_NS;
 const STREAM: Stream = Stream([5; 16]);

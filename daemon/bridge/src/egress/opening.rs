@@ -1,0 +1,238 @@
+//! What an egress opens at its start, and the session that it sends.
+
+use shmcast::{Start, Subscriber, SubscriberBuilder};
+use std::net::UdpSocket;
+use std::sync::Arc;
+
+use super::line::{Line, link_of};
+use super::listening::heard_term;
+use super::native::split_lines;
+use super::{EgressOptions, attach, stream_id, tag_bytes};
+use crate::BridgeError;
+use crate::native::Keys;
+use crate::origins::Origins;
+use crate::proto::link::Link;
+use crate::proto::session::Session;
+use crate::proto::term::Terms;
+use crate::renewal::Watch;
+use crate::repair::Groups;
+use crate::sending::term_at;
+use crate::socket::{self, Marks, RefusedSettings, Tuning};
+use crate::spec::{BridgeSpec, Profile, RepairSpec, SendSpec, StartAt};
+use crate::state::{Progress, StateFile};
+use crate::times;
+
+/// Bytes of the receive buffer of the socket that requests come to.
+const REPAIR_BUFFER_BYTES: usize = 1 << 20;
+
+/// The feeds that an egress sends, as they begin.
+pub(super) struct Feeds {
+    pub(super) session: Session,
+    /// The profile and the lines of the first feed, which leases get too.
+    pub(super) profile: Profile,
+    pub(super) lines: Vec<Line>,
+    /// The lines of the other profile, if there are any.
+    pub(super) others: Vec<Line>,
+    /// The link that the packets leave by, if its speed is known.
+    pub(super) link: Option<Link>,
+    pub(super) keys: Arc<Keys>,
+}
+
+/// All that is open before the first thread of an egress starts.
+pub(super) struct Opened<'a> {
+    pub(super) feeds: Feeds,
+    pub(super) subscriber: Subscriber,
+    /// Whether a daemon wakes the thread that waits for messages.
+    pub(super) parks: bool,
+    /// Whether the channel is read from where an earlier bridge left off.
+    pub(super) resumes: bool,
+    pub(super) state: Option<StateFile>,
+    pub(super) server: Option<ServerSockets<'a>>,
+    /// The lines to look after.
+    pub(super) watch: Watch,
+    pub(super) refusals: RefusedSettings,
+}
+
+impl<'a> Opened<'a> {
+    pub(super) fn open(
+        spec: &BridgeSpec,
+        send: &'a SendSpec,
+        channel: &SubscriberBuilder,
+        options: &EgressOptions,
+    ) -> Result<Opened<'a>, BridgeError> {
+        let mut refusals = RefusedSettings::default();
+        let keys = Arc::new(Keys::open(spec)?);
+        if spec.is_any_native() {
+            times::note_unknown_error(&mut refusals);
+        }
+        let watch = Watch::of(spec, send.repair.as_ref().and_then(|repair| Groups::line(spec, repair)));
+        let lines = open_lines(spec, send, &mut refusals)?;
+        let link = link_of(spec, &lines);
+        let (profile, lines, others) = split_lines(spec, lines);
+        let (state, said) = open_state(send)?;
+        let (subscriber, parks, resumed) =
+            attach_where_it_was(spec, (send.from, options.is_channel_new), channel, said)?;
+        check_sizes(spec, &subscriber)?;
+        // Report a port that is in use before the bridge listens.
+        drop(open_server(spec, send, &mut RefusedSettings::default())?);
+        let heard = |most| heard_term(spec, send, &keys, most, &mut refusals);
+        let session = session_to_send(spec, &subscriber, &options.origins, (said, resumed), heard)?;
+        // Open this socket last. Requests that came while the bridge listened would be answered after their
+        // receivers had given them up and sent them again.
+        let server = open_server(spec, send, &mut refusals)?;
+        let feeds = Feeds { session, profile, lines, others, link, keys };
+        let resumes = resumed.is_some();
+        Ok(Opened { feeds, subscriber, parks, resumes, state, server, watch, refusals })
+    }
+}
+
+/// Opens a socket for each line of the spec.
+pub(super) fn open_lines(
+    spec: &BridgeSpec,
+    send: &SendSpec,
+    refusals: &mut RefusedSettings,
+) -> Result<Vec<Line>, BridgeError> {
+    let open = |line| Ok(Line::open(line, spec.marks(), send, refusals)?);
+    spec.lines.iter().enumerate().map(open).collect()
+}
+
+/// The sockets of a repair server.
+pub(super) struct ServerSockets<'a> {
+    pub(super) repair: &'a RepairSpec,
+    /// The socket that requests come to, and that repairs leave by.
+    pub(super) requests: UdpSocket,
+    /// The groups that repairs for all receivers go to.
+    pub(super) groups: Groups,
+    /// The socket that live packets leave by.
+    pub(super) live: UdpSocket,
+}
+
+/// Opens the sockets of the repair server, if the spec names one.
+pub(super) fn open_server<'a>(
+    spec: &BridgeSpec,
+    send: &'a SendSpec,
+    refusals: &mut RefusedSettings,
+) -> Result<Option<ServerSockets<'a>>, BridgeError> {
+    let Some(repair) = &send.repair else { return Ok(None) };
+    let tuning = Tuning { buffer_bytes: REPAIR_BUFFER_BYTES, busy_poll_us: 0 };
+    let requests = socket::open_unicast(repair.bind, tuning, refusals)?;
+    let live = socket::open_beside(&requests)?;
+    let marks = spec.marks();
+    socket::mark(&live, marks, format_args!("leases from {}", repair.bind), refusals);
+    let marks = Marks { dscp: repair.dscp.or(marks.dscp), ..marks };
+    socket::mark(&requests, marks, format_args!("repairs from {}", repair.bind), refusals);
+    let groups = Groups::open(spec, send, repair, &requests, refusals)?;
+    Ok(Some(ServerSockets { repair, requests, groups, live }))
+}
+
+/// Opens the state file, if the spec names one, and reads what it says.
+pub(super) fn open_state(send: &SendSpec) -> Result<(Option<StateFile>, Option<Progress>), BridgeError> {
+    let Some(path) = &send.state else { return Ok((None, None)) };
+    let (file, said) =
+        StateFile::open(path).map_err(|source| BridgeError::State { path: path.clone(), source })?;
+    Ok((Some(file), said))
+}
+
+/// The session to send: the one that the state file names, if the channel is still where that bridge left
+/// off; otherwise the channel's own, or a new one.
+pub(super) fn session_to_send(
+    spec: &BridgeSpec,
+    subscriber: &Subscriber,
+    origins: &Origins,
+    (said, resumed): (Option<Progress>, Option<Progress>),
+    heard: impl FnOnce(u64) -> Result<Option<u64>, BridgeError>,
+) -> Result<Session, BridgeError> {
+    match resumed.filter(|_| subscriber.remote_session().is_none() || spec.session.is_some()) {
+        Some(resumed) => {
+            origins.add(resumed.session, stream_id(subscriber));
+            Ok(resumed.session)
+        }
+        None => {
+            let terms = Terms { own: own_term(spec, said), ..Terms::default() };
+            session_of(spec, subscriber, origins, terms, heard)
+        }
+    }
+}
+
+/// Attaches where an earlier bridge left off, if that bridge sent the same ring, or the same session of
+/// another host; otherwise where the spec says, or with the oldest message of a channel that is new. Messages
+/// that the ring no longer holds are lost, and counted.
+pub(super) fn attach_where_it_was(
+    spec: &BridgeSpec,
+    (from, is_new): (StartAt, bool),
+    channel: &SubscriberBuilder,
+    said: Option<Progress>,
+) -> Result<(Subscriber, bool, Option<Progress>), BridgeError> {
+    if let Some(said) = said {
+        let (latest, _) = attach(&channel.clone().start(Start::Latest), spec.wait)?;
+        let is_same = said.ring == stream_id(&latest)
+            || latest.remote_session().map(Session::from_bytes) == Some(said.session);
+        let is_ours = spec.session.is_none() || said.session.tag() == tag_bytes(spec);
+        if is_same && is_ours && said.next <= latest.next_sequence() {
+            let start = match from {
+                StartAt::Resume => Start::Sequence(said.next),
+                StartAt::Latest if !is_new => Start::Latest,
+                StartAt::Latest | StartAt::Oldest => Start::Oldest,
+            };
+            let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
+            return Ok((subscriber, parks, Some(said)));
+        }
+    }
+    let start = match from {
+        StartAt::Resume | StartAt::Latest if !is_new => Start::Latest,
+        _ => Start::Oldest,
+    };
+    let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
+    Ok((subscriber, parks, None))
+}
+
+/// The term that the state file notes, if it notes one of this bridge's tag.
+pub(super) fn own_term(spec: &BridgeSpec, said: Option<Progress>) -> Option<u64> {
+    said.filter(|said| said.session.tag() == tag_bytes(spec)).and_then(|said| said.session.epoch())
+}
+
+pub(super) fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<(), BridgeError> {
+    let max_message = subscriber.header().geometry.max_message;
+    let most = spec.max_message_bytes();
+    if max_message <= most as u64 {
+        return Ok(());
+    }
+    let (channel, payload_bytes) = (spec.channel.clone(), spec.payload_bytes);
+    Err(BridgeError::MessageTooLong { channel, max_message, payload_bytes, most })
+}
+
+/// The session that the channel is sent as. A channel that a bridge received keeps the session that it came
+/// with, unless the spec names one, so that hosts farther on see the same stream. Any other channel has its
+/// own session, whose term `Terms` chooses; `heard` listens for the terms of others, up to the one that it is
+/// given. A publisher that takes the channel over goes on in that session; a channel that is made anew begins
+/// another.
+pub(super) fn session_of(
+    spec: &BridgeSpec,
+    subscriber: &Subscriber,
+    origins: &Origins,
+    terms: Terms,
+    heard: impl FnOnce(u64) -> Result<Option<u64>, BridgeError>,
+) -> Result<Session, BridgeError> {
+    if let Some(session) = subscriber.remote_session().filter(|_| spec.session.is_none()) {
+        return Ok(Session::from_bytes(session));
+    }
+    let (tag, ring) = (tag_bytes(spec), stream_id(subscriber));
+    let clock = term_at(subscriber.header().created_ns);
+    // The ring's own session if that may be sent, or else the terms of a new one.
+    let look = |known: Result<Session, u64>| match known {
+        Ok(session) if session.epoch() > terms.own => Ok(session),
+        known => {
+            let own = terms.own.max(known.err().and_then(|least| least.checked_sub(1)));
+            Err(Terms { clock, own, ..terms })
+        }
+    };
+    // Listen before the list is locked: the other bridges use it meanwhile.
+    let heard = match look(origins.of_ring(tag, ring)) {
+        Ok(session) => return Ok(session),
+        Err(terms) => heard(terms.most())?,
+    };
+    let session = origins.begin(tag, ring, |known| {
+        look(known).or_else(|terms| Session::of_channel(&spec.tag(), Terms { heard, ..terms }.next()))
+    })?;
+    Ok(session)
+}

@@ -1,0 +1,191 @@
+//! What an ingress opens at its start, and how it is configured.
+
+use shmcast::PublisherBuilder;
+use shmcast::hosting::boot_id;
+use siphasher::sip::SipHasher24;
+use std::hash::{Hash, Hasher};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::port::{Port, Role};
+use crate::BridgeError;
+use crate::log::LogSource;
+use crate::native::Keys;
+use crate::proto::gap::{GapConfig, GapPolicy};
+use crate::proto::limit::AllowList;
+use crate::proto::receiver::{DEFAULT_SILENCE_NS, Follow, Join, ReceiverConfig};
+use crate::proto::session::Session;
+use crate::proto::source::SourceLock;
+use crate::proto::{MICROSECOND_NS, MILLISECOND_NS};
+use crate::repair::log::{LogRepair, LogSocket};
+use crate::socket::{self, RefusedSettings, Tuning};
+use crate::spec::{BridgeSpec, GapMode, LineSpec, Profile, ReceiveSpec};
+use crate::thread::Clock;
+
+/// Refuses a log that the spec does not name, and a spec that names one without it.
+pub(super) fn check_log(
+    spec: &BridgeSpec,
+    receive: &ReceiveSpec,
+    log: Option<&LogSource>,
+) -> Result<(), BridgeError> {
+    match (&receive.log, log) {
+        (Some(_), None) => {
+            let problem = "log: another package reads it: shmcast-engine with the feature `nats`";
+            Err(BridgeError::of(spec, problem))
+        }
+        (None, Some(_)) => {
+            Err(BridgeError::of(spec, "log: the bridge was given one, and its spec names none"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A log that does not serve yet.
+pub(super) struct OpenedLog {
+    source: LogSource,
+    pub(super) socket: LogSocket,
+}
+
+pub(super) fn open_log(
+    receive: &ReceiveSpec,
+    log: Option<LogSource>,
+) -> Result<Option<OpenedLog>, BridgeError> {
+    let open = |source| Ok(OpenedLog { source, socket: LogSocket::open(&receive.servers)? });
+    log.map(open).transpose()
+}
+
+impl OpenedLog {
+    /// Lets it serve the receiver that asks from this port.
+    pub(super) fn serve(
+        self,
+        spec: &BridgeSpec,
+        asker: u16,
+        clock: Clock,
+        keys: Arc<Keys>,
+    ) -> Result<LogRepair, BridgeError> {
+        LogRepair::start(spec, self.source, (self.socket, asker), (clock, keys))
+    }
+}
+
+/// Opens a socket for each line, one that requests leave through, and one for a unicast feed.
+pub(super) fn open_ports(
+    spec: &BridgeSpec,
+    (receive, servers): (&ReceiveSpec, &[SocketAddr]),
+    id: u64,
+    clock: &Clock,
+    refusals: &mut RefusedSettings,
+) -> Result<Vec<Port>, BridgeError> {
+    let tuning = Tuning { buffer_bytes: receive.buffer_bytes, busy_poll_us: spec.busy_poll_us };
+    let open_own = |refusals: &mut RefusedSettings, what| {
+        let socket = socket::open_unicast(socket::anywhere(&servers[0]), tuning, refusals)?;
+        socket::mark(&socket, spec.marks(), what, refusals);
+        Ok::<_, BridgeError>(socket)
+    };
+    let mut ports = Vec::new();
+    for (index, line) in spec.lines.iter().enumerate() {
+        let socket = socket::open_merging_line(line, tuning, refusals)?;
+        ports.push(Port::new(socket, Role::Line(index), spec));
+    }
+    if !servers.is_empty() {
+        let mut port = Port::new(open_own(refusals, "requests")?, Role::Servers, spec);
+        if receive.lease {
+            port.ask_for_leases(receive, false, id, clock)?;
+        }
+        ports.push(port);
+    }
+    if let Some(line) = repair_line(spec, receive) {
+        ports.push(Port::new(socket::open_line(&line, tuning, refusals)?, Role::Repairs, spec));
+    }
+    if receive.unicast {
+        let socket = open_own(refusals, "requests for leases")?;
+        socket::try_merge(&socket, "live packets of leases", refusals);
+        let mut port = Port::new(socket, Role::Unicast, spec);
+        port.ask_for_leases(receive, true, id, clock)?;
+        ports.push(port);
+    }
+    Ok(ports)
+}
+
+/// The group of plain repairs for all, on the interface of the first multicast line.
+pub(super) fn repair_line(spec: &BridgeSpec, receive: &ReceiveSpec) -> Option<LineSpec> {
+    let via = spec.lines.iter().find(|line| line.group.ip().is_multicast());
+    let interface = via.and_then(|line| line.interface.clone());
+    receive.repair_group.map(|group| LineSpec { interface, ..LineSpec::to(group) })
+}
+
+/// A lock for each line of the spec. The source of a line needs none if every packet must be sealed and the operator lists
+/// no sources: a seal is better.
+pub(super) fn locks_of(spec: &BridgeSpec, receive: &ReceiveSpec, is_native: bool) -> Vec<SourceLock> {
+    if is_native && !spec.takes_open() && receive.sources.is_empty() {
+        return Vec::new();
+    }
+    let sources = AllowList::new(receive.sources.clone());
+    spec.lines.iter().map(|_| SourceLock::new(sources.clone())).collect()
+}
+
+/// 48 bits that identify this receiver and stay the same after a restart. They are a hash of the host, the
+/// channel's place on it and the bridge's name.
+pub(super) fn receiver_id(spec: &BridgeSpec, channel: &PublisherBuilder) -> Result<u64, BridgeError> {
+    let host = match std::fs::read("/etc/machine-id") {
+        Ok(id) if !id.is_empty() => id,
+        // Without a machine ID, the boot ID serves until the next boot.
+        _ => boot_id().map_err(BridgeError::Start)?.iter().flat_map(|word| word.to_ne_bytes()).collect(),
+    };
+    // Containers that are copies of one image differ in their host name alone.
+    let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+    let mut hasher = SipHasher24::new();
+    (host, name, channel.location(), &spec.channel, spec.title()).hash(&mut hasher);
+    Ok(hasher.finish() & 0xFFFF_FFFF_FFFF)
+}
+
+pub(super) fn follow(spec: &BridgeSpec) -> Result<Follow, BridgeError> {
+    match &spec.session {
+        None => Ok(Follow::First { silence_ns: DEFAULT_SILENCE_NS }),
+        Some(tag) if tag.len() <= 4 => Ok(Follow::Channel(Session::of_channel(tag, 0)?.tag())),
+        Some(name) => Ok(Follow::Only(Session::named(name)?)),
+    }
+}
+
+pub(super) fn receiver_config(
+    spec: &BridgeSpec,
+    receive: &ReceiveSpec,
+    follow: Follow,
+    (next, resumed): (u64, Option<Session>),
+    id: u64,
+) -> ReceiverConfig {
+    let is_followed = |session: &Session| match follow {
+        Follow::Channel(tag) => session.tag() == tag,
+        Follow::Only(only) => *session == only,
+        Follow::First { .. } => true,
+    };
+    let join = match (resumed.filter(is_followed), receive.from) {
+        (Some(session), _) => Join::Resume { session, next },
+        (None, Some(from)) => Join::From(from),
+        (None, None) => Join::FirstSeen,
+    };
+    let unicast_lines = if receive.unicast { receive.servers.len() } else { 0 };
+    ReceiverConfig {
+        join,
+        is_native: spec.receive_profile() == Profile::Native,
+        reassembly_bytes: receive.reassembly_bytes,
+        // Each receiver has delays of its own.
+        seed: id,
+        lines: spec.lines.len() + unicast_lines,
+        gaps: GapConfig {
+            hold_ns: receive.hold_us * MICROSECOND_NS,
+            hold_max_ns: 4 * receive.hold_us * MICROSECOND_NS,
+            servers: receive.servers.len() + usize::from(receive.log.is_some()),
+            far: usize::from(receive.log.is_some()),
+            payload_bytes: spec.payload_bytes,
+            may_be_plain: true,
+            policy: match receive.gap {
+                GapMode::Block => GapPolicy::Block,
+                GapMode::Skip => {
+                    GapPolicy::Skip { give_up_ns: receive.give_up_ms.saturating_mul(MILLISECOND_NS) }
+                }
+            },
+            ..GapConfig::default()
+        },
+        ..ReceiverConfig::following(follow)
+    }
+}

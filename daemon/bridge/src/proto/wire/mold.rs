@@ -1,0 +1,186 @@
+//! The plain packets of MoldUDP64: their heads, requests for messages, and the writer of packets.
+
+use super::super::session::Session;
+use super::message::{LENGTH_BYTES, Malformed};
+
+/// The fixed part of every downstream packet, in bytes.
+pub const HEADER_BYTES: usize = 20;
+/// The size of a request, in bytes.
+pub const REQUEST_BYTES: usize = 20;
+/// The most messages one packet can carry; the next count value means end of session.
+pub const MAX_MESSAGES: u16 = 0xFFFE;
+/// The largest UDP payload over IPv4, in bytes.
+pub const MAX_DATAGRAM_BYTES: usize = 65_507;
+
+pub(super) const HEARTBEAT_COUNT: u16 = 0;
+pub(super) const END_COUNT: u16 = 0xFFFF;
+
+/// The beginning of a downstream packet, read without a look at the messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// The first message's sequence, or the next expected one when there is none.
+    pub sequence: u64,
+    /// How many messages follow.
+    pub messages: u16,
+}
+
+impl Head {
+    /// Reads it; `None` when there are not even that many bytes.
+    pub fn of(datagram: &[u8]) -> Option<Head> {
+        let header = datagram.first_chunk::<HEADER_BYTES>()?;
+        let (sequence, count) = (header[10..18].try_into().ok()?, header[18..].try_into().ok()?);
+        let messages = match u16::from_be_bytes(count) {
+            END_COUNT => 0,
+            messages => messages,
+        };
+        Some(Head { sequence: u64::from_be_bytes(sequence), messages })
+    }
+
+    /// The sequence after its last message.
+    pub fn end(&self) -> u64 {
+        self.sequence.saturating_add(u64::from(self.messages))
+    }
+}
+
+/// As [`segment_of`](super::packet::segment_of), where `size_of` gives the size of the packet that bytes begin with, as far as it can tell.
+pub(in super::super) fn equal_packets(bytes: &[u8], size_of: impl Fn(&[u8]) -> Option<usize>) -> usize {
+    let is_packet = |bytes: &[u8]| size_of(bytes) == Some(bytes.len());
+    match size_of(bytes) {
+        Some(size) if (1..bytes.len()).contains(&size) && bytes.chunks(size).all(is_packet) => size,
+        _ => bytes.len(),
+    }
+}
+
+pub(super) fn split_header(header: &[u8; HEADER_BYTES]) -> (Session, u64, u16) {
+    let mut session = [0; 10];
+    let mut sequence = [0; 8];
+    session.copy_from_slice(&header[..10]);
+    sequence.copy_from_slice(&header[10..18]);
+    (Session::from_bytes(session), u64::from_be_bytes(sequence), u16::from_be_bytes([header[18], header[19]]))
+}
+
+fn join_header(session: Session, sequence: u64, count: u16) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..10].copy_from_slice(session.as_bytes());
+    header[10..18].copy_from_slice(&sequence.to_be_bytes());
+    header[18..].copy_from_slice(&count.to_be_bytes());
+    header
+}
+
+/// The bytes of a heartbeat; `next` is the sequence that the next message will have.
+pub fn heartbeat(session: Session, next: u64) -> [u8; HEADER_BYTES] {
+    join_header(session, next, HEARTBEAT_COUNT)
+}
+
+/// The bytes of an end-of-session packet; `next` is the sequence after the last message's.
+pub fn end_of_session(session: Session, next: u64) -> [u8; HEADER_BYTES] {
+    join_header(session, next, END_COUNT)
+}
+
+/// A request for `count` messages from `first` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// The session whose messages are wanted.
+    pub session: Session,
+    /// The first sequence wanted, at least 1.
+    pub first: u64,
+    /// How many are wanted, 1 to 65 534.
+    pub count: u16,
+}
+
+impl Request {
+    /// Checks a request.
+    ///
+    /// # Errors
+    /// [`Malformed`], when it is not exactly 20 bytes or asks for nothing that can exist.
+    pub fn parse(datagram: &[u8]) -> Result<Request, Malformed> {
+        let header: &[u8; REQUEST_BYTES] = datagram.try_into().map_err(|_| Malformed::RequestLength)?;
+        let (session, first, count) = split_header(header);
+        match (first, count) {
+            (0, _) => Err(Malformed::SequenceZero),
+            (_, 0 | END_COUNT) => Err(Malformed::RequestCount),
+            _ if first.checked_add(u64::from(count)).is_none() => Err(Malformed::SequenceOverflow),
+            _ => Ok(Request { session, first, count }),
+        }
+    }
+
+    /// The request's bytes.
+    pub fn encode(&self) -> [u8; REQUEST_BYTES] {
+        join_header(self.session, self.first, self.count)
+    }
+}
+
+/// The largest message that a packet of `payload_bytes` carries, in bytes.
+pub fn max_message_bytes(payload_bytes: usize) -> usize {
+    payload_bytes.saturating_sub(HEADER_BYTES + LENGTH_BYTES).min(usize::from(u16::MAX))
+}
+
+/// A packet that is being written into a buffer which the caller keeps and lends at each step.
+#[derive(Debug, Clone, Copy)]
+pub struct PacketWriter {
+    first: u64,
+    count: u16,
+    bytes: usize,
+}
+
+impl PacketWriter {
+    /// An empty packet whose first message will have the sequence `first`.
+    pub fn new(first: u64) -> PacketWriter {
+        PacketWriter { first, count: 0, bytes: HEADER_BYTES }
+    }
+
+    /// The sequence that the next message pushed will have.
+    pub fn next(&self) -> u64 {
+        self.first.saturating_add(u64::from(self.count))
+    }
+
+    /// How many messages are in it.
+    pub fn count(&self) -> u16 {
+        self.count
+    }
+
+    /// The place of the next message's data, if there is room for its length; the place may be empty. A
+    /// reader can copy straight into it. Call [`PacketWriter::commit`] next.
+    pub fn room<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b mut [u8]> {
+        let room = if self.count < MAX_MESSAGES {
+            buffer.get_mut(self.bytes + LENGTH_BYTES..)?
+        } else {
+            return None;
+        };
+        let most = room.len().min(usize::from(u16::MAX));
+        Some(&mut room[..most])
+    }
+
+    /// Takes the `size` bytes written into [`PacketWriter::room`] as the next message; false when they do not fit.
+    pub fn commit(&mut self, buffer: &mut [u8], size: usize) -> bool {
+        let Ok(length) = u16::try_from(size) else {
+            return false;
+        };
+        let end = self.bytes + LENGTH_BYTES + size;
+        if self.count >= MAX_MESSAGES || end > buffer.len() {
+            return false;
+        }
+        buffer[self.bytes..self.bytes + LENGTH_BYTES].copy_from_slice(&length.to_be_bytes());
+        self.bytes = end;
+        self.count += 1;
+        true
+    }
+
+    /// Adds a message; false, and no change, when it does not fit.
+    pub fn push(&mut self, buffer: &mut [u8], data: &[u8]) -> bool {
+        match self.room(buffer) {
+            Some(room) if data.len() <= room.len() => room[..data.len()].copy_from_slice(data),
+            _ => return false,
+        }
+        self.commit(buffer, data.len())
+    }
+
+    /// Writes the header. Returns the size of the datagram in the buffer; `None` if it has no message.
+    pub fn finish(self, buffer: &mut [u8], session: Session) -> Option<usize> {
+        if self.count == 0 {
+            return None;
+        }
+        buffer.get_mut(..HEADER_BYTES)?.copy_from_slice(&join_header(session, self.first, self.count));
+        Some(self.bytes)
+    }
+}

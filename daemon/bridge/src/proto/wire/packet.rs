@@ -1,0 +1,77 @@
+//! One packet of a feed, plain or native, as receivers take it.
+
+use super::super::control::is_control;
+use super::super::native::fragments::Fragment;
+use super::super::session::Session;
+use super::message::{LENGTH_BYTES, Malformed, Messages};
+use super::mold::{END_COUNT, HEADER_BYTES, HEARTBEAT_COUNT, Head, equal_packets, split_header};
+
+/// How long each packet is of those that the kernel put together into these bytes: all are equally long, but the last may be
+/// shorter. If the bytes are not several sound packets, all of them are one.
+pub fn segment_of(bytes: &[u8]) -> usize {
+    equal_packets(bytes, |bytes| {
+        if is_control(bytes) {
+            return Some(bytes.len());
+        }
+        let mut size = HEADER_BYTES;
+        for _ in 0..Head::of(bytes)?.messages {
+            let length = bytes.get(size..)?.first_chunk()?;
+            size += LENGTH_BYTES + usize::from(u16::from_be_bytes(*length));
+        }
+        Some(size)
+    })
+}
+
+/// One downstream packet, wholly checked.
+#[derive(Debug, Clone, Copy)]
+pub struct Downstream<'a> {
+    /// The run of sequences that the packet belongs to.
+    pub session: Session,
+    /// The first message's sequence, or the next expected one when there is none; at least 1.
+    pub sequence: u64,
+    /// The content of the packet.
+    pub body: Body<'a>,
+}
+
+/// The content of a downstream packet.
+#[derive(Debug, Clone, Copy)]
+pub enum Body<'a> {
+    /// One message or more.
+    Messages(Messages<'a>),
+    /// Nothing: the sender is alive and the sequence is the next expected.
+    Heartbeat,
+    /// The session is over; no sequence from this one on will follow.
+    End,
+    /// A part of the message with the packet's sequence. Plain packets have none.
+    Fragment(Fragment<'a>),
+}
+
+impl<'a> Downstream<'a> {
+    /// Checks a whole datagram: two reads a message, no copy.
+    ///
+    /// # Errors
+    /// [`Malformed`], when anything in it disagrees with anything else; then nothing of it may be used.
+    pub fn parse(datagram: &'a [u8]) -> Result<Downstream<'a>, Malformed> {
+        let (header, blocks) = datagram.split_first_chunk::<HEADER_BYTES>().ok_or(Malformed::TooShort)?;
+        let (session, sequence, count) = split_header(header);
+        if sequence == 0 {
+            return Err(Malformed::SequenceZero);
+        }
+        let body = match count {
+            HEARTBEAT_COUNT if blocks.is_empty() => Body::Heartbeat,
+            END_COUNT if blocks.is_empty() => Body::End,
+            HEARTBEAT_COUNT | END_COUNT => return Err(Malformed::TrailingBytes),
+            count => Body::Messages(Messages::check(sequence, count, blocks)?),
+        };
+        Ok(Downstream { session, sequence, body })
+    }
+
+    /// The sequence after the last message, or the next expected one when there is none.
+    pub fn end(&self) -> u64 {
+        match self.body {
+            Body::Messages(messages) => messages.end(),
+            // A fragment says nothing of what comes after its message, nor that its message is there.
+            Body::Heartbeat | Body::End | Body::Fragment(_) => self.sequence,
+        }
+    }
+}
