@@ -15,13 +15,13 @@
 //! ```
 
 mod belief;
+#[cfg(test)]
+mod checks;
 mod config;
 mod follow;
 mod parts;
 mod samples;
 mod servers;
-#[cfg(test)]
-mod tests;
 
 pub use config::{Delivery, Origin, REASSEMBLY_BYTES, ReceiverConfig};
 pub use follow::{DEFAULT_SILENCE_NS, Follow, Join};
