@@ -234,16 +234,16 @@ fn what_retention_took_is_told_with_both_ends() {
     let away_from = sent(&hosts);
     let oldest = || Journal::open(journal(&hosts)).unwrap().first_sequence().unwrap();
     wait_until("retention", || oldest() > away_from + 10_000);
-    // No file is taken while the receiver asks, so that it is known which one is the oldest.
+    // No file is begun while the receiver asks. Old ones may still be taken, so any of those that are there may be the oldest.
     feed.pause();
-    let first = wait_for("the recorder", || {
-        let before = oldest();
+    let firsts: Vec<u64> = wait_for("the recorder", || {
         let written = Client::at(hosts.socket(Host::A)).ok()?.channel("t").ok()?.journal?.written;
-        (written + 1 == sent(&hosts) && oldest() == before).then_some(before)
+        let files = Journal::open(journal(&hosts)).ok()?;
+        let firsts = files.files().iter().map(|file| file.header.sequence).collect();
+        (written + 1 == sent(&hosts)).then_some(firsts)
     });
     let _b = daemon(&hosts, Host::B, &receives);
     wait_until_live(&hosts);
-    assert_eq!(oldest(), first, "a file was taken though nothing is published");
     feed.resume();
     let last = feed.end();
     for reader in readers {
@@ -253,7 +253,7 @@ fn what_retention_took_is_told_with_both_ends() {
         let [gap] = &gaps[..] else { panic!("{seen}") };
         let (from, to) = (gap[0].as_u64().unwrap(), gap[1].as_u64().unwrap());
         assert!(from >= at && from <= away_from, "{from} to {to}, away from {at} to {away_from} on");
-        assert_eq!(to + 1, first, "{to} is not before the oldest file's first message");
+        assert!(firsts.contains(&(to + 1)), "{to} is not before a file's first message: {firsts:?}");
     }
 }
 
