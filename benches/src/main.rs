@@ -119,13 +119,13 @@ enum Question {
     },
     /// Every question; with --quick, a check that every transport delivers
     All {
-        /// Directory for the answers, one JSON file each
+        /// Directory for the answers, one JSON file each; histograms/ is written there too
         #[arg(value_name = "DIR")]
         results: Option<PathBuf>,
     },
-    /// Tables, plots and histogram files from the answers in a directory
+    /// Tables and plots of the answers in a directory
     Report {
-        /// Directory of the JSON files; RESULTS.md, report.html and histograms/ are written there
+        /// Directory of the JSON files; RESULTS.md and report.html are written there
         #[arg(value_name = "DIR")]
         dir: PathBuf,
     },
@@ -274,7 +274,7 @@ fn ask_all(args: &Args, stage: &Stage) -> Result<ExitCode> {
         (passed, failed) = (passed + complete, failed + incomplete);
         print_failures(&answer);
         if let Some(path) = path_of(args, &answer) {
-            report::files::write_json(&answer, &path)?;
+            report::files::write_answer(&answer, &path)?;
         }
     }
     println!("{passed} passed, {failed} failed");

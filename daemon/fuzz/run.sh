@@ -39,16 +39,19 @@ trap 'rm -rf "$work"' EXIT
 
 # Everything that libFuzzer finds goes to `work`; the corpus of the tree is read and left as it is.
 play() {
-    local target=$1 seeds=("corpus/$1")
+    local target=$1 seeds=("$work/$1.corpus") line number=0
     [ "$target" != pcap ] || seeds+=(../tests/command/fuzz/samples)
-    mkdir -p "$work/$target" "regressions/$target"
+    mkdir -p "$work/$target" "$work/$target.corpus" "regressions/$target"
+    while read -r line; do
+        base64 -d <<<"$line" >"$work/$target.corpus/$((number += 1))"
+    done <"corpus/$target.base64"
     if ! "$built/$triple/release/$target" "$work/$target" "${seeds[@]}" -max_total_time="$seconds" -max_len=4096 -timeout=20 \
         -rss_limit_mb=2048 -artifact_prefix="regressions/$target/" >"$work/$target.log" 2>&1; then
         tail -n 40 "$work/$target.log"
         echo "$target: an input breaks it: see daemon/fuzz/regressions/$target/"
         return 1
     fi
-    echo "$target: $(grep -E 'DONE +cov' "$work/$target.log" | tail -n 1)"
+    echo "$target: $number inputs, then $(grep -E 'DONE +cov' "$work/$target.log" | tail -n 1)"
 }
 
 failed=0

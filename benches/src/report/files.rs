@@ -1,10 +1,15 @@
 //! Answers as JSON files.
 
+use super::logs;
+use super::plots::shown_in_time;
 use crate::rig::plan::Answer;
+use crate::rig::round::Outcome;
+use crate::rig::stats::Distribution;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
+use std::ptr;
 
 /// Writes an answer as JSON.
 ///
@@ -16,6 +21,71 @@ pub fn write_json(answer: &impl Serialize, path: &Path) -> Result<()> {
     }
     let text = serde_json::to_string(answer)?;
     std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
+}
+
+/// Writes an answer with rounds: its JSON, which has percentiles, and its whole histograms below `histograms` beside it.
+///
+/// # Errors
+/// The file system's error.
+pub fn write_answer(answer: &Answer, path: &Path) -> Result<()> {
+    write_json(&kept(answer.clone()), path)?;
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    logs::write(answer, &stem, &path.with_file_name("histograms")).map(drop)
+}
+
+/// Hiccups kept of a round that is shown in time, at either end.
+const HICCUPS: usize = 100;
+
+/// What tables, page and comparison need of an answer: percentiles in place of histograms, and those of comparable rounds alone; of the
+/// two latencies from the send, the one that the question is about; the course in time of those rounds alone that are drawn so; no
+/// place where a round ran.
+fn kept(mut answer: Answer) -> Answer {
+    let of_case = |case: &String| -> Vec<*const Outcome> {
+        let contestants = answer.contestants(case);
+        let rounds = contestants.iter().flat_map(|who| answer.comparable(case, who));
+        rounds.map(|(_, outcome)| ptr::from_ref(outcome)).collect()
+    };
+    let compared: Vec<*const Outcome> = answer.cases().iter().flat_map(of_case).collect();
+    let drawn: Vec<*const Outcome> = match answer.question.as_str() {
+        "latency" => {
+            answer.cases().iter().filter_map(|case| shown_in_time(&answer, case)).map(ptr::from_ref).collect()
+        }
+        "soak" => compared.clone(),
+        _ => Vec::new(),
+    };
+    let is_between_hosts = answer.question == "bridge";
+    let mut noted = Vec::new();
+    for outcome in answer.rounds.iter_mut().filter_map(|round| round.outcome.as_mut().ok()) {
+        let place = ptr::from_ref(outcome);
+        *(if is_between_hosts { &mut outcome.last } else { &mut outcome.one_way }) = Distribution::default();
+        shorten(outcome, compared.contains(&place), drawn.contains(&place));
+        // What a transport remarks of itself, once for each.
+        if noted.contains(&outcome.spec.contestant) {
+            outcome.published.notes.clear();
+        }
+        noted.push(outcome.spec.contestant.clone());
+    }
+    answer
+}
+
+fn shorten(outcome: &mut Outcome, is_compared: bool, is_drawn: bool) {
+    let distributions = [&mut outcome.one_way, &mut outcome.response, &mut outcome.last, &mut outcome.cost];
+    let windows = outcome.series.iter_mut().flat_map(|moment| [&mut moment.response, &mut moment.cost]);
+    for distribution in distributions.into_iter().chain(windows) {
+        distribution.histogram.clear();
+        if !is_compared {
+            *distribution = Distribution::default();
+        }
+    }
+    if !is_drawn {
+        outcome.worst.clear();
+    }
+    for log in [&mut outcome.published.hiccups, &mut outcome.received.hiccups] {
+        log.shorten(if is_drawn { HICCUPS } else { 0 });
+    }
+    outcome.visits.iter_mut().for_each(|visits| visits.received.hiccups.shorten(0));
+    (outcome.published.span, outcome.received.span) = Default::default();
+    (outcome.spec.dir, outcome.spec.daemon, outcome.spec.wire) = Default::default();
 }
 
 /// Questions in the order in which a report shows them. An unknown question comes last.
@@ -87,6 +157,26 @@ pub fn load(path: &Path) -> Result<Vec<(String, Answer)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The answers whose tables are published.
+    fn published() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("results/2026-11-22")
+    }
+
+    #[test]
+    fn published_tables_are_made_of_the_answers_beside_them() {
+        let answers = load(&published()).unwrap();
+        let tables = std::fs::read_to_string(published().join("RESULTS.md")).unwrap();
+        assert_eq!(crate::report::text::results(&answers), tables);
+    }
+
+    #[test]
+    fn an_answer_that_was_written_is_written_the_same_again() {
+        for (name, answer) in load(&published()).unwrap() {
+            let text = std::fs::read_to_string(published().join(format!("{name}.json"))).unwrap();
+            assert!(serde_json::to_string(&kept(answer)).unwrap() == text, "{name}");
+        }
+    }
 
     #[test]
     fn a_directory_without_answers_says_what_to_do() {

@@ -1,9 +1,9 @@
 //! Files for HdrHistogram's own viewers: `.hgrm` percentile tables, one a case and contestant, and `.hlog` interval logs,
 //! one a question, with a line for each round (or each window of a soak) and a line for its hiccups.
 
-use super::plots::together;
 use crate::rig::plan::Answer;
 use crate::rig::round::Outcome;
+use crate::rig::spec::Contestant;
 use crate::rig::stats::{Distribution, HiccupLog, histogram};
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
@@ -30,6 +30,23 @@ pub fn plain(name: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
     let name: String = name.chars().map(letter).collect();
     name.split('-').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-")
+}
+
+/// The distribution of all comparable rounds together.
+fn together(
+    answer: &Answer,
+    case: &str,
+    who: &Contestant,
+    of: fn(&Outcome) -> &Distribution,
+) -> Result<Histogram<u64>> {
+    let mut all = histogram();
+    for (_, outcome) in answer.comparable(case, who) {
+        let distribution = of(outcome);
+        if distribution.count > 0 {
+            all.add(distribution.decode()?).context("add a round's histogram")?;
+        }
+    }
+    Ok(all)
 }
 
 /// Writes the answer's files into `dir`, whose names begin with `stem`. Returns how many.

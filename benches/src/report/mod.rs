@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`files`] | answers in JSON files |
+//! | [`files`] | answers in JSON files, and what of an answer is kept there |
 //! | [`provenance`] | the day, the rounds and the machine behind an answer |
 //! | [`contests`] | each figure beside that of the best other transport, and the verdict |
 //! | [`conclusion`] | all verdicts in one paragraph and one picture |
@@ -10,7 +10,7 @@
 //! | `journal` | JOURNAL.md |
 //! | [`page`] | report.html: one file that needs no other |
 //! | [`plots`], [`palette`], [`svg`] | which charts, in which colours, and how they are drawn |
-//! | [`logs`] | `.hgrm` and `.hlog` |
+//! | [`logs`] | `.hgrm` and `.hlog`, of answers that were not written yet |
 //! | [`compare`] | two sets of answers against each other |
 
 pub mod compare;
@@ -30,8 +30,7 @@ pub mod text;
 use anyhow::{Context, Result};
 use std::path::Path;
 
-/// Reads the answers in `dir` and writes `RESULTS.md`, `report.html` and `histograms/` there, and `JOURNAL.md` if one of them is about
-/// the journal. Returns what was written.
+/// Reads the answers in `dir` and writes `RESULTS.md` and `report.html` there, and `JOURNAL.md` if one of them is about the journal. Returns what was written.
 ///
 /// # Errors
 /// When there are no answers, or a file cannot be read or written.
@@ -52,12 +51,6 @@ pub fn write(dir: &Path) -> Result<Vec<String>> {
     }
     let answers = files::load(dir)?;
     put("RESULTS.md", text::results(&answers))?;
-    put("report.html", page::page(&answers)?)?;
-    let histograms = dir.join("histograms");
-    let mut count = 0;
-    for (stem, answer) in &answers {
-        count += logs::write(answer, stem, &histograms)?;
-    }
-    written.push(format!("{} ({count} files)", histograms.display()));
+    put("report.html", page::page(&answers))?;
     Ok(written)
 }

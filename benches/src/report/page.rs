@@ -12,16 +12,12 @@ use crate::questions::sheet;
 use crate::questions::table::{Row, Sheet};
 use crate::rig::names::{IDEAL, is_shmcast};
 use crate::rig::plan::{Answer, Played};
-use anyhow::Result;
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
 
 /// The whole page.
-///
-/// # Errors
-/// When a histogram cannot be read.
-pub fn page(answers: &[(String, Answer)]) -> Result<String> {
+pub fn page(answers: &[(String, Answer)]) -> String {
     let date = answers.iter().map(|(_, answer)| answer.asked_at).max().map_or(String::new(), day);
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
@@ -32,10 +28,10 @@ pub fn page(answers: &[(String, Answer)]) -> Result<String> {
     conclude(&mut out, answers);
     verdicts(&mut out, answers);
     for (name, answer) in answers {
-        section(&mut out, name, answer)?;
+        section(&mut out, name, answer);
     }
     provenances(&mut out, answers);
-    Ok(out + "</body>\n</html>\n")
+    out + "</body>\n</html>\n"
 }
 
 /// Words in backticks as code, and the rest escaped.
@@ -109,13 +105,13 @@ fn column_class(column: usize, figures: usize) -> String {
     if column < figures { String::new() } else { " class=\"n\"".into() }
 }
 
-fn section(out: &mut String, name: &str, answer: &Answer) -> Result<()> {
+fn section(out: &mut String, name: &str, answer: &Answer) {
     let sheet = sheet(answer);
     let title = sheet.as_ref().map_or(answer.question.as_str(), |sheet| sheet.title.as_str());
     let name = escape(name);
     let _ = writeln!(out, "<section id=\"{name}\"><h2>{name}</h2>\n<p class=\"what\">{}.</p>", escape(title));
     let palette = Palette::of(answer);
-    let figures = Plots::new(answer, &palette).draw()?;
+    let figures = Plots::new(answer, &palette).draw();
     if !figures.is_empty() {
         legend(out, &palette);
         draw(out, &figures);
@@ -126,7 +122,6 @@ fn section(out: &mut String, name: &str, answer: &Answer) -> Result<()> {
     let _ = writeln!(out, "<p>{}</p>", escape(&provenance(answer)));
     rounds(out, answer);
     *out += "</section>\n";
-    Ok(())
 }
 
 fn draw(out: &mut String, figures: &[Figure]) {

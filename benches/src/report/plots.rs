@@ -8,8 +8,7 @@ use crate::rig::names::SHMCAST;
 use crate::rig::plan::{Answer, Played};
 use crate::rig::round::{Moment, Outcome};
 use crate::rig::spec::Contestant;
-use crate::rig::stats::{Distribution, HiccupLog, histogram, median};
-use anyhow::{Context, Result};
+use crate::rig::stats::{Distribution, HiccupLog, median};
 
 const HEIGHT: f64 = 290.0;
 
@@ -50,26 +49,23 @@ impl<'a> Plots<'a> {
     }
 
     /// Draws all of them.
-    ///
-    /// # Errors
-    /// When a histogram in the answer cannot be read.
-    pub fn draw(&self) -> Result<Vec<Figure>> {
+    pub fn draw(&self) -> Vec<Figure> {
         let cases = self.answer.cases();
-        let each = |what: &str, of: fn(&Outcome) -> &Distribution| -> Result<Vec<Figure>> {
-            cases.iter().map(|case| Ok(vec![self.percentiles(case, what, of)?])).collect()
+        let each = |what: &str, of: fn(&Outcome) -> &Distribution| -> Vec<Figure> {
+            cases.iter().map(|case| vec![self.percentiles(case, what, of)]).collect()
         };
-        Ok(match self.answer.question.as_str() {
+        match self.answer.question.as_str() {
             "latency" => {
-                let mut figures = each("latency from the intended send", |o| &o.response)?;
+                let mut figures = each("latency from the intended send", |o| &o.response);
                 figures.extend(cases.iter().filter_map(|case| self.timeline(case)));
                 figures
             }
             "throughput" => cases.iter().map(|case| vec![self.rates(case)]).collect(),
-            "fanout" => self.fanout(&cases)?,
+            "fanout" => self.fanout(&cases),
             "oversubscribed" => cases.iter().map(|case| vec![self.waits(case)]).collect(),
             "churn" => {
-                let mut figures = each("latency to the last that stays", |o| &o.last)?;
-                figures.extend(each("time inside the publisher's send", |o| &o.cost)?);
+                let mut figures = each("latency to the last that stays", |o| &o.last);
+                figures.extend(each("time inside the publisher's send", |o| &o.cost));
                 figures
             }
             "bridge" => {
@@ -78,22 +74,22 @@ impl<'a> Plots<'a> {
                 };
                 let paced = cases.iter().filter(is_paced);
                 paced
-                    .map(|case| Ok(vec![self.percentiles(case, "latency from the send", |o| &o.one_way)?]))
-                    .collect::<Result<_>>()?
+                    .map(|case| vec![self.percentiles(case, "latency from the send", |o| &o.one_way)])
+                    .collect()
             }
             "soak" => {
                 let outcomes = self.answer.rounds.iter().filter_map(|r| r.outcome.as_ref().ok());
                 outcomes.flat_map(course).collect()
             }
-            _ => each("latency", |o| &o.response)?,
-        })
+            _ => each("latency", |o| &o.response),
+        }
     }
 
     fn line(&self, who: &Contestant, points: Vec<(f64, f64)>, dots: bool) -> Line {
         Line { name: who.name(), label: String::new(), class: self.palette.class(who), points, dots }
     }
 
-    fn fanout(&self, cases: &[String]) -> Result<Vec<Figure>> {
+    fn fanout(&self, cases: &[String]) -> Vec<Figure> {
         let mark = (50_000.0, "50 us: what listeners in the dozens ask for".to_owned());
         let cost = |o: &Outcome| o.cost.p50 as f64;
         let last = |o: &Outcome| o.last.p50 as f64;
@@ -102,25 +98,28 @@ impl<'a> Plots<'a> {
             vec![self.against_receivers("Time inside the publisher's send, median", None, cost)],
         ];
         if let Some(most) = cases.last() {
-            figures.push(vec![self.percentiles(most, "latency to the last receiver", |o| &o.last)?]);
-            figures.push(vec![self.percentiles(most, "time inside the publisher's send", |o| &o.cost)?]);
+            figures.push(vec![self.percentiles(most, "latency to the last receiver", |o| &o.last)]);
+            figures.push(vec![self.percentiles(most, "time inside the publisher's send", |o| &o.cost)]);
         }
-        Ok(figures)
+        figures
     }
 
-    fn percentiles(&self, case: &str, what: &str, of: fn(&Outcome) -> &Distribution) -> Result<Plot> {
+    /// Each percentile is the median over the rounds that count, as in the tables.
+    fn percentiles(&self, case: &str, what: &str, of: fn(&Outcome) -> &Distribution) -> Plot {
         let mut lines = Vec::new();
-        let mut most = 2;
+        let mut most: f64 = 0.5;
         for who in &self.answer.contestants(case) {
-            let all = together(self.answer, case, who, of)?;
-            if all.is_empty() {
-                continue;
-            }
-            most = most.max(all.len());
-            let last = 1.0 - 0.5 / all.len() as f64;
-            let point = |q: f64| (q, all.value_at_quantile(q) as f64);
-            let steps = (0..).map(|i| 1.0 - 10f64.powf(-f64::from(i) / 12.0)).take_while(|q| *q < last);
-            lines.push(self.line(who, steps.chain([last]).map(point).collect(), false));
+            let rounds = self.answer.comparable(case, who);
+            let curves: Vec<Vec<(f64, u64)>> =
+                rounds.iter().map(|(_, o)| of(o)).filter(|d| d.count > 0).map(Distribution::curve).collect();
+            // A round that lost messages has fewer percentiles than another.
+            let Some(first) = curves.iter().min_by_key(|curve| curve.len()) else { continue };
+            let point = |(i, (q, _)): (usize, &(f64, u64))| {
+                Some((*q, median(curves.iter().map(|curve| curve[i].1))? as f64))
+            };
+            let points: Vec<(f64, f64)> = first.iter().enumerate().filter_map(point).collect();
+            most = points.iter().map(|(q, _)| *q).fold(most, f64::max);
+            lines.push(self.line(who, points, false));
         }
         let values: Vec<f64> = lines.iter().flat_map(|line| line.points.iter().map(|(_, y)| *y)).collect();
         let x = Axis {
@@ -128,20 +127,18 @@ impl<'a> Plots<'a> {
             scale: Scale::Nines,
             unit: Unit::Quantile,
             low: 0.0,
-            high: 1.0 - 0.5 / most as f64,
+            high: most,
         };
-        Ok(Plot::of(&Chart {
+        Plot::of(&Chart {
             lines: ours_last(lines),
             ..Chart::new(format!("{case}: {what}"), x, Axis::times("", values), HEIGHT)
-        }))
+        })
     }
 
     /// The worst latencies over our median round, and beneath them what the machine did meanwhile.
     fn timeline(&self, case: &str) -> Option<Figure> {
-        let who = self.answer.contestants(case).into_iter().find(|who| who.transport == SHMCAST)?;
-        let mut rounds = self.answer.comparable(case, &who);
-        rounds.sort_by_key(|(_, outcome)| outcome.response.p50);
-        let (_, outcome) = rounds.get(rounds.len().saturating_sub(1) / 2)?;
+        let outcome = shown_in_time(self.answer, case)?;
+        let who = outcome.spec.contestant.clone();
         if outcome.worst.is_empty() {
             return None;
         }
@@ -234,24 +231,12 @@ fn ours_last(mut lines: Vec<Line>) -> Vec<Line> {
     lines
 }
 
-/// The distribution of all comparable rounds together.
-///
-/// # Errors
-/// When a histogram cannot be read.
-pub fn together(
-    answer: &Answer,
-    case: &str,
-    who: &Contestant,
-    of: fn(&Outcome) -> &Distribution,
-) -> Result<hdrhistogram::Histogram<u64>> {
-    let mut all = histogram();
-    for (_, outcome) in answer.comparable(case, who) {
-        let distribution = of(outcome);
-        if distribution.count > 0 {
-            all.add(distribution.decode()?).context("add a round's histogram")?;
-        }
-    }
-    Ok(all)
+/// The round of a case whose course in time is drawn: our median one, or that of a soak.
+pub fn shown_in_time<'a>(answer: &'a Answer, case: &str) -> Option<&'a Outcome> {
+    let who = answer.contestants(case).into_iter().find(|who| who.transport == SHMCAST)?;
+    let mut rounds = answer.comparable(case, &who);
+    rounds.sort_by_key(|(_, outcome)| outcome.response.p50);
+    rounds.get(rounds.len().saturating_sub(1) / 2).map(|(_, outcome)| *outcome)
 }
 
 fn seconds_axis(label: &str, high: f64) -> Axis {

@@ -23,7 +23,7 @@ fewer than two laps were undisturbed for both.";
 /// The whole file.
 pub fn results(answers: &[(String, Answer)]) -> String {
     let mut out = format!(
-        "# Results\n\n{}\n\n`shmcast-bench report` made this file. The pictures are in report.html beside it.\n\n\
+        "# Results\n\n{}\n\n`shmcast-bench report` made this file of the answers beside it, and draws them into report.html.\n\n\
          ## Verdicts\n\n{VERDICTS}\n",
         conclusion::paragraph(answers)
     );

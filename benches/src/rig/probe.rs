@@ -10,7 +10,7 @@ use crate::rig::spec::Usage;
 use anyhow::{Context, Result};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use shmcast::Clock;
 use shmcast_layout::counter::ticks;
 use std::fs;
@@ -53,8 +53,8 @@ impl Placement {
     }
 }
 
-/// How quiet the machine was during a round.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+/// How quiet the machine was during a round. As JSON it is the list of its fields in their order, with shares to a hundred-thousandth.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct Quiet {
     /// Share of all CPU time that others in this system used.
     pub others: f64,
@@ -64,6 +64,13 @@ pub struct Quiet {
     pub before_ns: u64,
     /// Cache-line round trip after the round, ns; 0 where it was not probed.
     pub after_ns: u64,
+}
+
+impl Serialize for Quiet {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let share = |share: f64| (share * 1e5).round() / 1e5;
+        (share(self.others), share(self.steal), self.before_ns, self.after_ns).serialize(serializer)
+    }
 }
 
 impl Quiet {

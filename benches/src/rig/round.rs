@@ -44,7 +44,7 @@ pub struct Outcome {
     /// How quiet the machine was.
     pub quiet: Quiet,
     /// The worst `response` of each of up to 200 equal parts of the round, in order. The report shows it above the hiccups.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub worst: Vec<u64>,
     /// A long round's windows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

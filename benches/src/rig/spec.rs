@@ -2,7 +2,7 @@
 //! passes a [`Task`] as an argument; a child answers `ready`, waits for `go`, and prints one report.
 
 use crate::rig::stats::HiccupLog;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use shmcast_layout::layout::geometry::record_bytes;
 use std::path::PathBuf;
 
@@ -110,31 +110,41 @@ pub struct Spec {
     pub ring_bytes: u64,
     /// Whether nothing may be lost. Then the publisher waits for its slowest receiver when the ring is half full, or the
     /// transport's own flow control holds it back.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub gated: bool,
     /// CPU the publisher is bound to.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub publisher_cpu: Option<usize>,
     /// CPUs the receivers are bound to in turn; none for no binding.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub receiver_cpus: Vec<usize>,
     /// Whether the publisher spins until each intended time, or sleeps until shortly before it.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub spin_between: bool,
     /// Directory for the round's files.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub dir: PathBuf,
     /// Length of the windows that a long round is cut into, in ns; 0 for a round that is kept message by message.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub window_ns: u64,
     /// Visitors that come and go while the receivers above stay.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub churn: Option<Churn>,
     /// The daemon's program, for contestants that need one.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub daemon: Option<PathBuf>,
     /// The two hosts, for rounds that go from one to another.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub wire: Option<Wire>,
 }
 
+/// Whether a field has nothing to say, so that its JSON leaves it out.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// The two hosts of a round, and the program that carries messages between them.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wire {
     /// Network namespace of the sending host.
     pub near: String,
@@ -237,8 +247,8 @@ impl Task {
     }
 }
 
-/// The resources that a process used while it played its role.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+/// The resources that a process used while it played its role. As JSON it is the list of its fields in their order.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct Usage {
     /// CPU time in user mode.
     pub user_ns: u64,
@@ -254,22 +264,34 @@ pub struct Usage {
     pub wall_ns: u64,
 }
 
+impl Serialize for Usage {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { user_ns, system_ns, voluntary_switches, involuntary_switches, waited_ns, wall_ns } = self;
+        [user_ns, system_ns, voluntary_switches, involuntary_switches, waited_ns, wall_ns]
+            .serialize(serializer)
+    }
+}
+
 /// The publisher's report.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Published {
     /// Messages sent that count.
     pub messages: u64,
     /// Clock ticks at the first that counts, and after the last.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub span: (u64, u64),
     /// Time between two readings of the clock with nothing between them, in ns. It is part of each publish figure.
     pub clock_ns: u64,
     /// Times the transport had no room and the publisher tried again.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub retries: u64,
     /// Stretches in which the publisher's CPU did something else while it spun.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub hiccups: HiccupLog,
     /// The resources that it used.
     pub usage: Usage,
     /// Remarks of the transport, such as a refused preparation.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub notes: Vec<String>,
 }
 
@@ -279,21 +301,27 @@ pub struct Received {
     /// Messages that count and came for the first time, whole.
     pub delivered: u64,
     /// Messages that count and never came.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub lost: u64,
     /// Messages that came again.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub duplicated: u64,
     /// Messages that came after a later one.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub out_of_order: u64,
     /// Messages whose bytes are not what was sent.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub corrupt: u64,
     /// Losses that the transport itself reported.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub reported_lost: u64,
     /// Clock ticks at the first and the last receipt that counts.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub span: (u64, u64),
     /// The resources that it used.
     pub usage: Usage,
     /// Stretches in which its CPU did something else while it spun.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub hiccups: HiccupLog,
 }
 

@@ -17,8 +17,10 @@ pub fn histogram() -> Histogram<u64> {
         .expect("the bounds are in order, and three digits are allowed")
 }
 
-/// A distribution as it is kept: the figures of every table, and the whole histogram for the plots.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+/// A distribution: the figures of every table and plot and, until the answer is written, the whole histogram. As JSON it is the list of
+/// its fields in their order, which is empty where nothing was measured.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
 pub struct Distribution {
     /// Samples.
     pub count: u64,
@@ -42,8 +44,23 @@ pub struct Distribution {
     pub p99999: u64,
     /// Largest.
     pub max: u64,
-    /// The histogram: HdrHistogram V2, deflated, base64.
+    /// The histogram: HdrHistogram V2, deflated, base64. Empty in answers that were written.
     pub histogram: String,
+}
+
+impl Serialize for Distribution {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { count, min, mean, p50, p75, p90, p99, p999, p9999, p99999, max, histogram } = self;
+        if *count == 0 {
+            return [(); 0].serialize(serializer);
+        }
+        let mean = (mean * 1e3).round() / 1e3;
+        let figures = (count, min, mean, p50, p75, p90, p99, p999, p9999, p99999, max);
+        if histogram.is_empty() {
+            return figures.serialize(serializer);
+        }
+        (count, min, mean, p50, p75, p90, p99, p999, p9999, p99999, max, histogram).serialize(serializer)
+    }
 }
 
 impl Distribution {
@@ -77,10 +94,27 @@ impl Distribution {
         Self::of(&histogram)
     }
 
+    /// The value of each percentile that is kept, and the largest, each at its quantile. The largest of `count` values stands at a
+    /// quantile below 1, in the middle of the last value's share; percentiles above it are left out.
+    pub fn curve(&self) -> Vec<(f64, u64)> {
+        let last = 1.0 - 0.5 / self.count.max(1) as f64;
+        let kept = [
+            (0.0, self.min),
+            (0.5, self.p50),
+            (0.75, self.p75),
+            (0.9, self.p90),
+            (0.99, self.p99),
+            (0.999, self.p999),
+            (0.9999, self.p9999),
+            (0.99999, self.p99999),
+        ];
+        kept.into_iter().filter(|(q, _)| *q < last).chain([(last, self.max)]).collect()
+    }
+
     /// The histogram that this was made of.
     ///
     /// # Errors
-    /// When the text is no histogram: the file was made by something else.
+    /// When the text is no histogram, as in an answer that was written.
     pub fn decode(&self) -> anyhow::Result<Histogram<u64>> {
         let bytes = STANDARD.decode(&self.histogram)?;
         Deserializer::new()
@@ -89,15 +123,26 @@ impl Distribution {
     }
 }
 
-/// Stretches in which a spinning thread did not run, with the time at which each began.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+/// Stretches in which a spinning thread did not run, with the time at which each began. As JSON it is the list of its fields.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct HiccupLog {
-    /// Begin in ns since the measurement's start, and length in ns; the longest five hundred.
-    pub longest: Vec<(u64, u64)>,
     /// Number of stretches of more than [`HICCUP_NS`].
     pub count: u64,
     /// Their sum, in ns.
     pub total_ns: u64,
+    /// Begin in ns since the measurement's start, and length in ns; the longest five hundred.
+    #[serde(default)]
+    pub longest: Vec<(u64, u64)>,
+}
+
+impl Serialize for HiccupLog {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { count, total_ns, longest } = self;
+        if longest.is_empty() {
+            return (count, total_ns).serialize(serializer);
+        }
+        (count, total_ns, longest).serialize(serializer)
+    }
 }
 
 /// Shortest pause of a spinning loop that counts as a hiccup, in ns.
@@ -118,6 +163,13 @@ impl HiccupLog {
         self.count += other.count;
         self.total_ns += other.total_ns;
         other.longest.iter().for_each(|&(at_ns, length_ns)| self.keep(at_ns, length_ns));
+    }
+
+    /// Forgets all but the `most` longest, and puts those into the order of time.
+    pub fn shorten(&mut self, most: usize) {
+        self.longest.sort_unstable_by_key(|(_, length_ns)| std::cmp::Reverse(*length_ns));
+        self.longest.truncate(most);
+        self.longest.sort_unstable();
     }
 
     fn keep(&mut self, at_ns: u64, length_ns: u64) {
@@ -146,11 +198,27 @@ mod tests {
     #[test]
     fn a_distribution_survives_its_text() {
         let d = Distribution::of_values((1..=1000).map(|i| i * 100));
+        let d = Distribution { mean: 50_050.125, ..d };
         let json = serde_json::to_string(&d).unwrap();
         let back: Distribution = serde_json::from_str(&json).unwrap();
-        assert_eq!(back.decode().unwrap().len(), 1000);
+        assert_eq!((&back, back.decode().unwrap().len()), (&d, 1000));
         assert!((50_000..=50_100).contains(&back.p50), "{}", back.p50);
         assert!((100_000..=100_100).contains(&back.max));
+        let small = Distribution { histogram: String::new(), ..d };
+        let json = serde_json::to_string(&small).unwrap();
+        assert!(json.len() < 100, "{json}");
+        assert_eq!(serde_json::from_str::<Distribution>(&json).unwrap(), small);
+        let nothing = Distribution::default();
+        assert_eq!(serde_json::to_string(&nothing).unwrap(), "[]");
+        assert_eq!(serde_json::from_str::<Distribution>("[]").unwrap(), nothing);
+    }
+
+    #[test]
+    fn a_curve_ends_with_the_largest_value() {
+        let curve = Distribution::of_values(1..=1000).curve();
+        let quantiles: Vec<f64> = curve.iter().map(|(q, _)| *q).collect();
+        assert_eq!(quantiles, [0.0, 0.5, 0.75, 0.9, 0.99, 0.999, 0.9995]);
+        assert_eq!((curve[0].1, curve[1].1, curve[6].1), (1, 500, 1000));
     }
 
     #[test]
@@ -166,6 +234,13 @@ mod tests {
         (0..5000).for_each(|i| log.note(i, 2_000 + i));
         assert_eq!((log.count, log.longest.len()), (5000, KEPT));
         assert!(log.longest.iter().all(|(_, length)| *length >= 6_500));
+        let mut short = log.clone();
+        short.shorten(2);
+        assert_eq!(short.longest, [(4_998, 6_998), (4_999, 6_999)]);
+        for log in [&log, &short, &HiccupLog { longest: Vec::new(), ..short.clone() }] {
+            let json = serde_json::to_string(log).unwrap();
+            assert_eq!(serde_json::from_str::<HiccupLog>(&json).unwrap(), *log);
+        }
         let mut all = HiccupLog::default();
         all.add(&log);
         all.add(&log);

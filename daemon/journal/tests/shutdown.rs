@@ -4,14 +4,11 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-#[path = "common/disk.rs"]
-mod disk;
-
-use disk::Disk;
 use shmcast::journal::{Entry, Journal};
 use shmcast::{History, Publisher, Start, Subscriber};
 use shmcast_journal::Recorder;
 use shmcast_journal::core::{Settings, SyncPolicy};
+use shmcast_testkit::disk::Disk;
 use shmcast_testkit::journal::read;
 use std::env;
 use std::io::{BufRead, BufReader};

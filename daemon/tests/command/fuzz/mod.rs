@@ -6,6 +6,8 @@
 #[allow(unreachable_pub, reason = "public for the programs in daemon/fuzz/fuzz_targets")]
 mod targets;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use fastrand::Rng;
 use shmcast::control::{Event, Request as SocketRequest, Response, VERSION, decode, encode};
 use shmcast::journal::format::{
@@ -31,8 +33,8 @@ use std::path::Path;
 /// over plain noise.
 fn fuzz(name: &str, runs: u64, sound: &[Vec<u8>], target: fn(&[u8])) {
     sound.iter().for_each(|input| target(input));
-    assert!(replay("corpus", name, target) > 0, "{name}: daemon/fuzz/corpus has nothing for it");
-    replay("regressions", name, target);
+    assert!(replay(&bred(name), name, target) > 0, "{name}: daemon/fuzz/corpus has nothing for it");
+    replay(&once_broken(name), name, target);
     let first_seed: u64 = number("SHMCAST_FUZZ_SEED", 0);
     for seed in first_seed..first_seed + number("SHMCAST_FUZZ_RUNS", runs) {
         let input = damaged(&mut Rng::with_seed(seed), sound);
@@ -46,22 +48,37 @@ fn fuzz(name: &str, runs: u64, sound: &[Vec<u8>], target: fn(&[u8])) {
     }
 }
 
-/// Runs the target over the files of `daemon/fuzz/FOLDER/NAME`. Returns their number.
-fn replay(folder: &str, name: &str, target: fn(&[u8])) -> usize {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz").join(folder).join(name);
+/// Inputs, each with the place that it has in the tree.
+type Inputs = Vec<(String, Vec<u8>)>;
+
+/// What libFuzzer bred: the lines of `daemon/fuzz/corpus/NAME.base64`, each in base64.
+fn bred(name: &str) -> Inputs {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fuzz/corpus/{name}.base64"));
+    let text = std::fs::read_to_string(&path).unwrap();
+    let input = |(line, text): (usize, &str)| {
+        (format!("corpus/{name}.base64:{line}"), STANDARD.decode(text).unwrap())
+    };
+    (1..).zip(text.lines()).map(input).collect()
+}
+
+/// What once broke the target: the files of `daemon/fuzz/regressions/NAME`.
+fn once_broken(name: &str) -> Inputs {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/regressions").join(name);
     // A target without regressions has no folder for them.
-    let Ok(files) = std::fs::read_dir(&dir) else { return 0 };
-    let mut count = 0;
-    for file in files {
-        let path = file.unwrap().path();
-        let input = std::fs::read(&path).unwrap();
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| target(&input))) {
-            eprintln!("{name}: {}", path.display());
+    let Ok(files) = std::fs::read_dir(&dir) else { return Vec::new() };
+    let paths = files.map(|file| file.unwrap().path());
+    paths.map(|path| (path.display().to_string(), std::fs::read(&path).unwrap())).collect()
+}
+
+/// Runs the target over the inputs. Returns their number.
+fn replay(inputs: &Inputs, name: &str, target: fn(&[u8])) -> usize {
+    for (place, input) in inputs {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| target(input))) {
+            eprintln!("{name}: {place}");
             resume_unwind(panic);
         }
-        count += 1;
     }
-    count
+    inputs.len()
 }
 
 fn damaged(rng: &mut Rng, sound: &[Vec<u8>]) -> Vec<u8> {
