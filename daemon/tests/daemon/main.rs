@@ -14,6 +14,7 @@ mod generations;
 mod hostile;
 mod journals;
 mod library;
+#[cfg(feature = "http")]
 mod metrics;
 mod park;
 mod reboot;
@@ -21,7 +22,9 @@ mod reload;
 mod restart;
 mod stalled;
 mod takeover;
+#[cfg(feature = "top")]
 mod top;
+#[cfg(feature = "tune")]
 mod tune;
 mod under_unit;
 mod units;

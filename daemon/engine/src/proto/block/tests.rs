@@ -1,3 +1,4 @@
+use super::super::seal::Sealer;
 use super::*;
 
 fn head() -> Head {
