@@ -16,7 +16,9 @@ use tempfile::TempDir;
 
 fn command(channels: &Path, journal: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(program("shmcast"));
-    command.args(["record", "ticks", "--dir"]).arg(channels).arg("--to").arg(journal).args(more);
+    // Each look at the journal reads its files, and a file of the usual size has its space from the beginning.
+    command.args(["record", "ticks", "--file", "1MiB", "--dir"]).arg(channels);
+    command.arg("--to").arg(journal).args(more);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -63,7 +65,7 @@ fn a_killed_recorder_loses_nothing() {
     let mut random = 1u64;
     for turn in 0..kills() {
         let sync = ["10ms", "each", "none"][turn as usize % 3];
-        let child = record(channels.path(), journal.path(), &["--file", "1MiB", "--sync", sync]);
+        let child = record(channels.path(), journal.path(), &["--sync", sync]);
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         std::thread::sleep(Duration::from_micros(2_000 + (random >> 33) % 120_000));
         child.kill();
@@ -206,7 +208,7 @@ fn a_late_reader_begins_with_the_last_key_message() {
     };
     let with = || late(History::Dir(journal.path().to_owned()));
     let mut publisher = open();
-    let child = record(channels.path(), journal.path(), &["--file", "1MiB"]);
+    let child = record(channels.path(), journal.path(), &[]);
     let publish = |publisher: &mut Publisher, last: u64, keys: &[u64]| {
         while publisher.next_sequence() <= last {
             let sequence = publisher.next_sequence();
@@ -273,8 +275,7 @@ fn a_full_disk_is_survived() {
     fs::write(&filler, vec![1; 4 << 20]).unwrap();
     let journal = mount.path().join("ticks");
     let said = channels.path().join("said");
-    let mut command =
-        command(channels.path(), &journal, &["--file", "1MiB", "--buffer", "1MiB", "--sync", "each"]);
+    let mut command = command(channels.path(), &journal, &["--buffer", "1MiB", "--sync", "each"]);
     let child = Process::start(command.stderr(File::create(&said).unwrap()));
     let says = |what: &str| fs::read_to_string(&said).unwrap().contains(what);
     let mut sequence = 0;
