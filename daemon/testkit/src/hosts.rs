@@ -6,8 +6,10 @@ use crate::turn::{Turn, turn};
 use crate::unit;
 use crate::wait::wait_for;
 use nix::sys::signal::Signal;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 use std::fs::{self, File};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -189,7 +191,14 @@ impl Hosts {
         assert!(output.status.success(), "bridge {words:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    fn name(&self, host: Host) -> &str {
+    /// Moves this thread, and those that it starts from now on, to a host.
+    pub fn enter(&self, host: Host) {
+        let namespace = File::open(format!("/run/netns/{}", self.name(host))).unwrap();
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+    }
+
+    /// The name of a host's network namespace.
+    pub fn name(&self, host: Host) -> &str {
         &self.names[host as usize]
     }
 

@@ -32,7 +32,7 @@ pub mod daemon;
 pub mod disk;
 #[cfg(feature = "daemon")]
 pub mod hosts;
-#[cfg(feature = "daemon")]
+#[cfg(feature = "journal")]
 pub mod journal;
 #[cfg(feature = "daemon")]
 pub mod nats;

@@ -3,6 +3,7 @@
 use super::super::mutant::{CHOSEN, Mutant};
 use super::super::{Io, Lane};
 use super::{Counts, World, play};
+use shmcast_testkit::number;
 use std::ops::Range;
 
 const WAYS: [Io; 2] = [Io::Direct, Io::Buffered];
@@ -12,8 +13,9 @@ const fn way(seed: u64) -> Io {
     WAYS[(seed % 2) as usize]
 }
 
-fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+/// Stories of power cuts. Some tests play a part of them.
+fn cuts() -> u64 {
+    number("SHMCAST_JOURNAL_CUTS", 500)
 }
 
 fn add(total: &mut Counts, counts: Counts) {
@@ -31,7 +33,7 @@ fn add(total: &mut Counts, counts: Counts) {
 
 #[test]
 fn power_cuts_take_nothing_that_was_durable_and_give_nothing_false() {
-    let stories = number("SHMCAST_JOURNAL_CUTS", 1_000);
+    let stories = cuts();
     let first = number("SHMCAST_SEED", 1);
     let mut total = Counts::default();
     for (seed, io) in (first..first + stories).flat_map(|seed| WAYS.map(|io| (seed, io))) {
@@ -65,7 +67,7 @@ fn play_all(seeds: Range<u64>, with: impl Fn(&mut World)) -> Counts {
 /// Readers and `verify` look at the files before each recovery and behind it. They find no damage where there is none.
 #[test]
 fn readers_and_the_check_agree_with_recovery() {
-    let stories = number("SHMCAST_JOURNAL_CUTS", 1_000) / 10;
+    let stories = cuts() / 10;
     let first = number("SHMCAST_SEED", 1);
     let total = play_all(first..first + stories, |world| world.has_readers = true);
     println!("{stories} stories: {total:?}");
@@ -74,7 +76,7 @@ fn readers_and_the_check_agree_with_recovery() {
 /// A thread that hardly ever runs holds nobody up for ever, and is asked for nothing that is gone.
 #[test]
 fn a_lane_may_be_slow() {
-    let stories = number("SHMCAST_JOURNAL_CUTS", 1_000) / 10;
+    let stories = cuts() / 10;
     let first = number("SHMCAST_SEED", 1);
     for lane in [Lane::Write, Lane::Sync, Lane::Help] {
         let total = play_all(first..first + stories, |world| world.slow = Some(lane));
@@ -85,7 +87,7 @@ fn a_lane_may_be_slow() {
 /// Each call of each recovery fails once.
 #[test]
 fn a_recovery_that_fails_is_done_again() {
-    let stories = number("SHMCAST_JOURNAL_CUTS", 1_000) / 50;
+    let stories = cuts() / 50;
     let first = number("SHMCAST_SEED", 1);
     let total = play_all(first..first + stories, |world| world.has_errors = true);
     println!("{stories} stories: {total:?}");
@@ -95,7 +97,7 @@ fn a_recovery_that_fails_is_done_again() {
 /// Each step of the recorder fails once: those that make, name, write, sync and seal files.
 #[test]
 fn each_step_of_a_recorder_may_fail() {
-    let stories = number("SHMCAST_JOURNAL_CUTS", 1_000) / 10;
+    let stories = cuts() / 10;
     let first = number("SHMCAST_SEED", 1);
     let mut failed = 0;
     for seed in first..first + stories {

@@ -1,13 +1,12 @@
 //! Recorders with their threads, on the file system of this machine.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
 use shmcast::journal::format::{Cause, Composer, ControlRecord, FileHeader, JournalControl, file_name};
 use shmcast::journal::{Ending, Entry, Journal, JournalError, Verdict, Verify, create};
 use shmcast::{History, Publisher, Start, Subscriber};
 use shmcast_journal::core::{Io, Settings, SyncPolicy};
 use shmcast_journal::{Keep, Progress, RecordError, Recorder, Trimmed};
 use shmcast_testkit::journal::read;
+use shmcast_testkit::{PATIENCE, skip};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,7 +49,7 @@ fn payload(sequence: u64) -> Vec<u8> {
 }
 
 fn until(recorder: &Recorder, what: impl Fn(&Progress) -> bool) -> Progress {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let progress = recorder.progress();
         if what(&progress) {
@@ -96,8 +95,7 @@ fn what_is_published_is_in_the_files_once_and_sealed() {
 #[test]
 fn in_memory_files_are_written_through_the_cache() {
     let Ok(journal) = TempDir::new_in("/dev/shm") else {
-        println!("SKIPPED in_memory_files_are_written_through_the_cache: no /dev/shm");
-        return;
+        return skip("in_memory_files_are_written_through_the_cache", "no /dev/shm");
     };
     let host = Host { channels: TempDir::new().unwrap(), journal };
     let mut publisher = host.publisher("t", 1 << 20);
@@ -285,7 +283,7 @@ fn a_stop_does_not_wait_for_a_publisher_without_end() {
     let mut publisher = host.publisher("t", 16 << 20);
     let is_over = Arc::new(AtomicBool::new(false));
     let feed = std::thread::spawn({
-        let (is_over, deadline) = (is_over.clone(), Instant::now() + Duration::from_secs(20));
+        let (is_over, deadline) = (is_over.clone(), Instant::now() + PATIENCE);
         move || {
             while !is_over.load(Ordering::Relaxed) {
                 assert!(Instant::now() < deadline, "the recorder does not stop");
@@ -321,7 +319,7 @@ fn a_stop_gives_a_disk_up_that_refuses() {
     let Err(RecordError::Unwritten { lost, .. }) = recorder.stop() else {
         panic!("there is no file to write to")
     };
-    assert!(begun.elapsed() < Duration::from_secs(60));
+    assert!(begun.elapsed() < PATIENCE);
     assert!((30_000 - written - 64..=30_000 - written).contains(&lost), "{lost} of 30000 after {written}");
 }
 

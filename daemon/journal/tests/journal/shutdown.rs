@@ -2,25 +2,21 @@
 //!
 //! `SHMCAST_SHUTDOWNS` sets how often.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
 use shmcast::journal::{Entry, Journal};
 use shmcast::{History, Publisher, Start, Subscriber};
 use shmcast_journal::Recorder;
 use shmcast_journal::core::{Settings, SyncPolicy};
 use shmcast_testkit::disk::Disk;
 use shmcast_testkit::journal::read;
-use std::env;
+use shmcast_testkit::process::{in_dir, my_dir, my_role};
+use shmcast_testkit::{Process, number, role, skip, wait_until};
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
-
-const ROOM: &str = "SHMCAST_TEST_ROOM";
-const SYNC: &str = "SHMCAST_TEST_SYNC";
 
 fn payload(sequence: u64) -> Vec<u8> {
     let mut bytes = sequence.to_le_bytes().to_vec();
@@ -28,7 +24,10 @@ fn payload(sequence: u64) -> Vec<u8> {
     bytes
 }
 
-/// Publishes until it is stopped. The ring holds all of it.
+/// So many messages are in the ring at once, however long a machine takes to mount a disk.
+const MOST: u64 = 150_000;
+
+/// Publishes until it is stopped, or the ring is nearly full. The ring holds all of it.
 struct Feed {
     stop: Arc<AtomicBool>,
     published: Arc<AtomicU64>,
@@ -40,7 +39,7 @@ impl Feed {
         let (stop, published) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (ended, count) = (stop.clone(), published.clone());
         let thread = std::thread::spawn(move || {
-            while !ended.load(Ordering::Relaxed) {
+            while !ended.load(Ordering::Relaxed) && publisher.next_sequence() <= MOST {
                 for _ in 0..50 {
                     let sequence = publisher.next_sequence();
                     publisher.publish(&payload(sequence)).unwrap();
@@ -68,8 +67,8 @@ fn settings(each: bool) -> Settings {
 #[test]
 #[ignore = "a role that the test here starts a process for"]
 fn play() {
-    let Some(room) = env::var_os(ROOM).map(PathBuf::from) else { return };
-    let is_each = env::var(SYNC).unwrap() == "each";
+    let Some(sync) = my_role() else { return skip("play", "started by other tests only") };
+    let (room, is_each) = (my_dir(), sync == "each");
     let recorder =
         Recorder::start(&room.join("disk/t"), subscriber(&room.join("channels")), settings(is_each)).unwrap();
     loop {
@@ -78,27 +77,38 @@ fn play() {
     }
 }
 
-fn recorder(disk: &Disk, is_each: bool) -> Child {
-    let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["play", "--exact", "--ignored", "--nocapture"]).env(ROOM, disk.room());
-    command.env(SYNC, if is_each { "each" } else { "interval" });
-    command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+fn recorder(disk: &Disk, is_each: bool) -> Process {
+    let mut command = role!(if is_each { "each" } else { "interval" });
+    Process::start(in_dir(&mut command, disk.room()).stdout(Stdio::piped()).stderr(Stdio::null()))
 }
 
-/// Takes in what the recorder says, until it ends.
-fn listen(recorder: &mut Child) -> JoinHandle<u64> {
-    let said = BufReader::new(recorder.stdout.take().unwrap());
-    std::thread::spawn(move || {
-        let mut durable = 0;
-        for line in said.lines() {
-            // It may be killed within a line.
-            let Some(told) = line.ok().and_then(|line| line.strip_prefix("durable ")?.parse().ok()) else {
-                continue;
-            };
-            durable = durable.max(told);
-        }
-        durable
-    })
+/// What a recorder says to be durable.
+struct Heard {
+    durable: Arc<AtomicU64>,
+    thread: JoinHandle<()>,
+}
+
+impl Heard {
+    /// Takes in what the recorder says, until it ends.
+    fn of(recorder: &mut Process) -> Self {
+        let said = BufReader::new(recorder.child().stdout.take().unwrap());
+        let durable = Arc::new(AtomicU64::new(0));
+        let most = durable.clone();
+        let thread = std::thread::spawn(move || {
+            for line in said.lines() {
+                // It may be killed within a line.
+                let told = line.ok().and_then(|line| line.strip_prefix("durable ")?.parse().ok());
+                most.fetch_max(told.unwrap_or(0), Ordering::Relaxed);
+            }
+        });
+        Self { durable, thread }
+    }
+
+    /// The most that it said in its life, which is over.
+    fn end(self) -> u64 {
+        self.thread.join().unwrap();
+        self.durable.load(Ordering::Relaxed)
+    }
 }
 
 /// The last sequence up to which the journal has every message, as it stands on the disk.
@@ -123,25 +133,27 @@ fn whole_up_to(dir: &Path) -> u64 {
 fn what_was_durable_is_there_when_a_file_system_goes_down() {
     let test = "what_was_durable_is_there_when_a_file_system_goes_down";
     let Some(mut disk) = Disk::make() else {
-        return println!("SKIPPED {test}: no ext4 can be made in a file and mounted here");
+        return skip(test, "no ext4 can be made in a file and mounted here");
     };
-    let turns = env::var("SHMCAST_SHUTDOWNS").map_or(4, |text| text.parse().unwrap());
+    let turns = number("SHMCAST_SHUTDOWNS", 4);
     let (mut trailed, mut most) = (0, 0);
     for turn in 0..turns {
         let builder = Publisher::builder("t").dir(disk.channels()).capacity(64 << 20);
         let feed = Feed::start(builder.open().unwrap());
         let mut child = recorder(&disk, turn % 2 == 0);
-        let said = listen(&mut child);
-        sleep(Duration::from_millis(fastrand::u64(100..500)));
+        let heard = Heard::of(&mut child);
+        // Most go down after something was durable, and some at any moment.
+        if turn % 4 != 3 {
+            wait_until("something durable", || heard.durable.load(Ordering::Relaxed) > 0);
+        }
+        sleep(Duration::from_millis(fastrand::u64(0..200)));
         if !disk.cut() {
-            child.kill().unwrap();
-            return println!("SKIPPED {test}: no python3, or the kernel refuses to shut an ext4 down");
+            return skip(test, "no python3, or the kernel refuses to shut an ext4 down");
         }
         // It goes on for a moment with a disk that is gone, and must not take anything for durable.
         sleep(Duration::from_millis(fastrand::u64(0..30)));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let durable = said.join().unwrap();
+        drop(child);
+        let durable = heard.end();
         assert!(disk.mount_again(), "turn {turn}: mounting the disk again");
         let found = whole_up_to(&disk.path().join("t"));
         assert!(found >= durable, "turn {turn}: {durable} was durable, and {found} is there");

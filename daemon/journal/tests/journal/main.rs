@@ -1,0 +1,6 @@
+//! Recorders with their threads, on real file systems.
+
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
+
+mod recorder;
+mod shutdown;
