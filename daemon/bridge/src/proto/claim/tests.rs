@@ -222,7 +222,7 @@ impl World {
 
 #[test]
 fn no_takeover_costs_a_message_and_one_sends_in_the_end() {
-    let seeds = std::env::var("SHMCAST_SEEDS").map_or(100, |seeds| seeds.parse().unwrap());
+    let seeds = shmcast_testkit::number("SHMCAST_SEEDS", 100);
     for seed in 0..seeds {
         let mut world = World::new(seed, 2 + seed as usize % 2, seed % 3 > 0);
         let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));

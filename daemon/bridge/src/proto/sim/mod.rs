@@ -3,7 +3,7 @@
 //! Each seed draws a scenario (loss to 30 %, bursts, duplication, reordering, delay, corruption, blackouts,
 //! restarts of either end, one line or two, one server or two, rings too small to repair everything) and runs
 //! it to the end. `world` checks at every step that all promises hold. `SHMCAST_SIM_SEEDS` sets how many
-//! seeds, `SHMCAST_SIM_FIRST` the first.
+//! seeds, `SHMCAST_SIM_FIRST` the first. Those with a scenario of their own play one or two by default, and 10 at night.
 
 mod actors;
 pub(super) mod check;
@@ -25,6 +25,7 @@ use super::session::Session;
 use super::{MICROSECOND_NS, MILLISECOND_NS};
 use net::Profile;
 use scenario::{FOLLOW, PAYLOAD_BYTES, Scenario, Totals, Wire};
+use shmcast_testkit::number;
 use world::World;
 
 /// Names the seed when its run fails.
@@ -35,13 +36,6 @@ impl Drop for Seed {
         if std::thread::panicking() {
             eprintln!("failed with seed {0}: repeat with SHMCAST_SIM_FIRST={0} SHMCAST_SIM_SEEDS=1", self.0);
         }
-    }
-}
-
-fn number(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text:?} is not a number")),
-        Err(_) => default,
     }
 }
 
@@ -202,7 +196,7 @@ fn outage_scenario(loss: f64, server_rate: Option<u64>) -> Scenario {
 
 #[test]
 fn whatever_the_network_does_the_published_prefix_arrives() {
-    let default = if cfg!(debug_assertions) { 200 } else { 2_000 };
+    let default = if cfg!(debug_assertions) { 100 } else { 2_000 };
     let totals = run_all(seeds(default), drawn_scenario);
     println!(
         "{} runs, {} messages delivered, {} given as gaps, {} sessions, {} malformed datagrams, longest run {} ms",
@@ -230,7 +224,7 @@ fn whatever_the_network_does_the_published_prefix_arrives() {
 fn recovery_takes_few_round_trips_and_few_bytes() {
     for (loss, lines) in [(0.01, 1), (0.05, 2), (0.05, 1), (0.2, 1), (0.3, 1)] {
         for one_way_ns in [50 * MICROSECOND_NS, MILLISECOND_NS] {
-            let totals = run_all(0..10, |_| plain_scenario(loss, one_way_ns, lines, 20_000));
+            let totals = run_all(seeds(2), |_| plain_scenario(loss, one_way_ns, lines, 20_000));
             let rtts = |share| totals.recovery.quantile_ns(share) as f64 / (2 * one_way_ns) as f64;
             let (p50, p99, p999) = (rtts(0.5), rtts(0.99), rtts(0.999));
             let max = totals.recovery.max_ns() as f64 / (2 * one_way_ns) as f64;
@@ -273,7 +267,7 @@ fn nothing_is_given_up_that_a_server_holds_and_sends_in_turn() {
 #[test]
 fn no_single_forged_packet_costs_a_message() {
     for (loss, servers, lines) in [(0.0, 0, 1), (0.0, 0, 2), (0.0, 1, 1), (0.05, 1, 1), (0.05, 2, 2)] {
-        let totals = run_all(seeds(10), |_| {
+        let totals = run_all(seeds(2), |_| {
             let mut scenario = plain_scenario(loss, 50 * MICROSECOND_NS, lines, 20_000);
             scenario.servers.resize(servers, scenario.servers[0].clone());
             scenario.ring_capacities.resize(servers, 1 << 20);
@@ -287,7 +281,7 @@ fn no_single_forged_packet_costs_a_message() {
             totals.delivered,
             totals.recovery.quantile_ns(0.99) / MICROSECOND_NS
         );
-        assert!(totals.forged >= 50, "{} forgeries", totals.forged);
+        assert!(totals.forged >= 5 * totals.runs, "{} forgeries", totals.forged);
         assert_eq!((totals.gap_messages, totals.delivered), (0, totals.runs * 20_000));
         assert_eq!(totals.sessions, totals.runs);
     }
@@ -299,7 +293,7 @@ fn a_dead_second_server_costs_no_round_trip() {
     for loss in [0.01, 0.05, 0.2] {
         let one_way_ns = 50 * MICROSECOND_NS;
         let [alone, with_dead] = [false, true].map(|is_there| {
-            let totals = run_all(0..3, |_| {
+            let totals = run_all(seeds(3), |_| {
                 let mut scenario = plain_scenario(loss, one_way_ns, 1, 100_000);
                 scenario.pace_ns = 200 * MICROSECOND_NS;
                 scenario.config.gaps.policy = GapConfig::default().policy;

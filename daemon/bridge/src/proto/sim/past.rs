@@ -239,7 +239,7 @@ fn past_scenario(seed: u64, wire: Wire, journal: Journal) -> Scenario {
 const PAST_MESSAGES: u64 = 6_000;
 
 fn run_past(journal: impl Fn(u64) -> Journal) -> Totals {
-    let default = if cfg!(debug_assertions) { 12 } else { 200 };
+    let default = if cfg!(debug_assertions) { 4 } else { 200 };
     let mut totals = Totals::default();
     for seed in seeds(default) {
         for wire in [Wire::Plain, Wire::Native, Wire::Sealed] {

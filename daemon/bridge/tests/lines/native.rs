@@ -1,8 +1,5 @@
 //! Native lines over real sockets, with the bridge's own threads: what a message carries, over two hops, and a forger.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-#![allow(clippy::too_many_lines, reason = "a test is one story, read from top to bottom")]
-
 use shmcast::{Event, Mark, Publisher, Start, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
@@ -16,28 +13,17 @@ use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Meta;
 use shmcast_bridge::spec::{Auth, BridgeSpec, LineSpec, Profile, ReceiveSpec, RepairSpec, SendSpec, StartAt};
 use shmcast_bridge::status::Phase;
+use shmcast_testkit::{PATIENCE, number, scratch, wait_for, wait_until};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(120);
 const LARGEST: usize = 16 << 20;
 const CAPACITY: u64 = 128 << 20;
 
 fn free_port() -> SocketAddr {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string().parse().unwrap()
-}
-
-fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
-    let started = Instant::now();
-    loop {
-        if let Some(found) = ready() {
-            return found;
-        }
-        assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 fn keys(dir: &Path) -> PathBuf {
@@ -91,8 +77,7 @@ fn message(sequence: u64, largest: usize) -> (Vec<u8>, Mark, u64) {
 #[test]
 fn tag_key_and_time_cross_two_hops_and_so_do_the_largest_messages() {
     const MESSAGES: u64 = 200;
-    let dirs =
-        [(); 3].map(|()| tempfile::Builder::new().prefix("shmcast-native-").tempdir_in("/dev/shm").unwrap());
+    let dirs = [(); 3].map(|()| scratch());
     let [a, b, c] = dirs.each_ref().map(|dir| dir.path());
     let keys = keys(a);
     let mut publisher =
@@ -151,7 +136,7 @@ fn tag_key_and_time_cross_two_hops_and_so_do_the_largest_messages() {
 #[test]
 fn lines_of_both_profiles_follow_a_publisher_that_comes_back_and_a_channel_made_anew() {
     for profiles in [[Profile::Plain, Profile::Native], [Profile::Native, Profile::Plain]] {
-        let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        let dirs = [(); 3].map(|()| scratch());
         let [a, to @ ..] = dirs.each_ref().map(|dir| dir.path());
         let lines = profiles.map(|profile| LineSpec { profile: Some(profile), ..LineSpec::to(free_port()) });
         let open = |dir| Publisher::builder("t").dir(dir).capacity(1 << 20).max_message(1_000);
@@ -241,9 +226,8 @@ fn forgeries(session: Session, next: u64, round: u64) -> Vec<Vec<u8>> {
 /// real packets that were sent before, and real ones with one bit changed.
 #[test]
 fn a_forger_without_the_key_costs_no_message() {
-    let forgeries_each: u64 =
-        std::env::var("SHMCAST_FORGERIES").ok().map_or(2_000, |text| text.parse().expect("a number"));
-    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let forgeries_each = number("SHMCAST_FORGERIES", 2_000u64);
+    let dirs = [(); 2].map(|()| scratch());
     let [a, b] = dirs.each_ref().map(|dir| dir.path());
     let keys = keys(a);
     let mut publisher = Publisher::builder("t").dir(a).capacity(8 << 20).max_message(100_000).open().unwrap();
@@ -309,7 +293,7 @@ fn a_forger_without_the_key_costs_no_message() {
 /// A key is changed while a feed runs: first all hosts get the new one, and at its time it seals.
 #[test]
 fn a_key_change_loses_nothing_and_an_open_or_damaged_keys_file_is_refused() {
-    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let dirs = [(); 2].map(|()| scratch());
     let [a, b] = dirs.each_ref().map(|dir| dir.path());
     let path = keys(a);
     let mut publisher = Publisher::builder("t").dir(a).capacity(1 << 20).open().unwrap();
@@ -350,7 +334,12 @@ fn a_key_change_loses_nothing_and_an_open_or_damaged_keys_file_is_refused() {
 /// their seals on, and are opened when the line passes on to it. There is no server that could send anything again.
 #[test]
 fn what_a_copy_sent_before_the_line_passed_on_is_opened_and_not_lost() {
-    let dir = tempfile::tempdir().unwrap();
+    wait_until("a turn in which nobody stood still", passes_on);
+}
+
+/// False if this test stood still: after three seconds a line that nobody sends on is open to all, and nothing that was kept is used.
+fn passes_on() -> bool {
+    let dir = scratch();
     let (line, keys) = (free_port(), keys(dir.path()));
     let group = Keyring::parse(&std::fs::read_to_string(&keys).unwrap()).unwrap();
     let receive = ReceiveSpec { from: Some(1), ..ReceiveSpec::default() };
@@ -378,13 +367,20 @@ fn what_a_copy_sent_before_the_line_passed_on_is_opened_and_not_lost() {
     first(1..=20);
     wait_for("the first host", || (ingress.counters().next_sequence == 21).then_some(()));
     // The first one is alive meanwhile, so that nothing of the second one is taken yet.
+    let began = Instant::now();
     for sequence in 15..=40 {
         first(20..=20);
         second(sequence..=sequence);
     }
-    std::thread::sleep(Duration::from_millis(20));
-    second(41..=41);
-    wait_for("what was kept", || (ingress.counters().next_sequence == 42).then_some(()));
+    // The first one is silent now. The receiver does not count the time in which it stood still itself.
+    wait_for("what was kept", || {
+        std::thread::sleep(Duration::from_millis(10));
+        second(41..=41);
+        (ingress.counters().next_sequence == 42).then_some(())
+    });
+    if began.elapsed() > Duration::from_secs(1) {
+        return false;
+    }
     let counters = ingress.counters();
     assert_eq!((counters.messages_missing, counters.messages_published, counters.forged), (0, 41, 0));
     assert!(counters.datagrams_locked_out >= 20, "{}", counters.datagrams_locked_out);
@@ -396,4 +392,5 @@ fn what_a_copy_sent_before_the_line_passed_on_is_opened_and_not_lost() {
             next += 1;
         }
     }
+    true
 }

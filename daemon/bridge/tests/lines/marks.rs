@@ -1,18 +1,16 @@
 //! The marks of packets, as their receivers see them.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
 use shmcast::{Publisher, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec, StartAt};
+use shmcast_testkit::{PATIENCE, scratch, skip};
 use socket2::SockRef;
 use std::io::IoSliceMut;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::time::Duration;
 
 const FEED: u8 = 46;
 const REPAIRS: u8 = 10;
@@ -27,7 +25,7 @@ fn receiver(host: &str) -> (UdpSocket, SocketAddr) {
         SocketAddr::V4(_) => SockRef::from(&socket).set_recv_tos_v4(true).unwrap(),
         SocketAddr::V6(_) => SockRef::from(&socket).set_recv_tclass_v6(true).unwrap(),
     }
-    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let address = socket.local_addr().unwrap();
     (socket, address)
 }
@@ -37,7 +35,7 @@ fn hosts(test: &str) -> impl Iterator<Item = &'static str> {
     HOSTS.into_iter().filter(move |host| {
         let is_there = UdpSocket::bind((*host, 0)).is_ok();
         if !is_there {
-            eprintln!("SKIPPED {test}: no address {host}");
+            skip(test, format!("no address {host}"));
         }
         is_there
     })
@@ -68,7 +66,7 @@ fn the_feed_and_its_repairs_carry_the_marks_of_the_spec() {
 }
 
 fn feed_and_repairs_are_marked(host: &str) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (line, group) = receiver(host);
     let mut publisher =
         Publisher::builder("t").dir(dir.path()).capacity(1 << 20).max_message(1000).open().unwrap();
@@ -98,7 +96,7 @@ fn requests_carry_the_marks_of_the_spec() {
 }
 
 fn requests_are_marked(host: &str) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (server, address) = receiver(host);
     let (_line, group) = receiver(host);
     drop(_line);

@@ -1,15 +1,14 @@
 //! Packets in segments (`UDP_SEGMENT`) and put together (`UDP_GRO`), on a virtual wire between two namespaces.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
-use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{setsockopt, sockopt};
 use shmcast::{Event, Publisher, Start, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::proto::wire::{Body, Downstream};
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, LinkSpeed, ReceiveSpec, RepairSpec, SendSpec, StartAt};
-use std::fs::File;
+use shmcast_testkit::hosts::{Host, Hosts, ip};
+use shmcast_testkit::{PATIENCE, Process, scratch, skip, wait_for, wait_until, works};
+use std::fmt::Debug;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,55 +16,6 @@ use std::time::{Duration, Instant};
 
 const MESSAGES: u64 = 20_000;
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 78, 0, 1);
-
-/// Two namespaces, `near` with 10.78.0.1 on `near0` and `far` with 10.78.0.2 on `far0`. They go with this value.
-struct Wire(String);
-
-fn run(words: &str) -> Result<(), String> {
-    let mut words = words.split_whitespace();
-    let program = words.next().unwrap();
-    let output = Command::new(program).args(words).output().map_err(|e| format!("no {program}: {e}"))?;
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
-}
-
-impl Wire {
-    fn new(test: &str) -> Option<Wire> {
-        let wire = Wire(format!("seg-{}-{}", test.len(), std::process::id()));
-        let [near, far] = ["near", "far"].map(|end| wire.name(end));
-        let made = [
-            format!("ip netns add {near}"),
-            format!("ip netns add {far}"),
-            format!("ip link add near0 netns {near} type veth peer name far0 netns {far}"),
-            format!("ip -n {near} addr add 10.78.0.1/24 dev near0"),
-            format!("ip -n {far} addr add 10.78.0.2/24 dev far0"),
-            format!("ip -n {near} link set near0 up"),
-            format!("ip -n {far} link set far0 up"),
-        ];
-        match made.iter().try_for_each(|words| run(words)) {
-            Ok(()) => Some(wire),
-            Err(why) => {
-                eprintln!("SKIPPED {test}: no network namespaces: {why}");
-                None
-            }
-        }
-    }
-
-    fn name(&self, end: &str) -> String {
-        format!("{}-{end}", self.0)
-    }
-
-    /// Moves this thread, and the threads that it starts, to an end.
-    fn enter(&self, end: &str) {
-        setns(File::open(format!("/run/netns/{}", self.name(end))).unwrap(), CloneFlags::CLONE_NEWNET)
-            .unwrap();
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        ["near", "far"].iter().for_each(|end| drop(run(&format!("ip netns del {}", self.name(end)))));
-    }
-}
 
 fn message(sequence: u64) -> Vec<u8> {
     sequence.to_be_bytes().repeat(125)
@@ -84,18 +34,18 @@ fn bridge(interface: &str) -> BridgeSpec {
 }
 
 fn send(dir: &Path) -> Egress {
-    let mut repair = RepairSpec::new("10.78.0.1:30002".parse().unwrap());
-    (repair.allow, repair.trust_allowed) = (vec!["10.78.0.0/24".parse().unwrap()], true);
+    let mut repair = RepairSpec::new("10.77.0.1:30002".parse().unwrap());
+    (repair.allow, repair.trust_allowed) = (vec!["10.77.0.0/24".parse().unwrap()], true);
     let send = SendSpec { from: StartAt::Oldest, listen_ms: 0, repair: Some(repair), ..SendSpec::default() };
-    let spec = BridgeSpec { send: Some(send), ..bridge("near0") };
+    let spec = BridgeSpec { send: Some(send), ..bridge("va0") };
     Egress::start(&spec, Subscriber::builder("t").dir(dir), EgressOptions::default()).unwrap()
 }
 
 /// Receives from the far end of the wire into a channel of `dir`, and has what is lost repaired.
 fn receive(dir: &Path, receive: ReceiveSpec) -> Ingress {
-    let servers = vec!["10.78.0.1:30002".parse().unwrap()];
+    let servers = vec!["10.77.0.1:30002".parse().unwrap()];
     let receive = ReceiveSpec { servers, from: Some(1), ..receive };
-    let spec = BridgeSpec { receive: Some(receive), ..bridge("far0") };
+    let spec = BridgeSpec { receive: Some(receive), ..bridge("vb0") };
     let channel = Publisher::builder("t").dir(dir).capacity(64 << 20).max_message(1000);
     Ingress::start(&spec, channel, IngressOptions::default()).unwrap()
 }
@@ -104,28 +54,27 @@ fn receive(dir: &Path, receive: ReceiveSpec) -> Ingress {
 #[test]
 fn segments_are_sound_packets_to_a_plain_socket_and_to_wireshark() {
     let test = "segments_are_sound_packets_to_a_plain_socket_and_to_wireshark";
-    let Some(wire) = Wire::new(test) else { return };
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let Some(hosts) = Hosts::new(test, 1) else { return };
+    let dir = scratch();
     let _publisher = channel(dir.path());
     // A virtual wire carries the segments in one, and a capture would show them so. A card takes them apart.
-    let near = wire.name("near");
-    let apart = run(&format!("ip -n {near} link set near0 gso_max_segs 1"));
-    wire.enter("far");
+    let apart = ip(&format!("-n {} link set va0 gso_max_segs 1", hosts.name(Host::A)));
+    hosts.enter(Host::B);
     let socket = UdpSocket::bind((GROUP, 30_001)).unwrap();
     setsockopt(&socket, sockopt::RcvBufForce, &(64 << 20)).unwrap();
-    socket.join_multicast_v4(&GROUP, &Ipv4Addr::new(10, 78, 0, 2)).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    socket.join_multicast_v4(&GROUP, &Ipv4Addr::new(10, 77, 0, 2)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let capture = dir.path().join("far.pcap");
-    let mut tshark = Command::new("tshark")
-        .args(["-q", "-i", "far0", "-f", "udp port 30001", "-c", "300", "-F", "pcap", "-w"])
-        .arg(&capture)
-        .stderr(Stdio::null())
-        .spawn();
-    let until = Instant::now() + Duration::from_secs(20);
-    while tshark.is_ok() && !capture.exists() && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(20));
+    let has_tshark = works("tshark", &["--version"]);
+    let tshark = has_tshark.then(|| {
+        let mut command = Command::new("tshark");
+        command.args(["-q", "-i", "vb0", "-f", "udp port 30001", "-c", "300", "-F", "pcap", "-w"]);
+        Process::start(command.arg(&capture).stderr(Stdio::null()))
+    });
+    if has_tshark {
+        wait_until("the capture to begin", || capture.exists());
     }
-    wire.enter("near");
+    hosts.enter(Host::A);
     let egress = send(dir.path());
     let (mut next, mut bytes) = (1, [0; 65_536]);
     while next <= MESSAGES {
@@ -140,10 +89,10 @@ fn segments_are_sound_packets_to_a_plain_socket_and_to_wireshark() {
     }
     let sent = wait_for_counters(|| egress.counters(), |sent| sent.messages == MESSAGES);
     assert!(sent.datagrams_segmented > sent.datagrams_sent / 2 && sent.segments_refused == 0, "{sent:?}");
-    let (Ok(tshark), Ok(())) = (&mut tshark, apart) else {
-        return eprintln!("SKIPPED the capture of {test}: no tshark, or an old ip");
+    let (Some(mut tshark), Ok(())) = (tshark, apart) else {
+        return skip(&format!("the capture of {test}"), "no tshark, or an old ip");
     };
-    tshark.wait().unwrap();
+    tshark.wait();
     let output = Command::new("tshark")
         .args(["-n", "-d", "udp.port==30001,moldudp64", "-T", "fields"])
         .args(["-e", "moldudp64.count", "-e", "_ws.expert.severity", "-E", "separator=;", "-r"])
@@ -155,35 +104,29 @@ fn segments_are_sound_packets_to_a_plain_socket_and_to_wireshark() {
     assert!(text.lines().all(|line| line == "1;" || line == "0;"), "{text}");
 }
 
-fn wait_for_counters<T>(read: impl Fn() -> T, is_so: impl Fn(&T) -> bool) -> T {
-    let until = Instant::now() + Duration::from_secs(60);
-    loop {
-        let counters = read();
-        if is_so(&counters) || Instant::now() > until {
-            return counters;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+fn wait_for_counters<T: Debug>(read: impl Fn() -> T, is_so: impl Fn(&T) -> bool) -> T {
+    wait_for("the counters", || Some(read()).filter(&is_so))
 }
 
 /// A drop takes all packets of a call.
 #[test]
 fn segments_that_are_put_together_bring_every_byte_though_some_are_lost() {
     let test = "segments_that_are_put_together_bring_every_byte_though_some_are_lost";
-    let Some(wire) = Wire::new(test) else { return };
-    let [here, there] = [(); 2].map(|()| tempfile::tempdir_in("/dev/shm").unwrap());
+    let Some(hosts) = Hosts::new(test, 1) else { return };
+    let [here, there] = [(); 2].map(|()| scratch());
     let mut publisher = channel(here.path());
-    wire.enter("far");
-    // A burst of a megabyte mostly overflows so small a buffer. There are more of them until one has.
+    hosts.enter(Host::B);
+    // A burst of a megabyte mostly overflows so small a buffer, or leaves nothing to put together. There are more of them until both
+    // have happened.
     let ingress = receive(there.path(), ReceiveSpec { buffer_bytes: 1 << 16, ..ReceiveSpec::default() });
     assert_eq!(ingress.life().refusals().iter().filter(|r| r.contains("UDP_GRO")).count(), 0);
     let mut reader = Subscriber::builder("t").dir(there.path()).start(Start::Oldest).open().unwrap();
-    wire.enter("near");
+    hosts.enter(Host::A);
     let egress = send(here.path());
     let (mut next, mut last) = (1, MESSAGES);
     let received = loop {
         while next <= last {
-            let event = reader.recv_deadline(Instant::now() + Duration::from_secs(60)).unwrap();
+            let event = reader.recv_deadline(Instant::now() + PATIENCE).unwrap();
             match event.expect("it goes on") {
                 Event::Message(m) => {
                     assert!(m.sequence == next && m.payload == message(next), "{}, not {next}", m.sequence);
@@ -195,7 +138,8 @@ fn segments_that_are_put_together_bring_every_byte_though_some_are_lost() {
         }
         let received =
             wait_for_counters(|| ingress.counters(), |received| received.messages_published == last);
-        if received.lines[0].kernel_drops > 0 && received.recovered_by_servers > 0 || last >= 50 * MESSAGES {
+        let are_lost = received.lines[0].kernel_drops > 0 && received.recovered_by_servers > 0;
+        if are_lost && received.datagrams_merged > 0 || last >= 50 * MESSAGES {
             break received;
         }
         last += MESSAGES;
@@ -210,12 +154,12 @@ fn segments_that_are_put_together_bring_every_byte_though_some_are_lost() {
 #[test]
 fn packets_are_put_together_during_a_burst_and_not_a_second_later() {
     let test = "packets_are_put_together_during_a_burst_and_not_a_second_later";
-    let Some(wire) = Wire::new(test) else { return };
-    let [here, there] = [(); 2].map(|()| tempfile::tempdir_in("/dev/shm").unwrap());
+    let Some(hosts) = Hosts::new(test, 1) else { return };
+    let [here, there] = [(); 2].map(|()| scratch());
     let mut publisher = channel(here.path());
-    wire.enter("far");
+    hosts.enter(Host::B);
     let ingress = receive(there.path(), ReceiveSpec::default());
-    wire.enter("near");
+    hosts.enter(Host::A);
     let egress = send(here.path());
     let mut last = MESSAGES;
     let arrived = |last| {
@@ -227,14 +171,18 @@ fn packets_are_put_together_during_a_burst_and_not_a_second_later() {
     for _ in 0..2 {
         let before = std::mem::replace(&mut merged, arrived(last));
         assert!(merged > before, "in a burst: {merged}");
-        // A window is 10 ms, and up to 20 ms for a thread that sleeps.
-        std::thread::sleep(Duration::from_millis(2_500));
-        // They leave in one call, and are too few for a burst.
-        let few = egress.counters().datagrams_segmented;
-        let messages: Vec<_> = (last + 1..=last + 30).map(message).collect();
-        last += 30;
-        publisher.publish_batch(&messages).unwrap();
-        assert_eq!(arrived(last), merged, "{} left in one", egress.counters().datagrams_segmented - few);
+        // They leave in one call, and are too few for a burst. Merging ends after a hundred windows of 10 ms or more.
+        wait_until("packets that come one by one", || {
+            std::thread::sleep(Duration::from_millis(100));
+            let before = std::mem::replace(&mut merged, arrived(last));
+            let few = egress.counters().datagrams_segmented;
+            let messages: Vec<_> = (last + 1..=last + 30).map(message).collect();
+            last += 30;
+            publisher.publish_batch(&messages).unwrap();
+            let after = arrived(last);
+            let left_in_one = egress.counters().datagrams_segmented > few;
+            left_in_one && before == merged && after == merged
+        });
         (last + 1..=last + MESSAGES).for_each(|n| _ = publisher.publish(&message(n)).unwrap());
         last += MESSAGES;
     }

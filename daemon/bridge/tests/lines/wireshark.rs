@@ -1,8 +1,6 @@
 //! Wireshark takes every native packet, sealed and not, for a sound MoldUDP64 packet of one message. Our own script
 //! for Wireshark shows what is inside.
 
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
-
 use shmcast_bridge::pcap::CaptureFile;
 use shmcast_bridge::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use shmcast_bridge::proto::native::ask::{self, Entry};
@@ -13,6 +11,7 @@ use shmcast_bridge::proto::native::seal::Sealer;
 use shmcast_bridge::proto::sender::{MAX_PULSE_BYTES, Sender, SenderConfig};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Meta;
+use shmcast_testkit::{scratch, skip};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
@@ -77,10 +76,10 @@ fn tshark(
     fields: &[&str],
 ) -> Option<Vec<Vec<String>>> {
     if Command::new("tshark").arg("--version").output().is_err() {
-        eprintln!("SKIPPED {test}: tshark is not installed");
+        skip(test, "tshark is not installed");
         return None;
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let path = dir.path().join("packets.pcap");
     let file = CaptureFile::create(&path, 65_507).unwrap();
     let [from, to]: [SocketAddr; 2] = [from, to].map(|end| end.parse().unwrap());
