@@ -1,4 +1,4 @@
-/* Messages that can be checked: length and bytes follow from the sequence. tests/support/mod.rs has the same. */
+/* Messages that can be checked: length and bytes follow from the sequence. support.rs beside it has the same. */
 #ifndef PATTERN_H
 #define PATTERN_H
 #include <stddef.h>

@@ -1,16 +1,12 @@
 //! Programs in C against the library as it was built: each call, and traffic in both directions.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-mod support;
-
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use crate::support::{C, CPP, SANITIZERS, command, has, has_sanitizers, number, pattern, program, run};
 use shmcast::{Event, Mark, Preparation, Publisher, Start, Subscriber};
+use shmcast_testkit::{PATIENCE, Process, scratch};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, ChildStdout};
+use std::process::ChildStdout;
 use std::time::Duration;
-use support::{C, CPP, SANITIZERS, command, has, has_sanitizers, number, pattern, program, run, scratch};
 
 const MESSAGES: u64 = 20_000;
 
@@ -21,17 +17,17 @@ fn each_call_does_what_the_header_says() {
         return;
     }
     for source in ["tests/c/calls.c", "tests/c/choices.c"] {
-        let (build, channels) = (scratch(), scratch());
-        let plain = program(C, &[], source, build.path());
+        let channels = scratch();
+        let plain = program(C, &[], source);
         run(&mut command(&plain, [channels.path()]));
         if has(NAME, "valgrind") {
             let channels = scratch();
             let words = ["-q", "--error-exitcode=9", "--leak-check=full", plain.to_str().unwrap()];
             run(command(Path::new("valgrind"), words).arg(channels.path()));
         }
-        if has_sanitizers(NAME, C, build.path()) {
+        if has_sanitizers(NAME, C) {
             let channels = scratch();
-            let checked = program(C, &[SANITIZERS], source, build.path());
+            let checked = program(C, &[SANITIZERS], source);
             run(&mut command(&checked, [channels.path()]));
         }
     }
@@ -43,15 +39,15 @@ fn cpp_does_what_its_header_says() {
     if !has(NAME, CPP[0]) {
         return;
     }
-    let (build, channels) = (scratch(), scratch());
-    run(&mut command(&program(CPP, &[], "../cpp/tests/calls.cpp", build.path()), [channels.path()]));
+    let channels = scratch();
+    run(&mut command(&program(CPP, &[], "../cpp/tests/calls.cpp"), [channels.path()]));
     let newer: Vec<&str> =
         CPP.iter().map(|word| if *word == "-std=c++17" { "-std=c++20" } else { *word }).collect();
     let channels = scratch();
-    run(&mut command(&program(&newer, &[], "../cpp/tests/calls.cpp", build.path()), [channels.path()]));
-    if has_sanitizers(NAME, CPP, build.path()) {
+    run(&mut command(&program(&newer, &[], "../cpp/tests/calls.cpp"), [channels.path()]));
+    if has_sanitizers(NAME, CPP) {
         let channels = scratch();
-        let checked = program(CPP, &[SANITIZERS], "../cpp/tests/calls.cpp", build.path());
+        let checked = program(CPP, &[SANITIZERS], "../cpp/tests/calls.cpp");
         run(&mut command(&checked, [channels.path()]));
     }
 }
@@ -63,8 +59,8 @@ fn cpp_needs_no_exceptions_and_a_batch_no_call_a_message() {
     if !has(NAME, CPP[0]) {
         return;
     }
-    let (build, channels) = (scratch(), scratch());
-    let plain = program(CPP, &["-fno-exceptions", "-fno-rtti"], "../cpp/tests/plain.cpp", build.path());
+    let channels = scratch();
+    let plain = program(CPP, &["-fno-exceptions", "-fno-rtti"], "../cpp/tests/plain.cpp");
     run(&mut command(&plain, [channels.path()]));
     if has(NAME, "objdump") {
         let words = ["--disassemble=sum_of_batch", "--no-show-raw-insn"];
@@ -80,16 +76,16 @@ fn cpp_needs_no_exceptions_and_a_batch_no_call_a_message() {
 
 /// A receiver that has attached, or waits for its channel.
 struct Receiver {
-    child: Child,
+    process: Process,
     said: BufReader<ChildStdout>,
 }
 
 impl Receiver {
     fn start(roles: &Path, how: &str, dir: &Path) -> Self {
         let place = format!("dir:{}", dir.display());
-        let mut child = command(roles, [how, &place, "t"]).spawn().unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap());
-        Self { child, said }
+        let mut process = Process::start(&mut command(roles, [how, &place, "t"]));
+        let said = BufReader::new(process.child().stdout.take().unwrap());
+        Self { process, said }
     }
 
     fn wait_until_attached(&mut self) {
@@ -102,7 +98,7 @@ impl Receiver {
     fn end(mut self, published: u64) -> String {
         let mut said = String::new();
         self.said.read_to_string(&mut said).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{said}");
+        assert!(self.process.wait().success(), "{said}");
         assert_eq!(number(&said, "received") + number(&said, "missed"), published, "{said}");
         assert_eq!((number(&said, "wrong"), number(&said, "disorder")), (0, 0), "{said}");
         said
@@ -121,8 +117,8 @@ fn what_rust_publishes_c_receives() {
     if !has("what_rust_publishes_c_receives", C[0]) {
         return;
     }
-    let (build, channels) = (scratch(), scratch());
-    let roles = program(C, &[], "tests/c/roles.c", build.path());
+    let channels = scratch();
+    let roles = program(C, &[], "tests/c/roles.c");
     let mut publisher = publisher(channels.path());
     let mut receivers = WAYS.map(|how| Receiver::start(&roles, how, channels.path()));
     receivers.iter_mut().for_each(Receiver::wait_until_attached);
@@ -141,13 +137,13 @@ fn what_c_publishes_rust_and_c_receive() {
     if !has("what_c_publishes_rust_and_c_receive", C[0]) {
         return;
     }
-    let (build, channels) = (scratch(), scratch());
-    let roles = program(C, &[], "tests/c/roles.c", build.path());
+    let channels = scratch();
+    let roles = program(C, &[], "tests/c/roles.c");
     let receivers = WAYS.map(|how| Receiver::start(&roles, how, channels.path()));
     let place = format!("dir:{}", channels.path().display());
-    let mut writer = command(&roles, ["publish", &place, "t", &MESSAGES.to_string()]).spawn().unwrap();
+    let writer = Process::start(&mut command(&roles, ["publish", &place, "t", &MESSAGES.to_string()]));
     let builder = Subscriber::builder("t").dir(channels.path()).start(Start::Sequence(1));
-    let mut subscriber = builder.wait_for_channel(Duration::from_secs(20)).open().unwrap();
+    let mut subscriber = builder.wait_for_channel(PATIENCE).open().unwrap();
     let (mut received, mut missed) = (0, 0);
     loop {
         match subscriber.recv().unwrap() {
@@ -162,7 +158,7 @@ fn what_c_publishes_rust_and_c_receive() {
         }
     }
     assert_eq!(received + missed, MESSAGES);
-    assert!(writer.wait().unwrap().success());
+    writer.end();
     receivers.into_iter().for_each(|receiver| drop(receiver.end(MESSAGES)));
 }
 
@@ -171,18 +167,17 @@ fn a_publisher_in_c_that_is_killed_leaves_whole_messages() {
     if !has("a_publisher_in_c_that_is_killed_leaves_whole_messages", C[0]) {
         return;
     }
-    let (build, channels) = (scratch(), scratch());
-    let roles = program(C, &[], "tests/c/roles.c", build.path());
+    let channels = scratch();
+    let roles = program(C, &[], "tests/c/roles.c");
     let place = format!("dir:{}", channels.path().display());
     let mut receivers = WAYS.map(|how| Receiver::start(&roles, how, channels.path()));
     for death in 0..8 {
-        let mut victim = command(&roles, ["publish", &place, "t", "0"]).spawn().unwrap();
+        let victim = Process::start(&mut command(&roles, ["publish", &place, "t", "0"]));
         if death == 0 {
             receivers.iter_mut().for_each(Receiver::wait_until_attached);
         }
         std::thread::sleep(Duration::from_millis(20 + 7 * death));
-        kill(Pid::from_raw(victim.id().cast_signed()), Signal::SIGKILL).unwrap();
-        victim.wait().unwrap();
+        victim.kill();
     }
     let last = publisher(channels.path());
     let (published, epoch) = (last.next_sequence() - 1, last.epoch());
@@ -215,7 +210,7 @@ fn a_program_in_c_chooses_the_clock() {
     )
     .unwrap();
     let program = build.path().join("clock");
-    support::compile(C, &[], &source, &program);
+    crate::support::compile(C, &[], &source, &program);
     run(&mut command(&program, [channels.path()]));
     let subscriber = Subscriber::builder("t").dir(channels.path()).open().unwrap();
     assert_eq!(subscriber.clock().kind(), shmcast::ClockKind::Monotonic);

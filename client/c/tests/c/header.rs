@@ -1,15 +1,13 @@
 //! The header says what the source is: functions, their types, sizes, offsets and numbers.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-mod support;
-
+use crate::support::{C, CPP, HERE, has, library, run};
 use shmcast_c::{Batch, Event, PublishOptions, SubscribeOptions, What};
+use shmcast_testkit::scratch;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::mem::offset_of;
 use std::process::Command;
 use std::{fs, path::Path};
-use support::{C, CPP, HERE, has, library, run, scratch};
 
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(HERE).join(path)).unwrap()

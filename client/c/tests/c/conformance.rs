@@ -1,13 +1,9 @@
 //! The conformance suite with the testees in C and C++.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-mod support;
-
-use support::{C, CPP, has, program, scratch};
+use crate::support::{C, CPP, has, program};
 
 fn passes(compiler: &[&str], source: &str) {
-    let build = scratch();
-    let testee = program(compiler, &[], source, build.path());
+    let testee = program(compiler, &[], source);
     let (played, failures) = shmcast_conformance::play(&[testee.into()]).unwrap();
     assert!(failures.is_empty(), "{failures:#?}");
     assert!(played > 400, "{played}");

@@ -1,11 +1,12 @@
 //! Helpers that the tests share: programs in C and C++ that are compiled against the library just built, and messages that can be checked.
 
-#![allow(dead_code, reason = "each test file uses some of it")]
-
+use shmcast_testkit::{scratch, skip, works};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use tempfile::TempDir;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Of this package.
 pub(crate) const HERE: &str = env!("CARGO_MANIFEST_DIR");
@@ -17,34 +18,25 @@ pub(crate) const CPP: &[&str] =
     &["c++", "-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O2"];
 pub(crate) const SANITIZERS: &str = "-fsanitize=address,undefined";
 
-/// A directory of its own for one test, in shared memory where the machine has it.
-pub(crate) fn scratch() -> TempDir {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("shmcast-test-");
-    builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir()).expect("a directory for scratch files")
-}
-
 /// Whether this command is installed; says that `test` is skipped if not.
 pub(crate) fn has(test: &str, command: &str) -> bool {
-    let found = Command::new(command).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let is_there = found.is_ok_and(|status| status.success());
+    let is_there = works(command, &["--version"]);
     if !is_there {
-        eprintln!("SKIPPED {test}: {command} is not installed");
+        skip(test, format!("{command} is not installed"));
     }
     is_there
 }
 
 /// Whether programs of this language can be built with the sanitizers.
-pub(crate) fn has_sanitizers(test: &str, compiler: &[&str], dir: &Path) -> bool {
-    let source = dir.join(if compiler == CPP { "empty.cpp" } else { "empty.c" });
+pub(crate) fn has_sanitizers(test: &str, compiler: &[&str]) -> bool {
+    let dir = scratch();
+    let source = dir.path().join(if compiler == CPP { "empty.cpp" } else { "empty.c" });
     std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
-    let program = dir.join("empty");
-    let mut command = Command::new(compiler[0]);
-    command.arg(SANITIZERS).arg(&source).arg("-o").arg(&program).stderr(Stdio::null());
-    let runs = command.status().is_ok_and(|status| status.success())
-        && Command::new(&program).status().is_ok_and(|status| status.success());
+    let program = dir.path().join("empty");
+    let words = [SANITIZERS, source.to_str().unwrap(), "-o", program.to_str().unwrap()];
+    let runs = works(compiler[0], &words) && works(program.to_str().unwrap(), &[]);
     if !runs {
-        eprintln!("SKIPPED {test}: {} has no sanitizers here", compiler[0]);
+        skip(test, format!("{} has no sanitizers here", compiler[0]));
     }
     runs
 }
@@ -73,12 +65,25 @@ pub(crate) fn compile(compiler: &[&str], more: &[&str], source: &Path, program: 
     run(command.arg(path));
 }
 
-/// The program of this package's source, built into `dir`.
-pub(crate) fn program(compiler: &[&str], more: &[&str], source: &str, dir: &Path) -> PathBuf {
-    let source = Path::new(HERE).join(source);
-    let program = dir.join(source.file_stem().expect("a name"));
-    compile(compiler, more, &source, &program);
-    program
+/// The program of this package's source. It is compiled once for all tests that ask for it.
+pub(crate) fn program(compiler: &[&str], more: &[&str], source: &str) -> PathBuf {
+    type Programs = BTreeMap<String, Arc<OnceLock<PathBuf>>>;
+    static PROGRAMS: Mutex<Programs> = Mutex::new(BTreeMap::new());
+    let words = [compiler, more, &[source, library().to_str().expect("a path in UTF-8")]].concat().join(" ");
+    let mut hasher = DefaultHasher::new();
+    words.hash(&mut hasher);
+    let once = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner).entry(words).or_default().clone();
+    let build = || {
+        let source = Path::new(HERE).join(source);
+        let stem = source.file_stem().and_then(OsStr::to_str).expect("a name");
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{stem}-{:x}", hasher.finish()));
+        // Another run may be using the program of this name.
+        let unfinished = program.with_extension(std::process::id().to_string());
+        compile(compiler, more, &source, &unfinished);
+        std::fs::rename(unfinished, &program).unwrap();
+        program
+    };
+    once.get_or_init(build).clone()
 }
 
 /// Runs a command, which must succeed; its stdout.

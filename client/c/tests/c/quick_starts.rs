@@ -1,11 +1,9 @@
 //! The programs of `client/LANGUAGES.md`, as they stand there: each publisher with each subscriber.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-mod support;
-
+use crate::support::{C, CPP, HERE, command, compile, has, run};
+use shmcast_testkit::{Process, scratch};
 use std::fs;
 use std::path::{Path, PathBuf};
-use support::{C, CPP, HERE, command, compile, has, run, scratch};
 
 /// The program of this name in the document.
 fn quoted(name: &str) -> String {
@@ -39,12 +37,12 @@ fn quick_starts_run_as_they_are_quoted() {
             command.env(shmcast::DIR_VARIABLE, channels.path());
             command
         };
-        let waiting: Vec<_> = subscribers.iter().map(|program| with(program).spawn().unwrap()).collect();
+        let waiting: Vec<_> = subscribers.iter().map(|program| Process::start(&mut with(program))).collect();
         let published = run(&mut with(publisher));
         assert_eq!(published.lines().count(), 40);
         assert!(published.starts_with("1: bid 10000\n2: bid 10007\n"), "{published}");
         for subscriber in waiting {
-            let output = subscriber.wait_with_output().unwrap();
+            let output = subscriber.output();
             assert_eq!(
                 (output.status.code(), String::from_utf8(output.stdout).unwrap()),
                 (Some(0), published.clone())

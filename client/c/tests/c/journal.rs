@@ -1,19 +1,13 @@
 //! Readers in C and C++ that are lapped, and read on in the journal that a recorder keeps.
-#![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-mod support;
-
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
+use crate::support::{C, CPP, command, has, number, pattern, program};
 use shmcast::{History, Mark, Publisher, Start, Subscriber};
 use shmcast_journal::Recorder;
 use shmcast_journal::core::{Settings, SyncPolicy};
+use shmcast_testkit::{Process, scratch, wait_until};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, ChildStdout};
-use std::time::{Duration, Instant};
-use support::{C, CPP, command, has, number, pattern, program, scratch};
+use std::process::ChildStdout;
 
 const CAPACITY: u64 = 1 << 20;
 /// Some eight rings full.
@@ -23,7 +17,7 @@ const STRIDE: u64 = 20;
 
 /// A receiver that has attached, and stands still.
 struct Reader {
-    child: Child,
+    process: Process,
     said: BufReader<ChildStdout>,
 }
 
@@ -31,46 +25,30 @@ impl Reader {
     fn start(program: &Path, how: &str, channels: &Path, journals: &Path) -> Self {
         let place = format!("dir:{}", channels.display());
         let mut command = command(program, [how, &place, "t"]);
-        let mut child = command.env("SHMCAST_JOURNALS", journals).spawn().unwrap();
-        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut process = Process::start(command.env("SHMCAST_JOURNALS", journals));
+        let mut said = BufReader::new(process.child().stdout.take().unwrap());
         let mut line = String::new();
         said.read_line(&mut line).unwrap();
         assert_eq!(line, "attached\n");
-        let reader = Self { child, said };
-        kill(reader.pid(), Signal::SIGSTOP).unwrap();
-        let status = waitpid(reader.pid(), Some(WaitPidFlag::WUNTRACED)).unwrap();
-        assert_eq!(status, WaitStatus::Stopped(reader.pid(), Signal::SIGSTOP));
-        reader
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id().cast_signed())
+        process.pause();
+        Self { process, said }
     }
 
     /// Its sums, after it has gone on and come to the end.
     fn end(mut self) -> String {
-        kill(self.pid(), Signal::SIGCONT).unwrap();
+        self.process.resume();
         let mut said = String::new();
         self.said.read_to_string(&mut said).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{said}");
+        assert!(self.process.wait().success(), "{said}");
         said
     }
 }
 
-/// A test that fails leaves no process that stands still.
-impl Drop for Reader {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn until(recorder: &Recorder, drained: u64) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while recorder.progress().drained < drained {
-        assert!(Instant::now() < deadline, "{:?} {:?}", recorder.progress(), recorder.errors());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("the recorder", || {
+        assert!(recorder.errors().is_empty(), "{:?} {:?}", recorder.progress(), recorder.errors());
+        recorder.progress().drained >= drained
+    });
 }
 
 /// The readers are stopped while all is published, which laps them some eight times. Each then takes every message, once, and is told
@@ -111,8 +89,7 @@ fn a_lapped_reader_in_c_gets_every_message_and_is_live_again() {
     if !has("a_lapped_reader_in_c_gets_every_message_and_is_live_again", C[0]) {
         return;
     }
-    let build = scratch();
-    let roles = program(C, &[], "tests/c/roles.c", build.path());
+    let roles = program(C, &[], "tests/c/roles.c");
     is_live_again(&["recv", "batch", "into"].map(|how| (roles.as_path(), how)));
 }
 
@@ -121,7 +98,6 @@ fn a_lapped_reader_in_cpp_gets_every_message_and_is_live_again() {
     if !has("a_lapped_reader_in_cpp_gets_every_message_and_is_live_again", CPP[0]) {
         return;
     }
-    let build = scratch();
-    let reader = program(CPP, &[], "../cpp/tests/reader.cpp", build.path());
+    let reader = program(CPP, &[], "../cpp/tests/reader.cpp");
     is_live_again(&["recv", "batch"].map(|how| (reader.as_path(), how)));
 }
