@@ -15,7 +15,8 @@ mod absent;
 mod link;
 #[cfg(feature = "captures")]
 mod read;
-#[cfg(all(test, feature = "captures"))]
+#[cfg(feature = "captures")]
+#[cfg(test)]
 mod tests;
 mod told;
 #[cfg(feature = "captures")]
