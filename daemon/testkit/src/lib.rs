@@ -2,17 +2,17 @@
 //!
 //! | module | what it has |
 //! |---|---|
-//! | [`wait`] | waits with a limit, which say what they waited for |
-//! | [`process`] | child processes that are killed and reaped when dropped; roles that a test program plays |
-//! | [`place`] | temporary directories, ports, and what this machine lacks |
-//! | [`turn`] | a limit to how many tests with many processes run at a time |
-//! | [`disk`] | a file system whose power can be cut |
-//! | [`daemon`], [`raw`], [`bystanders`] | `shmcastd` as a process, a connection that may break the rules, traffic that must not be disturbed |
-//! | [`command`] | the command `shmcast` in a directory of channels of the test's own |
-//! | [`journal`] | what the files of a journal hold |
-//! | [`hosts`] | hosts with wires between them, in network namespaces |
-//! | [`nats`] | servers of NATS: alone, as a cluster, behind a relay |
-//! | [`unit`] | the daemon as the shipped unit runs it |
+//! | `wait` | waits with a limit, which say what they waited for |
+//! | `process` | child processes that are killed and reaped when dropped; roles that a test program plays |
+//! | `place` | temporary directories, ports, and what this machine lacks |
+//! | `turn` | a limit to how many tests with many processes run at a time |
+//! | `disk` | a file system whose power can be cut |
+//! | `daemon`, `raw`, `bystanders` | `shmcastd` as a process, a connection that may break the rules, traffic that must not be disturbed |
+//! | `command` | the command `shmcast` in a directory of channels of the test's own |
+//! | `journal` | what the files of a journal hold |
+//! | `hosts` | hosts with wires between them, in network namespaces |
+//! | `nats` | servers of NATS: alone, as a cluster, behind a relay |
+//! | `unit` | the daemon as the shipped unit runs it |
 //!
 //! Everything here panics where a product would return an error: in a test, that is the finding.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]

@@ -10,7 +10,7 @@ static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(AT_A_TIME), Condvar::new());
 /// A test's turn, until dropped.
 pub struct Turn(());
 
-/// Waits until fewer than [`AT_A_TIME`] tests of this program have a turn.
+/// Waits until fewer than `AT_A_TIME` tests of this program have a turn.
 pub fn turn() -> Turn {
     let (free, freed) = &TURNS;
     let free = free.lock().unwrap_or_else(PoisonError::into_inner);
