@@ -1,4 +1,4 @@
-//! The reader processes of the demo: this program again, one process a reader, as real receivers are. [`talk`](crate::talk)
+//! The reader processes of the demo: this program again, one process a reader, as real receivers are. `talk`
 //! says how they are told what to do.
 
 use crate::multicast::Group;

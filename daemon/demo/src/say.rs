@@ -2,7 +2,7 @@
 //!
 //! 1. Each line, and each table, is one write. Programs that share a file or a terminal cannot cut each other's lines.
 //! 2. Text that cannot be written to stderr is left unsaid. Publishing and receiving go on: they never depend on a terminal.
-//! 3. Data that cannot be written to stdout is an [`Unwritable`] error. If the reader of a pipe has left, the program ends
+//! 3. Data that cannot be written to stdout is an `Unwritable` error. If the reader of a pipe has left, the program ends
 //!    quietly and successfully: that was the reader's decision.
 
 use anyhow::{Error, Result};
@@ -41,7 +41,7 @@ pub fn print(text: impl Display) -> Result<()> {
 /// Writes a value to stdout as one line of JSON.
 ///
 /// # Errors
-/// As of [`print`].
+/// As of [`print()`].
 pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     let mut out = Out::stdout()?;
     serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
@@ -100,7 +100,7 @@ impl Out {
     /// within one.
     ///
     /// # Errors
-    /// As of [`print`].
+    /// As of [`print()`].
     pub fn end_message(&mut self) -> io::Result<()> {
         if self.buffer.len() < ENOUGH_BYTES { Ok(()) } else { self.flush() }
     }
