@@ -97,10 +97,11 @@ fn a_killed_recorder_loses_nothing() {
 fn a_lapped_reader_waits_for_the_recorder_that_runs() {
     let (channels, journal) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let mut publisher = Publisher::builder("ticks").dir(channels.path()).capacity(64 << 10).open().unwrap();
-    let builder = Subscriber::builder("ticks").dir(channels.path()).start(Start::Oldest);
-    let mut reader = builder.history(History::Dir(journal.path().to_owned())).open().unwrap();
     let child = record(channels.path(), journal.path(), &[]);
     wait_until("the recorder's lock", || Journal::open(journal.path()).is_ok_and(|it| it.is_recording()));
+    // A reader that looks before there is a journal remembers for a second that there is none.
+    let builder = Subscriber::builder("ticks").dir(channels.path()).start(Start::Oldest);
+    let mut reader = builder.history(History::Dir(journal.path().to_owned())).open().unwrap();
     let mut publish = |last: u64| {
         while publisher.next_sequence() <= last {
             publisher.publish(&payload(publisher.next_sequence())).unwrap();
