@@ -47,4 +47,4 @@ pub mod wait;
 
 pub use place::{is_root, scratch, skip, works};
 pub use process::Process;
-pub use wait::{PATIENCE, number, wait_for, wait_until};
+pub use wait::{PATIENCE, Waited, number, wait_for, wait_until};

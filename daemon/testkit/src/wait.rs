@@ -35,6 +35,37 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     wait_for(what, || is_so().then_some(()));
 }
 
+/// How long a daemon lets a thread wait, without the time in which either of them was ready and had no CPU. A machine that has much else to do
+/// lengthens only what is left out.
+#[derive(Debug)]
+pub struct Waited {
+    since: Instant,
+    queued: Duration,
+    of: u32,
+}
+
+impl Waited {
+    /// Begins to wait for the process, which answers in its first thread.
+    pub fn for_process(of: u32) -> Self {
+        Self { since: Instant::now(), queued: Self::queued(of), of }
+    }
+
+    /// For how long it has let this thread wait.
+    pub fn elapsed(&self) -> Duration {
+        self.since.elapsed().saturating_sub(Self::queued(self.of) - self.queued)
+    }
+
+    /// How long this thread and the first one of the process have waited for a CPU so far. The second number of `schedstat` is that.
+    fn queued(of: u32) -> Duration {
+        let of_thread = |path: &str| -> u64 {
+            let stat = std::fs::read_to_string(path).unwrap_or_default();
+            stat.split_whitespace().nth(1).and_then(|ns| ns.parse().ok()).unwrap_or(0)
+        };
+        let paths = ["/proc/thread-self/schedstat", &format!("/proc/{of}/task/{of}/schedstat")];
+        Duration::from_nanos(paths.map(of_thread).iter().sum())
+    }
+}
+
 /// The value of an environment variable that makes a test longer, or `usual` without it.
 ///
 /// # Panics
@@ -58,6 +89,14 @@ mod tests {
             (looks == 3).then_some("there")
         });
         assert_eq!((found, looks), ("there", 3));
+    }
+
+    #[test]
+    fn time_on_a_cpu_and_asleep_is_waited_and_time_without_a_cpu_is_not() {
+        let (waited, started) = (Waited::for_process(std::process::id()), Instant::now());
+        std::thread::sleep(Duration::from_millis(20));
+        let found = waited.elapsed();
+        assert!(found > Duration::ZERO && found <= started.elapsed(), "{found:?}");
     }
 
     #[test]

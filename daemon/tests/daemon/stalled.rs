@@ -1,7 +1,7 @@
 //! Readers that stand still for longer than the ring lasts, while the daemon and the publisher are killed: nobody misses a message, and
 //! everybody is live again. Everything is a process of its own, as on a host.
 //!
-//! More of it: `SHMCAST_STALLED=50 SHMCAST_STALL_SECONDS=30 SHMCAST_KILLS=100 SHMCAST_STALL_RATE=100000 cargo test --release -p
+//! More of it: `SHMCAST_STALLED=50 SHMCAST_KILLS=100 SHMCAST_STALL_MESSAGES=100000 cargo test --release -p
 //! shmcast-daemon --test daemon stalled:: -- --nocapture`
 
 use nix::sys::signal::Signal;
@@ -10,20 +10,39 @@ use shmcast::journal::{Entry, Journal};
 use shmcast_testkit::daemon::{Daemon, FOR_ALL};
 use shmcast_testkit::{Process, number, wait_until};
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::process::{ChildStdin, Stdio};
+use std::time::Instant;
 use tempfile::TempDir;
 
-/// A message takes 80 bytes of the ring. The smallest ring that lasts for a second of them.
-fn ring_of_a_second(rate: u64) -> u64 {
-    (rate * 80).next_power_of_two()
+/// The smallest ring that holds this many messages of [`LINE`]. Each takes 80 bytes of the ring.
+fn ring_of(messages: u64) -> u64 {
+    (messages * 80).next_power_of_two()
 }
 
-fn publisher(daemon: &Daemon, input: &Path, rate: u64) -> Process {
-    let input = input.display();
-    let command = format!("pub ticks --rate {rate}/s --loop 1000000 --prepare none --input {input}");
-    Process::start(&mut daemon.shmcast(&command))
+/// A message, with the end of its line.
+const LINE: usize = 61;
+
+/// A publisher of the lines that it is given.
+struct Feed {
+    process: Process,
+    input: ChildStdin,
+}
+
+impl Feed {
+    fn start(daemon: &Daemon) -> Self {
+        let mut command = daemon.shmcast("pub ticks --prepare none --framing lines");
+        let mut process = Process::start(command.stdin(Stdio::piped()));
+        let input = process.child().stdin.take().expect("a pipe");
+        Self { process, input }
+    }
+
+    /// Gives it lines, which it publishes at its own pace.
+    fn give(&mut self, lines: u64) {
+        let line = "m".repeat(LINE - 1) + "\n";
+        self.input.write_all(line.repeat(lines as usize).as_bytes()).unwrap();
+    }
 }
 
 /// A reader, and the file with what it says.
@@ -39,56 +58,66 @@ fn published(daemon: &Daemon) -> u64 {
     daemon.client().channel("ticks").ok().and_then(|channel| channel.next_sequence).map_or(0, |next| next - 1)
 }
 
-/// Waits until the daemon has this publisher, and it publishes.
-fn wait_for_messages(daemon: &Daemon, publisher: &Process) {
-    let before = published(daemon);
+/// Waits until the daemon has this publisher, and it has published `more` messages since `before`.
+fn wait_for_messages(daemon: &Daemon, publisher: &Feed, before: u64, more: u64) {
     wait_until("messages behind a kill", || {
         let channel = daemon.client().channel("ticks").ok();
         let attached = channel.and_then(|channel| channel.publisher).and_then(|process| process.pid);
-        attached == Some(publisher.id()) && published(daemon) > before
+        attached == Some(publisher.process.id()) && published(daemon) >= before + more
     });
 }
 
-/// Kills publisher and daemon in turns, as often as asked for and for at least `time`.
-fn kill_all(
-    daemon: &mut Daemon,
-    publisher_of: impl Fn(&Daemon) -> Process,
-    kills: u32,
-    time: Duration,
-) -> Process {
-    let (started, mut publisher) = (Instant::now(), publisher_of(daemon));
-    let pause = (time / (2 * kills.max(1))).max(Duration::from_millis(50));
+/// Waits until the recorder has all that is in the ring. Only then more is published, so the recorder never comes too late,
+/// however busy the machine is.
+fn wait_until_recorded(daemon: &Daemon) {
+    let last = published(daemon);
+    let durable = || daemon.client().channel("ticks").ok()?.journal.map(|journal| journal.durable);
+    wait_until("the journal", || durable().is_some_and(|durable| durable >= last));
+}
+
+/// Kills publisher and daemon in turns. At most half a ring is not recorded at any time.
+fn kill_all(daemon: &mut Daemon, kills: u32, some: u64) -> Feed {
+    let (started, mut publisher) = (Instant::now(), Feed::start(daemon));
     for turn in 1..=kills {
-        sleep(pause);
-        publisher.kill();
-        publisher = publisher_of(daemon);
-        wait_for_messages(daemon, &publisher);
-        sleep(pause);
-        daemon.crash();
-        wait_for_messages(daemon, &publisher);
+        let before = published(daemon);
+        publisher.give(some);
+        wait_for_messages(daemon, &publisher, before, some);
+        wait_until_recorded(daemon);
+        // Killed amid its work.
+        let before = published(daemon);
+        publisher.give(some);
+        wait_for_messages(daemon, &publisher, before, 1);
+        publisher.process.kill();
+        publisher = Feed::start(daemon);
+        let before = published(daemon);
+        publisher.give(some);
+        wait_for_messages(daemon, &publisher, before, some);
+        wait_until_recorded(daemon);
+        // It publishes on while no daemon runs.
+        let before = published(daemon);
+        publisher.give(some);
+        daemon.kill();
+        publisher.give(some);
+        daemon.restart();
+        wait_for_messages(daemon, &publisher, before, 2 * some);
+        wait_until_recorded(daemon);
         if turn % 10 == 0 {
-            println!(
-                "{turn} kills of each, {} messages, {:.1} s",
-                published(daemon),
-                started.elapsed().as_secs_f64()
-            );
+            let seconds = started.elapsed().as_secs_f64();
+            println!("{turn} kills of each, {} messages, {seconds:.1} s", published(daemon));
         }
     }
-    sleep(time.saturating_sub(started.elapsed()));
     publisher
 }
 
 #[test]
 fn readers_that_stand_still_miss_nothing_while_daemon_and_publisher_are_killed() {
-    let rate = number("SHMCAST_STALL_RATE", 10_000u64);
-    let stall = Duration::from_secs(number("SHMCAST_STALL_SECONDS", 4));
+    let some = number("SHMCAST_STALL_MESSAGES", 3_000u64);
     let room = TempDir::new().unwrap();
-    let (journal, input) = (room.path().join("ticks"), room.path().join("input"));
-    fs::write(&input, format!("{}\n", "m".repeat(60)).repeat(10_000)).unwrap();
+    let journal = room.path().join("ticks");
     let mut daemon = Daemon::start(&format!(
         "[[channel]]\nname = \"ticks\"\ncapacity = {}\nmlock = false\nhugepages = false\n{FOR_ALL}\n\
          journal = {{ dir = \"{}\", file = \"64MiB\" }}\n",
-        ring_of_a_second(rate),
+        ring_of(4 * some),
         journal.display()
     ));
     let count = number("SHMCAST_STALLED", 5u32);
@@ -101,12 +130,13 @@ fn readers_that_stand_still_miss_nothing_while_daemon_and_publisher_are_killed()
     let live = reader(&daemon, room.path(), count);
     readers.iter().for_each(|(reader, _)| reader.pause());
     let kills = number("SHMCAST_KILLS", 4);
-    let mut publisher = kill_all(&mut daemon, |daemon| publisher(daemon, &input, rate), kills, stall);
+    let mut publisher = kill_all(&mut daemon, kills, some);
     let stalled_until = published(&daemon);
     readers.iter().for_each(|(reader, _)| reader.signal(Signal::SIGCONT));
-    wait_until("more messages", || published(&daemon) > stalled_until + rate);
-    publisher.signal(Signal::SIGINT);
-    publisher.wait();
+    publisher.give(some);
+    wait_until("more messages", || published(&daemon) >= stalled_until + some);
+    drop(publisher.input);
+    publisher.process.end();
     let last = published(&daemon);
     let mut lapped = 0;
     for (mut reader, said) in readers.into_iter().chain([live]) {
