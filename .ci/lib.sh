@@ -34,12 +34,16 @@ readme_command() { sed -n '/^```sh$/,/^```$/p' README.md | grep -v '^```' | sed 
 # What is packaged, installed or measured has the profile `dist`, whose optimization takes minutes. So has what the steps build, so that
 # one build serves them all; but only in `nightly` it is optimized as a release is.
 if [ -z "$nightly" ]; then
-    export CARGO_PROFILE_DIST_LTO=false CARGO_PROFILE_DIST_CODEGEN_UNITS=16 CARGO_PROFILE_COMPACT_CODEGEN_UNITS=1
+    export CARGO_PROFILE_DIST_OPT_LEVEL=1 CARGO_PROFILE_DIST_LTO=false CARGO_PROFILE_DIST_CODEGEN_UNITS=16
+    export CARGO_PROFILE_COMPACT_OPT_LEVEL=3 CARGO_PROFILE_COMPACT_CODEGEN_UNITS=1
 fi
 
 # The programs that most steps run, in $bin. The benches are asked for as well, because with them all packages have the same features.
 bin=$target/dist
-programs() { cargo build --profile dist -p shmcast-daemon -p shmcast-conformance -p shmcast-bench --bins --locked; }
+programs() {
+    cargo build --profile dist -p shmcast-daemon -p shmcast-conformance -p shmcast-bench --bins --locked
+    export SHMCAST_BIN=$bin
+}
 
 # The programs and examples as the tests have built them: the whole workspace, so that nothing is built with other features.
 debug_programs() { cargo build --workspace --bins --examples --locked; }

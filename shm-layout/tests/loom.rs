@@ -54,6 +54,8 @@ fn build(target: &Path) -> Result<PathBuf, String> {
     for inherited in ["CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET", "CARGO_TARGET_DIR"] {
         cargo.env_remove(inherited);
     }
+    // The profile of tests builds this package less fast than the models need it.
+    cargo.args(["--config", "profile.dev.package.shmcast-layout.opt-level=2"]);
     cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_PROFILE_TEST_OPT_LEVEL", "2");
     cargo.env("CARGO_PROFILE_TEST_DEBUG", "0").env("CARGO_INCREMENTAL", "0");
     let output = cargo.output().map_err(|e| format!("cannot run cargo: {e}"))?;

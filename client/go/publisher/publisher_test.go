@@ -129,8 +129,13 @@ func TestManyMessagesArePublishedInOrder(t *testing.T) {
 
 func TestChannelOfADaemonIsPublishedTo(t *testing.T) {
 	bin := os.Getenv("SHMCAST_BIN")
+	for _, built := range []string{"../../../target/release", "../../../target/debug"} {
+		if _, err := os.Stat(filepath.Join(built, "shmcastd")); bin == "" && err == nil {
+			bin = built
+		}
+	}
 	if bin == "" {
-		bin = "../../../target/release"
+		t.Fatal("shmcastd is not built: cargo build -p shmcast-daemon, or set SHMCAST_BIN")
 	}
 	dir := t.TempDir()
 	socket, config := filepath.Join(dir, "control.sock"), filepath.Join(dir, "shmcast.toml")

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 /// Longer than any of these tests takes. A reader that is not woken sleeps through the test, and is noticed.
 const FOR_EVER: Duration = Duration::from_secs(600);
-/// Longer than any reader takes to notice that a publisher has died.
-const QUIET: Duration = Duration::from_millis(1500);
+/// Longer than any reader takes to notice that a publisher has died: it looks each 10 ms.
+const QUIET: Duration = Duration::from_millis(200);
 
 fn daemon() -> Daemon {
     let limits = "[limits]\nrequests_per_second = 1000000\nrequest_burst = 1000000\n".to_owned();

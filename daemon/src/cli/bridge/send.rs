@@ -13,6 +13,7 @@ use shmcast::{History, SubscriberBuilder};
 use shmcast_bridge::BridgeError;
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::proto::limit::Network;
+use shmcast_bridge::proto::sender::LEAST_ENDS;
 use shmcast_bridge::spec::{BridgeSpec, HistoryFrom, LinkSpeed, RepairSpec, SendRole, SendSpec, StartAt};
 use shmcast_bridge::status::{Phase, RepairCounters};
 use std::net::SocketAddr;
@@ -32,7 +33,7 @@ Examples:
   shmcast bridge send ticks --nats nats://10.0.0.1:4222 --create              # through a server, to far sites
 
 The channel's max_message must fit a packet: make it with `shmcast pub --max-message 1378`.
-The first Ctrl-C ends the session and serves repairs for --linger; the second ends the program.
+The first Ctrl-C ends the session and serves repairs for --linger; one after the session's end ends the program.
 
 Exit codes: 0 success, 3 messages were overwritten before they were sent, 1 error, 2 wrong usage.
 Ctrl-C and SIGTERM are the ordinary end, 0 or 3; with --until-end the code is 130 or 143 if the
@@ -227,16 +228,22 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
     let channel = &args.channel;
     let progress = progress();
     let (mut missed, mut strangers, mut unproved) = (Alarm { told: 0 }, Alarm { told: 0 }, Alarm { told: 0 });
-    let (mut interrupted, mut role) = (None, 0);
+    let (mut interrupted, mut is_told, mut is_in_haste, mut role) = (None, false, false, 0);
     while !egress.is_finished() {
         std::thread::sleep(LOOK);
-        if stop.is_set() {
+        if stop.is_set() && !is_told {
+            is_told = true;
             if egress.life().phase() == Phase::Running {
                 interrupted = args.common.interrupted(channel, stop);
+                egress.end();
+            } else {
+                is_in_haste = true;
             }
-            egress.end();
         }
         let counters = egress.counters();
+        if is_in_haste && counters.ends >= LEAST_ENDS {
+            egress.stop();
+        }
         if counters.role != role {
             role = counters.role;
             let (name, claim) = (counters.part(), counters.claim);

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Longest time that the daemon may let a quiet user wait for an answer, beside two floods of four processes.
 const BOUND: Duration = Duration::from_secs(1);
 /// How often that user asks.
-const ANSWERS: u32 = 200;
+const ANSWERS: u32 = 30;
 
 fn config() -> String {
     let channels = (0..20).map(|i| channel(&format!("ticks{i}"), FOR_ALL)).collect::<String>();

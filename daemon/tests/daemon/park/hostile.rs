@@ -155,7 +155,7 @@ fn the_waker_polls_for_nobody() {
     // No reader sleeps from here on, since this one does not receive again.
     wait_until("rest", || {
         let before = waking_time(&daemon);
-        thread::sleep(Duration::from_millis(300));
+        thread::sleep(Duration::from_millis(200));
         waking_time(&daemon) == before
     });
     let sleeper = thread::spawn(move || receive(&mut subscriber));

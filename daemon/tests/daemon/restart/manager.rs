@@ -7,6 +7,7 @@ use shmcast_testkit::place::program;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use shmcast_testkit::wait_for;
@@ -56,6 +57,9 @@ systemd-sysusers "$1/shmcast.sysusers"
 systemd-tmpfiles --create "$1/shmcast.tmpfiles"
 "#;
 
+/// How many have booted. Each has a control group of its own.
+static BOOTED: AtomicU32 = AtomicU32::new(0);
+
 /// A running service manager.
 pub(crate) struct Manager {
     dir: tempfile::TempDir,
@@ -96,8 +100,11 @@ impl Manager {
         }
         let hierarchy = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(PathBuf::from);
         let hierarchy = hierarchy.into_iter().find(|path| path.join("cgroup.controllers").exists());
-        let group =
-            hierarchy.ok_or("no cgroup2 hierarchy")?.join(format!("shmcast-test-{}", std::process::id()));
+        let group = hierarchy.ok_or("no cgroup2 hierarchy")?.join(format!(
+            "shmcast-test-{}-{}",
+            std::process::id(),
+            BOOTED.fetch_add(1, Ordering::Relaxed)
+        ));
         fs::create_dir(&group).map_err(|e| format!("create {}: {e}", group.display()))?;
 
         let dir = tempfile::tempdir().unwrap();

@@ -12,13 +12,11 @@ use manager::Manager;
 use nix::sys::signal::Signal;
 use shmcast_testkit::daemon::Daemon;
 use shmcast_testkit::place::program;
+use shmcast_testkit::turn::turn;
 use shmcast_testkit::{number, skip};
-use std::sync::Mutex;
 use traffic::{Traffic, config};
 
 const READERS: usize = 8;
-/// One test at a time: each uses all of a small machine.
-static TURN: Mutex<()> = Mutex::new(());
 
 #[test]
 #[ignore = "a role that the tests here start processes for"]
@@ -27,7 +25,7 @@ fn play() {
 }
 
 fn ended_many_times_without_a_service_manager(mode: &str, by: Signal, readers: usize, times: u64) {
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _turn = turn();
     let mut daemon = Daemon::start(&config(mode));
     let mut traffic = Traffic::start(&daemon.socket(), readers);
     for _ in 0..times {
@@ -35,7 +33,7 @@ fn ended_many_times_without_a_service_manager(mode: &str, by: Signal, readers: u
         daemon.restart();
         traffic.wait_until_all_are_back();
         traffic.assert_that_nobody_remapped();
-        traffic.wait_for_more(10_000);
+        traffic.wait_for_more(2_000);
     }
     traffic.end(&format!("{by} {times} times without a service manager, {mode}"));
 }
@@ -62,7 +60,7 @@ fn a_killed_daemon_costs_nobody_a_message_of_a_strict_channel() {
 
 /// Boots with `drop_in`, starts traffic, and ends the daemon by `end` many times.
 fn ended_many_times_under_systemd(test: &str, drop_in: &str, what: &str, end: impl Fn(&Manager)) {
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _turn = turn();
     let manager = match Manager::boot(&config("takeover"), drop_in) {
         Ok(manager) => manager,
         Err(reason) => return skip(test, reason),
@@ -76,7 +74,7 @@ fn ended_many_times_under_systemd(test: &str, drop_in: &str, what: &str, end: im
         manager.wait_for_another(&old);
         traffic.wait_until_all_are_back();
         traffic.assert_that_nobody_remapped();
-        traffic.wait_for_more(10_000);
+        traffic.wait_for_more(2_000);
     }
     // The segments came back from the manager's store, and not from the programs that had mapped them.
     let log = manager.log();
@@ -112,7 +110,7 @@ fn a_daemon_that_hangs_is_replaced_and_costs_nobody_a_message() {
 #[test]
 fn a_bridge_that_names_an_interface_runs_under_the_shipped_unit() {
     let test = "a_bridge_that_names_an_interface_runs_under_the_shipped_unit";
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _turn = turn();
     let bridge = "[[bridge]]\nchannel = \"t\"\nline = [{ group = \"239.7.7.1:30001\", interface = \"lo\" }]\n[bridge.send]\n";
     let manager = match Manager::boot(
         &format!("{}{bridge}", shmcast_testkit::daemon::channel("t", "max_message = 1378")),

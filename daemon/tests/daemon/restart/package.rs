@@ -1,8 +1,8 @@
 //! The Debian package on a machine of its own: installed, configured, upgraded while messages flow, removed and purged.
 
-use super::TURN;
 use super::manager::Manager;
 use super::traffic::{Traffic, config};
+use shmcast_testkit::turn::turn;
 use shmcast_testkit::{skip, wait_for};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn a_package_is_installed_upgraded_under_traffic_and_purged() {
     let Some(package) = std::env::var_os("SHMCAST_DEB") else {
         return skip(test, "SHMCAST_DEB names no package; `.ci/run package` builds one");
     };
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _turn = turn();
     let machine = match Manager::boot_without_daemon() {
         Ok(machine) => machine,
         Err(reason) => return skip(test, reason),
@@ -60,7 +60,7 @@ fn a_package_is_installed_upgraded_under_traffic_and_purged() {
         machine.wait_for_another(&old);
         traffic.wait_until_all_are_back();
         traffic.assert_that_nobody_remapped();
-        traffic.wait_for_more(10_000);
+        traffic.wait_for_more(2_000);
         let installed = machine.sh("dpkg-query -W -f '${Version} ${Status}' shmcast-daemon");
         assert_eq!(installed, format!("{UPGRADED} install ok installed"));
     }

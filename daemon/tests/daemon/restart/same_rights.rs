@@ -1,13 +1,12 @@
 //! The rights of a program under the shipped unit must be the same when systemd runs it and when `shmcast_under_unit`
 //! does.
 
-use super::TURN;
 use super::manager::Manager;
+use shmcast_testkit::turn::turn;
 use shmcast_testkit::{skip, unit, wait_for};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
-use std::sync::PoisonError;
 
 /// Tries one operation after another, and prints which are refused. Its output has no numbers or paths that differ
 /// between the two.
@@ -111,7 +110,7 @@ fn under_launcher(unit: &Path) -> String {
 #[test]
 fn tests_under_the_unit_have_the_rights_that_systemd_gives() {
     let test = "tests_under_the_unit_have_the_rights_that_systemd_gives";
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = turn();
     let Some(unit) = unit::shipped_for(test) else { return };
     let by_systemd = match under_systemd() {
         Ok(said) => said,
@@ -144,7 +143,7 @@ const SEEN: [(&str, &str); 8] = [
 #[test]
 fn a_setting_that_is_taken_out_of_the_unit_is_seen() {
     let test = "a_setting_that_is_taken_out_of_the_unit_is_seen";
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = turn();
     let Some(unit) = unit::shipped_for(test) else { return };
     let dir = tempfile::tempdir().unwrap();
     let changed = dir.path().join("changed.service");

@@ -143,7 +143,7 @@ pub(crate) fn play() {
 fn publish(client: &Client, stop: &Path, readers: usize) -> [u64; 4] {
     let mut publisher = Publisher::builder(CHANNEL).client(client).open().unwrap();
     wait_for("readers", || client.channel(CHANNEL).ok().filter(|channel| channel.readers.len() == readers));
-    let rate = number("SHMCAST_TEST_RATE", 100_000.0);
+    let rate = number("SHMCAST_TEST_RATE", 20_000.0);
     let (started, mut published) = (Instant::now(), 0);
     let mut payload = Vec::new();
     while !stop.exists() {

@@ -134,7 +134,7 @@ fn nothing_that_a_stopped_publisher_writes_late_reaches_anybody() {
     let mut daemon = Daemon::start(&config("strict"));
     let dir = scratch();
     let dir = dir.path();
-    let rounds = number("SHMCAST_STRICT_TAKEOVERS", 10);
+    let rounds = number("SHMCAST_STRICT_TAKEOVERS", 6);
     let readers = READERS.map(|kind| start(&daemon, dir, &format!("{kind}.{kind}")));
     for kind in READERS {
         wait_for("the readers", || told(dir, &format!("ready.{kind}")));

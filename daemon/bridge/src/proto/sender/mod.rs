@@ -28,7 +28,7 @@ use super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use open::Open;
 
 /// An end is sent at least so often, however short it lingers: one packet may be lost, and one alone is not believed.
-const LEAST_ENDS: u64 = 3;
+pub const LEAST_ENDS: u64 = 3;
 
 /// The times of the first heartbeats after the last data. Later heartbeats come every [`HEARTBEAT_EVERY_NS`].
 pub const HEARTBEAT_AFTER_NS: [u64; 6] = [
