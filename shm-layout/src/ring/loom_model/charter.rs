@@ -95,11 +95,13 @@ fn a_message_is_valid_for_all_readers_or_for_none() {
 }
 
 #[test]
+#[ignore = "takes a minute: a step of CI: proof"]
 fn two_messages_around_a_cut() {
     cut_beside("two_messages_around_a_cut", 1, &[Do::Tick, Do::Tick]);
 }
 
 #[test]
+#[ignore = "takes a minute: a step of CI: proof"]
 fn two_readers_around_a_cut() {
     cut_beside("two_readers_around_a_cut", 2, &[Do::Publish(8, 0)]);
 }
