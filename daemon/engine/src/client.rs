@@ -6,7 +6,7 @@ use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::context::{GetStreamErrorKind, PublishAckFuture, PublishError, PublishErrorKind};
 use async_nats::jetstream::stream::{
     Config, DirectGetErrorKind, DiscardPolicy, External, Info, RawMessageErrorKind, RetentionPolicy, Source,
-    StorageType, Stream,
+    State, StorageType, Stream,
 };
 use async_nats::jetstream::{Context, ErrorCode, context};
 use async_nats::{Client, ConnectOptions, Event, HeaderMap};
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use shmcast_bridge::Keys;
 use shmcast_bridge::spec::{BridgeSpec, NatsSpec};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::EngineError;
 use crate::proto::block::MIN_BYTES;
@@ -31,6 +31,8 @@ const PING: Duration = Duration::from_secs(1);
 const RECONNECT: Duration = Duration::from_secs(1);
 /// How long a request about the log may take.
 const REQUEST: Duration = Duration::from_secs(2);
+/// How long the servers of a stream may take to elect the one that decides.
+const ELECTION: Duration = Duration::from_secs(10);
 /// Bytes of an append beside its block: subject, reply, and the header with the expectation.
 const OVERHEAD_BYTES: usize = 512;
 /// Bytes that are fetched ahead of the reader.
@@ -55,6 +57,12 @@ pub(crate) struct Log {
     pub(crate) keys: Arc<Keys>,
     /// Whether blocks without a seal are taken.
     pub(crate) takes_open: bool,
+}
+
+/// Whether the description of a stream comes from the server that decides for it. While there is none, each copy describes itself, and one
+/// that has not caught up describes an empty stream.
+fn is_decided(info: &Info) -> bool {
+    info.cluster.as_ref().is_none_or(|cluster| cluster.leader.as_ref().is_some_and(|name| !name.is_empty()))
 }
 
 fn refused(name: &str, why: impl ToString) -> EngineError {
@@ -209,16 +217,23 @@ impl Log {
         &self.name
     }
 
-    /// The servers' description of the stream; `None` if there is no stream.
+    /// The servers' description of the stream; `None` if there is no stream. Waits a little for an election of the one that decides.
     pub(crate) async fn info(&self) -> Result<Option<Info>, EngineError> {
-        match self.context.get_stream(&self.name).await {
-            Ok(stream) => Ok(Some(stream.cached_info().clone())),
-            Err(e) => match e.kind() {
-                GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => {
-                    Ok(None)
+        let asked = Instant::now();
+        loop {
+            match self.context.get_stream(&self.name).await {
+                Ok(stream) if is_decided(stream.cached_info()) => return Ok(Some(stream.cached_info().clone())),
+                Ok(_) if asked.elapsed() >= ELECTION => {
+                    return Err(refused(&self.name, "its servers have elected none that decides: ask again"));
                 }
-                _ => Err(refused(&self.name, sentence(&e))),
-            },
+                Ok(_) => tokio::time::sleep(ELECTION / 50).await,
+                Err(e) => match e.kind() {
+                    GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => {
+                        return Ok(None);
+                    }
+                    _ => return Err(refused(&self.name, sentence(&e))),
+                },
+            }
         }
     }
 
@@ -239,17 +254,23 @@ impl Log {
         sent.map_err(|e| trouble_of(&e))
     }
 
+    /// What the log's leader has; `None` if that cannot be said now.
+    async fn state(&self) -> Option<State> {
+        let info = self.stream.get_info().await.ok()?;
+        is_decided(&info).then_some(info.state)
+    }
+
     /// The end of the log, from its leader.
     pub(crate) async fn last(&self) -> Option<Last> {
         let mut opener = self.opener();
-        let info = self.stream.get_info().await.ok()?;
-        let sequence = info.state.last_sequence;
-        if info.state.messages == 0 {
+        let state = self.state().await?;
+        let sequence = state.last_sequence;
+        if state.messages == 0 {
             return Some(Last { sequence, head: None });
         }
         let mut at = sequence;
         // An entry that is no sound block says nothing. The one before it does, and what follows is sent again.
-        while at >= info.state.first_sequence.max(sequence.saturating_sub(MOST_DAMAGED)) && at > 0 {
+        while at >= state.first_sequence.max(sequence.saturating_sub(MOST_DAMAGED)) && at > 0 {
             match self.stream.get_raw_message(at).await {
                 Ok(message) => match opener.head(&message.payload) {
                     Ok(head) => return Some(Last { sequence, head: Some(head) }),
@@ -264,17 +285,23 @@ impl Log {
 
     /// The numbers of the log's first and last entries; the first is behind the last if the log is empty.
     pub(crate) async fn bounds(&self) -> Option<(u64, u64)> {
-        let state = self.stream.get_info().await.ok()?.state;
+        let state = self.state().await?;
         let first = if state.messages == 0 { state.last_sequence + 1 } else { state.first_sequence };
         Some((first, state.last_sequence))
     }
 
-    /// The first entry at or behind a number. The inner `None` says that there is none.
+    /// The first entry at or behind a number. The inner `None` says that there is none. Any copy gives an entry; only what the leader
+    /// says counts against one.
     pub(crate) async fn get(&self, from: u64) -> Option<Option<(u64, Bytes)>> {
         let request = self.stream.direct_get_builder().sequence(from);
         match request.next_by_subject(self.subject.clone()).send().await {
             Ok(message) => Some(Some((message.sequence, message.payload))),
-            Err(e) if e.kind() == DirectGetErrorKind::NotFound => Some(None),
+            Err(e) if e.kind() == DirectGetErrorKind::NotFound => {
+                let state = self.state().await?;
+                let lacks_some = state.deleted_count.is_some_and(|count| count > 0);
+                let is_whole = state.messages > 0 && !lacks_some;
+                (!is_whole || from > state.last_sequence).then_some(None)
+            }
             Err(_) => None,
         }
     }
