@@ -18,6 +18,8 @@ pub(super) enum Mutant {
     AsksNobody,
     /// The reader does not notice that the log's end has moved back.
     TrustsTheEnd,
+    /// The reader does not ask whether entries were lost on their way to it.
+    TrustsTheWay,
     /// The reader does not look for its place again when a block does not fit.
     NeverLooksAgain,
     /// A source of repairs gives messages of a log that has proved nothing.

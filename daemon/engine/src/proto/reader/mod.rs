@@ -4,7 +4,8 @@
 //! BOUNDS   the log's first and last number are asked for
 //! BISECT   the first block that reaches the sequence due is looked for, in some 20 steps
 //! FOLLOW   blocks come in the log's order. One that begins behind the sequence due -> BOUNDS, once; then -> HOLE
-//!          nothing for half a second: the last entry is looked at; it is another one, or gone -> BOUNDS
+//!          nothing for half a second: the last entry is looked at; it is another one, or gone, or the log has one behind it,
+//!          which was lost on the way -> BOUNDS
 //! HOLE     writers are asked for what is missing. Mended, or given up -> BOUNDS
 //! ```
 //! It has no state but what the local ring has: the session and the sequence due. It takes a block for what its own
@@ -34,21 +35,34 @@ const IDLE_NS: u64 = 500 * MILLISECOND_NS;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Bounds,
-    /// The wanted block is in `low..=high`; `probe` is looked at next.
+    /// The wanted block is in `low..=high`; `probe` is looked at next. `first` is the first entry there is at or behind `high`, and
+    /// `damaged` the one at or behind the middle, if it could not be read.
     Bisect {
         low: u64,
         high: u64,
         probe: u64,
+        first: u64,
+        damaged: Option<u64>,
     },
     Follow {
         heard_ns: u64,
-        is_checking: bool,
+        look: Look,
     },
     /// The sequences up to `to` are missing, since this time.
     Hole {
         to: u64,
         since_ns: u64,
     },
+}
+
+/// What a reader that hears nothing has asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Nothing,
+    /// Whether the last entry that came is still there.
+    Last,
+    /// Whether there is one behind it. The servers do not give an entry twice, though a connection that broke may have lost it.
+    Behind,
 }
 
 /// A message whose parts are coming.
@@ -73,8 +87,10 @@ pub struct Reader {
     /// The number of the last entry seen.
     seen: u64,
     crc: Option<u32>,
-    /// Whether the place was just looked for, so that a hole is one.
+    /// Whether the place was just looked for and each entry since came, so that a hole is one.
     is_certain: bool,
+    /// The last numbers that were passed over, and the one behind them.
+    lacking: Option<(u64, u64)>,
     parts: Parts,
     opener: Opener,
     counters: ReaderCounters,
@@ -94,6 +110,7 @@ impl Reader {
             seen: 0,
             crc: None,
             is_certain: false,
+            lacking: None,
             parts: Parts::default(),
             opener: Opener::default(),
             counters: ReaderCounters::default(),
@@ -127,10 +144,10 @@ impl Reader {
 
     /// The next request, if one is due, and its round. `sink` is told what is given up.
     pub fn poll(&mut self, now_ns: u64, sink: &mut impl FnMut(Delivery<'_>)) -> Option<(u64, Ask)> {
-        if let Phase::Follow { heard_ns, is_checking: false } = self.phase
+        if let Phase::Follow { heard_ns, look: Look::Nothing } = self.phase
             && now_ns.saturating_sub(heard_ns) >= IDLE_NS
         {
-            self.phase = Phase::Follow { heard_ns, is_checking: true };
+            self.phase = Phase::Follow { heard_ns, look: Look::Last };
             self.ask_ns = now_ns + ANSWER_NS;
             return Some((self.round, Ask::Get(self.seen.max(1))));
         }
@@ -140,12 +157,12 @@ impl Reader {
         let ask = match self.phase {
             Phase::Bounds => Ask::Bounds,
             Phase::Bisect { probe, .. } => Ask::Get(probe),
-            // The look at the last entry was not answered.
-            Phase::Follow { is_checking: true, .. } => {
+            Phase::Follow { look: Look::Nothing, .. } => return None,
+            // The look was not answered.
+            Phase::Follow { .. } => {
                 self.search(now_ns);
                 Ask::Bounds
             }
-            Phase::Follow { .. } => return None,
             Phase::Hole { to, since_ns } => self.ask_for_mends(now_ns, to, since_ns, sink)?,
         };
         self.round += 1;
@@ -156,7 +173,7 @@ impl Reader {
     /// When [`poll`](Self::poll) is due.
     pub fn next_deadline(&self) -> u64 {
         match self.phase {
-            Phase::Follow { heard_ns, is_checking: false } => heard_ns + IDLE_NS,
+            Phase::Follow { heard_ns, look: Look::Nothing } => heard_ns + IDLE_NS,
             _ => self.ask_ns,
         }
     }
@@ -226,24 +243,31 @@ impl Reader {
             Phase::Bounds if self.next.is_none() => Some(self.follow(now_ns, first)),
             Phase::Bounds if first > last => Some(self.follow(now_ns, last + 1)),
             Phase::Bounds => {
-                let (low, high) = (first, last + 1);
-                self.halve(now_ns, low, high)
+                self.halve(now_ns, first, (last + 1, last + 1))
             }
-            Phase::Bisect { .. } | Phase::Follow { .. } | Phase::Hole { .. } => None,
+            Phase::Follow { .. } if last > self.seen => {
+                self.search(now_ns);
+                None
+            }
+            Phase::Follow { .. } => {
+                self.phase = Phase::Follow { heard_ns: now_ns, look: Look::Nothing };
+                None
+            }
+            Phase::Bisect { .. } | Phase::Hole { .. } => None,
         }
     }
 
-    fn halve(&mut self, now_ns: u64, low: u64, high: u64) -> Option<(u64, Ask)> {
+    fn halve(&mut self, now_ns: u64, low: u64, (high, first): (u64, u64)) -> Option<(u64, Ask)> {
         if low >= high {
-            return Some(self.follow(now_ns, high));
+            return Some(self.follow(now_ns, first));
         }
-        self.phase = Phase::Bisect { low, high, probe: low + (high - low) / 2 };
+        self.phase = Phase::Bisect { low, high, probe: low + (high - low) / 2, first, damaged: None };
         self.ask_ns = now_ns;
         None
     }
 
     fn follow(&mut self, now_ns: u64, from: u64) -> (u64, Ask) {
-        self.phase = Phase::Follow { heard_ns: now_ns, is_checking: false };
+        self.phase = Phase::Follow { heard_ns: now_ns, look: Look::Nothing };
         self.seen = from.saturating_sub(1);
         self.is_certain = true;
         self.round += 1;
@@ -256,37 +280,37 @@ impl Reader {
         if round != self.round {
             return None;
         }
-        let (low, high, probe) = match self.phase {
-            Phase::Bisect { low, high, probe } => (low, high, probe),
-            Phase::Follow { .. } => {
-                self.check_last(now_ns, entry);
-                return None;
-            }
+        let (low, high, probe, first, damaged) = match self.phase {
+            Phase::Bisect { low, high, probe, first, damaged } => (low, high, probe, first, damaged),
+            Phase::Follow { .. } => return self.check_last(now_ns, entry),
             Phase::Bounds | Phase::Hole { .. } => return None,
         };
         let middle = low + (high - low) / 2;
-        let (low, high) = match entry.filter(|(sequence, _)| *sequence < high) {
-            None => (low, middle),
+        let behind = if probe == middle { entry.map(|(sequence, _)| sequence) } else { damaged };
+        let lower_half = (middle, behind.unwrap_or(first));
+        let (low, upper) = match entry.filter(|(sequence, _)| *sequence < high) {
+            None => (low, lower_half),
             Some((sequence, block)) => match self.opener.head(block) {
-                Ok(head) if self.is_before(&head) => (sequence + 1, high),
-                Ok(_) => (low, middle),
+                Ok(head) if self.is_before(&head) => (sequence + 1, (high, first)),
+                Ok(_) => (low, lower_half),
                 // Nobody knows which it was, so the next one is looked at in its place.
                 Err(_) => {
                     let probe = sequence.max(probe) + 1;
                     if probe < high {
-                        (self.phase, self.ask_ns) = (Phase::Bisect { low, high, probe }, now_ns);
+                        self.phase = Phase::Bisect { low, high, probe, first, damaged: behind };
+                        self.ask_ns = now_ns;
                         return None;
                     }
-                    (low, middle)
+                    (low, lower_half)
                 }
             },
         };
-        self.halve(now_ns, low, high)
+        self.halve(now_ns, low, upper)
     }
 
-    /// Looks whether the last entry that came is still there and still the last.
-    fn check_last(&mut self, now_ns: u64, entry: Option<(u64, &[u8])>) {
-        self.phase = Phase::Follow { heard_ns: now_ns, is_checking: false };
+    /// Looks whether the last entry that came is still there. Returns the question whether it is still the last.
+    fn check_last(&mut self, now_ns: u64, entry: Option<(u64, &[u8])>) -> Option<(u64, Ask)> {
+        self.phase = Phase::Follow { heard_ns: now_ns, look: Look::Nothing };
         let is_same = match entry {
             Some((sequence, block)) => {
                 // Another one in its place does not matter unless it brings what is due.
@@ -298,7 +322,13 @@ impl Reader {
         };
         if !is_same && !is(Mutant::TrustsTheEnd) {
             self.search(now_ns);
+            return None;
         }
+        if is(Mutant::TrustsTheWay) {
+            return None;
+        }
+        (self.phase, self.ask_ns) = (Phase::Follow { heard_ns: now_ns, look: Look::Behind }, now_ns + ANSWER_NS);
+        Some((self.round, Ask::Bounds))
     }
 
     /// Whether a block stands before the one that is due.
@@ -320,9 +350,15 @@ impl Reader {
         if round != self.round || !matches!(self.phase, Phase::Follow { .. }) {
             return;
         }
-        self.phase = Phase::Follow { heard_ns: now_ns, is_checking: false };
+        self.phase = Phase::Follow { heard_ns: now_ns, look: Look::Nothing };
         if sequence <= self.seen {
             return;
+        }
+        if sequence > self.seen + 1 {
+            // Those between may have been lost on the way. If they lack a second time, the log lacks them.
+            let lacking = Some((self.seen + 1, sequence));
+            self.is_certain &= self.lacking == lacking;
+            self.lacking = lacking;
         }
         self.seen = sequence;
         // What a block brings is in the opener, if it was sealed.

@@ -91,6 +91,7 @@ fn each_mistake_is_found() {
         Mutant::TakesTwice,
         Mutant::AsksNobody,
         Mutant::TrustsTheEnd,
+        Mutant::TrustsTheWay,
         Mutant::NeverLooksAgain,
     ] {
         CHOSEN.set(Some(mutant));

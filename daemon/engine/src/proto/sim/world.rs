@@ -65,6 +65,8 @@ pub(super) struct World {
     births: u64,
     /// The entries that the reader is given: its round, and from which number on.
     follows: Option<(u64, u64, u64)>,
+    /// Entries that are given to the reader before this time are lost on the way.
+    deaf_until_ns: u64,
     is_calm: bool,
     /// Whether the log keeps what it stored: only answers, connections and processes fail.
     is_log_sound: bool,
@@ -96,6 +98,7 @@ impl World {
             lives: [0; 3],
             births: 0,
             follows: None,
+            deaf_until_ns: 0,
             loss,
             must_notice: None,
             report: Report::default(),
@@ -235,7 +238,7 @@ impl World {
     fn fail(&mut self) {
         // Another fault may hide the loss: a rival mends it, or a damaged block stands at the end.
         self.must_notice = None;
-        match self.rng.u8(if self.is_log_sound { 6..16 } else { 0..16 }) {
+        match self.rng.u8(if self.is_log_sound { 6..17 } else { 0..17 }) {
             0 => self.log.lose_front(&mut self.rng),
             1 => self.log.swap(&mut self.rng),
             2 | 3 => self.log.damage(&mut self.rng, self.channel.keys()),
@@ -261,6 +264,11 @@ impl World {
             12 => {
                 self.count_writer(1);
                 self.start_writer(1);
+            }
+            // The reader's connection breaks. The servers notice it later, and go on behind the entries that they gave to it.
+            16 => {
+                self.events.retain(|(_, _, event)| !matches!(event, Event::Entry(..)));
+                self.deaf_until_ns = self.now_ns + self.rng.u64(..SECOND_NS);
             }
             _ => {
                 self.count_writer(1);
@@ -412,7 +420,9 @@ impl World {
             return;
         };
         while let Some((number, block)) = self.log.read(from) {
-            self.events.push((self.now_ns + MILLISECOND_NS, life, Event::Entry(round, (number, block))));
+            if self.now_ns >= self.deaf_until_ns {
+                self.events.push((self.now_ns + MILLISECOND_NS, life, Event::Entry(round, (number, block))));
+            }
             from = number + 1;
         }
         self.follows = Some((life, round, from));
