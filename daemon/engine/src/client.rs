@@ -222,13 +222,17 @@ impl Log {
         let asked = Instant::now();
         loop {
             match self.context.get_stream(&self.name).await {
-                Ok(stream) if is_decided(stream.cached_info()) => return Ok(Some(stream.cached_info().clone())),
+                Ok(stream) if is_decided(stream.cached_info()) => {
+                    return Ok(Some(stream.cached_info().clone()));
+                }
                 Ok(_) if asked.elapsed() >= ELECTION => {
                     return Err(refused(&self.name, "its servers have elected none that decides: ask again"));
                 }
                 Ok(_) => tokio::time::sleep(ELECTION / 50).await,
                 Err(e) => match e.kind() {
-                    GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => {
+                    GetStreamErrorKind::JetStream(error)
+                        if error.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+                    {
                         return Ok(None);
                     }
                     _ => return Err(refused(&self.name, sentence(&e))),

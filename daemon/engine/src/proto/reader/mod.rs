@@ -242,9 +242,7 @@ impl Reader {
         match self.phase {
             Phase::Bounds if self.next.is_none() => Some(self.follow(now_ns, first)),
             Phase::Bounds if first > last => Some(self.follow(now_ns, last + 1)),
-            Phase::Bounds => {
-                self.halve(now_ns, first, (last + 1, last + 1))
-            }
+            Phase::Bounds => self.halve(now_ns, first, (last + 1, last + 1)),
             Phase::Follow { .. } if last > self.seen => {
                 self.search(now_ns);
                 None
@@ -327,7 +325,8 @@ impl Reader {
         if is(Mutant::TrustsTheWay) {
             return None;
         }
-        (self.phase, self.ask_ns) = (Phase::Follow { heard_ns: now_ns, look: Look::Behind }, now_ns + ANSWER_NS);
+        (self.phase, self.ask_ns) =
+            (Phase::Follow { heard_ns: now_ns, look: Look::Behind }, now_ns + ANSWER_NS);
         Some((self.round, Ask::Bounds))
     }
 
