@@ -11,6 +11,7 @@
 //! It has no state but what the local ring has: the session and the sequence due. It takes a block for what its own
 //! fields say. So a block that comes twice, late or in a wrong place changes nothing but counters.
 
+mod place;
 mod said;
 
 use shmcast_bridge::proto::MILLISECOND_NS;
@@ -222,119 +223,6 @@ impl Reader {
                 self.ask_ns = now_ns + AGAIN_NS;
             }
             _ => self.ask_ns = self.ask_ns.min(now_ns + AGAIN_NS),
-        }
-    }
-
-    /// Takes the numbers of the log's first and last entries; the first is behind the last if the log is empty.
-    /// Returns the request to follow, if the place is known.
-    pub fn handle_bounds(
-        &mut self,
-        now_ns: u64,
-        round: u64,
-        (first, last): (u64, u64),
-    ) -> Option<(u64, Ask)> {
-        if round != self.round {
-            return None;
-        }
-        if self.phase == Phase::Bounds && last < self.seen {
-            self.counters.ends_moved += 1;
-        }
-        match self.phase {
-            Phase::Bounds if self.next.is_none() => Some(self.follow(now_ns, first)),
-            Phase::Bounds if first > last => Some(self.follow(now_ns, last + 1)),
-            Phase::Bounds => self.halve(now_ns, first, (last + 1, last + 1)),
-            Phase::Follow { .. } if last > self.seen => {
-                self.search(now_ns);
-                None
-            }
-            Phase::Follow { .. } => {
-                self.phase = Phase::Follow { heard_ns: now_ns, look: Look::Nothing };
-                None
-            }
-            Phase::Bisect { .. } | Phase::Hole { .. } => None,
-        }
-    }
-
-    fn halve(&mut self, now_ns: u64, low: u64, (high, first): (u64, u64)) -> Option<(u64, Ask)> {
-        if low >= high {
-            return Some(self.follow(now_ns, first));
-        }
-        self.phase = Phase::Bisect { low, high, probe: low + (high - low) / 2, first, damaged: None };
-        self.ask_ns = now_ns;
-        None
-    }
-
-    fn follow(&mut self, now_ns: u64, from: u64) -> (u64, Ask) {
-        self.phase = Phase::Follow { heard_ns: now_ns, look: Look::Nothing };
-        self.seen = from.saturating_sub(1);
-        self.is_certain = true;
-        self.round += 1;
-        (self.round, Ask::Follow(from))
-    }
-
-    /// Takes an entry that was asked for, `None` if there is none at or behind that number. Returns the request to follow, if
-    /// the place is known.
-    pub fn handle_get(&mut self, now_ns: u64, round: u64, entry: Option<(u64, &[u8])>) -> Option<(u64, Ask)> {
-        if round != self.round {
-            return None;
-        }
-        let (low, high, probe, first, damaged) = match self.phase {
-            Phase::Bisect { low, high, probe, first, damaged } => (low, high, probe, first, damaged),
-            Phase::Follow { .. } => return self.check_last(now_ns, entry),
-            Phase::Bounds | Phase::Hole { .. } => return None,
-        };
-        let middle = low + (high - low) / 2;
-        let behind = if probe == middle { entry.map(|(sequence, _)| sequence) } else { damaged };
-        let lower_half = (middle, behind.unwrap_or(first));
-        let (low, upper) = match entry.filter(|(sequence, _)| *sequence < high) {
-            None => (low, lower_half),
-            Some((sequence, block)) => match self.opener.head(block) {
-                Ok(head) if self.is_before(&head) => (sequence + 1, (high, first)),
-                Ok(_) => (low, lower_half),
-                // Nobody knows which it was, so the next one is looked at in its place.
-                Err(_) => {
-                    let probe = sequence.max(probe) + 1;
-                    if probe < high {
-                        self.phase = Phase::Bisect { low, high, probe, first, damaged: behind };
-                        self.ask_ns = now_ns;
-                        return None;
-                    }
-                    (low, lower_half)
-                }
-            },
-        };
-        self.halve(now_ns, low, upper)
-    }
-
-    /// Looks whether the last entry that came is still there. Returns the question whether it is still the last.
-    fn check_last(&mut self, now_ns: u64, entry: Option<(u64, &[u8])>) -> Option<(u64, Ask)> {
-        self.phase = Phase::Follow { heard_ns: now_ns, look: Look::Nothing };
-        let is_same = match entry {
-            Some((sequence, block)) => {
-                // Another one in its place does not matter unless it brings what is due.
-                let head = self.opener.head(block);
-                let is_known = |head: Head| self.crc == Some(head.crc) || self.is_before(&head);
-                sequence == self.seen && head.is_ok_and(is_known)
-            }
-            None => self.seen == 0,
-        };
-        if !is_same && !is(Mutant::TrustsTheEnd) {
-            self.search(now_ns);
-            return None;
-        }
-        if is(Mutant::TrustsTheWay) {
-            return None;
-        }
-        (self.phase, self.ask_ns) =
-            (Phase::Follow { heard_ns: now_ns, look: Look::Behind }, now_ns + ANSWER_NS);
-        Some((self.round, Ask::Bounds))
-    }
-
-    /// Whether a block stands before the one that is due.
-    fn is_before(&self, head: &Head) -> bool {
-        match self.session.filter(|session| *session != head.session) {
-            Some(session) => is_earlier(head.session, session),
-            None => self.next.is_some_and(|next| !head.reaches(next)),
         }
     }
 

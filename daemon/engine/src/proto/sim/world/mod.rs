@@ -1,16 +1,19 @@
 //! One story: the actors, the way between them, the faults, and the judge.
 
-use super::super::block::{Packing, Stream};
-use super::super::reader::{Ask, Delivery, Reader, ReaderConfig};
-use super::super::want::Want;
-use super::super::writer::{Append, Resume, State, Trouble, Writer, WriterConfig};
+mod faults;
+
+use fastrand::Rng;
+use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
+
 use super::Report;
 use super::ends::{Channel, Ring};
 use super::fake::Log;
 use super::scenario::{BLOCK_BYTES, TROUBLED_NS};
-use fastrand::Rng;
-use shmcast_bridge::proto::session::Session;
-use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
+use crate::proto::block::{Packing, Stream};
+use crate::proto::reader::{Ask, Delivery, Reader, ReaderConfig};
+use crate::proto::want::Want;
+use crate::proto::writer::{Append, Last, Resume, State, Trouble, Writer, WriterConfig};
 
 /// All must have come by then.
 const END_NS: u64 = 60 * SECOND_NS;
@@ -20,7 +23,7 @@ enum Event {
     Append(Append),
     Acked(u64, Result<u64, Trouble>),
     AskLast(u64),
-    Last(u64, super::super::writer::Last),
+    Last(u64, Last),
     Asked(u64, Ask),
     Bounds(u64, (u64, u64)),
     Got(u64, Option<(u64, Vec<u8>)>),
@@ -233,91 +236,6 @@ impl World {
         let due = |actor: &WriterActor| actor.writer.next_deadline().max(actor.awake_ns);
         let writers = self.writers.iter().flatten().map(due);
         writers.chain(self.reader.iter().map(Reader::next_deadline)).min().unwrap_or(u64::MAX)
-    }
-
-    fn fail(&mut self) {
-        // Another fault may hide the loss: a rival mends it, or a damaged block stands at the end.
-        self.must_notice = None;
-        match self.rng.u8(if self.is_log_sound { 6..17 } else { 0..17 }) {
-            0 => self.log.lose_front(&mut self.rng),
-            1 => self.log.swap(&mut self.rng),
-            2 | 3 => self.log.damage(&mut self.rng, self.channel.keys()),
-            4 | 5 => self.lose_tail(),
-            6 | 7 => self.cut_connection(0),
-            8 => self.cut_connection(1),
-            9 => {
-                self.count_reader();
-                self.lives[2] = 0;
-                self.reader_back_ns = self.now_ns + self.rng.u64(..SECOND_NS);
-            }
-            10 | 11 => {
-                self.count_writer(0);
-                self.start_writer(0);
-            }
-            14 | 15 => {
-                let at = self.rng.usize(..2);
-                let awake_ns = self.now_ns + self.rng.u64(..2 * SECOND_NS);
-                if let Some(actor) = &mut self.writers[at] {
-                    actor.awake_ns = awake_ns;
-                }
-            }
-            12 => {
-                self.count_writer(1);
-                self.start_writer(1);
-            }
-            // The reader's connection breaks. The servers notice it later, and go on behind the entries that they gave to it.
-            16 => {
-                self.events.retain(|(_, _, event)| !matches!(event, Event::Entry(..)));
-                self.deaf_until_ns = self.now_ns + self.rng.u64(..SECOND_NS);
-            }
-            _ => {
-                self.count_writer(1);
-                self.lives[1] = 0;
-            }
-        }
-        // The log gives a reader entries from a number on, whatever that number has become.
-        self.feed();
-    }
-
-    /// The log loses its end. If its owner knows that some of that was stored, it must notice.
-    fn lose_tail(&mut self) {
-        let owner = self.log.last(self.channel.keys()).head.map(|head| head.writer);
-        let left = self.log.lose_tail(&mut self.rng, self.channel.keys());
-        let is_owner = |actor: &&WriterActor| {
-            actor.writer.state() == State::Run && actor.writer.stored() > left && actor.writer.stored() > 1
-        };
-        let alive = (0..2).find(|&at| Some(self.lives[at]) == owner && self.lives[at] != 0);
-        let is_alone = self.writers.iter().flatten().count() == 1;
-        if let Some(at) = alive.filter(|&at| is_alone && self.writers[at].as_ref().filter(is_owner).is_some())
-        {
-            self.must_notice = Some(self.lives[at]);
-        }
-    }
-
-    /// A connection breaks. Appends on their way are lost, or come late.
-    fn cut_connection(&mut self, at: usize) {
-        let (life, rng) = (self.lives[at], &mut self.rng);
-        // A writer that was disconnected writes again after some 60 ms: that is when late appends meet its new ones.
-        let mut late_ns = match rng.u8(..4) {
-            0 | 1 => 0,
-            2 => rng.u64(50..80) * MILLISECOND_NS,
-            _ => rng.u64(..2 * SECOND_NS),
-        };
-        let mut round = None;
-        self.events.retain_mut(|(at_ns, from, event)| {
-            let Event::Append(append) = event else { return true };
-            if *from != life {
-                return true;
-            }
-            round = Some(append.round);
-            late_ns += u64::from(late_ns > 0) * rng.u64(..8) * MILLISECOND_NS;
-            *at_ns += late_ns;
-            late_ns > 0
-        });
-        if let (Some(round), Some(actor)) = (round, &mut self.writers[at]) {
-            actor.line_ns = 0;
-            actor.writer.handle_ack(self.now_ns, round, Err(Trouble::Disconnected));
-        }
     }
 
     /// Brings the events that are due.

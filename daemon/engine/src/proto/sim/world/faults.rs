@@ -1,0 +1,94 @@
+//! What goes wrong in a story.
+
+use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
+
+use super::{Event, World, WriterActor};
+use crate::proto::writer::{State, Trouble};
+
+impl World {
+    /// One thing goes wrong.
+    pub(super) fn fail(&mut self) {
+        // Another fault may hide the loss: a rival mends it, or a damaged block stands at the end.
+        self.must_notice = None;
+        match self.rng.u8(if self.is_log_sound { 6..17 } else { 0..17 }) {
+            0 => self.log.lose_front(&mut self.rng),
+            1 => self.log.swap(&mut self.rng),
+            2 | 3 => self.log.damage(&mut self.rng, self.channel.keys()),
+            4 | 5 => self.lose_tail(),
+            6 | 7 => self.cut_connection(0),
+            8 => self.cut_connection(1),
+            9 => {
+                self.count_reader();
+                self.lives[2] = 0;
+                self.reader_back_ns = self.now_ns + self.rng.u64(..SECOND_NS);
+            }
+            10 | 11 => {
+                self.count_writer(0);
+                self.start_writer(0);
+            }
+            14 | 15 => {
+                let at = self.rng.usize(..2);
+                let awake_ns = self.now_ns + self.rng.u64(..2 * SECOND_NS);
+                if let Some(actor) = &mut self.writers[at] {
+                    actor.awake_ns = awake_ns;
+                }
+            }
+            12 => {
+                self.count_writer(1);
+                self.start_writer(1);
+            }
+            // The reader's connection breaks. The servers notice it later, and go on behind the entries that they gave to it.
+            16 => {
+                self.events.retain(|(_, _, event)| !matches!(event, Event::Entry(..)));
+                self.deaf_until_ns = self.now_ns + self.rng.u64(..SECOND_NS);
+            }
+            _ => {
+                self.count_writer(1);
+                self.lives[1] = 0;
+            }
+        }
+        // The log gives a reader entries from a number on, whatever that number has become.
+        self.feed();
+    }
+
+    /// The log loses its end. If its owner knows that some of that was stored, it must notice.
+    fn lose_tail(&mut self) {
+        let owner = self.log.last(self.channel.keys()).head.map(|head| head.writer);
+        let left = self.log.lose_tail(&mut self.rng, self.channel.keys());
+        let is_owner = |actor: &&WriterActor| {
+            actor.writer.state() == State::Run && actor.writer.stored() > left && actor.writer.stored() > 1
+        };
+        let alive = (0..2).find(|&at| Some(self.lives[at]) == owner && self.lives[at] != 0);
+        let is_alone = self.writers.iter().flatten().count() == 1;
+        if let Some(at) = alive.filter(|&at| is_alone && self.writers[at].as_ref().filter(is_owner).is_some())
+        {
+            self.must_notice = Some(self.lives[at]);
+        }
+    }
+
+    /// A connection breaks. Appends on their way are lost, or come late.
+    fn cut_connection(&mut self, at: usize) {
+        let (life, rng) = (self.lives[at], &mut self.rng);
+        // A writer that was disconnected writes again after some 60 ms: that is when late appends meet its new ones.
+        let mut late_ns = match rng.u8(..4) {
+            0 | 1 => 0,
+            2 => rng.u64(50..80) * MILLISECOND_NS,
+            _ => rng.u64(..2 * SECOND_NS),
+        };
+        let mut round = None;
+        self.events.retain_mut(|(at_ns, from, event)| {
+            let Event::Append(append) = event else { return true };
+            if *from != life {
+                return true;
+            }
+            round = Some(append.round);
+            late_ns += u64::from(late_ns > 0) * rng.u64(..8) * MILLISECOND_NS;
+            *at_ns += late_ns;
+            late_ns > 0
+        });
+        if let (Some(round), Some(actor)) = (round, &mut self.writers[at]) {
+            actor.line_ns = 0;
+            actor.writer.handle_ack(self.now_ns, round, Err(Trouble::Disconnected));
+        }
+    }
+}
