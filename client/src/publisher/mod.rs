@@ -138,7 +138,7 @@ impl Publisher {
     /// assert_eq!(publisher.publish(b"bid 100.25")?, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn publish(&mut self, payload: &[u8]) -> Result<u64, PublishError> {
         self.publish_with(payload, Mark::default())
     }
@@ -156,7 +156,7 @@ impl Publisher {
     /// assert_eq!(sequence, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn publish_with(&mut self, payload: &[u8], mark: Mark) -> Result<u64, PublishError> {
         self.check_not_cut_off()?;
         Ok(self.writer.publish_timed(payload, mark.tag, mark.key, || self.stamps.stamp(self.clock))?)

@@ -193,7 +193,7 @@ impl Writer {
     ///
     /// # Errors
     /// [`WriteError`]; nothing is published then.
-    #[inline]
+    #[inline(always)]
     pub fn publish_timed(
         &mut self,
         payload: &[u8],
