@@ -7,7 +7,7 @@ use crate::layout::reader_page::{
     SEQUENCE, STARTED_AT, VERSION, WORDS, bucket, bucket_limit_ns,
 };
 use crate::mem::{Map, reserve};
-use crate::ring::cells::Cells;
+use crate::ring::cells::{Cells, Page};
 use crate::ring::locate::Place;
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::fs::File;
@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 /// The subscriber's end. An update is a relaxed store to a line that no other process writes. It takes a few nanoseconds.
 #[derive(Debug, Clone)]
 pub struct ReaderPage {
-    cells: Cells,
+    words: Page,
 }
 
 impl ReaderPage {
@@ -29,53 +29,53 @@ impl ReaderPage {
         let os = |what| move |source| OpenError::Os { what, source };
         reserve(file, BYTES).map_err(os("reserve memory for the reader page"))?;
         let map = Map::read_write(file, BYTES).map_err(os("map the reader page"))?;
-        let page = Self { cells: map.cells(0, WORDS as u64) };
-        page.set(1, VERSION);
-        page.set(PID, u64::from(pid));
-        page.set(STARTED_AT, start.sequence);
-        page.set(SEGMENT, uuid[0]);
-        page.set(SEGMENT + 1, uuid[1]);
+        let page = Self { words: Page::new(map.cells(0, WORDS as u64)) };
+        page.set::<1>(VERSION);
+        page.set::<PID>(u64::from(pid));
+        page.set::<STARTED_AT>(start.sequence);
+        page.words[SEGMENT].store(uuid[0], Ordering::Relaxed);
+        page.words[SEGMENT + 1].store(uuid[1], Ordering::Relaxed);
         page.moved(start);
-        page.cells[0].store(MAGIC, Ordering::Release);
+        page.words[0].store(MAGIC, Ordering::Release);
         Ok(page)
     }
 
     /// Notes the subscriber's place.
     #[inline]
     pub fn moved(&self, place: Place) {
-        self.set(POSITION, place.position);
-        self.set(SEQUENCE, place.sequence);
+        self.set::<POSITION>(place.position);
+        self.set::<SEQUENCE>(place.sequence);
     }
 
     /// Counts messages received.
     #[inline]
     pub fn received(&self, messages: u64, place: Place) {
         self.moved(place);
-        self.add(RECEIVED, messages);
+        add(self.words.word::<RECEIVED>(), messages);
     }
 
     /// Counts a latency.
     #[inline]
     pub fn latency(&self, latency_ns: u64) {
-        self.add(HISTOGRAM + bucket(latency_ns), 1);
+        add(&self.words[HISTOGRAM + bucket(latency_ns)], 1);
     }
 
     /// Counts messages that were overwritten before they were read.
     pub fn lapped(&self, missed: u64, place: Place) {
-        self.add(LAPPED, 1);
+        add(self.words.word::<LAPPED>(), 1);
         self.missed(missed, place);
     }
 
     /// Counts messages that never reached this host.
     pub fn missed(&self, missed: u64, place: Place) {
-        self.add(MISSED, missed);
+        add(self.words.word::<MISSED>(), missed);
         self.moved(place);
     }
 
     /// Notes that the subscriber looked at the ring, at `time` in ticks of the segment's clock.
     #[inline]
     pub fn heartbeat(&self, time: u64) {
-        self.set(HEARTBEAT, time);
+        self.set::<HEARTBEAT>(time);
     }
 
     /// Says that this subscriber sleeps until a record stands at `position`. `nap` tells one sleep from the next. After this
@@ -84,30 +84,27 @@ impl ReaderPage {
     /// The waker looks at this word again and again as long as any subscriber sleeps. Before it stops, it takes in all rings
     /// and looks once more. A ring that comes later wakes it; a ring that came before had this store before it.
     pub fn sleeps(&self, position: u64, nap: u64) {
-        self.cells[ASLEEP].store(position | ((nap.wrapping_mul(2) + 1) % GRANULE), Ordering::Relaxed);
+        self.words
+            .word::<ASLEEP>()
+            .store(position | ((nap.wrapping_mul(2) + 1) % GRANULE), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// Says that the subscriber is awake.
     pub fn woke(&self) {
-        self.set(ASLEEP, 0);
+        self.set::<ASLEEP>(0);
     }
 
-    #[inline]
-    fn words(&self) -> &[AtomicU64; WORDS] {
-        self.cells.first_chunk().expect("a page was mapped")
+    #[inline(always)]
+    fn set<const WORD: usize>(&self, value: u64) {
+        self.words.word::<WORD>().store(value, Ordering::Relaxed);
     }
+}
 
-    #[inline]
-    fn set(&self, word: usize, value: u64) {
-        self.words()[word].store(value, Ordering::Relaxed);
-    }
-
-    /// Adds to a counter. This process is its only writer, so a load and a store suffice.
-    #[inline]
-    fn add(&self, word: usize, value: u64) {
-        self.set(word, self.words()[word].load(Ordering::Relaxed).wrapping_add(value));
-    }
+/// Adds to a counter. This process is its only writer, so a load and a store suffice.
+#[inline(always)]
+fn add(counter: &AtomicU64, value: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed);
 }
 
 /// The daemon's end of a page that the daemon made itself, with a sealed size. The daemon writes nothing here.

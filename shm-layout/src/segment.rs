@@ -10,7 +10,7 @@ use crate::layout::header::{
 };
 use crate::layout::record::{session_identity, session_words};
 use crate::mem::{Map, Pieces, Preparation, Step, lock_on_fault, prepare, reserve};
-use crate::ring::cells::RingCells;
+use crate::ring::cells::{Page, RingCells};
 use crate::ring::locate::{Locator, Place};
 use crate::ring::reader::Reader;
 use crate::ring::writer::{TakeOverError, Writer};
@@ -217,7 +217,7 @@ impl Segment {
 fn lend(map: &Map, header: &Header) -> RingCells {
     let g = &header.geometry;
     RingCells {
-        header: map.cells(0, HEADER_WORDS as u64),
+        header: Page::new(map.cells(0, HEADER_WORDS as u64)),
         index: map.cells(HEADER_BYTES, g.index_entries),
         data: map.cells(g.data_offset, g.capacity / WORD),
     }

@@ -174,7 +174,7 @@ impl Subscriber {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn recv(&mut self) -> Result<Event<'_>, RecvError> {
         let event = self.recv_until(None)?;
         Ok(event.expect("waiting without a deadline ends with an event"))
@@ -230,7 +230,7 @@ impl Subscriber {
     /// assert_eq!(subscriber.recv_deadline(Instant::now() + Duration::from_millis(5))?, None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn recv_deadline(&mut self, deadline: Instant) -> Result<Option<Event<'_>>, RecvError> {
         self.recv_until(Some(deadline))
     }
@@ -284,13 +284,16 @@ impl Subscriber {
     #[inline(always)]
     pub fn try_recv_into<'a>(&mut self, buffer: &'a mut [u8]) -> Result<Option<Event<'a>>, RecvError> {
         let before = self.reader.place();
-        // A message, the common answer, is given in place, as in `receive`.
-        let outcome = match self.reader.poll(buffer) {
-            Poll::Message(copied) if !self.is_checked => {
+        // The two common answers are given in place, as in `receive`.
+        let outcome = match self.reader.glance_into(buffer) {
+            Glance::Message(copied) if !self.is_checked => {
                 self.note_received(copied.time);
                 return Ok(Some(Event::Message(message(copied, buffer))));
             }
-            poll => self.go_on_into(before, poll, buffer)?,
+            Glance::Message(copied) => self.go_on_into(before, Poll::Message(copied), buffer)?,
+            Glance::Nothing if self.is_all_in_the_ring() && self.watch.is_none() => return Ok(None),
+            Glance::Nothing => self.go_on_into(before, Poll::Empty, buffer)?,
+            Glance::Other => self.poll_into(buffer)?,
         };
         Ok(outcome.map(|outcome| outcome.into_event(buffer)))
     }

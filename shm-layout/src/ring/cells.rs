@@ -4,12 +4,16 @@
 //! most eight bytes, the operations that the standard library documents as allowed on read-only pages.
 
 use crate::layout::geometry::WORD;
+use crate::layout::header::{HEADER_WORDS, SESSION_REST};
 use crate::sync::{AtomicU64, Ordering};
 use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+/// Words that a [`Page`] has at least. The model has no more than it needs.
+const PAGE_WORDS: usize = if cfg!(loom) { SESSION_REST + 1 } else { HEADER_WORDS };
 
 /// A run of shared 8-byte words, at least one, and a share in the owner that keeps them mapped.
 #[derive(Clone)]
@@ -121,11 +125,48 @@ impl fmt::Debug for Cells {
     }
 }
 
+/// The words of a page, such as the header of a segment.
+///
+/// The writer and the readers need a few of these words for each message. Their numbers are constants, so that reaching them
+/// needs no check of bounds.
+#[derive(Debug, Clone)]
+pub struct Page(Cells);
+
+impl Page {
+    /// The page that these words are.
+    ///
+    /// # Panics
+    /// When there are fewer words than a page has.
+    pub fn new(cells: Cells) -> Self {
+        assert!(cells.len() >= PAGE_WORDS, "{} words are no page", cells.len());
+        Self(cells)
+    }
+
+    /// Word `NUMBER`.
+    #[inline(always)]
+    pub fn word<const NUMBER: usize>(&self) -> &AtomicU64 {
+        const { assert!(NUMBER < PAGE_WORDS) };
+        // SAFETY: `new` has seen that there are at least `PAGE_WORDS` words.
+        let word = unsafe { self.0.words.add(NUMBER) };
+        // SAFETY: as in `Cells::deref`.
+        unsafe { word.as_ref() }
+    }
+}
+
+impl Deref for Page {
+    type Target = Cells;
+
+    #[inline(always)]
+    fn deref(&self) -> &Cells {
+        &self.0
+    }
+}
+
 /// The three parts of a segment that the protocol works on.
 #[derive(Debug, Clone)]
 pub struct RingCells {
     /// The header page.
-    pub header: Cells,
+    pub header: Page,
     /// One position a sequence, modulo its length.
     pub index: Cells,
     /// The granules.

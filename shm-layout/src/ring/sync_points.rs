@@ -10,7 +10,7 @@
 use crate::fault::mutant;
 use crate::layout::header::{FRONTIER, LAZY_PUBLISHED, STATE};
 use crate::layout::record::Commit;
-use crate::ring::cells::Cells;
+use crate::ring::cells::{Cells, Page};
 use crate::sync::{AtomicU64, Ordering, fence};
 
 #[inline(always)]
@@ -66,8 +66,8 @@ pub(super) mod window {
 
     /// Announces that the writer will store to granules below `frontier`. Stores before this call may come later.
     #[inline]
-    pub(in crate::ring) fn announce(header: &Cells, frontier: u64) {
-        header[FRONTIER].store(frontier, Ordering::Relaxed);
+    pub(in crate::ring) fn announce(header: &Page, frontier: u64) {
+        header.word::<FRONTIER>().store(frontier, Ordering::Relaxed);
         if !mutant!("no_frontier_fence") {
             fence(Ordering::Release); // SYNC POINT: window
         }
@@ -75,11 +75,11 @@ pub(super) mod window {
 
     /// As [`announce`], by a successor that is about to clean what a dead writer left.
     #[inline]
-    pub(in crate::ring) fn announce_on_takeover(header: &Cells, frontier: u64) {
+    pub(in crate::ring) fn announce_on_takeover(header: &Page, frontier: u64) {
         if mutant!("takeover_without_frontier") {
             return;
         }
-        header[FRONTIER].store(frontier, Ordering::Relaxed);
+        header.word::<FRONTIER>().store(frontier, Ordering::Relaxed);
         if !mutant!("takeover_without_fence") {
             fence(Ordering::Release); // SYNC POINT: window
         }
@@ -87,7 +87,7 @@ pub(super) mod window {
 
     /// The frontier after all loads before this call.
     #[inline(always)]
-    pub(in crate::ring) fn frontier_after_loads(header: &Cells) -> u64 {
+    pub(in crate::ring) fn frontier_after_loads(header: &Page) -> u64 {
         if !mutant!("no_window_fence") {
             fence(Ordering::Acquire); // SYNC POINT: window
         }
@@ -96,7 +96,7 @@ pub(super) mod window {
 
     /// As [`frontier_after_loads`], for a walk.
     #[inline]
-    pub(in crate::ring) fn frontier_after_walk(header: &Cells) -> u64 {
+    pub(in crate::ring) fn frontier_after_walk(header: &Page) -> u64 {
         if !mutant!("no_walk_window_fence") {
             fence(Ordering::Acquire); // SYNC POINT: window
         }
@@ -105,7 +105,7 @@ pub(super) mod window {
 
     /// The frontier before all loads that come after this call.
     #[inline]
-    pub(in crate::ring) fn frontier_before_loads(header: &Cells) -> u64 {
+    pub(in crate::ring) fn frontier_before_loads(header: &Page) -> u64 {
         let frontier = frontier(header);
         fence(Ordering::Acquire); // SYNC POINT: window
         frontier
@@ -113,8 +113,8 @@ pub(super) mod window {
 
     /// A frontier of now, in no order with other loads.
     #[inline(always)]
-    pub(in crate::ring) fn frontier(header: &Cells) -> u64 {
-        header[FRONTIER].load(Ordering::Relaxed)
+    pub(in crate::ring) fn frontier(header: &Page) -> u64 {
+        header.word::<FRONTIER>().load(Ordering::Relaxed)
     }
 }
 
@@ -154,13 +154,13 @@ pub(super) mod lazy {
 
     /// Counts all messages up to `published`.
     #[inline]
-    pub(in crate::ring) fn publish(header: &Cells, published: u64) {
-        header[LAZY_PUBLISHED].store(published, release(mutant!("relaxed_lazy"))); // SYNC POINT: lazy
+    pub(in crate::ring) fn publish(header: &Page, published: u64) {
+        header.word::<LAZY_PUBLISHED>().store(published, release(mutant!("relaxed_lazy"))); // SYNC POINT: lazy
     }
 
     /// The count, and with it the index entries.
     #[inline]
-    pub(in crate::ring) fn see(header: &Cells) -> u64 {
+    pub(in crate::ring) fn see(header: &Page) -> u64 {
         let published = peek(header);
         if !mutant!("no_lazy_fence") {
             fence(Ordering::Acquire); // SYNC POINT: lazy
@@ -170,7 +170,7 @@ pub(super) mod lazy {
 
     /// The count, and with it the records, for a reader that copies many of them at once.
     #[inline(always)]
-    pub(in crate::ring) fn see_for_run(header: &Cells) -> u64 {
+    pub(in crate::ring) fn see_for_run(header: &Page) -> u64 {
         let published = peek(header);
         if !mutant!("no_run_fence") {
             fence(Ordering::Acquire); // SYNC POINT: lazy
@@ -180,8 +180,8 @@ pub(super) mod lazy {
 
     /// A count of now, in no order with other loads.
     #[inline(always)]
-    pub(in crate::ring) fn peek(header: &Cells) -> u64 {
-        header[LAZY_PUBLISHED].load(Ordering::Relaxed)
+    pub(in crate::ring) fn peek(header: &Page) -> u64 {
+        header.word::<LAZY_PUBLISHED>().load(Ordering::Relaxed)
     }
 }
 
@@ -192,14 +192,14 @@ pub(super) mod close {
 
     /// Ends the segment.
     #[inline]
-    pub(in crate::ring) fn publish(header: &Cells, state: u64) {
-        header[STATE].store(state, release(mutant!("relaxed_close"))); // SYNC POINT: close
+    pub(in crate::ring) fn publish(header: &Page, state: u64) {
+        header.word::<STATE>().store(state, release(mutant!("relaxed_close"))); // SYNC POINT: close
     }
 
     /// The state word, and with it everything that was published before it.
     #[inline]
-    pub(in crate::ring) fn see(header: &Cells) -> u64 {
-        let state = header[STATE].load(Ordering::Relaxed);
+    pub(in crate::ring) fn see(header: &Page) -> u64 {
+        let state = header.word::<STATE>().load(Ordering::Relaxed);
         if !mutant!("no_close_fence") {
             fence(Ordering::Acquire); // SYNC POINT: close
         }

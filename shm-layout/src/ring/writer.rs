@@ -9,7 +9,7 @@ use crate::layout::header::{
     FRONTIER, HAS_SESSION, LAZY_BYTES, LAZY_KEY, LAZY_TIME, SESSION, SESSION_REST, STATE, State, WRITER_PID,
 };
 use crate::layout::record::{Commit, ControlRecord, Flags, Meta, session_words};
-use crate::ring::cells::{Cells, RingCells};
+use crate::ring::cells::{Cells, Page, RingCells};
 use crate::ring::copy::{self, Copier};
 use crate::ring::locate::{Found, LocateError, Locator, Miss, Place};
 use crate::ring::sync_points::{close, commit, index, lazy, window};
@@ -91,7 +91,7 @@ pub struct Writer {
     copier: Copier,
     // The second line.
     index: Cells,
-    header: Cells,
+    header: Page,
     bytes: u64,
     last_key: u64,
     // Cold fields.

@@ -88,10 +88,12 @@ impl Copier {
     #[inline(always)]
     pub fn load(self, words: &[AtomicU64], bytes: &mut [u8]) {
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-        if bytes.len() >= 32 {
-            return self.load_long(words, bytes);
+        match bytes.len() {
+            16..=64 => return wide::load_ends(words, bytes),
+            65.. => return self.load_long(words, bytes),
+            _ => {}
         }
-        load_words(&words[..bytes.len().div_ceil(8)], bytes);
+        load_by_words(words, bytes);
     }
 
     /// Loads the payload words of a whole record, from behind its header to the end of its last line, also those behind the
@@ -183,6 +185,12 @@ pub fn store_inline<const WORDS: usize>(words: &[AtomicU64; WORDS], bytes: &[u8]
             None => return,
         }
     }
+}
+
+/// Loads word by word: few messages on x86-64, all of them elsewhere. Out of line, so that the callers stay small.
+#[inline(never)]
+fn load_by_words(words: &[AtomicU64], bytes: &mut [u8]) {
+    load_words(&words[..bytes.len().div_ceil(8)], bytes);
 }
 
 #[inline(always)]

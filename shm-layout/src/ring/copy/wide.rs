@@ -21,6 +21,54 @@ pub(super) fn store_pair(words: &[AtomicU64; 2], pieces: &[[u8; 8]; 2]) {
     }
 }
 
+/// Copies 16 to 64 bytes: as many at the start and at the end, which may be partly the same, and no loop.
+#[inline(always)]
+pub(super) fn load_ends(words: &[AtomicU64], bytes: &mut [u8]) {
+    assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 16 && bytes.len() <= 64);
+    let (from, to, length) = (words.as_ptr().cast::<u8>(), bytes.as_mut_ptr(), bytes.len());
+    if length >= 32 {
+        // SAFETY: the assertion bounds both runs, and no piece leaves them, because there are at least 32 bytes. The source is
+        // shared words mapped readable by the promise of `Cells::from_raw`; the destination is ours alone. SSE2 is part of
+        // every x86-64, and `movups` needs no alignment.
+        unsafe {
+            asm!(
+                "movups {a}, [{from}]",
+                "movups {b}, [{from} + 16]",
+                "movups {c}, [{from} + {n} - 32]",
+                "movups {d}, [{from} + {n} - 16]",
+                "movups [{to}], {a}",
+                "movups [{to} + 16], {b}",
+                "movups [{to} + {n} - 32], {c}",
+                "movups [{to} + {n} - 16], {d}",
+                from = in(reg) from,
+                to = in(reg) to,
+                n = in(reg) length,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
+    } else {
+        // SAFETY: as above, for at least 16 bytes.
+        unsafe {
+            asm!(
+                "movups {a}, [{from}]",
+                "movups {b}, [{from} + {n} - 16]",
+                "movups [{to}], {a}",
+                "movups [{to} + {n} - 16], {b}",
+                from = in(reg) from,
+                to = in(reg) to,
+                n = in(reg) length,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+}
+
 impl Copier {
     /// Copies at least 32 bytes.
     #[inline(always)]

@@ -9,7 +9,7 @@ use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, Geometry, record_bytes};
 use crate::layout::header::{FRONTIER, SESSION_REST};
 use crate::layout::record::{Commit, ControlRecord, Flags};
-use crate::ring::cells::{Cells, RingCells};
+use crate::ring::cells::{Cells, Page, RingCells};
 use crate::ring::locate::{LocateError, Locator, Place};
 use crate::ring::reader::{Copied, Poll, Reader, Resume};
 use crate::ring::writer::Writer;
@@ -86,7 +86,7 @@ pub(super) enum Seen {
 fn new_ring() -> (RingCells, Geometry) {
     let geometry = Geometry::tiny(GRANULES);
     let cells = RingCells {
-        header: Cells::zeroed(SESSION_REST + 1),
+        header: Page::new(Cells::zeroed(SESSION_REST + 1)),
         index: Cells::zeroed(geometry.index_entries as usize),
         data: Cells::zeroed((geometry.capacity / 8) as usize),
     };

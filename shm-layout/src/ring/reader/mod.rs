@@ -8,11 +8,11 @@ use crate::fault::mutant;
 use crate::layout::geometry::{GRANULE, Geometry, RECORD_HEADER, WORD};
 use crate::layout::header::{LAZY_KEY, STATE, State};
 use crate::layout::record::{Commit, ControlRecord, Flags, Meta};
-use crate::ring::cells::{Cells, RingCells};
+use crate::ring::cells::{Cells, Page, RingCells};
 use crate::ring::copy::Copier;
 use crate::ring::locate::{LocateError, Locator, Place};
 use crate::ring::sync_points::{close, commit, lazy, window};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::Ordering;
 use std::mem::offset_of;
 
 pub use batch::{Flow, RUN};
@@ -103,7 +103,7 @@ pub struct Reader {
     geometry: Geometry,
     // The second line.
     data: Cells,
-    header: Cells,
+    header: Page,
     /// The place of the next record.
     place: Place,
     // The third.
@@ -164,7 +164,19 @@ impl Reader {
     /// copied piece crosses a cache line. The answer is [`Glance::Other`] if the record does not fit in `out`.
     #[inline(always)]
     pub fn glance(&mut self, out: &mut [u8]) -> Glance {
-        match look_at::<true>(&self.data, &self.header, self.max_message, self.copier, self.place, out) {
+        self.glance_at::<true>(out)
+    }
+
+    /// As [`glance`](Self::glance), but copies the payload alone, to the start of `out`. The answer is [`Glance::Other`] if the
+    /// payload does not fit in `out`.
+    #[inline(always)]
+    pub fn glance_into(&mut self, out: &mut [u8]) -> Glance {
+        self.glance_at::<false>(out)
+    }
+
+    #[inline(always)]
+    fn glance_at<const WHOLE: bool>(&mut self, out: &mut [u8]) -> Glance {
+        match look_at::<WHOLE>(&self.data, &self.header, self.max_message, self.copier, self.place, out) {
             Found::Nothing if self.is_look_due() => Glance::Other,
             Found::Nothing => {
                 self.empties = self.empties.wrapping_add(1);
@@ -409,7 +421,7 @@ enum Found {
 #[inline(always)]
 fn look_at<const WHOLE: bool>(
     data: &Cells,
-    header: &Cells,
+    header: &Page,
     max_message: u32,
     copier: Copier,
     place: Place,
@@ -430,7 +442,7 @@ fn look_at<const WHOLE: bool>(
     if WHOLE {
         copier.load_lines(payload, out);
     } else {
-        load_exactly(copier, payload, out);
+        copier.load(payload, out);
     }
     if !is_in_window(data, header, position, bytes) {
         return Found::Other(commit);
@@ -454,16 +466,10 @@ fn message(commit: Commit, meta: u64, place: Place) -> (Copied, Place) {
     (Copied { length, sequence, tag: meta.tag(), key, time: meta.time() }, after)
 }
 
-/// Copies exactly the payload. Out of line, because the fast paths copy whole records.
-#[inline(never)]
-fn load_exactly(copier: Copier, payload: &[AtomicU64], out: &mut [u8]) {
-    copier.load(payload, out);
-}
-
 /// Whether nothing that was loaded since the commit word can have been overwritten, and the record ends below
 /// the frontier. It is `bytes <= frontier - position <= capacity`, in one comparison.
 #[inline(always)]
-fn is_in_window(data: &Cells, header: &Cells, position: u64, bytes: u64) -> bool {
+fn is_in_window(data: &Cells, header: &Page, position: u64, bytes: u64) -> bool {
     if mutant!("no_window_check") {
         return true;
     }
