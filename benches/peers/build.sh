@@ -3,6 +3,7 @@
 #
 #   benches/peers/build.sh              bcast, ringfire, iceoryx2, and Aeron where it can be built
 #   benches/peers/build.sh --no-aeron   without Aeron
+#   benches/peers/build.sh --plain      in the profile `release`, for rounds of programs that set nothing; also with --no-aeron
 #
 # Aeron brings its C source, which needs a C compiler, cmake 3.30 or later, libclang, and libuuid's and libbsd's
 # development files. cmake and libclang are installed from PyPI into a directory beside the build if they are missing; that
@@ -14,14 +15,17 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 say() { echo "build.sh: $*" >&2; }
 has() { command -v "$1" >/dev/null 2>&1; }
 
-case ${1:-} in
-"") aeron=yes ;;
---no-aeron) aeron=no ;;
-*)
-    sed -n '2,/^set/s/^# \{0,1\}//p' "$(basename "$0")" >&2
-    exit 2
-    ;;
-esac
+aeron=yes profile=dist
+for option; do
+    case $option in
+    --no-aeron) aeron=no ;;
+    --plain) profile=release ;;
+    *)
+        sed -n '2,/^set/s/^# \{0,1\}//p' "$(basename "$0")" >&2
+        exit 2
+        ;;
+    esac
+done
 
 mkdir -p "${CARGO_TARGET_DIR:-../../target}"
 CARGO_TARGET_DIR=$(realpath "${CARGO_TARGET_DIR:-../../target}")/peers
@@ -80,6 +84,6 @@ if [ $aeron = yes ]; then
 fi
 say "building in $CARGO_TARGET_DIR"
 # Not --locked: a dependency that the rig gained since is added, and all that is locked stays as it is.
-cargo build --profile dist "${features[@]}" >&2
-say "use it: cargo run --profile dist -p shmcast-bench -- latency --peers $CARGO_TARGET_DIR/dist/shmcast-peers"
-echo "$CARGO_TARGET_DIR/dist/shmcast-peers"
+cargo build --profile $profile "${features[@]}" >&2
+say "use it: cargo run --profile $profile -p shmcast-bench -- latency --peers $CARGO_TARGET_DIR/$profile/shmcast-peers"
+echo "$CARGO_TARGET_DIR/$profile/shmcast-peers"
