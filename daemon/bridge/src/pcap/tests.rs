@@ -4,6 +4,7 @@ use super::*;
 use etherparse::PacketBuilder;
 use proptest::prelude::*;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 const FROM: &str = "10.0.0.1:4000";
 const TO: &str = "239.1.2.3:5000";
@@ -266,6 +267,11 @@ fn what_a_bridge_hands_over_is_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bridge.pcap");
     let file = CaptureFile::create(&path, 1_400).unwrap();
+    assert_eq!(
+        fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o600,
+        "messages are their owner's"
+    );
     let taps = [file.tap(), file.tap()];
     let addresses = [
         (FROM, TO),

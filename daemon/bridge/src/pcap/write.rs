@@ -17,6 +17,7 @@ use etherparse::PacketBuilder;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,6 +30,8 @@ const SLOTS: usize = 4_096;
 const PAUSE: Duration = Duration::from_millis(2);
 /// The hop limit of the headers. The real one is not known here; this is Linux's default.
 const HOPS: u8 = 64;
+/// The permissions of a new capture, which holds messages.
+const PRIVATE: u32 = 0o600;
 
 /// The error that left a capture incomplete.
 #[derive(Debug, thiserror::Error)]
@@ -120,14 +123,16 @@ pub struct CaptureFile {
 }
 
 impl CaptureFile {
-    /// Makes or empties the file and starts the writer. `payload_bytes` is the largest datagram that there
+    /// Makes the file, which nobody but its owner may read, or empties it as it is, and starts the writer. `payload_bytes` is the largest datagram that there
     /// will be; the writer takes some 4096 times as much memory.
     ///
     /// # Errors
     /// [`CaptureFileError::Create`].
     pub fn create(path: &Path, payload_bytes: usize) -> Result<CaptureFile, CaptureFileError> {
         let cannot = |source| CaptureFileError::Create { path: path.to_owned(), source };
-        let file = File::create(path).map_err(cannot)?;
+        let mut options = File::options();
+        let file =
+            options.write(true).create(true).truncate(true).mode(PRIVATE).open(path).map_err(cannot)?;
         let shared = Arc::new(CaptureQueues {
             free: ArrayQueue::new(SLOTS),
             filled: ArrayQueue::new(SLOTS),
