@@ -9,7 +9,7 @@
 //! configuration. [`socket`] opens and tunes the sockets. [`egress`], `repair` and [`ingress`] are the
 //! threads that drive the state machines over sockets and rings. [`status`] shows their state and counters.
 //! [`local`] is the local channel of an end that receives. [`log`] is its last source of repairs. [`origins`] detects loops between hosts.
-//! [`promotion`] makes a mirror the origin of its channel. [`pcap`] reads and writes captures. A bridge uses
+//! [`promotion`] makes a mirror the origin of its channel. [`pcap`] reads and writes captures. [`private`] reads files with secrets. A bridge uses
 //! channels through the client library, as any program does; it needs no daemon.
 //!
 //! No example a function: programs run a bridge as the command `shmcast bridge` or as a table of the daemon's configuration.
@@ -23,6 +23,7 @@ pub mod log;
 mod native;
 pub mod origins;
 pub mod pcap;
+pub mod private;
 pub mod promotion;
 pub mod proto;
 mod renewal;

@@ -1,13 +1,12 @@
 //! The threads' share of native lines: reading the keys file, and making and opening packets in buffers of their own.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::BridgeError;
+use super::private;
 use super::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use super::proto::native::ask::{self, Entry};
 use super::proto::native::container::{Container, HEAD_BYTES, Kind, SEAL_BYTES};
@@ -59,20 +58,13 @@ impl Keys {
     }
 }
 
-/// Reads a keys file that nobody but its owner can read.
+/// Reads a keys file of root or of this user, which nobody else can read.
 ///
 /// # Errors
 /// [`BridgeError::Keys`].
 pub fn read_keys(path: &Path) -> Result<Keyring, BridgeError> {
     let error = |why: String| BridgeError::Keys { path: path.to_owned(), why };
-    let io_error = |e: io::Error| error(e.to_string());
-    let file = File::open(path).map_err(io_error)?;
-    let mode = file.metadata().map_err(io_error)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        return Err(error(format!("mode {:o} lets others read it: chmod 600 it", mode & 0o777)));
-    }
-    let mut text = String::new();
-    file.take(MAX_KEYS_BYTES).read_to_string(&mut text).map_err(io_error)?;
+    let text = private::read(path, MAX_KEYS_BYTES).map_err(error)?;
     Keyring::parse(&text).map_err(|e| error(e.to_string()))
 }
 
