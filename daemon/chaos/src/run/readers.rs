@@ -12,13 +12,15 @@ use crate::story::{How, Sending, Waiting};
 use anyhow::Result;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// First letter of the names of readers that must be told of their publisher's death.
 pub const BEREAVED: char = 'w';
 
 /// Time in which a reader receives what is there, or a program notices what has happened to another.
 const NOTICE: Duration = Duration::from_millis(100);
+/// How often a program has run by then that looks each 10 ms.
+const RUNS: u64 = 5;
 /// The most takeovers that are tried until one leaves a void message.
 const ROUNDS: u8 = 40;
 
@@ -29,6 +31,30 @@ fn publish_on() -> Order {
 
 fn read_on(how: How) -> Order {
     Order::Read { how, ms: 0, rest_us: 0 }
+}
+
+/// Gives a program [`NOTICE`] besides the time in which it waits for a CPU.
+fn give_time(pid: u32) {
+    let (started, before) = (Instant::now(), scheduled(pid));
+    while started.elapsed() < PATIENCE {
+        std::thread::sleep(NOTICE / 10);
+        let (queued, runs) = scheduled(pid);
+        let has_run = runs >= before.1 + RUNS;
+        if has_run && started.elapsed() >= NOTICE + queued.saturating_sub(before.0) {
+            return;
+        }
+    }
+}
+
+/// How long the threads of a process have waited for a CPU, and how often they have run.
+fn scheduled(pid: u32) -> (Duration, u64) {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.fold((Duration::ZERO, 0), |(queued, runs), thread| {
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
+        let mut numbers = text.split_whitespace().skip(1).map(|number| number.parse().unwrap_or(0));
+        let (queued_ns, more) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        (queued + Duration::from_nanos(queued_ns), runs + more)
+    })
 }
 
 impl World<'_> {
@@ -96,7 +122,7 @@ impl World<'_> {
         // A daemon that has not told the reader by now tells it later.
         std::thread::sleep(NOTICE);
         self.signal_actor(reader, Signal::SIGCONT)?;
-        std::thread::sleep(NOTICE);
+        give_time(reader.pid());
         Ok(())
     }
 
