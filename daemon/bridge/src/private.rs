@@ -9,7 +9,7 @@ use std::path::Path;
 /// Reads the first `most` bytes of a file of root or of this user, which nobody else may read or write.
 ///
 /// # Errors
-/// What is wrong with the file, and what to do about it. It does not name the file.
+/// A sentence says what is wrong with the file and what to do about it. It does not name the file.
 pub fn read(path: &Path, most: u64) -> Result<String, String> {
     let file = File::open(path).map_err(|e| e.to_string())?;
     if let Some(problem) = problem(&file.metadata().map_err(|e| e.to_string())?) {

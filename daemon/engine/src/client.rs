@@ -258,7 +258,7 @@ impl Log {
         sent.map_err(|e| trouble_of(&e))
     }
 
-    /// What the log's leader has; `None` if that cannot be said now.
+    /// The state of the log as its leader has it; `None` if that cannot be said now.
     async fn state(&self) -> Option<State> {
         let info = self.stream.get_info().await.ok()?;
         is_decided(&info).then_some(info.state)

@@ -56,7 +56,7 @@ enum Phase {
     },
 }
 
-/// What a reader that hears nothing has asked for.
+/// The question of a reader that hears nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
     Nothing,

@@ -1,4 +1,4 @@
-//! What goes wrong in a story.
+//! The faults of a story.
 
 use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
 
