@@ -97,7 +97,9 @@ pub enum Event<'a> {
     /// without a journal, or that a publisher began it again, such as a bridge whose source did so. Earlier messages
     /// that have not been received by now are lost.
     Restarted,
-    /// The publisher closed the channel. Receiving again waits for the next publisher.
+    /// A publisher closed the channel. Receiving again goes on with the next publisher, and waits for one if none has come. A
+    /// subscriber that reads the past gets this for each publisher that has closed;
+    /// [`is_at_end`](crate::Subscriber::is_at_end) says whether it is the channel's end as it is now.
     End,
 }
 

@@ -333,7 +333,8 @@ impl Subscriber {
 
     /// As `recv` without a timeout, in asyncio: other tasks run until something comes, and no thread waits. To be opened with wait="park"; with any
     /// other strategy, and on channels that are files, this looks every millisecond. A task that is cancelled has received nothing.
-    /// `async for event in subscriber` gives events until the end of the stream.
+    /// `async for event in subscriber` gives events until the end of one publisher: on a closed channel at once, if it begins
+    /// with the latest. Iterating again goes on with the next publisher.
     fn recv_async<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("shmcast._aio")?.call_method1("recv", (slf,))
     }

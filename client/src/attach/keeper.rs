@@ -128,6 +128,11 @@ impl Attachment {
         *dead == (generation, epoch)
     }
 
+    /// Whether the channel goes on in a segment that was not taken yet. Costs one load.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.shared.has_moved.load(Ordering::Acquire)
+    }
+
     /// Takes the next segment in which the channel goes on. Costs one load if there is none.
     pub(crate) fn moved(&self) -> Option<Successor> {
         let moved = &self.shared.has_moved;

@@ -72,7 +72,7 @@ impl Subscriber {
     }
 
     /// Whether there is something to receive that was committed before the state that the caller has read was set.
-    fn has_more(&self) -> bool {
+    pub(super) fn has_more(&self) -> bool {
         fence(Ordering::Acquire);
         self.reader.locator().is_ready(self.position())
     }
@@ -244,7 +244,7 @@ impl Subscriber {
         hosted.next.pop_front();
         self.leave_past();
         self.begin_in(segment, generation.first);
-        (self.is_checked, self.steps) = (self.must_check(), steps);
+        (self.is_checked, self.steps, self.has_moved) = (self.must_check(), steps, true);
         self.behind = (expected < generation.first).then_some(expected);
         self.doubt = if self.behind.is_some() { Doubt::Behind } else { Doubt::None };
         if let Some(expected) = self.behind {

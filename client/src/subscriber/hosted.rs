@@ -51,6 +51,11 @@ impl Hosted {
         !self.next.is_empty()
     }
 
+    /// Whether a later segment is here, mapped or not.
+    pub(super) fn has_next(&self) -> bool {
+        !self.next.is_empty() || self.attachment.has_moved()
+    }
+
     /// Whether the next segment is here and this one is over. If the next segment has a new charter, ours does not
     /// count any more.
     pub(super) fn may_go_on(&self) -> bool {

@@ -3,6 +3,7 @@
 mod arming;
 mod buffer;
 mod builder;
+mod ending;
 mod following;
 mod hosted;
 mod iter;
@@ -113,6 +114,8 @@ pub struct Subscriber {
     behind: Option<u64>,
     segment: Segment,
     steps: Vec<Step>,
+    /// Whether the channel went on in another segment than the one that this subscriber was opened in.
+    has_moved: bool,
     /// The reason why there is no page although one was asked for.
     page_refused: Option<io::Error>,
     /// The reader's end of parking, for a subscriber that was opened with [`Wait::Park`].

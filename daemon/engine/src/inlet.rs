@@ -99,7 +99,10 @@ impl Inlet {
         }
         // The sequences of a channel only grow. A session whose sequences begin again needs a new segment.
         if self.next_sequence() > next {
-            self.local.publisher = None;
+            // The ring is left open: readers go on in the next one, and an end would tell them that nothing follows.
+            if let Some(publisher) = self.local.publisher.take() {
+                publisher.leave_open();
+            }
             self.open(self.channel.clone().anew());
         } else {
             self.open(self.channel.clone());

@@ -26,8 +26,12 @@ Examples:
   shmcast sub ticks --from 09:30:00.250 --history /var/lib/shmcast/ticks
   shmcast sub ticks --wait spin --cpu 3 --framing none --summary --wait-channel
 
-Exit codes: 0 nothing missed, 3 messages were missed, 1 error, 2 wrong usage. Ctrl-C and SIGTERM
-end it as the end of the stream does; only if --count was not reached the code is 130 or 143.";
+It ends when the last publisher has closed the channel and nothing lies behind: an earlier publisher's
+end is passed over.
+
+Exit codes: 0 nothing missed, 3 messages were missed, 1 error, or the channel ended before --count,
+2 wrong usage. Ctrl-C and SIGTERM end it as the end of the channel does; only if --count was not
+reached the code is 130 or 143.";
 
 /// Longest wait for an event before an idle subscriber checks for a signal and for the death of the
 /// publisher.
@@ -62,7 +66,7 @@ pub(super) struct Args {
     /// Name of this process in tools, in place of shmcast: 1 to 15 bytes
     #[arg(long, value_parser = parse_name)]
     name: Option<CString>,
-    /// End after this many messages
+    /// End after this many messages; a channel that ends before is an error
     #[arg(long, value_name = "N")]
     count: Option<u64>,
     /// How messages are written
@@ -134,7 +138,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     // A user who waits for a publisher does not ask for the end of the one before.
     let was_closed =
         args.from == Start::Latest && matches!(subscriber.publisher_state(), Some((_, State::Closed)));
-    let mut skip_end = args.wait_channel && was_closed;
+    let (mut skip_end, mut has_ended) = (args.wait_channel && was_closed, false);
     let mut clock = subscriber.clock();
     let mut watch = PublisherWatch::new(&host, &channel);
     while args.count.is_none_or(|count| tally.received < count) && !stop.is_set() {
@@ -144,12 +148,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             out.flush()?;
             event = subscriber.recv_deadline(Instant::now() + IDLE_LOOK);
         }
-        let is_next = args.wait_channel && !fault!("a_next_segment_ends_sub");
-        if is_next && matches!(event, Err(RecvError::Superseded)) {
+        if args.wait_channel && is_made_again(&event) {
             // Everything in the channel that takes its place is new.
             let Some(next) = attach(args, builder.clone().start(Start::Oldest), &stop)? else { break };
             report(args, &Event::Restarted, &mut out)?;
-            (clock, skip_end) = (next.clock(), false);
+            (clock, skip_end, has_ended) = (next.clock(), false, false);
             subscriber = next;
             continue;
         }
@@ -158,6 +161,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             continue;
         }
         let Some(event) = event? else {
+            // The answer at the end itself may have been that the daemon was about to decide.
+            if has_ended && subscriber.is_at_end() {
+                break;
+            }
             watch.idle();
             continue;
         };
@@ -166,26 +173,25 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             tally.message(&message, latency_ns);
             write_message(args.framing, &mut out, &message, latency_ns)?;
             out.end_message()?;
-            skip_end = false;
+            (skip_end, has_ended) = (false, false);
             continue;
         }
         watch.alive();
-        if event == Event::End && skip_end {
-            skip_end = false;
+        if event == Event::End && std::mem::take(&mut skip_end) {
             continue;
         }
         tally.event(&event);
         report(args, &event, &mut out)?;
-        if event == Event::End {
-            if was_closed && tally.received == 0 {
-                tell_closed(&host, &channel);
-            }
+        has_ended = event == Event::End || has_ended && !begins_again(&event);
+        if has_ended && subscriber.is_at_end() {
             break;
         }
     }
     out.flush()?;
-    tally.print(args, subscriber.next_sequence());
-    ended(args, &stop, tally.received, tally.missed)
+    if has_ended && was_closed && tally.received == 0 {
+        tell_closed(&host, &channel);
+    }
+    tally.end(args, &stop, subscriber.next_sequence())
 }
 
 fn builder_of(args: &Args, host: &Host, channel: &str) -> SubscriberBuilder {
@@ -198,17 +204,28 @@ fn builder_of(args: &Args, host: &Host, channel: &str) -> SubscriberBuilder {
     builder.history(history).record_latency(true)
 }
 
+/// Whether another channel has taken the place of this one.
+fn is_made_again(event: &Result<Option<Event<'_>>, RecvError>) -> bool {
+    matches!(event, Err(RecvError::Superseded)) && !fault!("a_next_segment_ends_sub")
+}
+
+/// Whether a publisher came behind an end that was received before.
+fn begins_again(event: &Event<'_>) -> bool {
+    matches!(event, Event::NewEpoch { .. } | Event::NewSession { .. } | Event::Restarted)
+}
+
 /// The exit code of a subscriber that reached its end.
 fn ended(args: &Args, stop: &Stop, received: u64, missed: u64) -> Result<ExitCode> {
-    match args.count.filter(|&count| received < count && stop.is_set()) {
-        _ if missed > 0 => Ok(ExitCode::from(MISSED)),
-        Some(count) => {
-            let (received, count) = (grouped(received), grouped(count));
-            let said = format!("{}: INTERRUPTED: received {received} of {count} messages", args.channel);
-            Err(stop.interrupted(said).into())
-        }
-        None => Ok(ExitCode::SUCCESS),
+    if missed > 0 {
+        return Ok(ExitCode::from(MISSED));
     }
+    let Some(count) = args.count.filter(|&count| received < count) else { return Ok(ExitCode::SUCCESS) };
+    let (channel, received, count) = (&args.channel, grouped(received), grouped(count));
+    if stop.is_set() {
+        let said = format!("{channel}: INTERRUPTED: received {received} of {count} messages");
+        return Err(stop.interrupted(said).into());
+    }
+    bail!("{channel}: ENDED: received {received} of {count} messages")
 }
 
 /// Attaches, after waiting for the channel if asked. `None` when interrupted meanwhile.
@@ -326,6 +343,12 @@ impl Tally {
             Event::Gap { from, to } | Event::Lost { from, to, .. } => self.missed += to - from + 1,
             _ => {}
         }
+    }
+
+    /// Reports the counts, and gives the exit code.
+    fn end(&self, args: &Args, stop: &Stop, next_sequence: u64) -> Result<ExitCode> {
+        self.print(args, next_sequence);
+        ended(args, stop, self.received, self.missed)
     }
 
     fn print(&self, args: &Args, next_sequence: u64) {

@@ -14,6 +14,7 @@
 mod cli;
 mod directories;
 mod doctor;
+mod ends;
 mod fuzz;
 mod guide;
 mod hiccups;

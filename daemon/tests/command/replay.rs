@@ -138,8 +138,7 @@ fn an_interrupted_replay_goes_on() {
     let rest = format!("replay {journal} --into again --from {next} --speed 100 --max-pause 1ms");
     let output = host.run(&rest);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    // A reader ends where the interrupted replay closed the channel, and another one reads on from there.
-    let mut read = host.run("sub again --from oldest").stdout;
-    read.extend(host.run(&format!("sub again --from {next}")).stdout);
+    // A reader passes over the end of the interrupted replay, and ends at that of the next one.
+    let read = host.run("sub again --from oldest").stdout;
     assert!(read == bytes);
 }

@@ -176,6 +176,7 @@ impl SubscriberBuilder {
             record_latency: self.record_latency,
             segment,
             steps,
+            has_moved: false,
             hosted: None,
             is_checked: self.tags.is_some(),
             parking: None,

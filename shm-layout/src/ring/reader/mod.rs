@@ -399,6 +399,11 @@ impl Reader {
         frontier.wrapping_sub(self.place.position) > self.geometry.capacity / 2
     }
 
+    /// Whether the last control record that was read here is the end, with no other behind it since.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// Epoch and state of the segment. `None` when another program wrote an invalid state there.
     pub fn state(&self) -> Option<(u64, State)> {
         State::unpack(self.header[STATE].load(Ordering::Relaxed))

@@ -1,0 +1,131 @@
+//! `shmcast sub` and the ends of several publishers: an earlier publisher's end is not the channel's.
+
+use shmcast::Publisher;
+use shmcast_testkit::command::{Host, end, interrupt, lines, text};
+use shmcast_testkit::wait_until;
+use std::fs;
+use std::io::Write;
+
+/// Publishes three messages, and closes the channel.
+fn publish(host: &Host, name: &str) {
+    let input = host.file(name, format!("{name}1\n{name}2\n{name}3\n").as_bytes());
+    let output = host.run(&format!("pub t --capacity 64KiB --input {}", input.display()));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn every_way_of_beginning_leads_past_the_first_publishers_end() {
+    let host = Host::new();
+    ["a", "b", "c"].iter().for_each(|name| publish(&host, name));
+    let all = "a1\na2\na3\nb1\nb2\nb3\nc1\nc2\nc3\n";
+    let from = [
+        ("--from oldest", all),
+        ("--from 2", &all[3..]),
+        // Behind the last message of the first publisher, before its end.
+        ("--from 4", &all[9..]),
+        ("--from key", all),
+        ("--from 2000-01-01T00:00Z", all),
+        ("--from oldest --no-history", all),
+        ("--from oldest --wait-channel", all),
+        ("--from oldest --wait-channel --count 7", &all[..21]),
+        ("--from oldest --wait spin", all),
+    ];
+    for (options, expected) in from {
+        let output = host.run(&format!("sub t {options}"));
+        assert_eq!(
+            (text(&output.stdout).as_str(), output.status.code()),
+            (expected, Some(0)),
+            "{options}: {}",
+            text(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn a_reader_of_the_past_stays_while_somebody_publishes() {
+    let host = Host::new();
+    publish(&host, "a");
+    let mut publisher = host.start_with_input("pub t");
+    publisher.child().stdin.as_mut().unwrap().write_all(b"b1\n").unwrap();
+    // A reader that came before the second publisher would rightly end with the first.
+    wait_until("the second publisher", || host.json("stat t --json")["next_sequence"] == 5);
+    let output = host.dir.path().join("out");
+    let reader = host.subscribe_to("t --from oldest", &output);
+    wait_until("what is there", || fs::read(&output).unwrap() == b"a1\na2\na3\nb1\n");
+    publisher.child().stdin.take().unwrap().write_all(b"b2\n").unwrap();
+    assert_eq!(end(publisher).0, 0);
+    let (code, stderr) = end(reader);
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(text(&fs::read(&output).unwrap()), "a1\na2\na3\nb1\nb2\n");
+}
+
+#[test]
+fn a_channel_that_ends_before_the_count_is_an_error() {
+    let host = Host::new();
+    ["a", "b"].iter().for_each(|name| publish(&host, name));
+    for options in ["--from oldest --count 10", "--from oldest --wait-channel --count 10"] {
+        let output = host.run(&format!("sub t {options}"));
+        assert_eq!((output.stdout.len(), output.status.code()), (18, Some(1)), "{options}");
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains("ENDED: received 6 of 10 messages"), "{options}: {stderr}");
+    }
+}
+
+#[test]
+fn the_journals_ends_are_those_of_earlier_publishers_too() {
+    let host = Host::new();
+    let journal = host.dir.path().join("journal");
+    let input = host.file("input", &lines(4_000));
+    let publish = format!("pub t --capacity 1MiB --input {}", input.display());
+    assert!(host.run("pub t --capacity 1MiB").status.success());
+    let recorder = host.start(&format!("record t --to {} --file 1MiB", journal.display()));
+    // The ring has room for one input, so that the recorder is not lapped, and not for two.
+    for count in [4_000, 8_000] {
+        wait_until("the recorder", || host.json("stat t --json")["readers"][0]["pid"] == recorder.id());
+        assert!(host.run(&publish).status.success());
+        wait_until("all drained", || host.json("stat t --json")["readers"][0]["received"] == count);
+    }
+    interrupt(&recorder);
+    let (code, stderr) = end(recorder);
+    assert_eq!(code, 0, "{stderr}");
+    for from in ["--from oldest", "--from 1", "--from key", "--from 2000-01-01T00:00Z"] {
+        let output = host.run(&format!("sub t {from} --history {}", journal.display()));
+        assert_eq!(output.status.code(), Some(0), "{from}: {}", text(&output.stderr));
+        assert!(output.stdout == lines(4_000).repeat(2), "{from}: {} bytes", output.stdout.len());
+    }
+}
+
+#[test]
+fn a_feed_that_begins_a_new_session_ends_no_reader_that_waits() {
+    let (far, near) = (Host::new(), Host::new());
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let line = format!("127.2.{high}.{low}:30001");
+    let builder =
+        || Publisher::builder("t").dir(far.dir.path().join("channels")).capacity(64 << 10).max_message(1_000);
+    fs::create_dir_all(far.dir.path().join("channels")).unwrap();
+    let mut first = builder().open().unwrap();
+    first.publish_batch(["1", "2", "3"]).unwrap();
+    let recv = near.start(&format!("bridge recv t --from {line} --first 1 --capacity 64KiB"));
+    wait_until("the channel", || near.run("stat t").status.success());
+    let send = far.start(&format!("bridge send t --to {line} --from oldest"));
+    let outputs = ["yield", "spin"].map(|wait| (wait, near.dir.path().join(wait)));
+    let readers = outputs.each_ref().map(|(wait, output)| {
+        near.subscribe_to(&format!("t --from oldest --wait-channel --wait {wait}"), output)
+    });
+    let has = |expected: &[u8]| outputs.iter().all(|(_, output)| fs::read(output).unwrap() == expected);
+    wait_until("the first session", || has(b"1\n2\n3\n"));
+    first.leave_open();
+    let mut second = builder().anew().open().unwrap();
+    second.publish_batch(["one", "two"]).unwrap();
+    wait_until("the second session", || has(b"1\n2\n3\none\ntwo\n"));
+    second.close();
+    for reader in readers {
+        let (code, stderr) = end(reader);
+        assert_eq!(code, 0, "{stderr}");
+    }
+    for bridge in [send, recv] {
+        interrupt(&bridge);
+        let (code, stderr) = end(bridge);
+        assert_eq!(code, 0, "{stderr}");
+    }
+}
