@@ -36,7 +36,7 @@ impl Subscriber {
             return false;
         }
         let state = self.reader.state().map(|(_, state)| state);
-        // What was committed before this state was set is visible from here on.
+        // Records that were committed before this state was set are visible from here on.
         fence(Ordering::Acquire);
         let is_over = match state {
             Some(State::Closed) => true,

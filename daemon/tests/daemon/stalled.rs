@@ -75,24 +75,26 @@ fn wait_until_recorded(daemon: &Daemon) {
     wait_until("the journal", || durable().is_some_and(|durable| durable >= last));
 }
 
+/// Publishes some more, and waits until the recorder has them.
+fn give_and_record(daemon: &Daemon, publisher: &mut Feed, some: u64) {
+    let before = published(daemon);
+    publisher.give(some);
+    wait_for_messages(daemon, publisher, before, some);
+    wait_until_recorded(daemon);
+}
+
 /// Kills publisher and daemon in turns. At most half a ring is not recorded at any time.
 fn kill_all(daemon: &mut Daemon, kills: u32, some: u64) -> Feed {
     let (started, mut publisher) = (Instant::now(), Feed::start(daemon));
     for turn in 1..=kills {
-        let before = published(daemon);
-        publisher.give(some);
-        wait_for_messages(daemon, &publisher, before, some);
-        wait_until_recorded(daemon);
+        give_and_record(daemon, &mut publisher, some);
         // Killed amid its work.
         let before = published(daemon);
         publisher.give(some);
         wait_for_messages(daemon, &publisher, before, 1);
         publisher.process.kill();
         publisher = Feed::start(daemon);
-        let before = published(daemon);
-        publisher.give(some);
-        wait_for_messages(daemon, &publisher, before, some);
-        wait_until_recorded(daemon);
+        give_and_record(daemon, &mut publisher, some);
         // It publishes on while no daemon runs.
         let before = published(daemon);
         publisher.give(some);
