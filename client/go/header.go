@@ -64,10 +64,10 @@ type Header struct {
 	MaxMessage   uint64 // bytes of the largest payload
 	DataOffset   uint64
 	UUID         [2]uint64
-	ChannelID    uint64
-	Created      uint64 // ns since 1970
-	ClockKind    uint64 // 0 CLOCK_MONOTONIC in ns, 1 the CPU's counter
-	ClockRate    uint64 // ticks a second
+	Stream       [2]uint64 // identity of the stream: new when the sequences begin again at 1
+	Created      uint64    // ns since 1970
+	ClockKind    uint64    // 0 CLOCK_MONOTONIC in ns, 1 the CPU's counter
+	ClockRate    uint64    // ticks a second
 	SchemaID     uint64
 	Channel      string
 	Schema       string
@@ -90,8 +90,8 @@ func ParseHeader(page []byte, size uint64) (Header, error) {
 	if word(0) != magic {
 		return refuse(ReasonForeign, "it does not begin with the magic")
 	}
-	if major := word(1) >> 16; major != 1 {
-		return refuse(ReasonVersion, "layout version %d, and this library reads 1", major)
+	if major := word(1) >> 16 & 0xffff; major != 2 {
+		return refuse(ReasonVersion, "layout version %d, and this library reads 2", major)
 	}
 	sum := crc32.Update(crc32.Checksum(page[8:120], castagnoli), castagnoli, page[512:])
 	if word(15) != uint64(sum) {
@@ -102,8 +102,8 @@ func ParseHeader(page []byte, size uint64) (Header, error) {
 	}
 	h = Header{
 		Capacity: word(2), Chunk: word(4), IndexEntries: word(5), MaxMessage: word(6), DataOffset: word(7),
-		UUID: [2]uint64{word(8), word(9)}, ChannelID: word(10), Created: word(11),
-		ClockKind: word(12), ClockRate: word(13), SchemaID: word(14),
+		UUID: [2]uint64{word(8), word(9)}, Stream: [2]uint64{word(10), word(11)}, Created: word(12),
+		ClockKind: word(1) >> 32, ClockRate: word(13), SchemaID: word(14),
 	}
 	isPower := func(n uint64) bool { return n != 0 && n&(n-1) == 0 }
 	switch {

@@ -65,7 +65,7 @@ func mapCharter(file *os.File) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map the charter: %w", err)
 	}
-	if w := charterWords(mapped); w.load(0) != charterMagic || w.load(1) != 1 {
+	if w := charterWords(mapped); w.load(0) != charterMagic || w.load(1) != 2 {
 		_ = syscall.Munmap(mapped)
 		return nil, errors.New("the daemon's charter is of another version")
 	}

@@ -180,7 +180,8 @@ pub enum ChannelError {
         /// The directory in which it lies.
         dir: PathBuf,
     },
-    /// The channel cannot go on behind the journal that was given. No message can be published until that is mended.
+    /// A publisher cannot go on behind the journal that was given: no message can be published until that is mended. Or a reader cannot
+    /// read the journal that was named, or in which it begins.
     #[error("channel {name:?}: {source}")]
     Journal {
         /// The channel.

@@ -15,6 +15,7 @@
 
 use crate::fault::mutant;
 use crate::layout::charter::{BOOT, MAGIC, NAME, NAME_BYTES, SETTLED, VERSION, Verdict, WORDS, slot};
+use crate::layout::stream::StreamId;
 use crate::ring::cells::Cells;
 use crate::sync::{Ordering, fence};
 
@@ -63,22 +64,36 @@ pub struct Entry {
     pub is_strict: bool,
     /// Whether a publisher was let in.
     pub is_granted: bool,
-    /// The time at which the channel's sequences began, in nanoseconds since 1970.
+    /// The stream that it carries.
+    pub stream: StreamId,
+    /// The time at which the sequences of the channel's memory began, in nanoseconds since 1970.
     pub created_ns: u64,
 }
 
 impl Entry {
-    fn to_words(self) -> [u64; 12] {
-        let Self { generation, segment, lock, uuid, first, epoch, restarted, created_ns, .. } = self;
+    fn to_words(self) -> [u64; 14] {
+        let Self { generation, segment, lock, uuid, first, epoch, restarted, stream, created_ns, .. } = self;
         let (is_strict, is_granted) = (u64::from(self.is_strict), u64::from(self.is_granted));
-        let [[device, inode], [high, low]] = [segment, uuid];
+        let [[device, inode], [high, low], [stream_high, stream_low]] = [segment, uuid, stream.to_words()];
         [
-            generation, device, inode, lock, high, low, first, epoch, restarted, is_strict, is_granted,
+            generation,
+            device,
+            inode,
+            lock,
+            high,
+            low,
+            first,
+            epoch,
+            restarted,
+            is_strict,
+            is_granted,
             created_ns,
+            stream_high,
+            stream_low,
         ]
     }
 
-    fn from_words(words: [u64; 12]) -> Self {
+    fn from_words(words: [u64; 14]) -> Self {
         let [
             generation,
             device,
@@ -92,10 +107,25 @@ impl Entry {
             strict,
             granted,
             created_ns,
+            stream_high,
+            stream_low,
         ] = words;
         let (segment, uuid) = ([device, inode], [high, low]);
+        let stream = StreamId::from_words([stream_high, stream_low]);
         let (is_strict, is_granted) = (strict != 0, granted != 0);
-        Self { generation, segment, lock, uuid, first, epoch, restarted, is_strict, is_granted, created_ns }
+        Self {
+            generation,
+            segment,
+            lock,
+            uuid,
+            first,
+            epoch,
+            restarted,
+            is_strict,
+            is_granted,
+            stream,
+            created_ns,
+        }
     }
 }
 

@@ -285,6 +285,9 @@ pub struct ChannelStatus {
     pub max_message_bytes: u64,
     /// Identity of the segment, in hexadecimal.
     pub uuid: String,
+    /// Identity of the stream, in hexadecimal: the same as long as the channel's sequences do not begin again.
+    #[serde(default)]
+    pub stream: String,
     /// The time at which the segment was made, in nanoseconds since 1970.
     pub created_ns: u64,
     /// `counter` or `monotonic`.

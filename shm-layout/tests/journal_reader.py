@@ -59,7 +59,7 @@ class File:
         head = self.data[:4096]
         if len(head) < 4096 or head[:8] != b"SHMCJRN1" or crc32c(head[:4092]) != u32(head, 4092):
             raise ValueError("no file header")
-        if struct.unpack_from("<H", head, 8)[0] != 1:
+        if struct.unpack_from("<H", head, 8)[0] != 2:
             raise ValueError("another major version")
         self.journal, self.number, self.salt = head[16:32], u64(head, 32), u64(head, 40)
         self.sequence, self.chain = u64(head, 48), u32(head, 4092)

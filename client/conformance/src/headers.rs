@@ -58,8 +58,8 @@ const FIELDS: [Named<'_>; 15] = [
     ("chunk-smallest", &[(4, 64)], None),
     ("granule-32", &[(3, 32)], FIELD),
     ("granule-128", &[(3, 128)], FIELD),
-    ("clock-counter", &[(12, 1)], None),
-    ("clock-unknown", &[(12, 2)], FIELD),
+    ("clock-counter", &[(1, 1 << 32 | 2 << 16)], None),
+    ("clock-unknown", &[(1, 2 << 32 | 2 << 16)], FIELD),
     ("clock-rate-low", &[(13, 999)], FIELD),
     ("clock-rate-lowest", &[(13, 1000)], None),
     ("clock-rate-highest", &[(13, 1_000_000_000_000)], None),
@@ -125,11 +125,12 @@ impl Vectors {
         }
         for (major, minor, refused) in [
             (0, 0, Some("version")),
-            (2, 0, Some("version")),
+            (1, 0, Some("version")),
+            (3, 0, Some("version")),
             (0xffff, 9, Some("version")),
-            (1, 1, None),
-            (1, 9, None),
-            (1, 0xffff, None),
+            (2, 1, None),
+            (2, 9, None),
+            (2, 0xffff, None),
         ] {
             self.forge(format!("version-{major}.{minor}"), &[(1, major << 16 | minor)], refused);
         }
@@ -155,7 +156,7 @@ impl Vectors {
         self.damaged("checksum-before-geometry", &[(2, 0)], Some("checksum"));
         self.damaged("version-before-checksum", &[(1, 9 << 16)], Some("version"));
         self.forge("granule-before-capacity", &[(2, 0), (3, 1)], FIELD);
-        self.forge("geometry-before-clock", &[(4, 0), (12, 7)], SIZES);
+        self.forge("geometry-before-clock", &[(4, 0), (1, 7 << 32 | 2 << 16)], SIZES);
     }
 }
 

@@ -90,13 +90,13 @@ pub const ROOM: u64 = CHUNK;
 pub fn empty() -> Vec<u64> {
     let mut words = vec![0; WORDS];
     words[0] = u64::from_le_bytes(*b"SHMCAST1");
-    words[1..8].copy_from_slice(&[0x1_0000, CAPACITY, GRANULE, CHUNK, ENTRIES, MAX_MESSAGE, DATA as u64 * 8]);
+    words[1..8].copy_from_slice(&[0x2_0000, CAPACITY, GRANULE, CHUNK, ENTRIES, MAX_MESSAGE, DATA as u64 * 8]);
     words[8..15].copy_from_slice(&[
         0x1111_2222_3333_4444,
         0x5555_6666_7777_8888,
-        42,
+        0x9999_aaaa_bbbb_cccc,
+        0xdddd_eeee_ffff_0000,
         1_700_000_000_000_000_000,
-        0,
         1_000_000_000,
         7,
     ]);

@@ -253,7 +253,7 @@ impl Charter {
     pub fn new() -> Result<Self> {
         let file = nameless()?;
         file.set_len(8192)?;
-        file.write_all_at(b"SHMCHRT1\x01", 0)?;
+        file.write_all_at(b"SHMCHRT1\x02", 0)?;
         let (length, name) = (1_u64.to_le_bytes(), b"t");
         file.write_all_at(&length, 40)?;
         file.write_all_at(name, 48)?;

@@ -51,7 +51,7 @@ pub fn write(seed: u64) -> (Model, u64) {
     let mut words = empty();
     if seed % 5 == 4 {
         // A minor version to come.
-        words[1] = 0x1_0009;
+        words[1] = 0x2_0009;
         crate::scribe::checksum(&mut words);
     }
     let mut model = Model::new(words.clone());

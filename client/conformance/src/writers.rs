@@ -156,9 +156,11 @@ fn compare(dir: &Path, model: &Model, when: &str, pid: Option<u64>) -> Result<Ve
     if sum[15] != theirs[15] {
         return Ok(differs(15, sum[15], theirs[15]));
     }
-    // Uuid, channel id, created, clock, schema and names are the channel's own, and so are times and the process id.
+    // Uuid, stream id, created, clock, schema and names are the channel's own, and so are times and the process id.
     let fixed = (0..8).chain(16..33).chain(34..49).chain(50..64).chain(512..DATA);
-    if let Some(at) = fixed.clone().find(|at| theirs[*at] != ours[*at]) {
+    let version = u64::from(u32::MAX);
+    let is_same = |at: usize| (theirs[at] ^ ours[at]) & if at == 1 { version } else { u64::MAX } == 0;
+    if let Some(at) = fixed.clone().find(|at| !is_same(*at)) {
         return Ok(differs(at, ours[at], theirs[at]));
     }
     if pid.is_some_and(|pid| theirs[33] != pid) {

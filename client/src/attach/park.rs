@@ -303,7 +303,7 @@ mod tests {
     }
 
     fn parked() -> (HostedSegment, Parking, ParkedReader) {
-        let segment = HostedSegment::create(&spec(), None).unwrap();
+        let segment = HostedSegment::create(&spec(), None, None).unwrap();
         let page = HostedPage::create().unwrap();
         let own = ReaderPage::create(&page.for_reader().unwrap(), 1, segment.uuid(), Place::START).unwrap();
         let (near, far) = bell().unwrap();

@@ -23,6 +23,7 @@ use shmcast_layout::layout::header::{ClockKind, Header, State};
 use shmcast_layout::layout::reader_page::BYTES as PAGE_BYTES;
 pub use shmcast_layout::layout::reader_page::{BUCKETS, bucket_limit_ns};
 pub use shmcast_layout::layout::record::{session_identity, session_words};
+use shmcast_layout::layout::stream::StreamId;
 use shmcast_layout::mem::memfd;
 pub use shmcast_layout::mem::{Preparation, Step};
 use shmcast_layout::reader_page::{HostPage, ReaderStats};
@@ -67,7 +68,7 @@ impl HostedSpec {
     /// # Errors
     /// [`ChannelError::Name`], [`ChannelError::Geometry`], or [`ChannelError::Segment`] for labels that do not fit.
     pub fn check(&self) -> Result<(), ChannelError> {
-        self.header()?.to_words().map_err(|source| damaged(&self.name, source))?;
+        self.header(None)?.to_words().map_err(|source| damaged(&self.name, source))?;
         Ok(())
     }
 
@@ -87,11 +88,11 @@ impl HostedSpec {
         Ok(Geometry::new(self.capacity, self.max_message)?.max_message)
     }
 
-    fn header(&self) -> Result<Header, ChannelError> {
+    fn header(&self, stream: Option<StreamId>) -> Result<Header, ChannelError> {
         check_name(&self.name).map_err(|why| ChannelError::Name { name: self.name.clone(), why })?;
         let geometry = Geometry::new(self.capacity, self.max_message)?;
         let clock = Clock::of_kind(self.clock);
-        Ok(new_header(&self.name, geometry, clock, self.schema.clone(), self.labels.clone()))
+        Ok(new_header(&self.name, geometry, clock, self.schema.clone(), self.labels.clone(), stream))
     }
 }
 
@@ -107,14 +108,19 @@ pub struct HostedSegment {
 }
 
 impl HostedSegment {
-    /// Makes an empty segment. It belongs to no channel before a [`HostedCharter`] names it. `created_ns` is the time
-    /// at which the channel's sequences began, if that is not now; bridges see from it whether they have begun again.
+    /// Makes an empty segment. It belongs to no channel before a [`HostedCharter`] names it. `stream` is the stream that goes on in it;
+    /// without one it begins a new one. `created_ns` is the time at which the sequences of the channel's memory began, if that is not
+    /// now; bridges name their sessions by it.
     /// Takes time in proportion to the capacity: up to seconds for gigabytes.
     ///
     /// # Errors
     /// [`ChannelError`] for a bad name or size, or if there is no memory.
-    pub fn create(spec: &HostedSpec, created_ns: Option<u64>) -> Result<Self, ChannelError> {
-        let mut header = spec.header()?;
+    pub fn create(
+        spec: &HostedSpec,
+        stream: Option<StreamId>,
+        created_ns: Option<u64>,
+    ) -> Result<Self, ChannelError> {
+        let mut header = spec.header(stream)?;
         header.created_ns = created_ns.unwrap_or(header.created_ns);
         let os = |what| ChannelError::os(what, format!("memfd:{}", spec.name));
         let file = memfd::create(&format!("shmcast:{}", spec.name)).map_err(os("create"))?;
@@ -192,6 +198,7 @@ impl HostedSegment {
             first: 1,
             restarted: generation,
             is_strict,
+            stream: self.header().stream,
             created_ns: self.header().created_ns,
             ..Entry::default()
         })
@@ -423,23 +430,25 @@ fn identity([high, low]: [u64; 2]) -> [u8; 16] {
     (u128::from(high) << 64 | u128::from(low)).to_be_bytes()
 }
 
-/// The header for a new segment.
+/// The header for a new segment, of a new stream unless one goes on in it.
 pub(crate) fn new_header(
     name: &str,
     geometry: Geometry,
     clock: Clock,
     schema: (u64, String),
     labels: String,
+    stream: Option<StreamId>,
 ) -> Header {
-    let mut uuid = [0; 16];
-    getrandom::fill(&mut uuid).expect("Linux gives random bytes once it has booted");
-    let (high, low) = uuid.split_at(8);
-    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("half of sixteen bytes"));
+    let random = || {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).expect("Linux gives random bytes once it has booted");
+        StreamId::from_bytes(bytes)
+    };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Header {
         geometry,
-        uuid: [word(high), word(low)],
-        channel_id: u64::from(crc32c::crc32c(name.as_bytes())),
+        uuid: random().to_words(),
+        stream: stream.unwrap_or_else(random),
         created_ns: since_1970.as_nanos() as u64,
         clock: clock.kind(),
         clock_hz: clock.hz(),

@@ -20,6 +20,7 @@ use shmcast_layout::journal::{
 };
 use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 use shmcast_layout::layout::header::Header;
+use shmcast_layout::layout::stream::StreamId;
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
@@ -169,7 +170,7 @@ impl Ending {
     /// [`JournalError::Os`]; the journal ends as before.
     ///
     /// # Panics
-    /// If `first` is below [`due`](Self::due).
+    /// If `first` is below [`due`](Self::due), or the ring is of another stream than the journal.
     ///
     /// ```no_run
     /// # fn f(ending: shmcast::journal::Ending, ring: &shmcast::Header) -> Result<(), shmcast::journal::JournalError> {
@@ -180,10 +181,11 @@ impl Ending {
     /// ```
     pub fn begin(self, ring: &Header, first: u64) -> Result<(), JournalError> {
         assert!(first >= self.due, "a ring begins behind the journal");
+        assert!(self.stream().is(ring.stream), "the ring was made for the stream of the journal");
         let own = header_of(ring).map_err(JournalError::os("make a header for", self.journal.path()))?;
         // That of the ring's first publisher. It is noted at once: the ring may be gone again before a recorder has seen it.
         let epoch = self.epoch().saturating_add(1);
-        let header = FileHeader { journal: self.last.journal, epoch, ..own };
+        let header = FileHeader { epoch, ..own };
         self.write(header, first..first, Some(Clock::of_segment(ring).now()))
     }
 
@@ -210,9 +212,15 @@ impl Ending {
         self.write(header, due..next.max(due), None)
     }
 
-    /// Whether the journal was recorded of the ring with this header last.
-    pub(crate) fn is_of(&self, ring: &Header) -> bool {
-        self.said.ring.unwrap_or(self.last.ring.uuid) == ring.uuid
+    /// The stream that the journal keeps.
+    ///
+    /// ```no_run
+    /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks")?;
+    /// println!("{}", ending.stream());
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn stream(&self) -> StreamId {
+        self.last.stream
     }
 
     /// Whether a ring that goes on at `next` would come near the reserve, or be behind a clean end.
@@ -369,11 +377,11 @@ fn name_spare(folder: &Folder) -> Result<(), JournalError> {
 
 /// Refuses a directory in which a file lies that is whole and cannot be understood. One whose header is not whole never was durable.
 fn check_problems(journal: &Journal) -> Result<(), JournalError> {
-    let own = journal.files().first().map(|file| file.header.journal);
+    let own = journal.files().first().map(|file| file.header.stream);
     for problem in journal.problems() {
         let path = journal.folder().path_of(&problem.name);
         match journal.open_name(&problem.name).map_err(JournalError::os("read", &path))? {
-            Ok(opened) if Some(opened.header.journal) != own => return Err(JournalError::Foreign { path }),
+            Ok(opened) if Some(opened.header.stream) != own => return Err(JournalError::Foreign { path }),
             Err(source) if own.is_none() || matches!(source, FormatError::Version { .. }) => {
                 return Err(JournalError::Format { path, source });
             }

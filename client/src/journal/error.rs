@@ -2,7 +2,7 @@
 
 use crate::error::ChannelError;
 use shmcast_layout::control::RefusalCode;
-use shmcast_layout::journal::{Codec, FormatError};
+use shmcast_layout::journal::{Codec, FormatError, StreamId};
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -79,6 +79,19 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
     },
+    /// The journal is that of another stream: the channel's sequences have begun again since, or before.
+    #[error(
+        "{}: holds stream {found}, not {wanted}: the channel's sequences began again in between; read it by itself, with `shmcast journal`",
+        path.display()
+    )]
+    OtherStream {
+        /// The file or directory.
+        path: PathBuf,
+        /// The stream that it holds.
+        found: StreamId,
+        /// The stream that was to be read, or to go on.
+        wanted: StreamId,
+    },
     /// No sequence is left behind the journal's end.
     #[error("{}: the journal has used up all sequences: move it away, and the channel begins at 1", path.display())]
     UsedUp {
@@ -120,6 +133,21 @@ impl JournalError {
     pub(crate) const fn is_absence(&self) -> bool {
         matches!(self, Self::Channel(ChannelError::NoDaemon { .. } | ChannelError::Silent { .. }))
             || self.is_crowded()
+    }
+
+    /// Whether it says that there is no journal of the channel's stream.
+    pub(crate) const fn is_none(&self) -> bool {
+        matches!(
+            self,
+            Self::Empty { .. }
+                | Self::OtherStream { .. }
+                | Self::Channel(ChannelError::Refused { code: RefusalCode::NoJournal, .. })
+        )
+    }
+
+    /// Whether the directory is not there.
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Os { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
     /// Whether the daemon has too many requests of this user.

@@ -1,13 +1,11 @@
 //! Where the files of a journal come from, a directory or the daemon that owns the channel, and the rings that they name.
 
-use super::cursor::Cursor;
+use super::JournalError;
 use super::list::{Journal, Opened};
-use super::{JournalControl, JournalError};
 use crate::attach::connect::{Client, Conversation};
 use shmcast_layout::control::{History, Request, Response};
-use shmcast_layout::journal::{FileHeader, FrameFlags, FrameKind, RecordBody, Records};
+use shmcast_layout::layout::stream::StreamId;
 use std::fs::File;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,9 +24,17 @@ const PAUSE_FOR_FILES: Duration = Duration::from_millis(20);
 /// The same, where a daemon has to be asked.
 const PAUSE_FOR_DAEMON: Duration = Duration::from_secs(1);
 
-/// The files of one journal.
+/// The files of one stream.
 #[derive(Debug)]
-pub(crate) enum Files {
+pub(crate) struct Files {
+    place: Place,
+    /// The stream that is read. Files of another one are an error. Where nobody asked for one, it is that of the first file.
+    stream: Option<StreamId>,
+}
+
+/// Where the files are.
+#[derive(Debug)]
+enum Place {
     /// In a directory that this process may read.
     Directory(Journal),
     /// Of a daemon, which lends one after the other.
@@ -60,12 +66,6 @@ pub enum Wanted {
     /// The first of this time or later, in nanoseconds of the wall clock since 1970.
     Time(u64),
 }
-
-/// The identity of a journal, and rings that it was recorded from.
-pub(crate) type Identity = ([u8; 16], Vec<[u64; 2]>);
-
-/// A message that only the newest file can have.
-const NEWEST: Wanted = Wanted::Sequence(shmcast_layout::layout::geometry::MAX_SEQUENCE - 1);
 
 /// A file of a journal that another process may be given.
 #[derive(Debug)]
@@ -116,35 +116,70 @@ impl Journal {
 }
 
 impl Files {
+    /// Those that lie in a directory.
+    pub(crate) const fn of_directory(journal: Journal) -> Self {
+        Self { place: Place::Directory(journal), stream: None }
+    }
+
     /// The files that the daemon lends of a channel.
     pub(crate) fn of_daemon(client: &Client, channel: &str) -> Self {
-        Self::Daemon { client: client.clone(), channel: channel.to_owned(), recording: false, answered: None }
+        let (client, channel) = (client.clone(), channel.to_owned());
+        let place = Place::Daemon { client, channel, recording: false, answered: None };
+        Self { place, stream: None }
+    }
+
+    /// The files of this stream alone.
+    pub(crate) fn of_stream(self, stream: StreamId) -> Self {
+        Self { stream: Some(stream), ..self }
     }
 
     /// The newest file that begins at or before what is wanted, or the oldest if none does. `None` if there is no file.
     pub(super) fn pick(&mut self, wanted: Wanted) -> Result<Option<Picked>, JournalError> {
-        match self {
-            Self::Directory(journal) => journal.pick(wanted),
-            Self::Daemon { .. } => self.ask(wanted).map(Some),
-        }
+        let picked = match &mut self.place {
+            Place::Directory(journal) => journal.pick(wanted)?,
+            Place::Daemon { .. } => Some(self.ask(wanted)?),
+        };
+        self.check(picked)
     }
 
-    /// The file in which the journal goes on behind file `number`, which has nothing more at sequence `due`.
+    /// The file in which the journal goes on behind the file of this number and salt, which has nothing more at sequence `due`.
     pub(super) fn pick_after(
         &mut self,
-        number: u64,
+        (number, salt): (u64, u64),
         due: u64,
         end: Option<u64>,
     ) -> Result<Option<Picked>, JournalError> {
-        if let Self::Directory(journal) = self {
+        let picked = if let Place::Directory(journal) = &mut self.place {
             journal.refresh()?;
-            return pick_listed(journal, Wanted::Sequence(due), number);
+            pick_listed(journal, Wanted::Sequence(due), number)?
+        } else {
+            let wanted = Wanted::Sequence(end.unwrap_or(due).max(due));
+            match self.ask(wanted) {
+                Err(e) if e.is_absence() && self.is_waited_for() => return Ok(None),
+                // Numbers say nothing: the daemon may record to another directory now.
+                asked => Some(asked?).filter(|picked| picked.opened.header.salt != salt),
+            }
+        };
+        self.check(picked)
+    }
+
+    /// Whether the journal has a file of the stream. If it has, the file is there to read that has what is `due`, or the oldest one.
+    pub(crate) fn has_stream(&mut self, due: u64) -> Result<bool, JournalError> {
+        match self.pick(Wanted::Sequence(due)) {
+            Err(JournalError::OtherStream { .. }) => Ok(false),
+            picked => Ok(picked?.is_some()),
         }
-        let wanted = Wanted::Sequence(end.unwrap_or(due).max(due));
-        match self.ask(wanted) {
-            Err(e) if e.is_absence() && self.is_waited_for() => Ok(None),
-            asked => Ok(Some(asked?).filter(|picked| picked.opened.header.file > number)),
+    }
+
+    /// Refuses a file of another stream.
+    fn check(&mut self, picked: Option<Picked>) -> Result<Option<Picked>, JournalError> {
+        let Some(picked) = picked else { return Ok(None) };
+        let found = picked.opened.header.stream;
+        let wanted = *self.stream.get_or_insert(found);
+        if !wanted.is(found) {
+            return Err(JournalError::OtherStream { path: picked.path, found, wanted });
         }
+        Ok(Some(picked))
     }
 
     /// Asks the daemon. One that has too many requests is asked again, after a pause that others do not share.
@@ -162,7 +197,7 @@ impl Files {
     }
 
     fn ask_once(&mut self, wanted: Wanted) -> Result<Picked, JournalError> {
-        let Self::Daemon { client, channel, recording, answered } = self else {
+        let Place::Daemon { client, channel, recording, answered } = &mut self.place else {
             unreachable!("only a daemon is asked");
         };
         let (sequence, time_ns) = match wanted {
@@ -185,7 +220,7 @@ impl Files {
 
     /// Whether a daemon that does not answer may be one that is started again: its next recorder goes on with the journal.
     fn is_waited_for(&mut self) -> bool {
-        let Self::Daemon { recording, answered, .. } = self else { return false };
+        let Place::Daemon { recording, answered, .. } = &mut self.place else { return false };
         let is_gone = answered.is_none_or(|answered| answered.elapsed() >= PATIENCE_FOR_DAEMON);
         *recording &= !is_gone;
         *recording
@@ -193,74 +228,28 @@ impl Files {
 
     /// Whether no older file is kept than this one, in which a reader goes on that wants what comes before it.
     pub(super) fn is_oldest(&self, number: u64) -> bool {
-        match self {
-            Self::Directory(journal) => {
+        match &self.place {
+            Place::Directory(journal) => {
                 journal.files().first().is_some_and(|file| file.header.file == number)
             }
             // It lends the file that has what is wanted, or else the oldest.
-            Self::Daemon { .. } => true,
+            Place::Daemon { .. } => true,
         }
     }
 
     /// Whether somebody may append to the journal now.
     pub(crate) fn is_recording(&self) -> bool {
-        match self {
-            Self::Directory(journal) => journal.is_recording(),
-            Self::Daemon { recording, .. } => *recording,
+        match &self.place {
+            Place::Directory(journal) => journal.is_recording(),
+            Place::Daemon { recording, .. } => *recording,
         }
     }
 
     /// The pause between two looks for the next file, if the last one has not ended.
     pub(super) fn pause(&self) -> Duration {
-        match self {
-            Self::Directory(_) => PAUSE_FOR_FILES,
-            Self::Daemon { .. } => PAUSE_FOR_DAEMON,
-        }
-    }
-
-    /// The journal's identity, and the rings that its files begin in: of a daemon's, those of the file with the sequence `due` and of
-    /// the newest one. `None` if there is no file.
-    pub(crate) fn identity(&mut self, due: u64) -> Result<Option<Identity>, JournalError> {
-        let of = |header: &FileHeader| (header.journal, header.ring.uuid);
-        let files: Vec<_> = match self {
-            Self::Directory(journal) => journal.files().iter().map(|file| of(&file.header)).collect(),
-            Self::Daemon { .. } => {
-                let around = of(&self.ask(Wanted::Sequence(due))?.opened.header);
-                vec![around, of(&self.ask(NEWEST)?.opened.header)]
-            }
-        };
-        let Some((identity, _)) = files.last().copied() else { return Ok(None) };
-        let mut rings: Vec<_> =
-            files.into_iter().filter(|(of, _)| *of == identity).map(|(_, ring)| ring).collect();
-        rings.dedup();
-        Ok(Some((identity, rings)))
-    }
-
-    /// Whether the journal names this ring as one that it was recorded from.
-    pub(crate) fn names_ring(&mut self, ring: [u64; 2], due: u64) -> Result<bool, JournalError> {
-        let has = |opened: Opened| names_ring(opened, ring);
-        match self {
-            Self::Directory(journal) => {
-                let files = journal.files();
-                if files.iter().any(|file| file.header.ring.uuid == ring) {
-                    return Ok(true);
-                }
-                // A ring that came later within a file is in a record of it.
-                for file in files.to_vec().iter().rev().take(2) {
-                    if has(journal.open_file(file)?)? {
-                        return Ok(true);
-                    }
-                }
-                Ok(false)
-            }
-            Self::Daemon { .. } => {
-                let picked = self.ask(Wanted::Sequence(due))?;
-                if picked.opened.header.ring.uuid == ring || has(picked.opened)? {
-                    return Ok(true);
-                }
-                let newest = self.ask(NEWEST)?;
-                Ok(newest.opened.header.ring.uuid == ring || has(newest.opened)?)
-            }
+        match &self.place {
+            Place::Directory(_) => PAUSE_FOR_FILES,
+            Place::Daemon { .. } => PAUSE_FOR_DAEMON,
         }
     }
 }
@@ -289,37 +278,4 @@ fn pick_listed(journal: &Journal, wanted: Wanted, after: u64) -> Result<Option<P
     let opened = journal.open_file(file)?;
     let limit = journal.limit_of(first + at);
     Ok(Some(Picked { opened, path: journal.path_of(file), hint: None, limit }))
-}
-
-/// Whether a source record in the file names the ring.
-fn names_ring(opened: Opened, ring: [u64; 2]) -> Result<bool, JournalError> {
-    let Opened { file, header, chain, trailer, .. } = opened;
-    let mut cursor = Cursor::new(file, chain, &header, trailer);
-    let os = || JournalError::os("read", PathBuf::from(format!("journal file {}", header.file)));
-    // The footer has the places of all source records, unless there were too many records.
-    if let Some(footer) = cursor.footer().map_err(os())?.filter(|footer| !footer.controls_left_out) {
-        let sources = footer.controls.iter().filter(|control| control.kind == JournalControl::SOURCE);
-        for source in sources {
-            if frame_names(&mut cursor, source.offset, ring).map_err(os())? {
-                return Ok(true);
-            }
-        }
-        return Ok(false);
-    }
-    while let Some(frame) = cursor.skim().map_err(os())? {
-        let has_controls = frame.kind == FrameKind::Data && frame.flags.has(FrameFlags::CONTROL);
-        let at = cursor.at();
-        if has_controls && frame_names(&mut cursor, at, ring).map_err(os())? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Whether a source record of the frame at `offset` names the ring.
-fn frame_names(cursor: &mut Cursor, offset: u64, ring: [u64; 2]) -> io::Result<bool> {
-    let Some((frame, body)) = cursor.read_at(offset, FrameKind::Data)? else { return Ok(false) };
-    Ok(Records::new(&frame, body).flatten().any(|record| {
-        matches!(record.body, RecordBody::Control(JournalControl::Source { ring: named, .. }) if named == ring)
-    }))
 }

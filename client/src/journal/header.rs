@@ -20,11 +20,11 @@ pub fn ring_identity(ring: &Header) -> RingIdentity {
     RingIdentity { uuid: ring.uuid, generation: 0, clock: clock.kind(), clock_hz: clock.hz() }
 }
 
-/// The header of the first file of a new journal, of the channel in this ring. The journal's identity is a random number. Salt and wall
-/// clock are still those of no file.
+/// The header of the first file of a new journal, of the channel in this ring. Salt and wall clock are still those of
+/// no file.
 ///
 /// # Errors
-/// The system's error, if it gives no random number or no boot id.
+/// The system's error, if it gives no boot id.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -34,10 +34,8 @@ pub fn ring_identity(ring: &Header) -> RingIdentity {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn header_of(ring: &Header) -> io::Result<FileHeader> {
-    let mut journal = [0; 16];
-    getrandom::fill(&mut journal).map_err(io::Error::other)?;
     Ok(FileHeader {
-        journal,
+        stream: ring.stream,
         file: 1,
         salt: 1,
         sequence: 1,
@@ -49,7 +47,6 @@ pub fn header_of(ring: &Header) -> io::Result<FileHeader> {
         previous_chain: 0,
         largest_frame: FRAME_TARGET as u32,
         reserve: 0,
-        channel_id: ring.channel_id,
         schema_id: ring.schema_id,
         channel: ring.channel.clone(),
         schema: ring.schema.clone(),

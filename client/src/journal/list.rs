@@ -8,6 +8,7 @@ use shmcast_layout::journal::{
     FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FormatError, FrameHeader, TRAILER_BYTES, Trailer,
     parse_file_name, sequence_in_name,
 };
+use shmcast_layout::layout::stream::StreamId;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
@@ -248,22 +249,22 @@ impl Journal {
 
     /// Puts the files in order, and sorts out those of other journals and doubles.
     fn sort(&mut self) {
-        let mut counts: HashMap<[u8; 16], usize> = HashMap::new();
+        let mut counts: HashMap<StreamId, usize> = HashMap::new();
         for file in &self.files {
-            *counts.entry(file.header.journal).or_default() += 1;
+            *counts.entry(file.header.stream).or_default() += 1;
         }
         let most = counts.values().max().copied().unwrap_or(0);
         let journal = self
             .files
             .iter()
-            .filter(|file| counts[&file.header.journal] == most)
+            .filter(|file| counts[&file.header.stream] == most)
             .min_by_key(|file| (file.header.wall_ns, file.header.file))
-            .map(|file| file.header.journal);
+            .map(|file| file.header.stream);
         self.files.sort_by(|a, b| (a.header.file, &a.name).cmp(&(b.header.file, &b.name)));
         let mut last = 0;
         let problems = &mut self.problems;
         self.files.retain(|file| {
-            let why = if Some(file.header.journal) != journal {
+            let why = if Some(file.header.stream) != journal {
                 "a file of another journal"
             } else if file.header.file == last {
                 "a file of this number is there already"

@@ -31,7 +31,7 @@ impl Journal {
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
     pub fn read_from(self, sequence: u64) -> Result<Reader, JournalError> {
-        Reader::open(Files::Directory(self), sequence)
+        Reader::open(Files::of_directory(self), sequence)
     }
 
     /// A reader whose first message is the first of this time or later: of wall-clock time in nanoseconds since 1970.
@@ -48,7 +48,7 @@ impl Journal {
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
     pub fn read_since(self, time_ns: u64) -> Result<Reader, JournalError> {
-        Reader::open_at_time(Files::Directory(self), time_ns)
+        Reader::open_at_time(Files::of_directory(self), time_ns)
     }
 }
 

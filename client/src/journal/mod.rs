@@ -46,5 +46,5 @@ pub use shmcast_layout::journal::{Cause, JournalControl, Loss};
 pub use verify::{Damage, Verdict, Verified, Verify};
 
 pub(crate) use ending::create_for;
-pub(crate) use files::{Files, Identity, PATIENCE_FOR_DAEMON};
+pub(crate) use files::{Files, PATIENCE_FOR_DAEMON};
 pub(crate) use reserve::wait_for_reserve;

@@ -47,7 +47,8 @@ pub struct Reader {
     pub(super) path: PathBuf,
     pub(super) hint: Option<u64>,
     pub(super) known: Known,
-    number: u64,
+    /// Number and salt of the file.
+    file: (u64, u64),
     ring: Option<RingIdentity>,
     /// The sequence at which the next file begins, if one is known.
     pub(super) limit: Option<u64>,
@@ -86,7 +87,7 @@ impl Reader {
             path: PathBuf::new(),
             hint: None,
             known: Known::default(),
-            number: 0,
+            file: (0, 0),
             ring: None,
             limit: None,
             due: 1,
@@ -181,7 +182,8 @@ impl Reader {
         let mut cursor = Cursor::new(file, chain, &header, trailer);
         cursor.set_growing(trailer.is_none() && limit.is_none() && self.files.is_recording());
         self.cursor = Some(cursor);
-        (self.path, self.hint, self.number, self.limit) = (path, hint, header.file, limit);
+        (self.path, self.hint, self.limit) = (path, hint, limit);
+        self.file = (header.file, header.salt);
         // A clock record holds for all messages of its ring, also behind the end of a file.
         if self.ring.is_none_or(|ring| ring.uuid != header.ring.uuid) {
             self.clock = None;
@@ -408,7 +410,7 @@ impl Reader {
     /// Goes on in the next file, if there is one.
     fn go_on(&mut self) -> Result<Option<Option<Loss>>, JournalError> {
         let end = self.cursor.as_ref().and_then(|cursor| cursor.trailer()).map(|trailer| trailer.next);
-        let Some(picked) = self.files.pick_after(self.number, self.due, end)? else {
+        let Some(picked) = self.files.pick_after(self.file, self.due, end)? else {
             self.rest_until = Some(Instant::now() + self.files.pause());
             return Ok(None);
         };

@@ -4,6 +4,7 @@ use super::PublisherBuilder;
 use crate::error::ChannelError;
 use crate::hosting::LAST_EPOCH;
 use crate::journal::{Ending, JournalError, create_for, wait_for_reserve};
+use shmcast_layout::layout::stream::StreamId;
 use shmcast_layout::segment::Segment;
 use std::path::{Path, PathBuf};
 
@@ -12,21 +13,44 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone)]
 pub(super) struct Behind {
     dir: PathBuf,
-    begin: fn(&Path, &Segment, u64) -> Result<(), JournalError>,
+    find: fn(&Path, &str) -> Result<PastOf, JournalError>,
+    begin: fn(PastOf, &Path, &Segment, u64) -> Result<(), JournalError>,
     resume: fn(&Path, &Segment) -> Result<(), JournalError>,
 }
 
 impl Behind {
     pub(super) fn of(dir: PathBuf) -> Self {
-        Self { dir, begin, resume }
+        Self { dir, find, begin, resume }
+    }
+}
+
+/// The end of the journal behind which a channel goes on, if it has one and there is a file in it.
+#[derive(Debug, Default)]
+pub(super) struct PastOf(Option<Ending>);
+
+impl PastOf {
+    /// The stream that goes on.
+    pub(super) fn stream(&self) -> Option<StreamId> {
+        self.0.as_ref().map(Ending::stream)
     }
 }
 
 impl PublisherBuilder {
-    /// Lets a new segment, which nobody has seen, go on behind the journal, and notes that there.
-    pub(super) fn go_on_behind(&self, segment: &Segment, least: u64) -> Result<(), ChannelError> {
+    /// The end of the journal. Its lock is held until a segment goes on behind it.
+    pub(super) fn find_past(&self) -> Result<PastOf, ChannelError> {
+        let Some(Behind { dir, find, .. }) = &self.behind else { return Ok(PastOf::default()) };
+        find(dir, &self.name).map_err(|e| self.refused_by_journal(e))
+    }
+
+    /// Lets a new segment of the journal's stream, which nobody has seen, go on behind the journal, and notes that there.
+    pub(super) fn go_on_behind(
+        &self,
+        past: PastOf,
+        segment: &Segment,
+        least: u64,
+    ) -> Result<(), ChannelError> {
         let Some(Behind { dir, begin, .. }) = &self.behind else { return Ok(()) };
-        begin(dir, segment, least).map_err(|e| self.refused_by_journal(e))
+        begin(past, dir, segment, least).map_err(|e| self.refused_by_journal(e))
     }
 
     /// Notes in the journal that the channel goes on in its ring, which is there, before anybody publishes in it.
@@ -45,11 +69,15 @@ pub(super) fn next_of(segment: &Segment) -> u64 {
     segment.locator().tail().map_or(1, |tail| tail.sequence)
 }
 
-fn begin(dir: &Path, segment: &Segment, least: u64) -> Result<(), JournalError> {
-    let ending = match Ending::of(dir, &segment.header().channel) {
-        Err(JournalError::Empty { .. }) => return create_for(dir, segment.header(), 1..1),
-        ending => ending?,
-    };
+fn find(dir: &Path, channel: &str) -> Result<PastOf, JournalError> {
+    match Ending::of(dir, channel) {
+        Err(JournalError::Empty { .. }) => Ok(PastOf(None)),
+        ending => Ok(PastOf(Some(ending?))),
+    }
+}
+
+fn begin(past: PastOf, dir: &Path, segment: &Segment, least: u64) -> Result<(), JournalError> {
+    let Some(ending) = past.0 else { return create_for(dir, segment.header(), 1..1) };
     let first = ending.next_sequence()?.max(least);
     segment.continue_from(first, ending.epoch().min(LAST_EPOCH), 0);
     ending.begin(segment.header(), first)
@@ -64,8 +92,7 @@ fn resume(dir: &Path, segment: &Segment) -> Result<(), JournalError> {
         ending => ending?,
     };
     let due = ending.due();
-    let is_another = !ending.is_of(segment.header()) && first < due;
-    if is_another || next < due {
+    if !ending.stream().is(segment.header().stream) || next < due {
         return Err(JournalError::Anew { path: dir.to_owned(), due, next });
     }
     if ending.needs_reopening(next) { ending.reopen(next) } else { Ok(()) }

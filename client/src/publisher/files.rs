@@ -11,6 +11,7 @@ use shmcast_layout::error::OpenError;
 use shmcast_layout::fault;
 use shmcast_layout::layout::geometry::Geometry;
 use shmcast_layout::layout::header::{Header, State};
+use shmcast_layout::layout::stream::StreamId;
 use shmcast_layout::mem::reserve;
 use shmcast_layout::segment::{Access, Segment};
 use std::fs::File;
@@ -92,15 +93,23 @@ impl PublisherBuilder {
         lock: Locked,
         least: u64,
     ) -> Result<Publisher, ChannelError> {
-        let made = self.make_segment(files, geometry);
-        let made = made.and_then(|segment| self.go_on_behind(&segment, least).map(|()| segment));
+        let made = self.find_past().and_then(|past| {
+            let segment = self.make_segment(files, geometry, past.stream())?;
+            self.go_on_behind(past, &segment, least)?;
+            Ok(segment)
+        });
         let segment = made.inspect_err(|_| files.undo(&lock))?;
         let publisher = self.start(segment, lock.held)?;
         files.finish()?;
         Ok(publisher)
     }
 
-    fn make_segment(&self, files: &ChannelFiles, geometry: Geometry) -> Result<Segment, ChannelError> {
+    fn make_segment(
+        &self,
+        files: &ChannelFiles,
+        geometry: Geometry,
+        stream: Option<StreamId>,
+    ) -> Result<Segment, ChannelError> {
         let no_room = || {
             let (dir, bytes) = (self.directory.path().to_owned(), geometry.segment_bytes());
             ChannelError::NoRoom { name: self.name.clone(), dir, bytes }
@@ -115,7 +124,8 @@ impl PublisherBuilder {
             source => ChannelError::os("reserve memory for", files.unfinished_path())(source),
         })?;
         let clock = Clock::of_kind(self.clock);
-        let header = new_header(&self.name, geometry, clock, self.schema.clone(), self.labels.clone());
+        let (schema, labels) = (self.schema.clone(), self.labels.clone());
+        let header = new_header(&self.name, geometry, clock, schema, labels, stream);
         Segment::create(&file, header).map_err(|source| match source {
             OpenError::Os { source, .. } if is_full(&source) => no_room(),
             source => ChannelError::Segment { path: files.unfinished_path(), source },

@@ -2,13 +2,14 @@
 
 use super::origin::Origin;
 use super::{Doubt, Subscriber};
-use crate::journal::{Identity, JournalError, Reader};
+use crate::journal::{JournalError, Reader};
+use shmcast_layout::layout::stream::StreamId;
 
 /// The journal of a channel, to be read apart from the ring, on another thread; from [`Subscriber::take_journal`].
 #[derive(Debug)]
 pub struct ChannelJournal {
     origin: Origin,
-    ring: [u64; 2],
+    stream: StreamId,
 }
 
 impl Subscriber {
@@ -25,16 +26,15 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn take_journal(&mut self) -> Option<ChannelJournal> {
-        let ring = self.header().uuid;
+        let stream = self.header().stream;
         let past = self.past.take_if(|_| self.doubt == Doubt::None)?;
-        Some(ChannelJournal { origin: past.into_origin(), ring })
+        Some(ChannelJournal { origin: past.into_origin(), stream })
     }
 }
 
 impl ChannelJournal {
     /// A reader whose first entry is at `sequence`, or a later one, as [`Journal::read_from`](crate::journal::Journal::read_from)
-    /// gives it. `None` if the journal does not name the channel's ring as its source, since it is that of another stream or its recorder
-    /// is about to name the ring; and if a stranger owns its directory.
+    /// gives it. `None` if the journal is that of another stream, if it has no file yet, and if a stranger owns its directory.
     ///
     /// Cost: reads from the disk, or asks the daemon and waits half a second for its answer at most.
     ///
@@ -53,37 +53,10 @@ impl ChannelJournal {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn read_from(&self, sequence: u64) -> Result<Option<Reader>, JournalError> {
-        let Some(mut files) = self.origin.files()? else { return Ok(None) };
-        match files.names_ring(self.ring, sequence)? {
+        let Some(files) = self.origin.files()? else { return Ok(None) };
+        let mut files = files.of_stream(self.stream);
+        match files.has_stream(sequence)? {
             true => Reader::open(files, sequence).map(Some),
-            false => Ok(None),
-        }
-    }
-
-    /// The identity of the journal, which stays the same in whichever ring the channel goes on, after a reboot too; with the rings
-    /// that its files begin in. A daemon tells two of these at most: those around `sequence` and at the end. `None` as in
-    /// [`read_from`](Self::read_from).
-    ///
-    /// Cost: as `read_from`.
-    ///
-    /// # Errors
-    /// [`JournalError`] if there is no journal, or if it cannot be read.
-    ///
-    /// ```no_run
-    /// use shmcast::Subscriber;
-    /// let mut live = Subscriber::builder("ticks").open()?;
-    /// let sequence = live.next_sequence();
-    /// if let Some(journal) = live.take_journal()
-    ///     && let Some((identity, rings)) = journal.identity(sequence)?
-    /// {
-    ///     println!("journal {identity:x?}, of {} rings", rings.len());
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn identity(&self, sequence: u64) -> Result<Option<Identity>, JournalError> {
-        let Some(mut files) = self.origin.files()? else { return Ok(None) };
-        match files.names_ring(self.ring, sequence)? {
-            true => files.identity(sequence),
             false => Ok(None),
         }
     }

@@ -4,6 +4,7 @@ use crate::attach::connect::Client;
 use crate::journal::{Files, Journal, JournalError, PATIENCE_FOR_DAEMON, Reader};
 use crate::wait::Wait;
 use shmcast_layout::layout::record::ControlRecord;
+use shmcast_layout::layout::stream::StreamId;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -15,9 +16,9 @@ pub(super) const JOURNALS_VARIABLE: &str = "SHMCAST_JOURNALS";
 pub(super) const STALL: Duration = Duration::from_secs(2);
 /// Pause before a journal that could not be had is looked for again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long a recorder may take to name the ring in which its channel goes on.
+/// How long a recorder may take to begin the journal of a new stream.
 const NAMED_WITHIN: Duration = Duration::from_millis(500);
-/// Pause before the next look for that name.
+/// Pause before the next look for it.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Where a subscriber finds what the ring has no more; see [`SubscriberBuilder::history`](crate::SubscriberBuilder::history).
@@ -113,8 +114,26 @@ pub(super) enum Opened {
     Reader(Box<Reader>),
     /// It may be there soon.
     NotYet,
-    /// There is none of this ring, or who has it does not answer.
+    /// There is none of this stream.
     Not,
+    /// It cannot be said what there is.
+    Unknown(JournalError),
+}
+
+/// The reason why one look gave no reader.
+enum Missing {
+    /// Its recorder may be about to begin it.
+    NotYet,
+    /// There is none of this stream.
+    None,
+    /// It cannot be said what there is.
+    Unknown(JournalError),
+}
+
+impl From<JournalError> for Missing {
+    fn from(e: JournalError) -> Self {
+        if e.is_none() { Self::None } else { Self::Unknown(e) }
+    }
 }
 
 impl Origin {
@@ -127,8 +146,23 @@ impl Origin {
                 let owner = journal.owner().ok();
                 let is_trusted =
                     owners.as_ref().is_none_or(|users| owner.is_some_and(|uid| users.contains(&uid)));
-                Ok(is_trusted.then_some(Files::Directory(journal)))
+                Ok(is_trusted.then_some(Files::of_directory(journal)))
             }
+        }
+    }
+}
+
+impl Origin {
+    /// Whether the user named the directory.
+    const fn is_named(&self) -> bool {
+        matches!(self, Self::Directory(_, None))
+    }
+
+    /// Refuses a directory that the user named and that cannot be read. It need not have a file yet.
+    pub(super) fn check(&self) -> Result<(), JournalError> {
+        match self.files() {
+            Err(e) if self.is_named() && !e.is_none() => Err(e),
+            _ => Ok(()),
         }
     }
 }
@@ -168,27 +202,28 @@ impl Past {
         self.absent_since.is_some_and(|since| since.elapsed() < PATIENCE_FOR_DAEMON)
     }
 
-    /// Opens the journal, if it is one of this ring, and waits for it.
+    /// Opens the journal, if it is that of this stream, and waits for it. An error if it cannot be said what there is.
     pub(super) fn open_and_wait(
         &mut self,
-        ring: [u64; 2],
+        stream: StreamId,
         due: u64,
         open: impl Fn(Files) -> Result<Reader, JournalError>,
-    ) -> Option<Reader> {
+    ) -> Result<Option<Reader>, JournalError> {
         loop {
-            match self.open(ring, due, &open) {
-                Opened::Reader(reader) => return Some(*reader),
+            match self.open(stream, due, &open) {
+                Opened::Reader(reader) => return Ok(Some(*reader)),
                 Opened::NotYet => std::thread::sleep(LOOK_AGAIN),
-                Opened::Not => return None,
+                Opened::Not => return Ok(None),
+                Opened::Unknown(e) => return Err(e),
             }
         }
     }
 
-    /// Opens the journal, if it is one of this ring. A daemon that has just died is waited for, and so is a recorder, which names a ring in
-    /// which the channel has just gone on within some milliseconds: then the caller asks again later.
+    /// Opens the journal, if it is that of this stream. A daemon that has just died is waited for, and so is a recorder, which begins the
+    /// journal of a stream that has just begun within some milliseconds: then the caller asks again later.
     pub(super) fn open(
         &mut self,
-        ring: [u64; 2],
+        stream: StreamId,
         due: u64,
         open: impl Fn(Files) -> Result<Reader, JournalError>,
     ) -> Opened {
@@ -197,15 +232,20 @@ impl Past {
             return if self.sought.is_some() { Opened::NotYet } else { Opened::Not };
         }
         let begun = self.sought.filter(|(sought, _)| *sought == due).map_or(now, |(_, begun)| begun);
-        let looked = self.look(ring, due, open);
-        let is_absent = matches!(&looked, Err(Some(e)) if e.is_absence());
+        let missing = match self.look(stream, due, open) {
+            Ok(reader) => {
+                (self.sought, self.again_at, self.absent_since) = (None, None, None);
+                return Opened::Reader(Box::new(reader));
+            }
+            Err(missing) => missing,
+        };
+        let is_absent = matches!(&missing, Missing::Unknown(e) if e.is_absence());
         self.absent_since = if is_absent { self.absent_since.or(Some(begun)) } else { None };
         (self.sought, self.again_at) = (None, None);
-        let patience = match looked {
-            Ok(reader) => return Opened::Reader(Box::new(reader)),
-            Err(None) => NAMED_WITHIN,
-            Err(Some(_)) if is_absent => STALL,
-            Err(Some(_)) => Duration::ZERO,
+        let patience = match missing {
+            Missing::NotYet => NAMED_WITHIN,
+            Missing::Unknown(_) => STALL,
+            Missing::None => Duration::ZERO,
         };
         // The look itself may have taken long, such as in a process that was stopped: then another one decides.
         if now - begun < patience {
@@ -215,22 +255,29 @@ impl Past {
         if !self.is_waited_for() {
             self.rest();
         }
-        Opened::Not
+        match missing {
+            Missing::Unknown(e) => Opened::Unknown(e),
+            _ => Opened::Not,
+        }
     }
 
-    /// One look at the journal. The error is `None` if its recorder may be about to name this ring.
+    /// One look at the journal.
     fn look(
         &self,
-        ring: [u64; 2],
+        stream: StreamId,
         due: u64,
         open: impl Fn(Files) -> Result<Reader, JournalError>,
-    ) -> Result<Reader, Option<JournalError>> {
-        let nothing = || JournalError::Empty { path: PathBuf::new() };
-        let mut files = self.origin.files()?.ok_or_else(nothing)?;
-        match files.names_ring(ring, due)? {
+    ) -> Result<Reader, Missing> {
+        let files = match self.origin.files() {
+            // Who does not name a directory does not say that there is one.
+            Err(e) if e.is_not_found() && !self.origin.is_named() => return Err(Missing::None),
+            files => files?,
+        };
+        let mut files = files.ok_or(Missing::None)?.of_stream(stream);
+        match files.has_stream(due)? {
             true => Ok(open(files)?),
-            false if files.is_recording() => Err(None),
-            false => Err(Some(nothing())),
+            false if files.is_recording() => Err(Missing::NotYet),
+            false => Err(Missing::None),
         }
     }
 }

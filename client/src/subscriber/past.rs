@@ -8,7 +8,7 @@
 //!          or it is there, and the journal has no more
 //! ```
 //! The whole state is the sequence that is due. Below it, each sequence was delivered once, or told as missing by one event. Both
-//! sources are addressed by sequence, and the journal names the ring, so one stream is in both: nothing needs to overlap, and
+//! sources are addressed by sequence, and both have the same stream: nothing needs to overlap, and
 //! the reader may go over at any message.
 //!
 //! While a recorder lives, it alone says what is lost: a reader waits for it. When it is gone, what neither source has is a lap.
@@ -19,7 +19,7 @@
 use super::hosted::Hosted;
 use super::origin::{Opened, STALL};
 use super::{Doubt, Outcome, Subscriber};
-use crate::journal::{Entry, JournalControl, Loss, Reader};
+use crate::journal::{Entry, JournalControl, JournalError, Loss, Reader};
 use crate::message::{Event, Lapped, Message, RecvError};
 use crate::wait::Wait;
 use shmcast_layout::fault;
@@ -46,29 +46,29 @@ impl Subscriber {
         self.is_strict() || self.tags.is_some()
     }
 
-    /// Goes on in the journal at `sequence`, if there is one of this ring. Nothing is changed otherwise.
+    /// Goes on in the journal at `sequence`, if there is one of this stream. Nothing is changed otherwise.
     #[cold]
     pub(super) fn enter_past(&mut self, sequence: u64) -> Entered {
-        let ring = self.header().uuid;
+        let stream = self.header().stream;
         let is_early = fault!("the_past_begins_one_too_early") && sequence > 1;
         let sequence = sequence - u64::from(is_early);
         let Some(past) = &mut self.past else { return Entered::Not };
-        match past.open(ring, sequence, |files| Reader::open(files, sequence)) {
+        match past.open(stream, sequence, |files| Reader::open(files, sequence)) {
             Opened::Reader(reader) => {
                 self.read_past(sequence, *reader);
                 Entered::Past
             }
             Opened::NotYet => Entered::NotYet,
-            Opened::Not => Entered::Not,
+            Opened::Not | Opened::Unknown(_) => Entered::Not,
         }
     }
 
     /// Goes on in the journal at `sequence`, if that itself is there. Waits for the journal.
     pub(super) fn seek_past(&mut self, sequence: u64) -> bool {
-        let ring = self.header().uuid;
+        let stream = self.header().stream;
         let Some(past) = &mut self.past else { return false };
-        let opened = past.open_and_wait(ring, sequence, |files| Reader::open(files, sequence));
-        let Some(mut reader) = opened else { return false };
+        let opened = past.open_and_wait(stream, sequence, |files| Reader::open(files, sequence));
+        let Ok(Some(mut reader)) = opened else { return false };
         if reader.due() != sequence || !matches!(reader.next(), Ok(Some(_))) {
             return false;
         }
@@ -110,7 +110,7 @@ impl Subscriber {
     #[cold]
     #[inline(never)]
     pub(super) fn poll_past(&mut self, mut out: Option<&mut [u8]>) -> Result<Option<Outcome>, RecvError> {
-        loop {
+        let may_pass = loop {
             let is_time = self.past_reader().is_none_or(Reader::is_between_frames);
             if is_time && let Some(live) = self.try_live(true)? {
                 return Ok(Some(live));
@@ -162,9 +162,16 @@ impl Subscriber {
                     Some(told) => return Ok(told),
                     None => continue,
                 },
-                Err(_) => return self.give_up_past(),
+                Err(e) => break matches!(e, JournalError::Os { .. }),
             }
-        }
+        };
+        if may_pass && self.may_wait_for_past() { Ok(None) } else { self.give_up_past() }
+    }
+
+    /// Whether the journal is waited for that cannot be read just now: descriptors, or memory, may lack for a moment.
+    fn may_wait_for_past(&mut self) -> bool {
+        let Some(past) = &mut self.past else { return false };
+        past.waits_since.get_or_insert_with(Instant::now).elapsed() < STALL
     }
 
     fn past_reader(&self) -> Option<&Reader> {

@@ -1,8 +1,8 @@
 //! The first message of a reader that begins with the oldest, or at a time: in the ring, or in the journal before it.
 
-use super::origin::Past;
 use super::{Doubt, Subscriber};
-use crate::journal::Reader;
+use crate::error::ChannelError;
+use crate::journal::{Files, JournalError, Reader};
 use shmcast_layout::layout::record::NO_TIME;
 use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::Poll;
@@ -32,43 +32,47 @@ pub enum Start {
 
 impl Subscriber {
     /// Begins at the first sequence that the journal has, if it goes further back than the ring.
-    pub(super) fn begin_with_oldest(&mut self) {
-        let ring = self.header().uuid;
-        let due = self.next_sequence();
+    pub(super) fn begin_with_oldest(&mut self) -> Result<(), ChannelError> {
         // Nothing is kept before sequence 1.
-        let open = |past: &mut Box<Past>| past.open_and_wait(ring, 1, |files| Reader::open(files, 1));
-        let oldest = self.past.as_mut().and_then(open).map(|reader| reader.due());
-        if let Some(oldest) = oldest.filter(|oldest| *oldest < due) {
-            self.begin_behind(oldest);
-        }
+        let due = self.next_sequence();
+        self.begin_in_past(due, |files| Reader::open(files, 1))
     }
 
-    /// Begins at a time: in the journal, if it has it and the ring does not.
-    pub(super) fn begin_at_time(&mut self, time: SystemTime) -> Result<(), LocateError> {
-        let time_ns = since_1970_ns(time);
-        let oldest = self.next_sequence();
-        let found = self.find_time(time_ns)?;
-        if found > oldest {
-            return self.seek(found);
-        }
-        let ring = self.header().uuid;
-        let at_time = |files| Reader::open_at_time(files, time_ns);
-        let reader = self.past.as_mut().and_then(|past| past.open_and_wait(ring, 1, at_time));
+    /// Begins where a reader of the journal is opened, if that is before `oldest`, the first sequence that the ring gives.
+    fn begin_in_past(
+        &mut self,
+        oldest: u64,
+        open: impl Fn(Files) -> Result<Reader, JournalError>,
+    ) -> Result<(), ChannelError> {
+        let stream = self.header().stream;
+        let Some(past) = &mut self.past else { return Ok(()) };
+        let reader = past.open_and_wait(stream, 1, open).map_err(|source| ChannelError::Journal {
+            name: self.header().channel.clone(),
+            source: Box::new(source),
+        })?;
         if let Some(due) = reader.map(|reader| reader.due()).filter(|due| *due < oldest) {
             self.begin_behind(due);
         }
         Ok(())
     }
 
-    /// Begins at the last key message that the journal has, which is older than all that the ring has had; else with the oldest.
-    pub(super) fn begin_with_key(&mut self) {
-        let ring = self.header().uuid;
-        let due = self.next_sequence();
-        let open = |past: &mut Box<Past>| past.open_and_wait(ring, 1, Reader::open_at_last_key);
-        let first = self.past.as_mut().and_then(open).map(|reader| reader.due());
-        if let Some(first) = first.filter(|first| *first < due) {
-            self.begin_behind(first);
+    /// Begins at a time: in the journal, if it has it and the ring does not.
+    pub(super) fn begin_at_time(&mut self, time: SystemTime) -> Result<(), ChannelError> {
+        let time_ns = since_1970_ns(time);
+        let oldest = self.next_sequence();
+        let name = self.header().channel.clone();
+        let locate = |source| ChannelError::Locate { name, source };
+        match self.find_time(time_ns) {
+            Ok(found) if found > oldest => self.seek(found).map_err(locate),
+            Ok(_) => self.begin_in_past(oldest, |files| Reader::open_at_time(files, time_ns)),
+            Err(source) => Err(locate(source)),
         }
+    }
+
+    /// Begins at the last key message that the journal has, which is older than all that the ring has had; else with the oldest.
+    pub(super) fn begin_with_key(&mut self) -> Result<(), ChannelError> {
+        let due = self.next_sequence();
+        self.begin_in_past(due, Reader::open_at_last_key)
     }
 
     fn begin_behind(&mut self, sequence: u64) {

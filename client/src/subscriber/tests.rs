@@ -17,7 +17,7 @@ const CAPACITY: u64 = 64 << 10;
 fn continued() -> Segment {
     let geometry = Geometry::new(CAPACITY, None).unwrap();
     let file = memfd::create("continued").unwrap();
-    let header = new_header("t", geometry, Clock::of_this_host(), (0, String::new()), String::new());
+    let header = new_header("t", geometry, Clock::of_this_host(), (0, String::new()), String::new(), None);
     let segment = Segment::create(&file, header).unwrap();
     segment.continue_from(101, 1, 5000);
     segment

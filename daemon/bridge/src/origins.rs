@@ -6,12 +6,23 @@
 //! length.
 
 use super::proto::session::Session;
+use shmcast::Header;
 use shmcast::hosting::fault;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The most sessions that are remembered; the oldest are forgotten. Each channel that is made anew begins
 /// one.
 const MAX_SESSIONS: usize = 4_096;
+
+/// What one session carries: a stream, as long as its memory lasts. A strict channel has one ring after the other in it. Behind a
+/// reboot a stream with a journal goes on with other sequences, and gets another session.
+pub fn run_of(ring: &Header) -> [u64; 2] {
+    let [first, second] = ring.stream.to_words();
+    match fault!("each_ring_is_a_stream") {
+        true => ring.uuid,
+        false => [first ^ ring.created_ns, second],
+    }
+}
 
 /// Sessions that began on this host, each with the identity of its ring. Clones share one list.
 #[derive(Debug, Clone, Default)]

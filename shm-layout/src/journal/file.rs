@@ -7,6 +7,7 @@ use super::{
 };
 use crate::layout::geometry::MAX_SEQUENCE;
 use crate::layout::header::ClockKind;
+use crate::layout::stream::StreamId;
 
 const PART: &str = "file header";
 const TEXT: usize = 256;
@@ -29,8 +30,8 @@ pub struct RingIdentity {
 /// The first page of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileHeader {
-    /// Identity of the journal: the same in all of its files.
-    pub journal: [u8; 16],
+    /// The stream that it keeps: the same in all files of a journal.
+    pub stream: StreamId,
     /// Number of the file, from 1.
     pub file: u64,
     /// Random number, not 0, that all frames of the file repeat.
@@ -53,8 +54,6 @@ pub struct FileHeader {
     pub largest_frame: u32,
     /// The reserve at that time: no publisher passes this sequence before a later reserve is durable; 0 for none.
     pub reserve: u64,
-    /// The channel's number, the same on every host.
-    pub channel_id: u64,
     /// The application's own number for the message schema.
     pub schema_id: u64,
     /// The channel's name.
@@ -76,7 +75,7 @@ impl FileHeader {
         page[8..10].copy_from_slice(&VERSION.0.to_le_bytes());
         page[10..12].copy_from_slice(&VERSION.1.to_le_bytes());
         put_u32(&mut page, 12, FILE_HEADER_BYTES as u32);
-        page[16..32].copy_from_slice(&self.journal);
+        page[16..32].copy_from_slice(&self.stream.to_bytes());
         put_u64(&mut page, 32, self.file);
         put_u64(&mut page, 40, self.salt);
         put_u64(&mut page, 48, self.sequence);
@@ -92,8 +91,7 @@ impl FileHeader {
         put_u32(&mut page, 136, self.previous_chain);
         put_u32(&mut page, 140, self.largest_frame);
         put_u64(&mut page, 144, self.reserve);
-        put_u64(&mut page, 152, self.channel_id);
-        put_u64(&mut page, 160, self.schema_id);
+        put_u64(&mut page, 152, self.schema_id);
         let mut at = TEXT;
         for text in [&self.channel, &self.schema, &self.labels] {
             let end = at + 8 + text.len().next_multiple_of(8);
@@ -131,7 +129,7 @@ impl FileHeader {
         }
         let mut at = TEXT;
         let header = Self {
-            journal: sixteen(page, 16),
+            stream: StreamId::from_bytes(sixteen(page, 16)),
             file: u64_at(page, 32),
             salt: u64_at(page, 40),
             sequence: u64_at(page, 48),
@@ -152,8 +150,7 @@ impl FileHeader {
             previous_chain: u32_at(page, 136),
             largest_frame: u32_at(page, 140),
             reserve: u64_at(page, 144),
-            channel_id: u64_at(page, 152),
-            schema_id: u64_at(page, 160),
+            schema_id: u64_at(page, 152),
             channel: text(page, &mut at)?,
             schema: text(page, &mut at)?,
             labels: text(page, &mut at)?,

@@ -23,6 +23,8 @@ mod trailer;
 
 /// A control record of the ring.
 pub use crate::layout::record::ControlRecord;
+/// The identity of a stream, which all files of a journal name.
+pub use crate::layout::stream::StreamId;
 pub use build::{FrameBuilder, FrameDraft};
 pub use compose::Composer;
 pub use control::{Cause, JournalControl, Loss, wall_ns};
@@ -40,7 +42,7 @@ pub const FRAME_MAGIC: [u8; 4] = *b"SMJF";
 /// First bytes of the trailer.
 pub const TRAILER_MAGIC: [u8; 8] = *b"SHMCJEND";
 /// Format version: major and minor. A reader takes every minor of its major.
-pub const VERSION: (u16, u16) = (1, 0);
+pub const VERSION: (u16, u16) = (2, 0);
 /// Bytes of a file's header; the first frame stands behind it.
 pub const FILE_HEADER_BYTES: usize = 4096;
 /// Bytes of a frame's header.

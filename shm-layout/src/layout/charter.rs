@@ -15,7 +15,8 @@
 //!                                           9  the generation in which sequences last began at 1
 //!                                          10  1: strict, every publisher gets a generation of its own
 //!                                          11  1: a publisher was let in
-//!                                          12  when the channel's sequences began, in nanoseconds since 1970
+//!                                          12  when the memory's sequences began, in nanoseconds since 1970
+//!                                          13  stream id (two words)
 //! ```
 //! Programs read verdicts and nothing else. The rest is for the daemon that comes after this one.
 
@@ -24,7 +25,7 @@ use super::geometry::WORD;
 /// First word of every finished charter: "SHMCHRT1" in memory order.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHMCHRT1");
 /// Layout version of the charter.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// First of the two words of the boot in which the charter was made. Inodes of memory mean nothing in another boot.
 pub const BOOT: usize = 2;
 /// Word of a generation whose predecessors are all over. The current generation is this or a later one.

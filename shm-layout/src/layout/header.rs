@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! word  0  magic (stored last)      word 16  FRONTIER                       (128-byte pair)
-//!       1  version, flags                32  STATE: epoch | state           (128-byte pair)
+//!       1  clock kind, version           32  STATE: epoch | state           (128-byte pair)
 //!       2  capacity                      33         writer pid, diagnostic only
 //!       3  granule                       48  LAZY:  messages published      (128-byte pair)
 //!       4  chunk                         49         time of this update
@@ -11,9 +11,8 @@
 //!       7  data offset                   64..512    channel, schema, labels: each u64 length, then bytes
 //!       8  uuid (two words)               56         first sequence of the ring, 0 for 1
 //!                                       58, 59     session of the remote stream that a bridge carries, 0 if none
-//!      10  channel id
-//!      11  created, ns since 1970
-//!      12  clock kind
+//!      10  stream id (two words)
+//!      12  created, ns since 1970
 //!      13  clock ticks per second
 //!      14  schema id
 //!      15  crc32c of words 1..15 and 64..512
@@ -21,12 +20,13 @@
 //! The changing lines are pairs of cache lines, because adjacent-line prefetch makes 128 bytes the unit of sharing.
 
 use super::geometry::{GRANULE, Geometry, HEADER_BYTES, WORD};
+use super::stream::StreamId;
 use crate::error::OpenError;
 
 /// First word of every finished segment: "SHMCAST1" in memory order.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHMCAST1");
 /// Layout version; a reader accepts every minor of its major.
-pub const VERSION: (u16, u16) = (1, 0);
+pub const VERSION: (u16, u16) = (2, 0);
 /// Words of the header page.
 pub const HEADER_WORDS: usize = (HEADER_BYTES / WORD) as usize;
 
@@ -115,9 +115,10 @@ pub struct Header {
     pub geometry: Geometry,
     /// Random identity of this segment.
     pub uuid: [u64; 2],
-    /// The channel's number, the same on every host.
-    pub channel_id: u64,
-    /// The time at which the segment was made, in nanoseconds since 1970.
+    /// The stream that it carries.
+    pub stream: StreamId,
+    /// The time at which the sequences of the channel's memory began, in nanoseconds since 1970: the segment, or an earlier one whose
+    /// sequences go on here, was made then.
     pub created_ns: u64,
     /// The clock that stamps messages.
     pub clock: ClockKind,
@@ -141,7 +142,11 @@ impl Header {
     pub fn to_words(&self) -> Result<Box<[u64]>, OpenError> {
         let mut words = vec![0u64; HEADER_WORDS].into_boxed_slice();
         let g = &self.geometry;
-        words[1] = u64::from(VERSION.0) << 16 | u64::from(VERSION.1);
+        let clock = match self.clock {
+            ClockKind::Monotonic => 0,
+            ClockKind::Counter => 1,
+        };
+        words[1] = clock << 32 | u64::from(VERSION.0) << 16 | u64::from(VERSION.1);
         words[2] = g.capacity;
         words[3] = GRANULE;
         words[4] = g.chunk;
@@ -149,12 +154,8 @@ impl Header {
         words[6] = g.max_message;
         words[7] = g.data_offset;
         words[8..10].copy_from_slice(&self.uuid);
-        words[10] = self.channel_id;
-        words[11] = self.created_ns;
-        words[12] = match self.clock {
-            ClockKind::Monotonic => 0,
-            ClockKind::Counter => 1,
-        };
+        words[10..12].copy_from_slice(&self.stream.to_words());
+        words[12] = self.created_ns;
         words[13] = self.clock_hz;
         words[14] = self.schema_id;
         let mut at = TEXT;
@@ -208,7 +209,7 @@ impl Header {
             data_offset: words[7],
         };
         geometry.check()?;
-        let clock = match words[12] {
+        let clock = match words[1] >> 32 {
             0 => ClockKind::Monotonic,
             1 => ClockKind::Counter,
             _ => return Err(OpenError::Field { what: "unknown clock" }),
@@ -220,8 +221,8 @@ impl Header {
         Ok(Self {
             geometry,
             uuid: [words[8], words[9]],
-            channel_id: words[10],
-            created_ns: words[11],
+            stream: StreamId::from_words([words[10], words[11]]),
+            created_ns: words[12],
             clock,
             clock_hz: words[13],
             schema_id: words[14],
@@ -258,7 +259,7 @@ pub(crate) mod tests {
         Header {
             geometry: Geometry::new(1 << 20, None).unwrap(),
             uuid: [1, 2],
-            channel_id: 3,
+            stream: StreamId::from_words([3, 5]),
             created_ns: 4,
             clock: ClockKind::Counter,
             clock_hz: 2_600_000_000,

@@ -5,3 +5,4 @@ pub mod geometry;
 pub mod header;
 pub mod reader_page;
 pub mod record;
+pub mod stream;

@@ -73,7 +73,7 @@ fn crc(words: &[u64]) -> u32 {
 fn header_note(at: usize) -> String {
     const NAMES: [&str; 16] = [
         "magic, \"SHMCAST1\"",
-        "version: major 1, minor 0",
+        "clock kind; version: major 2, minor 0",
         "capacity",
         "granule",
         "chunk",
@@ -82,9 +82,9 @@ fn header_note(at: usize) -> String {
         "data offset",
         "uuid, first half",
         "uuid, second half",
-        "channel id",
+        "stream id, first half",
+        "stream id, second half",
         "created, ns since 1970",
-        "clock kind",
         "clock ticks per second",
         "schema id",
         "crc32c of words 1..15 and 64..512",

@@ -13,6 +13,7 @@ use shmcast_layout::journal::{
 };
 use shmcast_layout::layout::header::ClockKind;
 use shmcast_layout::layout::record::{ControlRecord, session_words};
+use shmcast_layout::layout::stream::StreamId;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +21,7 @@ const WALL: u64 = 1_764_000_000_000_000_000;
 
 fn header(file: u64, sequence: u64) -> FileHeader {
     FileHeader {
-        journal: *b"journal-uuid-16B",
+        stream: StreamId::from_bytes(*b"stream-id-of-16B"),
         file,
         salt: 0x5a17_0000_0000_0000 + file,
         sequence,
@@ -37,7 +38,6 @@ fn header(file: u64, sequence: u64) -> FileHeader {
         previous_chain: 0,
         largest_frame: 256 << 10,
         reserve: 1 << 32,
-        channel_id: 7,
         schema_id: 9,
         channel: "ticks".into(),
         schema: "price-v1".into(),
@@ -167,8 +167,8 @@ fn the_golden_journal_is_what_this_version_writes_and_reads() {
 fn fields_stand_where_the_document_says() {
     let file = std::fs::read(golden(&file_name(1, 1))).unwrap();
     assert_eq!(file.len(), 2 * PAGE);
-    assert_eq!(&file[..16], b"SHMCJRN1\x01\0\0\0\0\x10\0\0");
-    assert_eq!(&file[16..32], b"journal-uuid-16B");
+    assert_eq!(&file[..16], b"SHMCJRN1\x02\0\0\0\0\x10\0\0");
+    assert_eq!(&file[16..32], b"stream-id-of-16B");
     assert_eq!(file[32..48], [1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0x17, 0x5a]);
     assert_eq!(&file[256..272], b"\x05\0\0\0\0\0\0\0ticks\0\0\0");
     let frame = &file[4096..];
@@ -213,7 +213,7 @@ fn each_flipped_bit_of_header_frame_and_trailer_is_found() {
 #[test]
 fn a_later_version_is_told_from_a_damaged_number() {
     let mut page = header(1, 1).encode().unwrap().to_vec();
-    page[8] ^= 2;
+    page[8] ^= 1;
     assert!(matches!(FileHeader::decode(&page), Err(FormatError::Checksum { .. })));
     // The fields of another format.
     page[16] ^= 1;

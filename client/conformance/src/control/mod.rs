@@ -165,7 +165,7 @@ fn damage(all: &mut Vec<Vector>) {
     }
     for (name, at, byte, length) in [
         ("magic", 0, b'X', 8192),
-        ("version", 8, 2, 8192),
+        ("version", 8, 3, 8192),
         ("length", 0, b'S', 4096),
         ("nothing", 0, b'S', 0),
     ] {
@@ -179,17 +179,17 @@ fn damage(all: &mut Vec<Vector>) {
     }
     let words: [(&str, usize, u64); 5] = [
         ("foreign", 0, 0),
-        ("version", 1, 0x2_0000),
+        ("version", 1, 0x3_0000),
         ("checksum", 15, 1),
         ("geometry", 2, 1000),
-        ("field", 12, 9),
+        ("field", 13, 9),
     ];
     for (reason, at, value) in words {
         add(all, format!("segment-{reason}"), move |testee| {
             let channel = Channel::new(1, false)?;
             let mut words = channel.model.words.clone();
             words[at] = value;
-            if matches!(at, 2 | 12) {
+            if matches!(at, 2 | 13) {
                 checksum(&mut words);
             }
             channel.stage.patch(&[at, 15], &words)?;

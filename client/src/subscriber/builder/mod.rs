@@ -309,14 +309,17 @@ impl SubscriberBuilder {
     /// allocates some MiB, and calls the system. All of that is so only from the lap on, and ends with `Live`. [`History::Never`] is
     /// for readers that must not do that, and for those that want the newest.
     ///
-    /// A journal is used only if it names the channel's ring as its source. The latencies of its messages are not recorded.
+    /// A journal is used only if it keeps the channel's stream. One that cannot be read is no journal that is not there: a directory that is
+    /// named must open, and a start in the past that cannot be found for that reason is an error of `open`. The latencies of its messages are not recorded.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let journal = dir.path().join("journal");
+    /// # shmcast::journal::create(&journal, publisher.header())?;
     /// use shmcast::{History, Subscriber};
     /// let builder = Subscriber::builder("t").dir(dir.path());
-    /// let subscriber = builder.history(History::Dir("/var/lib/shmcast/t".into())).open()?;
+    /// let subscriber = builder.history(History::Dir(journal)).open()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn history(mut self, history: History) -> Self {

@@ -126,16 +126,19 @@ impl SubscriberBuilder {
 
     /// Goes to the start in the journal, if that is where it lies.
     fn begin(&self, subscriber: &mut Subscriber, origin: Option<Origin>) -> Result<(), ChannelError> {
-        subscriber.past = origin.map(|origin| Box::new(Past::new(origin)));
+        if let Some(origin) = origin {
+            origin.check().map_err(|source| {
+                let (name, source) = (self.name.clone(), Box::new(source));
+                ChannelError::Journal { name, source }
+            })?;
+            subscriber.past = Some(Box::new(Past::new(origin)));
+        }
         match self.start {
             Start::Oldest if !self.begins_in_ring => subscriber.begin_with_oldest(),
-            Start::Time(time) => subscriber
-                .begin_at_time(time)
-                .map_err(|source| ChannelError::Locate { name: self.name.clone(), source })?,
+            Start::Time(time) => subscriber.begin_at_time(time),
             Start::Key if last_key(&subscriber.segment).is_none() => subscriber.begin_with_key(),
-            _ => {}
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     pub(in crate::subscriber) fn read(

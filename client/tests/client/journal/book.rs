@@ -1,10 +1,10 @@
 //! Writes journals for tests, and knows what a reader is to find in them.
 
-use shmcast::ClockKind;
 use shmcast::journal::format::{
     Composer, FRAME_HEADER_BYTES, FileHeader, FrameBuilder, FrameHeader, RingIdentity, file_name,
 };
 use shmcast::journal::{Entry, Journal, JournalControl, Loss, Reader};
+use shmcast::{ClockKind, StreamId};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,7 @@ fn ticks(sequence: u64) -> u64 {
 pub(crate) struct Book {
     pub(crate) dir: PathBuf,
     pub(crate) ring: [u64; 2],
+    pub(crate) stream: StreamId,
     number: u64,
     before: (u64, u32),
     due: u64,
@@ -43,7 +44,8 @@ pub(crate) struct Book {
 impl Book {
     pub(crate) fn new(dir: &Path) -> Self {
         let (number, before, due) = (0, (0, 0), 1);
-        Self { dir: dir.to_owned(), ring: [0x11, 0x22], number, before, due, file: None, frames: Vec::new() }
+        let (dir, stream) = (dir.to_owned(), StreamId::from_bytes(*b"stream-id-of-16B"));
+        Self { dir, ring: [0x11, 0x22], stream, number, before, due, file: None, frames: Vec::new() }
     }
 
     pub(crate) fn due(&self) -> u64 {
@@ -58,7 +60,7 @@ impl Book {
     pub(crate) fn begin(&mut self) {
         self.number += 1;
         let header = FileHeader {
-            journal: *b"journal-uuid-16B",
+            stream: self.stream,
             file: self.number,
             salt: 0x5a17_0000 + self.number,
             sequence: self.due,
@@ -75,7 +77,6 @@ impl Book {
             previous_chain: self.before.1,
             largest_frame: 256 << 10,
             reserve: 0,
-            channel_id: 7,
             schema_id: 0,
             channel: "ticks".into(),
             schema: String::new(),

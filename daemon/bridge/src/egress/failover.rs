@@ -10,9 +10,9 @@ use std::time::Duration;
 use super::hearing::Hearing;
 use super::line::Line;
 use super::opening::Feeds;
-use super::stream_id;
 use crate::BridgeError;
 use crate::native::MOST_OF_CONTROL;
+use crate::origins::run_of;
 use crate::proto::MILLISECOND_NS;
 use crate::proto::claim::{Election, ElectionConfig, Role};
 use crate::proto::control::CONTROL_MAX_BYTES;
@@ -161,6 +161,6 @@ fn hears_peers(lines: &[&Line], bind: SocketAddr) -> bool {
 
 /// Half of the stream's identity, and whether the ring is fed from another host.
 pub(super) fn stream_of(subscriber: &Subscriber) -> (u64, bool) {
-    let [began, channel] = stream_id(subscriber);
-    (began ^ channel.rotate_left(32), subscriber.remote_session().is_some())
+    let [first, second] = run_of(subscriber.header());
+    (first ^ second.rotate_left(32), subscriber.remote_session().is_some())
 }

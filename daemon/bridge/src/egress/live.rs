@@ -5,11 +5,11 @@ use shmcast::{Event, RecvError, Start, Subscriber, SubscriberBuilder};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::attach;
 use super::failover::Failover;
 use super::opening::{check_sizes, session_of};
 use super::outlet::Outlet;
-use super::{attach, stream_id};
-use crate::origins::Origins;
+use crate::origins::{Origins, run_of};
 use crate::proto::claim::Role;
 use crate::proto::limit::{Rate, TokenBucket};
 use crate::proto::term::Terms;
@@ -250,7 +250,7 @@ impl Live {
         let session = session.map_err(|e| e.to_string())?;
         self.outlet.shared.attached.fetch_add(1, Ordering::Release);
         let next = subscriber.next_sequence();
-        self.outlet.shared.note_begin(Some(stream_id(&subscriber)), session, next);
+        self.outlet.shared.note_begin(Some(run_of(subscriber.header())), session, next);
         self.outlet.begin(session, next);
         self.outlet.note_ring(&subscriber);
         if let Some(failover) = &mut self.failover {

@@ -6,7 +6,6 @@
 //! messages that it missed, and receivers get an exact gap. After the start, the loop makes no system calls
 //! but those that send, sleep or yield, and on native lines one a pulse, which asks for the error of the clock.
 
-use shmcast::hosting::fault;
 use shmcast::sys::slice;
 use shmcast::{ChannelError, History, Subscriber, SubscriberBuilder, Wait};
 use std::net::SocketAddr;
@@ -27,7 +26,7 @@ mod standby;
 
 use super::BridgeError;
 use super::native::Keys;
-use super::origins::Origins;
+use super::origins::{Origins, run_of};
 use super::pcap::Tap;
 use super::proto::link::Link;
 use super::proto::session::Session;
@@ -124,7 +123,8 @@ impl Egress {
         let failover = Failover::open(spec, send, &feeds, &subscriber, clock.now_ns(), &mut refusals)?;
         let most_leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
         let session = feeds.session;
-        let progress = Progress { ring: stream_id(&subscriber), session, next: subscriber.next_sequence() };
+        let progress =
+            Progress { ring: run_of(subscriber.header()), session, next: subscriber.next_sequence() };
         let state = state.map(|file| (file, progress));
         let shared =
             Arc::new(Sending::new(refusals, choice.shown.clone(), most_leases, progress.next, state));
@@ -270,16 +270,6 @@ pub fn attach(channel: &SubscriberBuilder, wait: WaitMode) -> Result<(Subscriber
         }
     }
     Ok((channel.clone().open()?, false))
-}
-
-/// The identity of the stream in a ring: the time at which its sequences began, and the channel. A strict channel has one ring
-/// after the other, and all of them carry one stream.
-pub(super) fn stream_id(subscriber: &Subscriber) -> [u64; 2] {
-    let header = subscriber.header();
-    match fault!("each_ring_is_a_stream") {
-        true => header.uuid,
-        false => [header.created_ns, header.channel_id],
-    }
 }
 
 /// The tag of the sessions that this bridge begins.

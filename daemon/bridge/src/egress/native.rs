@@ -1,7 +1,7 @@
 //! The part of the sending thread for native lines: marks and times of messages, pulses, and the key that seals.
 
 use shmcast::sys::datagrams;
-use shmcast::{Clock, Message};
+use shmcast::{Clock, Message, StreamId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -82,11 +82,9 @@ impl NativeState {
         NativeState { keys, seen: KeysSeen::default(), moment: None, state: Pulse::default() }
     }
 
-    /// Notes the ring that is sent.
-    pub(super) fn set_ring(&mut self, uuid: [u64; 2]) {
-        let (first, second) = self.state.stream.split_at_mut(8);
-        first.copy_from_slice(&uuid[0].to_be_bytes());
-        second.copy_from_slice(&uuid[1].to_be_bytes());
+    /// Notes the stream that is sent.
+    pub(super) fn set_stream(&mut self, stream: StreamId) {
+        self.state.stream = stream.to_bytes();
     }
 
     /// Notes our place among the egresses of the stream.

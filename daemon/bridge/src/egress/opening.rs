@@ -7,10 +7,10 @@ use std::sync::Arc;
 use super::line::{Line, link_of};
 use super::listening::heard_term;
 use super::native::split_lines;
-use super::{EgressOptions, attach, stream_id, tag_bytes};
+use super::{EgressOptions, attach, tag_bytes};
 use crate::BridgeError;
 use crate::native::Keys;
-use crate::origins::Origins;
+use crate::origins::{Origins, run_of};
 use crate::proto::link::Link;
 use crate::proto::session::Session;
 use crate::proto::term::Terms;
@@ -144,7 +144,7 @@ pub(super) fn session_to_send(
 ) -> Result<Session, BridgeError> {
     match resumed.filter(|_| subscriber.remote_session().is_none() || spec.session.is_some()) {
         Some(resumed) => {
-            origins.add(resumed.session, stream_id(subscriber));
+            origins.add(resumed.session, run_of(subscriber.header()));
             Ok(resumed.session)
         }
         None => {
@@ -165,7 +165,7 @@ pub(super) fn attach_where_it_was(
 ) -> Result<(Subscriber, bool, Option<Progress>), BridgeError> {
     if let Some(said) = said {
         let (latest, _) = attach(&channel.clone().start(Start::Latest), spec.wait)?;
-        let is_same = said.ring == stream_id(&latest)
+        let is_same = said.ring == run_of(latest.header())
             || latest.remote_session().map(Session::from_bytes) == Some(said.session);
         let is_ours = spec.session.is_none() || said.session.tag() == tag_bytes(spec);
         if is_same && is_ours && said.next <= latest.next_sequence() {
@@ -216,7 +216,7 @@ pub(super) fn session_of(
     if let Some(session) = subscriber.remote_session().filter(|_| spec.session.is_none()) {
         return Ok(Session::from_bytes(session));
     }
-    let (tag, ring) = (tag_bytes(spec), stream_id(subscriber));
+    let (tag, ring) = (tag_bytes(spec), run_of(subscriber.header()));
     let clock = term_at(subscriber.header().created_ns);
     // The ring's own session if that may be sent, or else the terms of a new one.
     let look = |known: Result<Session, u64>| match known {

@@ -254,7 +254,7 @@ impl Outlet {
     /// Notes the ring that is sent from now on.
     pub(super) fn note_ring(&mut self, subscriber: &Subscriber) {
         if let Some(native) = &mut self.native {
-            native.set_ring(super::stream_id(subscriber));
+            native.set_stream(subscriber.header().stream);
         }
         self.look_up(Some(subscriber.clock()));
     }

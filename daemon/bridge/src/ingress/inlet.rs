@@ -10,7 +10,7 @@ use super::backlog::Backlog;
 use super::maker::Maker;
 use crate::BridgeError;
 use crate::local::Local;
-use crate::origins::Origins;
+use crate::origins::{Origins, run_of};
 use crate::promotion::{self, PromoteError, Promotion};
 use crate::proto::receiver::Delivery;
 use crate::proto::session::Session;
@@ -168,7 +168,7 @@ impl Inlet {
         // The rest of the gap is no message that anybody is known to have published.
         self.local.counts.missing += came.1.saturating_sub(promotion.from);
         self.counters.next_sequence = publisher.next_sequence();
-        self.origins.add(promotion.session, publisher.header().uuid);
+        self.origins.add(promotion.session, run_of(publisher.header()));
         self.shared.life.note_session(promotion.session);
         if let Some(publisher) = self.local.publisher.take() {
             publisher.leave_open();

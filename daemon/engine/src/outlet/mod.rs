@@ -6,7 +6,7 @@ mod mending;
 
 use shmcast::{Event, History, RecvError, Start, Subscriber, SubscriberBuilder};
 use shmcast_bridge::egress::attach;
-use shmcast_bridge::origins::Origins;
+use shmcast_bridge::origins::{Origins, run_of};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
 use shmcast_bridge::spec::{BridgeSpec, StartAt, WaitMode};
@@ -29,7 +29,7 @@ use crate::proto::writer::{LOOK_NS, Resume, State, Writer, WriterConfig};
 use crate::state::SendState;
 use crate::status::SendCounters;
 use cutter::{Cutter, News};
-use identity::Identity;
+use identity::identity_of;
 
 /// Events taken from the ring before anything else is looked at.
 const EVENTS_PER_TURN: usize = 1_024;
@@ -94,7 +94,7 @@ impl Outlet {
     ) -> Result<Outlet, EngineError> {
         let choice = choice_of(spec.wait);
         let (subscriber, parks) = attach(&channel.clone().start(Start::Latest), choice.mode)?;
-        let Identity { stream, session, also } = Identity::of(spec, &channel, &subscriber)?;
+        let (stream, session) = identity_of(spec, &subscriber)?;
         let mut id = [0; 8];
         getrandom::fill(&mut id).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
         let id = u64::from_ne_bytes(id);
@@ -115,7 +115,7 @@ impl Outlet {
             is_new: options.is_channel_new,
             ends_with_channel: options.ends_with_channel,
             origins: options.origins,
-            writer: Writer::new(config).known_as(also),
+            writer: Writer::new(config),
             id,
             cutter: Cutter::new(nats.block_bytes),
             next_session: None,
@@ -304,7 +304,7 @@ impl Outlet {
         }
         // A feed from elsewhere did not begin here.
         if let Some(ring) = self.subscriber.as_ref().filter(|ring| ring.remote_session().is_none()) {
-            self.origins.add(session, ring.header().uuid);
+            self.origins.add(session, run_of(ring.header()));
         }
     }
 
@@ -359,7 +359,7 @@ impl Outlet {
 
     fn begin_next_session(&mut self) {
         if let Some((session, _)) = self.next_session {
-            self.writer.begin(self.clock.now_ns(), (Stream::of_session(session), Vec::new()), session);
+            self.writer.begin(self.clock.now_ns(), Stream::of_session(session), session);
         }
     }
 
@@ -373,10 +373,10 @@ impl Outlet {
         else {
             return Ok(());
         };
-        let found = Identity::of(&self.spec, &self.channel, &subscriber).map_err(|e| e.to_string())?;
+        let (stream, session) = identity_of(&self.spec, &subscriber).map_err(|e| e.to_string())?;
         (self.subscriber, self.parks, self.is_new) = (Some(subscriber), parks, true);
         self.cutter.begin();
-        self.writer.begin(now_ns, (found.stream, found.also), found.session);
+        self.writer.begin(now_ns, stream, session);
         Ok(())
     }
 

@@ -237,8 +237,8 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
     }
     files.sort_by_key(|file| file.header.file);
     if let Some(first) = files.first() {
-        let journal = first.header.journal;
-        if let Some(other) = files.iter().find(|file| file.header.journal != journal) {
+        let journal = first.header.stream;
+        if let Some(other) = files.iter().find(|file| file.header.stream != journal) {
             return Err(RecoverError::Foreign { name: other.name.clone() });
         }
     }

@@ -37,6 +37,7 @@ pub(super) fn begin(
         let (found, channel) = (last.channel.clone(), channel.clone());
         return Err(RecordError::OtherChannel { path, found, channel });
     }
+    check_stream(&subscriber, &recovered, &path)?;
     let mut epoch = subscriber.publisher_state().map_or(subscriber.epoch(), |(epoch, _)| epoch);
     let is_same_ring = recovered.ring == Some(subscriber.header().uuid);
     let took_over = recovered.last.is_some() && (1..epoch).contains(&recovered.epoch);
@@ -70,6 +71,17 @@ pub(super) fn begin(
     Ok(Begun { directory, subscriber, packer, writer, first: due, missing })
 }
 
+/// Refuses a channel whose sequences have begun again since the journal was recorded.
+fn check_stream(subscriber: &Subscriber, recovered: &Recovered, path: &Path) -> Result<(), RecordError> {
+    let stream = subscriber.header().stream;
+    let is_other = recovered.last.as_ref().is_some_and(|last| !last.stream.is(stream));
+    if is_other && !fault!("a_journal_takes_any_stream") {
+        let channel = subscriber.next_sequence() + subscriber.lag();
+        return Err(RecordError::Anew { path: path.to_owned(), journal: recovered.due, channel });
+    }
+    Ok(())
+}
+
 /// Moves the subscriber to where the journal ends. What the ring has no more is lost.
 fn place(
     subscriber: &mut Subscriber,
@@ -80,12 +92,9 @@ fn place(
         return Ok(None);
     }
     let due = recovered.due;
-    // A ring that the journal names was read: it went on while nobody recorded. Nobody knows what came before another one.
+    // A ring that the journal names was read: it went on while nobody recorded.
     let is_known = recovered.ring == Some(subscriber.header().uuid);
     let anew = |channel| RecordError::Anew { path: path.to_owned(), journal: due, channel };
-    if !is_known && subscriber.first_sequence() == 1 && due > 1 {
-        return Err(anew(subscriber.next_sequence() + subscriber.lag()));
-    }
     let first = match subscriber.seek(due) {
         Ok(()) => return Ok(None),
         Err(LocateError::NotYet { next, .. }) if next == due => {
@@ -143,7 +152,6 @@ fn header(
     // A frame with the largest message: both headers, a clock record before it, and padding.
     let largest = aligned(256 + ring.geometry.max_message as usize).max(aligned(FRAME_TARGET + CLOCK_RECORD));
     let header = FileHeader {
-        journal: recovered.last.as_ref().map_or(own.journal, |last| last.journal),
         file: recovered.next_number,
         sequence,
         epoch,

@@ -2,7 +2,7 @@
 
 use shmcast::journal::format::{Cause, Composer, ControlRecord, FileHeader, JournalControl, file_name};
 use shmcast::journal::{Ending, Entry, Journal, JournalError, Verdict, Verify, create};
-use shmcast::{History, Publisher, Start, Subscriber};
+use shmcast::{History, Publisher, Start, StreamId, Subscriber};
 use shmcast_journal::core::{Io, Settings, SyncPolicy};
 use shmcast_journal::{Keep, Progress, RecordError, Recorder, Trimmed};
 use shmcast_testkit::journal::read;
@@ -495,7 +495,7 @@ fn a_journal_that_is_not_the_channels_or_not_understood_is_refused() {
     assert!(host.dir().join(file_name(8, 2)).exists(), "no number is given again");
     // Nor is one whose number of the version is damaged.
     let mut later = page.clone();
-    later[8] = 2;
+    later[8] = 3;
     std::fs::write(&torn, &later).unwrap();
     assert_eq!(ending(&host).due(), 10 << 32);
     // That of another version may promise anything. Its fields are others.
@@ -503,7 +503,7 @@ fn a_journal_that_is_not_the_channels_or_not_understood_is_refused() {
     std::fs::write(&torn, &later).unwrap();
     let refused = Ending::of(host.dir(), "t").unwrap_err();
     assert!(matches!(refused, JournalError::Format { .. }), "{refused}");
-    header.journal[0] ^= 1;
+    header.stream = StreamId::from_bytes([1; 16]);
     std::fs::write(&torn, header.encode().unwrap()).unwrap();
     let refused = Ending::of(host.dir(), "t").unwrap_err();
     assert!(matches!(refused, JournalError::Foreign { .. }), "{refused}");

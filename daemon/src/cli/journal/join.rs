@@ -7,6 +7,7 @@ use super::span::Part;
 use crate::cli::stop::Stop;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressFinish};
+use shmcast::StreamId;
 use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Cause, Entry, JournalControl, Loss};
 use shmcast_journal::Cut;
@@ -46,21 +47,19 @@ struct Source<'a> {
     part: Part,
 }
 
-/// Opens the parts, and refuses those of different journals.
+/// Opens the parts, and refuses those of different streams.
 fn sources(dirs: &[PathBuf]) -> Result<Vec<Source<'_>>> {
-    let mut known: Option<([u8; 16], &Path)> = None;
+    let mut known: Option<(StreamId, &Path)> = None;
     let mut sources = Vec::new();
     for dir in dirs {
         let (journal, shown) = (open(dir)?, dir.display());
         let Some(file) = journal.files().first() else {
             bail!("no file in {shown} can be used: see `shmcast journal verify {shown}`");
         };
-        let (identity, other) = *known.get_or_insert((file.header.journal, dir));
-        if file.header.journal != identity {
+        let (stream, other) = *known.get_or_insert((file.header.stream, dir));
+        if !file.header.stream.is(stream) {
             let other = other.display();
-            bail!(
-                "{shown} is no part of the journal in {other}: `shmcast journal stat` shows the identity of each"
-            );
+            bail!("{shown} has another stream than {other}: `shmcast journal stat` shows the stream of each");
         }
         let first = file.header.sequence;
         sources.push(Source { dir, first, part: Part::of(journal, first)? });

@@ -2,7 +2,6 @@
 
 use super::open;
 use crate::cli::figures::{grouped, size};
-use crate::cli::framing::hex;
 use crate::cli::say::{print, print_json};
 use anyhow::{Context, Result, bail};
 use serde_json::json;
@@ -35,7 +34,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let next = last.trailer.map_or(last.header.sequence, |trailer| trailer.next);
     if args.json {
         print_json(&json!({
-            "channel": header.channel, "uuid": hex(&header.journal), "recording": is_recording,
+            "channel": header.channel, "stream": header.stream.to_string(), "recording": is_recording,
             "files": count, "sealed_files": sealed, "bytes": bytes,
             "first_sequence": first.header.sequence, "next_sequence_at_least": next,
             "messages_in_sealed_files": messages, "since_ns": first.header.wall_ns,
@@ -46,14 +45,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     print(format_args!(
         "channel            {}\n\
-         journal            {}\n\
+         stream             {}\n\
          recorder           {}\n\
          files              {} of {}, {sealed} sealed\n\
          first sequence     {}\n\
          next sequence      {}{}\n\
          messages           {} in sealed files",
         header.channel,
-        hex(&header.journal),
+        header.stream,
         if is_recording { "runs" } else { "does not run" },
         grouped(count as u64),
         size(bytes),

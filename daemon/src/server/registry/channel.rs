@@ -12,7 +12,7 @@ use crate::server::store::Store;
 use crate::server::waker::Waker;
 use shmcast::control::{Generation, RefusalCode, Response};
 use shmcast::hosting::{Cut, Entry, Hold, HostedCharter, HostedPage, HostedSegment, fault};
-use shmcast::{ChannelStatus, Step};
+use shmcast::{ChannelStatus, Header, Step};
 use std::collections::BTreeMap;
 use std::fs::File;
 use tokio::sync::mpsc::UnboundedSender;
@@ -230,22 +230,23 @@ impl Channel {
         after: Option<After>,
         told: &mut Told<'_>,
     ) -> Result<Option<MemoryRequest>, Refused> {
-        // The new segment keeps the channel's `created_ns`, unless its sequences begin again. Bridges compare
-        // `created_ns` to see whether they do.
+        // The new segment keeps the channel's stream, unless its sequences begin again.
         let entry = self.entry();
-        let is_right = |made_ns: u64| match cut {
-            Cut::Tail => made_ns == entry.created_ns,
-            _ => made_ns >= next_stream_ns(Some(&entry)),
+        let is_right = |made: &Header| match cut {
+            Cut::Tail => made.stream.is(entry.stream) && made.created_ns == entry.created_ns,
+            _ => made.created_ns >= next_stream_ns(Some(&entry)),
         };
         let fits = |Memory { hosted, is_after_journal, .. }: &Memory| {
             self.fits(hosted, self.config.mode == Mode::Strict)
-                && is_right(hosted.header().created_ns)
+                && is_right(hosted.header())
                 && *is_after_journal == after.is_some()
         };
         if !self.spare.as_ref().is_some_and(fits) {
             let spec = self.config.spec();
             return Ok(Some(match cut {
-                Cut::Tail => MemoryRequest { spec, created_ns: entry.created_ns, after },
+                Cut::Tail => {
+                    MemoryRequest { spec, stream: Some(entry.stream), created_ns: entry.created_ns, after }
+                }
                 _ => MemoryRequest::of_next_stream(spec, Some(&entry), after),
             }));
         }

@@ -1,8 +1,8 @@
 //! Memory for channels, and the sequence that it begins with.
 
-use shmcast::ChannelError;
 use shmcast::hosting::{Entry, HostedSegment, HostedSpec, STREAM_STEP_NS, fault};
 use shmcast::journal::{Ending, Journal, JournalError, create};
+use shmcast::{ChannelError, StreamId};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -15,7 +15,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct MemoryRequest {
     /// The spec of the segment.
     pub spec: HostedSpec,
-    /// The time at which the channel's sequences began, in nanoseconds since 1970.
+    /// The stream that goes on in it; `None` for a new one, or that of the journal.
+    pub stream: Option<StreamId>,
+    /// The time at which the sequences of the channel's memory began, in nanoseconds since 1970.
     pub created_ns: u64,
     /// The journal behind which the channel's sequences go on.
     pub after: Option<After>,
@@ -47,7 +49,8 @@ impl MemoryRequest {
     /// whatever the clock says.
     pub(super) fn of_next_stream(spec: HostedSpec, before: Option<&Entry>, after: Option<After>) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { spec, created_ns: next_stream_ns(before).max(now.as_nanos() as u64), after }
+        let created_ns = next_stream_ns(before).max(now.as_nanos() as u64);
+        Self { spec, stream: None, created_ns, after }
     }
 
     /// Makes the memory. Takes time in proportion to the capacity, and reads the journal, so it must not run on the event loop. A
@@ -56,8 +59,11 @@ impl MemoryRequest {
     /// # Errors
     /// The step that failed.
     pub fn make(&self) -> Result<Memory, ChannelError> {
-        let hosted = HostedSegment::create(&self.spec, Some(self.created_ns))?;
-        let noted = self.after.as_ref().map_or(Ok(()), |after| after.begin(&hosted));
+        let found = self.after.as_ref().map(|after| (after, after.ending(&self.spec.name)));
+        let ending = found.as_ref().and_then(|(_, found)| found.as_ref().ok()?.as_ref());
+        let stream = ending.map(Ending::stream).or(self.stream);
+        let hosted = HostedSegment::create(&self.spec, stream, Some(self.created_ns))?;
+        let noted = found.map_or(Ok(()), |(after, found)| after.begin(found?, &hosted));
         let trouble = noted.err().map(|e| {
             let first = hosted.first_sequence();
             format!("sequences begin at {first}, and the journal does not say so: {e}")
@@ -67,15 +73,20 @@ impl MemoryRequest {
 }
 
 impl After {
-    fn begin(&self, hosted: &HostedSegment) -> Result<(), JournalError> {
+    /// The end of the journal; `None` if it has no file.
+    fn ending(&self, channel: &str) -> Result<Option<Ending>, JournalError> {
         let until = Instant::now() + PATIENCE;
-        let ending = loop {
-            match Ending::of(&self.dir, &hosted.header().channel) {
-                Err(JournalError::Empty { .. }) => return create(&self.dir, hosted.header()),
+        loop {
+            match Ending::of(&self.dir, channel) {
+                Err(JournalError::Empty { .. }) => return Ok(None),
                 Err(JournalError::Busy { .. }) if Instant::now() < until => sleep(Duration::from_millis(10)),
-                ending => break ending?,
+                ending => return ending.map(Some),
             }
-        };
+        }
+    }
+
+    fn begin(&self, ending: Option<Ending>, hosted: &HostedSegment) -> Result<(), JournalError> {
+        let Some(ending) = ending else { return create(&self.dir, hosted.header()) };
         let clean = self.clean.filter(|next| *next == ending.due());
         let first = clean.map_or_else(|| ending.next_sequence(), Ok)?;
         // Where the disk takes nothing, sequences that were given already are left out all the same.

@@ -474,7 +474,7 @@ fn what_a_file_says_is_what_the_segment_is_made_with() {
     assert_eq!(config.channels[0].mode, Mode::Strict);
     let spec = config.channels[0].spec();
     assert!(spec.is_strict && !spec.preparation.lock && !spec.preparation.huge_pages);
-    let hosted = HostedSegment::create(&spec, None).unwrap();
+    let hosted = HostedSegment::create(&spec, None, None).unwrap();
     let header = hosted.header();
     assert_eq!((header.channel.as_str(), header.labels.as_str()), ("ticks", "a=x=y\nb=2\n"));
     assert_eq!((header.schema_id, header.schema.as_str()), (7, "quote/1"));

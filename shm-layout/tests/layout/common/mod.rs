@@ -2,6 +2,7 @@
 
 use shmcast_layout::layout::geometry::{Geometry, HEADER_BYTES, WORD};
 use shmcast_layout::layout::header::{ClockKind, HEADER_WORDS, Header};
+use shmcast_layout::layout::stream::StreamId;
 use shmcast_layout::segment::Segment;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,7 +15,7 @@ pub(crate) fn header(capacity: u64, max_message: Option<u64>) -> Header {
     Header {
         geometry: Geometry::new(capacity, max_message).unwrap(),
         uuid: [0x1111_2222_3333_4444, 0x5555_6666_7777_8888],
-        channel_id: 42,
+        stream: StreamId::from_words([42, 43]),
         created_ns: 1_700_000_000_000_000_000,
         clock: ClockKind::Monotonic,
         clock_hz: 1_000_000_000,

@@ -6,7 +6,7 @@ mod ways;
 use proptest::prelude::*;
 use scene::{CAPACITY, Scene, Seen};
 use shmcast::journal::Cause;
-use shmcast::{Event, History, RecvError, Start, Subscriber};
+use shmcast::{Event, History, RecvError, Start, StreamId, Subscriber};
 use shmcast_testkit::PATIENCE;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -57,11 +57,11 @@ fn a_start_before_the_ring_is_one_in_the_journal() {
 }
 
 #[test]
-fn without_a_journal_or_with_another_rings_a_lap_is_a_lap() {
+fn without_a_journal_or_with_that_of_another_stream_a_lap_is_a_lap() {
     let mut scene = Scene::new();
     let never = Subscriber::builder("t").dir(scene.channels()).start(Start::Oldest).history(History::Never);
     let mut never = never.open().unwrap();
-    scene.book.ring = [1, 2];
+    scene.book.stream = StreamId::from_words([1, 2]);
     scene.roll(false);
     std::fs::remove_file(
         std::fs::read_dir(&scene.book.dir).unwrap().map(|e| e.unwrap().path()).min().unwrap(),
@@ -129,6 +129,47 @@ fn retention_that_overtakes_a_reader_is_a_lap_and_no_damage() {
     scene.retention();
     seen.read(&mut within, usize::MAX, 0);
     assert_eq!((seen.due, seen.lost, seen.lapped), (scene.next(), 0, begins[2] - begins[1]));
+}
+
+/// A directory may hold another stream's journal later: its messages are not this channel's, whatever their sequences are.
+#[test]
+fn a_reader_in_the_past_takes_no_message_of_another_stream() {
+    let mut scene = Scene::new();
+    scene.publish(LAP);
+    scene.record();
+    let mut subscriber = scene.subscriber(Start::Oldest);
+    let mut seen = Seen { due: 1, ..Seen::default() };
+    seen.read(&mut subscriber, 10, 0);
+    assert_eq!((seen.due, seen.lapped), (11, 0));
+    let recorded = scene.next();
+    scene.book.stream = StreamId::from_words([1, 2]);
+    scene.roll(true);
+    scene.publish(LAP);
+    scene.record();
+    scene.retention();
+    seen.read(&mut subscriber, usize::MAX, 0);
+    // What the file had that is still open is the channel's own. What came later is lost but for the ring.
+    assert_eq!(seen.due, scene.next());
+    assert_eq!((seen.messages + seen.lapped, seen.lost), (scene.next() - 1, 0));
+    assert!(seen.messages > recorded - 1 && seen.lapped > 0, "{seen:?}");
+    let refused = scene.subscriber(Start::Oldest);
+    assert!(refused.next_sequence() > recorded, "the ring's oldest");
+}
+
+/// A directory that the user names is read, or is an error: a start in the past never begins in the ring in silence.
+#[test]
+fn a_directory_that_cannot_be_read_is_an_error() {
+    let mut scene = Scene::new();
+    scene.publish(LAP);
+    let builder = || Subscriber::builder("t").dir(scene.channels());
+    for start in [Start::Latest, Start::Oldest, Start::Key, Start::Sequence(1)] {
+        let nowhere = History::Dir(scene.channels().join("nowhere"));
+        let refused = builder().start(start).history(nowhere).open().unwrap_err();
+        assert!(refused.to_string().contains("nowhere"), "{refused}");
+    }
+    // A recorder may still begin in one that is empty.
+    let empty = History::Dir(scene.channels());
+    builder().start(Start::Oldest).history(empty).open().unwrap();
 }
 
 /// The record of an epoch stands between two messages, and the reader may go over to the ring right there.

@@ -33,7 +33,7 @@ impl Scene {
         std::fs::create_dir(&journal).unwrap();
         let publisher = Publisher::builder("t").dir(&channels).capacity(CAPACITY).open().unwrap();
         let mut book = Book::new(&journal);
-        book.ring = publisher.header().uuid;
+        (book.ring, book.stream) = (publisher.header().uuid, publisher.header().stream);
         book.begin();
         book.show();
         Self { dir, publisher: Some(publisher), book, due: 1, lock: None }

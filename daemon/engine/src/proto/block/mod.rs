@@ -46,19 +46,11 @@ const VERSION: u8 = 1;
 const SEALED_AT: usize = 34;
 const CRC_AT: usize = 52;
 
-/// The identity of one run of sequences: that of the ring, or of the session of a feed from elsewhere.
+/// The identity of a stream: that of the channel, or of the session of a feed from elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream(pub [u8; 16]);
 
 impl Stream {
-    /// The stream that a ring of this identity begins.
-    pub fn of_ring(uuid: [u64; 2]) -> Stream {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&uuid[0].to_be_bytes());
-        bytes[8..].copy_from_slice(&uuid[1].to_be_bytes());
-        Stream(bytes)
-    }
-
     /// The stream of a feed that came from another host.
     pub fn of_session(session: Session) -> Stream {
         let mut bytes = [0; 16];

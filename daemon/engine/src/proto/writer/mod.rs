@@ -69,8 +69,6 @@ struct Flight {
 #[derive(Debug)]
 pub struct Writer {
     config: WriterConfig,
-    /// Other names of the same stream.
-    also: Vec<Stream>,
     state: State,
     /// Grows with each attempt, so that answers to earlier ones are known as such.
     round: u64,
@@ -113,7 +111,6 @@ impl Writer {
     pub fn new(config: WriterConfig) -> Writer {
         Writer {
             config,
-            also: Vec::new(),
             state: State::Start,
             round: 0,
             look_ns: 0,
@@ -136,11 +133,6 @@ impl Writer {
             counters: WriterCounters::default(),
             acks: Histogram::default(),
         }
-    }
-
-    /// The same writer, for a stream that has these other names in blocks of earlier writers.
-    pub fn known_as(self, also: Vec<Stream>) -> Writer {
-        Writer { also, ..self }
     }
 
     /// The writer's present state.
@@ -184,8 +176,8 @@ impl Writer {
     }
 
     /// Begins another stream, such as that of a ring made anew.
-    pub fn begin(&mut self, now_ns: u64, (stream, also): (Stream, Vec<Stream>), session: Session) {
-        (self.config.stream, self.also, self.config.session) = (stream, also, session);
+    pub fn begin(&mut self, now_ns: u64, stream: Stream, session: Session) {
+        (self.config.stream, self.config.session) = (stream, session);
         self.stored = None;
         self.start(now_ns);
     }
@@ -304,7 +296,7 @@ impl Writer {
         if head.key != 0 && self.sealer.key() == 0 {
             return Err(Refusal::Sealed);
         }
-        if head.stream != self.config.stream && !self.also.contains(&head.stream) {
+        if head.stream != self.config.stream {
             return self.meet_other(now_ns, last.sequence, &head);
         }
         self.config.session = head.session;

@@ -22,10 +22,10 @@ use super::{
 };
 use disk::{Disk, Faults};
 use fastrand::Rng;
-use shmcast::ClockKind;
 use shmcast::journal::format::{
     Cause, FRAME_HEADER_BYTES, FileHeader, FrameBuilder, FrameHeader, JournalControl, RingIdentity,
 };
+use shmcast::{ClockKind, StreamId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -444,7 +444,7 @@ impl World {
 
 fn header(recovered: &Recovered, sequence: u64, ring: u64, epoch: u64) -> FileHeader {
     FileHeader {
-        journal: [7; 16],
+        stream: StreamId::from_bytes([7; 16]),
         file: recovered.next_number,
         salt: 1,
         sequence,
@@ -461,7 +461,6 @@ fn header(recovered: &Recovered, sequence: u64, ring: u64, epoch: u64) -> FileHe
         previous_chain: recovered.previous.1,
         largest_frame: 4096,
         reserve: 0,
-        channel_id: 0,
         schema_id: 0,
         channel: "sim".into(),
         schema: String::new(),

@@ -50,7 +50,8 @@ public record Header(
         }
         ByteBuffer words = ByteBuffer.wrap(page).order(ByteOrder.LITTLE_ENDIAN);
         refuse(words.getLong(0) != MAGIC, Code.FOREIGN, "it does not begin with the magic");
-        refuse(words.getLong(8) >>> 16 != 1, Code.VERSION, "layout version " + (words.getLong(8) >>> 16) + ", and this library reads 1");
+        long major = words.getLong(8) >>> 16 & 0xffff;
+        refuse(major != 2, Code.VERSION, "layout version " + major + ", and this library reads 2");
         CRC32C sum = new CRC32C();
         sum.update(page, 8, 112);
         sum.update(page, 512, BYTES - 512);
@@ -66,7 +67,7 @@ public record Header(
         refuse(entries != capacity / GRANULE, Code.GEOMETRY, "the index");
         refuse(max < 0 || max > Math.min(capacity / 8, 16 << 20), Code.GEOMETRY, "the largest message");
         refuse(data != BYTES + 8 * entries, Code.GEOMETRY, "the place of the ring");
-        long kind = words.getLong(96);
+        long kind = words.getLong(8) >>> 32;
         long rate = words.getLong(104);
         refuse(kind < 0 || kind > 1, Code.FIELD, "the kind of clock");
         refuse(rate < 1_000 || rate > 1_000_000_000_000L, Code.FIELD, "the clock's rate");

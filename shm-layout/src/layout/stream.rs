@@ -1,0 +1,59 @@
+//! The identity of a stream.
+
+use std::fmt;
+
+/// The identity of a stream: of all messages of a channel since its sequences last began at 1. A channel gets a new one then, and at no
+/// other time. It stays through publishers, generations of a strict channel, restarts of the daemon and, with a journal, reboots.
+///
+/// Two places have the same stream if their ids are equal, and in no other case: [`is`](Self::is) is the one comparison.
+///
+/// ```
+/// use shmcast_layout::layout::stream::StreamId;
+/// let id = StreamId::from_words([0x0123_4567_89ab_cdef, 0xf]);
+/// assert_eq!(id.to_string(), "0123456789abcdef000000000000000f");
+/// assert_eq!(StreamId::from_bytes(id.to_bytes()), id);
+/// assert!(id.is(id) && !id.is(StreamId::from_words([1, 2])));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct StreamId([u64; 2]);
+
+impl StreamId {
+    /// The id of 16 random bytes, or of bytes that were stored.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        let all = u128::from_be_bytes(bytes);
+        Self([(all >> 64) as u64, all as u64])
+    }
+
+    /// The bytes, as journals and the wire have them.
+    pub const fn to_bytes(self) -> [u8; 16] {
+        ((self.0[0] as u128) << 64 | self.0[1] as u128).to_be_bytes()
+    }
+
+    /// The id in two words of a segment's header or a charter.
+    pub const fn from_words(words: [u64; 2]) -> Self {
+        Self(words)
+    }
+
+    /// The two words.
+    pub const fn to_words(self) -> [u64; 2] {
+        self.0
+    }
+
+    /// Whether both are the same stream.
+    pub fn is(self, other: Self) -> bool {
+        self == other
+    }
+}
+
+/// The bytes in hexadecimal digits.
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}{:016x}", self.0[0], self.0[1])
+    }
+}
+
+impl fmt::Debug for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StreamId({self})")
+    }
+}
