@@ -69,7 +69,7 @@ impl<'a> Pace<'a> {
     }
 
     /// Waits until the message that was recorded `after_ns` after the beginning is due.
-    pub(super) fn wait_recorded(&self, speed: Speed, after_ns: u64) {
+    fn wait_recorded(&self, speed: Speed, after_ns: u64) {
         if let Speed::Times(times) = speed {
             self.wait(after_ns as f64 / 1e9 / times);
         }
@@ -90,6 +90,45 @@ impl<'a> Pace<'a> {
                 _ => std::hint::spin_loop(),
             }
         }
+    }
+}
+
+/// The times at which the messages of a recording are due.
+pub(super) struct Schedule<'a> {
+    pace: Pace<'a>,
+    speed: Speed,
+    max_pause: Option<Duration>,
+    /// The time since the first message at which the last one was due, at speed 1.
+    due_ns: u64,
+    last_ns: Option<u64>,
+    /// How many silences were shortened.
+    shortened: u64,
+}
+
+impl<'a> Schedule<'a> {
+    /// The schedule begins now. Silences are shortened to `max_pause`; `stop` ends every wait.
+    pub(super) fn new(stop: &'a Stop, speed: Speed, max_pause: Option<Duration>) -> Self {
+        Self { pace: Pace::new(stop), speed, max_pause, due_ns: 0, last_ns: None, shortened: 0 }
+    }
+
+    /// Waits until a message that was recorded at this time is due.
+    pub(super) fn wait(&mut self, wall_ns: u64) {
+        if self.speed == Speed::Max {
+            return;
+        }
+        // A wall clock that was set back is no pause.
+        let pause = wall_ns.saturating_sub(self.last_ns.unwrap_or(wall_ns));
+        let longest =
+            self.max_pause.map_or(u64::MAX, |longest| u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX));
+        self.shortened += u64::from(pause > longest);
+        self.due_ns = self.due_ns.saturating_add(pause.min(longest));
+        self.last_ns = Some(wall_ns);
+        self.pace.wait_recorded(self.speed, self.due_ns);
+    }
+
+    /// How many silences were shortened.
+    pub(super) fn shortened(&self) -> u64 {
+        self.shortened
     }
 }
 
@@ -115,5 +154,20 @@ mod tests {
         let stop = Stop::set_by(signal_hook::consts::SIGINT);
         Pace::new(&stop).wait_recorded(Speed::Times(1e-300), u64::MAX);
         Pace::new(&stop).wait_recorded(Speed::Times(1.0), u64::MAX);
+    }
+
+    #[test]
+    fn silence_is_shortened_and_a_clock_that_was_set_back_is_none() {
+        // No wait lasts: a signal has come.
+        let stop = Stop::set_by(signal_hook::consts::SIGINT);
+        let due = |times: &[u64], max_pause| {
+            let mut schedule = Schedule::new(&stop, Speed::Times(1.0), max_pause);
+            times.iter().for_each(|&time| schedule.wait(time));
+            (schedule.due_ns, schedule.shortened())
+        };
+        let times = [5_000, 5_010, 4_000, 4_030, 1_004_030];
+        assert_eq!(due(&times, None), (10 + 30 + 1_000_000, 0));
+        assert_eq!(due(&times, Some(Duration::from_nanos(25))), (10 + 25 + 25, 2));
+        assert_eq!(due(&[u64::MAX, 0, u64::MAX, 0, u64::MAX], None), (u64::MAX, 0));
     }
 }

@@ -5,7 +5,7 @@
 
 use super::figures::grouped;
 use super::journal::span::{Part, Span};
-use super::pace::{Pace, Speed};
+use super::pace::{Schedule, Speed};
 use super::publish::progress;
 use super::ring::{RingArgs, told, wait_for_readers};
 use super::say::{note, print_json};
@@ -171,12 +171,12 @@ impl Play {
     fn all(&mut self, args: &Args, part: &mut Part, stop: &Stop, bar: &ProgressBar) -> Result<bool> {
         // Readers of a new channel begin at the first sequence of the part.
         self.publisher.gap(part.due() - 1)?;
-        let mut schedule = Schedule { pace: Pace::new(stop), speed: args.speed, due_ns: 0, last_ns: None };
+        let mut schedule = Schedule::new(stop, args.speed, args.max_pause);
         while let Some((entry, wall_ns)) = part.next()? {
             match entry {
                 Entry::Message(message) => {
                     if let Some(wall_ns) = wall_ns {
-                        schedule.wait(wall_ns, args.max_pause);
+                        schedule.wait(wall_ns);
                     }
                     if stop.is_set() {
                         return Ok(false);
@@ -215,51 +215,5 @@ impl Play {
         self.gaps += 1;
         self.missing += to + 1 - from;
         Ok(())
-    }
-}
-
-/// The times at which messages are due.
-struct Schedule<'a> {
-    pace: Pace<'a>,
-    speed: Speed,
-    /// The time since the first message at which the last one was due, at speed 1.
-    due_ns: u64,
-    last_ns: Option<u64>,
-}
-
-impl Schedule<'_> {
-    /// Waits until a message that was published at this time is due.
-    fn wait(&mut self, wall_ns: u64, max_pause: Option<Duration>) {
-        if self.speed == Speed::Max {
-            return;
-        }
-        // A wall clock that was set back is no pause.
-        let pause = wall_ns.saturating_sub(self.last_ns.unwrap_or(wall_ns));
-        let longest =
-            max_pause.map_or(u64::MAX, |longest| u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX));
-        self.due_ns = self.due_ns.saturating_add(pause.min(longest));
-        self.last_ns = Some(wall_ns);
-        self.pace.wait_recorded(self.speed, self.due_ns);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn silence_is_shortened_and_a_clock_that_was_set_back_is_none() {
-        // No wait lasts: a signal has come.
-        let stop = Stop::set_by(signal_hook::consts::SIGINT);
-        let due = |times: &[u64], max_pause| {
-            let pace = Pace::new(&stop);
-            let mut schedule = Schedule { pace, speed: Speed::Times(1.0), due_ns: 0, last_ns: None };
-            times.iter().for_each(|&time| schedule.wait(time, max_pause));
-            schedule.due_ns
-        };
-        let times = [5_000, 5_010, 4_000, 4_030, 1_004_030];
-        assert_eq!(due(&times, None), 10 + 30 + 1_000_000);
-        assert_eq!(due(&times, Some(Duration::from_nanos(25))), 10 + 25 + 25);
-        assert_eq!(due(&[u64::MAX, 0, u64::MAX, 0, u64::MAX], None), u64::MAX);
     }
 }

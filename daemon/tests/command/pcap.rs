@@ -1,10 +1,11 @@
 //! `shmcast pub --pcap`: publishes captures of a network into channels.
 
 use serde_json::Value;
-use shmcast_bridge::pcap::CaptureFile;
+use shmcast_bridge::pcap::PacketFile;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{PacketWriter, end_of_session, heartbeat};
-use shmcast_testkit::command;
+use shmcast_testkit::{command, wait_until};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Output;
 use std::time::Instant;
@@ -22,13 +23,13 @@ impl Host {
     /// Writes a capture of datagrams, each with its time and destination port.
     fn capture(&self, datagrams: &[(u64, u16, Vec<u8>)]) -> PathBuf {
         let path = self.0.dir.path().join("feed.pcap");
-        let file = CaptureFile::create(&path, 1_500).unwrap();
-        let tap = file.tap();
+        let mut file = PacketFile::begin(std::fs::File::create(&path).unwrap()).unwrap();
         for (time_ns, port, payload) in datagrams {
             let to = format!("239.1.2.3:{port}").parse().unwrap();
-            tap.record(1_700_000_000_000 * MS + time_ns, "10.0.0.1:4000".parse().unwrap(), to, payload);
+            let from = "10.0.0.1:4000".parse().unwrap();
+            file.write(1_700_000_000_000 * MS + time_ns, from, to, payload).unwrap();
         }
-        assert_eq!(file.finish().unwrap().dropped, 0);
+        file.finish().unwrap();
         path
     }
 
@@ -40,6 +41,13 @@ impl Host {
     fn publish(&self, path: &std::path::Path, more: &str) -> Value {
         let output = self.try_publish(path, more);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Publishes a capture of which something is lost.
+    fn publish_with_losses(&self, path: &std::path::Path, more: &str) -> Value {
+        let output = self.try_publish(path, more);
+        assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
@@ -113,7 +121,7 @@ fn copies_disorder_and_losses_of_the_lines_end_as_a_bridge_would_end_them() {
     datagrams.push((4 * MS, 5_000, b"noise".to_vec()));
     datagrams.push((50 * MS, 5_000, end_of_session(session(), 201).to_vec()));
     datagrams.sort_by_key(|(time_ns, _, _)| *time_ns);
-    let summary = host.publish(&host.capture(&datagrams), "--speed max --unwrap");
+    let summary = host.publish_with_losses(&host.capture(&datagrams), "--speed max --unwrap");
     let unwrapped = &summary["capture"]["unwrapped"];
     assert_eq!(summary["published"], 190);
     let names = ["duplicates", "missing", "not_moldudp64", "sequence_shift"];
@@ -129,9 +137,7 @@ fn copies_disorder_and_losses_of_the_lines_end_as_a_bridge_would_end_them() {
 fn a_packet_that_is_too_far_ahead_is_left_out_and_told() {
     let host = Host::new();
     let path = host.capture(&[(0, 5_000, packet(1, 3)), (1, 5_000, packet(9_000_000, 1))]);
-    let output = host.try_publish(&path, "--speed max --unwrap");
-    assert_eq!(output.status.code(), Some(3), "{output:?}");
-    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let summary = host.publish_with_losses(&path, "--speed max --unwrap");
     assert_eq!(summary["capture"]["unwrapped"]["implausible"], 1);
     assert_eq!(host.read(), messages(1..4));
 }
@@ -142,13 +148,13 @@ fn a_packet_that_is_too_far_ahead_is_left_out_and_told() {
 fn sequences_are_the_feeds_own_or_the_difference_is_told() {
     let host = Host::new();
     let path = host.capture(&[(0, 5_000, packet(6, 3)), (1, 5_000, packet(11, 1))]);
-    let summary = host.publish(&path, "--speed max --unwrap");
+    let summary = host.publish_with_losses(&path, "--speed max --unwrap");
     assert_eq!(summary["capture"]["unwrapped"]["sequence_shift"], 0);
     let missing = |range: std::ops::Range<u64>| range.map(|sequence| (sequence, "-".to_owned()));
     let mut expected: Vec<_> = missing(1..6).chain(messages(6..9)).chain(missing(9..11)).collect();
     expected.extend(messages(11..12));
     assert_eq!(host.read(), expected);
-    let summary = host.publish(&path, "--speed max --unwrap");
+    let summary = host.publish_with_losses(&path, "--speed max --unwrap");
     assert_eq!(summary["capture"]["unwrapped"]["sequence_shift"], 6);
     assert_eq!((&summary["first_sequence"], &summary["next_sequence"]), (&12.into(), &18.into()));
 }
@@ -163,6 +169,132 @@ fn a_recording_takes_the_time_it_took_or_a_share_of_it() {
         let seconds = summary["seconds"].as_f64().unwrap();
         assert!(seconds * 1e3 >= f64::from(at_least_ms), "{speed}: {seconds} s");
         assert!(started.elapsed().as_secs_f64() >= seconds);
+    }
+}
+
+/// Once the clock of a capture went backwards, nothing was given up any more, and thousands of messages were called missing that were in
+/// the file.
+#[test]
+fn wild_time_stamps_lose_nothing() {
+    let host = Host::new();
+    let year = 365 * 86_400_000 * MS;
+    let stamps: [fn(u64) -> u64; 3] = [
+        |n| if n < 8 { 30_000 * MS + n } else { n },
+        |n| n + if n == 5 { 365 * 86_400_000 * MS } else { 0 },
+        |n| (n * 7_919) % 1_000 * MS,
+    ];
+    assert_eq!(stamps[1](5), year + 5);
+    for (at, stamp) in stamps.into_iter().enumerate() {
+        let packets = (0..6_000u64).filter(|n| *n != 10);
+        let datagrams: Vec<_> = packets.map(|n| (stamp(n), 5_000, packet(1 + 2 * n, 2))).collect();
+        let path = host.capture(&datagrams);
+        let output = host.0.run(&format!("pub c{at} --pcap {} --unwrap --speed max --json", path.display()));
+        assert_eq!(output.status.code(), Some(3));
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let missing = &summary["capture"]["unwrapped"]["missing"];
+        assert_eq!([&summary["published"], missing], [&Value::from(11_998), &Value::from(2)], "{at}");
+    }
+}
+
+/// A stamp that is far ahead was waited for: 54 years behind a packet without a time.
+#[test]
+fn a_leap_of_the_clock_is_waited_for_no_longer_than_max_pause() {
+    let host = Host::new();
+    let day = 86_400_000 * MS;
+    let path = host.capture(&[0, day, 0, day + 1].map(|at| (at, 5_000, b"m".to_vec())));
+    let summary = host.publish(&path, "--max-pause 10ms");
+    assert_eq!([&summary["published"], &summary["capture"]["shortened_pauses"]], [4, 2]);
+    // That is what happens without the option too.
+    let summary = host.publish(&host.capture(&[0, day].map(|at| (at, 5_000, b"m".to_vec()))), "");
+    assert_eq!([&summary["published"], &summary["capture"]["shortened_pauses"]], [2, 1]);
+}
+
+/// A second feed in the file is told, and can be chosen.
+#[test]
+fn a_second_session_is_told_and_can_be_chosen() {
+    let host = Host::new();
+    let mut datagrams = Vec::new();
+    let other = Session::named("0000012345").unwrap();
+    for n in 1..=50u64 {
+        let message = [&other.as_bytes()[..], &n.to_be_bytes(), &[0, 1, 0, 1, b'x']].concat();
+        let beat = heartbeat(other, n).to_vec();
+        datagrams.extend([(n, 5_000, packet(n, 1)), (n, 5_000, message), (n, 5_000, beat)]);
+    }
+    let path = host.capture(&datagrams);
+    let summary = host.publish_with_losses(&path, "--speed max --unwrap");
+    let unwrapped = &summary["capture"]["unwrapped"];
+    assert_eq!([&summary["published"], &unwrapped["other_sessions"]], [50, 100]);
+    assert_eq!(unwrapped["left_sessions"]["0000012345"], 100);
+    let names =
+        ["packets", "copies", "heartbeats", "other_sessions", "stale", "implausible", "not_moldudp64"];
+    let sum: i64 = names.iter().map(|name| unwrapped[*name].as_i64().unwrap()).sum();
+    assert_eq!(summary["capture"]["datagrams"], sum);
+    let said = host.0.run(&format!("pub d --pcap {} --speed max --unwrap", path.display())).stderr;
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.contains("100 packets of other sessions (0000012345) LEFT OUT"), "{said}");
+    let output =
+        host.0.run(&format!("pub e --pcap {} --speed max --unwrap --session 0000012345", path.display()));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Packets that cannot be read may have been of the feed: that is no success.
+#[test]
+fn what_cannot_be_read_is_told_in_the_exit_code() {
+    let host = Host::new();
+    let path = host.capture(&[(0, 5_000, b"one".to_vec()), (1, 5_000, b"two".to_vec())]);
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    let summary = host.publish_with_losses(&path, "--speed max");
+    assert_eq!(
+        [&summary["published"], &summary["capture"]["cut_off"]],
+        [&Value::from(1), &Value::from(true)]
+    );
+    // What is in front of the damage is published.
+    std::fs::write(&path, [&bytes[..], &vec![0xFF; 17 << 20]].concat()).unwrap();
+    let output = host.try_publish(&path, "--speed max");
+    assert_eq!(output.status.code(), Some(1));
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["published"], 2);
+    assert!(summary["capture"]["error"].as_str().unwrap().contains("after 2 packets"), "{summary}");
+}
+
+/// A pipe: what has come is published before the next packet comes, a signal ends it, and nobody needs to write to it at all.
+#[test]
+fn a_pipe_is_played_as_it_comes_and_a_signal_ends_it() {
+    let host = Host::new();
+    let bytes = std::fs::read(host.capture(&[(0, 5_000, packet(1, 3)), (1, 5_000, packet(6, 1))])).unwrap();
+    let pipe = host.0.dir.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let start = || host.0.start(&format!("pub c --pcap {} --unwrap --capacity 1MiB", pipe.display()));
+    let publisher = start();
+    let mut writer = std::fs::File::options().write(true).open(&pipe).unwrap();
+    writer.write_all(&bytes).unwrap();
+    wait_until("what has come", || {
+        let output = host.0.run("stat c --json");
+        serde_json::from_slice::<Value>(&output.stdout).is_ok_and(|status| status["next_sequence"] == 4)
+    });
+    command::interrupt(&publisher);
+    assert_eq!(command::end(publisher).0, 130);
+    drop(writer);
+    // The message behind the missing ones was held, and is published when the signal comes.
+    let mut expected = messages(1..4);
+    expected.extend([(4, "-".to_owned()), (5, "-".to_owned()), (6, "m6".to_owned())]);
+    assert_eq!(host.read(), expected);
+    let publisher = start();
+    command::interrupt(&publisher);
+    assert_eq!(command::end(publisher).0, 130);
+}
+
+/// A capture of something else was a success, with nothing published.
+#[test]
+fn a_capture_without_a_feed_is_an_error_that_says_what_is_in_it() {
+    let host = Host::new();
+    let path = host.capture(&[(0, 53, b"query".to_vec()), (1, 53, b"query".to_vec()), (2, 123, vec![7; 48])]);
+    let output = host.try_publish(&path, "--speed max --unwrap");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for part in ["no feed of MoldUDP64", "UDP to port 53 (2), UDP to port 123 (1)", "not MoldUDP64"] {
+        assert!(said.contains(part), "{said}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! What stands in place of captures where the feature `captures` is off. Nothing of it can be made.
 
-use super::told::{CaptureCounters, Captured, Datagram};
+use super::told::{CaptureCounters, Captured, Datagram, Protocols};
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
 use std::marker::PhantomData;
@@ -41,6 +41,11 @@ impl Capture<'_> {
 
     /// Cannot be called.
     pub fn counters(&self) -> &CaptureCounters {
+        match self.0 {}
+    }
+
+    /// Cannot be called.
+    pub fn protocols(&self) -> &Protocols {
         match self.0 {}
     }
 }

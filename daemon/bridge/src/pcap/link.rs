@@ -4,7 +4,7 @@ use etherparse::err::packet::SliceError;
 use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TransportSlice, UdpHeader, ip_number};
 use std::net::{IpAddr, SocketAddr};
 
-use super::told::Skipped;
+use super::told::{Protocol, Skipped};
 
 /// Sources, destination and payload of one UDP datagram.
 pub(super) type Found<'a> = (SocketAddr, SocketAddr, &'a [u8]);
@@ -24,6 +24,37 @@ const LINUX_SLL2: i32 = 276;
 /// The UDP datagram in a frame of which `sent` bytes were on the wire.
 pub(super) fn datagram(link_type: i32, frame: &[u8], sent: usize) -> Result<Found<'_>, Skipped> {
     let unclear = if sent > frame.len() { Skipped::Truncated } else { Skipped::Malformed };
+    udp(&sliced(link_type, frame, unclear)?, unclear)
+}
+
+/// The protocol of a frame, as far as its headers are there. A fragment shows its port only if it is the first one.
+pub(super) fn protocol(link_type: i32, frame: &[u8]) -> Option<Protocol> {
+    let packet = sliced(link_type, frame, Skipped::Malformed).ok()?;
+    if let Some(TransportSlice::Udp(udp)) = &packet.transport {
+        return Some(Protocol::Udp(udp.destination_port()));
+    }
+    if let Some(content) = packet.net.as_ref().and_then(LaxNetSlice::ip_payload_ref) {
+        let first = content.payload.first_chunk::<4>().filter(|_| content.fragmented && !is_later(&packet));
+        return Some(match (content.ip_number, first) {
+            (ip_number::UDP, Some([_, _, high, low])) => Protocol::Udp(u16::from_be_bytes([*high, *low])),
+            (number, _) => Protocol::Ip(number.0),
+        });
+    }
+    match &packet.net {
+        Some(LaxNetSlice::Arp(_)) => Some(Protocol::Ether(EtherType::ARP.0)),
+        _ => packet.ether_payload().map(|payload| Protocol::Ether(payload.ether_type.0)),
+    }
+}
+
+// Whether it is a fragment that does not begin with the header of its datagram.
+fn is_later(packet: &LaxSlicedPacket<'_>) -> bool {
+    match &packet.net {
+        Some(LaxNetSlice::Ipv4(ip)) => ip.header().fragments_offset().value() > 0,
+        _ => true,
+    }
+}
+
+fn sliced(link_type: i32, frame: &[u8], unclear: Skipped) -> Result<LaxSlicedPacket<'_>, Skipped> {
     let after = |bytes: usize| frame.get(bytes..).ok_or(unclear);
     // A cooked header has the protocol that an Ethernet header would name, at its end or at its start.
     let cooked = |bytes: usize, protocol_at: usize| {
@@ -32,7 +63,7 @@ pub(super) fn datagram(link_type: i32, frame: &[u8], sent: usize) -> Result<Foun
         Ok(LaxSlicedPacket::from_ether_type(EtherType(protocol), payload))
     };
     let ip = |packet| LaxSlicedPacket::from_ip(packet).map_err(|_| unclear);
-    let packet = match link_type {
+    Ok(match link_type {
         ETHERNET => LaxSlicedPacket::from_ethernet(frame).map_err(|_| unclear)?,
         LINUX_SLL => cooked(16, 14)?,
         LINUX_SLL2 => cooked(20, 0)?,
@@ -41,8 +72,7 @@ pub(super) fn datagram(link_type: i32, frame: &[u8], sent: usize) -> Result<Foun
         NULL | LOOP => ip(after(4)?)?,
         RAW | RAW_BSD | RAW_OPENBSD | IPV4 | IPV6 => ip(frame)?,
         _ => return Err(Skipped::LinkType),
-    };
-    udp(&packet, unclear)
+    })
 }
 
 fn udp<'a>(packet: &LaxSlicedPacket<'a>, unclear: Skipped) -> Result<Found<'a>, Skipped> {

@@ -6,6 +6,8 @@
 //! bytes are claims like a peer's: nothing here panics on them, and no length that a file gives decides alone
 //! how much memory is taken.
 //!
+//! [`unwrap`] puts the packets of a captured feed in order.
+//!
 //! Without the feature `captures` neither parser is built. Then [`Capture`], [`CaptureFile`] and [`PacketFile`] are refused where they are
 //! opened.
 
@@ -19,6 +21,7 @@ mod read;
 #[cfg(test)]
 mod tests;
 mod told;
+pub mod unwrap;
 #[cfg(feature = "captures")]
 mod write;
 
@@ -26,6 +29,6 @@ mod write;
 pub use absent::{Capture, CaptureError, CaptureFile, CaptureFileError, PacketFile, Tap};
 #[cfg(feature = "captures")]
 pub use read::{Capture, CaptureError};
-pub use told::{CaptureCounters, Captured, Datagram, Skipped};
+pub use told::{CaptureCounters, Captured, Datagram, Protocol, Protocols, Skipped};
 #[cfg(feature = "captures")]
 pub use write::{CaptureFile, CaptureFileError, PacketFile, Tap};

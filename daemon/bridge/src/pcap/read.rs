@@ -1,10 +1,11 @@
 //! Reading capture files: pcap in both byte orders, micro- and nanoseconds, and pcapng with any number of interfaces.
 
 use super::link;
-use super::told::{CaptureCounters, Datagram, Skipped};
+use super::told::{CaptureCounters, Datagram, Protocol, Protocols, Skipped};
 use pcap_parser::traits::{PcapNGPacketBlock, PcapReaderIterator};
 use pcap_parser::{Block, PcapBlockOwned, PcapError, PcapHeader, create_reader};
 use std::io::{self, Read};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The first size of the read buffer, and the most bytes that one packet may take.
@@ -14,6 +15,12 @@ const MAX_BLOCK_BYTES: usize = 16 << 20;
 const MIN_BLOCK_BYTES: u32 = 12;
 /// The type of a section header, the same in both byte orders.
 const SECTION_HEADER: [u8; 4] = [0x0A, 0x0D, 0x0D, 0x0A];
+/// The type of the packet block that tools wrote until about 2010.
+const OLD_PACKET: u32 = 2;
+/// Bytes of the header of a pcap file, and of a section header's first fields.
+const HEADER_BYTES: usize = 24;
+/// The link type of an interface that was not described: no link type has this number.
+const NO_LINK_TYPE: i32 = -1;
 /// No program captures on more interfaces; a file that claims it would only cost memory.
 const MAX_INTERFACES: usize = 65_536;
 
@@ -63,43 +70,83 @@ struct Interface {
 pub struct Capture<'a> {
     reader: Box<dyn PcapReaderIterator + Send + 'a>,
     buffer_bytes: usize,
-    failure: Failure,
+    shared: Arc<Shared>,
     ports: Vec<u16>,
     /// The interfaces of the section that is being read.
     interfaces: Vec<Interface>,
     /// The byte order of the section that is being read, in a pcapng file.
     is_big_endian: Option<bool>,
-    time_ns: u64,
+    time_ns: Option<u64>,
     frame: Vec<u8>,
     counters: CaptureCounters,
+    protocols: Protocols,
 }
 
-/// The system's last error. The parser reports only that there was one.
-type Failure = Arc<Mutex<Option<io::Error>>>;
+/// What the reader and the parser in front of it share.
+#[derive(Debug)]
+struct Shared {
+    /// The system's last error. The parser reports only that there was one.
+    failure: Mutex<Option<io::Error>>,
+    is_opening: AtomicBool,
+}
 
+/// A reader that gives the parser the file's header at once, however it comes. While the parser is made, it reads once too often: on a
+/// pipe it would wait for the second packet before it gave the first.
 struct Noting<R> {
     from: R,
-    failure: Failure,
+    head: Vec<u8>,
+    shared: Arc<Shared>,
 }
 
 impl<R: Read> Read for Noting<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            match self.from.read(buffer) {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => {
-                    let kind = e.kind();
-                    *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
-                    return Err(kind.into());
-                }
-                read => return read,
-            }
+        if !self.head.is_empty() {
+            let bytes = self.head.len().min(buffer.len());
+            buffer[..bytes].copy_from_slice(&self.head[..bytes]);
+            self.head.drain(..bytes);
+            return Ok(bytes);
+        }
+        if self.shared.is_opening.load(Ordering::Relaxed) {
+            return Ok(0);
+        }
+        read_some(&mut self.from, buffer).map_err(|e| {
+            let kind = e.kind();
+            *self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+            kind.into()
+        })
+    }
+}
+
+fn read_some(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match from.read(buffer) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            read => return read,
         }
     }
 }
 
-fn read_error(failure: &Failure, packets: u64) -> CaptureError {
-    let source = failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+/// Reads the header of a file: that of a pcap file, or the first section header. Fewer bytes are all that there are.
+fn read_head(from: &mut impl Read) -> io::Result<Vec<u8>> {
+    let (mut head, mut bytes) = (vec![0; HEADER_BYTES], 0);
+    while bytes < head.len() {
+        match read_some(from, &mut head[bytes..])? {
+            0 => break,
+            read => bytes += read,
+        }
+        if bytes == HEADER_BYTES && head.starts_with(&SECTION_HEADER) {
+            let length = head[4..8].try_into().expect("four bytes");
+            let is_big_endian = head[8..12] == [0x1A, 0x2B, 0x3C, 0x4D];
+            let length = if is_big_endian { u32::from_be_bytes(length) } else { u32::from_le_bytes(length) };
+            head.resize((length as usize).clamp(HEADER_BYTES, BUFFER_BYTES - 1), 0);
+        }
+    }
+    head.truncate(bytes);
+    Ok(head)
+}
+
+fn read_error(shared: &Shared, packets: u64) -> CaptureError {
+    let source = shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
     CaptureError::Read { packets, source: source.unwrap_or_else(|| io::ErrorKind::Other.into()) }
 }
 
@@ -111,27 +158,27 @@ enum Step {
 }
 
 impl<'a> Capture<'a> {
-    /// Begins to read. Only datagrams to one of `ports` are handed out, or all if `ports` is empty.
+    /// Begins to read, when the file's header has come. Only datagrams to one of `ports` are handed out, or all if `ports` is empty.
     ///
     /// # Errors
-    /// [`CaptureError::NotACapture`] when the first bytes are of neither format.
-    pub fn open(from: impl Read + Send + 'a, ports: &[u16]) -> Result<Self, CaptureError> {
-        let failure = Failure::default();
-        let from = Noting { from, failure: failure.clone() };
-        let reader = create_reader(BUFFER_BYTES, from).map_err(|e| match e {
-            PcapError::ReadError => read_error(&failure, 0),
-            _ => CaptureError::NotACapture,
-        })?;
+    /// [`CaptureError::NotACapture`] when the first bytes are of neither format, and [`CaptureError::Read`].
+    pub fn open(mut from: impl Read + Send + 'a, ports: &[u16]) -> Result<Self, CaptureError> {
+        let head = read_head(&mut from).map_err(|source| CaptureError::Read { packets: 0, source })?;
+        let shared = Arc::new(Shared { failure: Mutex::default(), is_opening: AtomicBool::new(true) });
+        let from = Noting { from, head, shared: shared.clone() };
+        let reader = create_reader(BUFFER_BYTES, from).map_err(|_| CaptureError::NotACapture)?;
+        shared.is_opening.store(false, Ordering::Relaxed);
         Ok(Self {
             reader,
             buffer_bytes: BUFFER_BYTES,
-            failure,
+            shared,
             ports: ports.to_vec(),
             interfaces: Vec::new(),
             is_big_endian: None,
-            time_ns: 0,
+            time_ns: None,
             frame: Vec::new(),
             counters: CaptureCounters::default(),
+            protocols: Protocols::default(),
         })
     }
 
@@ -161,14 +208,29 @@ impl<'a> Capture<'a> {
         &self.counters
     }
 
-    fn judge(&self, link_type: i32, sent: usize) -> Option<Skipped> {
-        match link::datagram(link_type, &self.frame, sent) {
-            Ok((_, to, _)) if !self.ports.is_empty() && !self.ports.contains(&to.port()) => {
-                Some(Skipped::OtherPort)
+    /// How many packets of each protocol were read so far.
+    pub fn protocols(&self) -> &Protocols {
+        &self.protocols
+    }
+
+    fn judge(&mut self, link_type: i32, sent: usize) -> Option<Skipped> {
+        let is_other = |port: u16| !self.ports.is_empty() && !self.ports.contains(&port);
+        let (protocol, skipped) = match link::datagram(link_type, &self.frame, sent) {
+            Ok((_, to, _)) => {
+                let skipped = is_other(to.port()).then_some(Skipped::OtherPort);
+                (Some(Protocol::Udp(to.port())), skipped)
             }
-            Ok(_) => None,
-            Err(reason) => Some(reason),
+            Err(reason) => match link::protocol(link_type, &self.frame) {
+                Some(Protocol::Udp(port)) if is_other(port) => {
+                    (Some(Protocol::Udp(port)), Some(Skipped::OtherPort))
+                }
+                protocol => (protocol, Some(reason)),
+            },
+        };
+        if let Some(protocol) = protocol {
+            *self.protocols.0.entry(protocol).or_default() += 1;
         }
+        skipped
     }
 
     fn step(&mut self) -> Result<Step, CaptureError> {
@@ -186,7 +248,7 @@ impl<'a> Capture<'a> {
                     PcapBlockOwned::Legacy(block) => {
                         let interface = *self.interfaces.first().expect("the header is the first block");
                         let seconds = u64::from(block.ts_sec) * interface.ticks_per_second;
-                        self.time_ns = time_of(&interface, seconds + u64::from(block.ts_usec));
+                        self.time_ns = Some(time_of(&interface, seconds + u64::from(block.ts_usec)));
                         self.frame.clear();
                         self.frame.extend_from_slice(block.data);
                         Step::Frame { link_type: interface.link_type, sent: block.origlen as usize }
@@ -195,7 +257,13 @@ impl<'a> Capture<'a> {
                         if let Block::SectionHeader(section) = &block {
                             self.is_big_endian = Some(section.big_endian());
                         }
-                        next_block(&block, &mut self.interfaces, &mut self.time_ns, &mut self.frame)
+                        let is_big_endian = self.is_big_endian == Some(true);
+                        next_block(
+                            &block,
+                            is_big_endian,
+                            &mut self.interfaces,
+                            (&mut self.time_ns, &mut self.frame),
+                        )
                     }
                 };
                 self.reader.consume(bytes);
@@ -232,7 +300,7 @@ impl<'a> Capture<'a> {
     }
 
     fn refill(&mut self) -> Result<(), CaptureError> {
-        self.reader.refill().map_err(|_| read_error(&self.failure, self.counters.packets))
+        self.reader.refill().map_err(|_| read_error(&self.shared, self.counters.packets))
     }
 }
 
@@ -251,10 +319,11 @@ fn interface_of(header: &PcapHeader) -> Interface {
 
 fn next_block(
     block: &Block<'_>,
+    is_big_endian: bool,
     interfaces: &mut Vec<Interface>,
-    time_ns: &mut u64,
-    frame: &mut Vec<u8>,
+    (time_ns, frame): (&mut Option<u64>, &mut Vec<u8>),
 ) -> Step {
+    *time_ns = None;
     let (index, sent, data) = match block {
         Block::SectionHeader(_) => {
             interfaces.clear();
@@ -272,18 +341,60 @@ fn next_block(
         }
         Block::EnhancedPacket(packet) => {
             if let Some(interface) = interfaces.get(packet.if_id as usize) {
-                *time_ns = time_of(interface, u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low));
+                let ticks = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
+                *time_ns = Some(time_of(interface, ticks));
             }
             (packet.if_id as usize, packet.origlen, packet.packet_data())
+        }
+        Block::Unknown(old) if is_old_packet(old.block_type, is_big_endian) => {
+            let Some(old) = OldPacket::of(old.data, is_big_endian) else {
+                frame.clear();
+                return Step::Frame { link_type: NO_LINK_TYPE, sent: 0 };
+            };
+            if let Some(interface) = interfaces.get(old.interface) {
+                *time_ns = Some(time_of(interface, old.ticks));
+            }
+            (old.interface, old.sent, old.data)
         }
         Block::SimplePacket(packet) => (0, packet.origlen, packet.packet_data()),
         _ => return Step::Other,
     };
     frame.clear();
     frame.extend_from_slice(data);
-    // An interface that was not described gets -1, which is no link type's number.
-    let link_type = interfaces.get(index).map_or(-1, |interface| interface.link_type);
+    let link_type = interfaces.get(index).map_or(NO_LINK_TYPE, |interface| interface.link_type);
     Step::Frame { link_type, sent: sent as usize }
+}
+
+/// The parser reads the type as little-endian, whatever the section is.
+fn is_old_packet(block_type: u32, is_big_endian: bool) -> bool {
+    block_type == if is_big_endian { OLD_PACKET.swap_bytes() } else { OLD_PACKET }
+}
+
+/// The content of an old packet block: interface u16, drops u16, time in two u32, bytes here u32, bytes sent u32, frame.
+struct OldPacket<'a> {
+    interface: usize,
+    ticks: u64,
+    sent: u32,
+    data: &'a [u8],
+}
+
+impl OldPacket<'_> {
+    fn of(content: &[u8], is_big_endian: bool) -> Option<OldPacket<'_>> {
+        let (head, rest) = content.split_first_chunk::<20>()?;
+        let number = |at: usize| {
+            let bytes = head[at..at + 4].try_into().expect("four bytes");
+            if is_big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
+        };
+        let interface = [head[0], head[1]];
+        let interface =
+            if is_big_endian { u16::from_be_bytes(interface) } else { u16::from_le_bytes(interface) };
+        Some(OldPacket {
+            interface: interface.into(),
+            ticks: u64::from(number(4)) << 32 | u64::from(number(8)),
+            sent: number(16),
+            data: rest.get(..number(12) as usize)?,
+        })
+    }
 }
 
 // The resolution is a power of ten or, with the top bit set, a power of two. (`ts_resolution` of the library

@@ -47,7 +47,7 @@ fn whole(link_type: u32, frames: &[Vec<u8>]) -> Vec<u8> {
     pcap(link_type, &frames.iter().enumerate().map(frame).collect::<Vec<_>>())
 }
 
-fn read_all(file: &[u8], ports: &[u16]) -> (Vec<(u64, Vec<u8>)>, CaptureCounters) {
+fn read_all(file: &[u8], ports: &[u16]) -> (Vec<(Option<u64>, Vec<u8>)>, CaptureCounters) {
     let mut capture = Capture::open(file, ports).unwrap();
     let mut found = Vec::new();
     while let Some(datagram) = capture.read().unwrap() {
@@ -185,16 +185,16 @@ fn a_disk_that_fails_is_told_apart_from_the_end() {
 fn times_are_nanoseconds_whatever_the_file_counts_in() {
     let frame = ipv4(5_000, b"x");
     let little = pcap(101, &[(1_700_000_000, 123_456, frame.len(), frame.clone())]);
-    assert_eq!(read_all(&little, &[]).0[0].0, 1_700_000_000_123_456_000);
+    assert_eq!(read_all(&little, &[]).0[0].0, Some(1_700_000_000_123_456_000));
     let mut nanos = little.clone();
     nanos[..4].copy_from_slice(&0xA1B2_3C4D_u32.to_le_bytes());
-    assert_eq!(read_all(&nanos, &[]).0[0].0, 1_700_000_000_000_123_456);
+    assert_eq!(read_all(&nanos, &[]).0[0].0, Some(1_700_000_000_000_123_456));
     // The same file as a machine of the other byte order writes it: every field of the headers is reversed.
     let mut big = little.clone();
     for (at, size) in [(0, 4), (4, 2), (6, 2), (16, 4), (20, 4), (24, 4), (28, 4), (32, 4), (36, 4)] {
         big[at..at + size].reverse();
     }
-    assert_eq!(read_all(&big, &[]).0[0].0, 1_700_000_000_123_456_000);
+    assert_eq!(read_all(&big, &[]).0[0].0, Some(1_700_000_000_123_456_000));
 }
 
 /// One block of a pcapng file.
@@ -253,13 +253,95 @@ fn each_interface_of_a_pcapng_has_its_own_link_layer_and_clock() {
     ]
     .concat();
     let (found, counters) = read_all(&file, &[]);
-    let expected: [(u64, &[u8]); 3] = [
-        (1_700_000_000_000_000_007, b"raw"),
-        (1_700_000_000_000_008_000, b"framed"),
-        (500_000_000, b"framed"),
+    let expected: [(Option<u64>, &[u8]); 3] = [
+        (Some(1_700_000_000_000_000_007), b"raw"),
+        (Some(1_700_000_000_000_008_000), b"framed"),
+        (Some(500_000_000), b"framed"),
     ];
     assert_eq!(found, expected.map(|(time, payload)| (time, payload.to_vec())));
     assert_eq!((counters.packets, counters.skipped(Skipped::LinkType)), (5, 1));
+}
+
+/// Tools wrote the old packet block until about 2010. A simple one has no time.
+#[test]
+fn each_kind_of_packet_block_is_read() {
+    let frame = ipv4(5_000, b"old");
+    let numbers = [1_700_000_000_000_000_u64 >> 32, 1_700_000_000_000_000 & 0xFFFF_FFFF];
+    let lengths = [frame.len() as u64; 2];
+    for is_big_endian in [false, true] {
+        let number = |value: u64| match is_big_endian {
+            true => (value as u32).to_be_bytes(),
+            false => (value as u32).to_le_bytes(),
+        };
+        let block = |kind: u32, body: &[u8]| {
+            let padding = body.len().next_multiple_of(4) - body.len();
+            let length = number((12 + body.len() + padding) as u64);
+            [&number(kind.into())[..], &length, body, &vec![0; padding], &length].concat()
+        };
+        let two = |value: u16| if is_big_endian { value.to_be_bytes() } else { value.to_le_bytes() };
+        let versions = [two(1), two(0)].concat();
+        let section = block(0x0A0D_0D0A, &[&number(0x1A2B_3C4D)[..], &versions, &[0xFF; 8]].concat());
+        let interface = block(1, &[&two(101)[..], &[0; 6]].concat());
+        let fields: Vec<u8> = numbers.into_iter().chain(lengths).flat_map(number).collect();
+        let old = block(2, &[&two(0)[..], &two(0xFFFF), &fields, &frame].concat());
+        let short = block(2, &[0; 16]);
+        let simple = block(3, &[&number(frame.len() as u64)[..], &frame].concat());
+        let (found, counters) = read_all(&[section, interface, old, short, simple].concat(), &[]);
+        let time = Some(1_700_000_000_000_000_000);
+        assert_eq!(found, [(time, b"old".to_vec()), (None, b"old".to_vec())], "{is_big_endian}");
+        assert_eq!((counters.packets, counters.unread()), (3, 1));
+    }
+}
+
+/// The bytes of a pipe come in any pieces, and a packet that has come is handed out before the next one.
+#[test]
+fn a_pipe_is_read_as_it_comes() {
+    struct Pipe(std::collections::VecDeque<Vec<u8>>);
+    impl std::io::Read for Pipe {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let Some(mut piece) = self.0.pop_front() else { panic!("it would wait here") };
+            let bytes = piece.len().min(buffer.len());
+            buffer[..bytes].copy_from_slice(&piece[..bytes]);
+            if bytes < piece.len() {
+                self.0.push_front(piece.split_off(bytes));
+            }
+            Ok(bytes)
+        }
+    }
+    let one = whole(101, &[ipv4(5_000, b"one")]);
+    let ng = [section(), interface(101, 9), packet(0, 5, &ipv4(5_000, b"one"))].concat();
+    for file in [one, ng] {
+        for pieces in [vec![file.len()], vec![1; file.len()], vec![5, 20, 3, file.len() - 28]] {
+            let mut rest = &file[..];
+            let pieces = pieces.into_iter().map(|bytes| rest.split_off(..bytes).unwrap().to_vec()).collect();
+            let mut capture = Capture::open(Pipe(pieces), &[]).unwrap();
+            assert_eq!(capture.read().unwrap().unwrap().payload, b"one");
+        }
+    }
+}
+
+/// A packet that cannot be read is of no feed if it goes to a port that nobody asked for. The protocols of all packets are told.
+#[test]
+fn protocols_are_told_as_far_as_headers_are_there() {
+    let (sound, other) = (ipv4(5_000, b"kept"), ipv4(5_001, b"other"));
+    let mut fragment = other.clone();
+    fragment[6] = 0x20;
+    let mut tcp = Vec::new();
+    PacketBuilder::ipv4([1; 4], [2; 4], 3).tcp(1, 5_000, 1, 1).write(&mut tcp, b"data").unwrap();
+    let frames = [sound.clone(), sound, other.clone(), fragment, tcp];
+    let mut all: Vec<_> = frames.into_iter().map(|frame| (0, 0, frame.len(), frame)).collect();
+    all.push((0, 0, other.len(), other[..30].to_vec()));
+    let file = pcap(101, &all);
+    let mut capture = Capture::open(&file[..], &[5_000]).unwrap();
+    while capture.read().unwrap().is_some() {}
+    assert_eq!(capture.counters().skipped(Skipped::OtherPort), 3);
+    assert_eq!(capture.counters().unread(), 0);
+    assert_eq!(capture.protocols().to_string(), "UDP to port 5001 (3), UDP to port 5000 (2), TCP (1)");
+    let arp = [&[8, 6][..], &[0, 1, 8, 0, 6, 4, 0, 1], &[0; 20]].concat();
+    let file = whole(1, &[ethernet(&[], &arp), ethernet(&[0x88, 0xCC], b"LLDP")]);
+    let mut capture = Capture::open(&file[..], &[]).unwrap();
+    assert!(capture.read().unwrap().is_none());
+    assert_eq!(capture.protocols().to_string(), "ARP (1), Ethernet type 0x88cc (1)");
 }
 
 #[test]
@@ -290,7 +372,7 @@ fn what_a_bridge_hands_over_is_read_back() {
     let mut capture = Capture::open(&bytes[..], &[5_000]).unwrap();
     for (index, (from, to)) in addresses.iter().enumerate() {
         let datagram = capture.read().unwrap().unwrap();
-        assert_eq!((datagram.time_ns, datagram.payload.len()), (index as u64 + 7, index * 300));
+        assert_eq!((datagram.time_ns, datagram.payload.len()), (Some(index as u64 + 7), index * 300));
         let from: std::net::SocketAddr = from.parse().unwrap();
         let same = from.ip().is_unspecified() || datagram.source.ip() == from.ip().to_canonical();
         assert!(same && datagram.source.port() == 4_000, "{datagram:?}");
@@ -324,7 +406,7 @@ fn a_writer_that_is_behind_makes_nobody_wait_and_loses_nothing_silently() {
     assert_eq!(tap.captured(), captured);
     let (found, _) = read_all(&fs::read(&path).unwrap(), &[]);
     assert_eq!(found.len() as u64, captured.packets);
-    assert!(found.iter().all(|(time_ns, payload)| payload[..] == time_ns.to_le_bytes()));
+    assert!(found.iter().all(|(time_ns, payload)| payload[..] == time_ns.unwrap().to_le_bytes()));
     assert!(found.is_sorted());
 }
 

@@ -1,13 +1,15 @@
 //! What captures tell: datagrams, and counts of packets.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 
 /// One UDP datagram of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// When it was captured, in nanoseconds since 1970. A packet without its own time has that of the packet
-    /// before.
-    pub time_ns: u64,
+    /// When it was captured, in nanoseconds since 1970, as the capture says; `None` if it does not say. Clocks of captures go
+    /// backwards and leap.
+    pub time_ns: Option<u64>,
     /// The sender's address.
     pub source: SocketAddr,
     /// The receiver's address.
@@ -32,6 +34,68 @@ impl CaptureCounters {
     /// How many packets were left out for `reason`.
     pub fn skipped(&self, reason: Skipped) -> u64 {
         self.skipped[reason as usize]
+    }
+}
+
+impl CaptureCounters {
+    /// Packets of which nobody can tell whether they were of the feed.
+    pub fn unread(&self) -> u64 {
+        let unread = [Skipped::Fragment, Skipped::Truncated, Skipped::Malformed, Skipped::LinkType];
+        unread.into_iter().map(|reason| self.skipped(reason)).sum()
+    }
+}
+
+/// A protocol that a packet is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    /// UDP to this port.
+    Udp(u16),
+    /// The protocol with this number in an IP packet.
+    Ip(u8),
+    /// The protocol with this number in an Ethernet frame.
+    Ether(u16),
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Protocol::Udp(port) => write!(f, "UDP to port {port}"),
+            Protocol::Ip(1 | 58) => f.write_str("ICMP"),
+            Protocol::Ip(2) => f.write_str("IGMP"),
+            Protocol::Ip(6) => f.write_str("TCP"),
+            Protocol::Ip(number) => write!(f, "IP protocol {number}"),
+            Protocol::Ether(0x0806) => f.write_str("ARP"),
+            Protocol::Ether(number) => write!(f, "Ethernet type {number:#06x}"),
+        }
+    }
+}
+
+/// How many packets of each protocol a capture has, as far as their headers say it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Protocols(pub(super) BTreeMap<Protocol, u64>);
+
+impl Protocols {
+    /// Each protocol with its number of packets, the most frequent first.
+    pub fn by_packets(&self) -> Vec<(Protocol, u64)> {
+        let mut all: Vec<_> = self.0.iter().map(|(protocol, packets)| (*protocol, *packets)).collect();
+        all.sort_by_key(|(_, packets)| std::cmp::Reverse(*packets));
+        all
+    }
+}
+
+impl fmt::Display for Protocols {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMED: usize = 6;
+        let all = self.by_packets();
+        for (at, (protocol, packets)) in all.iter().take(NAMED).enumerate() {
+            let comma = if at > 0 { ", " } else { "" };
+            write!(f, "{comma}{protocol} ({packets})")?;
+        }
+        match all.len() {
+            0 => f.write_str("nothing that has a name"),
+            1..=NAMED => Ok(()),
+            more => write!(f, " and {} others", more - NAMED),
+        }
     }
 }
 

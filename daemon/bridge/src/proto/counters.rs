@@ -11,7 +11,7 @@ use super::{MAX_LINES, MAX_SERVERS};
 pub struct MalformedCounters([u64; Malformed::COUNT]);
 
 impl MalformedCounters {
-    pub(super) fn count(&mut self, reason: Malformed) {
+    pub(crate) fn count(&mut self, reason: Malformed) {
         self.0[reason as usize] += 1;
     }
 

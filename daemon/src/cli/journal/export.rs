@@ -14,6 +14,7 @@ use shmcast::Message;
 use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Entry, JournalControl};
 use shmcast_bridge::pcap::PacketFile;
+use shmcast_bridge::pcap::unwrap::FAR_MESSAGES;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{
     HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter, end_of_session, heartbeat,
@@ -30,7 +31,7 @@ Examples:
 
 Packets of MoldUDP64 with the times of the messages, as a bridge would have sent them. Tags and key
 flags are not in them. Sequences that are missing are left out, and --unwrap makes them a gap. More
-than 100,000 at once are announced by heartbeats, of which it counts the first ones as left out.
+than 64,836 at once are announced by heartbeats.
 
 Exit codes: 0 nothing missing, 3 sequences are missing, 1 error; 130 (Ctrl-C) or 143 (SIGTERM)
 if it came before the end: there is no FILE then.";
@@ -41,8 +42,7 @@ const PACKET_BYTES: usize = 1_400;
 const TOGETHER_NS: u64 = 100_000;
 /// Largest message that a packet can carry.
 const MAX_MESSAGE: usize = MAX_DATAGRAM_BYTES - HEADER_BYTES - LENGTH_BYTES;
-/// A receiver takes a packet for a mistake whose sequences are so far ahead, until as many packets agree.
-const JUMP: u64 = 100_000;
+/// How many heartbeats announce a leap: a receiver takes a packet that is more than [`FAR_MESSAGES`] ahead for a mistake until others agree.
 const HEARTBEATS: usize = 8;
 
 #[derive(Debug, clap::Args)]
@@ -178,13 +178,18 @@ impl<W: Write> Feed<W> {
 
     /// Begins a packet with `sequence`. After a long jump, heartbeats say before it that the jump is meant.
     fn go_to(&mut self, sequence: u64) -> Result<()> {
-        if self.sums.packets > 0 && sequence - self.packet.next() > JUMP {
+        if self.sums.packets > 0 && self.has_leapt(sequence) {
             for _ in 0..HEARTBEATS {
                 self.send(&heartbeat(self.session, sequence))?;
             }
         }
         self.packet = PacketWriter::new(sequence);
         Ok(())
+    }
+
+    /// Whether a packet of messages from `sequence` on may end too far ahead to be believed.
+    fn has_leapt(&self, sequence: u64) -> bool {
+        sequence - self.packet.next() > FAR_MESSAGES - (PACKET_BYTES / LENGTH_BYTES) as u64
     }
 
     /// Writes the packet, if there is a message in it.

@@ -11,21 +11,22 @@ use super::stop::Stop;
 use super::units::{parse_cpu, parse_name, words};
 use super::{Host, HostArg, MISSED};
 use anyhow::{Context, Result, bail};
-use capture::{CaptureArgs, Played};
+use capture::{CaptureArgs, Packets, Played};
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use shmcast::hosting::fault;
 use shmcast::{Preparation, Publisher, PublisherBuilder};
-use shmcast_bridge::pcap::Capture;
 use std::ffi::CString;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::ops::Range;
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -38,8 +39,8 @@ Examples:
   seq 1 1000000 | shmcast pub ticks --continue-from /var/tmp/ticks   # with shmcast record
   shmcast pub itch --pcap morning.pcap --unwrap --port 26400 --speed 10
 
-Exit codes: 0 all was published, 1 error, 2 wrong usage, 3 packets of the feed of --unwrap were
-left out; 130 (Ctrl-C) or 143 (SIGTERM) if it came before the end: the last line says how many messages were published, and up to which sequence.";
+Exit codes: 0 all was published, 1 error, 2 wrong usage, 3 packets of the capture could not be read,
+or messages of the feed of --unwrap are missing or were left out; 130 (Ctrl-C) or 143 (SIGTERM) if it came before the end: the last line says how many messages were published, and up to which sequence.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -139,7 +140,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let first_sequence = publisher.next_sequence();
     let started = Instant::now();
     let progress = progress();
-    let done = match source {
+    let mut done = match source {
         Source::Input(input) => publish_input(args, input, &mut publisher, &stop, &progress)?,
         Source::Capture(path, capture) => {
             publish_capture(args, path, capture, &mut publisher, &stop, &progress)?
@@ -172,8 +173,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if !args.json {
         note!("{said}");
     }
-    let left_out = done.played.as_ref().is_some_and(Played::left_out);
-    Ok(if left_out { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+    if let Some(failure) = done.played.as_mut().and_then(Played::take_failure) {
+        return Err(failure);
+    }
+    let has_lost = done.played.as_ref().is_some_and(Played::has_lost);
+    Ok(if has_lost { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
 }
 
 /// The messages that were published, and whether these were all.
@@ -200,13 +204,13 @@ impl Done {
 /// The source of the messages.
 enum Source<'a> {
     Input(BufReader<Interruptible<'a>>),
-    Capture(&'a Path, Capture<'static>),
+    Capture(&'a Path, Packets<'a>),
 }
 
 impl<'a> Source<'a> {
     fn open(args: &'a Args, stop: &'a Stop) -> Result<Self> {
         match args.capture.file() {
-            Some(path) => Ok(Self::Capture(path, args.capture.open(path)?)),
+            Some(path) => Ok(Self::Capture(path, args.capture.open(path, args.repeat, stop)?)),
             None if from_stdin(args) && args.repeat != 1 => {
                 bail!("stdin can be read only once: give --loop a file with --input")
             }
@@ -220,12 +224,9 @@ fn from_stdin(args: &Args) -> bool {
 }
 
 fn open_input<'a>(args: &Args, stop: &'a Stop) -> Result<BufReader<Interruptible<'a>>> {
-    let file = if from_stdin(args) {
-        File::from(io::stdin().as_fd().try_clone_to_owned()?)
-    } else {
-        File::open(&args.input).with_context(|| format!("open --input {}", args.input.display()))?
-    };
-    Ok(BufReader::with_capacity(1 << 20, Interruptible { file, stop }))
+    let input = Interruptible::open(&args.input, stop);
+    let input = input.with_context(|| format!("open --input {}", args.input.display()))?;
+    Ok(BufReader::with_capacity(1 << 20, input))
 }
 
 /// Publishes the input as often as asked for.
@@ -273,7 +274,7 @@ fn publish_input(
 fn publish_capture(
     args: &Args,
     path: &Path,
-    first: Capture<'_>,
+    first: Packets<'_>,
     publisher: &mut Publisher,
     stop: &Stop,
     progress: &ProgressBar,
@@ -284,7 +285,8 @@ fn publish_capture(
         if !is_complete {
             break;
         }
-        let again = args.capture.play(path, args.capture.open(path)?, publisher, stop, progress)?;
+        let packets = args.capture.open(path, args.repeat, stop)?;
+        let again = args.capture.play(path, packets, publisher, stop, progress)?;
         published += again.published;
         bytes += again.bytes;
         is_complete = again.is_complete;
@@ -296,6 +298,17 @@ fn publish_capture(
 struct Interruptible<'a> {
     file: File,
     stop: &'a Stop,
+}
+
+impl<'a> Interruptible<'a> {
+    /// Opens a file, or stdin for `-`. A pipe that has a name is opened before anybody writes to it.
+    fn open(path: &Path, stop: &'a Stop) -> io::Result<Self> {
+        let file = match path.as_os_str() == "-" {
+            true => File::from(io::stdin().as_fd().try_clone_to_owned()?),
+            false => File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?,
+        };
+        Ok(Self { file, stop })
+    }
 }
 
 impl Read for Interruptible<'_> {
@@ -311,7 +324,11 @@ impl Read for Interruptible<'_> {
             match poll(&mut input, PollTimeout::from(100u8)) {
                 // There is no input yet, or a signal came: check whether it was meant for us.
                 Ok(0) | Err(Errno::EINTR) => {}
-                Ok(_) => return self.file.read(buffer),
+                Ok(_) => match self.file.read(buffer) {
+                    // Somebody else has read it.
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                    read => return read,
+                },
                 Err(e) => return Err(e.into()),
             }
         }

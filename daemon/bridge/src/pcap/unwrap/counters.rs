@@ -1,0 +1,61 @@
+//! What became of the datagrams of a feed.
+
+use crate::proto::counters::MalformedCounters;
+
+/// Where the datagrams of a capture ended, and its messages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct UnwrapCounters {
+    /// Datagrams taken.
+    pub datagrams: u64,
+    /// Packets with a message that had not come before.
+    pub packets: u64,
+    /// Packets of which all messages had come before.
+    pub copies: u64,
+    /// Packets without messages: heartbeats and ends.
+    pub heartbeats: u64,
+    /// Datagrams between the ends of a bridge.
+    pub controls: u64,
+    /// Requests of receivers.
+    pub requests: u64,
+    /// Native packets that only keys open. LOST.
+    pub sealed: u64,
+    /// Packets of sessions that were not followed.
+    pub other_sessions: u64,
+    /// Packets with new messages of a session that had been left for another one. LOST.
+    pub stale: u64,
+    /// Packets that were far ahead, and that no others agreed with. LOST.
+    pub implausible: u64,
+    /// Packets whose messages had been given up. LOST.
+    pub late: u64,
+    /// Datagrams that are no MoldUDP64, by reason.
+    pub malformed: MalformedCounters,
+    /// How many of these begin as a packet of the feed. LOST.
+    pub damaged: u64,
+    /// Messages delivered.
+    pub messages: u64,
+    /// Messages that had come before.
+    pub duplicates: u64,
+    /// Messages that came after they had been given up, or before the first one.
+    pub late_messages: u64,
+    /// Messages that were given up.
+    pub missing: u64,
+    /// Messages, and parts of messages, that there was no room for.
+    pub refused: u64,
+    /// Packets that filled a hole.
+    pub reordered_packets: u64,
+}
+
+impl UnwrapCounters {
+    /// The datagrams that are in one of the counters: all of them, once the capture has ended.
+    pub fn accounted(&self) -> u64 {
+        let of_feed = self.packets + self.copies + self.heartbeats + self.late + self.implausible;
+        let others = self.other_sessions + self.stale + self.controls + self.requests + self.sealed;
+        of_feed + others + self.malformed.total()
+    }
+
+    /// Whether the feed that was followed is not complete.
+    pub fn has_lost(&self) -> bool {
+        let packets = self.sealed + self.stale + self.implausible + self.late + self.damaged;
+        packets + self.missing + self.late_messages + self.refused > 0
+    }
+}

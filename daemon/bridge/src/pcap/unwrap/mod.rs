@@ -1,0 +1,347 @@
+//! Puts the packets of a captured feed in order, and accounts for each of them.
+//!
+//! The same receiver as of a bridge does the work, but its clock counts packets: the time stamps of a capture may be wrong, and what is
+//! complete must not depend on them. A hole is given up once [`HELD_PACKETS`] packets of the feed have come behind it.
+//!
+//! One channel takes one feed, so one session at a time is followed:
+//!
+//! | the followed session | another one | is followed |
+//! |---|---|---|
+//! | there is none yet | any | at its first packet |
+//! | has said its end | any | after [`LATE_PACKETS`] packets, or at once if nothing is missing |
+//! | is silent | a higher epoch of the same channel | after [`LATE_PACKETS`] packets |
+//! | is silent | any other | after [`HELD_PACKETS`] packets |
+//! | speaks | any | not: its last [`HELD_PACKETS`] packets are kept, and the others are left out and counted |
+//!
+//! A packet more than [`FAR_MESSAGES`] ahead waits until two others agree with it. Each datagram ends in exactly one of the counters that
+//! [`UnwrapCounters::accounted`] sums up.
+
+mod counters;
+mod packet;
+mod sessions;
+#[cfg(test)]
+mod tests;
+
+pub use counters::UnwrapCounters;
+
+use super::super::proto::gap::{GapConfig, GapPolicy};
+use super::super::proto::receiver::{Delivery, Follow, Join, Origin, Receiver, ReceiverConfig};
+use super::super::proto::session::Session;
+use packet::{Head, Parsed};
+use sessions::{Kept, Left, Past};
+use shmcast::MAX_SEQUENCE;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// A message is given up when this many packets of its feed have come behind it. Ten milliseconds of a feed of 100,000 packets a second.
+pub const HELD_PACKETS: usize = 1_024;
+/// How many packets of the next session are waited for while late ones of the last session may come.
+pub const LATE_PACKETS: usize = 64;
+/// A packet that is further ahead than this many messages is believed when two others agree with it.
+pub const FAR_MESSAGES: u64 = 1 << 16;
+
+/// How many packets must agree on a leap.
+const WITNESSES: usize = 3;
+/// Bytes of early packets: more than [`HELD_PACKETS`] of the largest ones.
+const EARLY_BYTES: usize = 128 << 20;
+
+/// The feed that is followed.
+#[derive(Debug)]
+struct Feed {
+    session: Session,
+    receiver: Receiver,
+    is_native: bool,
+    /// The receiver's clock.
+    packets: u64,
+    has_said_end: bool,
+    /// Whether all was delivered up to the end.
+    is_over: bool,
+    /// What readers were told to be missing, in order and apart.
+    given_up: Vec<Range<u64>>,
+    /// Packets that nobody agrees with yet: the sequence after their last message, and their bytes.
+    far: Vec<(u64, Vec<u8>)>,
+}
+
+/// The state of a capture's feed.
+#[derive(Debug, Default)]
+pub struct Unwrap {
+    only: Option<Session>,
+    feed: Option<Feed>,
+    /// Packets of sessions that are not followed, in the order of the capture.
+    kept: VecDeque<Kept>,
+    /// How many of them came since the followed session last spoke: a copy or an end is no word.
+    kept_since: usize,
+    past: Vec<Past>,
+    left: Left,
+    counters: UnwrapCounters,
+}
+
+impl Unwrap {
+    /// A feed of which nothing has been heard. With `only`, no other session is followed.
+    pub fn new(only: Option<Session>) -> Unwrap {
+        Unwrap { only, ..Unwrap::default() }
+    }
+
+    /// Takes the next datagram, and delivers the messages that it completes. `ahead` has those behind it as far as they are known, at most
+    /// [`HELD_PACKETS`] of them count: a session begins with its first message among these.
+    pub fn take<'a>(
+        &mut self,
+        datagram: &[u8],
+        ahead: &mut dyn Iterator<Item = &'a [u8]>,
+        sink: &mut dyn FnMut(Delivery<'_>),
+    ) {
+        self.counters.datagrams += 1;
+        if let Some(again) = self.route(datagram, ahead, sink) {
+            self.route_all(again, sink);
+        }
+    }
+
+    /// Ends the capture: what is missing becomes a gap, and what waited for it is delivered. A session that came behind the end of the
+    /// followed one is delivered as well.
+    pub fn finish(&mut self, sink: &mut dyn FnMut(Delivery<'_>)) {
+        loop {
+            let has_ended = self.feed.as_ref().is_none_or(|feed| feed.has_said_end);
+            self.leave(sink);
+            let is_successor = has_ended || self.kept_since == self.kept.len();
+            if self.kept.is_empty() || !is_successor {
+                break;
+            }
+            let again = self.take_kept();
+            self.route_all(again, sink);
+        }
+        for kept in std::mem::take(&mut self.kept) {
+            self.leave_out(&kept);
+        }
+    }
+
+    /// The counters so far. Each datagram is in one of them after [`Unwrap::finish`].
+    pub fn counters(&self) -> &UnwrapCounters {
+        &self.counters
+    }
+
+    /// The sessions of which packets were left out, with their number, as far as there was room for names.
+    pub fn left_out(&self) -> impl Iterator<Item = (Session, u64)> + '_ {
+        self.left.iter()
+    }
+
+    fn route_all(&mut self, mut again: VecDeque<Kept>, sink: &mut dyn FnMut(Delivery<'_>)) {
+        while let Some(kept) = again.pop_front() {
+            let mut ahead = again.iter().map(|kept| &kept.datagram[..]);
+            if let Some(mut more) = self.route(&kept.datagram, &mut ahead, sink) {
+                more.append(&mut again);
+                again = more;
+            }
+        }
+    }
+
+    // Returns kept packets that are to be routed next, if the followed session was left.
+    fn route<'a>(
+        &mut self,
+        datagram: &[u8],
+        ahead: &mut dyn Iterator<Item = &'a [u8]>,
+        sink: &mut dyn FnMut(Delivery<'_>),
+    ) -> Option<VecDeque<Kept>> {
+        let head = match Parsed::of(datagram, |session| self.is_native(session)) {
+            Parsed::Packet(head) => head,
+            Parsed::Control => return self.count(|counters| &mut counters.controls),
+            Parsed::Request => return self.count(|counters| &mut counters.requests),
+            Parsed::Sealed => return self.count(|counters| &mut counters.sealed),
+            Parsed::Malformed(reason) => {
+                self.counters.malformed.count(reason);
+                let feed = self.feed.as_ref();
+                let is_of_feed = feed.is_some_and(|feed| datagram.starts_with(feed.session.as_bytes()));
+                self.counters.damaged += u64::from(is_of_feed);
+                return None;
+            }
+        };
+        if head.end > MAX_SEQUENCE {
+            return self.count(|counters| &mut counters.implausible);
+        }
+        if self.only.is_some_and(|only| only != head.session) {
+            self.left.note(head.session);
+            return self.count(|counters| &mut counters.other_sessions);
+        }
+        match &self.feed {
+            Some(feed) if feed.session == head.session => {
+                self.take_of_feed(&head, datagram, sink);
+                None
+            }
+            Some(_) => self.take_of_other(&head, datagram, sink),
+            None => {
+                self.begin(&head, ahead, sink);
+                self.take_of_feed(&head, datagram, sink);
+                None
+            }
+        }
+    }
+
+    fn count<T>(&mut self, counter: impl FnOnce(&mut UnwrapCounters) -> &mut u64) -> Option<T> {
+        *counter(&mut self.counters) += 1;
+        None
+    }
+
+    fn take_of_feed(&mut self, head: &Head, datagram: &[u8], sink: &mut dyn FnMut(Delivery<'_>)) {
+        let Some(feed) = &mut self.feed else { return };
+        feed.has_said_end |= head.is_end;
+        if head.end > feed.receiver.horizon().saturating_add(FAR_MESSAGES) {
+            return self.take_far(head.end, datagram, sink);
+        }
+        self.deliver(head, datagram, sink);
+        self.take_near(sink);
+    }
+
+    // Keeps a packet that is far ahead, until others agree with it.
+    fn take_far(&mut self, end: u64, datagram: &[u8], sink: &mut dyn FnMut(Delivery<'_>)) {
+        let Some(feed) = &mut self.feed else { return };
+        feed.far.push((end, datagram.to_vec()));
+        let agrees = |other: u64| other.abs_diff(end) <= FAR_MESSAGES;
+        if feed.far.iter().filter(|(other, _)| agrees(*other)).count() >= WITNESSES {
+            self.take_far_if(agrees, sink);
+        } else if feed.far.len() > HELD_PACKETS {
+            feed.far.remove(0);
+            self.counters.implausible += 1;
+        }
+    }
+
+    // Takes the packets that were far ahead and no longer are.
+    fn take_near(&mut self, sink: &mut dyn FnMut(Delivery<'_>)) {
+        let Some(feed) = self.feed.as_ref().filter(|feed| !feed.far.is_empty()) else { return };
+        let near = feed.receiver.horizon().saturating_add(FAR_MESSAGES);
+        self.take_far_if(|end| end <= near, sink);
+    }
+
+    fn take_far_if(&mut self, is_due: impl Fn(u64) -> bool, sink: &mut dyn FnMut(Delivery<'_>)) {
+        let Some(feed) = &mut self.feed else { return };
+        let is_native = feed.is_native;
+        for (_, datagram) in feed.far.extract_if(.., |(end, _)| is_due(*end)).collect::<Vec<_>>() {
+            if let Parsed::Packet(head) = Parsed::of(&datagram, |_| Some(is_native)) {
+                self.deliver(&head, &datagram, sink);
+            }
+        }
+    }
+
+    fn deliver(&mut self, head: &Head, datagram: &[u8], sink: &mut dyn FnMut(Delivery<'_>)) {
+        let Some(feed) = &mut self.feed else { return };
+        feed.packets += 1;
+        let now_ns = feed.packets;
+        let is_due = feed.receiver.next_deadline().is_some_and(|due_ns| due_ns <= now_ns);
+        let late = overlap(&feed.given_up, head.first..head.end);
+        let duplicates = self.counters.duplicates;
+        let told = feed.run(&mut self.counters, sink, |receiver, mut sink| {
+            if is_due {
+                receiver.handle_timeout(now_ns, &mut sink);
+            }
+            receiver.handle_datagram(now_ns, Origin::Line(0), datagram, &mut sink);
+        });
+        self.counters.late_messages += late;
+        self.counters.duplicates -= late.min(self.counters.duplicates - duplicates);
+        if told > 0 {
+            self.counters.packets += 1;
+            self.kept_since = 0;
+        } else if head.first == head.end {
+            self.counters.heartbeats += 1;
+            if !feed.has_said_end {
+                self.kept_since = 0;
+            }
+        } else if late > 0 {
+            self.counters.late += 1;
+        } else {
+            self.counters.copies += 1;
+        }
+    }
+}
+
+impl Feed {
+    fn new(session: Session, is_native: bool, join: Join) -> Feed {
+        let gaps = GapConfig {
+            hold_ns: HELD_PACKETS as u64,
+            hold_max_ns: HELD_PACKETS as u64,
+            servers: 0,
+            max_holes: 2 * HELD_PACKETS,
+            policy: GapPolicy::Skip { give_up_ns: HELD_PACKETS as u64 },
+            ..GapConfig::default()
+        };
+        let config = ReceiverConfig {
+            gaps,
+            join,
+            trusts: true,
+            max_jump: MAX_SEQUENCE,
+            max_early_packets: 4 * HELD_PACKETS,
+            max_early_bytes: EARLY_BYTES,
+            is_native,
+            ..ReceiverConfig::following(Follow::Only(session))
+        };
+        Feed {
+            session,
+            receiver: Receiver::new(config),
+            is_native,
+            packets: 0,
+            has_said_end: false,
+            is_over: false,
+            given_up: Vec::new(),
+            far: Vec::new(),
+        }
+    }
+
+    // Lets the receiver do something, and counts it. Returns how many messages, and parts of messages, were new.
+    fn run(
+        &mut self,
+        counters: &mut UnwrapCounters,
+        sink: &mut dyn FnMut(Delivery<'_>),
+        act: impl FnOnce(&mut Receiver, &mut dyn FnMut(Delivery<'_>)),
+    ) -> u64 {
+        let Feed { receiver, given_up, is_over, .. } = self;
+        let before = Sums::of(receiver);
+        act(receiver, &mut |delivery| {
+            match delivery {
+                Delivery::Gap { from, to } => given_up.push(from..to),
+                Delivery::End { .. } => *is_over = true,
+                Delivery::Message { .. } => {}
+                // `begin` has said it.
+                Delivery::NewSession { .. } => return,
+            }
+            sink(delivery);
+        });
+        let after = Sums::of(receiver);
+        counters.messages += after.delivered - before.delivered;
+        counters.missing += after.expired - before.expired;
+        counters.duplicates += after.duplicate - before.duplicate;
+        counters.refused += after.refused - before.refused;
+        counters.reordered_packets += after.reordered - before.reordered;
+        let old = (after.duplicate + after.refused) - (before.duplicate + before.refused);
+        (after.received - before.received) - old + (after.parts - before.parts)
+    }
+}
+
+/// Counters of a receiver.
+struct Sums {
+    received: u64,
+    delivered: u64,
+    duplicate: u64,
+    refused: u64,
+    expired: u64,
+    reordered: u64,
+    parts: u64,
+}
+
+impl Sums {
+    fn of(receiver: &Receiver) -> Sums {
+        let counters = receiver.counters();
+        Sums {
+            received: counters.messages_received,
+            delivered: counters.messages_delivered,
+            duplicate: counters.messages_duplicate,
+            refused: counters.messages_refused + counters.fragments_refused,
+            expired: counters.messages_expired,
+            reordered: counters.packets_reordered,
+            parts: counters.fragments - counters.fragments_duplicate,
+        }
+    }
+}
+
+// How many of these sequences lie in ranges that are in order and apart.
+fn overlap(ranges: &[Range<u64>], of: Range<u64>) -> u64 {
+    let at = ranges.partition_point(|range| range.end <= of.start);
+    let touched = ranges[at..].iter().take_while(|range| range.start < of.end);
+    touched.map(|range| range.end.min(of.end) - range.start.max(of.start)).sum()
+}

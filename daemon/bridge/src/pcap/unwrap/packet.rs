@@ -1,0 +1,69 @@
+//! What a datagram of a capture is, before anything is done about it.
+
+use crate::proto::control::is_control;
+use crate::proto::native;
+use crate::proto::native::container::{Container, Kind};
+use crate::proto::session::Session;
+use crate::proto::wire::{Body, Downstream, Malformed, Request};
+
+/// The packet of a feed, as far as it decides what is done with it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Head {
+    pub(super) session: Session,
+    pub(super) is_native: bool,
+    /// Its first message, and the sequence after its last; the next expected sequence twice if it has none.
+    pub(super) first: u64,
+    pub(super) end: u64,
+    pub(super) is_end: bool,
+}
+
+/// What a datagram is.
+#[derive(Debug)]
+pub(super) enum Parsed {
+    Packet(Head),
+    /// A datagram between the ends of a bridge.
+    Control,
+    /// A receiver's request for messages.
+    Request,
+    /// A native packet that only keys open.
+    Sealed,
+    Malformed(Malformed),
+}
+
+impl Parsed {
+    /// Looks at a datagram. `is_native` says of a session whether its packets are native, if that is known: a native packet is a sound
+    /// plain one too.
+    pub(super) fn of(datagram: &[u8], is_native: impl Fn(Session) -> Option<bool>) -> Parsed {
+        if is_control(datagram) {
+            return Parsed::Control;
+        }
+        if Request::parse(datagram).is_ok() {
+            return Parsed::Request;
+        }
+        let plain = Downstream::parse(datagram);
+        let known = plain.as_ref().ok().and_then(|plain| is_native(plain.session));
+        match plain {
+            Err(reason) => Parsed::Malformed(reason),
+            Ok(plain) if known == Some(false) => Parsed::Packet(head_of(&plain, false)),
+            Ok(plain) => match Container::parse(datagram) {
+                Err(_) if known.is_none() => Parsed::Packet(head_of(&plain, false)),
+                Err(reason) => Parsed::Malformed(reason),
+                Ok((Container { kind: Kind::Ask | Kind::Control(_), .. }, _)) => Parsed::Control,
+                Ok((container, _)) if container.is_sealed => Parsed::Sealed,
+                Ok(_) => match native::parse(datagram) {
+                    Ok((packet, _)) => Parsed::Packet(head_of(&packet, true)),
+                    Err(reason) => Parsed::Malformed(reason),
+                },
+            },
+        }
+    }
+}
+
+fn head_of(packet: &Downstream<'_>, is_native: bool) -> Head {
+    let end = match packet.body {
+        Body::Fragment(_) => packet.sequence.saturating_add(1),
+        _ => packet.end(),
+    };
+    let is_end = matches!(packet.body, Body::End);
+    Head { session: packet.session, is_native, first: packet.sequence, end, is_end }
+}

@@ -1,0 +1,165 @@
+//! Which session of a capture is followed, and what becomes of the others.
+
+use super::packet::{Head, Parsed};
+use super::{FAR_MESSAGES, Feed, HELD_PACKETS, LATE_PACKETS, Unwrap, WITNESSES, overlap};
+use crate::proto::receiver::{Delivery, Join};
+use crate::proto::session::Session;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// How many sessions that were left are remembered, and how many get a name in the account.
+const REMEMBERED: usize = 256;
+/// How many packets behind the first are asked whether the first is far off.
+const ASKED: usize = 64;
+
+/// A packet of a session that is not followed.
+#[derive(Debug)]
+pub(super) struct Kept {
+    head: Head,
+    pub(super) datagram: Vec<u8>,
+}
+
+/// A session that was followed before.
+#[derive(Debug)]
+pub(super) struct Past {
+    session: Session,
+    is_native: bool,
+    next: u64,
+    given_up: Vec<Range<u64>>,
+}
+
+/// Sessions of which packets were left out.
+#[derive(Debug, Default)]
+pub(super) struct Left(Vec<(Session, u64)>);
+
+impl Left {
+    pub(super) fn note(&mut self, session: Session) {
+        if let Some((_, packets)) = self.0.iter_mut().find(|(known, _)| *known == session) {
+            *packets += 1;
+        } else if self.0.len() < REMEMBERED {
+            self.0.push((session, 1));
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Session, u64)> + '_ {
+        self.0.iter().copied()
+    }
+}
+
+impl Unwrap {
+    pub(super) fn is_native(&self, session: Session) -> Option<bool> {
+        let feed = self.feed.as_ref().filter(|feed| feed.session == session).map(|feed| feed.is_native);
+        feed.or_else(|| self.past_of(session).map(|past| past.is_native))
+    }
+
+    fn past_of(&self, session: Session) -> Option<&Past> {
+        self.past.iter().rev().find(|past| past.session == session)
+    }
+
+    /// Follows the session of a packet, where no other one is followed.
+    pub(super) fn begin<'a>(
+        &mut self,
+        head: &Head,
+        ahead: &mut dyn Iterator<Item = &'a [u8]>,
+        sink: &mut dyn FnMut(Delivery<'_>),
+    ) {
+        self.kept_since = 0;
+        let Head { session, is_native, .. } = *head;
+        if let Some(at) = self.past.iter().rposition(|past| past.session == session) {
+            let Past { next, given_up, .. } = self.past.remove(at);
+            self.feed =
+                Some(Feed { given_up, ..Feed::new(session, is_native, Join::Resume { session, next }) });
+            return sink(Delivery::NewSession { session, next, previous: None });
+        }
+        let first = first_of(head, ahead);
+        let before = (first > 1).then_some(1..first);
+        self.feed = Some(Feed {
+            given_up: before.into_iter().collect(),
+            ..Feed::new(session, is_native, Join::From(first))
+        });
+        sink(Delivery::NewSession { session, next: first, previous: None });
+    }
+
+    /// Ends the session that is followed: what is missing is given up.
+    pub(super) fn leave(&mut self, sink: &mut dyn FnMut(Delivery<'_>)) {
+        let Some(mut feed) = self.feed.take() else { return };
+        self.counters.implausible += feed.far.len() as u64;
+        feed.run(&mut self.counters, sink, |receiver, mut sink| receiver.give_up(&mut sink));
+        let Feed { session, is_native, given_up, receiver, .. } = feed;
+        if self.past.len() == REMEMBERED {
+            self.past.remove(0);
+        }
+        self.past.push(Past { session, is_native, next: receiver.next(), given_up });
+    }
+
+    /// Takes a packet of a session that is not followed, where another one is. Returns the packets to be taken next if that session is
+    /// followed from now on.
+    pub(super) fn take_of_other(
+        &mut self,
+        head: &Head,
+        datagram: &[u8],
+        sink: &mut dyn FnMut(Delivery<'_>),
+    ) -> Option<VecDeque<Kept>> {
+        let feed = self.feed.as_ref()?;
+        if let Some(past) = self.past_of(head.session)
+            && head.end <= past.next
+            && overlap(&past.given_up, head.first..head.end) == 0
+        {
+            if head.first == head.end {
+                return self.count(|counters| &mut counters.heartbeats);
+            }
+            self.counters.duplicates += head.end - head.first;
+            return self.count(|counters| &mut counters.copies);
+        }
+        let (own, other) = (feed.session, head.session);
+        let is_newer = own.tag() == other.tag() && own.epoch().is_some() && other.epoch() > own.epoch();
+        let patience = match feed.is_over {
+            true => 1,
+            false if is_newer || feed.has_said_end => LATE_PACKETS,
+            false => HELD_PACKETS,
+        };
+        self.kept.push_back(Kept { head: *head, datagram: datagram.to_vec() });
+        self.kept_since += 1;
+        if self.kept_since >= patience {
+            self.leave(sink);
+            return Some(self.take_kept());
+        }
+        if self.kept.len() > HELD_PACKETS
+            && let Some(oldest) = self.kept.pop_front()
+        {
+            self.leave_out(&oldest);
+        }
+        None
+    }
+
+    pub(super) fn take_kept(&mut self) -> VecDeque<Kept> {
+        self.kept_since = 0;
+        std::mem::take(&mut self.kept)
+    }
+
+    /// Counts a packet that was kept for nothing.
+    pub(super) fn leave_out(&mut self, kept: &Kept) {
+        self.left.note(kept.head.session);
+        match self.past_of(kept.head.session) {
+            Some(_) => self.counters.stale += 1,
+            None => self.counters.other_sessions += 1,
+        }
+    }
+}
+
+// The first message of a session, by its first packet and those behind it. Packets may be out of order, and the first one may be far off.
+fn first_of<'a>(head: &Head, ahead: &mut dyn Iterator<Item = &'a [u8]>) -> u64 {
+    let ahead = ahead.take(HELD_PACKETS).filter_map(|datagram| {
+        match Parsed::of(datagram, |session| (session == head.session).then_some(head.is_native)) {
+            Parsed::Packet(other) if other.session == head.session => Some(other.first),
+            _ => None,
+        }
+    });
+    let firsts: Vec<u64> = [head.first].into_iter().chain(ahead).collect();
+    let asked = &firsts[..firsts.len().min(ASKED)];
+    let agreeing = |first: &&u64| {
+        asked.iter().filter(|other| other.abs_diff(**first) <= FAR_MESSAGES).count() >= WITNESSES
+    };
+    let sound = asked.iter().find(agreeing).copied().unwrap_or(head.first);
+    firsts.into_iter().filter(|first| *first <= sound && sound - first <= FAR_MESSAGES).min().unwrap_or(sound)
+}

@@ -1,0 +1,77 @@
+//! The datagrams of a capture in their order, those of a file some time before they are due.
+
+use shmcast_bridge::pcap::unwrap::HELD_PACKETS;
+use shmcast_bridge::pcap::{Capture, CaptureCounters, CaptureError, Protocols};
+use std::collections::VecDeque;
+
+/// A datagram that is to be published.
+#[derive(Debug, Default)]
+pub(super) struct Packet {
+    pub(super) time_ns: Option<u64>,
+    pub(super) payload: Vec<u8>,
+}
+
+/// A capture that is being read.
+pub(in super::super) struct Packets<'a> {
+    capture: Capture<'a>,
+    /// Datagrams that were read and are not due yet. Those of a pipe are taken as they come.
+    ahead: VecDeque<Packet>,
+    most_ahead: usize,
+    spare: Vec<Packet>,
+    has_ended: bool,
+    failure: Option<CaptureError>,
+}
+
+impl<'a> Packets<'a> {
+    pub(super) fn new(capture: Capture<'a>, is_file: bool) -> Self {
+        let most_ahead = if is_file { HELD_PACKETS } else { 0 };
+        Self {
+            capture,
+            ahead: VecDeque::new(),
+            most_ahead,
+            spare: Vec::new(),
+            has_ended: false,
+            failure: None,
+        }
+    }
+
+    /// The next datagram; `None` at the end, and where the file cannot be read any further.
+    pub(super) fn next(&mut self) -> Option<Packet> {
+        while !self.has_ended && self.ahead.len() <= self.most_ahead {
+            match self.capture.read() {
+                Ok(Some(datagram)) => {
+                    let mut packet = self.spare.pop().unwrap_or_default();
+                    packet.time_ns = datagram.time_ns;
+                    packet.payload.clear();
+                    packet.payload.extend_from_slice(datagram.payload);
+                    self.ahead.push_back(packet);
+                }
+                end => (self.has_ended, self.failure) = (true, end.err()),
+            }
+        }
+        self.ahead.pop_front()
+    }
+
+    /// The payloads behind the last datagram, as far as they have been read.
+    pub(super) fn ahead(&self) -> impl Iterator<Item = &[u8]> {
+        self.ahead.iter().map(|packet| &packet.payload[..])
+    }
+
+    /// Takes back a datagram that is not published.
+    pub(super) fn put_back(&mut self, packet: Packet) {
+        self.ahead.push_front(packet);
+    }
+
+    /// Takes the buffer of a datagram that was published.
+    pub(super) fn recycle(&mut self, packet: Packet) {
+        self.spare.push(packet);
+    }
+
+    /// What was read, without the datagrams that were not due before a signal came.
+    pub(super) fn finish(self) -> (CaptureCounters, Protocols, Option<CaptureError>) {
+        let mut counters = *self.capture.counters();
+        counters.datagrams -= self.ahead.len() as u64;
+        counters.packets -= self.ahead.len() as u64;
+        (counters, self.capture.protocols().clone(), self.failure)
+    }
+}
