@@ -3,11 +3,22 @@
 //! A hold is a file of the journal's directory, `NAME.hold`, with a sequence in it. The directory is all that has to be understood.
 
 use crate::directory::{open_directory, remove};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat, renameat};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, fstat, openat, renameat, statat};
+use rustix::io::Errno;
+use rustix::process::geteuid;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
+/// The name of the file that is locked by whoever notes holds or removes files.
+const LOCK: &str = "holds.lock";
+/// How long it may be locked by others.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Pause before it is tried again.
+const PAUSE: Duration = Duration::from_millis(5);
 /// The end of a hold's file name.
 const ENDING: &str = ".hold";
 /// Longest name of a hold in bytes.
@@ -33,7 +44,7 @@ pub struct RetentionHold {
 pub fn hold(path: &Path, name: &str, from: u64) -> io::Result<()> {
     let directory = open_directory(path)?;
     let file_name = file_name(name)?;
-    lock_holds(&directory)?;
+    let _lock = lock_holds(&directory)?;
     let unfinished = format!(".{file_name}.tmp");
     remove(&directory, &unfinished)?;
     // The directory keeps others out. The recorder's user, who may be another one than this, must be able to read it.
@@ -52,7 +63,7 @@ pub fn hold(path: &Path, name: &str, from: u64) -> io::Result<()> {
 pub fn release(path: &Path, name: &str) -> io::Result<bool> {
     let directory = open_directory(path)?;
     let file_name = file_name(name)?;
-    lock_holds(&directory)?;
+    let _lock = lock_holds(&directory)?;
     let is_there = holds_of(&directory)?.iter().any(|hold| hold.name == name);
     remove(&directory, &file_name)?;
     directory.sync_all()?;
@@ -82,9 +93,49 @@ pub(crate) fn holds_of(directory: &File) -> io::Result<Vec<RetentionHold>> {
     Ok(holds)
 }
 
-/// One at a time notes holds or removes files. The lock ends with the handle.
-pub(crate) fn lock_holds(directory: &File) -> io::Result<()> {
-    Ok(flock(directory, FlockOperation::LockExclusive)?)
+/// One at a time notes holds or removes files. The lock ends with the result. It is on a file that only the directory's owner and root
+/// can open: whoever may only read the journal can lock the directory itself, for as long as he likes.
+pub(crate) fn lock_holds(directory: &File) -> io::Result<File> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let lock = lock_file(directory)?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) if is_named(directory, &lock)? => return Ok(lock),
+            Ok(()) => continue,
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => sleep(PAUSE),
+            Err(Errno::WOULDBLOCK) => {
+                let why = format!("another process has had {LOCK} locked for {} s", PATIENCE.as_secs());
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, why));
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Opens the lock's file, and makes it the directory owner's if it is not there.
+fn lock_file(directory: &File) -> io::Result<File> {
+    let (flags, mode) = (OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+    match openat(directory, LOCK, flags, Mode::empty()) {
+        Ok(lock) => return Ok(lock.into()),
+        Err(Errno::NOENT) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let lock = match openat(directory, LOCK, flags | OFlags::CREATE | OFlags::EXCL, mode) {
+        Ok(lock) => lock,
+        Err(Errno::EXIST) => return lock_file(directory),
+        Err(e) => return Err(e.into()),
+    };
+    let owner = directory.metadata()?;
+    if owner.uid() != geteuid().as_raw() {
+        std::os::unix::fs::fchown(&lock, Some(owner.uid()), Some(owner.gid()))?;
+    }
+    Ok(lock.into())
+}
+
+/// Whether the file is still the one of the lock's name.
+fn is_named(directory: &File, lock: &File) -> io::Result<bool> {
+    let (ours, named) = (fstat(lock)?, statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW));
+    Ok(named.is_ok_and(|named| (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino)))
 }
 
 fn read(directory: &File, name: &str) -> Option<u64> {

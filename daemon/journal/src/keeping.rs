@@ -49,7 +49,7 @@ impl Keep {
         let mut bytes: u64 = files.iter().map(|file| file.bytes).sum();
         let handle = open_directory(journal.path())?;
         // Whoever notes a hold waits until this is over, and so sees what is left.
-        lock_holds(&handle)?;
+        let _lock = lock_holds(&handle)?;
         let holds = holds_of(&handle)?;
         let mut lacking = self.lacking(&handle)?;
         for (file, next) in files.iter().zip(files.iter().skip(1)) {

@@ -89,7 +89,10 @@ fn place(
     path: &Path,
 ) -> Result<Option<Loss>, RecordError> {
     if recovered.last.is_none() {
-        return Ok(None);
+        // What the ring had before it was recorded is not in the journal, which says so.
+        let (from, next) = (subscriber.first_sequence(), subscriber.next_sequence());
+        let is_missing = next > from && !fault!("a_recorder_names_no_loss");
+        return Ok(is_missing.then(|| Loss { from, to: next - 1, cause: Cause::Unrecorded }));
     }
     let due = recovered.due;
     // A ring that the journal names was read: it went on while nobody recorded.

@@ -575,3 +575,37 @@ fn a_publisher_that_took_over_meanwhile_is_told_before_its_first_message() {
     }
     assert!(told.ends_with(&[(11, 2), (21, 3)]), "{told:?}");
 }
+
+/// Whoever may open a directory may lock it. That keeps neither holds nor retention waiting.
+#[test]
+fn a_lock_on_the_directory_keeps_nobody_waiting() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 64 << 10);
+    let recorder = host.record("t", SyncPolicy::Each);
+    publisher.publish(b"a").unwrap();
+    until(&recorder, |progress| progress.durable == 1);
+    let stranger = std::fs::File::open(host.dir()).unwrap();
+    stranger.lock().unwrap();
+    shmcast_journal::hold(host.dir(), "audit", 1).unwrap();
+    assert_eq!(shmcast_journal::holds(host.dir()).unwrap().len(), 1);
+    assert!(shmcast_journal::release(host.dir(), "audit").unwrap());
+    recorder.stop().unwrap();
+}
+
+/// What the ring had lost before it was recorded is named: nobody takes the journal for the whole stream.
+#[test]
+fn what_came_before_the_first_recorder_is_named() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 64 << 10);
+    for _ in 0..5_000 {
+        publisher.publish(b"early").unwrap();
+    }
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == 5_000);
+    assert!(recorder.progress().missing > 0);
+    recorder.stop().unwrap();
+    let journal = read(host.dir());
+    let [loss] = journal.losses()[..] else { panic!("{:?}", journal.losses()) };
+    assert_eq!((loss.from, loss.cause), (1, Cause::Unrecorded));
+    assert_eq!(journal.messages().len() as u64 + loss.to, 5_000);
+}
