@@ -14,7 +14,9 @@
 //! has the proof.
 
 use crate::fault::mutant;
-use crate::layout::charter::{BOOT, MAGIC, NAME, NAME_BYTES, SETTLED, VERSION, Verdict, WORDS, slot};
+use crate::layout::charter::{
+    BOOT, JOURNAL, MAGIC, NAME, NAME_BYTES, SETTLED, VERSION, Verdict, WORDS, slot,
+};
 use crate::layout::stream::StreamId;
 use crate::ring::cells::Cells;
 use crate::sync::{Ordering, fence};
@@ -40,6 +42,11 @@ impl Charter {
             fence(Ordering::SeqCst); // SYNC POINT: cut
         }
         self.verdict(generation)
+    }
+
+    /// Whether the daemon keeps a journal of the channel now. Cost: one load.
+    pub fn has_journal(&self) -> bool {
+        self.cells[JOURNAL].load(Ordering::Relaxed) == 1
     }
 }
 
@@ -160,6 +167,11 @@ impl HostCharter {
             let entry = *entry;
             self.write(&entry);
         }
+    }
+
+    /// Tells programs whether the daemon keeps a journal of the channel.
+    pub fn set_journal(&self, has_journal: bool) {
+        self.cells[JOURNAL].store(u64::from(has_journal), Ordering::Relaxed);
     }
 
     /// Holds back every message of the current generation: readers hand out none until the next store. Messages that they

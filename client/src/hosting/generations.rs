@@ -80,6 +80,11 @@ impl HostedCharter {
         self.charter.grant();
     }
 
+    /// Tells programs, also those that are attached, whether the host keeps a journal of the channel.
+    pub fn set_journal(&self, has_journal: bool) {
+        self.charter.set_journal(has_journal);
+    }
+
     /// Moves the channel to `next`, which was made for `spec` and which no program has seen yet. `before` is its
     /// current segment, unless that is lost. Where `next` was made to
     /// [`continue_from`](HostedSegment::continue_from) the channel's journal, its sequences do not begin at 1: they

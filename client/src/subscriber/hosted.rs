@@ -15,6 +15,7 @@
 //! ```
 //! The charter alone distinguishes READING from WAITING, and it is read each time. In FOLLOWING, `next` is not empty.
 
+use super::origin::Origin;
 use crate::attach::keeper::{Attachment, MOST_WAITING, Successor};
 use shmcast_layout::charter::Charter;
 use shmcast_layout::control::Generation;
@@ -28,6 +29,8 @@ use std::collections::VecDeque;
 pub(super) struct Hosted {
     pub(super) attachment: Attachment,
     pub(super) charter: Charter,
+    /// Where the journal is, if there comes to be one.
+    pub(super) journal: Option<Origin>,
     /// The generation that it reads.
     pub(super) generation: Generation,
     /// The segments in which the channel goes on, in their order. Usually there is none, or one.

@@ -17,7 +17,7 @@
 //! every other outcome here. So nothing of this is on the way of a live message.
 
 use super::hosted::Hosted;
-use super::origin::{Opened, STALL};
+use super::origin::{Opened, Past, STALL};
 use super::{Doubt, Outcome, Subscriber};
 use crate::journal::{Entry, JournalControl, JournalError, Loss, Reader};
 use crate::message::{Event, Lapped, Message, RecvError};
@@ -52,6 +52,7 @@ impl Subscriber {
         let stream = self.header().stream;
         let is_early = fault!("the_past_begins_one_too_early") && sequence > 1;
         let sequence = sequence - u64::from(is_early);
+        self.find_journal();
         let Some(past) = &mut self.past else { return Entered::Not };
         match past.open(stream, sequence, |files| Reader::open(files, sequence)) {
             Opened::Reader(reader) => {
@@ -63,9 +64,21 @@ impl Subscriber {
         }
     }
 
+    /// Looks for the journal of a channel that had none when the reader attached.
+    fn find_journal(&mut self) {
+        if let Some(hosted) = &mut self.hosted
+            && self.past.is_none()
+            && hosted.charter.has_journal()
+            && let Some(journal) = hosted.journal.take()
+        {
+            self.past = Some(Box::new(Past::new(journal)));
+        }
+    }
+
     /// Goes on in the journal at `sequence`, if that itself is there. Waits for the journal.
     pub(super) fn seek_past(&mut self, sequence: u64) -> bool {
         let stream = self.header().stream;
+        self.find_journal();
         let Some(past) = &mut self.past else { return false };
         let opened = past.open_and_wait(stream, sequence, |files| Reader::open(files, sequence));
         let Ok(Some(mut reader)) = opened else { return false };

@@ -2,7 +2,7 @@
 
 use crate::core::{Io, Memory, Pages, Step, Stretch, Volume};
 use crate::error::RecordError;
-use rustix::fs::{Advice, CWD, FallocateFlags, Mode, OFlags};
+use rustix::fs::{Advice, AtFlags, CWD, FallocateFlags, Mode, OFlags, Stat, fstat, stat, statat};
 use rustix::io::{Errno, ReadWriteFlags};
 use shmcast::journal::format::{PAGE, SPARE};
 use std::collections::BTreeMap;
@@ -104,6 +104,30 @@ impl Directory {
     fn file(&self, number: u64) -> io::Result<Arc<File>> {
         let found = self.files().get(&number).map(|(_, file)| file.clone());
         found.ok_or_else(|| io::Error::other(format!("file {number} is closed")))
+    }
+
+    /// Checks that what is written can be read back by its name: that the path still leads to this directory, and that files have their
+    /// names in it.
+    ///
+    /// # Errors
+    /// [`RecordError::Moved`].
+    pub(crate) fn check_names(&self) -> Result<(), RecordError> {
+        let moved = |what: String| RecordError::Moved { path: self.path.clone(), what };
+        let same = |file: &File, named: rustix::io::Result<Stat>| {
+            let ours = fstat(file);
+            ours.is_ok_and(|ours| {
+                named.is_ok_and(|named| (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino))
+            })
+        };
+        if !same(&self.handle, stat(&self.path)) {
+            return Err(moved("the directory".to_owned()));
+        }
+        for (name, file) in self.files().values() {
+            if !same(file, statat(&self.handle, name.as_str(), AtFlags::SYMLINK_NOFOLLOW)) {
+                return Err(moved(format!("its file {name}")));
+            }
+        }
+        Ok(())
     }
 
     /// Does a step. It blocks for as long as the disk takes.

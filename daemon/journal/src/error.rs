@@ -56,6 +56,18 @@ pub enum RecordError {
         /// The channel's next sequence.
         channel: u64,
     },
+    /// The directory, or a file in it, was removed or moved while it was recorded to.
+    #[error(
+        "{}: {what} was removed or moved while it was recorded to: what was recorded cannot be read there any more; put it back, or begin \
+         another recording",
+        path.display()
+    )]
+    Moved {
+        /// The directory.
+        path: PathBuf,
+        /// What has lost its name.
+        what: String,
+    },
     /// The channel began anew while it was recorded. Everything before is in the journal.
     #[error("the channel began anew, and its sequences count from 1: record it into another directory")]
     Restarted,

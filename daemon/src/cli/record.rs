@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 use shmcast::{History, Start};
 use shmcast_journal::core::{Io, Settings, SyncPolicy};
-use shmcast_journal::{Progress, Recorder};
+use shmcast_journal::{Progress, RecordError, Recorder};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -123,7 +123,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             last = progress;
             None
         }
-        Err(error) => Some(error),
+        Err(error) => {
+            // What has lost its name cannot be read back.
+            if matches!(error, RecordError::Moved { .. }) {
+                last.durable = 0;
+            }
+            Some(error)
+        }
     };
     summary(args, &channel, &last)?;
     match refused {

@@ -283,6 +283,7 @@ fn a_reload_begins_a_journal_changes_it_and_ends_it() {
     let mut publisher = publishing(&client, "ticks").open().unwrap();
     publish(&mut publisher, 1_000);
     assert_eq!(status(&client), None);
+    let mut before = Subscriber::builder("ticks").client(&client).open().unwrap();
     let configure = |config: &str| {
         daemon.configure(config);
         daemon.signal(Signal::SIGHUP);
@@ -290,26 +291,29 @@ fn a_reload_begins_a_journal_changes_it_and_ends_it() {
     configure(&config);
     wait_until("a journal", || status(&client).is_some());
     wait_until_durable(&client, 1_000);
+    // A reader that attached before there was one is lapped, and goes on there.
+    publish_recorded(&client, &mut publisher, 30_000);
+    assert_eq!(read_to(&mut before, 30_000), ["live"]);
     configure(&recorded(
         "ticks",
         "1MiB",
         &journal,
         ", sync = \"each\", io = \"buffered\", roll_after = \"1h\"",
     ));
-    wait_until("the next recorder", || status(&client).is_some_and(|journal| journal.first == 1_001));
-    publish(&mut publisher, 2_000);
-    assert_eq!(wait_until_durable(&client, 2_000).io, "buffered");
+    wait_until("the next recorder", || status(&client).is_some_and(|journal| journal.first == 30_001));
+    publish(&mut publisher, 31_000);
+    assert_eq!(wait_until_durable(&client, 31_000).io, "buffered");
     configure(&without);
     wait_until("the journal's end", || status(&client).is_none());
     wait_until("the free directory", || !Journal::open(&journal).unwrap().is_recording());
-    publish(&mut publisher, 2_010);
+    publish(&mut publisher, 31_010);
     let (messages, losses) = contents(&journal);
-    assert_eq!((messages.len(), losses.len()), (2_000, 0));
+    assert_eq!((messages.len(), losses.len()), (31_000, 0));
     assert!(Journal::open(&journal).unwrap().files().iter().all(|file| file.trailer.is_some()));
     // Begun again, it names what it has missed, if the ring has lost it, and goes on.
     configure(&config);
-    wait_until("the journal's return", || status(&client).is_some_and(|journal| journal.durable >= 2_010));
-    assert_eq!(contents(&journal).0.len(), 2_010);
+    wait_until("the journal's return", || status(&client).is_some_and(|journal| journal.durable >= 31_010));
+    assert_eq!(contents(&journal).0.len(), 31_010);
 }
 
 #[test]

@@ -10,6 +10,7 @@
 //!         are all over                      3  inode of the segment's file
 //!      5  length of the name                4  inode of its lock
 //!      6  channel name                      5  uuid of the segment (two words)
+//!     31  1: it keeps a journal
 //!                                           7  first sequence
 //!                                           8  epoch before its first publisher
 //!                                           9  the generation in which sequences last began at 1
@@ -18,7 +19,7 @@
 //!                                          12  when the memory's sequences began, in nanoseconds since 1970
 //!                                          13  stream id (two words)
 //! ```
-//! Programs read verdicts and nothing else. The rest is for the daemon that comes after this one.
+//! Programs read verdicts, and whether there is a journal. The rest is for the daemon that comes after this one.
 
 use super::geometry::WORD;
 
@@ -34,6 +35,8 @@ pub const SETTLED: usize = 4;
 pub const NAME: usize = 5;
 /// Longest name in bytes.
 pub const NAME_BYTES: usize = 200;
+/// Word that says whether the daemon keeps a journal of the channel.
+pub const JOURNAL: usize = 31;
 
 /// First word of the slots.
 pub const SLOTS: usize = if cfg!(loom) { 32 } else { 512 };

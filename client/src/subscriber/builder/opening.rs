@@ -71,14 +71,18 @@ impl SubscriberBuilder {
         let attachment =
             Attachment::new(keeper, daemon, socket, request(true), self.preparation, charter_file, shown);
         subscriber.watch = self.watch_publisher.then(|| Box::new(Watch::of_the_daemon()));
-        let journal = generation.journal;
-        subscriber.hosted = Some(Box::new(Hosted { attachment, charter, generation, next: VecDeque::new() }));
-        subscriber.is_checked = subscriber.must_check();
-        let origin = match &self.history {
-            History::Auto if journal => Some(Origin::Daemon(client.clone(), self.name.clone())),
-            History::Auto | History::Never => None,
-            History::Dir(dir) => Some(Origin::Directory(dir.clone(), None)),
+        let has_journal = charter.has_journal();
+        let (mut origin, mut journal) = match &self.history {
+            History::Auto => (None, Some(Origin::Daemon(client.clone(), self.name.clone()))),
+            History::Never => (None, None),
+            History::Dir(dir) => (Some(Origin::Directory(dir.clone(), None)), None),
         };
+        if has_journal {
+            origin = origin.or(journal.take());
+        }
+        let next = VecDeque::new();
+        subscriber.hosted = Some(Box::new(Hosted { attachment, charter, journal, generation, next }));
+        subscriber.is_checked = subscriber.must_check();
         self.begin(&mut subscriber, origin)?;
         Ok(subscriber)
     }

@@ -3,7 +3,8 @@
 use super::RecorderState;
 use crate::core::{Packer, SyncPolicy};
 use crate::error::RecordError;
-use shmcast::hosting::session_words;
+
+use shmcast::hosting::{fault, session_words};
 use shmcast::journal::format::{Cause, ControlRecord, JournalControl};
 use shmcast::journal::ring_identity;
 use shmcast::{Event, Subscriber};
@@ -27,6 +28,9 @@ const LONG_NAP: Duration = Duration::from_millis(1);
 const SHORT_NAP: Duration = Duration::from_micros(20);
 /// Bytes that come to a ring in a nanosecond at most.
 const BYTES_A_NS: u64 = 4;
+
+/// Time between two looks at the names of directory and files.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The lag of a subscriber may be too low by so many messages.
 const LAG_ERROR: u64 = 64;
@@ -76,6 +80,8 @@ pub(super) struct Drain {
     pub(super) came: usize,
     /// Frames are closed as soon as the disk is idle.
     pub(super) is_each: bool,
+    /// When the names of directory and files are looked at again.
+    pub(super) look_at: Duration,
 }
 
 impl Drain {
@@ -123,6 +129,10 @@ impl Drain {
             return Ok(None);
         }
         let now = self.shared.now();
+        if now.mono >= self.look_at && !fault!("a_journal_needs_no_name") {
+            self.shared.directory.check_names()?;
+            self.look_at = now.mono + LOOK;
+        }
         let ticks = self.subscriber.clock().now();
         let Self { shared, packer, subscriber, came, .. } = self;
         *came = 0;

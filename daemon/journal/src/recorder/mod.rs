@@ -213,7 +213,8 @@ impl Recorder {
         let ring = subscriber.header().uuid;
         let naps = Naps::new(sync, subscriber.header().geometry.capacity);
         let is_each = sync == SyncPolicy::Each;
-        let drain = Drain { shared: own, packer, subscriber, ring, naps, came: 0, is_each };
+        let drain =
+            Drain { shared: own, packer, subscriber, ring, naps, came: 0, is_each, look_at: Duration::ZERO };
         let drain = spawn("journal-drain", path, move || drain.run())?;
         Ok(Self { shared, drain, lanes })
     }
@@ -256,7 +257,7 @@ impl Recorder {
     /// refuses. When it returns, the directory is free for another recorder, unless the disk refused.
     ///
     /// # Errors
-    /// The reason why it ended before it was stopped, or why not everything was written.
+    /// The reason why it ended before it was stopped, or why not everything was written, or cannot be read by its name.
     pub fn stop(self) -> Result<Progress, RecordError> {
         let Self { shared, drain, lanes } = self;
         shared.stop.get_or_init(|| Instant::now() + PATIENCE);
@@ -277,11 +278,13 @@ impl Recorder {
             std::thread::sleep(NAP);
         }
         let _ = shared.directory.remove_spare();
+        let named = shared.directory.check_names();
         let progress = shared.progress();
         drop(shared);
         for lane in lanes {
             lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
-        ended.map(|_| progress)
+        ended?;
+        named.map(|()| progress)
     }
 }

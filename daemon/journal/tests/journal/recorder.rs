@@ -6,7 +6,7 @@ use shmcast::{History, Publisher, Start, StreamId, Subscriber};
 use shmcast_journal::core::{Io, Settings, SyncPolicy};
 use shmcast_journal::{Keep, Progress, RecordError, Recorder, Trimmed};
 use shmcast_testkit::journal::read;
-use shmcast_testkit::{PATIENCE, skip};
+use shmcast_testkit::{PATIENCE, skip, wait_until};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -608,4 +608,31 @@ fn what_came_before_the_first_recorder_is_named() {
     let [loss] = journal.losses()[..] else { panic!("{:?}", journal.losses()) };
     assert_eq!((loss.from, loss.cause), (1, Cause::Unrecorded));
     assert_eq!(journal.messages().len() as u64 + loss.to, 5_000);
+}
+
+/// What is called durable can be read back: a recorder whose directory or file is removed or moved ends with an error.
+#[test]
+fn what_has_lost_its_name_is_not_durable() {
+    for is_file in [false, true] {
+        let host = Host::new();
+        let mut publisher = host.publisher("t", 64 << 10);
+        let recorder = host.record("t", SyncPolicy::Each);
+        publisher.publish(b"a").unwrap();
+        until(&recorder, |progress| progress.durable == 1);
+        let path = match is_file {
+            true => host.dir().join(file_name(1, 1)),
+            false => host.dir().to_owned(),
+        };
+        std::fs::rename(&path, host.channels.path().join("elsewhere")).unwrap();
+        wait_until("the recorder's end", || !recorder.is_running());
+        let refused = recorder.stop().unwrap_err();
+        assert!(matches!(refused, RecordError::Moved { .. }), "{refused}");
+        // One that is stopped at once says so too.
+        std::fs::rename(host.channels.path().join("elsewhere"), &path).unwrap();
+        let recorder = host.record("t", SyncPolicy::Each);
+        until(&recorder, |progress| progress.durable == 1);
+        std::fs::remove_dir_all(host.dir()).unwrap();
+        assert!(matches!(recorder.stop(), Err(RecordError::Moved { .. })));
+        std::fs::create_dir(host.dir()).unwrap();
+    }
 }

@@ -5,6 +5,7 @@
 //! again.
 
 mod reserve;
+mod troubles;
 
 use super::events::Events;
 use super::pauses::Pauses;
@@ -22,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
+use troubles::Troubles;
 
 /// Interval at which a recorder is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -409,9 +411,12 @@ impl Work {
         let (mut is_refused, mut told_overrun) = (begun.is_failed, begun.overrun);
         let (mut told_lost, mut trimmed): (Option<Instant>, Option<Instant>) = (None, None);
         let mut io = self.recording.config.io;
+        let mut troubles = Troubles::default();
         while recorder.is_running() && !self.recording.is_to_stop() {
             for (what, error) in recorder.errors() {
-                self.tell("journal-error", &format!("{what}: {error}: it goes on in another file"));
+                if let Some(trouble) = troubles.news(format!("{what}: {error}: it goes on in another file")) {
+                    self.tell("journal-error", &trouble);
+                }
             }
             recorder.reserve(self.recording.wanted.load(Ordering::Relaxed));
             let now = recorder.progress();

@@ -82,7 +82,14 @@ impl Channel {
         spare: Option<Memory>,
     ) -> Self {
         let readers = BTreeMap::new();
+        charter.set_journal(config.journal.is_some());
         Self { config, charter, current, spare, clean: None, publisher: None, readers, mourned: None }
+    }
+
+    /// Takes a new configuration over.
+    pub(super) fn configure(&mut self, config: &ChannelConfig) {
+        self.charter.set_journal(config.journal.is_some());
+        self.config = config.clone();
     }
 
     /// The current segment; without one, the spare.

@@ -136,7 +136,7 @@ impl Registry {
         }
         for wanted in &config.channels {
             let Some(channel) = self.channels.get_mut(&wanted.name) else { continue };
-            channel.config = wanted.clone();
+            channel.configure(wanted);
             if !channel.is_as_configured() {
                 changes.kept.push(wanted.name.clone());
             }
@@ -179,7 +179,7 @@ impl Registry {
         channel: &mut Channel,
         memory: Memory,
     ) -> anyhow::Result<()> {
-        channel.config = wanted.clone();
+        channel.configure(wanted);
         channel.stock(memory);
         self.go_on(channel, Cut::Restart)?;
         channel.cut_off();

@@ -1,0 +1,46 @@
+//! Troubles of a disk that last, told now and then.
+
+use std::time::{Duration, Instant};
+
+/// Pause before a trouble that lasts is told again.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// The trouble that was told last.
+#[derive(Default)]
+pub(super) struct Troubles {
+    /// Its text, when it was told, and how often it came since.
+    last: Option<(String, Instant, u64)>,
+}
+
+impl Troubles {
+    /// What is to be told now. Another trouble than the last one is told at once, and one that lasts once a minute.
+    pub(super) fn news(&mut self, trouble: String) -> Option<String> {
+        let more = match &mut self.last {
+            Some((last, told, more)) if *last == trouble && told.elapsed() < EVERY => {
+                *more += 1;
+                return None;
+            }
+            Some((last, _, more)) if *last == trouble => *more,
+            _ => 0,
+        };
+        let often = if more > 0 { format!(" ({more} times more since it was told)") } else { String::new() };
+        let news = format!("{trouble}{often}");
+        self.last = Some((trouble, Instant::now(), 0));
+        Some(news)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trouble_that_lasts_is_told_once_and_another_at_once() {
+        let mut troubles = Troubles::default();
+        let mut news = |trouble: &str| troubles.news(trouble.to_owned()).is_some();
+        assert_eq!(
+            [news("full"), news("full"), news("full"), news("gone"), news("full")],
+            [true, false, false, true, true]
+        );
+    }
+}
