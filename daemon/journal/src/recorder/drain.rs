@@ -3,7 +3,6 @@
 use super::RecorderState;
 use crate::core::{Packer, SyncPolicy};
 use crate::error::RecordError;
-
 use shmcast::hosting::{fault, session_words};
 use shmcast::journal::format::{Cause, ControlRecord, JournalControl};
 use shmcast::journal::ring_identity;
