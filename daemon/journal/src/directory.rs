@@ -122,7 +122,8 @@ impl Directory {
         if !same(&self.handle, stat(&self.path)) {
             return Err(moved("the directory".to_owned()));
         }
-        for (name, file) in self.files().values() {
+        // Nothing is recorded in the file that is prepared.
+        for (name, file) in self.files().values().filter(|(name, _)| name != SPARE) {
             if !same(file, statat(&self.handle, name.as_str(), AtFlags::SYMLINK_NOFOLLOW)) {
                 return Err(moved(format!("its file {name}")));
             }

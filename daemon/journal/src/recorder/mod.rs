@@ -277,8 +277,8 @@ impl Recorder {
             drop(writer);
             std::thread::sleep(NAP);
         }
-        let _ = shared.directory.remove_spare();
         let named = shared.directory.check_names();
+        let _ = shared.directory.remove_spare();
         let progress = shared.progress();
         drop(shared);
         for lane in lanes {
