@@ -3,9 +3,10 @@
 //! Each call looks a path up again, and a user who may write to a directory on it can put a link there in between. A
 //! descriptor stays with the directory that was checked.
 
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::fs::{fchmod, fstat, mkdirat, openat, renameat_with, statat, unlinkat};
+use rustix::io::fcntl_dupfd_cloexec;
 use shmcast_layout::fault;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,30 +22,45 @@ pub(crate) struct Folder {
     path: PathBuf,
 }
 
+/// As `openat`, but never under a number from 0 to 2. A program that has closed these, as some that daemonise have, prints there all the same,
+/// and what it prints must not go into our files.
+fn open(
+    dir: impl AsFd,
+    name: impl rustix::path::Arg,
+    flags: OFlags,
+    mode: Mode,
+) -> rustix::io::Result<OwnedFd> {
+    let opened = openat(dir, name, flags, mode)?;
+    if opened.as_raw_fd() > 2 || fault!("files_take_the_numbers_of_stdio") {
+        return Ok(opened);
+    }
+    fcntl_dupfd_cloexec(&opened, 3)
+}
+
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl Folder {
     /// The directory at a path that the user gave. Links in it are the user's choice, and are followed.
     pub(crate) fn named(path: &Path) -> io::Result<Self> {
-        Ok(Self { fd: openat(CWD, path, FOLDER, Mode::empty())?, path: path.to_owned() })
+        Ok(Self { fd: open(CWD, path, FOLDER, Mode::empty())?, path: path.to_owned() })
     }
 
     /// The directory at a path that the user did not give. Its last part must not be a link.
     pub(crate) fn unnamed(path: &Path) -> io::Result<Self> {
-        Ok(Self { fd: openat(CWD, path, FOLDER | OFlags::NOFOLLOW, Mode::empty())?, path: path.to_owned() })
+        Ok(Self { fd: open(CWD, path, FOLDER | OFlags::NOFOLLOW, Mode::empty())?, path: path.to_owned() })
     }
 
     /// The directory `name` in this one. A link is refused as [`io::ErrorKind::NotADirectory`].
     pub(crate) fn folder(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
         let name = name.as_ref();
         let flags = if fault!("links_are_followed") { FOLDER } else { FOLDER | OFlags::NOFOLLOW };
-        Ok(Self { fd: openat(&self.fd, name, flags, Mode::empty())?, path: self.path.join(name) })
+        Ok(Self { fd: open(&self.fd, name, flags, Mode::empty())?, path: self.path.join(name) })
     }
 
     /// Opens the regular file `name`. Refuses a link, and also a pipe, without waiting for its other end.
     pub(crate) fn file(&self, name: impl AsRef<OsStr>, access: OFlags) -> io::Result<File> {
         let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = File::from(openat(&self.fd, name.as_ref(), flags, Mode::empty())?);
+        let file = File::from(open(&self.fd, name.as_ref(), flags, Mode::empty())?);
         if file.metadata()?.is_file() {
             return Ok(file);
         }
@@ -54,7 +70,7 @@ impl Folder {
     /// Makes the file `name`, which must not exist, with exactly `mode`.
     pub(crate) fn create(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = openat(&self.fd, name.as_ref(), flags, Mode::from_raw_mode(0o600))?;
+        let file = open(&self.fd, name.as_ref(), flags, Mode::from_raw_mode(0o600))?;
         fchmod(&file, Mode::from_raw_mode(mode))?;
         Ok(File::from(file))
     }

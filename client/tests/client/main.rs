@@ -9,6 +9,7 @@ mod deadlines;
 mod files;
 mod foreign;
 mod gone;
+mod host;
 mod hostile;
 mod joining;
 mod journal;

@@ -5,7 +5,7 @@
 use crate::layout::geometry::HUGE_PAGE;
 use crate::ring::cells::Cells;
 use crate::sync::AtomicU64;
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -76,7 +76,13 @@ impl Map {
 /// Makes a map that starts on a huge page if the kernel gives one, because only then can its pages be collapsed. Kernels choose
 /// such addresses by themselves only if huge pages are switched on for the file system.
 fn aligned(length: usize, make: impl Fn() -> io::Result<MmapRaw>) -> io::Result<MmapRaw> {
-    let first = make()?;
+    let make = || {
+        let map = make()?;
+        // What was published is no part of a crash report. A kernel without this advice dumps it as before.
+        let _ = map.advise(Advice::DontDump);
+        Ok(map)
+    };
+    let first: MmapRaw = make()?;
     let excess = first.as_ptr() as usize % HUGE_PAGE as usize;
     if length < HUGE_PAGE as usize || excess == 0 {
         return Ok(first);
