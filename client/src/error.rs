@@ -286,9 +286,9 @@ impl From<WriteError> for PublishError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Holder {
-    /// Its publisher: the process id that it wrote to the lock file, and its command name if that process is visible.
+    /// Its publisher, by process id and command name; without both if its process cannot be seen from here.
     Publisher {
-        /// Process id in the publisher's own namespace.
+        /// Process id.
         pid: Option<u32>,
         /// Command name.
         command: Option<String>,
@@ -297,7 +297,7 @@ pub enum Holder {
     Readers {
         /// Their number.
         count: usize,
-        /// The process id of one of them.
+        /// The process id of one of them; 0 if it cannot be seen from here.
         pid: u64,
     },
 }
@@ -309,7 +309,9 @@ impl fmt::Display for Holder {
                 write!(f, "publisher {command} (pid {pid})")
             }
             Self::Publisher { pid: Some(pid), command: None } => write!(f, "a publisher (pid {pid})"),
-            Self::Publisher { .. } => write!(f, "a publisher"),
+            Self::Publisher { .. } => write!(f, "a publisher that cannot be seen from here"),
+            Self::Readers { count: 1, pid: 0 } => write!(f, "a reader that cannot be seen from here"),
+            Self::Readers { count, pid: 0 } => write!(f, "{count} readers"),
             Self::Readers { count: 1, pid } => write!(f, "a reader (pid {pid})"),
             Self::Readers { count, pid } => write!(f, "{count} readers (pid {pid} among them)"),
         }

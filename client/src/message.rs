@@ -147,7 +147,8 @@ pub enum RecvError {
          again"
     )]
     Unmapped,
-    /// The segment has been replaced by another.
-    #[error("the channel has moved to a new segment: subscribe again")]
+    /// The segment has been replaced by another, or its file was removed. A reader that waits in vain notices a file that was removed within
+    /// about a second; what is published into it goes to nobody who subscribes now.
+    #[error("the channel was removed, or has moved to a new segment: subscribe again")]
     Superseded,
 }

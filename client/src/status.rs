@@ -36,7 +36,7 @@ impl ChannelInfo {
             .readers
             .iter()
             .map(|ReaderInfo { stats, command }| {
-                let pid = u32::try_from(stats.pid).ok();
+                let pid = u32::try_from(stats.pid).ok().filter(|pid| *pid > 0);
                 reader_status(
                     stats,
                     Process { pid, uid: None, command: command.clone() },

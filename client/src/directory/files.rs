@@ -2,14 +2,15 @@
 
 use super::folder::{Folder, is_same_file, mode, unique};
 use super::ours::{self, Inventory, LOCK, READERS, REMOVED, SEGMENT, UNFINISHED, not_a_channel};
-use super::{Publishing, Removed};
+use super::{Publishing, Removed, has_open};
 use crate::error::is_absent;
 use crate::error::{ChannelError, Holder};
 use crate::lock::{self, Held};
 use rustix::fs::OFlags;
 use shmcast_layout::fault;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -54,6 +55,14 @@ impl ChannelFiles {
             Ok(file) => Ok(Some(file)),
             Err(e) if is_absent(&e) => Ok(None),
             Err(e) => Err(ChannelError::os("open", self.segment_path())(e)),
+        }
+    }
+
+    /// Whether the segment has this device and inode. A segment that cannot be looked at is taken for the one.
+    pub(crate) fn names_segment(&self, (device, inode): (u64, u64)) -> bool {
+        match self.folder.stat(SEGMENT) {
+            Ok(stat) => (stat.st_dev, stat.st_ino) == (device, inode),
+            Err(e) => !is_absent(&e),
         }
     }
 
@@ -152,6 +161,10 @@ impl ChannelFiles {
             Ok(_) => return Ok(None),
             Err(e) if is_absent(&e) => return Ok(None),
             Err(e) => return Err(os("look at")(e)),
+        }
+        if is_new && let Some(holder) = holder_without_files(&held.file) {
+            let _ = self.folder.unlink(LOCK);
+            return Err(ChannelError::InUse { name: self.name.clone(), holder });
         }
         // The id only helps processes that are refused. An error is ignored, since a full file system must not prevent
         // the removal of a channel.
@@ -301,10 +314,31 @@ fn segment_mode(mode: u32) -> u32 {
     0o600 | mode & 0o444
 }
 
+/// The living publisher of a channel whose files were removed under it, and whose lock had the name that `lock`, which was made just now, has.
+/// It goes on publishing to its readers, so another one beside it would split them. Looks through the processes of this user.
+fn holder_without_files(lock: &File) -> Option<Holder> {
+    let own = fs::read_link(format!("/proc/self/fd/{}", lock.as_raw_fd())).ok()?;
+    let mut removed = own.into_os_string();
+    removed.push(" (deleted)");
+    let pids =
+        fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.into_iter().find_map(|pid: u32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+        let holds = open.flatten().any(|descriptor| {
+            let info = || format!("/proc/{pid}/fdinfo/{}", descriptor.file_name().display());
+            fs::read_link(descriptor.path()).is_ok_and(|link| link == *removed)
+                && fs::read_to_string(info()).is_ok_and(|info| info.contains("OFDLCK"))
+        });
+        holds.then(|| Holder::Publisher { pid: Some(pid), command: super::command_of(pid) })
+    })
+}
+
 /// The holder that the content of the lock file names. It is for messages only; the lock itself decides.
 fn holder(lock: &File) -> Holder {
     let mut text = String::new();
     let _ = lock.take(32).read_to_string(&mut text);
-    let pid = text.trim().parse().ok();
+    // The id is one of the publisher's own namespace, and perhaps of a process that has ended and left the lock to a child. Here
+    // another process may have it.
+    let pid = text.trim().parse().ok().filter(|pid| has_open(*pid, lock));
     Holder::Publisher { pid, command: pid.and_then(super::command_of) }
 }

@@ -71,7 +71,7 @@ impl ChannelDetail {
 /// A live reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaderInfo {
-    /// The figures on its page.
+    /// The figures on its page. The process id is 0 if the process cannot be seen from here, as one in another PID namespace.
     pub stats: ReaderStats,
     /// Its command name, if its process is visible from here.
     pub command: Option<String>,

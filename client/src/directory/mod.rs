@@ -29,7 +29,7 @@ pub use info::{ChannelDetail, ChannelInfo, Publishing, ReaderInfo, Removed};
 use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
 use shmcast_layout::fault;
 use shmcast_layout::segment::{self, Segment};
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -296,6 +296,21 @@ pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
         _ if !name.chars().all(allowed) => Err("may hold letters, digits and . _ - : @ + only"),
         _ => Ok(()),
     }
+}
+
+/// Whether the process that has this id here has a file open. Another user's process, whose files are not shown, is taken for the one that
+/// has it if the file is that user's.
+fn has_open(pid: u32, file: &File) -> bool {
+    let Ok(wanted) = file.metadata() else { return false };
+    let is_it = |of: fs::Metadata| (of.dev(), of.ino()) == (wanted.dev(), wanted.ino());
+    let open = match fs::read_dir(format!("/proc/{pid}/fd")) {
+        Ok(open) => open,
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+            return fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == wanted.uid());
+        }
+        Err(_) => return false,
+    };
+    open.flatten().any(|descriptor| fs::metadata(descriptor.path()).is_ok_and(is_it))
 }
 
 fn command_of(pid: u32) -> Option<String> {

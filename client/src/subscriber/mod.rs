@@ -9,6 +9,7 @@ mod hosted;
 mod iter;
 mod journal;
 mod known;
+mod named;
 mod origin;
 mod outcome;
 mod page;
@@ -124,6 +125,7 @@ pub struct Subscriber {
     tags: Option<Tags>,
     /// How it notices that the publisher died, if the caller asked to be told.
     watch: Option<Box<Watch>>,
+    named: Option<Box<named::Named>>,
     /// The channel's journal, if it may have one.
     past: Option<Box<Past>>,
 }

@@ -67,8 +67,8 @@ impl From<ChannelError> for NoPage {
 }
 
 fn is_refusal(e: &io::Error) -> bool {
-    use io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-    matches!(e.kind(), PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
+    use io::ErrorKind::{FileTooLarge, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(e.kind(), FileTooLarge | PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
 /// Makes a page under a hidden name, locks it, and only then shows it, since a page without a lock counts as dead.
@@ -91,6 +91,8 @@ pub(super) fn show_page(files: &ChannelFiles, header: &Header, place: Place) -> 
         Ok(page)
     };
     let page = show().inspect_err(|_: &ChannelError| drop(pages.unlink(&hidden)))?;
+    // A reader that crashes and starts again for ever would leave a page each time.
+    files.sweep_dead_readers();
     let owner = Owner::this_process();
     Ok(Page { page, shown: Some(Box::new(Shown { pages, name, _locked: file, owner })) })
 }

@@ -257,6 +257,9 @@ impl Subscriber {
         if poll != Poll::Empty {
             return Ok(None);
         }
-        Ok(self.epoch_in_force().or_else(|| self.publisher_gone()))
+        match self.epoch_in_force().or_else(|| self.publisher_gone()) {
+            None => self.look_for_name(),
+            found => Ok(found),
+        }
     }
 }

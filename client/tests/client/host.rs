@@ -1,20 +1,61 @@
-//! Hosts that are less kind than the machine of the tests.
+//! Hosts that are less kind than the machine of the tests: files that somebody removes, closed descriptors of stdio, readers that crash and come
+//! again, processes whose ids say nothing here.
 
-use crate::support::{SMALL, publisher, subscriber};
-use shmcast::Event;
+use crate::support::{SMALL, publisher, subscriber, successor};
+use shmcast::{ChannelError, Directory, Event, Holder, Publishing, RecvError, Wait};
 use shmcast_testkit::process::{in_dir, my_dir, my_role, run};
-use shmcast_testkit::{role, scratch};
+use shmcast_testkit::{PATIENCE, Process, role, scratch, wait_until};
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Plays the roles of other processes, which other tests here start.
 #[test]
 #[ignore = "plays a part in other tests"]
 fn play() {
     match my_role().as_deref() {
+        Some("reader") => {
+            let _reader = subscriber(&my_dir()).open().unwrap();
+            std::thread::sleep(Duration::from_secs(600));
+        }
         Some("without stdio") => std::process::exit(without_stdio(&my_dir())),
         other => panic!("{other:?}"),
     }
+}
+
+/// Readers of a channel whose files a cleaner removed waited for ever, and a second publisher was let in beside the first.
+#[test]
+fn files_of_a_live_channel_that_are_removed() {
+    for wait in [Wait::Spin, Wait::Yield, Wait::Backoff, Wait::Sleep(Duration::from_millis(1))] {
+        let dir = scratch();
+        let mut first = publisher(dir.path()).capacity(SMALL).open().unwrap();
+        let mut reader = subscriber(dir.path()).wait(wait).open().unwrap();
+        first.publish(b"before").unwrap();
+        assert!(matches!(reader.recv().unwrap(), Event::Message(m) if m.payload == b"before"));
+        fs::remove_dir_all(dir.path().join("t")).unwrap();
+        let second = publisher(dir.path()).capacity(SMALL).open().unwrap_err();
+        let ChannelError::InUse { holder: Holder::Publisher { pid, .. }, .. } = second else {
+            panic!("{second:?}")
+        };
+        assert_eq!(pid, Some(std::process::id()));
+        assert!(!dir.path().join("t").exists(), "the refused one leaves nothing");
+        first.publish(b"after").unwrap();
+        assert!(matches!(reader.recv().unwrap(), Event::Message(m) if m.payload == b"after"), "{wait:?}");
+        let removed = reader.recv_deadline(Instant::now() + PATIENCE);
+        assert_eq!(removed, Err(RecvError::Superseded), "{wait:?}");
+        drop(first);
+        assert_eq!(successor(dir.path()).epoch(), 1);
+    }
+}
+
+#[test]
+fn a_segment_that_keeps_its_name_is_waited_on() {
+    let dir = scratch();
+    let mut mine = publisher(dir.path()).capacity(SMALL).open().unwrap();
+    let mut reader = subscriber(dir.path()).open().unwrap();
+    assert_eq!(reader.recv_deadline(Instant::now() + Duration::from_millis(1_500)), Ok(None));
+    mine.publish(b"x").unwrap();
+    assert!(matches!(reader.recv().unwrap(), Event::Message(_)));
 }
 
 /// The lock file became descriptor 2 of a program that had closed its own, and its next complaint was written into it.
@@ -34,6 +75,55 @@ fn without_stdio(dir: &Path) -> i32 {
     let is_read = matches!(reader.recv(), Ok(Event::Message(_)));
     let is_free = (0..3).all(|descriptor| fs::read_link(format!("/proc/self/fd/{descriptor}")).is_err());
     i32::from(!(is_read && is_free))
+}
+
+/// Each start of a reader that crashes left a page, and only tools removed them.
+#[test]
+fn pages_of_dead_readers_are_removed_by_the_next_reader() {
+    let dir = scratch();
+    let _mine = publisher(dir.path()).capacity(SMALL).open().unwrap();
+    let pages = || fs::read_dir(dir.path().join("t/readers")).unwrap().count();
+    for _ in 0..3 {
+        let before = pages();
+        let reader = Process::start(in_dir(&mut role!("reader"), dir.path()));
+        // The new page is there before those of the dead are removed.
+        wait_until("the reader's page", || pages() != before || before == 1);
+        wait_until("one page", || pages() == 1);
+        reader.kill();
+    }
+    let living = subscriber(dir.path()).open().unwrap();
+    let also = subscriber(dir.path()).open().unwrap();
+    assert_eq!(pages(), 2);
+    drop((living, also));
+}
+
+/// A process id of another namespace, or of a process that has ended, is another program's here.
+#[test]
+fn a_process_that_only_has_the_same_id_is_not_named() {
+    let dir = scratch();
+    let _mine = publisher(dir.path()).capacity(SMALL).open().unwrap();
+    let _reader = subscriber(dir.path()).open().unwrap();
+    let directory = Directory::at(dir.path());
+    let seen = directory.channel("t").unwrap();
+    let me = std::process::id();
+    assert!(
+        matches!(&seen.publisher, Publishing::By(Holder::Publisher { pid, command: Some(_) }) if *pid == Some(me))
+    );
+    assert_eq!(seen.readers[0].stats.pid, u64::from(me));
+    assert!(seen.readers[0].command.is_some());
+    // The first process of the host is none of ours.
+    fs::write(dir.path().join("t/lock"), "1\n").unwrap();
+    let page = fs::read_dir(dir.path().join("t/readers")).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = fs::read(&page).unwrap();
+    let at = bytes.windows(8).position(|word| word == u64::from(me).to_le_bytes()).unwrap();
+    bytes[at..at + 8].copy_from_slice(&1u64.to_le_bytes());
+    fs::write(&page, &bytes).unwrap();
+    let seen = directory.channel("t").unwrap();
+    let nobody = Holder::Publisher { pid: None, command: None };
+    assert_eq!(seen.publisher, Publishing::By(nobody));
+    assert_eq!((seen.readers[0].stats.pid, &seen.readers[0].command), (0, &None));
+    let refused = publisher(dir.path()).open().unwrap_err().to_string();
+    assert!(refused.contains("a publisher that cannot be seen from here"), "{refused}");
 }
 
 /// What was published is no part of a crash report.

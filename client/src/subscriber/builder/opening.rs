@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::error::ChannelError;
 use crate::subscriber::following::seek;
 use crate::subscriber::hosted::Hosted;
+use crate::subscriber::named::Named;
 use crate::subscriber::origin::{History, JOURNALS_VARIABLE, Origin, Past};
 use crate::subscriber::page::{NoPage, Page, show_page};
 use crate::subscriber::{Buffer, Doubt, Start, Subscriber, Watch};
@@ -115,10 +116,11 @@ impl SubscriberBuilder {
                 }
             })?;
         (subscriber.page_refused, subscriber.watch) = (refused, watch);
+        let segment = file.metadata().map_err(ChannelError::os("look at", files.segment_path()))?;
+        subscriber.named = Some(Box::new(Named::new(files, (segment.dev(), segment.ino()))));
         let origin = match &self.history {
             History::Auto => std::env::var_os(JOURNALS_VARIABLE).filter(|dir| !dir.is_empty()).map(|dir| {
-                let owner = file.metadata().map_or(0, |file| file.uid());
-                let trusted = vec![0, nix::unistd::geteuid().as_raw(), owner];
+                let trusted = vec![0, nix::unistd::geteuid().as_raw(), segment.uid()];
                 Origin::Directory(PathBuf::from(dir).join(&self.name), Some(trusted))
             }),
             History::Never => None,
@@ -189,6 +191,7 @@ impl SubscriberBuilder {
             parking: None,
             tags: self.tags.clone(),
             watch: None,
+            named: None,
             past: None,
         })
     }

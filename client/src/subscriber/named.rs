@@ -1,0 +1,47 @@
+//! Noticing that the file of the segment was removed, as by somebody who cleans up. Nobody who comes now finds the channel then, and the next
+//! publisher makes another one.
+
+use super::{Outcome, Subscriber};
+use crate::directory::ChannelFiles;
+use crate::message::RecvError;
+use shmcast_layout::fault;
+use std::time::Duration;
+
+/// Pause between two looks. One look is a system call.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The name of a segment. The segment itself is not kept open: through a descriptor of it, its owner could map it for writing.
+#[derive(Debug)]
+pub(super) struct Named {
+    files: ChannelFiles,
+    /// Device and inode of the segment.
+    segment: (u64, u64),
+    /// Time of the last look, in ticks of the channel's clock.
+    looked: Option<u64>,
+    is_removed: bool,
+}
+
+impl Named {
+    /// Watches the name of the segment, which has this device and inode.
+    pub(super) fn new(files: ChannelFiles, segment: (u64, u64)) -> Self {
+        Self { files, segment, looked: None, is_removed: false }
+    }
+}
+
+impl Subscriber {
+    /// Called when there is nothing else to tell. Fails if the segment has no name any more.
+    pub(super) fn look_for_name(&mut self) -> Result<Option<Outcome>, RecvError> {
+        let Some(named) = self.named.as_deref_mut() else { return Ok(None) };
+        let now = self.clock.now();
+        let pause = PAUSE.as_nanos() as u64;
+        let is_due = named.looked.is_none_or(|looked| self.clock.ns_between(looked, now) >= pause);
+        if is_due {
+            named.looked = Some(now);
+            named.is_removed = !named.files.names_segment(named.segment);
+        }
+        match named.is_removed && !fault!("removed_segments_are_waited_on") {
+            true => Err(RecvError::Superseded),
+            false => Ok(None),
+        }
+    }
+}
