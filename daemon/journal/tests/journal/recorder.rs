@@ -310,7 +310,8 @@ fn a_stop_gives_a_disk_up_that_refuses() {
     let settings = Settings { sync: SyncPolicy::Each, file_bytes: 1 << 20, buffer: 1, ..Settings::default() };
     let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
     until(&recorder, |progress| progress.bytes > 0);
-    std::fs::remove_dir_all(host.dir()).unwrap();
+    // No next file can be made.
+    std::fs::create_dir_all(host.dir().join("spare.tmp/full")).unwrap();
     for sequence in 1..=30_000 {
         publisher.publish(&payload(sequence)).unwrap();
     }
@@ -631,7 +632,7 @@ fn what_has_lost_its_name_is_not_durable() {
         std::fs::rename(host.channels.path().join("elsewhere"), &path).unwrap();
         let recorder = host.record("t", SyncPolicy::Each);
         until(&recorder, |progress| progress.durable == 1);
-        std::fs::remove_dir_all(host.dir()).unwrap();
+        std::fs::rename(host.dir(), host.channels.path().join("elsewhere")).unwrap();
         assert!(matches!(recorder.stop(), Err(RecordError::Moved { .. })));
         std::fs::create_dir(host.dir()).unwrap();
     }
