@@ -61,7 +61,7 @@ func TestEachRuleOfTheHeaderRefuses(t *testing.T) {
 		sums   bool
 	}{
 		{"no magic", ReasonForeign, word(0, 0), false},
-		{"major 2", ReasonVersion, word(1, 2<<16), false},
+		{"major 3", ReasonVersion, word(1, 3<<16), false},
 		{"sum", ReasonChecksum, word(2, 1<<17), false},
 		{"granule", ReasonField, word(3, 32), true},
 		{"capacity", ReasonGeometry, word(2, 3<<16), true},
@@ -70,7 +70,7 @@ func TestEachRuleOfTheHeaderRefuses(t *testing.T) {
 		{"index", ReasonGeometry, word(5, 1<<62), true},
 		{"max message", ReasonGeometry, word(6, 1<<14), true},
 		{"data", ReasonGeometry, word(7, 4096), true},
-		{"clock", ReasonField, word(12, 2), true},
+		{"clock", ReasonField, word(1, 2<<32|2<<16), true},
 		{"rate", ReasonField, word(13, 999), true},
 		{"name", ReasonField, word(64, 1<<63), true},
 		{"long name", ReasonField, word(64, 3577), true},
@@ -94,7 +94,7 @@ func TestEachRuleOfTheHeaderRefuses(t *testing.T) {
 		}
 	}
 	minor := bytes.Clone(memory[:headerBytes])
-	binary.LittleEndian.PutUint64(minor[8:], 1<<16|9)
+	binary.LittleEndian.PutUint64(minor[8:], 2<<16|9)
 	sum(minor)
 	if _, err := ParseHeader(minor, uint64(len(memory))); err != nil {
 		t.Errorf("minor version 9: %v", err)
