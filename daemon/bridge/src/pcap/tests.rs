@@ -47,7 +47,10 @@ fn whole(link_type: u32, frames: &[Vec<u8>]) -> Vec<u8> {
     pcap(link_type, &frames.iter().enumerate().map(frame).collect::<Vec<_>>())
 }
 
-fn read_all(file: &[u8], ports: &[u16]) -> (Vec<(Option<u64>, Vec<u8>)>, CaptureCounters) {
+/// A packet: its time, if it has one, and its payload.
+type Taken = (Option<u64>, Vec<u8>);
+
+fn read_all(file: &[u8], ports: &[u16]) -> (Vec<Taken>, CaptureCounters) {
     let mut capture = Capture::open(file, ports).unwrap();
     let mut found = Vec::new();
     while let Some(datagram) = capture.read().unwrap() {

@@ -143,7 +143,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut done = match source {
         Source::Input(input) => publish_input(args, input, &mut publisher, &stop, &progress)?,
         Source::Capture(path, capture) => {
-            publish_capture(args, path, capture, &mut publisher, &stop, &progress)?
+            publish_capture(args, path, *capture, &mut publisher, &stop, &progress)?
         }
     };
     let elapsed = started.elapsed();
@@ -204,13 +204,13 @@ impl Done {
 /// The source of the messages.
 enum Source<'a> {
     Input(BufReader<Interruptible<'a>>),
-    Capture(&'a Path, Packets<'a>),
+    Capture(&'a Path, Box<Packets<'a>>),
 }
 
 impl<'a> Source<'a> {
     fn open(args: &'a Args, stop: &'a Stop) -> Result<Self> {
         match args.capture.file() {
-            Some(path) => Ok(Self::Capture(path, args.capture.open(path, args.repeat, stop)?)),
+            Some(path) => Ok(Self::Capture(path, Box::new(args.capture.open(path, args.repeat, stop)?))),
             None if from_stdin(args) && args.repeat != 1 => {
                 bail!("stdin can be read only once: give --loop a file with --input")
             }

@@ -148,7 +148,7 @@ impl Unwrap {
 }
 
 // The first message of a session, by its first packet and those behind it. Packets may be out of order, and the first one may be far off.
-fn first_of<'a>(head: &Head, ahead: &mut dyn Iterator<Item = &'a [u8]>) -> u64 {
+fn first_of(head: &Head, ahead: &mut dyn Iterator<Item = &[u8]>) -> u64 {
     let ahead = ahead.take(HELD_PACKETS).filter_map(|datagram| {
         match Parsed::of(datagram, |session| (session == head.session).then_some(head.is_native)) {
             Parsed::Packet(other) if other.session == head.session => Some(other.first),

@@ -31,10 +31,10 @@ impl Unwrapped {
     }
 
     /// Publishes what a datagram completes. `ahead` has those behind it.
-    pub(super) fn take<'a>(
+    pub(super) fn take(
         &mut self,
         datagram: &[u8],
-        ahead: &mut dyn Iterator<Item = &'a [u8]>,
+        ahead: &mut dyn Iterator<Item = &[u8]>,
         publisher: &mut Publisher,
     ) -> Result<()> {
         self.deliver(publisher, |unwrap, sink| unwrap.take(datagram, ahead, sink))
