@@ -147,8 +147,8 @@ pub enum RecvError {
          again"
     )]
     Unmapped,
-    /// The segment has been replaced by another, or its file was removed. A reader that waits in vain notices a file that was removed within
-    /// about a second; what is published into it goes to nobody who subscribes now.
+    /// The segment has been replaced by another, or its file was removed. A reader to whom no message comes notices the removal within
+    /// about a second. New subscribers do not receive what is published into the removed file.
     #[error("the channel was removed, or has moved to a new segment: subscribe again")]
     Superseded,
 }

@@ -51,13 +51,11 @@ pub struct Ending {
     said: Said,
 }
 
-/// The reserve, the epoch, the ring and the clean end, as the last records name them.
+/// The reserve, the epoch and the clean end, as the last records name them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Said {
     reserve: u64,
     epoch: u64,
-    /// The ring that was read last, if a record names it.
-    ring: Option<[u64; 2]>,
     /// The next sequence by a clean record, if nothing follows it.
     clean: Option<u64>,
 }
@@ -454,11 +452,8 @@ impl Said {
                     self.clean = None;
                     match control {
                         JournalControl::Reserve { sequence } => self.reserve = self.reserve.max(sequence),
-                        JournalControl::Source { ring, epoch, .. } => {
-                            self.ring = Some(ring);
-                            self.epoch = self.epoch.max(epoch);
-                        }
-                        JournalControl::Ring(ControlRecord::Epoch { epoch }) => {
+                        JournalControl::Source { epoch, .. }
+                        | JournalControl::Ring(ControlRecord::Epoch { epoch }) => {
                             self.epoch = self.epoch.max(epoch);
                         }
                         _ => {}

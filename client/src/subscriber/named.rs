@@ -1,4 +1,4 @@
-//! Noticing that the file of the segment was removed, as by somebody who cleans up. Nobody who comes now finds the channel then, and the next
+//! Notices that the file of the segment was removed, for example by a cleaner. New readers do not find the channel then, and the next
 //! publisher makes another one.
 
 use super::{Outcome, Subscriber};

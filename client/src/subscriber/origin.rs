@@ -109,20 +109,9 @@ pub(super) enum Origin {
     Daemon(Client, String),
 }
 
-/// The outcome of a look for the journal.
-pub(super) enum Opened {
-    Reader(Box<Reader>),
-    /// It may be there soon.
-    NotYet,
-    /// There is none of this stream.
-    Not,
-    /// It cannot be said what there is.
-    Unknown(JournalError),
-}
-
-/// The reason why one look gave no reader.
-enum Missing {
-    /// Its recorder may be about to begin it.
+/// The reason why a look for the journal gave no reader.
+pub(super) enum Missing {
+    /// It may be there soon: its recorder may be about to begin it, or whoever has it to answer.
     NotYet,
     /// There is none of this stream.
     None,
@@ -160,10 +149,10 @@ impl Origin {
 
     /// Refuses a directory that the user named and that cannot be read. It need not have a file yet.
     pub(super) fn check(&self) -> Result<(), JournalError> {
-        match self.files() {
-            Err(e) if self.is_named() && !e.is_none() => Err(e),
-            _ => Ok(()),
+        if !self.is_named() {
+            return Ok(());
         }
+        self.files().map(drop).or_else(|e| if e.is_none() { Ok(()) } else { Err(e) })
     }
 }
 
@@ -211,10 +200,10 @@ impl Past {
     ) -> Result<Option<Reader>, JournalError> {
         loop {
             match self.open(stream, due, &open) {
-                Opened::Reader(reader) => return Ok(Some(*reader)),
-                Opened::NotYet => std::thread::sleep(LOOK_AGAIN),
-                Opened::Not => return Ok(None),
-                Opened::Unknown(e) => return Err(e),
+                Ok(reader) => return Ok(Some(reader)),
+                Err(Missing::NotYet) => std::thread::sleep(LOOK_AGAIN),
+                Err(Missing::None) => return Ok(None),
+                Err(Missing::Unknown(e)) => return Err(e),
             }
         }
     }
@@ -226,16 +215,16 @@ impl Past {
         stream: StreamId,
         due: u64,
         open: impl Fn(Files) -> Result<Reader, JournalError>,
-    ) -> Opened {
+    ) -> Result<Reader, Missing> {
         let now = Instant::now();
         if self.again_at.is_some_and(|at| now < at) {
-            return if self.sought.is_some() { Opened::NotYet } else { Opened::Not };
+            return Err(if self.sought.is_some() { Missing::NotYet } else { Missing::None });
         }
         let begun = self.sought.filter(|(sought, _)| *sought == due).map_or(now, |(_, begun)| begun);
         let missing = match self.look(stream, due, open) {
             Ok(reader) => {
                 (self.sought, self.again_at, self.absent_since) = (None, None, None);
-                return Opened::Reader(Box::new(reader));
+                return Ok(reader);
             }
             Err(missing) => missing,
         };
@@ -250,15 +239,15 @@ impl Past {
         // The look itself may have taken long, such as in a process that was stopped: then another one decides.
         if now - begun < patience {
             (self.sought, self.again_at) = (Some((due, begun)), Some(Instant::now() + LOOK_AGAIN));
-            return Opened::NotYet;
+            return Err(Missing::NotYet);
         }
         if !self.is_waited_for() {
             self.rest();
         }
-        match missing {
-            Missing::Unknown(e) => Opened::Unknown(e),
-            _ => Opened::Not,
-        }
+        Err(match missing {
+            Missing::NotYet => Missing::None,
+            missing => missing,
+        })
     }
 
     /// One look at the journal.
@@ -269,7 +258,7 @@ impl Past {
         open: impl Fn(Files) -> Result<Reader, JournalError>,
     ) -> Result<Reader, Missing> {
         let files = match self.origin.files() {
-            // Who does not name a directory does not say that there is one.
+            // The default directory may lack. Only a directory that the user named must be there.
             Err(e) if e.is_not_found() && !self.origin.is_named() => return Err(Missing::None),
             files => files?,
         };

@@ -17,7 +17,7 @@
 //! every other outcome here. So nothing of this is on the way of a live message.
 
 use super::hosted::Hosted;
-use super::origin::{Opened, Past, STALL};
+use super::origin::{Missing, Past, STALL};
 use super::{Doubt, Outcome, Subscriber};
 use crate::journal::{Entry, JournalControl, JournalError, Loss, Reader};
 use crate::message::{Event, Lapped, Message, RecvError};
@@ -55,12 +55,12 @@ impl Subscriber {
         self.find_journal();
         let Some(past) = &mut self.past else { return Entered::Not };
         match past.open(stream, sequence, |files| Reader::open(files, sequence)) {
-            Opened::Reader(reader) => {
-                self.read_past(sequence, *reader);
+            Ok(reader) => {
+                self.read_past(sequence, reader);
                 Entered::Past
             }
-            Opened::NotYet => Entered::NotYet,
-            Opened::Not | Opened::Unknown(_) => Entered::Not,
+            Err(Missing::NotYet) => Entered::NotYet,
+            Err(Missing::None | Missing::Unknown(_)) => Entered::Not,
         }
     }
 

@@ -126,7 +126,7 @@ fn a_process_that_only_has_the_same_id_is_not_named() {
     assert!(refused.contains("a publisher that cannot be seen from here"), "{refused}");
 }
 
-/// What was published is no part of a crash report.
+/// A core dump leaves the ring out.
 #[test]
 fn a_core_dump_has_no_ring() {
     let dir = scratch();

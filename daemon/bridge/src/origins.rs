@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// one.
 const MAX_SESSIONS: usize = 4_096;
 
-/// What one session carries: a stream, as long as its memory lasts. A strict channel has one ring after the other in it. Behind a
+/// The identity of a run, which one session carries: a stream, as long as its memory lasts. A strict channel has one ring after the other in it. Behind a
 /// reboot a stream with a journal goes on with other sequences, and gets another session.
 pub fn run_of(ring: &Header) -> [u64; 2] {
     let [first, second] = ring.stream.to_words();

@@ -113,18 +113,12 @@ impl Directory {
     /// [`RecordError::Moved`].
     pub(crate) fn check_names(&self) -> Result<(), RecordError> {
         let moved = |what: String| RecordError::Moved { path: self.path.clone(), what };
-        let same = |file: &File, named: rustix::io::Result<Stat>| {
-            let ours = fstat(file);
-            ours.is_ok_and(|ours| {
-                named.is_ok_and(|named| (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino))
-            })
-        };
-        if !same(&self.handle, stat(&self.path)) {
+        if !is_named(&self.handle, stat(&self.path)) {
             return Err(moved("the directory".to_owned()));
         }
         // Nothing is recorded in the file that is prepared.
         for (name, file) in self.files().values().filter(|(name, _)| name != SPARE) {
-            if !same(file, statat(&self.handle, name.as_str(), AtFlags::SYMLINK_NOFOLLOW)) {
+            if !is_named(file, statat(&self.handle, name.as_str(), AtFlags::SYMLINK_NOFOLLOW)) {
                 return Err(moved(format!("its file {name}")));
             }
         }
@@ -250,6 +244,12 @@ fn takes_direct(directory: &File) -> io::Result<bool> {
 
 fn is_invalid(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
+}
+
+/// Whether a name still leads to this file. `named` is the status of the file that the name leads to.
+pub(crate) fn is_named(file: &File, named: rustix::io::Result<Stat>) -> bool {
+    let of = |stat: Stat| (stat.st_dev, stat.st_ino);
+    named.is_ok_and(|named| fstat(file).is_ok_and(|own| of(own) == of(named)))
 }
 
 pub(crate) fn open_directory(path: &Path) -> io::Result<File> {

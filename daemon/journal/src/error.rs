@@ -65,7 +65,7 @@ pub enum RecordError {
     Moved {
         /// The directory.
         path: PathBuf,
-        /// What has lost its name.
+        /// The directory or file that has lost its name.
         what: String,
     },
     /// The channel began anew while it was recorded. Everything before is in the journal.

@@ -2,8 +2,8 @@
 //!
 //! A hold is a file of the journal's directory, `NAME.hold`, with a sequence in it. The directory is all that has to be understood.
 
-use crate::directory::{open_directory, remove};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, fstat, openat, renameat, statat};
+use crate::directory::{is_named, open_directory, remove};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, renameat, statat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use std::fs::File;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The name of the file that is locked by whoever notes holds or removes files.
+/// The file that a process locks while it notes holds or removes files.
 const LOCK: &str = "holds.lock";
 /// How long it may be locked by others.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -94,13 +94,13 @@ pub(crate) fn holds_of(directory: &File) -> io::Result<Vec<RetentionHold>> {
 }
 
 /// One at a time notes holds or removes files. The lock ends with the result. It is on a file that only the directory's owner and root
-/// can open: whoever may only read the journal can lock the directory itself, for as long as he likes.
+/// can open. Any user who can read the directory can lock the directory itself, for any time.
 pub(crate) fn lock_holds(directory: &File) -> io::Result<File> {
     let until = Instant::now() + PATIENCE;
     loop {
         let lock = lock_file(directory)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) if is_named(directory, &lock)? => return Ok(lock),
+            Ok(()) if is_named(&lock, statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW)) => return Ok(lock),
             Ok(()) => continue,
             Err(Errno::WOULDBLOCK) if Instant::now() < until => sleep(PAUSE),
             Err(Errno::WOULDBLOCK) => {
@@ -130,12 +130,6 @@ fn lock_file(directory: &File) -> io::Result<File> {
         std::os::unix::fs::fchown(&lock, Some(owner.uid()), Some(owner.gid()))?;
     }
     Ok(lock.into())
-}
-
-/// Whether the file is still the one of the lock's name.
-fn is_named(directory: &File, lock: &File) -> io::Result<bool> {
-    let (ours, named) = (fstat(lock)?, statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW));
-    Ok(named.is_ok_and(|named| (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino)))
 }
 
 fn read(directory: &File, name: &str) -> Option<u64> {

@@ -124,7 +124,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             None
         }
         Err(error) => {
-            // What has lost its name cannot be read back.
+            // Nobody can read back messages whose file has lost its name.
             if matches!(error, RecordError::Moved { .. }) {
                 last.durable = 0;
             }

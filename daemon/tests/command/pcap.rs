@@ -249,7 +249,7 @@ fn what_cannot_be_read_is_told_in_the_exit_code() {
         [&summary["published"], &summary["capture"]["cut_off"]],
         [&Value::from(1), &Value::from(true)]
     );
-    // What is in front of the damage is published.
+    // The packets before the damage are published.
     std::fs::write(&path, [&bytes[..], &vec![0xFF; 17 << 20]].concat()).unwrap();
     let output = host.try_publish(&path, "--speed max");
     assert_eq!(output.status.code(), Some(1));

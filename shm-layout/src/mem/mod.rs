@@ -78,7 +78,7 @@ impl Map {
 fn aligned(length: usize, make: impl Fn() -> io::Result<MmapRaw>) -> io::Result<MmapRaw> {
     let make = || {
         let map = make()?;
-        // What was published is no part of a crash report. A kernel without this advice dumps it as before.
+        // A core dump leaves the map out: it may hold messages that the one who reads the dump must not see. Kernels without this advice dump it.
         let _ = map.advise(Advice::DontDump);
         Ok(map)
     };

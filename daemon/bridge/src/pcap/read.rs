@@ -82,7 +82,7 @@ pub struct Capture<'a> {
     protocols: Protocols,
 }
 
-/// What the reader and the parser in front of it share.
+/// The state that a [`Capture`] shares with the reader below its parser.
 #[derive(Debug)]
 struct Shared {
     /// The system's last error. The parser reports only that there was one.
@@ -135,10 +135,8 @@ fn read_head(from: &mut impl Read) -> io::Result<Vec<u8>> {
             read => bytes += read,
         }
         if bytes == HEADER_BYTES && head.starts_with(&SECTION_HEADER) {
-            let length = head[4..8].try_into().expect("four bytes");
             let is_big_endian = head[8..12] == [0x1A, 0x2B, 0x3C, 0x4D];
-            let length = if is_big_endian { u32::from_be_bytes(length) } else { u32::from_le_bytes(length) };
-            head.resize((length as usize).clamp(HEADER_BYTES, BUFFER_BYTES - 1), 0);
+            head.resize((u32_at(&head, 4, is_big_endian) as usize).clamp(HEADER_BYTES, BUFFER_BYTES - 1), 0);
         }
     }
     head.truncate(bytes);
@@ -290,13 +288,11 @@ impl<'a> Capture<'a> {
 
     /// Whether a block of pcapng claims fewer bytes than its type and its two lengths take. The parser does not check that.
     fn is_next_block_too_short(&self) -> bool {
-        let (Some(is_big_endian), Some(length)) = (self.is_big_endian, self.reader.data().get(4..8)) else {
-            return false;
-        };
-        let length = length.try_into().expect("four bytes");
-        let length = if is_big_endian { u32::from_be_bytes(length) } else { u32::from_le_bytes(length) };
+        let (Some(is_big_endian), data) = (self.is_big_endian, self.reader.data()) else { return false };
         // A section header states its own byte order, and the parser checks its least length.
-        !self.reader.data().starts_with(&SECTION_HEADER) && length < MIN_BLOCK_BYTES
+        data.len() >= 8
+            && !data.starts_with(&SECTION_HEADER)
+            && u32_at(data, 4, is_big_endian) < MIN_BLOCK_BYTES
     }
 
     fn refill(&mut self) -> Result<(), CaptureError> {
@@ -308,6 +304,12 @@ impl std::fmt::Debug for Capture<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Capture").field("ports", &self.ports).field("counters", &self.counters).finish()
     }
+}
+
+/// The number at `at` in a section of this byte order. `bytes` have it.
+fn u32_at(bytes: &[u8], at: usize, is_big_endian: bool) -> u32 {
+    let number = bytes[at..at + 4].try_into().expect("four bytes");
+    if is_big_endian { u32::from_be_bytes(number) } else { u32::from_le_bytes(number) }
 }
 
 fn interface_of(header: &PcapHeader) -> Interface {
@@ -381,10 +383,7 @@ struct OldPacket<'a> {
 impl OldPacket<'_> {
     fn of(content: &[u8], is_big_endian: bool) -> Option<OldPacket<'_>> {
         let (head, rest) = content.split_first_chunk::<20>()?;
-        let number = |at: usize| {
-            let bytes = head[at..at + 4].try_into().expect("four bytes");
-            if is_big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
-        };
+        let number = |at| u32_at(head, at, is_big_endian);
         let interface = [head[0], head[1]];
         let interface =
             if is_big_endian { u16::from_be_bytes(interface) } else { u16::from_le_bytes(interface) };

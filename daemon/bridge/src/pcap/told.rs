@@ -35,9 +35,7 @@ impl CaptureCounters {
     pub fn skipped(&self, reason: Skipped) -> u64 {
         self.skipped[reason as usize]
     }
-}
 
-impl CaptureCounters {
     /// Packets of which nobody can tell whether they were of the feed.
     pub fn unread(&self) -> u64 {
         let unread = [Skipped::Fragment, Skipped::Truncated, Skipped::Malformed, Skipped::LinkType];

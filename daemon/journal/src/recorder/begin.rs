@@ -89,7 +89,7 @@ fn place(
     path: &Path,
 ) -> Result<Option<Loss>, RecordError> {
     if recovered.last.is_none() {
-        // What the ring had before it was recorded is not in the journal, which says so.
+        // The journal names the messages that the ring lost before it was recorded.
         let (from, next) = (subscriber.first_sequence(), subscriber.next_sequence());
         let is_missing = next > from && !fault!("a_recorder_names_no_loss");
         return Ok(is_missing.then(|| Loss { from, to: next - 1, cause: Cause::Unrecorded }));

@@ -577,7 +577,7 @@ fn a_publisher_that_took_over_meanwhile_is_told_before_its_first_message() {
     assert!(told.ends_with(&[(11, 2), (21, 3)]), "{told:?}");
 }
 
-/// Whoever may open a directory may lock it. That keeps neither holds nor retention waiting.
+/// Any user who can open a directory can lock it. Holds and retention do not wait for that lock.
 #[test]
 fn a_lock_on_the_directory_keeps_nobody_waiting() {
     let host = Host::new();
@@ -593,7 +593,7 @@ fn a_lock_on_the_directory_keeps_nobody_waiting() {
     recorder.stop().unwrap();
 }
 
-/// What the ring had lost before it was recorded is named: nobody takes the journal for the whole stream.
+/// The journal names the messages that the ring lost before it was recorded.
 #[test]
 fn what_came_before_the_first_recorder_is_named() {
     let host = Host::new();
@@ -611,7 +611,7 @@ fn what_came_before_the_first_recorder_is_named() {
     assert_eq!(journal.messages().len() as u64 + loss.to, 5_000);
 }
 
-/// What is called durable can be read back: a recorder whose directory or file is removed or moved ends with an error.
+/// A recorder ends with an error if its directory or file is removed or moved: nobody can read its messages back.
 #[test]
 fn what_has_lost_its_name_is_not_durable() {
     for is_file in [false, true] {

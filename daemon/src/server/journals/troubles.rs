@@ -13,7 +13,7 @@ pub(super) struct Troubles {
 }
 
 impl Troubles {
-    /// What is to be told now. Another trouble than the last one is told at once, and one that lasts once a minute.
+    /// Returns the text to tell now, if it is time. A new trouble is told at once, and one that lasts once a minute.
     pub(super) fn news(&mut self, trouble: String) -> Option<String> {
         let more = match &mut self.last {
             Some((last, told, more)) if *last == trouble && told.elapsed() < EVERY => {

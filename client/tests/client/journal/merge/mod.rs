@@ -148,7 +148,7 @@ fn a_reader_in_the_past_takes_no_message_of_another_stream() {
     scene.record();
     scene.retention();
     seen.read(&mut subscriber, usize::MAX, 0);
-    // What the file had that is still open is the channel's own. What came later is lost but for the ring.
+    // The reader hands out the rest of the file that it has open. Of later messages it gets those that the ring still has.
     assert_eq!(seen.due, scene.next());
     assert_eq!((seen.messages + seen.lapped, seen.lost), (scene.next() - 1, 0));
     assert!(seen.messages > recorded - 1 && seen.lapped > 0, "{seen:?}");

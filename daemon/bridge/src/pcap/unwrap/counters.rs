@@ -1,4 +1,4 @@
-//! What became of the datagrams of a feed.
+//! The counters of a feed. Each datagram is in one of them.
 
 use crate::proto::counters::MalformedCounters;
 

@@ -56,7 +56,7 @@ struct Feed {
     has_said_end: bool,
     /// Whether all was delivered up to the end.
     is_over: bool,
-    /// What readers were told to be missing, in order and apart.
+    /// Sequences that were given up, and those before the first message. The ranges ascend and do not touch.
     given_up: Vec<Range<u64>>,
     /// Packets that nobody agrees with yet: the sequence after their last message, and their bytes.
     far: Vec<(u64, Vec<u8>)>,
@@ -339,7 +339,7 @@ impl Sums {
     }
 }
 
-// How many of these sequences lie in ranges that are in order and apart.
+// Counts the sequences of `of` that lie in `ranges`, which ascend and do not touch.
 fn overlap(ranges: &[Range<u64>], of: Range<u64>) -> u64 {
     let at = ranges.partition_point(|range| range.end <= of.start);
     let touched = ranges[at..].iter().take_while(|range| range.start < of.end);

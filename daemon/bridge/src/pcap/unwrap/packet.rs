@@ -1,4 +1,4 @@
-//! What a datagram of a capture is, before anything is done about it.
+//! Tells the kinds of datagrams of a capture apart.
 
 use crate::proto::control::is_control;
 use crate::proto::native;
@@ -17,7 +17,7 @@ pub(super) struct Head {
     pub(super) is_end: bool,
 }
 
-/// What a datagram is.
+/// The kind of a datagram.
 #[derive(Debug)]
 pub(super) enum Parsed {
     Packet(Head),

@@ -21,7 +21,7 @@ fn packet(name: &str, first: u64, count: u64) -> Vec<u8> {
     buffer
 }
 
-/// What readers get: sessions, runs of messages, gaps.
+/// A delivery: a session, a run of messages, or a gap.
 #[derive(Debug, PartialEq, Eq)]
 enum Got {
     Session(String),
@@ -218,8 +218,8 @@ fn what_is_no_packet_of_the_feed_is_named() {
 }
 
 proptest! {
-    /// Whatever the order, as long as no packet is later than is held: each message that is in the capture comes once, the others are
-    /// missing, and each datagram is accounted for.
+    /// No packet is later than the receiver holds. Then each message of the capture comes once, each other message is missing, and each
+    /// datagram is in one counter.
     #[test]
     fn what_is_in_the_file_comes_out(
         lost in prop::collection::btree_set(0u64..600, 0..200),

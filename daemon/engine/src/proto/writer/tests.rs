@@ -170,10 +170,19 @@ fn an_emptied_log_goes_on_and_a_lost_one_begins_again() {
 }
 
 #[test]
-fn another_stream_begins_behind_the_one_before() {
-    let config =
-        WriterConfig { stream: Stream([9; 16]), session: Session::from_bytes(*b"TICK000200"), ..CONFIG };
+fn a_stream_goes_on_in_a_later_session_and_another_one_begins_behind_it() {
     let last = Last { sequence: 40, head: Some(head(2, 100)) };
+    let later = WriterConfig { session: Session::from_bytes(*b"TICK000200"), ..CONFIG };
+    // A ring of another boot, in a later session: its id says that it is the same stream.
+    let mut writer = Writer::new(later);
+    for _ in 0..2 {
+        let round = writer.poll(0).unwrap();
+        writer.handle_last(0, round, last, 1_000).unwrap();
+        writer.take_over(0);
+    }
+    assert_eq!((writer.take_resume(), writer.session()), (Some(Resume::At(100)), CONFIG.session));
+    // One with another id begins behind it.
+    let config = WriterConfig { stream: Stream([9; 16]), ..later };
     let mut writer = Writer::new(config);
     let round = writer.poll(0).unwrap();
     writer.handle_last(0, round, last, 1_000).unwrap();

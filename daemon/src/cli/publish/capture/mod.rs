@@ -75,7 +75,7 @@ impl CaptureArgs {
         self.pcap.as_deref()
     }
 
-    /// Opens the file, which proves that it is a capture. Waits for the first bytes of a pipe. What is to be played several times must be a file.
+    /// Opens the file, which proves that it is a capture. Waits for the first bytes of a pipe. Refuses a pipe if it is to be played several times.
     pub(super) fn open<'a>(&self, path: &Path, times: u64, stop: &'a Stop) -> Result<Packets<'a>> {
         let place = || format!("--pcap {}", path.display());
         let input = Interruptible::open(path, stop).with_context(|| format!("open {}", place()))?;

@@ -67,7 +67,7 @@ impl<'a> Packets<'a> {
         self.spare.push(packet);
     }
 
-    /// What was read, without the datagrams that were not due before a signal came.
+    /// The counts of what was read, without the datagrams that were not due before a signal came.
     pub(super) fn finish(self) -> (CaptureCounters, Protocols, Option<CaptureError>) {
         let mut counters = *self.capture.counters();
         counters.datagrams -= self.ahead.len() as u64;

@@ -10,6 +10,7 @@ import java.util.concurrent.locks.LockSupport;
 final class Channel extends Hosted {
     private static final long CHARTER_BYTES = 8192;
     private static final long CHARTER_MAGIC = 0x3154_5248_434d_4853L;
+    private static final long CHARTER_VERSION = 2;
     private static final long LONGEST_NAP = 100_000_000;
     private static final long ALONE_NAP = 1_000_000;
 
@@ -85,7 +86,7 @@ final class Channel extends Hosted {
             throw new IOException("the daemon's charter is too short");
         }
         Memory charter = Memory.map(fd, 0, CHARTER_BYTES, false);
-        if (charter.word(0) != CHARTER_MAGIC || charter.word(8) != 1) {
+        if (charter.word(0) != CHARTER_MAGIC || charter.word(8) != CHARTER_VERSION) {
             charter.close();
             throw new IOException("the daemon's charter is of another version");
         }
