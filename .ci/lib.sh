@@ -31,28 +31,30 @@ fail() { echo "$name: $*"; exit 1; }
 # The Nth command of the README, as it stands there.
 readme_command() { sed -n '/^```sh$/,/^```$/p' README.md | grep -v '^```' | sed -n "$1p"; }
 
-# What is packaged, installed or measured has the profile `dist`, whose optimization takes minutes. So has what the steps build, so that
-# one build serves them all; but only in `nightly` it is optimized as a release is.
+# What is packaged, installed or measured has the profile `dist`, whose optimization takes minutes; only in `nightly` it is optimized at all.
 if [ -z "$nightly" ]; then
-    export CARGO_PROFILE_DIST_OPT_LEVEL=1 CARGO_PROFILE_DIST_LTO=false CARGO_PROFILE_DIST_CODEGEN_UNITS=16
+    export CARGO_PROFILE_DIST_OPT_LEVEL=0 CARGO_PROFILE_DIST_LTO=false CARGO_PROFILE_DIST_CODEGEN_UNITS=16 CARGO_PROFILE_DIST_DEBUG=0
     export CARGO_PROFILE_COMPACT_OPT_LEVEL=3 CARGO_PROFILE_COMPACT_CODEGEN_UNITS=1
 fi
-
-# The programs that most steps run, in $bin. The benches are asked for as well, because with them all packages have the same features.
-bin=$target/dist
-programs() {
-    cargo build --profile dist -p shmcast-daemon -p shmcast-conformance -p shmcast-bench --bins --locked
-    export SHMCAST_BIN=$bin
-}
 
 # The programs and examples as the tests have built them: the whole workspace, so that nothing is built with other features.
 debug_programs() { cargo build --workspace --bins --examples --locked; }
 
-# The C library below $prefix, installed anew.
-prefix=$target/ci/prefix
+# The programs that most steps run, in $bin: those of the tests, and in `nightly` those that are packaged.
+bin=$target/$([ "$nightly" ] && echo dist || echo debug)
+programs() {
+    if [ "$nightly" ]; then
+        cargo build --profile dist -p shmcast-daemon -p shmcast-conformance -p shmcast-bench --bins --locked
+    else
+        debug_programs
+    fi
+    export SHMCAST_BIN=$bin
+}
+
+# The C library below $prefix.
+prefix=$scratch/prefix
 c_library() {
     has pkg-config && has cc || skip "pkg-config or cc is not installed"
-    rm -rf "$prefix"
     client/c/install.sh "$prefix"
     export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib
     # Go keeps what pkg-config said when it built a package last, and does not ask again. This variable it does look at.

@@ -8,7 +8,7 @@
 //! so a seeded simulation can put it through ten thousand bad networks a minute. [`spec`] holds a bridge's
 //! configuration. [`socket`] opens and tunes the sockets. [`egress`], `repair` and [`ingress`] are the
 //! threads that drive the state machines over sockets and rings. [`status`] shows their state and counters.
-//! [`local`] is the local channel of an end that receives. [`log`] is its last source of repairs. [`origins`] detects loops between hosts.
+//! [`local`] is the local channel of an end that receives. [`origins`] detects loops between hosts.
 //! [`promotion`] makes a mirror the origin of its channel. [`pcap`] reads and writes captures. [`private`] reads files with secrets. A bridge uses
 //! channels through the client library, as any program does; it needs no daemon.
 //!
@@ -19,7 +19,6 @@
 pub mod egress;
 pub mod ingress;
 pub mod local;
-pub mod log;
 mod native;
 pub mod origins;
 pub mod pcap;

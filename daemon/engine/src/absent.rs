@@ -91,24 +91,6 @@ impl Sender {
     }
 }
 
-pub mod repairs {
-    //! The log that a receiver's repairs come from.
-
-    use super::{BridgeSpec, EngineError, SubscriberBuilder};
-    use shmcast_bridge::log::LogSource;
-
-    /// Refuses a log.
-    ///
-    /// # Errors
-    /// [`EngineError::NotBuilt`], if the spec names a log.
-    pub fn source(spec: &BridgeSpec, _ring: SubscriberBuilder) -> Result<Option<LogSource>, EngineError> {
-        match spec.receive.as_ref().and_then(|receive| receive.log.as_ref()) {
-            Some(_) => Err(EngineError::NotBuilt),
-            None => Ok(None),
-        }
-    }
-}
-
 pub mod check {
     //! Whether a bridge through an engine can work: it cannot.
 

@@ -32,12 +32,9 @@ impl Findings {
 ///
 /// It appends nothing: the append that it tries names a place in which no block can be. A receiver's check makes a consumer, which the
 /// servers forget after half a minute.
-///
-/// Of a bridge of lines it looks at the log that repairs come from.
 pub fn check(spec: &BridgeSpec) -> Vec<Finding> {
     let mut findings = Findings::default();
-    let log = spec.receive.as_ref().and_then(|receive| receive.log.clone());
-    let nats = spec.nats.clone().or(log).unwrap_or_default();
+    let nats = spec.nats.clone().unwrap_or_default();
     for (about, file) in [("creds", &nats.creds), ("ca", &nats.ca), ("cert", &nats.cert), ("key", &nats.key)]
     {
         if let Some(file) = file {
@@ -107,7 +104,6 @@ async fn look_at_servers(spec: &BridgeSpec, nats: &NatsSpec, findings: &mut Find
             look_at_stream(&log, nats, &info, findings);
             match spec.direction() {
                 Some(Direction::Send(_)) => look_at_sender(&log, findings).await,
-                _ if spec.nats().is_none() => look_at_search(&log, &info, findings).await,
                 _ => look_at_receiver(&log, &info, findings).await,
             }
         }
@@ -212,7 +208,7 @@ async fn look_at_sender(log: &Log, findings: &mut Findings) {
     look_at_word(log, "pulse", findings).await;
 }
 
-/// Whether blocks can be asked for by number, which is all that repairs need.
+/// Whether blocks can be asked for by number.
 async fn look_at_search(log: &Log, info: &Info, findings: &mut Findings) {
     log.link.forget();
     match log.get(info.state.first_sequence.max(1)).await {

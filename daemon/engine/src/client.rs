@@ -5,8 +5,8 @@
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::context::{GetStreamErrorKind, PublishAckFuture, PublishError, PublishErrorKind};
 use async_nats::jetstream::stream::{
-    Config, DirectGetErrorKind, DiscardPolicy, External, Info, RawMessageErrorKind, RetentionPolicy, Source,
-    State, StorageType, Stream,
+    Config, DirectGetErrorKind, DiscardPolicy, External, Info, InfoError, RawMessageErrorKind,
+    RetentionPolicy, Source, State, StorageType, Stream,
 };
 use async_nats::jetstream::{Context, ErrorCode, context};
 use async_nats::{Client, ConnectOptions, Event, HeaderMap};
@@ -57,12 +57,21 @@ pub(crate) struct Log {
     pub(crate) keys: Arc<Keys>,
     /// Whether blocks without a seal are taken.
     pub(crate) takes_open: bool,
+    /// The settings of the stream, if this end makes it where there is none.
+    creates: Option<NatsSpec>,
 }
 
 /// Whether the description of a stream comes from the server that decides for it. While there is none, each copy describes itself, and one
 /// that has not caught up describes an empty stream.
 fn is_decided(info: &Info) -> bool {
     info.cluster.as_ref().is_none_or(|cluster| cluster.leader.as_ref().is_some_and(|name| !name.is_empty()))
+}
+
+/// Whether an error says that there is no such stream.
+fn is_absent(error: &InfoError) -> bool {
+    let cause = std::error::Error::source(error)
+        .and_then(|cause| cause.downcast_ref::<async_nats::jetstream::Error>());
+    cause.is_some_and(|cause| cause.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }
 
 fn refused(name: &str, why: impl ToString) -> EngineError {
@@ -149,9 +158,9 @@ impl Log {
     pub(crate) async fn open(spec: &BridgeSpec, nats: &NatsSpec) -> Result<Log, EngineError> {
         let log = Log::reach(spec, nats).await?;
         if log.info().await?.is_none() {
-            if !nats.create || spec.send.is_none() {
+            let Some(nats) = &log.creates else {
                 return Err(EngineError::NoStream { stream: log.name, channel: spec.channel.clone() });
-            }
+            };
             log.create(nats, None).await?;
         }
         Ok(log)
@@ -177,7 +186,8 @@ impl Log {
         let mut context = context;
         context.set_timeout(REQUEST.max(nats.ack()));
         let takes_open = spec.takes_open();
-        Ok(Log { client, context, stream, name, subject, link, keys, takes_open })
+        let creates = (nats.create && spec.send.is_some()).then(|| nats.clone());
+        Ok(Log { client, context, stream, name, subject, link, keys, takes_open, creates })
     }
 
     /// Opens blocks with the keys of this moment.
@@ -255,13 +265,41 @@ impl Log {
         let mut headers = HeaderMap::new();
         headers.insert("Nats-Expected-Last-Sequence", after.to_string().as_str());
         let sent = self.context.publish_with_headers(self.subject.clone(), headers, block).await;
-        sent.map_err(|e| trouble_of(&e))
+        sent.map_err(|e| self.met(&e))
+    }
+
+    /// The trouble that an append met. It is noted if it is likely to last.
+    pub(crate) fn met(&self, error: &PublishError) -> Trouble {
+        let trouble = trouble_of(error);
+        if trouble == Trouble::Busy {
+            let name = &self.name;
+            self.link.refused(match error.kind() {
+                PublishErrorKind::StreamNotFound => format!("there is no stream {name:?} any more"),
+                _ => format!("stream {name:?}: {}", sentence(error)),
+            });
+        }
+        trouble
     }
 
     /// The state of the log as its leader has it; `None` if that cannot be said now.
     async fn state(&self) -> Option<State> {
-        let info = self.stream.get_info().await.ok()?;
-        is_decided(&info).then_some(info.state)
+        match self.stream.get_info().await {
+            Ok(info) => is_decided(&info).then_some(info.state),
+            Err(e) if is_absent(&e) => self.make_again().await,
+            Err(_) => None,
+        }
+    }
+
+    /// Makes the stream again that somebody has removed, if this end makes streams.
+    async fn make_again(&self) -> Option<State> {
+        let made = match &self.creates {
+            Some(nats) => self.create(nats, None).await.map(|info| info.state),
+            None => Err(refused(
+                &self.name,
+                "it is gone: make it by `shmcast bridge stream create`, or send with --create",
+            )),
+        };
+        made.map_err(|e| self.link.refused(e.to_string())).ok()
     }
 
     /// The end of the log, from its leader.

@@ -21,7 +21,7 @@ mod told;
 #[cfg(not(feature = "nats"))]
 mod absent;
 #[cfg(not(feature = "nats"))]
-pub use absent::{Receiver, Sender, check, repairs, stream};
+pub use absent::{Receiver, Sender, check, stream};
 
 #[cfg(feature = "nats")]
 pub mod check;
@@ -35,8 +35,6 @@ mod messages;
 mod outlet;
 #[cfg(feature = "nats")]
 mod receive;
-#[cfg(feature = "nats")]
-pub mod repairs;
 #[cfg(feature = "nats")]
 mod send;
 #[cfg(feature = "nats")]

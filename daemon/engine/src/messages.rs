@@ -3,7 +3,6 @@
 use std::sync::mpsc;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::proto::want::Want;
 use crate::proto::writer::{Append, Last, Trouble};
 
 /// Requests to the thread with the connection.
@@ -25,8 +24,6 @@ pub(crate) enum Reply {
     Last(u64, Option<Last>),
     /// Another writer, or this one, writes.
     Pulse(u64),
-    /// A reader lacks something.
-    Want(Want, async_nats::Subject),
 }
 
 /// The ends of both queues that the thread with the ring has.

@@ -1,10 +1,10 @@
-//! The end that sends: its start, its two threads, and what it shows.
+//! The end that sends: its start, its three threads, and what it shows.
 //!
 //! `send-NAME` reads the ring and decides ([`outlet`](crate::outlet)). `nats-NAME` has the connection: it carries out the
-//! other thread's orders and gives back what comes. Neither takes a lock on the way of a message, and the publisher knows
-//! of neither.
+//! others' orders and gives back what comes. `mend-NAME` answers readers that lack something ([`mending`](crate::outlet::mending)). None takes a
+//! lock on the way of a message, and the publisher knows of none.
 
-use async_nats::Subscriber as Subscription;
+use async_nats::{Subject, Subscriber as Subscription};
 use bytes::Bytes;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
@@ -12,20 +12,21 @@ use shmcast::SubscriberBuilder;
 use shmcast_bridge::BridgeError;
 use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::spec::{BridgeSpec, Direction, NatsSpec};
-use shmcast_bridge::status::{Board, Life, SharedHistogram};
+use shmcast_bridge::status::Life;
 use shmcast_bridge::thread::{Clock, Threads};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::EngineError;
-use crate::client::{Log, trouble_of};
+use crate::client::Log;
 use crate::messages::{Order, Reply};
 use crate::options::SenderOptions;
-use crate::outlet::{Outlet, SILENCE_NS, choice_of};
+use crate::outlet::mending::{MOST_WAITING, Mending};
+use crate::outlet::{Outlet, SILENCE_NS, choice_of, random};
 use crate::proto::want::Want;
 use crate::proto::writer::{Append, Trouble};
 use crate::state::SendState;
@@ -54,27 +55,29 @@ impl Sender {
         let nats = checked(spec, true)?;
         let runtime = runtime()?;
         let log = runtime.block_on(Log::open(spec, nats))?;
-        let shared = Arc::new(SendState {
-            stop: AtomicBool::new(false),
-            end: AtomicBool::new(false),
-            takes_over: AtomicBool::new(false),
-            life: Life::new(Vec::new(), choice_of(spec.wait).shown),
-            counters: Board::default(),
-            acks: SharedHistogram::default(),
-            link: log.link.clone(),
-            keys: log.keys.clone(),
-        });
+        let life = Life::new(Vec::new(), choice_of(spec.wait).shown);
+        let shared = Arc::new(SendState::new(life, log.link.clone(), log.keys.clone()));
         let clock = Clock::start();
         let (order, orders) = unbounded_channel();
         let (reply, replies) = mpsc::channel();
+        let (want, wants) = mpsc::sync_channel(MOST_WAITING);
+        let mending = Mending {
+            channel: channel.clone(),
+            block_bytes: nats.block_bytes,
+            writer: random()?,
+            wants,
+            orders: order.clone(),
+            shared: shared.clone(),
+        };
         let outlet = Outlet::open(spec, channel, options, (order, replies), (clock, shared.clone()))?;
         let title = spec.title();
-        let mut sender = Sender { shared, threads: Threads::default() };
+        let mut sender = Sender { shared: shared.clone(), threads: Threads::default() };
         let serve = move || {
             // It ends when there is nobody left to give orders.
-            let _ = runtime.block_on(serve(log, orders, reply, clock));
+            let _ = runtime.block_on(serve(log, orders, (reply, want), (clock, shared)));
         };
         sender.threads.start(&format!("nats-{title}"), None, serve)?;
+        sender.threads.start(&format!("mend-{title}"), None, move || mending.run())?;
         sender.threads.start(&format!("send-{title}"), spec.cpu, move || outlet.run())?;
         Ok(sender)
     }
@@ -165,6 +168,8 @@ pub(crate) fn runtime() -> Result<Runtime, EngineError> {
     Builder::new_current_thread().enable_all().build().map_err(|e| BridgeError::Start(e).into())
 }
 
+/// Answers go to inboxes alone. A reader's request names the subject of its answer, and could name that of the stream.
+const INBOX: &str = "_INBOX.";
 /// An append that waited for longer than this, because the process stood still, is not sent: a rival may write by now.
 const STALE_NS: u64 = SILENCE_NS / 2;
 
@@ -176,8 +181,8 @@ type Flights = FuturesUnordered<Pin<Box<dyn Future<Output = Answer> + Send>>>;
 async fn serve(
     log: Log,
     mut orders: UnboundedReceiver<Order>,
-    replies: mpsc::Sender<Reply>,
-    clock: Clock,
+    (replies, asked): (mpsc::Sender<Reply>, mpsc::SyncSender<(Want, Subject)>),
+    (clock, shared): (Clock, Arc<SendState>),
 ) -> Option<()> {
     let subscribe = |what| log.client.subscribe(format!("{}.{what}", log.subject));
     let (mut pulses, mut wants): (Subscription, Subscription) =
@@ -197,8 +202,11 @@ async fn serve(
                 }
             }
             Some(message) = wants.next() => {
-                if let (Some(want), Some(to)) = (Want::parse(&message.payload), message.reply) {
-                    replies.send(Reply::Want(want, to)).ok()?;
+                let to = message.reply.filter(|to| to.starts_with(INBOX));
+                if let (Some(want), Some(to)) = (Want::parse(&message.payload), to) {
+                    shared.wanted.fetch_add(1, Ordering::Relaxed);
+                    // Its reader asks again if there is no room for the request.
+                    let _ = asked.try_send((want, to));
                 }
             }
         }
@@ -230,9 +238,16 @@ async fn carry_out(
             flights.push(Box::pin(std::future::ready((round, Err(Trouble::Silent)))));
         }
         Order::Append(Append { round, after, block, .. }) => match log.append_if(after, block).await {
-            Ok(answer) => flights.push(Box::pin(async move {
-                (round, answer.await.map(|ack| ack.sequence).map_err(|e| trouble_of(&e)))
-            })),
+            Ok(answer) => {
+                let log = log.clone();
+                flights.push(Box::pin(async move {
+                    let answer = answer.await.map(|ack| ack.sequence).map_err(|e| log.met(&e));
+                    if answer.is_ok() {
+                        log.link.taken();
+                    }
+                    (round, answer)
+                }));
+            }
             Err(trouble) => flights.push(Box::pin(std::future::ready((round, Err(trouble))))),
         },
         Order::Last(round) => {

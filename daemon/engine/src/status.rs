@@ -96,12 +96,19 @@ pub struct ReceiveCounters {
     pub is_connected: u64,
 }
 
+/// Servers that elect a leader refuse some appends. After so many in a row it is told.
+#[cfg_attr(not(feature = "nats"), allow(dead_code, reason = "there is no client to tell it"))]
+const TOLD_AFTER: u64 = 5;
+
 /// The state of the connection, told by the client and shown by the thread that uses it.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     is_connected: AtomicBool,
     disconnects: AtomicU64,
     why: Mutex<Option<String>>,
+    /// Appends that were refused one after the other.
+    refusals: AtomicU64,
+    refused: Mutex<Option<String>>,
 }
 
 #[cfg_attr(not(feature = "nats"), allow(dead_code, reason = "there is no client to tell it"))]
@@ -133,7 +140,25 @@ impl Link {
         self.disconnects.load(Ordering::Relaxed)
     }
 
+    /// Notes that the servers have taken a block.
+    pub(crate) fn taken(&self) {
+        if self.refusals.load(Ordering::Relaxed) != 0 {
+            self.refusals.store(0, Ordering::Relaxed);
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+
+    /// Notes that the servers have refused a block for another reason than that another one stands in its place.
+    pub(crate) fn refused(&self, why: String) {
+        if self.refusals.fetch_add(1, Ordering::Relaxed) + 1 >= TOLD_AFTER {
+            let text = format!("the servers refuse blocks, and nothing is stored meanwhile: {why}");
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        }
+    }
+
+    /// The last error of the connection, or else the reason for which blocks are refused.
     pub(crate) fn why(&self) -> Option<String> {
-        self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let of = |text: &Mutex<Option<String>>| text.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        of(&self.why).or_else(|| of(&self.refused))
     }
 }

@@ -26,13 +26,10 @@ pub(super) fn own(bridge: &BridgeSpec) -> Broken {
         "repair.dscp" => "send.repair.dscp",
         "repair.history" => "send.repair.history",
         "buffer_bytes" => "receive.buffer_bytes",
-        "log" => "receive.log",
         field => field,
     };
-    let log = bridge.receive.as_ref().and_then(|receive| receive.log.as_ref());
-    let needs_nats = [("engine", bridge.engine == Engine::Nats), ("log", log.is_some())];
-    let absent = needs_nats.into_iter().filter(|(_, needs)| *needs && !cfg!(feature = "nats"));
-    let absent = absent.map(|(field, _)| (field, crate::without("nats")));
+    let needs_nats = bridge.engine == Engine::Nats && !cfg!(feature = "nats");
+    let absent = needs_nats.then(|| ("engine", crate::without("nats")));
     let problems = bridge.problems().into_iter().chain(absent);
     problems.map(|(field, what)| (path(field), format!("{field}: {what}"))).collect()
 }
@@ -191,7 +188,7 @@ fn warn_of_receiving(
     channel: Option<&ChannelConfig>,
     warn: &mut impl FnMut(&'static str, String, &str),
 ) {
-    if receive.servers.is_empty() && receive.log.is_none() {
+    if receive.servers.is_empty() {
         let what = "none: what the network loses is lost to this host's readers".to_owned();
         warn("bridge.receive.servers", what, "the sender's bind address, if it has one");
     }

@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn time_on_a_cpu_and_asleep_is_waited_and_time_without_a_cpu_is_not() {
-        let (waited, started) = (Waited::for_process(std::process::id()), Instant::now());
+        let (started, waited) = (Instant::now(), Waited::for_process(std::process::id()));
         std::thread::sleep(Duration::from_millis(20));
         let found = waited.elapsed();
         assert!(found > Duration::ZERO && found <= started.elapsed(), "{found:?}");

@@ -6,7 +6,6 @@
 //! | `SHMCAST_KILLS` | how many recorders are killed |
 //! | `SHMCAST_INJECTIONS` | at how many of its system calls a recorder is killed or refused; 0 means all of them |
 //! | `SHMCAST_FUZZ_RUNS`, `SHMCAST_FUZZ_SEED` | how many inputs each parser gets, and the first seed |
-//! | `SHMCAST_WRITE_README=1` | writes what the commands of README.md print into it |
 
 #![allow(clippy::too_many_lines, reason = "a test is one story, read from top to bottom")]
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
@@ -23,7 +22,6 @@ mod journal_cut;
 mod journal_export;
 mod journal_join;
 mod pcap;
-mod readme;
 mod record;
 mod recorder_faults;
 mod replay;

@@ -6,7 +6,6 @@ use shmcast::{Event, Publisher, Start, Subscriber};
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::nats::{Server, alone};
 use shmcast_testkit::place::free_port;
-use shmcast_testkit::place::own_address;
 use shmcast_testkit::{Process, wait_for, wait_until};
 use std::fs;
 use std::io::{Read, Write};
@@ -220,68 +219,4 @@ fn a_lent_journal_is_the_stream_of_a_command() {
     read_to(&mut reader, &mut due, first + 100, 501..first);
     assert_eq!(bridge(&far)["session"], session);
     bridging.kill();
-}
-
-/// A daemon's bridge of lines gets a log by a reload, has repairs from there, shows so, and gives the log up by another reload.
-#[test]
-fn a_reload_gives_a_bridge_of_lines_a_log_and_takes_it_back() {
-    let test = "a_reload_gives_a_bridge_of_lines_a_log_and_takes_it_back";
-    let Some((_turn, _dir, server)) = alone(test) else { return };
-    let (at_near, at_far) = (free_port(), free_port());
-    let line = format!("line = [{{ group = \"{}\" }}]", own_address());
-    let both = format!(
-        "{}[[bridge]]\nname = \"line\"\nchannel = \"ticks\"\nlink = \"none\"\n{line}\nsend = {{}}\n",
-        config(at_near, None, &sends(&server, ""))
-    );
-    let near = Daemon::start(&small(&both));
-    let receives = |log: &str| {
-        let bridge = format!("{line}\nreceive = {{ from = 1, give_up_ms = 200{log} }}");
-        small(&config(at_far, None, &bridge).replace("engine = \"nats\"\n", ""))
-    };
-    let mut far = Daemon::start(&receives(""));
-    assert_eq!(bridge(&far)["figures"]["log"], Value::Null);
-    let mut publisher = publishing(&near.client(), "ticks").open().unwrap();
-    publish(&mut publisher, 500);
-    let (mut reader, mut due) = (reader_of(&far), 1);
-    // Nobody has what went by before the bridge heard of it.
-    read_to(&mut reader, &mut due, 501, 1..501);
-
-    let log = format!(", log = \"{}\"", server.url());
-    far.configure(&receives(&log));
-    far.signal(Signal::SIGHUP);
-    far.wait_for_log(&["bridge-started", "far"]);
-    publish(&mut publisher, 10);
-    wait_for_bridge(&far, "the log to serve", |it| it["figures"]["log"]["state"] == "serving");
-    read_to(&mut reader, &mut due, 511, 0..0);
-    far.kill();
-    publish(&mut publisher, 500);
-    far.restart();
-    publish(&mut publisher, 10);
-    let (mut reader, mut due) = (reader_of(&far), 1);
-    read_to(&mut reader, &mut due, 1_021, 1..501);
-    let received = wait_for_bridge(&far, "its figures", |it| {
-        it["figures"]["receive"]["recovered_by_log"].as_u64().is_some_and(|count| count >= 500)
-    });
-    assert_eq!(received["figures"]["log"]["state"], "serving", "{received}");
-    let said = far.shmcast("bridge status").output().unwrap();
-    let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    assert!(said.contains("of the repaired messages came from there"), "{said}");
-    for (name, is_right) in [
-        ("shmcast_bridge_log_serving", (|value| value == 1.0) as fn(f64) -> bool),
-        ("shmcast_bridge_log_messages_total", |value| value >= 500.0),
-        ("shmcast_bridge_log_refused", |value| value == 0.0),
-    ] {
-        wait_until(name, || metric(at_far, name).is_some_and(is_right));
-    }
-
-    far.configure(&receives(""));
-    far.signal(Signal::SIGHUP);
-    wait_for_bridge(&far, "no log", |it| it["state"] == "running" && it["figures"]["log"].is_null());
-    publish(&mut publisher, 10);
-    read_to(&mut reader, &mut due, 1_031, 0..0);
-}
-
-/// A configuration whose channel takes messages that fit a packet.
-fn small(config: &str) -> String {
-    config.replacen("[[channel]]\n", "[[channel]]\nmax_message = \"1KiB\"\n", 1)
 }

@@ -274,10 +274,6 @@ impl Bridge {
         Bridge { command, process, words, heard: 0 }
     }
 
-    pub(crate) fn kill(self) {
-        self.process.kill();
-    }
-
     pub(crate) fn kill_and_restart(&mut self) {
         self.process.end_by(Signal::SIGKILL);
         self.process = Process::start(&mut self.command);

@@ -12,7 +12,6 @@ mod creds;
 mod daemons;
 mod feed;
 mod kills;
-mod log_repair;
 mod outages;
 mod sealed;
 mod sites;

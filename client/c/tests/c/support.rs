@@ -16,7 +16,8 @@ pub(crate) const C: &[&str] =
 /// The compiler and flags with which each C++ program must compile.
 pub(crate) const CPP: &[&str] =
     &["c++", "-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O2"];
-pub(crate) const SANITIZERS: &str = "-fsanitize=address,undefined";
+/// Optimized less, because what they add takes long to optimize.
+pub(crate) const SANITIZERS: &[&str] = &["-fsanitize=address,undefined", "-O1"];
 
 /// Whether this command is installed; says that `test` is skipped if not.
 pub(crate) fn has(test: &str, command: &str) -> bool {
@@ -33,7 +34,7 @@ pub(crate) fn has_sanitizers(test: &str, compiler: &[&str]) -> bool {
     let source = dir.path().join(if compiler == CPP { "empty.cpp" } else { "empty.c" });
     std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
     let program = dir.path().join("empty");
-    let words = [SANITIZERS, source.to_str().unwrap(), "-o", program.to_str().unwrap()];
+    let words = [SANITIZERS[0], source.to_str().unwrap(), "-o", program.to_str().unwrap()];
     let runs = works(compiler[0], &words) && works(program.to_str().unwrap(), &[]);
     if !runs {
         skip(test, format!("{} has no sanitizers here", compiler[0]));

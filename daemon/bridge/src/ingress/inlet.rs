@@ -203,7 +203,7 @@ impl Inlet {
             let told = publisher.session(*session.as_bytes());
             self.local.check(told);
         }
-        self.shared.follow(session, next);
+        self.shared.life.note_session(session);
         self.local.skip_to(next);
         true
     }

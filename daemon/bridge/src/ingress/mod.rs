@@ -29,7 +29,6 @@ mod stale;
 
 use super::BridgeError;
 use super::local::Local;
-use super::log::{LogSource, LogStatus};
 use super::native::Keys;
 use super::origins::Origins;
 use super::pcap::Tap;
@@ -40,7 +39,6 @@ use super::proto::pace::Pace;
 use super::proto::receiver::Receiver;
 use super::proto::session::Session;
 use super::renewal::{Renewal, Watch};
-use super::repair::log::{LogRepair, LogShared};
 use super::socket::RefusedSettings;
 use super::spec::{BridgeSpec, Direction, TimeMode, WaitMode};
 use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
@@ -49,8 +47,7 @@ use super::times::{self, OriginTimes};
 use super::waiting::{Choice, Waiting};
 use inlet::Inlet;
 use native::NativeReceiving;
-use opening::{check_log, follow, locks_of, open_log, open_ports, receiver_config, receiver_id, repair_line};
-use port::Role;
+use opening::{follow, locks_of, open_ports, receiver_config, receiver_id, repair_line};
 use promoting::Orders;
 pub use promoting::Promoter;
 use receiving::Receiving;
@@ -63,8 +60,6 @@ pub struct IngressOptions {
     pub tap: Option<Tap>,
     /// The sessions that began on this host. They are not received here.
     pub origins: Origins,
-    /// The log that the spec names. One without the other is refused.
-    pub log: Option<LogSource>,
 }
 
 /// State that the thread and its owner share.
@@ -78,12 +73,10 @@ struct IngressState {
     to_ring: SharedHistogram,
     /// Lines that were opened anew, and groups that were joined again.
     renewal: Renewal,
-    /// The log that repairs come from, if there is one.
-    log: Option<Arc<LogShared>>,
 }
 
 impl IngressState {
-    fn new(refusals: RefusedSettings, waiting: Waiting, log: Option<&LogRepair>) -> Self {
+    fn new(refusals: RefusedSettings, waiting: Waiting) -> Self {
         Self {
             stop: AtomicBool::new(false),
             orders: Orders::default(),
@@ -92,29 +85,6 @@ impl IngressState {
             recovery: SharedHistogram::default(),
             to_ring: SharedHistogram::default(),
             renewal: Renewal::default(),
-            log: log.map(|log| log.shared().clone()),
-        }
-    }
-
-    /// Gives the log what the lines have brought since `sampled`.
-    fn note_samples(&self, receiver: &Receiver, sampled: &mut u64) {
-        let Some(log) = &self.log else { return };
-        let (samples, taken) = receiver.samples();
-        if *sampled != taken && log.note_samples(samples) {
-            *sampled = taken;
-        }
-    }
-
-    /// Notes that the receiving loop ends, and its sockets with it.
-    fn end(&self) {
-        self.log.iter().for_each(|log| log.stop());
-    }
-
-    /// Notes the session that is followed, and the first sequence of it in the channel.
-    fn follow(&self, session: Session, floor: u64) {
-        self.life.note_session(session);
-        if let Some(log) = &self.log {
-            log.follow(session, floor);
         }
     }
 }
@@ -127,8 +97,6 @@ pub struct Ingress {
     /// The thread that looks after the lines.
     watch: Option<JoinHandle<()>>,
     keys: Arc<Keys>,
-    /// The log that repairs come from.
-    log: Option<LogRepair>,
 }
 
 impl Ingress {
@@ -157,7 +125,6 @@ impl Ingress {
         let Some(Direction::Receive(receive)) = spec.direction() else {
             return Err(BridgeError::of(spec, "receive: this bridge sends"));
         };
-        check_log(spec, receive, options.log.as_ref())?;
         let choice = Choice::of(spec.wait);
         let follow = follow(spec)?;
         let mut refusals = RefusedSettings::default();
@@ -169,26 +136,21 @@ impl Ingress {
         let id = receiver_id(spec, &channel)?;
         let clock = Clock::start();
         let watch = Watch::of(spec, repair_line(spec, receive));
-        let log = open_log(receive, options.log)?;
-        let mut servers = receive.servers.clone();
-        servers.extend(log.as_ref().map(|log| log.socket.address));
-        let ports = open_ports(spec, (receive, &servers), id, &clock, &mut refusals)?;
+        let ports = open_ports(spec, receive, id, &clock, &mut refusals)?;
         let publisher = channel.clone().open()?;
         let (next, resumed) =
             (publisher.next_sequence(), publisher.remote_session().map(Session::from_bytes));
         let receiver = Receiver::new(receiver_config(spec, receive, follow, (next, resumed), id));
-        let asker = ports.iter().find(|port| port.role == Role::Servers).map_or(0, |port| port.local.port());
-        let log = log.map(|log| log.serve(spec, asker, clock, keys.clone())).transpose()?;
-        let shared = Arc::new(IngressState::new(refusals, choice.shown.clone(), log.as_ref()));
+        let shared = Arc::new(IngressState::new(refusals, choice.shown.clone()));
         if let Some(session) = receiver.session() {
-            shared.follow(session, next);
+            shared.life.note_session(session);
         }
         let watch = anew::watch(spec, receive, (watch, &ports), shared.clone())?;
         let local = Local::new(publisher, OriginTimes::of(receive));
         let inlet = Inlet::new(local, channel, options.origins, shared.clone(), spec.title())?;
         let receiving = Receiving {
             ports,
-            servers,
+            servers: receive.servers.clone(),
             lines: spec.lines.len(),
             receiver,
             inlet,
@@ -210,9 +172,8 @@ impl Ingress {
             has_found: false,
             shown_ns: 0,
             shows: 0,
-            sampled: 0,
         };
-        Ok((Ingress { shared, threads: Threads::default(), watch, keys, log }, receiving))
+        Ok((Ingress { shared, threads: Threads::default(), watch, keys }, receiving))
     }
 
     /// Reads the keys file of the spec again. The thread uses the new keys within 10 ms.
@@ -232,7 +193,6 @@ impl Ingress {
     /// readers are told so.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        self.log.iter().for_each(LogRepair::stop);
     }
 
     /// Whether its thread has ended.
@@ -255,11 +215,6 @@ impl Ingress {
     /// The counters, at most some milliseconds old.
     pub fn counters(&self) -> ReceiveCounters {
         self.shared.counters.read()
-    }
-
-    /// The log that repairs come from; `None` if there is none.
-    pub fn log(&self) -> Option<LogStatus> {
-        self.shared.log.as_ref().map(|log| log.status())
     }
 
     /// The time from noticing a loss to having the message, for messages that servers brought.

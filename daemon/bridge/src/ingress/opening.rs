@@ -4,80 +4,30 @@ use shmcast::PublisherBuilder;
 use shmcast::hosting::boot_id;
 use siphasher::sip::SipHasher24;
 use std::hash::{Hash, Hasher};
-use std::net::SocketAddr;
-use std::sync::Arc;
 
 use super::port::{Port, Role};
 use crate::BridgeError;
-use crate::log::LogSource;
-use crate::native::Keys;
 use crate::proto::gap::{GapConfig, GapPolicy};
 use crate::proto::limit::AllowList;
 use crate::proto::receiver::{DEFAULT_SILENCE_NS, Follow, Join, ReceiverConfig};
 use crate::proto::session::Session;
 use crate::proto::source::SourceLock;
 use crate::proto::{MICROSECOND_NS, MILLISECOND_NS};
-use crate::repair::log::{LogRepair, LogSocket};
 use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, GapMode, LineSpec, Profile, ReceiveSpec};
 use crate::thread::Clock;
 
-/// Refuses a log that the spec does not name, and a spec that names one without it.
-pub(super) fn check_log(
-    spec: &BridgeSpec,
-    receive: &ReceiveSpec,
-    log: Option<&LogSource>,
-) -> Result<(), BridgeError> {
-    match (&receive.log, log) {
-        (Some(_), None) => {
-            let problem = "log: another package reads it: shmcast-engine with the feature `nats`";
-            Err(BridgeError::of(spec, problem))
-        }
-        (None, Some(_)) => {
-            Err(BridgeError::of(spec, "log: the bridge was given one, and its spec names none"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// A log that does not serve yet.
-pub(super) struct OpenedLog {
-    source: LogSource,
-    pub(super) socket: LogSocket,
-}
-
-pub(super) fn open_log(
-    receive: &ReceiveSpec,
-    log: Option<LogSource>,
-) -> Result<Option<OpenedLog>, BridgeError> {
-    let open = |source| Ok(OpenedLog { source, socket: LogSocket::open(&receive.servers)? });
-    log.map(open).transpose()
-}
-
-impl OpenedLog {
-    /// Lets it serve the receiver that asks from this port.
-    pub(super) fn serve(
-        self,
-        spec: &BridgeSpec,
-        asker: u16,
-        clock: Clock,
-        keys: Arc<Keys>,
-    ) -> Result<LogRepair, BridgeError> {
-        LogRepair::start(spec, self.source, (self.socket, asker), (clock, keys))
-    }
-}
-
 /// Opens a socket for each line, one that requests leave through, and one for a unicast feed.
 pub(super) fn open_ports(
     spec: &BridgeSpec,
-    (receive, servers): (&ReceiveSpec, &[SocketAddr]),
+    receive: &ReceiveSpec,
     id: u64,
     clock: &Clock,
     refusals: &mut RefusedSettings,
 ) -> Result<Vec<Port>, BridgeError> {
     let tuning = Tuning { buffer_bytes: receive.buffer_bytes, busy_poll_us: spec.busy_poll_us };
     let open_own = |refusals: &mut RefusedSettings, what| {
-        let socket = socket::open_unicast(socket::anywhere(&servers[0]), tuning, refusals)?;
+        let socket = socket::open_unicast(socket::anywhere(&receive.servers[0]), tuning, refusals)?;
         socket::mark(&socket, spec.marks(), what, refusals);
         Ok::<_, BridgeError>(socket)
     };
@@ -86,7 +36,7 @@ pub(super) fn open_ports(
         let socket = socket::open_merging_line(line, tuning, refusals)?;
         ports.push(Port::new(socket, Role::Line(index), spec));
     }
-    if !servers.is_empty() {
+    if !receive.servers.is_empty() {
         let mut port = Port::new(open_own(refusals, "requests")?, Role::Servers, spec);
         if receive.lease {
             port.ask_for_leases(receive, false, id, clock)?;
@@ -174,8 +124,7 @@ pub(super) fn receiver_config(
         gaps: GapConfig {
             hold_ns: receive.hold_us * MICROSECOND_NS,
             hold_max_ns: 4 * receive.hold_us * MICROSECOND_NS,
-            servers: receive.servers.len() + usize::from(receive.log.is_some()),
-            far: usize::from(receive.log.is_some()),
+            servers: receive.servers.len(),
             payload_bytes: spec.payload_bytes,
             may_be_plain: true,
             policy: match receive.gap {

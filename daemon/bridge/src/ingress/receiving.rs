@@ -86,8 +86,6 @@ pub(super) struct Receiving {
     pub(super) has_found: bool,
     pub(super) shown_ns: u64,
     pub(super) shows: u64,
-    /// How many samples of the lines the log was given.
-    pub(super) sampled: u64,
 }
 
 impl Receiving {
@@ -100,11 +98,9 @@ impl Receiving {
     pub(super) fn turn(&mut self) -> bool {
         if self.shared.stop.load(Ordering::Relaxed) || self.inlet.local.error.is_some() {
             self.end();
-            self.shared.end();
             return false;
         }
         if self.shared.orders.is_given() && self.obey() {
-            self.shared.end();
             return false;
         }
         if self.inlet.is_waiting() {
@@ -365,7 +361,6 @@ impl Receiving {
                 port.drops.look(&port.socket, &mut self.inlet.counters.lines[line].kernel_drops);
             }
         }
-        self.shared.note_samples(&self.receiver, &mut self.sampled);
         let is_held = |lease: &&LeaseClient| matches!(lease.state(), LeaseState::Held { .. });
         let held = self.ports.iter().flat_map(|port| &port.leases).filter(is_held).count();
         let next = self.inlet.next_sequence();

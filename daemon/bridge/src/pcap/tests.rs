@@ -3,6 +3,7 @@
 use super::*;
 use etherparse::PacketBuilder;
 use proptest::prelude::*;
+use shmcast_testkit::number;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
@@ -428,7 +429,7 @@ fn sound_files() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(number("PROPTEST_CASES", 170)))]
 
     /// No bytes of a file cause a panic or an endless loop, and the sum of the counters is right.
     #[test]

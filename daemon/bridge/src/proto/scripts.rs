@@ -2,6 +2,7 @@
 //! panics, nothing outgrows its bound, and deliveries are in order whatever was sent.
 
 use proptest::prelude::*;
+use shmcast_testkit::number;
 
 use super::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use super::gap::{GapConfig, GapPolicy};
@@ -189,7 +190,7 @@ fn asks(config: &ReceiverConfig, receiver: &mut Receiver, now_ns: u64) -> Vec<As
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(number("PROPTEST_CASES", 170)) })]
 
     #[test]
     fn no_datagram_makes_a_parser_panic(bytes in datagram()) {

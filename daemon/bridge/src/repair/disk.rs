@@ -1,4 +1,4 @@
-//! The thread that reads the journal, or another past, for retransmissions. Nobody waits for it: orders and answers go through
+//! The thread that reads the journal for retransmissions. Nobody waits for it: orders and answers go through
 //! queues, and it rings a bell that the repair thread sleeps on.
 
 use shmcast::ChannelJournal;
@@ -11,95 +11,60 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
 
 use crate::BridgeError;
 use crate::proto::replay::{Block, Fetched};
-use crate::proto::session::Session;
 use crate::proto::wire::Meta;
 use crate::thread::spawn;
-
-/// A feed whose past is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Feed {
-    /// The session.
-    pub(super) session: Session,
-    /// The first sequence of it that anybody may ask for.
-    pub(super) floor: u64,
-}
 
 /// The repair thread's end. When it is dropped, the thread ends as soon as the disk lets it.
 #[derive(Debug)]
 pub(super) struct Disk {
-    orders: Sender<(Feed, u64)>,
-    answers: Receiver<(Feed, Fetched)>,
+    orders: Sender<u64>,
+    answers: Receiver<Fetched>,
     bell: UnixDatagram,
-    feed: Feed,
 }
 
 impl Disk {
-    /// Starts the thread `name`, which carries out each order by `fetch`: the block of `feed` that begins with a sequence.
-    pub(super) fn start(
-        name: &str,
-        feed: Feed,
-        mut fetch: impl FnMut(Feed, u64) -> Fetched + Send + 'static,
-    ) -> Result<Disk, BridgeError> {
+    /// Starts the thread, which carries out each order: to read the block that begins with a sequence.
+    pub(super) fn start(journal: ChannelJournal) -> Result<Disk, BridgeError> {
         let (bell, other) = UnixDatagram::pair().map_err(BridgeError::Start)?;
         for end in [&bell, &other] {
             end.set_nonblocking(true).map_err(BridgeError::Start)?;
         }
-        // One order of a feed is under way at a time.
-        let ((orders, taken), (answers, told)) = (channel::<(Feed, u64)>(), sync_channel(1));
+        let mut work = Work { journal, reader: None };
+        let mut fetch = move |sequence| {
+            work.fetch(sequence).unwrap_or_else(|error| {
+                work.reader = None;
+                if is_absence(&error) { Fetched::Unusable } else { Fetched::Failed }
+            })
+        };
+        // One order is under way at a time.
+        let ((orders, taken), (answers, told)) = (channel::<u64>(), sync_channel(1));
         let work = move || {
-            while let Ok(mut order) = taken.recv() {
-                // Those of feeds that were left meanwhile are of no interest.
-                while let Ok(newer) = taken.try_recv() {
-                    order = newer;
-                }
-                let (feed, sequence) = order;
-                if answers.send((feed, fetch(feed, sequence))).is_err() {
+            while let Ok(sequence) = taken.recv() {
+                if answers.send(fetch(sequence)).is_err() {
                     return;
                 }
                 let _ = other.send(&[0]);
             }
         };
         // A disk may stand still for long. Nobody waits for the thread's end.
-        drop(spawn(name, None, work)?);
-        Ok(Disk { orders, answers: told, bell, feed })
-    }
-
-    /// Starts a thread that reads a journal, which is that of one feed whatever it is called.
-    pub(super) fn of_journal(journal: ChannelJournal, floor: u64) -> Result<Disk, BridgeError> {
-        let mut work = Work { journal, reader: None };
-        let fetch = move |_, sequence| {
-            work.fetch(sequence).unwrap_or_else(|error| {
-                work.reader = None;
-                if is_absence(&error) { Fetched::Unusable } else { Fetched::Failed }
-            })
-        };
-        let feed = Feed { session: Session::from_bytes([b' '; 10]), floor };
-        Disk::start("bridge-journal", feed, fetch)
-    }
-
-    /// Reads the past of another feed from now on. Answers about the feed before are not taken any more.
-    pub(super) fn begin(&mut self, feed: Feed) {
-        self.feed = feed;
+        drop(spawn("bridge-journal", None, work)?);
+        Ok(Disk { orders, answers: told, bell })
     }
 
     /// Orders the block that begins with `sequence`.
     pub(super) fn order(&self, sequence: u64) {
         // If the thread has died, the next answer says so.
-        let _ = self.orders.send((self.feed, sequence));
+        let _ = self.orders.send(sequence);
     }
 
     /// The answer, if there is one.
     pub(super) fn take(&self) -> Option<Fetched> {
         // The bell may ring after its answer was taken.
         let _ = self.bell.recv(&mut [0]);
-        loop {
-            match self.answers.try_recv() {
-                Ok((feed, fetched)) if feed == self.feed => return Some(fetched),
-                // It is of a feed that was left meanwhile.
-                Ok(_) => {}
-                Err(TryRecvError::Empty) => return None,
-                Err(TryRecvError::Disconnected) => return Some(Fetched::Failed),
-            }
+        match self.answers.try_recv() {
+            Ok(fetched) => Some(fetched),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Fetched::Failed),
         }
     }
 
@@ -187,38 +152,4 @@ fn read(reader: &mut Reader, first: u64) -> Result<Fetched, JournalError> {
         }
     }
     Ok(Fetched::Block(block))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::{Duration, Instant};
-
-    #[test]
-    fn the_order_of_the_last_feed_is_carried_out_however_many_were_left_before() {
-        let feed = |number: u8| Feed { session: Session::from_bytes([number; 10]), floor: number.into() };
-        let (go, wait) = channel::<()>();
-        let fetch = move |of: Feed, sequence| {
-            if of == feed(1) {
-                let _ = wait.recv();
-            }
-            Fetched::NotYet(sequence)
-        };
-        let mut disk = Disk::start("test", feed(1), fetch).unwrap();
-        disk.order(10);
-        for number in [2, 3] {
-            disk.begin(feed(number));
-            disk.order(u64::from(number) * 10);
-        }
-        go.send(()).unwrap();
-        let until = Instant::now() + Duration::from_secs(10);
-        let found = loop {
-            if let Some(found) = disk.take() {
-                break found;
-            }
-            assert!(Instant::now() < until, "no answer");
-            std::thread::sleep(Duration::from_millis(1));
-        };
-        assert!(matches!(found, Fetched::NotYet(30)), "{found:?}");
-    }
 }

@@ -18,9 +18,6 @@ use zerocopy::FromZeros;
 
 mod disk;
 mod groups;
-pub(super) mod log;
-#[cfg(test)]
-mod log_tests;
 mod native;
 mod ring;
 mod store;

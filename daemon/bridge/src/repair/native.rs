@@ -82,23 +82,6 @@ impl NativeRepair {
         }
     }
 
-    /// Answers a datagram from a receiver whose address needs no proof. Returns how many answers the kernel refused.
-    pub(super) fn answer_asker(
-        &mut self,
-        now_ns: u64,
-        datagram: &Datagram<'_>,
-        with: (&mut Replay, &mut Store, Sent),
-        out: &Out,
-    ) -> u64 {
-        let Ok(opened) = self.codec.open(now_ns, datagram.bytes) else { return 0 };
-        let size = opened.len();
-        let is_ask = Container::parse(opened).is_ok_and(|(container, _)| container.kind == Kind::Ask);
-        match is_ask {
-            true => self.answer_ask(now_ns, (datagram, (datagram.from, true)), size, with, out),
-            false => 0,
-        }
-    }
-
     fn answer_ask(
         &mut self,
         now_ns: u64,

@@ -32,11 +32,6 @@ impl Ring {
         Ring { subscriber: Some(subscriber), attached, large: Vec::new(), kept: None }
     }
 
-    /// No ring.
-    pub(super) fn none() -> Ring {
-        Ring { subscriber: None, attached: 0, large: Vec::new(), kept: None }
-    }
-
     /// Reads another channel from now on.
     pub(super) fn attach(&mut self, subscriber: Option<Subscriber>, attached: u64) {
         (self.subscriber, self.attached, self.kept) = (subscriber, attached, None);

@@ -1,10 +1,10 @@
-//! The sources of retransmissions: the ring, and the channel's journal for what the ring has no more. Or a log alone.
+//! The sources of retransmissions: the ring, and the channel's journal for what the ring has no more.
 
 use shmcast::Subscriber;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-use super::disk::{Disk, Feed};
+use super::disk::Disk;
 use super::ring::{Place as InRing, Ring};
 use crate::BridgeError;
 use crate::proto::native::ask::Entry;
@@ -30,8 +30,6 @@ pub(super) struct Store {
     earlier: PastCounters,
     /// Whether messages are read from the shelf first.
     from_shelf: bool,
-    /// Whether there is no ring, and the past is a log.
-    is_log: bool,
 }
 
 struct Journal {
@@ -44,23 +42,7 @@ impl Store {
     pub(super) fn new(mut subscriber: Subscriber, attached: u64, floor: u64) -> Result<Store, BridgeError> {
         let journal = Journal::of(&mut subscriber, floor).transpose()?;
         let ring = Ring::new(subscriber, attached);
-        Ok(Store { ring, journal, earlier: PastCounters::default(), from_shelf: false, is_log: false })
-    }
-
-    /// Reads a log, and no ring.
-    pub(super) fn of_log(disk: Disk, floor: u64) -> Store {
-        let journal = Some(Journal { past: Past::far(floor), disk });
-        let (ring, earlier) = (Ring::none(), PastCounters::default());
-        Store { ring, journal, earlier, from_shelf: false, is_log: true }
-    }
-
-    /// Reads the log of another feed from now on. Requests that wait are forgotten.
-    pub(super) fn begin(&mut self, feed: Feed) {
-        self.earlier = self.counters();
-        if let Some(Journal { past, disk }) = &mut self.journal {
-            *past = Past::far(feed.floor);
-            disk.begin(feed);
-        }
+        Ok(Store { ring, journal, earlier: PastCounters::default(), from_shelf: false })
     }
 
     /// Reads another channel from now on. Requests that wait are forgotten: they belong to another session.
@@ -73,18 +55,11 @@ impl Store {
         self.ring.attach(subscriber, attached);
     }
 
-    /// Has a log looked at, for which there is no sequence.
-    pub(super) fn look(&mut self) {
-        if let Some(Journal { past, .. }) = self.journal.as_mut().filter(|_| self.is_log) {
-            past.look();
-        }
-    }
-
     /// The messages held from `first` on. The sequence after the last message sent is `next`.
     pub(super) fn held(&mut self, now_ns: u64, first: u64, next: u64, request: &Request) -> Held {
         self.from_shelf = false;
         let is_backed = self.journal.is_some();
-        let place = if self.is_log { InRing::TooOld(next) } else { self.ring.place(first, next) };
+        let place = self.ring.place(first, next);
         let oldest = match (place, &mut self.journal) {
             (InRing::Here, _) => first,
             (InRing::Lost(behind), _) | (InRing::TooOld(behind), None) => behind,
@@ -181,7 +156,7 @@ impl Store {
 impl Journal {
     /// The journal of a channel, if it has one.
     fn of(subscriber: &mut Subscriber, floor: u64) -> Option<Result<Journal, BridgeError>> {
-        let disk = Disk::of_journal(subscriber.take_journal()?, floor);
+        let disk = Disk::start(subscriber.take_journal()?);
         Some(disk.map(|disk| Journal { past: Past::new(floor), disk }))
     }
 }

@@ -190,10 +190,6 @@ pub struct ReceiveSpec {
     /// The retransmission servers, asked in turn; at most [`MAX_SERVERS`]. If empty, the bridge asks nobody,
     /// and lost messages are a gap.
     pub servers: Vec<SocketAddr>,
-    /// The log that messages come from which no server holds any more: the servers of NATS that the sender's channel goes through as
-    /// well, by `engine = "nats"`. The address of one, a list of them, or a table with the fields of `nats`. If `None`, there is none.
-    #[serde(deserialize_with = "nats::log")]
-    pub log: Option<NatsSpec>,
     /// Whether the servers send the feed itself by unicast, for networks without multicast; false by default.
     pub unicast: bool,
     /// Whether the bridge asks for the lease that proves its address to the servers; true by default. Servers
@@ -233,7 +229,6 @@ impl Default for ReceiveSpec {
     fn default() -> ReceiveSpec {
         ReceiveSpec {
             servers: Vec::new(),
-            log: None,
             unicast: false,
             lease: true,
             repair_group: None,
@@ -431,13 +426,8 @@ impl BridgeSpec {
                 report("repair_group", "it is for repairs of servers: give servers".to_owned());
             }
         }
-        let most = MAX_SERVERS - usize::from(receive.log.is_some());
-        if receive.servers.len() > most {
-            let beside = if receive.log.is_some() { " beside a log" } else { "" };
-            report("servers", format!("{} servers: at most {most}{beside}", receive.servers.len()));
-        }
-        if let Some(log) = &receive.log {
-            self.problems_of_log(log, report);
+        if receive.servers.len() > MAX_SERVERS {
+            report("servers", format!("{} servers: at most {MAX_SERVERS}", receive.servers.len()));
         }
         if !is_one_family(&receive.servers) {
             report("servers", "one socket asks all of them: give all as IPv4, or all as IPv6".to_owned());

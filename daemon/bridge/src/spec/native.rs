@@ -90,8 +90,7 @@ impl BridgeSpec {
             let what = "all lines of a receiver have one profile: write it once, for the bridge";
             report("line", what.to_owned());
         }
-        let has_log = self.receive.as_ref().is_some_and(|receive| receive.log.is_some());
-        if self.keys.is_some() && !self.is_any_native() && !has_log {
+        if self.keys.is_some() && !self.is_any_native() {
             report("keys", "plain packets cannot be sealed: give the lines profile = \"native\"".to_owned());
         }
         if self.is_any_native() && self.payload_bytes < LEAST_NATIVE_BYTES {

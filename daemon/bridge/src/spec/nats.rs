@@ -1,8 +1,5 @@
 //! The configuration of a bridge that goes through an engine: a log that servers keep, in place of lines.
 
-use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
-use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,32 +24,6 @@ pub enum Engine {
     Lines,
     /// A stream of NATS JetStream.
     Nats,
-}
-
-/// Reads the servers of a log: the address of one, a list of them, or a table as `nats` has it.
-pub(super) fn log<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<NatsSpec>, D::Error> {
-    struct Servers;
-    impl<'de> Visitor<'de> for Servers {
-        type Value = NatsSpec;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("\"nats://HOST:PORT\", a list of such, or a table { servers = [..] } with the fields of `nats`")
-        }
-
-        fn visit_str<E: de::Error>(self, server: &str) -> Result<NatsSpec, E> {
-            Ok(NatsSpec { servers: vec![server.to_owned()], ..NatsSpec::default() })
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, servers: A) -> Result<NatsSpec, A::Error> {
-            let servers = Vec::deserialize(SeqAccessDeserializer::new(servers))?;
-            Ok(NatsSpec { servers, ..NatsSpec::default() })
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<NatsSpec, A::Error> {
-            NatsSpec::deserialize(MapAccessDeserializer::new(table))
-        }
-    }
-    deserializer.deserialize_any(Servers).map(Some)
 }
 
 /// The servers of NATS, and the stream there.
@@ -200,20 +171,6 @@ impl BridgeSpec {
         self.problems_beside_nats(report);
     }
 
-    /// The problems of the log that repairs come from.
-    pub(super) fn problems_of_log(&self, log: &NatsSpec, report: &mut impl FnMut(&'static str, String)) {
-        log.problems(&mut |field, what| {
-            let field = field.strip_prefix("nats.").unwrap_or(field);
-            report("log", format!("{field}: {what}"));
-        });
-        if log.create || log.replicas.is_some() || log.keep_bytes.is_some() || log.keep_s.is_some() {
-            report(
-                "log",
-                "the end that sends makes the stream: leave create, replicas and keep_.. out".to_owned(),
-            );
-        }
-    }
-
     /// Fields that have no meaning through an engine.
     fn problems_beside_nats(&self, report: &mut impl FnMut(&'static str, String)) {
         let send = self.send.as_ref();
@@ -224,7 +181,6 @@ impl BridgeSpec {
             ("state", send.is_some_and(|send| send.state.is_some())),
             ("servers", self.receive.as_ref().is_some_and(|receive| !receive.servers.is_empty())),
             ("unicast", self.receive.as_ref().is_some_and(|receive| receive.unicast)),
-            ("log", self.receive.as_ref().is_some_and(|receive| receive.log.is_some())),
         ] {
             if is_given {
                 report(

@@ -45,10 +45,8 @@ pub struct ReceiveCounters {
     pub gaps_open: u64,
     /// Missing messages that a line brought after all.
     pub recovered_by_lines: u64,
-    /// Missing messages that servers brought, the log included.
+    /// Missing messages that servers brought.
     pub recovered_by_servers: u64,
-    /// Of those, the messages that the log brought.
-    pub recovered_by_log: u64,
     /// Messages asked for that a line then brought.
     pub requested_needlessly: u64,
     /// Packets that came after a later packet, and were still of use.
@@ -263,11 +261,10 @@ impl ReceiveCounters {
             own.messages_first = line.messages_first;
             own.messages_duplicate = line.messages_duplicate;
         }
-        (self.recovered_by_servers, self.recovered_by_log) = (0, 0);
+        self.recovered_by_servers = 0;
         for (index, (own, server)) in self.servers.iter_mut().zip(&counters.servers).take(servers).enumerate()
         {
             self.recovered_by_servers += server.messages_recovered;
-            self.recovered_by_log += if gaps.is_far(index) { server.messages_recovered } else { 0 };
             *own = ServerStatus {
                 requests: server.requests,
                 timeouts: server.timeouts,

@@ -65,20 +65,12 @@ impl Cutter {
         }
     }
 
-    pub(super) fn block_bytes(&self) -> usize {
-        self.block_bytes
-    }
-
     pub(super) fn due(&self) -> u64 {
         self.due
     }
 
     pub(super) fn set_due(&mut self, due: u64) {
         self.due = due;
-    }
-
-    pub(super) fn moment(&self) -> Option<&Moment> {
-        self.moment.as_ref()
     }
 
     /// Reads the clocks again.

@@ -1,28 +1,85 @@
-//! Answers readers that lack something, from the ring or from the channel's journal.
+//! The thread that answers readers who lack something, from the ring or from the channel's journal.
+//!
+//! It has a short queue and takes at most half of a CPU, so that no number of requests holds up the feed. A request that finds the queue full is
+//! dropped: its reader asks again.
 
+use async_nats::Subject;
+use shmcast::journal::Cause;
 use shmcast::{Event, Start, SubscriberBuilder};
+use shmcast_bridge::KeysSeen;
 use shmcast_bridge::proto::wire::Meta;
+use shmcast_bridge::thread::wall_ns;
 use shmcast_bridge::times::Moment;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
+use tokio::sync::mpsc::UnboundedSender;
 
-use super::is_end;
-use crate::proto::block::{Cut, Packing, max_whole_bytes};
+use super::{clock_error, is_end};
+use crate::messages::Order;
+use crate::proto::block::{Cut, Head, Packing, max_whole_bytes};
+use crate::proto::seal::Sealer;
 use crate::proto::want::Want;
+use crate::state::SendState;
 
-/// How long the disk may take for one answer: live messages wait meanwhile.
+/// The most requests that wait.
+pub(crate) const MOST_WAITING: usize = 64;
+/// How long the disk may take for one answer.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// Longest time that the thread does not look whether the sender has ended.
+const LOOK_UP: Duration = Duration::from_millis(20);
 
-/// The block that begins with the sequence wanted; `None` if that is not published yet, or takes too long.
-pub(super) fn cut_for(
-    channel: &SubscriberBuilder,
-    want: &Want,
-    block_bytes: usize,
-    moment: Option<&Moment>,
-) -> Option<Cut> {
+/// The state of the thread.
+pub(crate) struct Mending {
+    pub(crate) channel: SubscriberBuilder,
+    pub(crate) block_bytes: usize,
+    /// Its blocks have a writer and numbers of their own, so that no seal is used twice.
+    pub(crate) writer: u64,
+    pub(crate) wants: Receiver<(Want, Subject)>,
+    pub(crate) orders: UnboundedSender<Order>,
+    pub(crate) shared: Arc<SendState>,
+}
+
+impl Mending {
+    pub(crate) fn run(self) {
+        let (mut sealer, mut keys, mut number) = (Sealer::default(), KeysSeen::default(), 0);
+        while !self.shared.is_over.load(Ordering::Relaxed) {
+            let (want, to) = match self.wants.recv_timeout(LOOK_UP) {
+                Ok(asked) => asked,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let began = Instant::now();
+            if let Some(ring) = keys.changed(&self.shared.keys) {
+                sealer.set_key(self.writer, ring.as_ref().and_then(|ring| ring.sealing(wall_ns())));
+            }
+            let carried = self.shared.carried().filter(|(_, session)| *session == want.session);
+            if let Some((stream, session)) = carried
+                && let Some(cut) = cut_for(&self.channel, &want, self.block_bytes)
+            {
+                number += 1;
+                let head =
+                    Head { clock_error: clock_error(), ..Head::new(stream, session, (self.writer, number)) };
+                let (block, _) = cut.finish(head, &sealer);
+                // The other thread lives as long as the sender.
+                let _ = self.orders.send(Order::Answer(to, block));
+            }
+            std::thread::sleep(began.elapsed().min(PATIENCE));
+        }
+    }
+}
+
+/// The block that begins with the sequence wanted; `None` if it is not published yet, takes too long, or is here no more: another
+/// sender may have it.
+fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Option<Cut> {
     let mut past = channel.clone().page(false).start(Start::Sequence(want.first)).open().ok()?;
+    if want.first >= past.next_sequence() + past.lag() {
+        return None;
+    }
+    let moment = Moment::now(past.clock());
     let deadline = Instant::now() + PATIENCE;
     let mut packing = Packing::new(block_bytes);
-    let gap = |from: u64, to: u64| (from <= want.first && to >= want.first).then(|| Cut::gap(want.first, to));
     loop {
         let event = match past.try_recv() {
             Ok(Some(event)) => event,
@@ -34,25 +91,26 @@ pub(super) fn cut_for(
         };
         match event {
             Event::Message(message) => {
-                let time_ns = moment.map_or(0, |moment| moment.wall_of(message.time));
-                let meta = Meta { tag: message.tag, key: message.key, time_ns };
-                if packing.is_empty() && message.sequence != want.first {
-                    return gap(want.first, message.sequence.checked_sub(1)?);
+                let meta = Meta { tag: message.tag, key: message.key, time_ns: moment.wall_of(message.time) };
+                let due = packing.next().unwrap_or(want.first);
+                if message.sequence != due {
+                    break;
                 }
                 if packing.is_empty() && message.payload.len() > max_whole_bytes(block_bytes) {
                     let offset = (want.offset as usize).min(message.payload.len() - 1);
                     return Some(Cut::part(message.sequence, message.payload, meta, offset, block_bytes));
                 }
-                let is_next = packing.next().is_none_or(|next| next == message.sequence);
-                if !is_next || !packing.push(message.sequence, message.payload, meta) {
+                if !packing.push(message.sequence, message.payload, meta) {
                     break;
                 }
             }
-            Event::Lapped(lapped) if packing.is_empty() => return gap(want.first, lapped.resumed_at - 1),
-            Event::Gap { from, to } | Event::Lost { from, to, .. } if packing.is_empty() => {
-                return gap(from, to);
+            Event::Gap { from, to } | Event::Lost { from, to, cause: Cause::Reserve }
+                if packing.is_empty() =>
+            {
+                return (from..=to).contains(&want.first).then(|| Cut::gap(want.first, to));
             }
             event if is_end(&event) || !packing.is_empty() => break,
+            Event::Lapped(_) | Event::Lost { .. } => break,
             _ => {}
         }
     }

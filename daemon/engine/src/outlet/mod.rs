@@ -2,7 +2,7 @@
 
 mod cutter;
 mod identity;
-mod mending;
+pub(crate) mod mending;
 
 use shmcast::{Event, History, RecvError, Start, Subscriber, SubscriberBuilder};
 use shmcast_bridge::egress::attach;
@@ -95,9 +95,7 @@ impl Outlet {
         let choice = choice_of(spec.wait);
         let (subscriber, parks) = attach(&channel.clone().start(Start::Latest), choice.mode)?;
         let (stream, session) = identity_of(spec, &subscriber)?;
-        let mut id = [0; 8];
-        getrandom::fill(&mut id).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
-        let id = u64::from_ne_bytes(id);
+        let id = random()?;
         let nats = spec.nats.clone().unwrap_or_default();
         let config = WriterConfig {
             stream,
@@ -143,11 +141,32 @@ impl Outlet {
         loop {
             match self.turn() {
                 Ok(true) => {}
-                Ok(false) => break self.shared.life.enter(Phase::Ended),
+                Ok(false) => match self.unsent() {
+                    None => break self.shared.life.enter(Phase::Ended),
+                    Some(why) => break self.shared.life.fail(why),
+                },
                 Err(why) => break self.shared.life.fail(why),
             }
         }
         self.show(self.clock.now_ns());
+        self.shared.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// The messages that an orderly end leaves behind, and why.
+    fn unsent(&self) -> Option<String> {
+        if !self.shared.end.load(Ordering::Relaxed) || matches!(self.writer.state(), State::Fenced(_)) {
+            return None;
+        }
+        let (stored, published) = (self.writer.stored(), self.published());
+        let why = self.shared.link.why().unwrap_or_else(|| "the servers did not answer in time".to_owned());
+        match stored {
+            0 if published > 1 => Some(format!("it is not known what the stream has: {why}")),
+            _ if published > stored => Some(format!(
+                "{} messages are NOT STORED: {why}. Start the bridge again: it sends them as far as ring or journal have them",
+                published - stored
+            )),
+            _ => None,
+        }
     }
 
     fn turn(&mut self) -> Result<bool, String> {
@@ -156,10 +175,7 @@ impl Outlet {
         }
         let now_ns = self.clock.now_ns();
         self.tend(now_ns);
-        let mut has_answered = false;
-        // An answer to a reader may wait for a disk, so the ring has its turn before the next one.
-        while !has_answered && let Ok(reply) = self.queues.1.try_recv() {
-            has_answered = matches!(reply, Reply::Want(..));
+        while let Ok(reply) = self.queues.1.try_recv() {
             self.take_reply(reply)?;
         }
         self.decide(now_ns)?;
@@ -167,7 +183,7 @@ impl Outlet {
         if self.is_over(now_ns) {
             return Ok(false);
         }
-        if found || has_answered {
+        if found {
             self.idle.reset(now_ns);
         } else {
             self.rest()?;
@@ -192,7 +208,7 @@ impl Outlet {
         }
         if now_ns >= self.error_ns {
             self.error_ns = now_ns + CLOCK_EVERY_NS;
-            self.clock_error = u16::try_from(own_error_ns().div_ceil(10_000)).unwrap_or(UNKNOWN_ERROR);
+            self.clock_error = clock_error();
         }
         if self.writer.state() == State::Run && now_ns >= self.pulse_ns {
             self.pulse_ns = now_ns + LOOK_NS;
@@ -224,19 +240,6 @@ impl Outlet {
             }
             Reply::Last(round, None) => self.writer.handle_no_last(now_ns, round),
             Reply::Pulse(writer) => self.writer.handle_pulse(now_ns, writer),
-            Reply::Want(want, to) => {
-                self.counters.wanted += 1;
-                let most = self.cutter.block_bytes();
-                // A reader that asks for what is not published yet would be waited for.
-                let is_there = self.subscriber.is_none() || want.first < self.published();
-                if want.session == self.writer.session()
-                    && is_there
-                    && let Some(cut) = mending::cut_for(&self.channel, &want, most, self.cutter.moment())
-                {
-                    let block = self.writer.answer(cut, self.clock_error);
-                    self.order(Order::Answer(to, block));
-                }
-            }
         }
         Ok(())
     }
@@ -294,11 +297,14 @@ impl Outlet {
             StartAt::Oldest => channel.start(Start::Oldest),
             StartAt::Latest | StartAt::Resume => channel.history(History::Never).start(Start::Oldest),
         };
-        Ok(channel.open()?.next_sequence())
+        let ring = channel.open()?;
+        let is_from_elsewhere = self.spec.session.is_none() && ring.remote_session().is_some();
+        Ok(if is_from_elsewhere { first_of(ring, self.writer.session()) } else { ring.next_sequence() })
     }
 
     fn note_session(&mut self) {
         let session = self.writer.session();
+        self.shared.note_carried((self.writer.stream(), session));
         if self.shared.life.session() != Some(session) {
             self.shared.life.note_session(session);
         }
@@ -331,7 +337,7 @@ impl Outlet {
             found += taken.as_ref().map_or(1, |taken| *taken);
             self.hear(taken.map_or_else(News::Error, |_| news))?;
         }
-        if self.next_session.is_some() && self.writer.in_flight() == 0 && !self.cutter.is_blocked() {
+        if self.writer.in_flight() == 0 && !self.cutter.is_blocked() {
             self.begin_next_session();
         }
         Ok(found > 0)
@@ -358,7 +364,10 @@ impl Outlet {
     }
 
     fn begin_next_session(&mut self) {
-        if let Some((session, _)) = self.next_session {
+        // It begins once. The writer then asks for the log's end, and reads on from there.
+        if let Some((session, _)) = self.next_session
+            && session != self.writer.session()
+        {
             self.writer.begin(self.clock.now_ns(), Stream::of_session(session), session);
         }
     }
@@ -466,13 +475,41 @@ impl Outlet {
             is_fenced: u64::from(matches!(writer.state(), State::Fenced(_))),
             lost_by_engine: counters.lost_by_engine,
             losses: counters.losses,
-            wanted: self.counters.wanted,
+            wanted: self.shared.wanted.load(Ordering::Relaxed),
             disconnects: link.disconnects(),
             is_connected: u64::from(link.is_connected()),
         };
         self.shared.counters.show(&self.counters);
         self.shared.acks.show(writer.acks());
     }
+}
+
+/// The first sequence of a session in a ring, which may have messages of the one before as well.
+fn first_of(mut ring: Subscriber, session: Session) -> u64 {
+    let (mut first, end) = (ring.next_sequence(), ring.next_sequence() + ring.lag());
+    while ring.next_sequence() < end {
+        match ring.try_recv() {
+            Ok(Some(Event::NewSession { session: begun })) if begun == *session.as_bytes() => {
+                first = ring.next_sequence();
+            }
+            Ok(Some(Event::Lapped(lapped))) => first = first.max(lapped.resumed_at),
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => break,
+        }
+    }
+    first
+}
+
+/// A number that no other sender has.
+pub(crate) fn random() -> Result<u64, BridgeError> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// The error of this host's clock, as blocks have it.
+fn clock_error() -> u16 {
+    u16::try_from(own_error_ns().div_ceil(10_000)).unwrap_or(UNKNOWN_ERROR)
 }
 
 /// An event that ends a read of the ring for good.

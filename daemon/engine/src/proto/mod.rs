@@ -14,7 +14,6 @@
 pub mod block;
 mod mutant;
 pub mod reader;
-pub mod repairs;
 pub mod seal;
 pub mod want;
 pub mod writer;

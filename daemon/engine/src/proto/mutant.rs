@@ -22,16 +22,6 @@ pub(super) enum Mutant {
     TrustsTheWay,
     /// The reader does not look for its place again when a block does not fit.
     NeverLooksAgain,
-    /// A source of repairs gives messages of a log that has proved nothing.
-    ServesUnproved,
-    /// A source of repairs compares no message with the ring.
-    ComparesNothing,
-    /// A source of repairs takes blocks of every session and stream in its log.
-    TakesAnyRun,
-    /// A source of repairs is content with messages that are all alike, or were published at other times.
-    ProvesByLittle,
-    /// A source of repairs waits for ever for what its log does not have.
-    WaitsForEver,
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 //! magic "SHMW" | version u8 | 0 x 3 | session 10 | 0 x 2 | first u64 | offset u32
 //! ```
 //! The answer begins with the sequence `first`, and if that message goes in fragments, with its byte `offset`. An
-//! answer with a gap says that the writer does not have these sequences either.
+//! answer with a gap says that the channel itself has no messages with these sequences. A writer whose ring has gone on says nothing, because
+//! another one may have them.
 
 use shmcast_bridge::proto::session::Session;
 

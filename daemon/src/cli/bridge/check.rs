@@ -127,16 +127,13 @@ fn look_at(spec: &BridgeSpec, listen: Duration) -> Vec<Finding> {
         look_at_clock(&mut findings);
     }
     if spec.nats().is_some() {
-        look_at_stream("", &mut findings);
+        look_at_stream(&mut findings);
         return findings.found;
     }
     match spec.direction() {
         Some(Direction::Send(send)) => look_at_sender(send, &mut findings),
         Some(Direction::Receive(receive)) => {
             look_at_receiver(receive, listen, &mut findings);
-            if receive.log.is_some() {
-                look_at_stream("log: ", &mut findings);
-            }
         }
         None => {}
     }
@@ -144,14 +141,14 @@ fn look_at(spec: &BridgeSpec, listen: Duration) -> Vec<Finding> {
 }
 
 /// Looks at the servers of NATS and the stream there.
-fn look_at_stream(whose: &str, findings: &mut Findings<'_>) {
+fn look_at_stream(findings: &mut Findings<'_>) {
     for found in check(findings.spec) {
         let status = match found.verdict {
             Verdict::Ok => Status::Ok,
             Verdict::Doubtful => Status::Doubtful,
             Verdict::Fails => Status::Fails,
         };
-        findings.note(format!("{whose}{}", found.about), status, found.says);
+        findings.note(found.about, status, found.says);
     }
 }
 

@@ -23,13 +23,13 @@ const RETRY: Duration = Duration::from_millis(500);
 #[command(next_help_heading = "Through servers of NATS JetStream, in place of lines")]
 pub(super) struct Servers {
     /// Servers, such as nats://10.0.0.1:4222, or tls://host:4222 with TLS; several with commas between
-    #[arg(long, value_name = "URL", value_delimiter = ',', group = "stream_of")]
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
     nats: Vec<String>,
     /// File with the credentials of the account
-    #[arg(long, value_name = "FILE", requires = "stream_of")]
+    #[arg(long, value_name = "FILE", requires = "nats")]
     creds: Option<PathBuf>,
     /// Certificates that the server's is checked against [default: the system's]
-    #[arg(long, value_name = "FILE", requires = "stream_of")]
+    #[arg(long, value_name = "FILE", requires = "nats")]
     ca: Option<PathBuf>,
     /// Certificate that the servers know this host by
     #[arg(long, value_name = "FILE", requires = "cert_key")]
@@ -38,13 +38,13 @@ pub(super) struct Servers {
     #[arg(long, value_name = "FILE", requires = "cert")]
     cert_key: Option<PathBuf>,
     /// Name of the stream [default: SHMCAST_ and the channel's name]
-    #[arg(long, value_name = "NAME", requires = "stream_of")]
+    #[arg(long, value_name = "NAME", requires = "nats")]
     stream: Option<String>,
     /// Subject of its messages, the same at both ends [default: shmcast. and the channel's name]
-    #[arg(long, value_name = "NAME", requires = "stream_of")]
+    #[arg(long, value_name = "NAME", requires = "nats")]
     subject: Option<String>,
     /// Domain of JetStream in which the stream is
-    #[arg(long, value_name = "NAME", requires = "stream_of")]
+    #[arg(long, value_name = "NAME", requires = "nats")]
     domain: Option<String>,
 }
 
@@ -53,14 +53,10 @@ impl Servers {
         !self.nats.is_empty()
     }
 
+    /// The stream, if servers are given.
     pub(super) fn spec(&self) -> Option<NatsSpec> {
-        self.is_given().then(|| self.spec_of(&self.nats))
-    }
-
-    /// The stream on other servers, with the files and names given here.
-    pub(super) fn spec_of(&self, servers: &[String]) -> NatsSpec {
-        NatsSpec {
-            servers: servers.to_vec(),
+        self.is_given().then(|| NatsSpec {
+            servers: self.nats.clone(),
             creds: self.creds.clone(),
             ca: self.ca.clone(),
             cert: self.cert.clone(),
@@ -69,7 +65,7 @@ impl Servers {
             subject: self.subject.clone(),
             domain: self.domain.clone(),
             ..NatsSpec::default()
-        }
+        })
     }
 }
 

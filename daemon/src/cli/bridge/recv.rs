@@ -7,16 +7,13 @@ use crate::cli::say::{note, print_json};
 use crate::cli::units::{parse_address, parse_duration, parse_size, words};
 use crate::cli::{Host, HostArg};
 use anyhow::Result;
-use indicatif::ProgressBar;
 use serde_json::json;
 use shmcast::hosting::fault;
 use shmcast::{DEFAULT_CAPACITY, Preparation, PublisherBuilder};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
-use shmcast_bridge::log::{LogState, LogStatus};
 use shmcast_bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
 use shmcast_bridge::spec::{BridgeSpec, ETHERNET_PAYLOAD_BYTES, GapMode, Profile, ReceiveSpec, TimeMode};
 use shmcast_bridge::status::{Latency, Phase, ReceiveCounters};
-use shmcast_engine::repairs::source;
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -26,7 +23,6 @@ Examples:
   shmcast bridge recv ticks --from 239.1.2.3:30001 --interface eth0 --server 10.0.0.1:30002
   shmcast bridge recv ticks --from 239.1.2.3:30001 --from 239.1.2.4:30001 --source 10.0.0.1 --wait spin --cpu 3
   shmcast bridge recv ticks --server 10.0.0.1:30002 --unicast
-  shmcast bridge recv ticks --from 239.1.2.3:30001 --server 10.0.0.1:30002 --log tls://n1:4222   # what no server has
   shmcast bridge recv ticks --nats nats://10.0.0.1:4222                       # through a server, from a far site
   shmcast bridge recv itch --from 233.54.12.111:26477 --no-lease --server 206.200.1.1:18001   # another make's feed
 
@@ -49,10 +45,6 @@ pub(super) struct Args {
     /// Servers to ask for what is missing, in turn
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address)]
     server: Vec<SocketAddr>,
-    /// Servers of NATS whose stream has what no server holds any more: the sender's channel goes there too. With commas between;
-    /// --creds, --ca and the other options of a stream are for these
-    #[arg(long, value_name = "URL", value_delimiter = ',', group = "stream_of", conflicts_with = "nats")]
-    log: Vec<String>,
     /// Multicast group of the servers' plain repairs for all receivers, as they have it
     #[arg(long, value_name = "GROUP:PORT", value_parser = parse_address, requires = "server")]
     repair_group: Option<SocketAddr>,
@@ -121,7 +113,6 @@ impl Args {
             priority: common.priority,
             receive: Some(ReceiveSpec {
                 servers: self.server.clone(),
-                log: (!self.log.is_empty()).then(|| self.engine.spec_of(&self.log)),
                 unicast: self.unicast,
                 lease: !self.no_lease,
                 repair_group: self.repair_group,
@@ -172,15 +163,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         return engine::receive(&spec, publisher, (args.common.until_end, args.common.json), &stop);
     }
     let tap = capture.as_ref().map(|capture| capture.tap());
-    let log = source(&spec, host.subscriber(&spec.channel))?;
-    let options = IngressOptions { tap, log, ..IngressOptions::default() };
+    let options = IngressOptions { tap, ..IngressOptions::default() };
     let mut ingress = Ingress::start(&spec, publisher, options)?;
     let channel = &args.channel;
     tell_refusals(channel, ingress.life());
     let progress = progress();
     let (mut missing, mut dropped) = (Alarm { told: 0 }, Alarm { told: 0 });
     let mut session = None;
-    let (mut interrupted, mut log) = (None, LogTold::default());
+    let mut interrupted = None;
     while !ingress.is_finished() {
         std::thread::sleep(LOOK);
         if args.common.until_end && ingress.life().phase() == Phase::Ending {
@@ -195,9 +185,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         if let Some(now) = ingress.life().session().filter(|now| session != Some(*now)) {
             session = Some(now);
             progress.suspend(|| note!("{channel}: receiving session {now}"));
-        }
-        if let Some(status) = ingress.log() {
-            log.look(&progress, channel, &status);
         }
         progress.set_message(so_far(&counters));
         progress.tick();
@@ -215,37 +202,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     finish(capture)?;
     report(args, &ingress)?;
     outcome(channel, ingress.life(), ingress.counters().messages_missing, interrupted)
-}
-
-/// The last words about the log.
-#[derive(Default)]
-struct LogTold(Option<(LogState, Option<String>)>);
-
-impl LogTold {
-    fn look(&mut self, progress: &ProgressBar, channel: &str, status: &LogStatus) {
-        let is_news = match &self.0 {
-            // It connects in its own time, and knows nothing before that.
-            None => status.state != LogState::Away || status.why.is_some(),
-            Some((state, why)) => *state != status.state || *why != status.why,
-        };
-        if !is_news {
-            return;
-        }
-        let why = status.why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
-        let text = match status.state {
-            LogState::Away => format!("no repairs from the log for now{why}"),
-            LogState::Waiting => format!("no repairs from the log yet{why}"),
-            LogState::Serving => {
-                "the log has the channel's messages, and repairs come from there too".to_owned()
-            }
-            LogState::Refused => format!("REFUSED the log, no repairs come from there{why}"),
-        };
-        // A log that was just connected to says more soon.
-        if status.state != LogState::Waiting || status.why.is_some() {
-            progress.suspend(|| note!("{channel}: {text}"));
-        }
-        self.0 = Some((status.state, status.why.clone()));
-    }
 }
 
 /// The line that shows how far the bridge is.
@@ -283,17 +239,12 @@ fn report(args: &Args, ingress: &Ingress) -> Result<()> {
             "refusals": ingress.life().refusals(),
             "wait": ingress.life().waiting(),
             "receive": counters,
-            "log": ingress.log(),
             "recovery": recovery,
             "receive_to_ring": to_ring,
         }));
     }
-    let of_log = match counters.recovered_by_log {
-        0 => String::new(),
-        count => format!(", {} of them by the log", grouped(count)),
-    };
     note!(
-        "{}: published {} messages up to sequence {}, {} missing; {} repaired{of_log}{}{}",
+        "{}: published {} messages up to sequence {}, {} missing; {} repaired{}{}",
         args.channel,
         grouped(counters.messages_published),
         counters.next_sequence.saturating_sub(1),

@@ -70,7 +70,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         for said in [settings(bridge), segments(bridge)].into_iter().flatten() {
             note!("bridge {}: {said}", bridge.bridge);
         }
-        log(&bridge.figures).iter().for_each(|said| note!("bridge {}: {said}", bridge.bridge));
         counts(&bridge.figures).iter().for_each(|said| note!("bridge {}: {said}", bridge.bridge));
         let of_journal = |name: &str| bridge.figures.pointer(name).and_then(Value::as_u64).unwrap_or(0);
         let (messages, full) =
@@ -85,21 +84,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The log that repairs come from, and what it mended.
-fn log(figures: &Value) -> Option<String> {
-    let state = figures.pointer("/log/state").and_then(Value::as_str)?;
-    let why = figures.pointer("/log/why").and_then(Value::as_str);
-    let mended = figures.pointer("/receive/recovered_by_log").and_then(Value::as_u64).unwrap_or(0);
-    let says = match state {
-        "serving" => "the log has the channel's messages".to_owned(),
-        "refused" => "the log is REFUSED".to_owned(),
-        "waiting" => "the log does not serve yet".to_owned(),
-        _ => "the log is away".to_owned(),
-    };
-    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-    Some(format!("{says}{why}; {} of the repaired messages came from there", grouped(mended)))
 }
 
 /// Whether packets leave in segments, or come so.

@@ -8,7 +8,6 @@ use shmcast::control::BridgeStatus;
 use shmcast_bridge::BridgeError;
 use shmcast_bridge::egress::Egress;
 use shmcast_bridge::ingress::Ingress;
-use shmcast_bridge::log::LogStatus;
 use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::BridgeSpec;
@@ -114,21 +113,6 @@ const NEWS: [News<ReceiveCounters>; 7] = [
     ),
 ];
 
-const LOG_NEWS: [News<LogStatus>; 2] = [
-    (
-        "bridge-log-refused",
-        1,
-        |log| log.refusals,
-        "times the log for repairs had the messages of another feed",
-    ),
-    (
-        "bridge-log-disconnected",
-        1,
-        |log| log.disconnects,
-        "times the connection to the log for repairs broke",
-    ),
-];
-
 /// One bridge of the configuration.
 #[derive(Debug)]
 pub(super) struct ConfiguredBridge {
@@ -150,7 +134,7 @@ pub(super) const PROMOTED: &str =
     "its channel is one of this host: to receive it again, remove this bridge, reload, add it, and reload";
 
 /// The count of each kind of news when it was last reported, and the time of that report.
-type Told = [(u64, Option<Instant>); NEWS.len() + LOG_NEWS.len()];
+type Told = [(u64, Option<Instant>); NEWS.len()];
 
 fn news_of<C>(
     kinds: &[News<C>],
@@ -222,8 +206,6 @@ pub enum Counted {
         recovery: Histogram,
         /// Times from the kernel's time stamp of a packet to the ring.
         to_ring: Histogram,
-        /// The log that repairs come from, if there is one.
-        log: Option<LogStatus>,
     },
     /// A bridge that sends through an engine, and the times from an append to its answer.
     EngineSend(Box<EngineSendCounters>, Histogram),
@@ -239,9 +221,9 @@ impl BridgeFigures {
             Some(Counted::Send(send, repair)) => {
                 json!({ "wait": self.waiting, "send": send, "repair": repair })
             }
-            Some(Counted::Receive { counters, recovery, to_ring, log }) => json!({
+            Some(Counted::Receive { counters, recovery, to_ring }) => json!({
                 "wait": self.waiting, "receive": counters, "recovery": Latency::from(recovery),
-                "receive_to_ring": Latency::from(to_ring), "log": log,
+                "receive_to_ring": Latency::from(to_ring),
             }),
             Some(Counted::EngineSend(send, acks)) => {
                 json!({ "engine": "nats", "send": send, "acks": Latency::from(acks) })
@@ -331,15 +313,7 @@ impl ConfiguredBridge {
     pub(super) fn news(&mut self) -> Vec<(&'static str, String)> {
         match &self.endpoint {
             Some(Endpoint::Receive(ingress)) => {
-                let (of_lines, of_log) = self.told.split_at_mut(NEWS.len());
-                let now = Instant::now();
-                let mut news = news_of(&NEWS, &ingress.counters(), of_lines, now);
-                if let Some(log) = ingress.log() {
-                    let why = log.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-                    let told = news_of(&LOG_NEWS, &log, of_log, now);
-                    news.extend(told.into_iter().map(|(event, what)| (event, format!("{what}{why}"))));
-                }
-                news
+                news_of(&NEWS, &ingress.counters(), &mut self.told, Instant::now())
             }
             Some(Endpoint::Send(egress)) => {
                 let (of_repairs, of_lines) = self.told.split_at_mut(SEND_NEWS.len());
@@ -391,7 +365,6 @@ impl ConfiguredBridge {
                 counters: Box::new(ingress.counters()),
                 recovery: ingress.recovery(),
                 to_ring: ingress.receive_to_ring(),
-                log: ingress.log(),
             },
             Endpoint::EngineSend(sender) => Counted::EngineSend(Box::new(sender.counters()), sender.acks()),
             Endpoint::EngineReceive(receiver) => Counted::EngineReceive(Box::new(receiver.counters())),

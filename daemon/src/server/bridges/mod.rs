@@ -17,7 +17,6 @@ use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::origins::Origins;
 use shmcast_bridge::promotion::{PromoteError, Promotion, most_after};
 use shmcast_bridge::spec::{BridgeSpec, Direction, HistoryFrom};
-use shmcast_engine::repairs::source;
 use shmcast_engine::{Receiver, ReceiverOptions, Sender, SenderOptions};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -374,8 +373,7 @@ impl Work {
                 Endpoint::EngineSend(Sender::start(spec, channel, options)?)
             }
             Some(Direction::Receive(_)) => {
-                let log = source(spec, Subscriber::builder(&spec.channel).client(&client))?;
-                let options = IngressOptions { origins, log, ..IngressOptions::default() };
+                let options = IngressOptions { origins, ..IngressOptions::default() };
                 Endpoint::Receive(Ingress::start(spec, publisher(), options)?)
             }
             _ => {

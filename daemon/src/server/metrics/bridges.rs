@@ -329,11 +329,8 @@ fn receivers(text: &mut Text, bridges: &[BridgeFigures]) {
     for (name, kind, help, figure) in RECEIVED {
         each(text, bridges, name, kind, help, |bridge| received(bridge).map(figure));
     }
-    let sources: [(&str, Receives); 3] = [
-        ("line", |c| c.recovered_by_lines),
-        ("server", |c| c.recovered_by_servers - c.recovered_by_log.min(c.recovered_by_servers)),
-        ("log", |c| c.recovered_by_log),
-    ];
+    let sources: [(&str, Receives); 2] =
+        [("line", |c| c.recovered_by_lines), ("server", |c| c.recovered_by_servers)];
     let help = "Missing messages that came after all, by where from.";
     by(text, bridges, ("recovered_messages_total", "source"), help, &sources, |bridge| {
         received(bridge).copied()
@@ -427,11 +424,10 @@ fn line_names(spec: &BridgeSpec) -> Vec<String> {
     groups.chain(unicast.map(|server| format!("unicast:{server}"))).collect()
 }
 
-/// The names of the servers. The log comes after those that have an address.
+/// The names of the servers.
 fn server_names(spec: &BridgeSpec) -> Vec<String> {
     let servers = spec.receive.iter().flat_map(|receive| &receive.servers).enumerate();
-    let log = spec.receive.iter().filter_map(|receive| receive.log.as_ref()).map(|_| "log".to_owned());
-    servers.map(|(index, server)| format!("{index}:{server}")).chain(log).collect()
+    servers.map(|(index, server)| format!("{index}:{server}")).collect()
 }
 
 fn servers(text: &mut Text, bridges: &[BridgeFigures]) {

@@ -3,7 +3,6 @@
 use super::exposition::Text;
 use super::families::{Figure, by, cumulative, families};
 use crate::server::bridges::{BridgeFigures, Counted};
-use shmcast_bridge::log::{LogState, LogStatus};
 use shmcast_engine::status::{ReceiveCounters, SendCounters};
 
 type Sends = Figure<SendCounters>;
@@ -13,7 +12,6 @@ type Receives = Figure<ReceiveCounters>;
 pub(super) fn render(text: &mut Text, bridges: &[BridgeFigures]) {
     senders(text, bridges);
     receivers(text, bridges);
-    logs(text, bridges);
     answers(text, bridges);
 }
 
@@ -106,46 +104,6 @@ fn receivers(text: &mut Text, bridges: &[BridgeFigures]) {
         ("engine_receive_disconnects_total", "Connections of the receiver that broke.", |c| c.disconnects),
     ];
     families(text, bridges, "counter", &totals, received);
-}
-
-/// Logs that bridges of lines have repairs from.
-fn logs(text: &mut Text, bridges: &[BridgeFigures]) {
-    let gauges: [(&str, &str, Figure<LogStatus>); 2] = [
-        ("log_serving", "1 while the log has the channel's messages and repairs come from there.", |log| {
-            u64::from(log.state == LogState::Serving)
-        }),
-        (
-            "log_refused",
-            "1 while the log has the messages of another feed, and nothing is taken from it.",
-            |log| u64::from(log.state == LogState::Refused),
-        ),
-    ];
-    families(text, bridges, "gauge", &gauges, log_of);
-    let totals: [(&str, &str, Figure<LogStatus>); 7] = [
-        ("log_requests_total", "Requests for repairs that the log got.", |log| log.counters.requests),
-        ("log_messages_total", "Messages that it sent.", |log| log.counters.messages),
-        (
-            "log_not_yet_total",
-            "Requests told to ask later, as the log did not have the messages yet.",
-            |log| log.counters.not_yet,
-        ),
-        ("log_gone_total", "Requests for messages that the log does not have.", |log| log.counters.gone),
-        ("log_failed_total", "Times that the log could not be read, or was not that of the feed.", |log| {
-            log.counters.failed
-        }),
-        ("log_refusals_total", "Times that the log was found to be that of another feed.", |log| {
-            log.refusals
-        }),
-        ("log_disconnects_total", "Connections to the log's servers that broke.", |log| log.disconnects),
-    ];
-    families(text, bridges, "counter", &totals, log_of);
-}
-
-fn log_of(bridge: &BridgeFigures) -> Option<LogStatus> {
-    match &bridge.counted {
-        Some(Counted::Receive { log, .. }) => log.clone(),
-        _ => None,
-    }
 }
 
 fn answers(text: &mut Text, bridges: &[BridgeFigures]) {

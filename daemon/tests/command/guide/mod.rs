@@ -22,6 +22,12 @@ const CHAPTERS: [&str; 10] = [
     "compatibility",
 ];
 
+/// README.md is played as a chapter.
+#[test]
+fn readme() {
+    shell::play("../../../../README");
+}
+
 #[test]
 fn about() {
     shell::play("about");

@@ -405,14 +405,7 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
     assert_eq!(numbers(send), numbers(&plain));
     let servers = vec!["10.0.0.9:30002".parse().unwrap()];
     let repair_group = Some("239.1.2.9:30009".parse().unwrap());
-    let log = NatsSpec {
-        servers: ["tls://n1:4222", "tls://n2:4222"].map(str::to_owned).into(),
-        creds: Some("/etc/shmcast/rates.creds".into()),
-        ca: Some("/etc/shmcast/ca.pem".into()),
-        ..NatsSpec::default()
-    };
-    let log = Some(log);
-    let expected = ReceiveSpec { servers, log, repair_group, from: Some(1), ..ReceiveSpec::default() };
+    let expected = ReceiveSpec { servers, repair_group, from: Some(1), ..ReceiveSpec::default() };
     assert_eq!(receive.receive, Some(expected), "fields stand there with their defaults");
     let nats = NatsSpec {
         servers: ["tls://n1:4222", "tls://n2:4222", "tls://n3:4222"].map(str::to_owned).into(),

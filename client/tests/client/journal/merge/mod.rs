@@ -345,7 +345,7 @@ fn fifty_lapped_readers_at_once() {
     let readers: Vec<Subscriber> = (0..50).map(|_| scene.subscriber(Start::Oldest)).collect();
     scene.publish(LAP);
     scene.record();
-    let total = 40 * LAP;
+    let total = 10 * LAP;
     std::thread::scope(|threads| {
         let readers: Vec<_> = readers
             .into_iter()

@@ -31,9 +31,6 @@ pub struct GapConfig {
     pub timeout_max_ns: u64,
     /// How many servers there are to ask, at most [`MAX_SERVERS`](super::super::MAX_SERVERS).
     pub servers: usize,
-    /// How many of them, the last ones, are far. They are asked for what the others do not answer for or no longer hold, and what
-    /// they do not have shows nothing: they may be behind the feed.
-    pub far: usize,
     /// The most requests unanswered at a time, to a server that answers them. A receiver catches up at the
     /// rate of this many answers in a round trip.
     pub max_requests: usize,
@@ -58,7 +55,6 @@ impl Default for GapConfig {
             timeout_first_ns: MILLISECOND_NS,
             timeout_max_ns: 50 * MILLISECOND_NS,
             servers: 1,
-            far: 0,
             max_requests: 256,
             max_holes: 1_024,
             payload_bytes: DEFAULT_PAYLOAD_BYTES,

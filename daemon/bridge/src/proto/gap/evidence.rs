@@ -126,16 +126,13 @@ impl Gaps {
     }
 
     /// How often a claim must be denied before it is forgotten: as often as there are servers that are up,
-    /// and at least twice. One server may be behind the other, and any single answer may be forged. Far servers do not count:
-    /// they never deny.
+    /// and at least twice. One server may be behind the other, and any single answer may be forged.
     pub fn denials_needed(&self) -> u32 {
-        let near = (1u16 << self.config.servers.saturating_sub(self.config.far)).wrapping_sub(1) as u8;
-        (self.up_servers() & near).count_ones().max(2)
+        self.up_servers().count_ones().max(2)
     }
 
     /// Takes a server's answer to a request that started at `first`: the server holds nothing from there up to
-    /// `oldest`. It may hold what comes before: a journal has losses in its middle. A far server's word about what is only
-    /// claimed is no more than that it may come later. Returns false, and does nothing, if there is no such request.
+    /// `oldest`. It may hold what comes before: a journal has losses in its middle. Returns false, and does nothing, if there is no such request.
     pub fn handle_gone(
         &mut self,
         now_ns: u64,
@@ -147,12 +144,7 @@ impl Gaps {
         let Some(mut at) = self.holes.iter().position(|hole| hole.is_requested(server, first)) else {
             return false;
         };
-        if self.is_far(server) && self.is_claim(&self.holes[at]) {
-            return self.handle_later(now_ns, server, first, counters);
-        }
         self.handle_reply(now_ns, server, first, counters);
-        let shown = self.shown;
-        let oldest = if self.is_far(server) { oldest.min(shown) } else { oldest };
         while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < oldest) {
             if hole.end > oldest {
                 self.holes[at].end = oldest;
@@ -172,11 +164,6 @@ impl Gaps {
         }
         self.handle_rest(server, first);
         true
-    }
-
-    /// Whether a server is a far one.
-    pub fn is_far(&self, server: usize) -> bool {
-        server >= self.config.servers.saturating_sub(self.config.far)
     }
 
     /// If no server has the hole at `at`, gives it up or, with the policy `Block`, asks again slowly: a

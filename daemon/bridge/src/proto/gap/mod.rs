@@ -21,8 +21,6 @@
 
 mod config;
 mod evidence;
-#[cfg(test)]
-mod far_tests;
 mod requests;
 mod servers;
 #[cfg(test)]

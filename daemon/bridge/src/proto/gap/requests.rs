@@ -124,8 +124,7 @@ impl Gaps {
     }
 
     // Chooses the server with the fewest failures for a first request, and the next server for each repeat. A
-    // doubted server is chosen only if all others are doubted too, or no longer hold the messages. A far one is chosen only if
-    // all near ones are doubted or no longer hold the messages, or if each has left this request unanswered.
+    // doubted server is chosen only if all others are doubted too, or no longer hold the messages.
     fn choose_server(&self, now_ns: u64, hole: &Hole, pending: &Pending, window: usize) -> Option<usize> {
         let servers = self.config.servers;
         let holds = |server: &usize| hole.gone & (1 << server) == 0;
@@ -136,12 +135,8 @@ impl Gaps {
             now_ns >= state.paused_ns && pending.servers[*server] < state.limit(window)
         };
         let any = |is: &dyn Fn(&usize) -> bool| (0..servers).any(|server| is(&server));
-        let near = servers.saturating_sub(self.config.far);
-        let is_good_and_near = |server: &usize| *server < near && is_good(server);
-        let spares_the_far = hole.attempts as usize <= near && any(&is_good_and_near);
         let (any_good, any_there) = (any(&is_good), any(&is_there));
         let may = |server: &usize| match (any_good, any_there) {
-            _ if spares_the_far => is_good_and_near(server),
             (true, _) => is_good(server),
             (false, true) => is_there(server),
             (false, false) => holds(server),

@@ -20,12 +20,10 @@ mod checks;
 mod config;
 mod follow;
 mod parts;
-mod samples;
 mod servers;
 
 pub use config::{Delivery, Origin, REASSEMBLY_BYTES, ReceiverConfig};
 pub use follow::{DEFAULT_SILENCE_NS, Follow, Join};
-pub use samples::Sample;
 
 use super::counters::ReceiverCounters;
 use super::gap::{Ask, Gaps};
@@ -41,7 +39,6 @@ use super::wire::{Body, Downstream, HEADER_BYTES, Malformed, Messages, REQUEST_B
 use super::{MAX_LINES, MICROSECOND_NS};
 use belief::{Claim, End, Jump, Pace};
 use follow::Rivals;
-use samples::Samples;
 use shmcast::MAX_SEQUENCE;
 use shmcast::hosting::fault;
 use std::ops::Range;
@@ -71,7 +68,6 @@ pub struct Receiver {
     gaps: Gaps,
     /// The last pulse of the session.
     pulse: Option<Pulse>,
-    samples: Samples,
     counters: ReceiverCounters,
 }
 
@@ -107,7 +103,6 @@ impl Receiver {
             assembler: Assembler::new(config.reassembly_bytes),
             gaps,
             pulse: None,
-            samples: Samples::default(),
             counters: ReceiverCounters::default(),
             config,
         }
@@ -183,11 +178,6 @@ impl Receiver {
                 if !is_wanted {
                     return None;
                 }
-                if let (Origin::Line(_), true) = (origin, self.config.gaps.far > 0)
-                    && self.samples.is_due(now_ns)
-                {
-                    self.sample(now_ns, packet.session, &messages);
-                }
                 self.handle_messages(now_ns, origin, messages, sink);
                 Some(true)
             }
@@ -204,16 +194,6 @@ impl Receiver {
             Body::Fragment(fragment) => {
                 self.handle_fragment(now_ns, origin, packet.sequence, &fragment, sink).then_some(true)
             }
-        }
-    }
-
-    /// Keeps the first message that has not come before. One that came before was published with the bytes of then, and these
-    /// may be forged.
-    #[cold]
-    fn sample(&mut self, now_ns: u64, session: Session, messages: &Messages<'_>) {
-        let from = messages.first().max(self.next);
-        if let Some(new) = self.store.next_missing(from, messages.end()) {
-            self.samples.keep(now_ns, session, &messages.range(new));
         }
     }
 
@@ -253,12 +233,6 @@ impl Receiver {
             out[0] = Entry { first: ask.first, count: ask.count, offset: 0, bytes: 0 };
         }
         Some((ask.server, session, parts.max(1)))
-    }
-
-    /// Messages as the lines brought them, and how many have been kept so far. There are some where a server is far.
-    pub fn samples(&self) -> (impl Iterator<Item = &Sample>, u64) {
-        let (kept, taken) = self.samples.all();
-        (kept.iter(), taken)
     }
 
     fn poll(&mut self, now_ns: u64) -> Option<Ask> {

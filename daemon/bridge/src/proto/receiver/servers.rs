@@ -22,9 +22,7 @@ impl Receiver {
         }
         self.gaps.note_alive(now_ns, server);
         if self.gaps.handle_gone(now_ns, server, first, oldest, &mut self.counters) {
-            if !self.gaps.is_far(server) {
-                self.gaps.show(now_ns, oldest.min(self.horizon));
-            }
+            self.gaps.show(now_ns, oldest.min(self.horizon));
             if let Some(counters) = self.counters.servers.get_mut(server) {
                 counters.gone += 1;
             }

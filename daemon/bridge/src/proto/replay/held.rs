@@ -24,8 +24,6 @@ pub enum Place {
     Disk,
     /// In the journal, and no request can wait now, or this one waits already.
     Busy,
-    /// Perhaps in a past that cannot be read now: nothing is said.
-    Silent,
 }
 
 impl Held {

@@ -246,9 +246,6 @@ impl Replay {
             Ok(request) => request,
             Err(refusal) => return Reply::Nothing(self.counters.refuse(refusal)),
         };
-        if held.place == Place::Silent {
-            return Reply::Nothing(self.counters.refuse(Refusal::JournalBusy));
-        }
         if let Err(refusal) = self.afford(now_ns, from, held.place) {
             let nothing = Reply::Nothing(self.counters.refuse(refusal));
             let later = self.later(&request, held, proved);
@@ -367,7 +364,7 @@ impl Replay {
             Place::Ring => self.global_rate,
             // Half is for what the ring has. The past has no haste: it leaves evenly, so that live packets do not
             // wait behind it on the link.
-            Place::Shelf | Place::Disk | Place::Busy | Place::Silent => {
+            Place::Shelf | Place::Disk | Place::Busy => {
                 let evenly = self.global_rate.per_second / PAST_BURST_SHARE;
                 Rate { burst: evenly.min(self.global_rate.burst / 2), ..self.global_rate }
             }

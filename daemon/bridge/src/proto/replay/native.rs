@@ -94,10 +94,6 @@ impl Replay {
         for entry in asked.1.entries() {
             let request = Request { session: asked.0, first: entry.first, count: entry.count };
             let held = held(&entry);
-            if held.place == Place::Silent {
-                self.counters.refuse(Refusal::JournalBusy);
-                continue;
-            }
             if let Err(refusal) = self.afford(now_ns, from, held.place) {
                 self.counters.refuse(refusal);
                 let later = self.later(&request, held, proved);

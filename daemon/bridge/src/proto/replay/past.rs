@@ -3,9 +3,6 @@
 //! A request waits in a short queue until the disk has read its messages, and is then answered like any other. Where
 //! the queue is full, or the recorder has not written the messages yet, the receiver is told to ask later: the server
 //! holds them. What the journal does not have is gone.
-//!
-//! The past may also be far: a log that other servers keep, in place of a journal. Such a past that cannot be read says nothing at all,
-//! from the first failure on and until it could be read again, so that nobody waits for it.
 
 use std::collections::VecDeque;
 
@@ -64,10 +61,6 @@ pub struct Past<Q> {
     /// Since when the journal cannot be read.
     failing_ns: Option<u64>,
     retry_ns: u64,
-    /// Whether it is far, and says nothing while it cannot be read.
-    is_far: bool,
-    /// The sequence that a far past reads next though no request waits for it.
-    probe: Option<u64>,
     counters: PastCounters,
 }
 
@@ -81,15 +74,8 @@ impl<Q: PartialEq> Past<Q> {
             turned_away: None,
             failing_ns: None,
             retry_ns: 0,
-            is_far: false,
-            probe: None,
             counters: PastCounters::default(),
         }
-    }
-
-    /// The same of a far past.
-    pub fn far(floor: u64) -> Past<Q> {
-        Past { is_far: true, ..Past::new(floor) }
     }
 
     /// The messages held from `first` on, which is before all that the ring has: `ring` are the ring's oldest sequence and the one
@@ -99,10 +85,6 @@ impl<Q: PartialEq> Past<Q> {
         let of_ring = |oldest| Held { is_backed: true, ..Held::of_ring(oldest, next) };
         if first < self.floor {
             return of_ring(oldest.min(self.floor));
-        }
-        if self.is_silent() {
-            self.probe = Some(first);
-            return Held { place: Place::Silent, ..of_ring(first) };
         }
         if self.is_given_up(now_ns) {
             return of_ring(oldest);
@@ -127,10 +109,6 @@ impl<Q: PartialEq> Past<Q> {
         Place::Disk
     }
 
-    fn is_silent(&self) -> bool {
-        self.is_far && self.failing_ns.is_some()
-    }
-
     // Whether the journal could not be read for long. It is tried again now and then.
     fn is_given_up(&self, now_ns: u64) -> bool {
         let is_long = |since_ns| now_ns.saturating_sub(since_ns) >= PATIENCE_NS;
@@ -145,22 +123,13 @@ impl<Q: PartialEq> Past<Q> {
         }
     }
 
-    /// Has a far past looked at, for which there is no sequence. The look is answered by [`Fetched::Absent`] of nothing, or fails.
-    pub fn look(&mut self) {
-        self.probe.get_or_insert(0);
-    }
-
     /// The sequence from which on the disk is to read now, if it has nothing to do.
     pub fn poll_fetch(&mut self, now_ns: u64) -> Option<u64> {
         if now_ns < self.retry_ns {
             return None;
         }
-        let first = self.waiting.front().map(|(first, _)| *first).or(self.probe)?;
-        let fetched = self.shelf.fetch(first);
-        if fetched.is_some() {
-            self.probe = None;
-        }
-        fetched
+        let (first, _) = self.waiting.front()?;
+        self.shelf.fetch(*first)
     }
 
     /// The sequence from which on the disk is to read ahead, now that somebody got the message `sequence`; `oldest` is the ring's.
@@ -173,15 +142,12 @@ impl<Q: PartialEq> Past<Q> {
         match &fetched {
             Fetched::Block(_) => self.counters.blocks += 1,
             Fetched::NotYet(from) => self.turned_away = Some(*from),
-            Fetched::End(_) | Fetched::Absent { .. } => {}
+            Fetched::End(_) => {}
             Fetched::Unusable => self.counters.unusable += 1,
             Fetched::Failed => {
                 self.counters.errors += 1;
                 self.failing_ns.get_or_insert(now_ns);
                 (self.turned_away, self.retry_ns) = (Some(0), now_ns.saturating_add(PAUSE_NS));
-                if self.is_far {
-                    self.waiting.clear();
-                }
             }
         }
         if !matches!(fetched, Fetched::Failed) {
@@ -270,45 +236,13 @@ mod tests {
         assert_eq!((held.place, held.oldest), (Place::Ring, 100), "what came before the session is gone");
     }
 
-    /// A far past says nothing while it cannot be read, and is tried again when somebody asks. Requests that waited for it are forgotten.
     #[test]
-    fn a_far_past_that_cannot_be_read_is_silent_until_it_can_be() {
-        let mut past = Past::far(1);
-        assert_eq!(past.held(0, 100, RING, &100).place, Place::Disk);
-        past.wait(100, 100);
-        assert_eq!(past.poll_fetch(0), Some(100));
-        assert_eq!(past.held(0, 100, RING, &100).place, Place::Busy, "while it is read for the first time");
-        past.take(0, Fetched::Failed);
-        assert_eq!(past.poll_ready(0), None, "nobody is told anything");
-        let mut tried = 0;
-        for now_ns in (0..20 * SECOND_NS).step_by(10_000_000) {
-            assert_eq!(past.held(now_ns, 100, RING, &100).place, Place::Silent);
-            if past.poll_fetch(now_ns).is_some() {
-                tried += 1;
-                past.take(now_ns, Fetched::Failed);
-            }
-        }
-        assert!((150..=200).contains(&tried), "{tried} times in 20 s");
-        let now_ns = 20 * SECOND_NS;
-        assert_eq!(past.held(now_ns, 100, RING, &100).place, Place::Silent);
-        assert_eq!(past.poll_fetch(now_ns), Some(100));
-        past.take(now_ns, block(100, 50));
-        assert_eq!(past.held(now_ns, 100, RING, &100).place, Place::Shelf);
-        // A look that nobody asked for finds out as well, and is no answer to anybody.
-        past.take(now_ns, Fetched::Failed);
-        past.look();
-        assert_eq!(past.poll_fetch(now_ns + SECOND_NS), Some(0));
-        past.take(now_ns + SECOND_NS, Fetched::Absent { from: 0, to: 0 });
-        assert_eq!(past.held(now_ns + SECOND_NS, 500, RING, &500).place, Place::Disk);
-    }
-
-    #[test]
-    fn what_is_absent_is_gone_for_a_second() {
-        let mut past = Past::far(1);
+    fn what_lies_behind_the_journals_end_is_gone_for_a_second() {
+        let mut past = Past::new(1);
         for first in [100, 300] {
             past.wait(first, first);
         }
-        past.take(0, Fetched::Absent { from: 200, to: 1_500 });
+        past.take(0, Fetched::End(200));
         assert_eq!((past.poll_ready(0), past.poll_ready(0)), (Some(300), None));
         assert_eq!(past.held(0, 300, RING, &300).oldest, RING.0, "it claims nothing of what the ring has");
         assert_eq!(past.held(2 * SECOND_NS, 300, RING, &300).place, Place::Disk);

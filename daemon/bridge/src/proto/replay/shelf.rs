@@ -94,13 +94,6 @@ pub enum Fetched {
     NotYet(u64),
     /// The journal ends before this sequence, and nobody writes to it.
     End(u64),
-    /// There is nothing of `from..to` now, and it is not waited for.
-    Absent {
-        /// The first sequence.
-        from: u64,
-        /// The sequence after the last.
-        to: u64,
-    },
     /// There is no journal of this stream.
     Unusable,
     /// The journal could not be read.
@@ -180,7 +173,6 @@ impl Shelf {
         match fetched {
             Fetched::Block(block) => self.put(block),
             Fetched::End(end) => self.absent = Some((end..u64::MAX, now_ns)),
-            Fetched::Absent { from, to } => self.absent = Some((from..to, now_ns)),
             Fetched::Unusable => self.absent = Some((0..u64::MAX, now_ns)),
             Fetched::NotYet(_) | Fetched::Failed => {}
         }

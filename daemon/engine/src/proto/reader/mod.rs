@@ -13,6 +13,8 @@
 
 mod place;
 mod said;
+#[cfg(test)]
+mod tests;
 
 use shmcast_bridge::proto::MILLISECOND_NS;
 use shmcast_bridge::proto::native::fragments::Fragment;
@@ -391,14 +393,23 @@ impl Reader {
         if Some(head.session) != self.session || head.first > next || !head.reaches(next) {
             return;
         }
-        if head.kind == Kind::End || !self.take(head, body, sink) {
-            return;
+        match head.kind {
+            Kind::End => return,
+            // An answer speaks of what was asked: the log has what lies behind the hole.
+            Kind::Gap => {
+                let last = to.min(head.end() - 1);
+                self.counters.given_up += last + 1 - next;
+                sink(Delivery::Gap { from: next, to: last });
+                self.next = Some(last + 1);
+            }
+            Kind::Data | Kind::Fragment => {
+                if !self.take(head, body, sink) {
+                    return;
+                }
+                self.counters.mended += self.next.unwrap_or(next) - next;
+            }
         }
         let now_due = self.next.unwrap_or(next);
-        match head.kind {
-            Kind::Gap => self.counters.given_up += now_due - next,
-            _ => self.counters.mended += now_due - next,
-        }
         match now_due > to {
             true => self.search(now_ns),
             false => (self.phase, self.ask_ns) = (Phase::Hole { to, since_ns }, now_ns),

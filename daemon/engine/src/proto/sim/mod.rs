@@ -13,7 +13,7 @@ use super::mutant::{CHOSEN, Mutant};
 use world::World;
 
 /// How many stories the test plays; `SHMCAST_ENGINE_STORIES` says otherwise.
-const STORIES: u64 = 10_000;
+const STORIES: u64 = 3_000;
 
 fn stories() -> u64 {
     let said = std::env::var("SHMCAST_ENGINE_STORIES").ok();

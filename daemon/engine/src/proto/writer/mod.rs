@@ -145,6 +145,11 @@ impl Writer {
         self.config.session
     }
 
+    /// The stream that blocks are of.
+    pub fn stream(&self) -> Stream {
+        self.config.stream
+    }
+
     /// The sequence after those that the log has acknowledged; 0 before the first answer.
     pub fn stored(&self) -> u64 {
         self.stored.unwrap_or(0)

@@ -3,7 +3,6 @@ use super::super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use super::*;
 
 mod belief;
-mod far;
 
 const LINE: Origin = Origin::Line(0);
 const US: u64 = MICROSECOND_NS;

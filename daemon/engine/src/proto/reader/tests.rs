@@ -1,0 +1,72 @@
+use super::*;
+use crate::proto::block::{Cut, Packing, Stream};
+use crate::proto::seal::Sealer;
+use shmcast_bridge::proto::wire::Meta;
+
+const BLOCK_BYTES: usize = 1 << 10;
+
+fn session() -> Session {
+    Session::of_channel("T", 1).unwrap()
+}
+
+fn block(cut: Cut) -> Vec<u8> {
+    cut.finish(Head::new(Stream::of_session(session()), session(), (1, 1)), &Sealer::default()).0
+}
+
+fn messages(range: std::ops::RangeInclusive<u64>) -> Vec<u8> {
+    let mut packing = Packing::new(BLOCK_BYTES);
+    range.for_each(|sequence| assert!(packing.push(sequence, b"m", Meta::default())));
+    block(packing.cut().unwrap())
+}
+
+/// Plays a reader against a log of these blocks, and one sender that answers each request with `answer`. Returns the sequences of
+/// messages, and the gaps.
+fn play(log: &[Vec<u8>], answer: &[u8]) -> (Vec<u64>, Vec<(u64, u64)>) {
+    let mut reader = Reader::new(ReaderConfig { from: Some(1), give_up_ns: None }, None);
+    let (mut taken, mut gaps, mut now_ns) = (Vec::new(), Vec::new(), 0);
+    for _ in 0..100 {
+        let mut sink = |delivery: Delivery<'_>| match delivery {
+            Delivery::Message { sequence, .. } => taken.push(sequence),
+            Delivery::Gap { from, to } => gaps.push((from, to)),
+            _ => {}
+        };
+        now_ns = reader.next_deadline().max(now_ns);
+        let mut asked = reader.poll(now_ns, &mut sink);
+        while let Some((round, ask)) = asked {
+            asked = match ask {
+                Ask::Bounds => reader.handle_bounds(now_ns, round, (1, log.len() as u64)),
+                Ask::Get(from) => {
+                    let entry = log.get(from as usize - 1).map(|block| (from, &block[..]));
+                    reader.handle_get(now_ns, round, entry)
+                }
+                Ask::Follow(from) => {
+                    for (number, block) in (1..).zip(log).skip(from as usize - 1) {
+                        reader.handle_entry(now_ns, round, (number, block), &mut sink);
+                    }
+                    None
+                }
+                Ask::Want(_) => {
+                    reader.handle_want(now_ns, round, Some(answer), &mut sink);
+                    None
+                }
+            };
+        }
+    }
+    (taken, gaps)
+}
+
+/// A sender whose ring has gone on may say that more is gone than the log lacks.
+#[test]
+fn an_answer_about_a_hole_costs_nothing_that_lies_behind_the_hole() {
+    let log = [messages(1..=10), messages(13..=20), messages(21..=30)];
+    let (taken, gaps) = play(&log, &block(Cut::gap(11, 25)));
+    assert_eq!(taken, (1..=10).chain(13..=30).collect::<Vec<_>>());
+    assert_eq!(gaps, [(11, 12)]);
+}
+
+#[test]
+fn a_sender_mends_a_hole() {
+    let log = [messages(1..=10), messages(13..=20)];
+    let (taken, gaps) = play(&log, &messages(11..=14));
+    assert_eq!((taken, gaps), ((1..=20).collect(), Vec::new()));
+}
