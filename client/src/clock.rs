@@ -51,7 +51,7 @@ impl Clock {
         Self::new(header.clock, header.clock_hz)
     }
 
-    fn new(kind: ClockKind, hz: u64) -> Self {
+    pub(crate) fn new(kind: ClockKind, hz: u64) -> Self {
         let ns_per_tick = ((1_000_000_000u128 << 32) / u128::from(hz)) as u64;
         Self { kind, hz, ns_per_tick }
     }

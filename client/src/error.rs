@@ -228,17 +228,17 @@ impl SchemaId {
         Self { id: header.schema_id, name: header.schema.clone() }
     }
 
-    /// Whether a channel with this header is what was asked for.
-    pub(crate) fn fits(&self, header: &Header) -> bool {
-        self.id == header.schema_id && (self.name.is_empty() || self.name == header.schema)
+    /// Whether messages of the schema that was found are what was asked for.
+    pub(crate) fn fits(&self, found: &Self) -> bool {
+        self.id == found.id && (self.name.is_empty() || self.name == found.name)
     }
 
     /// Refuses a channel with another schema.
     pub(crate) fn check(&self, channel: &str, header: &Header) -> Result<(), ChannelError> {
-        if self.fits(header) {
+        let (found, wanted) = (Self::of(header), self.clone());
+        if wanted.fits(&found) {
             return Ok(());
         }
-        let (found, wanted) = (Self::of(header), self.clone());
         Err(ChannelError::Schema { name: channel.to_owned(), found, wanted })
     }
 }

@@ -50,6 +50,7 @@
 mod attach;
 mod clock;
 mod directory;
+mod ends;
 mod error;
 pub mod hosting;
 pub mod journal;
@@ -69,6 +70,7 @@ pub use directory::{
     ChannelDetail, ChannelInfo, DIR_VARIABLE, Directory, MAX_NAME, Publishing, ReaderInfo, Removed,
     SHARED_DIR,
 };
+pub use ends::EndWatch;
 pub use error::{ChannelError, Holder, PublishError, SchemaId};
 pub use message::{Event, Lapped, Message, RecvError};
 pub use owned::{OwnedEvent, OwnedMessage};

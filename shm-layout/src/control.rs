@@ -98,12 +98,19 @@ pub enum Request {
     History {
         /// The channel.
         channel: String,
+        /// The stream, in 32 hexadecimal digits. Where the journal does not have it, a file of the newest stream is lent, whose header says
+        /// so. Without it: the newest stream.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stream: Option<String>,
         /// The message with this sequence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sequence: Option<u64>,
         /// The first message of this time or later, in nanoseconds since 1970. Not beside a sequence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         time_ns: Option<u64>,
+        /// The salt of the file that was read to its end: a later one is lent, if there is one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        read: Option<u64>,
     },
 }
 
@@ -465,7 +472,13 @@ mod tests {
         assert_eq!(encode(&Request::Events { last: 0 }), br#"{"request":"events"}"#);
         let past = decode::<Request>(br#"{"request":"events","last":9}"#).unwrap();
         assert_eq!(past, Request::Events { last: 9 });
-        let history = Request::History { channel: "t".into(), sequence: Some(7), time_ns: None };
+        let history = Request::History {
+            channel: "t".into(),
+            stream: None,
+            sequence: Some(7),
+            time_ns: None,
+            read: None,
+        };
         assert_eq!(encode(&history), br#"{"request":"history","channel":"t","sequence":7}"#);
         for bad in [
             &br#"{"request":"publish","channel":"t","resume":false,"anew":false,"extra":1}"#[..],

@@ -24,7 +24,7 @@ mod pages;
 use crate::error::is_absent;
 use crate::error::{ChannelError, Holder};
 pub(crate) use files::{ChannelFiles, Locked};
-pub(crate) use folder::{Folder, unique};
+pub(crate) use folder::{Folder, is_same_file, unique};
 pub use info::{ChannelDetail, ChannelInfo, Publishing, ReaderInfo, Removed};
 use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
 use shmcast_layout::fault;

@@ -8,6 +8,7 @@
 use super::cursor::{Cursor, Step};
 use super::header::{boot, header_of, salt};
 use super::list::{Journal, Opened};
+use super::streams::{Streams, folder_of};
 use super::{Cause, JournalControl, JournalError, Loss};
 use crate::clock::Clock;
 use crate::directory::Folder;
@@ -15,8 +16,8 @@ use crate::error::is_absent;
 use crate::lock::{self, Held};
 use rustix::fs::{Mode, OFlags};
 use shmcast_layout::journal::{
-    Codec, Composer, ControlRecord, FILE_HEADER_BYTES, FRAME_TARGET, FileHeader, FormatError, FrameBuilder,
-    FrameFlags, FrameHeader, FrameKind, RESERVE, RecordBody, Records, SPARE, file_name, parse_file_name,
+    Codec, Composer, ControlRecord, FILE_HEADER_BYTES, FileHeader, FormatError, FrameBuilder, FrameFlags,
+    FrameHeader, FrameKind, RESERVE, RecordBody, Records, SPARE, file_name, parse_file_name,
 };
 use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 use shmcast_layout::layout::header::Header;
@@ -34,7 +35,7 @@ const PRIVATE: u32 = 0o600;
 /// The end of a journal that nobody records to. As long as this lives, no recorder begins there.
 ///
 /// ```no_run
-/// let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks")?;
+/// let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
 /// println!("the channel goes on at sequence {}", ending.next_sequence()?);
 /// # Ok::<(), shmcast::journal::JournalError>(())
 /// ```
@@ -61,8 +62,8 @@ struct Said {
 }
 
 impl Ending {
-    /// Looks at the end of the journal of `channel` in the directory at `path`, and takes its lock. Of a recorder's that was
-    /// killed, everything that it wrote counts.
+    /// Looks at the end of the journal of `channel` in the directory at `path`, and takes its lock: of a stream, or of the newest one. Of a
+    /// recorder's that was killed, everything that it wrote counts.
     ///
     /// Cost: the headers of all files, and the last one read if it is not sealed, at the speed of the disk.
     ///
@@ -73,31 +74,38 @@ impl Ending {
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// use shmcast::journal::{Ending, JournalError};
-    /// assert!(matches!(Ending::of(dir.path(), "ticks"), Err(JournalError::Empty { .. })));
+    /// assert!(matches!(Ending::of(dir.path(), "ticks", None), Err(JournalError::Empty { .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn of(path: impl AsRef<Path>, channel: &str) -> Result<Self, JournalError> {
+    pub fn of(path: impl AsRef<Path>, channel: &str, stream: Option<StreamId>) -> Result<Self, JournalError> {
         let path = path.as_ref();
         let empty = || JournalError::Empty { path: path.to_owned() };
-        let mut journal = match Journal::unlisted(path) {
+        let streams = match Streams::open(path) {
             Err(JournalError::Os { source, .. }) if is_absent(&source) => return Err(empty()),
             opened => opened?,
         };
-        // Nothing is made in a directory that has no journal.
-        if !has_journal(journal.folder())? {
-            return Err(empty());
+        streams.check_channel(channel)?;
+        let mut journal = None;
+        for own in streams.into_journals() {
+            let is_sought = stream.is_none_or(|stream| own.stream().is_some_and(|own| own.is(stream)));
+            // Nothing is made in a directory that has no journal.
+            if is_sought && has_journal(own.folder())? {
+                // One that cannot be read may be the newest.
+                if own.files().is_empty() {
+                    check_problems(&own)?;
+                }
+                journal = Some(own);
+            }
         }
+        let mut journal = journal.ok_or_else(empty)?;
+        let path = journal.path().to_owned();
         let lock = lock_of(journal.folder())?;
         name_spare(journal.folder())?;
         journal.refresh()?;
-        let names = journal.folder().names().map_err(JournalError::os("list", path))?;
+        let names = journal.folder().names().map_err(JournalError::os("list", &path))?;
         let named = names.iter().filter_map(|name| parse_file_name(name.to_str()?)).max().unwrap_or(0);
         check_problems(&journal)?;
-        let last = journal.files().last().ok_or_else(empty)?.clone();
-        if last.header.channel != channel {
-            let (found, channel) = (last.header.channel.clone(), channel.to_owned());
-            return Err(JournalError::OtherChannel { path: path.to_owned(), found, channel });
-        }
+        let last = journal.files().last().ok_or_else(|| JournalError::Empty { path: path.clone() })?.clone();
         // The files are synced before they are read, so that nothing that is read goes. An error is that of an earlier write: then
         // the contents of the disk are read.
         for file in journal.files().iter().filter(|file| file.trailer.is_none()) {
@@ -115,7 +123,7 @@ impl Ending {
     /// The sequence due behind everything in the journal.
     ///
     /// ```no_run
-    /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks")?;
+    /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
     /// println!("the last sequence is {}", ending.due() - 1);
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
@@ -126,7 +134,7 @@ impl Ending {
     /// Whether the journal says that nothing was published behind it.
     ///
     /// ```no_run
-    /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks")?;
+    /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
     /// assert!(ending.is_clean(), "the channel was not closed before the recorder ended");
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
@@ -140,7 +148,7 @@ impl Ending {
     /// [`JournalError::UsedUp`]
     ///
     /// ```no_run
-    /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks")?;
+    /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
     /// assert!(ending.next_sequence()? >= ending.due());
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
@@ -153,7 +161,7 @@ impl Ending {
     /// The last epoch that the journal names. The next publisher's is greater.
     ///
     /// ```no_run
-    /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks")?;
+    /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
     /// println!("{} publishers so far", ending.epoch());
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
@@ -195,7 +203,7 @@ impl Ending {
     /// [`JournalError::Os`]; the journal ends as before.
     ///
     /// ```no_run
-    /// let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks")?;
+    /// let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
     /// if ending.is_clean() {
     ///     let next = ending.due();
     ///     ending.reopen(next)?;
@@ -204,8 +212,7 @@ impl Ending {
     /// ```
     pub fn reopen(self, next: u64) -> Result<(), JournalError> {
         let boot_id = boot().map_err(JournalError::os("read the boot id for", self.journal.path()))?;
-        let largest_frame = FRAME_TARGET as u32;
-        let header = FileHeader { boot_id, epoch: self.epoch(), largest_frame, ..self.last.clone() };
+        let header = FileHeader { boot_id, epoch: self.epoch(), ..self.last.clone() };
         let due = self.due;
         self.write(header, due..next.max(due), None)
     }
@@ -213,7 +220,7 @@ impl Ending {
     /// The stream that the journal keeps.
     ///
     /// ```no_run
-    /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks")?;
+    /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
     /// println!("{}", ending.stream());
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
@@ -256,7 +263,7 @@ impl Ending {
 /// # let publisher = shmcast::Publisher::builder("ticks").dir(dir.path()).capacity(1 << 20).open()?;
 /// # let ring = publisher.header();
 /// shmcast::journal::create(&path, ring)?;
-/// let ending = shmcast::journal::Ending::of(&path, "ticks")?;
+/// let ending = shmcast::journal::Ending::of(&path, "ticks", None)?;
 /// assert_eq!((ending.due(), ending.next_sequence()?), (1, (1 << 32) + 2));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -266,17 +273,8 @@ pub fn create(path: impl AsRef<Path>, ring: &Header) -> Result<(), JournalError>
 
 /// As [`create`], for a ring whose `sequences` begin elsewhere, or which has messages already. Their end is the next one's.
 pub(crate) fn create_for(path: &Path, ring: &Header, sequences: Range<u64>) -> Result<(), JournalError> {
-    let os = |what| JournalError::os(what, path);
-    match rustix::fs::mkdir(path, Mode::RWXU) {
-        Ok(()) => {
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let parent = Folder::named(parent.unwrap_or(Path::new(".")));
-            parent.and_then(|parent| parent.sync()).map_err(os("name"))?;
-        }
-        Err(rustix::io::Errno::EXIST) => {}
-        Err(e) => return Err(os("make the directory")(e.into())),
-    }
-    let folder = Folder::named(path).map_err(os("open the directory"))?;
+    let folder = make_folder(path, ring.stream)?;
+    let os = |what| JournalError::os(what, folder.path());
     let _lock = lock_of(&folder)?;
     if has_journal(&folder)? {
         return Err(os("begin a journal in")(io::ErrorKind::AlreadyExists.into()));
@@ -323,6 +321,26 @@ fn add_file(
     body[..frame.len()].copy_from_slice(&frame);
     let end = composer.seal(first - 1);
     put(folder, &name, &[&page, &body, &end]).map_err(os("note the new ring in"))
+}
+
+/// Opens the folder of a stream in the journal's directory at `path`, and makes what is not there of both. Their names are safe from a power
+/// cut then.
+fn make_folder(path: &Path, stream: StreamId) -> Result<Folder, JournalError> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(path, stream);
+    for (path, parent) in [(path, parent), (folder.as_path(), path)] {
+        match rustix::fs::mkdir(path, Mode::RWXU) {
+            Ok(()) => {
+                let synced = Folder::named(parent).and_then(|parent| parent.sync());
+                synced.map_err(JournalError::os("name", path))?;
+            }
+            Err(rustix::io::Errno::EXIST) => {}
+            Err(e) => return Err(JournalError::os("make the directory", path)(e.into())),
+        }
+    }
+    // Nothing is begun in a directory of another form.
+    Streams::open(path)?;
+    Folder::named(&folder).map_err(JournalError::os("open the directory", folder))
 }
 
 /// Whether there is a file of a journal, or one that was begun.

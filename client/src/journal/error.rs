@@ -4,7 +4,7 @@ use crate::error::ChannelError;
 use shmcast_layout::control::RefusalCode;
 use shmcast_layout::journal::{Codec, FormatError, StreamId};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// The reason why a journal cannot be read. Damage of single frames is no error: it is a loss, told in its place.
@@ -26,6 +26,17 @@ pub enum JournalError {
     Empty {
         /// The directory.
         path: PathBuf,
+    },
+    /// Files of a journal lie in its directory itself, and not in the folder of their stream.
+    #[error(
+        "{}: files of a journal lie in the directory itself, and each stream has a folder there: {}",
+        path.display(), moving(path, *stream)
+    )]
+    Flat {
+        /// The directory.
+        path: PathBuf,
+        /// The stream of the files, if they tell.
+        stream: Option<StreamId>,
     },
     /// A file is no file of a journal, or one of a format that this build does not read.
     #[error("{}: {source}", path.display())]
@@ -98,13 +109,13 @@ pub enum JournalError {
         /// The directory.
         path: PathBuf,
     },
-    /// The channel's ring is not the one that the journal was recorded of, and gives sequences again that the journal has.
+    /// The channel's ring lies before what the journal has of its stream, and would give sequences again.
     #[error(
-        "{}: the journal goes on at sequence {due}, and the channel's ring, which it does not know, at {next}: remove the \
+        "{}: the journal goes on at sequence {due}, and the channel's ring, of the same stream, at {next}: remove the \
          channel, and it begins behind the journal; or give another directory",
         path.display()
     )]
-    Anew {
+    Behind {
         /// The directory.
         path: PathBuf,
         /// The sequence due behind the journal.
@@ -120,6 +131,15 @@ pub enum JournalError {
     /// The daemon does not lend the journal.
     #[error(transparent)]
     Channel(#[from] ChannelError),
+}
+
+/// The words that say how a directory with files gets its folder.
+fn moving(path: &Path, stream: Option<StreamId>) -> String {
+    let path = path.display();
+    match stream {
+        Some(stream) => format!("make it with `mkdir {path}/{stream} && mv {path}/*.smj* {path}/{stream}/`"),
+        None => format!("move them away, with `mv {path}/*.smj*`"),
+    }
 }
 
 impl JournalError {

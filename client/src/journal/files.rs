@@ -83,19 +83,27 @@ impl Journal {
     /// oldest file; if it is not recorded yet, the newest. `None` if there is no file. [Refresh](Self::refresh) the list before, to see
     /// files that came since.
     ///
+    /// `read` is the salt of the file that the reader has read to its end. A file behind that one is lent, if there is one: several may
+    /// begin with the same sequence, and hold control records.
+    ///
     /// # Errors
     /// [`JournalError`] if the directory or the file cannot be read.
     ///
     /// ```no_run
     /// use shmcast::journal::{Journal, Wanted};
     /// let mut journal = Journal::open("/var/lib/shmcast/ticks")?;
-    /// if let Some(lent) = journal.lend(Wanted::Sequence(4711))? {
+    /// if let Some(lent) = journal.lend(Wanted::Sequence(4711), None)? {
     ///     println!("file {} begins at {}", lent.number, lent.first);
     /// }
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
-    pub fn lend(&mut self, wanted: Wanted) -> Result<Option<Lent>, JournalError> {
-        let picked = self.pick(wanted)?;
+    pub fn lend(&mut self, wanted: Wanted, read: Option<u64>) -> Result<Option<Lent>, JournalError> {
+        let read = self.files().iter().find(|file| Some(file.header.salt) == read);
+        let read = read.map_or(0, |file| file.header.file);
+        let picked = match self.pick(wanted, read)? {
+            None if read > 0 => self.pick(wanted, 0)?,
+            picked => picked,
+        };
         Ok(picked.map(|Picked { opened: Opened { file, header, .. }, .. }| Lent {
             file,
             number: header.file,
@@ -103,12 +111,12 @@ impl Journal {
         }))
     }
 
-    /// Picks among all files. Retention may have removed a file between the look at the list and the file.
-    fn pick(&mut self, wanted: Wanted) -> Result<Option<Picked>, JournalError> {
-        match pick_listed(self, wanted, 0) {
+    /// Picks among the files with a number above `after`. Retention may have removed a file between the look at the list and the file.
+    fn pick(&mut self, wanted: Wanted, after: u64) -> Result<Option<Picked>, JournalError> {
+        match pick_listed(self, wanted, after) {
             Err(JournalError::Os { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 self.refresh()?;
-                pick_listed(self, wanted, 0)
+                pick_listed(self, wanted, after)
             }
             picked => picked,
         }
@@ -136,8 +144,8 @@ impl Files {
     /// The newest file that begins at or before what is wanted, or the oldest if none does. `None` if there is no file.
     pub(super) fn pick(&mut self, wanted: Wanted) -> Result<Option<Picked>, JournalError> {
         let picked = match &mut self.place {
-            Place::Directory(journal) => journal.pick(wanted)?,
-            Place::Daemon { .. } => Some(self.ask(wanted)?),
+            Place::Directory(journal) => journal.pick(wanted, 0)?,
+            Place::Daemon { .. } => Some(self.ask(wanted, None)?),
         };
         self.check(picked)
     }
@@ -154,7 +162,7 @@ impl Files {
             pick_listed(journal, Wanted::Sequence(due), number)?
         } else {
             let wanted = Wanted::Sequence(end.unwrap_or(due).max(due));
-            match self.ask(wanted) {
+            match self.ask(wanted, Some(salt)) {
                 Err(e) if e.is_absence() && self.is_waited_for() => return Ok(None),
                 // Numbers say nothing: the daemon may record to another directory now.
                 asked => Some(asked?).filter(|picked| picked.opened.header.salt != salt),
@@ -183,10 +191,10 @@ impl Files {
     }
 
     /// Asks the daemon. One that has too many requests is asked again, after a pause that others do not share.
-    fn ask(&mut self, wanted: Wanted) -> Result<Picked, JournalError> {
+    fn ask(&mut self, wanted: Wanted, read: Option<u64>) -> Result<Picked, JournalError> {
         let begun = Instant::now();
         loop {
-            match self.ask_once(wanted) {
+            match self.ask_once(wanted, read) {
                 Err(e) if e.is_crowded() && begun.elapsed() < CROWDED => {
                     let turn = begun.elapsed().subsec_nanos() % 100;
                     std::thread::sleep(Duration::from_millis(50 + u64::from(turn)));
@@ -196,7 +204,7 @@ impl Files {
         }
     }
 
-    fn ask_once(&mut self, wanted: Wanted) -> Result<Picked, JournalError> {
+    fn ask_once(&mut self, wanted: Wanted, read: Option<u64>) -> Result<Picked, JournalError> {
         let Place::Daemon { client, channel, recording, answered } = &mut self.place else {
             unreachable!("only a daemon is asked");
         };
@@ -205,7 +213,8 @@ impl Files {
             Wanted::Time(time_ns) => (None, Some(time_ns)),
         };
         let mut conversation = Conversation::open_within(client.socket(), PATIENCE)?;
-        let request = Request::History { channel: channel.clone(), sequence, time_ns };
+        let stream = self.stream.map(|stream| stream.to_string());
+        let request = Request::History { channel: channel.clone(), stream, sequence, time_ns, read };
         let (reply, [file]) = conversation.attach(&request, &[])?;
         let Response::History(History { file: number, offset, recording: is_recording, .. }) = reply else {
             return Err(conversation.confused(&reply).into());

@@ -1,6 +1,6 @@
 //! The header of a journal's first file, as the channel's ring and this host give it.
 
-use super::format::{FRAME_TARGET, FileHeader, RingIdentity};
+use super::format::{FRAME_TARGET, FileHeader, JournalControl, RingIdentity, aligned};
 use crate::clock::Clock;
 use crate::hosting::boot_id;
 use shmcast_layout::layout::header::Header;
@@ -21,7 +21,7 @@ pub fn ring_identity(ring: &Header) -> RingIdentity {
 }
 
 /// The header of the first file of a new journal, of the channel in this ring. Salt and wall clock are still those of
-/// no file.
+/// no file. What it says of the ring holds for each file that has messages of this ring.
 ///
 /// # Errors
 /// The system's error, if it gives no boot id.
@@ -34,6 +34,9 @@ pub fn ring_identity(ring: &Header) -> RingIdentity {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn header_of(ring: &Header) -> io::Result<FileHeader> {
+    // A frame with the largest message: both headers, a clock record before it, and padding.
+    let largest = aligned(256 + ring.geometry.max_message as usize);
+    let largest = largest.max(aligned(FRAME_TARGET + JournalControl::MAX_BYTES));
     Ok(FileHeader {
         stream: ring.stream,
         file: 1,
@@ -45,7 +48,7 @@ pub fn header_of(ring: &Header) -> io::Result<FileHeader> {
         ring: ring_identity(ring),
         previous_salt: 0,
         previous_chain: 0,
-        largest_frame: FRAME_TARGET as u32,
+        largest_frame: u32::try_from(largest).unwrap_or(u32::MAX),
         reserve: 0,
         schema_id: ring.schema_id,
         channel: ring.channel.clone(),

@@ -15,6 +15,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Two changes of a directory that are further apart have different times.
+const SAME_TIME: Duration = Duration::from_secs(1);
 
 /// A file of a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,10 +61,15 @@ pub struct Problem {
 #[derive(Debug)]
 pub struct Journal {
     folder: Folder,
+    /// The stream that the folder is named by. Files of another one are problems.
+    named: Option<StreamId>,
     /// The file that a recorder locks, if it could be opened at the last look at the directory.
     lock: Option<File>,
     files: Vec<Arc<FileInfo>>,
     problems: Vec<Problem>,
+    /// When names in the directory last changed, as the last look found it. None if another change may have the same time, or if a file
+    /// was not understood.
+    listed: Option<(i64, i64)>,
 }
 
 /// Takes the lock of a journal's directory for a recorder, as long as `lock`, the directory's file of this name, is open. False if
@@ -129,33 +138,40 @@ impl Opened {
 }
 
 impl Journal {
-    /// Reads the headers and trailers of all files in the directory at `path`. Links in the path are followed, and none in the
-    /// directory.
-    ///
-    /// # Errors
-    /// [`JournalError`] if the directory cannot be read, or has no file of a journal. Files that cannot be used are
-    /// [`problems`](Self::problems).
-    ///
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// use shmcast::journal::{Journal, JournalError};
-    /// assert!(matches!(Journal::open(dir.path()), Err(JournalError::Empty { .. })));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, JournalError> {
-        let path = path.as_ref();
-        let mut journal = Self::unlisted(path)?;
-        journal.refresh()?;
-        if journal.files.is_empty() && journal.problems.is_empty() {
-            return Err(JournalError::Empty { path: path.to_owned() });
-        }
-        Ok(journal)
+    /// The folder of a stream, of which nothing was read.
+    pub(super) fn in_folder(folder: &Folder, stream: StreamId) -> io::Result<Self> {
+        Ok(Self::of(folder.folder(stream.to_string())?, Some(stream)))
     }
 
     /// The directory at `path`, of which nothing was read.
     pub(super) fn unlisted(path: &Path) -> Result<Self, JournalError> {
         let folder = Folder::named(path).map_err(JournalError::os("open the directory", path))?;
-        Ok(Self { folder, lock: None, files: Vec::new(), problems: Vec::new() })
+        Ok(Self::of(folder, None))
+    }
+
+    fn of(folder: Folder, named: Option<StreamId>) -> Self {
+        Self { folder, named, lock: None, files: Vec::new(), problems: Vec::new(), listed: None }
+    }
+
+    /// Whether there is a file of a journal, usable or not.
+    pub(super) fn has_any(&self) -> bool {
+        !self.files.is_empty() || !self.problems.is_empty()
+    }
+
+    /// The stream that the journal keeps; `None` if there is no file that tells.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// println!("{:?}", journal.stream());
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn stream(&self) -> Option<StreamId> {
+        self.named.or_else(|| self.files.first().map(|file| file.header.stream))
+    }
+
+    /// The wall clock at which the last file was begun; 0 without one.
+    pub(super) fn newest_ns(&self) -> u64 {
+        self.files.last().map_or(0, |file| file.header.wall_ns)
     }
 
     /// Looks at the directory again. Files that were sealed when they were last looked at are not read again.
@@ -170,6 +186,10 @@ impl Journal {
     /// ```
     pub fn refresh(&mut self) -> Result<(), JournalError> {
         self.lock = self.folder.file("lock", OFlags::RDONLY).ok();
+        let changed = self.changed();
+        if changed.is_some() && changed == self.listed && self.look_at_open_files() {
+            return Ok(());
+        }
         let names = self.folder.names().map_err(JournalError::os("list", self.folder.path()))?;
         let mut known: HashMap<String, Arc<FileInfo>> =
             self.files.drain(..).map(|file| (file.name.clone(), file)).collect();
@@ -192,9 +212,31 @@ impl Journal {
         }
         // A file may have its name before its first bytes. Only the last one does.
         let last = self.files.iter().filter_map(|file| parse_file_name(&file.name)).max();
+        let is_all_written = unwritten.is_empty();
         self.problems.extend(unwritten.into_iter().filter(|file| parse_file_name(&file.name) <= last));
         self.sort();
+        self.listed = changed.filter(|_| is_all_written && self.problems.is_empty());
         Ok(())
+    }
+
+    /// When names in the directory last changed; `None` if that was so lately that another change may have the same time.
+    fn changed(&self) -> Option<(i64, i64)> {
+        let stat = self.folder.own_stat().ok()?;
+        let at = (stat.st_mtime, stat.st_mtime_nsec as i64);
+        let since = |since: Duration| Duration::new(at.0.cast_unsigned(), at.1 as u32).abs_diff(since);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+        (since(now) > SAME_TIME).then_some(at)
+    }
+
+    /// Looks again at the files that were not sealed. False if one of them has gone or is not understood.
+    fn look_at_open_files(&mut self) -> bool {
+        for at in 0..self.files.len() {
+            if self.files[at].trailer.is_none() {
+                let Ok(file) = self.look_at(&self.files[at].name) else { return false };
+                self.files[at] = Arc::new(file);
+            }
+        }
+        true
     }
 
     /// A file, `None` if it has gone meanwhile, or what is wrong with it.
@@ -254,12 +296,11 @@ impl Journal {
             *counts.entry(file.header.stream).or_default() += 1;
         }
         let most = counts.values().max().copied().unwrap_or(0);
-        let journal = self
-            .files
-            .iter()
-            .filter(|file| counts[&file.header.stream] == most)
-            .min_by_key(|file| (file.header.wall_ns, file.header.file))
-            .map(|file| file.header.stream);
+        let journal = self.named.or_else(|| {
+            let files = self.files.iter().filter(|file| counts[&file.header.stream] == most);
+            let first = files.min_by_key(|file| (file.header.wall_ns, file.header.file));
+            first.map(|file| file.header.stream)
+        });
         self.files.sort_by(|a, b| (a.header.file, &a.name).cmp(&(b.header.file, &b.name)));
         let mut last = 0;
         let problems = &mut self.problems;

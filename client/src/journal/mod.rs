@@ -32,6 +32,7 @@ mod list;
 mod lookup;
 mod reader;
 mod reserve;
+mod streams;
 mod verify;
 mod window;
 
@@ -43,6 +44,7 @@ pub use list::{FileInfo, Journal, Problem, take_lock};
 pub use reader::{Entry, Reader};
 pub use shmcast_layout::journal as format;
 pub use shmcast_layout::journal::{Cause, JournalControl, Loss};
+pub use streams::{Streams, folder_of};
 pub use verify::{Damage, Verdict, Verified, Verify};
 
 pub(crate) use ending::create_for;

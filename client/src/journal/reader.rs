@@ -7,7 +7,7 @@ use super::list::Opened;
 use super::{Cause, JournalControl, JournalError, Loss};
 use crate::message::Message;
 use shmcast_layout::fault;
-use shmcast_layout::journal::{Codec, FrameHeader, FrameKind, RecordBody, Records, RingIdentity, wall_ns};
+use shmcast_layout::journal::{Codec, FileHeader, FrameHeader, FrameKind, RecordBody, Records, wall_ns};
 use shmcast_layout::layout::record::{ControlRecord, NO_TIME};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ pub struct Reader {
     pub(super) known: Known,
     /// Number and salt of the file.
     file: (u64, u64),
-    ring: Option<RingIdentity>,
+    header: Option<Box<FileHeader>>,
     /// The sequence at which the next file begins, if one is known.
     pub(super) limit: Option<u64>,
     pub(super) due: u64,
@@ -88,7 +88,7 @@ impl Reader {
             hint: None,
             known: Known::default(),
             file: (0, 0),
-            ring: None,
+            header: None,
             limit: None,
             due: 1,
             due_in_file: 1,
@@ -126,18 +126,19 @@ impl Reader {
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
     pub fn wall_ns(&self, time: u64) -> Option<u64> {
-        wall_ns(self.clock?, self.ring?.clock_hz, time)
+        wall_ns(self.clock?, self.header()?.ring.clock_hz, time)
     }
 
-    /// The ring that the last entry came from, as the journal says.
+    /// The header of the file that the last entry came from: its ring, that ring's clock and the schema of its messages. Another ring
+    /// begins another file. Before the first entry it is that of the first file, and `None` if there is no file.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
-    /// println!("{:?}", journal.read_from(1)?.ring());
+    /// println!("{:?}", journal.read_from(1)?.header().map(|header| header.schema_id));
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
-    pub fn ring(&self) -> Option<RingIdentity> {
-        self.ring
+    pub fn header(&self) -> Option<&FileHeader> {
+        self.header.as_deref()
     }
 
     /// Whether a recorder runs, so that more may come behind the end.
@@ -185,14 +186,14 @@ impl Reader {
         (self.path, self.hint, self.limit) = (path, hint, limit);
         self.file = (header.file, header.salt);
         // A clock record holds for all messages of its ring, also behind the end of a file.
-        if self.ring.is_none_or(|ring| ring.uuid != header.ring.uuid) {
+        if self.header().is_none_or(|before| before.ring.uuid != header.ring.uuid) {
             self.clock = None;
         }
         if self.known.file != header.file {
             self.known = Known::of(header.file, header.sequence);
         }
-        self.ring = Some(header.ring);
         self.due_in_file = header.sequence;
+        self.header = Some(Box::new(header));
         self.begin_in_file(due);
     }
 
@@ -287,11 +288,6 @@ impl Reader {
         match *taken {
             RecordHead::Control { control: JournalControl::Clock { wall_ns, ticks, .. }, .. } => {
                 self.clock = Some((wall_ns, ticks));
-            }
-            RecordHead::Control { control: JournalControl::Source { ring, generation, .. }, .. } => {
-                if let Some(known) = &mut self.ring {
-                    (known.uuid, known.generation) = (ring, generation);
-                }
             }
             RecordHead::Message { time, .. } | RecordHead::Control { time, .. } => {
                 if self.clock.is_none() && time != NO_TIME {

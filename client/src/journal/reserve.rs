@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Waits until a reserve beyond `next` is safe from a power cut, in a journal that a recorder writes.
+/// Waits until a reserve beyond `next` is safe from a power cut, in the folder of a stream that a recorder writes.
 ///
 /// # Errors
 /// [`JournalError::Unreserved`] if the recorder does not note one within some seconds.

@@ -356,6 +356,9 @@ impl<'a> Verify<'a> {
         limit: Option<u64>,
     ) {
         let offset = cursor.at();
+        if header.frame_bytes() > file.header.largest_frame as usize {
+            self.found.damage(file, offset, 0, "a frame that is larger than the header of its file says");
+        }
         in_file.entries.push(IndexEntry { sequence: header.sequence, offset, time_ns: header.time_ns });
         let mut records = Records::new(header, cursor.body(header));
         while let Some(record) = records.next() {
@@ -374,6 +377,10 @@ impl<'a> Verify<'a> {
                     self.found.messages += u64::from(!is_beyond);
                 }
                 RecordBody::Control(JournalControl::Loss(loss)) if !is_beyond => self.found.lose(loss),
+                RecordBody::Control(JournalControl::Source { ring, .. }) if ring != file.header.ring.uuid => {
+                    let what = "a source record of another ring than the header of its file names";
+                    self.found.damage(file, offset, 0, what);
+                }
                 RecordBody::Control(_) => {}
             }
             in_file.due = records.due();

@@ -3,7 +3,7 @@
 use super::PublisherBuilder;
 use crate::error::ChannelError;
 use crate::hosting::LAST_EPOCH;
-use crate::journal::{Ending, JournalError, create_for, wait_for_reserve};
+use crate::journal::{Ending, JournalError, create_for, folder_of, wait_for_reserve};
 use shmcast_layout::layout::stream::StreamId;
 use shmcast_layout::segment::Segment;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ pub(super) fn next_of(segment: &Segment) -> u64 {
 }
 
 fn find(dir: &Path, channel: &str) -> Result<PastOf, JournalError> {
-    match Ending::of(dir, channel) {
+    match Ending::of(dir, channel, None) {
         Err(JournalError::Empty { .. }) => Ok(PastOf(None)),
         ending => Ok(PastOf(Some(ending?))),
     }
@@ -85,15 +85,16 @@ fn begin(past: PastOf, dir: &Path, segment: &Segment, least: u64) -> Result<(), 
 
 fn resume(dir: &Path, segment: &Segment) -> Result<(), JournalError> {
     let (first, next) = (segment.first_sequence(), next_of(segment));
-    let ending = match Ending::of(dir, &segment.header().channel) {
+    let stream = segment.header().stream;
+    let ending = match Ending::of(dir, &segment.header().channel, Some(stream)) {
         // A recorder that runs renews the reserve by itself, and has left no clean end. A gap may have gone beyond what it noted.
-        Err(JournalError::Busy { .. }) => return wait_for_reserve(dir, next),
+        Err(JournalError::Busy { .. }) => return wait_for_reserve(&folder_of(dir, stream), next),
         Err(JournalError::Empty { .. }) => return create_for(dir, segment.header(), first..next),
         ending => ending?,
     };
     let due = ending.due();
-    if !ending.stream().is(segment.header().stream) || next < due {
-        return Err(JournalError::Anew { path: dir.to_owned(), due, next });
+    if next < due {
+        return Err(JournalError::Behind { path: dir.to_owned(), due, next });
     }
     if ending.needs_reopening(next) { ending.reopen(next) } else { Ok(()) }
 }

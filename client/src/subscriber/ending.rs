@@ -44,7 +44,7 @@ impl Subscriber {
             Some(State::Active) => self.reader.has_ended(),
             // A ring that continues the channel, and that nobody has opened yet. One that this subscriber came to from the ring
             // before was made for a publisher, which is about to open it.
-            Some(State::Recovering) | None => !self.has_moved && self.segment.header_word(WRITER_PID) == 0,
+            Some(State::Recovering) | None => self.moves == 0 && self.segment.header_word(WRITER_PID) == 0,
             Some(State::Superseded) => false,
         };
         is_over && !self.has_anything_behind()

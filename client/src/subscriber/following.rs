@@ -244,7 +244,7 @@ impl Subscriber {
         hosted.next.pop_front();
         self.leave_past();
         self.begin_in(segment, generation.first);
-        (self.is_checked, self.steps, self.has_moved) = (self.must_check(), steps, true);
+        (self.is_checked, self.steps, self.moves) = (self.must_check(), steps, self.moves + 1);
         self.behind = (expected < generation.first).then_some(expected);
         self.doubt = if self.behind.is_some() { Doubt::Behind } else { Doubt::None };
         if let Some(expected) = self.behind {

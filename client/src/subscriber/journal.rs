@@ -53,8 +53,7 @@ impl ChannelJournal {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn read_from(&self, sequence: u64) -> Result<Option<Reader>, JournalError> {
-        let Some(files) = self.origin.files()? else { return Ok(None) };
-        let mut files = files.of_stream(self.stream);
+        let Some(mut files) = self.origin.files(self.stream)? else { return Ok(None) };
         match files.has_stream(sequence)? {
             true => Reader::open(files, sequence).map(Some),
             false => Ok(None),

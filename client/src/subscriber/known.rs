@@ -111,7 +111,8 @@ impl Subscriber {
         self.segment.session()
     }
 
-    /// The channel's clock, for the ages of messages.
+    /// The clock of the last message, for the ages of messages: that of the ring that it came from. While the journal is read, that is
+    /// the ring of the journal's file, whose times mean nothing after a reboot.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -125,7 +126,7 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn clock(&self) -> Clock {
-        self.clock
+        self.in_past().map_or(self.clock, |file| Clock::new(file.ring.clock, file.ring.clock_hz))
     }
 
     /// The header that the channel was made with.

@@ -115,8 +115,8 @@ pub struct Subscriber {
     behind: Option<u64>,
     segment: Segment,
     steps: Vec<Step>,
-    /// Whether the channel went on in another segment than the one that this subscriber was opened in.
-    has_moved: bool,
+    /// How often the channel went on in another segment since this subscriber was opened.
+    moves: u64,
     /// The reason why there is no page although one was asked for.
     page_refused: Option<io::Error>,
     /// The reader's end of parking, for a subscriber that was opened with [`Wait::Park`].
@@ -305,6 +305,9 @@ impl Subscriber {
 
     /// Hands up to `most` events that are there already to `each`, and returns how many there were. Never waits, but with
     /// [`Wait::Burst`] may first let the publisher get ahead.
+    ///
+    /// A batch ends where the channel goes on in another ring: its messages have the [`header`](Self::header) and the
+    /// [`clock`](Self::clock) that the subscriber had before the call. So a batch may be short, or empty, although there is more.
     ///
     /// `each` returns nothing, or a [`ControlFlow`] that may stop it. The event at which it stopped has been received and
     /// counts; the next call goes on behind it.

@@ -126,18 +126,22 @@ impl From<JournalError> for Missing {
 }
 
 impl Origin {
-    /// The files; `None` if nobody whom this process trusts owns the directory.
-    pub(super) fn files(&self) -> Result<Option<Files>, JournalError> {
-        match self {
-            Self::Daemon(client, channel) => Ok(Some(Files::of_daemon(client, channel))),
+    /// The files of a stream; `None` if nobody whom this process trusts owns the folder that they lie in.
+    pub(super) fn files(&self, stream: StreamId) -> Result<Option<Files>, JournalError> {
+        let files = match self {
+            Self::Daemon(client, channel) => Files::of_daemon(client, channel),
             Self::Directory(path, owners) => {
-                let journal = Journal::open(path)?;
+                let journal = Journal::open_for(path, stream)?;
                 let owner = journal.owner().ok();
                 let is_trusted =
                     owners.as_ref().is_none_or(|users| owner.is_some_and(|uid| users.contains(&uid)));
-                Ok(is_trusted.then_some(Files::of_directory(journal)))
+                if !is_trusted {
+                    return Ok(None);
+                }
+                Files::of_directory(journal)
             }
-        }
+        };
+        Ok(Some(files.of_stream(stream)))
     }
 }
 
@@ -149,10 +153,12 @@ impl Origin {
 
     /// Refuses a directory that the user named and that cannot be read. It need not have a file yet.
     pub(super) fn check(&self) -> Result<(), JournalError> {
-        if !self.is_named() {
-            return Ok(());
+        match self {
+            Self::Directory(path, None) => {
+                Journal::open(path).map(drop).or_else(|e| if e.is_none() { Ok(()) } else { Err(e) })
+            }
+            _ => Ok(()),
         }
-        self.files().map(drop).or_else(|e| if e.is_none() { Ok(()) } else { Err(e) })
     }
 }
 
@@ -203,6 +209,8 @@ impl Past {
                 Ok(reader) => return Ok(Some(reader)),
                 Err(Missing::NotYet) => std::thread::sleep(LOOK_AGAIN),
                 Err(Missing::None) => return Ok(None),
+                // A daemon that has much to do is asked again.
+                Err(Missing::Unknown(e)) if e.is_absence() && self.is_waited_for() => {}
                 Err(Missing::Unknown(e)) => return Err(e),
             }
         }
@@ -257,12 +265,12 @@ impl Past {
         due: u64,
         open: impl Fn(Files) -> Result<Reader, JournalError>,
     ) -> Result<Reader, Missing> {
-        let files = match self.origin.files() {
+        let files = match self.origin.files(stream) {
             // The default directory may lack. Only a directory that the user named must be there.
             Err(e) if e.is_not_found() && !self.origin.is_named() => return Err(Missing::None),
             files => files?,
         };
-        let mut files = files.ok_or(Missing::None)?.of_stream(stream);
+        let mut files = files.ok_or(Missing::None)?;
         match files.has_stream(due)? {
             true => Ok(open(files)?),
             false if files.is_recording() => Err(Missing::NotYet),

@@ -19,6 +19,7 @@
 use super::hosted::Hosted;
 use super::origin::{Missing, Past, STALL};
 use super::{Doubt, Outcome, Subscriber};
+use crate::journal::format::FileHeader;
 use crate::journal::{Entry, JournalControl, JournalError, Loss, Reader};
 use crate::message::{Event, Lapped, Message, RecvError};
 use crate::wait::Wait;
@@ -185,6 +186,11 @@ impl Subscriber {
     fn may_wait_for_past(&mut self) -> bool {
         let Some(past) = &mut self.past else { return false };
         past.waits_since.get_or_insert_with(Instant::now).elapsed() < STALL
+    }
+
+    /// The header of the journal's file that the last event came from, if it came from there.
+    pub(crate) fn in_past(&self) -> Option<&FileHeader> {
+        if self.doubt == Doubt::Past { self.past_reader()?.header() } else { None }
     }
 
     fn past_reader(&self) -> Option<&Reader> {

@@ -168,6 +168,8 @@ impl Subscriber {
     /// them that is no message. Returns how many there were, the event among them. Never waits, but with [`Wait::Burst`] may
     /// first let the publisher get ahead.
     ///
+    /// A batch ends where the channel goes on in another ring, as that of [`recv_batch`](Self::recv_batch) does.
+    ///
     /// Allocates only when a message comes for which `records` has no room, once for the channel's largest. Cost: as
     /// [`recv_batch`](Self::recv_batch), without a look at each message.
     ///

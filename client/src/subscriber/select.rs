@@ -365,8 +365,11 @@ impl Select {
                 if subscriber.lie_down() { subscriber.parking.as_ref().map(Parking::longest) } else { None };
             longest = longest.min(own.unwrap_or(ALONE));
         }
+        let moves = |own: &Self| own.subscribers.iter().map(|subscriber| subscriber.moves).sum::<u64>();
+        let before = moves(self);
         let found = self.poll();
-        let is_leaving = self.subscribers.iter().any(Subscriber::is_leaving);
+        // One that has gone on in another segment has not looked there yet.
+        let is_leaving = self.subscribers.iter().any(Subscriber::is_leaving) || moves(self) != before;
         if found.as_ref().is_ok_and(Option::is_none) && !is_leaving {
             self.parked().for_each(Parking::ring);
             return Ok(Rest::Nap(longest));

@@ -10,9 +10,11 @@ use shmcast_layout::ring::locate::Place;
 use shmcast_layout::ring::reader::{Copied, Poll};
 
 impl Subscriber {
-    /// As [`receive`](Self::receive) without a wait, for those in no hurry. Goes on behind records that are no news.
+    /// As [`receive`](Self::receive) without a wait, for those in no hurry. Goes on behind records that are no news, but not into another
+    /// ring: what a caller knows of this one, such as its clock, holds for all that it takes in a row.
     #[inline(never)]
     pub(super) fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
+        let moves = self.moves;
         loop {
             if self.doubt == Doubt::Past {
                 return self.poll_past(None);
@@ -23,7 +25,7 @@ impl Subscriber {
             if outcome.is_none() && self.doubt == Doubt::Past {
                 continue;
             }
-            let is_news = outcome.is_some() || self.reader.place() == before;
+            let is_news = outcome.is_some() || self.reader.place() == before || self.moves != moves;
             if is_news || fault!("records_without_news_end_a_poll") {
                 return Ok(outcome.or_else(|| self.publisher_gone()));
             }
@@ -51,12 +53,13 @@ impl Subscriber {
             self.reader.jump(before);
             return self.poll_past(Some(buffer));
         }
+        let moves = self.moves;
         loop {
             let outcome = self.admit(before, poll, buffer.len())?;
             if outcome.is_none() && self.doubt == Doubt::Past {
                 return self.poll_past(Some(buffer));
             }
-            if outcome.is_some() || self.reader.place() == before {
+            if outcome.is_some() || self.reader.place() == before || self.moves != moves {
                 return Ok(outcome.or_else(|| self.publisher_gone()));
             }
             before = self.reader.place();
@@ -82,8 +85,9 @@ impl Subscriber {
         }
         let position = self.reader.place().position - record_bytes(copied.length as u64);
         let before = Place { position, sequence: copied.sequence };
+        let moves = self.moves;
         match self.admit(before, Poll::Message(copied), 0)? {
-            None if self.reader.place() != before => self.poll(),
+            None if self.reader.place() != before && self.moves == moves => self.poll(),
             outcome => Ok(outcome),
         }
     }

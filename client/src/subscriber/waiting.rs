@@ -213,9 +213,10 @@ impl Subscriber {
         if !self.lie_down() {
             return Ok(Rest::Pause);
         }
+        let moves = self.moves;
         let found = self.poll_to(out);
         let parking = self.parking.as_ref().expect("looked at above");
-        if found.as_ref().is_ok_and(Option::is_none) && !self.is_leaving() {
+        if found.as_ref().is_ok_and(Option::is_none) && !self.is_leaving() && self.moves == moves {
             parking.ring();
             return Ok(Rest::Nap);
         }

@@ -7,6 +7,7 @@ use super::Pod;
 use super::Serde;
 use super::schema::{Codec, Schema, schema};
 use crate::error::{ChannelError, SchemaId};
+use crate::journal::format::FileHeader;
 use crate::owned::OwnedEvent;
 use crate::subscriber::SubscriberBuilder;
 use shmcast_layout::ring::reader::Flow;
@@ -31,13 +32,13 @@ pub enum RecvError {
     #[error(transparent)]
     Decode(#[from] DecodeError),
     /// The message is of another type: the daemon was configured to another schema, and the channel continues
-    /// with it. The message counts as received, and so will all that follow. Events that are no messages
-    /// still come.
+    /// with it, or the channel's journal has messages from before that. The message counts as received. The
+    /// next ones may be of the type again, if they come from the journal. Events that are no messages still come.
     #[error(
-        "the channel goes on with {found}, and {wanted} was asked for: subscribe again with the new type"
+        "the channel goes on with {found} here, and {wanted} was asked for: subscribe again with that type, or begin behind these messages"
     )]
     Schema {
-        /// Its schema now.
+        /// The schema of the message.
         found: SchemaId,
         /// The schema asked for.
         wanted: SchemaId,
@@ -67,7 +68,7 @@ pub enum RecvError {
 /// ```
 pub struct Subscriber<T, C> {
     untyped: crate::Subscriber,
-    /// UUID of the last segment whose schema was found to be this type's.
+    /// UUID of the last ring whose schema was found to be this type's.
     checked: [u64; 2],
     types: PhantomData<fn(C) -> T>,
 }
@@ -382,17 +383,21 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
     }
 
     /// Withholds messages of another type. A channel that continues in another segment may be for another
-    /// type.
+    /// type, and so may a file of its journal.
     #[inline]
     fn check(&mut self, event: Result<Event<T>, DecodeError>) -> Result<Event<T>, RecvError> {
         let header = self.untyped.header();
+        let past = self.untyped.in_past();
+        let ring = past.map_or(header.uuid, |file| file.ring.uuid);
         let is_message = matches!(event, Ok(Event::Message(_)) | Err(_));
-        if is_message && header.uuid != self.checked {
+        if is_message && ring != self.checked {
             let wanted = schema::<T>();
-            if !wanted.fits(header) {
-                return Err(RecvError::Schema { found: SchemaId::of(header), wanted });
+            let of_file = |file: &FileHeader| SchemaId { id: file.schema_id, name: file.schema.clone() };
+            let found = past.map_or_else(|| SchemaId::of(header), of_file);
+            if !wanted.fits(&found) {
+                return Err(RecvError::Schema { found, wanted });
             }
-            self.checked = header.uuid;
+            self.checked = ring;
         }
         Ok(event?)
     }

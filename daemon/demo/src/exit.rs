@@ -4,6 +4,7 @@ use crate::say::{self, note};
 use crate::stop;
 use anyhow::Error;
 use clap::Parser;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Exit code of an error.
@@ -12,15 +13,20 @@ pub const FAILED: u8 = 1;
 pub const WRONG_USAGE: u8 = 2;
 
 /// The command line of this process. `--help` and `--version` are data and go to stdout. Errors of usage go
-/// to stderr.
+/// to stderr, as `shown` makes them of clap's text, which quotes arguments.
 ///
 /// # Errors
 /// The exit code, if everything has been said already.
-pub fn parse<P: Parser>() -> Result<P, ExitCode> {
+pub fn parse<P: Parser>(shown: impl Fn(&str) -> String) -> Result<P, ExitCode> {
     P::try_parse().map_err(|usage| {
         if usage.use_stderr() {
-            // The text is coloured on a terminal. If it cannot be written, there is nobody to tell.
-            let _ = usage.print();
+            let text = usage.render().to_string();
+            let hidden = Some(shown(&text)).filter(|shown| *shown != text);
+            // clap's own text is coloured on a terminal. If it cannot be written, there is nobody to tell.
+            let _ = match hidden {
+                Some(hidden) => write!(std::io::stderr(), "{hidden}"),
+                None => usage.print(),
+            };
             return ExitCode::from(WRONG_USAGE);
         }
         match usage.print().map_err(say::unwritable) {

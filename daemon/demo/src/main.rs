@@ -29,7 +29,7 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
-    let cli: Cli = match parse() {
+    let cli: Cli = match parse(str::to_owned) {
         Ok(cli) => cli,
         Err(code) => return code,
     };

@@ -1,11 +1,21 @@
 //! Ctrl-C and SIGTERM: how a verb notices them, and how it ends when it could not finish its task.
 
 use anyhow::Result;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag::{register_conditional_default, register_usize};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Lets a write beyond the limit on file sizes (`ulimit -f`) fail with an error that can be told, where it would end the process without a
+/// word. The programs that this process starts are not affected.
+///
+/// # Errors
+/// The system refuses a handler.
+pub fn survive_file_size_limit() -> std::io::Result<()> {
+    // A handler, unlike an ignored signal, does not outlive an exec.
+    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
+}
 
 /// Set by the first Ctrl-C or SIGTERM. A second one ends the process at once.
 #[derive(Debug)]

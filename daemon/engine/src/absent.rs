@@ -76,7 +76,7 @@ never!(Receiver, ReceiveCounters, PublisherBuilder, ReceiverOptions);
 
 impl Sender {
     /// Cannot be called.
-    pub fn end(&self) {
+    pub fn leave(&self) {
         match self.0 {}
     }
 

@@ -3,6 +3,7 @@
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
 use bytes::Bytes;
 use futures_util::StreamExt;
+use shmcast_bridge::private;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::{BridgeSpec, Direction, NatsSpec};
 use std::path::Path;
@@ -35,10 +36,19 @@ impl Findings {
 pub fn check(spec: &BridgeSpec) -> Vec<Finding> {
     let mut findings = Findings::default();
     let nats = spec.nats.clone().unwrap_or_default();
-    for (about, file) in [("creds", &nats.creds), ("ca", &nats.ca), ("cert", &nats.cert), ("key", &nats.key)]
-    {
+    for (about, file) in [
+        ("account", &nats.account),
+        ("creds", &nats.creds),
+        ("ca", &nats.ca),
+        ("cert", &nats.cert),
+        ("key", &nats.key),
+    ] {
         if let Some(file) = file {
-            look_at_file(about, file, &mut findings);
+            let shown = match about {
+                "account" => nats.shown_account_file(),
+                _ => file.display().to_string(),
+            };
+            look_at_file(about, (file, &shown), &mut findings);
         }
     }
     match runtime() {
@@ -48,17 +58,20 @@ pub fn check(spec: &BridgeSpec) -> Vec<Finding> {
     findings.0
 }
 
-fn look_at_file(about: &str, file: &Path, findings: &mut Findings) {
-    use std::os::unix::fs::PermissionsExt;
-    let is_secret = matches!(about, "creds" | "key");
-    match std::fs::File::open(file).and_then(|opened| opened.metadata()) {
-        Err(e) => findings.note(about, Verdict::Fails, format!("{}: {e}", file.display())),
-        Ok(of) if is_secret && of.permissions().mode() & 0o077 != 0 => {
-            let says = format!("{}: others than its owner may read it: chmod 600 it", file.display());
-            findings.note(about, Verdict::Doubtful, says);
-        }
-        Ok(_) => findings.note(about, Verdict::Ok, format!("{} can be read", file.display())),
-    }
+fn look_at_file(about: &str, (file, shown): (&Path, &str), findings: &mut Findings) {
+    let of = match std::fs::File::open(file).and_then(|opened| opened.metadata()) {
+        Err(e) => return findings.note(about, Verdict::Fails, format!("{shown}: {e}")),
+        Ok(of) => of,
+    };
+    let problem = match about {
+        // The bridge refuses such a file.
+        "account" => private::problem(&of).map(|problem| (Verdict::Fails, problem)),
+        // Kubernetes mounts these so that others may read them.
+        "creds" | "key" => private::problem(&of).map(|problem| (Verdict::Doubtful, problem)),
+        _ => None,
+    };
+    let (verdict, says) = problem.unwrap_or((Verdict::Ok, "it can be read".to_owned()));
+    findings.note(about, verdict, format!("{shown}: {says}"));
 }
 
 /// Connects to each server alone, then looks at the stream through the first that answers.
@@ -72,7 +85,7 @@ async fn look_at_servers(spec: &BridgeSpec, nats: &NatsSpec, findings: &mut Find
             Err(e) => findings.note(about, Verdict::Fails, e),
             Ok(log) => {
                 let info = log.client.server_info();
-                let safe = if server.starts_with("tls://") { "with TLS" } else { "WITHOUT TLS" };
+                let safe = if server.is_tls() { "with TLS" } else { "WITHOUT TLS" };
                 let says = format!(
                     "{} {}, answers after {:?}, {safe}, takes messages of up to {} B",
                     info.server_name,
@@ -80,7 +93,7 @@ async fn look_at_servers(spec: &BridgeSpec, nats: &NatsSpec, findings: &mut Find
                     started.elapsed(),
                     info.max_payload
                 );
-                let is_near = server.starts_with("tls://") || is_loopback(server);
+                let is_near = server.is_tls() || is_loopback(server.host());
                 findings.note(about, if is_near { Verdict::Ok } else { Verdict::Doubtful }, says);
                 found.get_or_insert(log);
             }
@@ -110,8 +123,7 @@ async fn look_at_servers(spec: &BridgeSpec, nats: &NatsSpec, findings: &mut Find
     }
 }
 
-fn is_loopback(server: &str) -> bool {
-    let host = server.rsplit(['@', '/']).next().unwrap_or_default();
+fn is_loopback(host: &str) -> bool {
     ["127.", "localhost", "[::1]"].iter().any(|near| host.starts_with(near))
 }
 

@@ -12,6 +12,7 @@ use async_nats::jetstream::{Context, ErrorCode, context};
 use async_nats::{Client, ConnectOptions, Event, HeaderMap};
 use bytes::Bytes;
 use shmcast_bridge::Keys;
+use shmcast_bridge::spec::server::{Account, ServerAddress};
 use shmcast_bridge::spec::{BridgeSpec, NatsSpec};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -112,31 +113,24 @@ async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result
     if let (Some(cert), Some(key)) = (&nats.cert, &nats.key) {
         options = options.add_client_certificate(cert.clone(), key.clone());
     }
-    if nats.servers.iter().all(|server| server.starts_with("tls://")) {
+    if nats.servers.iter().all(ServerAddress::is_tls) {
         options = options.require_tls(true);
     }
-    match nats.servers.iter().find_map(|server| account_of(server)) {
-        Some((user, Some(password))) => {
-            options = options.user_and_password(user.to_owned(), password.to_owned())
-        }
-        Some((token, None)) => options = options.token(token.to_owned()),
+    match nats.read_account().map_err(failed)? {
+        Some(Account::User { name, password }) => options = options.user_and_password(name, password),
+        Some(Account::Token(token)) => options = options.token(token),
         None => {}
     }
-    let client = options.connect(nats.servers.clone()).await.map_err(|e| failed(sentence(&e)))?;
+    // The client gets addresses without accounts, so that no error of its own can show one.
+    let addresses: Vec<String> = nats.servers.iter().map(ToString::to_string).collect();
+    let client = options.connect(addresses).await.map_err(|e| failed(sentence(&e)))?;
     link.connected();
     Ok(client)
 }
 
-/// The user and the password, or the token, that stand before a server's name.
-fn account_of(server: &str) -> Option<(&str, Option<&str>)> {
-    let account = server.split_once("://")?.1.rsplit_once('@')?.0;
-    Some(account.split_once(':').map_or((account, None), |(user, password)| (user, Some(password))))
-}
-
-/// The servers without the passwords that may stand before their names.
-pub(crate) fn shown(servers: &[String]) -> String {
-    let show = |server: &String| server.rsplit(['@', '/']).next().unwrap_or_default().to_owned();
-    servers.iter().map(show).collect::<Vec<_>>().join(", ")
+/// The names of the servers.
+pub(crate) fn shown(servers: &[ServerAddress]) -> String {
+    servers.iter().map(ServerAddress::host).collect::<Vec<_>>().join(", ")
 }
 
 /// An error with its causes, which alone say what was wrong with a certificate or an account.
@@ -415,7 +409,11 @@ mod tests {
     /// The client has one time for requests and for answers to appends. The former once ended the latter.
     #[test]
     fn an_answer_to_an_append_may_take_as_long_as_the_spec_says() {
-        let nats = NatsSpec { servers: vec![silent_server()], ack_ms: 3_000, ..NatsSpec::default() };
+        let nats = NatsSpec {
+            servers: vec![silent_server().parse().unwrap()],
+            ack_ms: 3_000,
+            ..NatsSpec::default()
+        };
         let (engine, send) = (Engine::Nats, Some(SendSpec::default()));
         let spec = BridgeSpec { engine, nats: Some(nats.clone()), send, ..BridgeSpec::new("t") };
         let runtime = crate::send::runtime().unwrap();
@@ -427,14 +425,5 @@ mod tests {
         });
         assert_eq!(trouble_of(&error), Trouble::Silent);
         assert!(took >= Duration::from_millis(2_900), "{took:?}");
-    }
-
-    #[test]
-    fn accounts_are_taken_from_addresses_and_never_shown() {
-        assert_eq!(account_of("nats://u:p:w@h:4222"), Some(("u", Some("p:w"))));
-        assert_eq!(account_of("tls://token@h"), Some(("token", None)));
-        assert_eq!(account_of("nats://h:4222"), None);
-        let servers = ["nats://u:p@h:1".to_owned(), "tls://i".to_owned()];
-        assert_eq!(shown(&servers), "h:1, i");
     }
 }

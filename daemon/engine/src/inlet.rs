@@ -22,6 +22,8 @@ pub(crate) struct Inlet {
     clock_error: u16,
     /// The sequence due when the channel was closed.
     closed_at: u64,
+    /// Whether the log has more behind the entry that is being taken.
+    has_more: bool,
     shared: Arc<ReceiveState>,
 }
 
@@ -32,7 +34,12 @@ impl Inlet {
         origins: Origins,
         shared: Arc<ReceiveState>,
     ) -> Inlet {
-        Inlet { local, channel, origins, clock_error: UNKNOWN_ERROR, closed_at: 1, shared }
+        Inlet { local, channel, origins, clock_error: UNKNOWN_ERROR, closed_at: 1, has_more: false, shared }
+    }
+
+    /// Notes whether the log has more behind the entry that comes now.
+    pub(crate) fn note_more(&mut self, has_more: bool) {
+        self.has_more = has_more;
     }
 
     /// The sequence due.
@@ -55,6 +62,8 @@ impl Inlet {
             Delivery::Message { sequence, data, meta } => self.publish(sequence, data, meta),
             Delivery::Gap { to, .. } => self.local.skip_to(to.saturating_add(1)),
             Delivery::Session { session, next } => self.begin(session, next),
+            // Another publisher came after this one.
+            Delivery::End if self.has_more => {}
             Delivery::End => {
                 self.closed_at = self.next_sequence();
                 if let Some(publisher) = self.local.publisher.take() {

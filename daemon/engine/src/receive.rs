@@ -272,10 +272,12 @@ impl Receiving {
 
     fn take_entry(&mut self, (round, entry): (u64, Option<Message>)) {
         let now_ns = self.clock.now_ns();
-        let sequence = entry.as_ref().and_then(|entry| entry.info().ok()).map(|info| info.stream_sequence);
+        let info = entry.as_ref().and_then(|entry| entry.info().ok());
+        let place = info.map(|info| (info.stream_sequence, info.pending));
         let Receiving { reader, inlet, .. } = self;
-        match entry.zip(sequence) {
-            Some((entry, sequence)) => {
+        match entry.zip(place) {
+            Some((entry, (sequence, pending))) => {
+                inlet.note_more(pending > 0);
                 self.bytes += entry.payload.len() as u64;
                 if now_ns.saturating_sub(self.looked_ns) >= CLOCK_EVERY_NS || self.looked_ns == 0 {
                     self.looked_ns = now_ns;

@@ -87,9 +87,9 @@ impl Sender {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Tells it to send what the ring still holds, and then to stop; after five seconds it stops all the same.
-    pub fn end(&self) {
-        self.shared.end.store(true, Ordering::Relaxed);
+    /// Tells it to send what the ring still holds, and then to leave; after five seconds it leaves all the same. The session is not over.
+    pub fn leave(&self) {
+        self.shared.leave.store(true, Ordering::Relaxed);
     }
 
     /// Tells a bridge that waits because another one writes to write in its place.
@@ -110,7 +110,7 @@ impl Sender {
         self.threads.are_finished()
     }
 
-    /// Waits until its threads have ended. Call [`stop`](Self::stop) or [`end`](Self::end) first.
+    /// Waits until its threads have ended. Call [`stop`](Self::stop) or [`leave`](Self::leave) first.
     pub fn join(&mut self) {
         self.threads.join(&self.shared.life);
     }

@@ -14,7 +14,7 @@ use crate::status::{Link, ReceiveCounters, SendCounters};
 #[derive(Debug)]
 pub(crate) struct SendState {
     pub(crate) stop: AtomicBool,
-    pub(crate) end: AtomicBool,
+    pub(crate) leave: AtomicBool,
     pub(crate) takes_over: AtomicBool,
     /// Whether the thread with the ring has ended.
     pub(crate) is_over: AtomicBool,
@@ -32,7 +32,7 @@ impl SendState {
     pub(crate) fn new(life: Life, link: Arc<Link>, keys: Arc<Keys>) -> Self {
         Self {
             stop: AtomicBool::new(false),
-            end: AtomicBool::new(false),
+            leave: AtomicBool::new(false),
             takes_over: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             wanted: AtomicU64::new(0),

@@ -151,7 +151,7 @@ impl Link {
     /// Notes that the servers have refused a block for another reason than that another one stands in its place.
     pub(crate) fn refused(&self, why: String) {
         if self.refusals.fetch_add(1, Ordering::Relaxed) + 1 >= TOLD_AFTER {
-            let text = format!("the servers refuse blocks, and nothing is stored meanwhile: {why}");
+            let text = format!("the servers refuse blocks, and the feed stands still: {why}");
             *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
         }
     }

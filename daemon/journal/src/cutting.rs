@@ -8,6 +8,7 @@ use shmcast::journal::format::{FRAME_TARGET, FileHeader, Loss};
 use shmcast::journal::{JournalControl, salt};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Closed frames from which on they are written.
@@ -19,13 +20,15 @@ pub struct Cut {
     directory: Directory,
     packer: Packer,
     writer: Writer,
+    /// The ring of what was taken last.
+    ring: [u64; 2],
     /// The latest wall clock of the records so far.
     latest_ns: u64,
     base_ns: u64,
 }
 
 impl Cut {
-    /// Begins in `path`, which is made if it is not there, and has no journal. `header` is that of the file that the part begins in,
+    /// Begins in the directory at `path`, which is made if it is not there, and has no journal of this stream. `header` is that of the file that the part begins in,
     /// with the part's first sequence and the epoch there. `clock` is a wall clock and the ticks at that time, as the journal has them
     /// for the first record.
     ///
@@ -37,22 +40,14 @@ impl Cut {
         file_bytes: u64,
         clock: (u64, u64),
     ) -> Result<Self, RecordError> {
-        let directory = Directory::of_recorder(path, Io::Buffered)?;
+        let directory = Directory::of_stream(path, header.stream, &header.channel, Io::Buffered)?;
         let salt = salt().map_err(|source| RecordError::Os { path: path.to_owned(), source })?;
         let (latest_ns, ticks) = clock;
         let settings = Settings { sync: SyncPolicy::None, file_bytes, ..Settings::default() };
         let header =
             FileHeader { file: 1, previous_salt: 0, previous_chain: 0, reserve: 0, ..header.clone() };
         let pool = Pool::default();
-        let begin = Begin {
-            due: header.sequence,
-            epoch: header.epoch,
-            ring: header.ring.uuid,
-            clock_hz: header.ring.clock_hz,
-            loss: None,
-            mended: &[],
-            reserve: 0,
-        };
+        let begin = Begin { header: Arc::new(header.clone()), loss: None, mended: &[], reserve: 0 };
         let now = Now { mono: Duration::ZERO, wall_ns: latest_ns };
         // Clocks are copied from the journal. Of its own, the first frame alone has one.
         let packing = Packing {
@@ -62,8 +57,23 @@ impl Cut {
             ..Packing::default()
         };
         let packer = Packer::begin(packing, pool.clone(), &begin, now, ticks);
+        let ring = header.ring.uuid;
         let writer = Writer::new(settings, header, pool, salt);
-        Ok(Self { directory, packer, writer, latest_ns, base_ns: latest_ns })
+        Ok(Self { directory, packer, writer, ring, latest_ns, base_ns: latest_ns })
+    }
+
+    /// What follows comes from files with this header. If they are of another ring, the part goes on in another file. `clock` is a wall
+    /// clock and the ticks at that time, as the journal has them for what follows.
+    pub fn go_on_in(&mut self, header: &FileHeader, (wall_ns, ticks): (u64, u64)) {
+        if header.ring.uuid == self.ring {
+            return;
+        }
+        self.ring = header.ring.uuid;
+        // Frames never go back in time.
+        let late_ns = self.latest_ns.saturating_sub(wall_ns);
+        let late = u128::from(late_ns) * u128::from(header.ring.clock_hz) / 1_000_000_000;
+        self.at(wall_ns + late_ns, ticks.wrapping_add(late as u64));
+        self.packer.go_on_in(Arc::new(header.clone()));
     }
 
     /// Takes the next message. Its sequence is the one that is due. `wall_ns` is the wall clock of its time.

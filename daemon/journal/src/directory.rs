@@ -1,10 +1,13 @@
-//! The directory of a journal on a real file system.
+//! The folder of a stream, in a journal's directory on a real file system.
 
 use crate::core::{Io, Memory, Pages, Step, Stretch, Volume};
 use crate::error::RecordError;
 use rustix::fs::{Advice, AtFlags, CWD, FallocateFlags, Mode, OFlags, Stat, fstat, stat, statat};
 use rustix::io::{Errno, ReadWriteFlags};
+use shmcast::StreamId;
+use shmcast::hosting::fault;
 use shmcast::journal::format::{PAGE, SPARE};
+use shmcast::journal::{Journal, Streams, folder_of};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -27,7 +30,7 @@ const DEPTH: usize = 2;
 /// The type of a file system that has files in memory alone.
 const TMPFS: u64 = 0x0102_1994;
 
-/// A journal's directory, locked by this process.
+/// The folder of a stream, locked by this process.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -45,13 +48,7 @@ impl Directory {
     /// # Errors
     /// The system's error; [`io::ErrorKind::WouldBlock`] if another recorder has the lock.
     pub fn lock(path: &Path, io: Io) -> io::Result<Self> {
-        match rustix::fs::mkdir(path, Mode::from_raw_mode(0o700)) {
-            Ok(()) => {
-                sync_parent(path)?;
-            }
-            Err(Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
+        make(path)?;
         let handle = open_directory(path)?;
         let lock = at(&handle, "lock", OFlags::RDWR | OFlags::CREATE)?;
         if !shmcast::journal::take_lock(&lock)? {
@@ -68,14 +65,25 @@ impl Directory {
         })
     }
 
-    /// As [`lock`](Self::lock), with the reasons why there is no recorder.
+    /// Makes the journal's directory at `path` if it is not there, and locks the folder of a stream in it for a recorder of `channel`.
     ///
     /// # Errors
-    /// [`RecordError::Busy`] and [`RecordError::Os`].
-    pub(crate) fn of_recorder(path: &Path, io: Io) -> Result<Self, RecordError> {
-        Self::lock(path, io).map_err(|source| match source.kind() {
-            io::ErrorKind::WouldBlock => RecordError::Busy { path: path.to_owned() },
-            _ => RecordError::Os { path: path.to_owned(), source },
+    /// [`RecordError::Journal`], [`RecordError::Busy`] and [`RecordError::Os`].
+    pub(crate) fn of_stream(
+        path: &Path,
+        stream: StreamId,
+        channel: &str,
+        io: Io,
+    ) -> Result<Self, RecordError> {
+        make(path).map_err(|source| RecordError::Os { path: path.to_owned(), source })?;
+        let streams = Streams::open(path)?;
+        streams.check_channel(channel)?;
+        let newest = streams.journals().last().and_then(Journal::stream);
+        let stream = if fault!("a_journal_takes_any_stream") { newest.unwrap_or(stream) } else { stream };
+        let path = folder_of(path, stream);
+        Self::lock(&path, io).map_err(|source| match source.kind() {
+            io::ErrorKind::WouldBlock => RecordError::Busy { path },
+            _ => RecordError::Os { path, source },
         })
     }
 
@@ -257,8 +265,17 @@ pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
     Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?.into())
 }
 
+/// Makes a directory if it is not there. Its name is safe from a power cut then.
+fn make(path: &Path) -> io::Result<()> {
+    match rustix::fs::mkdir(path, Mode::from_raw_mode(0o700)) {
+        Ok(()) => sync_parent(path),
+        Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Makes the name at `path` safe, which is new there.
-pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
+fn sync_parent(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     open_directory(parent.unwrap_or(Path::new(".")))?.sync_all()
 }

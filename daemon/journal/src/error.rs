@@ -1,6 +1,7 @@
 //! The reasons why a channel is not recorded.
 
 use crate::core::RecoverError;
+use shmcast::journal::JournalError;
 use shmcast::{LocateError, RecvError};
 use std::io;
 use std::path::PathBuf;
@@ -32,23 +33,15 @@ pub enum RecordError {
         /// What is wrong.
         source: RecoverError,
     },
-    /// The directory has the journal of another channel.
-    #[error("{}: holds the journal of channel {found:?}, not of {channel:?}: give another directory", path.display())]
-    OtherChannel {
-        /// The directory.
-        path: PathBuf,
-        /// The channel whose journal it is.
-        found: String,
-        /// The channel that was to be recorded.
-        channel: String,
-    },
-    /// The channel is not the one that the journal has: its memory was made anew and counts from 1, or its sequences lie before those
-    /// in the journal.
+    /// The directory cannot be read, has the journal of another channel, or files in itself.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The channel's ring lies before what the journal has of the same stream, as an older copy of it would.
     #[error(
-        "{}: the journal is at sequence {journal}, and since then the channel began anew: its sequences count from 1 and are at \
-         {channel}: give another directory, or move this one away", path.display()
+        "{}: the journal is at sequence {journal}, and the channel, of the same stream, at {channel}: it would give sequences again that \
+         the journal has: begin the channel anew, or move this journal away", path.display()
     )]
-    Anew {
+    Behind {
         /// The directory.
         path: PathBuf,
         /// The sequence due in the journal.
@@ -69,7 +62,9 @@ pub enum RecordError {
         what: String,
     },
     /// The channel began anew while it was recorded. Everything before is in the journal.
-    #[error("the channel began anew, and its sequences count from 1: record it into another directory")]
+    #[error(
+        "the channel began anew, and its sequences count from 1: record it again, and the new stream gets a folder of its own"
+    )]
     Restarted,
     /// The channel cannot be read any more.
     #[error(transparent)]

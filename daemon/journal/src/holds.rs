@@ -1,11 +1,13 @@
 //! Holds: notes that a journal's files are kept for somebody, whatever its age and size.
 //!
-//! A hold is a file of the journal's directory, `NAME.hold`, with a sequence in it. The directory is all that has to be understood.
+//! A hold is a file `NAME.hold` in the folder of a stream, with a sequence in it. The folder is all that has to be understood.
 
 use crate::directory::{is_named, open_directory, remove};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, renameat, statat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
+use shmcast::StreamId;
+use shmcast::journal::folder_of;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -35,16 +37,16 @@ pub struct RetentionHold {
     pub from: u64,
 }
 
-/// Keeps the files of the journal at `path` that have the sequence `from` or later ones, until it is [released](release). A hold of this
-/// name is replaced. No file that was there when this returns goes by [`Keep::bytes`](crate::Keep::bytes) or
+/// Keeps the files of a stream in the journal's directory at `path` that have the sequence `from` or later ones, until it is
+/// [released](release). A hold of this name is replaced. No file that was there when this returns goes by [`Keep::bytes`](crate::Keep::bytes) or
 /// [`Keep::age`](crate::Keep::age).
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`] for a name that is not 1 to 64 letters, digits, `.`, `_` and `-`, or begins with a `.`; the system's error.
-pub fn hold(path: &Path, name: &str, from: u64) -> io::Result<()> {
-    let directory = open_directory(path)?;
+pub fn hold(path: &Path, stream: StreamId, name: &str, from: u64) -> io::Result<()> {
     let file_name = file_name(name)?;
-    let _lock = lock_holds(&directory)?;
+    let _lock = lock_holds(&open_directory(path)?)?;
+    let directory = open_directory(&folder_of(path, stream))?;
     let unfinished = format!(".{file_name}.tmp");
     remove(&directory, &unfinished)?;
     // The directory keeps others out. The recorder's user, who may be another one than this, must be able to read it.
@@ -60,22 +62,22 @@ pub fn hold(path: &Path, name: &str, from: u64) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`hold`].
-pub fn release(path: &Path, name: &str) -> io::Result<bool> {
-    let directory = open_directory(path)?;
+pub fn release(path: &Path, stream: StreamId, name: &str) -> io::Result<bool> {
     let file_name = file_name(name)?;
-    let _lock = lock_holds(&directory)?;
+    let _lock = lock_holds(&open_directory(path)?)?;
+    let directory = open_directory(&folder_of(path, stream))?;
     let is_there = holds_of(&directory)?.iter().any(|hold| hold.name == name);
     remove(&directory, &file_name)?;
     directory.sync_all()?;
     Ok(is_there)
 }
 
-/// The holds of the journal at `path`, by name.
+/// The holds in the folder of a stream, by name.
 ///
 /// # Errors
 /// The system's error.
-pub fn holds(path: &Path) -> io::Result<Vec<RetentionHold>> {
-    holds_of(&open_directory(path)?)
+pub fn holds(folder: &Path) -> io::Result<Vec<RetentionHold>> {
+    holds_of(&open_directory(folder)?)
 }
 
 pub(crate) fn holds_of(directory: &File) -> io::Result<Vec<RetentionHold>> {

@@ -1,18 +1,15 @@
 //! Which files of a journal are kept.
 
-use crate::core::Io;
-use crate::directory::{Directory, open_directory, remove, sync_parent};
-use crate::holds::{RetentionHold, holds_of, lock_holds};
-use rustix::fs::{CWD, RenameFlags, fstatvfs, renameat_with};
+use crate::directory::{open_directory, remove};
+use crate::holds::{holds_of, lock_holds};
+use rustix::fs::fstatvfs;
 use rustix::io::Errno;
-use shmcast::journal::{FileInfo, Journal};
+use shmcast::StreamId;
+use shmcast::journal::format::SPARE;
+use shmcast::journal::{FileInfo, Journal, Streams};
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// Most journals of one name that are kept aside.
-const MOST_ASIDE: u32 = 10_000;
 
 /// How much of a journal is kept. By default: everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,41 +32,33 @@ pub struct Trimmed {
 }
 
 impl Keep {
-    /// Removes the oldest files of a journal, until the rest is within the limits. Only files that are sealed, or that were given up after
-    /// an error of the disk, are removed, and never the last one, so that the rest is one piece. Files that are [held](crate::hold) stay,
-    /// unless there is too little room. `trimmed` is added to, also if this fails; `journal` must be refreshed if a file is gone.
+    /// Removes the oldest files in a journal's directory, those of the oldest stream first, until the rest is within the limits. Only files
+    /// to which nothing is added any more are removed, and of the stream `own`, which is recorded, never the last one. The rest of a stream
+    /// is one piece. Files that are [held](crate::hold) stay, unless there is too little room. `trimmed` is added to, also if this
+    /// fails; `streams` must be refreshed if a file is gone.
     ///
     /// # Errors
     /// The system's error, at the first file that cannot be removed.
-    pub fn trim(&self, journal: &Journal, wall_ns: u64, trimmed: &mut Trimmed) -> io::Result<()> {
+    pub fn trim(
+        &self,
+        streams: &Streams,
+        own: Option<StreamId>,
+        wall_ns: u64,
+        trimmed: &mut Trimmed,
+    ) -> io::Result<()> {
         if *self == Self::default() {
             return Ok(());
         }
-        let files = journal.files();
-        let mut bytes: u64 = files.iter().map(|file| file.bytes).sum();
-        let handle = open_directory(journal.path())?;
+        let directory = open_directory(streams.path())?;
         // Whoever notes a hold waits until this is over, and so sees what is left.
-        let _lock = lock_holds(&handle)?;
-        let holds = holds_of(&handle)?;
-        let mut lacking = self.lacking(&handle)?;
-        for (file, next) in files.iter().zip(files.iter().skip(1)) {
-            let is_too_much = self.bytes.is_some_and(|most| bytes > most);
-            let age = Duration::from_nanos(wall_ns.saturating_sub(next.header.wall_ns));
-            let is_too_old = self.age.is_some_and(|most| age > most);
-            let held = || holds.iter().filter(|hold| hold.from < next.header.sequence);
-            let may_go = lacking > 0 || ((is_too_much || is_too_old) && held().next().is_none());
-            if !may_go || !is_over(file, next) {
-                break;
-            }
-            remove(&handle, &file.name)?;
-            let name = |hold: &RetentionHold| hold.name.clone();
-            trimmed
-                .broken
-                .extend(held().map(name).filter(|name| !trimmed.broken.contains(name)).collect::<Vec<_>>());
-            bytes -= file.bytes;
-            // A reader that has the file open keeps its room for a while. That costs no second file.
-            lacking = lacking.saturating_sub(file.bytes);
-            trimmed.gone.push(file.name.clone());
+        let _lock = lock_holds(&directory)?;
+        let bytes = streams.journals().iter().flat_map(Journal::files).map(|file| file.bytes).sum();
+        let mut excess = Excess { keep: self, wall_ns, bytes, lacking: self.lacking(&directory)?, trimmed };
+        for (at, journal) in streams.journals().iter().enumerate() {
+            let is_own = own.is_none() || journal.stream() == own;
+            // The time at which the last file of a stream was over.
+            let later = streams.journals()[at + 1..].iter().find_map(|later| later.files().first());
+            excess.trim(journal, is_own || journal.is_recording(), later.map(|file| file.header.wall_ns))?;
         }
         Ok(())
     }
@@ -82,34 +71,71 @@ impl Keep {
     }
 }
 
+/// What is to go.
+struct Excess<'a> {
+    keep: &'a Keep,
+    wall_ns: u64,
+    /// Bytes of all files that are left.
+    bytes: u64,
+    /// Bytes that the file system lacks.
+    lacking: u64,
+    trimmed: &'a mut Trimmed,
+}
+
+impl Excess<'_> {
+    /// Removes files of a stream. Of one that `is_recorded` the last file stays; that of another one was over at `over_ns`.
+    fn trim(&mut self, journal: &Journal, is_recorded: bool, over_ns: Option<u64>) -> io::Result<()> {
+        let folder = open_directory(journal.path())?;
+        let holds = holds_of(&folder)?;
+        let files = journal.files();
+        for (at, file) in files.iter().enumerate() {
+            let next = files.get(at + 1);
+            let is_over = !is_recorded || next.is_some_and(|next| is_over(file, next));
+            let end = next.map_or(u64::MAX, |next| next.header.sequence);
+            let since = next.map(|next| next.header.wall_ns).or(over_ns).unwrap_or(self.wall_ns);
+            let held: Vec<_> = holds.iter().filter(|hold| hold.from < end).collect();
+            if !is_over || !self.is_to_go(since, !held.is_empty()) {
+                return Ok(());
+            }
+            remove(&folder, &file.name)?;
+            for hold in held {
+                if !self.trimmed.broken.contains(&hold.name) {
+                    self.trimmed.broken.push(hold.name.clone());
+                }
+            }
+            self.bytes -= file.bytes;
+            // A reader that has the file open keeps its room for a while. That costs no second file.
+            self.lacking = self.lacking.saturating_sub(file.bytes);
+            self.trimmed.gone.push(file.name.clone());
+        }
+        // A folder without a file may be one that a recorder is about to lock.
+        if is_recorded || files.is_empty() { Ok(()) } else { remove_folder(journal, &folder) }
+    }
+
+    /// Whether a file is to go that was over at this time.
+    fn is_to_go(&self, since_ns: u64, is_held: bool) -> bool {
+        let is_too_much = self.keep.bytes.is_some_and(|most| self.bytes > most);
+        let age = Duration::from_nanos(self.wall_ns.saturating_sub(since_ns));
+        let is_too_old = self.keep.age.is_some_and(|most| age > most);
+        self.lacking > 0 || ((is_too_much || is_too_old) && !is_held)
+    }
+}
+
+/// Removes the folder of a stream of which no file is left, unless something else lies in it.
+fn remove_folder(journal: &Journal, folder: &File) -> io::Result<()> {
+    if !journal.problems().is_empty() {
+        return Ok(());
+    }
+    remove(folder, SPARE)?;
+    remove(folder, "lock")?;
+    match rustix::fs::rmdir(journal.path()) {
+        Err(error) if error != Errno::NOTEMPTY && error != Errno::NOENT => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
 /// Whether nothing is added to a file any more. One that was given up stays without a trailer until the next recovery: a sealed one behind
 /// it has what it had not written.
 fn is_over(file: &FileInfo, next: &FileInfo) -> bool {
     file.trailer.is_some() || (file.is_given_up() && next.trailer.is_some())
-}
-
-/// Gives the journal at `path` another name, the first of `path.1`, `path.2` and so on that is free, and returns it. A reader that has
-/// it open goes on in it.
-///
-/// # Errors
-/// The system's error; [`io::ErrorKind::WouldBlock`] while a recorder writes there.
-pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
-    // No recorder begins there while it is renamed.
-    let _lock = Directory::lock(path, Io::Buffered)?;
-    let aside = |number| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{number}"));
-        PathBuf::from(name)
-    };
-    for free in (1..MOST_ASIDE).map(aside) {
-        match renameat_with(CWD, path, CWD, &free, RenameFlags::NOREPLACE) {
-            Ok(()) => {
-                sync_parent(path)?;
-                return Ok(free);
-            }
-            Err(Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(io::Error::other(format!("{}.1 to .{MOST_ASIDE} exist: remove some", path.display())))
 }

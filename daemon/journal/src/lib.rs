@@ -24,5 +24,5 @@ mod recorder;
 pub use cutting::Cut;
 pub use error::RecordError;
 pub use holds::{RetentionHold, hold, holds, release};
-pub use keeping::{Keep, Trimmed, set_aside};
+pub use keeping::{Keep, Trimmed};
 pub use recorder::{Progress, Recorder};

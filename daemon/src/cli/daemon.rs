@@ -40,7 +40,7 @@ pub(super) fn command() -> clap::Command {
 
 /// Runs the daemon with the command line this process was given.
 pub fn main() -> ExitCode {
-    let cli: Cli = match super::parse() {
+    let cli: Cli = match super::parse(super::without_accounts) {
         Ok(cli) => cli,
         Err(code) => return code,
     };
@@ -49,6 +49,10 @@ pub fn main() -> ExitCode {
         return printed.map_or_else(|e| ExitCode::from(super::end(&e)), |()| ExitCode::SUCCESS);
     }
     log();
+    if let Err(e) = super::stop::survive_file_size_limit() {
+        tracing::error!("no handler for the limit on file sizes: {e}");
+        return ExitCode::FAILURE;
+    }
     match run(&Options { config_path: cli.config, socket: cli.socket }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {

@@ -9,6 +9,7 @@ use shmcast::{
     ChannelError, ChannelInfo, ChannelStatus, Client, DIR_VARIABLE, Directory, Publisher, PublisherBuilder,
     SOCKET_VARIABLE, Subscriber, SubscriberBuilder,
 };
+use shmcast_bridge::spec::server::without_accounts;
 use shmcast_demo::exit::{FAILED, describe, end, parse};
 use shmcast_demo::{say, stop};
 use std::ffi::CStr;
@@ -207,10 +208,13 @@ pub fn main() -> ExitCode {
         // An error has no reader here except a shell in the middle of a line.
         Err(_) => return ExitCode::from(FAILED),
     }
-    let cli: Cli = match parse() {
+    let cli: Cli = match parse(without_accounts) {
         Ok(cli) => cli,
         Err(code) => return code,
     };
+    if let Err(e) = stop::survive_file_size_limit() {
+        return ExitCode::from(end(&e.into()));
+    }
     let result = match cli.verb {
         Verb::Demo(args) => shmcast_demo::run(&args),
         Verb::Pub(args) => publish::run(&args),

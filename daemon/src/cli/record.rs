@@ -4,12 +4,12 @@ use super::figures::grouped;
 use super::say::{note, print_json};
 use super::stop::Stop;
 use super::units::{parse_duration, parse_size, words};
-use super::{HostArg, MISSED};
+use super::{Host, HostArg, MISSED};
 use crate::config::{FILE_BYTES, LEAST_BUFFER, parse_io, parse_sync};
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
-use shmcast::{History, Start};
+use shmcast::{History, Start, Subscriber};
 use shmcast_journal::core::{Io, Settings, SyncPolicy};
 use shmcast_journal::{Progress, RecordError, Recorder};
 use std::path::PathBuf;
@@ -31,6 +31,8 @@ ring has the rest.
 
 Exit codes: 0 nothing missed, 3 messages are missing in the journal, 1 error, 2 wrong usage.";
 
+/// The most events of a channel's end that are read in one look.
+const MOST_EVENTS: usize = 100_000;
 /// How often the state is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -59,6 +61,9 @@ pub(super) struct Args {
     /// Age at which a file is sealed, as in 1h
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     roll_after: Option<Duration>,
+    /// Wait for the channel
+    #[arg(long)]
+    wait_channel: bool,
     /// End when the publisher closes the channel
     #[arg(long)]
     until_end: bool,
@@ -95,7 +100,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     let settings = args.settings()?;
     let (host, channel) = args.host.host_of(&args.channel)?;
-    let subscriber = host.subscriber(&channel).start(Start::Oldest).history(History::Never).open()?;
+    let subscriber = host.subscriber(&channel).start(Start::Oldest).history(History::Never);
+    let subscriber = match subscriber.open_while(|| args.wait_channel && !stop.is_set()) {
+        Ok(subscriber) => subscriber,
+        Err(e) if e.is_unknown_channel() && args.wait_channel => return Ok(ExitCode::SUCCESS),
+        Err(e) if e.is_unknown_channel() => bail!("{e} (--wait-channel)"),
+        Err(e) => return Err(e.into()),
+    };
     let recorder = Recorder::start(&args.to, subscriber, settings)?;
     let begun = recorder.progress();
     note!("{channel}: recording into {} from sequence {}", args.to.display(), grouped(begun.first));
@@ -105,13 +116,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.io.is_some_and(|io| io != begun.io) {
         note!("{channel}: the file system takes no O_DIRECT: written through the page cache");
     }
-    let mut watch = Watch::new(&channel);
+    let (mut watch, mut end) = (Watch::new(&channel), PresentEnd::default());
     while recorder.is_running() && !stop.is_set() {
         std::thread::sleep(LOOK);
         let progress = recorder.progress();
         watch.errors(&recorder);
         watch.show(&progress);
-        if args.until_end && progress.has_ended {
+        if args.until_end && progress.has_ended && end.is_reached(&host, &channel, &progress)? {
             break;
         }
     }
@@ -136,6 +147,36 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         Some(error) => Err(error.into()),
         None if last.overrun + last.missing > 0 => Ok(ExitCode::from(MISSED)),
         None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Tells the channel's end from that of an earlier publisher, whose messages and end are recorded too.
+#[derive(Default)]
+struct PresentEnd {
+    /// A reader of the ring's end, once the recorder has met an end.
+    reader: Option<Subscriber>,
+}
+
+impl PresentEnd {
+    /// Whether the channel is over, and the recorder has all of it.
+    fn is_reached(&mut self, host: &Host, channel: &str, progress: &Progress) -> Result<bool> {
+        let reader = match self.reader.take() {
+            Some(reader) => reader,
+            None => {
+                host.subscriber(channel).start(Start::Latest).history(History::Never).page(false).open()?
+            }
+        };
+        let reader = self.reader.insert(reader);
+        for _ in 0..MOST_EVENTS {
+            match reader.try_recv() {
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(reader.is_at_end() && progress.drained >= reader.next_sequence() - 1),
+                // The channel is made anew: the recorder says what that means.
+                Err(_) => break,
+            }
+        }
+        self.reader = None;
+        Ok(false)
     }
 }
 

@@ -4,7 +4,8 @@
 //! and sessions of bridges. Messages that the journal lacks are a gap to them.
 
 use super::figures::grouped;
-use super::journal::span::{Part, Span};
+use super::journal::Source;
+use super::journal::span::{Item, Part, Span, schema_of};
 use super::pace::{Schedule, Speed};
 use super::publish::progress;
 use super::ring::{RingArgs, told, wait_for_readers};
@@ -19,7 +20,7 @@ use shmcast::hosting::session_identity;
 use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Entry, JournalControl};
 use shmcast::{Mark, Publisher};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -39,8 +40,8 @@ Exit codes: 0 all was published, 3 sequences are missing in the journal, 1 error
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
-    /// Directory of the journal
-    journal: PathBuf,
+    #[command(flatten)]
+    source: Source,
     /// Name of the channel to publish on
     #[arg(long, value_name = "CHANNEL")]
     into: String,
@@ -71,16 +72,20 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     // A wrong directory or part should leave nothing behind.
-    let mut part = args.span.open(&args.journal)?;
+    let mut part = args.span.open(&args.source)?;
     super::name_and_pin(None, args.cpu)?;
     let first = part.due();
     let (host, channel) = args.host.host_of(&args.into)?;
     // Opening a channel tells its readers of a publisher, so it is looked at before.
     if let Some(next) = host.channel(&channel).ok().and_then(|status| status.next_sequence) {
-        check_fits(&host, &channel, &args.journal, next, first)?;
+        check_fits(&host, &channel, &args.source.dir, next, first)?;
     }
-    let publisher = args.ring.publisher(&host, &channel)?.open()?;
-    check_fits(&host, &channel, &args.journal, publisher.next_sequence(), first)?;
+    let mut builder = args.ring.publisher(&host, &channel)?;
+    if part.schema.id != 0 {
+        builder = builder.schema(part.schema.id, part.schema.name.clone());
+    }
+    let publisher = builder.open()?;
+    check_fits(&host, &channel, &args.source.dir, publisher.next_sequence(), first)?;
     wait_for_readers(args.wait_readers, &host, &channel, &stop)?;
 
     let (started, bar) = (Instant::now(), progress());
@@ -93,7 +98,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let summary =
         Summary { channel: &channel, first, next, seconds, is_complete, too_old: part.too_old, play: &play };
     if args.json {
-        print_json(&summary.json(&args.journal))?;
+        print_json(&summary.json(&args.source.dir))?;
     }
     if !is_complete {
         return Err(stop.interrupted(format!("{}; go on with --from {next}", summary.text())).into());
@@ -172,9 +177,17 @@ impl Play {
         // Readers of a new channel begin at the first sequence of the part.
         self.publisher.gap(part.due() - 1)?;
         let mut schedule = Schedule::new(stop, args.speed, args.max_pause);
-        while let Some((entry, wall_ns)) = part.next()? {
+        let (schema, into) = (part.schema.clone(), &args.into);
+        while let Some(Item { entry, wall_ns, header }) = part.next()? {
             match entry {
                 Entry::Message(message) => {
+                    if (header.schema_id, &header.schema) != (schema.id, &schema.name) {
+                        let (found, from) = (schema_of(header), message.sequence);
+                        bail!(
+                            "message {from} of the journal is of {found}, and what was published on {into} is of {schema}, which \
+                             its readers expect: replay the rest into another channel, with --from {from}"
+                        );
+                    }
                     if let Some(wall_ns) = wall_ns {
                         schedule.wait(wall_ns);
                     }

@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use serde_json::json;
 use shmcast::hosting::fault;
 use shmcast::{
-    Event, History, Message, RecvError, Resume, Start, State, Subscriber, SubscriberBuilder, Wait,
+    EndWatch, Event, History, Message, RecvError, Resume, Start, State, Subscriber, SubscriberBuilder, Wait,
 };
 use std::ffi::CString;
 use std::io::Write;
@@ -138,7 +138,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     // A user who waits for a publisher does not ask for the end of the one before.
     let was_closed =
         args.from == Start::Latest && matches!(subscriber.publisher_state(), Some((_, State::Closed)));
-    let (mut skip_end, mut has_ended) = (args.wait_channel && was_closed, false);
+    let (mut skip_end, mut end) = (args.wait_channel && was_closed, EndWatch::default());
     let mut clock = subscriber.clock();
     let mut watch = PublisherWatch::new(&host, &channel);
     while args.count.is_none_or(|count| tally.received < count) && !stop.is_set() {
@@ -152,7 +152,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             // Everything in the channel that takes its place is new.
             let Some(next) = attach(args, builder.clone().start(Start::Oldest), &stop)? else { break };
             report(args, &Event::Restarted, &mut out)?;
-            (clock, skip_end, has_ended) = (next.clock(), false, false);
+            (clock, skip_end, end) = (next.clock(), false, EndWatch::default());
             subscriber = next;
             continue;
         }
@@ -162,33 +162,33 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         }
         let Some(event) = event? else {
             // The answer at the end itself may have been that the daemon was about to decide.
-            if has_ended && subscriber.is_at_end() {
+            if end.is_over(&subscriber) {
                 break;
             }
             watch.idle();
             continue;
         };
+        if event == Event::End && std::mem::take(&mut skip_end) {
+            continue;
+        }
+        end.note(&event);
         if let Event::Message(message) = event {
             let latency_ns = message.latency_ns(&clock);
             tally.message(&message, latency_ns);
             write_message(args.framing, &mut out, &message, latency_ns)?;
             out.end_message()?;
-            (skip_end, has_ended) = (false, false);
+            skip_end = false;
             continue;
         }
         watch.alive();
-        if event == Event::End && std::mem::take(&mut skip_end) {
-            continue;
-        }
         tally.event(&event);
         report(args, &event, &mut out)?;
-        has_ended = event == Event::End || has_ended && !begins_again(&event);
-        if has_ended && subscriber.is_at_end() {
+        if end.is_over(&subscriber) {
             break;
         }
     }
     out.flush()?;
-    if has_ended && was_closed && tally.received == 0 {
+    if was_closed && tally.received == 0 && end.is_over(&subscriber) {
         tell_closed(&host, &channel);
     }
     tally.end(args, &stop, subscriber.next_sequence())
@@ -207,11 +207,6 @@ fn builder_of(args: &Args, host: &Host, channel: &str) -> SubscriberBuilder {
 /// Whether another channel has taken the place of this one.
 fn is_made_again(event: &Result<Option<Event<'_>>, RecvError>) -> bool {
     matches!(event, Err(RecvError::Superseded)) && !fault!("a_next_segment_ends_sub")
-}
-
-/// Whether a publisher came behind an end that was received before.
-fn begins_again(event: &Event<'_>) -> bool {
-    matches!(event, Event::NewEpoch { .. } | Event::NewSession { .. } | Event::Restarted)
 }
 
 /// The exit code of a subscriber that reached its end.

@@ -218,6 +218,7 @@ impl Config {
             let channel = self.channels.iter().find(|channel| channel.name == bridge.channel);
             warn_of_thread(bridge, &self.bridges[..index], host, &mut warn);
             warn_of_interfaces(bridge, host, &mut warn);
+            self.warn_of_account(bridge, &mut warn);
             let fits = bridge.ethernet_payload_bytes();
             if bridge.payload_bytes > fits {
                 let what = format!(
@@ -238,6 +239,14 @@ impl Config {
             }
         }
         found
+    }
+
+    fn warn_of_account(&self, bridge: &BridgeSpec, warn: &mut impl FnMut(&'static str, String, &str)) {
+        if self.is_public && bridge.nats().is_some_and(|nats| nats.accounts().next().is_some()) {
+            let what = "an account stands in an address, and every user may read this file".to_owned();
+            let mend = "account = \"FILE\", where FILE has mode 600; or chmod o-r this file";
+            warn("bridge.nats.servers", what, mend);
+        }
     }
 
     fn warn_of_shared_lines(&self, index: usize, warn: &mut impl FnMut(&'static str, String, &str)) {

@@ -183,6 +183,14 @@ pub(super) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
     text.parse().map(Some).map_err(|_| de::Error::custom(wrong()))
 }
 
+/// An error of serde without the string that it quotes.
+pub(super) fn without_string(message: &str) -> String {
+    match (message.find("string \""), message.rfind('"')) {
+        (Some(from), Some(to)) => format!("{}a string{}", &message[..from], &message[to + 1..]),
+        _ => message.to_owned(),
+    }
+}
+
 /// Rewrites an error of serde or of the TOML reader in the file's terms, with the nearest of the names that it lists.
 pub(super) fn explain(message: &str) -> String {
     // The names stand between backquotes: "unknown field `capasity`, expected one of `name`, `capacity`".

@@ -13,6 +13,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -55,6 +56,8 @@ pub struct Config {
     pub bridges: Vec<BridgeSpec>,
     /// Places of the sections and fields in the file; empty if there is no file.
     pub positions: Positions,
+    /// Whether every user may read the file.
+    pub is_public: bool,
 }
 
 /// Settings of the daemon itself.
@@ -296,8 +299,10 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] with all problems that were found.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let file = File::open(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        Self::read(file, &path.display().to_string())
+        let cannot = |source| ConfigError::Read { path: path.to_owned(), source };
+        let file = File::open(path).map_err(cannot)?;
+        let is_public = file.metadata().map_err(cannot)?.mode() & 0o004 != 0;
+        Ok(Self { is_public, ..Self::read(file, &path.display().to_string())? })
     }
 
     /// Reads `from` to its end. Errors name it as `origin`.

@@ -246,7 +246,12 @@ impl Reader<'_> {
                     let field = self.source.field_at(path, at.start).map(str::to_owned);
                     let missing = missing_field(e.message());
                     if missing.is_none_or(|missing| !left_out.fields.iter().any(|field| field == missing)) {
-                        let what = fields::explain(e.message());
+                        // An account may stand in these.
+                        let is_secret = matches!(field.as_deref(), Some("nats" | "receive"));
+                        let what = match is_secret {
+                            true => fields::explain(&fields::without_string(e.message())),
+                            false => fields::explain(e.message()),
+                        };
                         let field = field.as_ref().map_or(String::new(), |field| format!("{field}: "));
                         self.report(Some(at.clone()), title, format!("{field}{what}"));
                     }
@@ -266,7 +271,7 @@ impl Reader<'_> {
             if is_certain && !left_out.fields.iter().any(|field| field == first) {
                 let position = self.positions.find(&format!("{path}.{field}"));
                 let position = position.unwrap_or_else(|| self.source.position(span.start));
-                self.problems.push(Problem { position, section: title.to_owned(), what });
+                self.problems.push(Problem::new(position, title, &what));
             }
         }
         left_out.fields.is_empty().then_some(read)
@@ -275,6 +280,6 @@ impl Reader<'_> {
     /// Reports a mistake. Without a `span`, its place is the end of the file.
     fn report(&mut self, span: Option<Range<usize>>, section: &str, what: String) {
         let position = self.source.position(span.map_or(usize::MAX, |span| span.start));
-        self.problems.push(Problem { position, section: section.to_owned(), what });
+        self.problems.push(Problem::new(position, section, &what));
     }
 }

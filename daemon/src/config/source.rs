@@ -1,6 +1,7 @@
 //! Places in a configuration's text: the position of each section and field, and mistakes with their position.
 
 use serde::Serialize;
+use shmcast_bridge::spec::server::without_accounts;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -28,11 +29,16 @@ pub struct Problem {
 }
 
 impl Problem {
+    /// A problem. What it quotes of the file is shown without accounts of servers.
+    pub(super) fn new(position: Position, section: &str, what: &str) -> Self {
+        Self { position, section: without_accounts(section), what: without_accounts(what) }
+    }
+
     /// The problem that the byte at `offset` of `bytes` is not UTF-8 text. All bytes before it must be.
     pub(super) fn not_text(bytes: &[u8], offset: usize) -> Self {
         let before = String::from_utf8_lossy(&bytes[..offset]);
         let position = Source::new(&before).position(offset);
-        Self { position, section: String::new(), what: "not UTF-8 text: save the file as UTF-8".to_owned() }
+        Self::new(position, "", "not UTF-8 text: save the file as UTF-8")
     }
 }
 

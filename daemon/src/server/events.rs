@@ -13,6 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::broadcast;
 
+/// The event of a reload that changed nothing.
+const RELOAD_REFUSED: &str = "reload-refused";
+
 /// The followers, the past events, and how often each refusal was given.
 #[derive(Debug, Clone)]
 pub struct Events(Arc<Inner>);
@@ -31,6 +34,8 @@ struct Inner {
 struct State {
     lines: Lines,
     refusals: HashMap<RefusalCode, u64>,
+    /// Whether the last reload was refused.
+    is_reload_refused: bool,
     /// Principals that may read each channel. A removed channel stays here, so that the event of its removal still
     /// reaches its readers.
     readers: HashMap<String, Vec<Principal>>,
@@ -45,6 +50,7 @@ impl Events {
         let state = State {
             lines: Lines::new(Instant::now()),
             refusals: HashMap::new(),
+            is_reload_refused: false,
             readers: HashMap::new(),
             past: VecDeque::new(),
         };
@@ -117,6 +123,24 @@ impl Events {
             log(event, channel, role, who, detail);
         }
         self.send(event, channel, role, who.map(Identity::process), detail);
+    }
+
+    /// Reports a reload: what it changed, or why the old configuration stays.
+    pub fn reloaded(&self, outcome: Result<&str, &str>) {
+        self.state().is_reload_refused = outcome.is_err();
+        match outcome {
+            Ok(changes) => self.tell("reloaded", None, None, None, changes),
+            Err(why) => {
+                let detail = format!("the old configuration stays: {why}");
+                tracing::warn!(event = RELOAD_REFUSED, detail);
+                self.send(RELOAD_REFUSED, None, None, None, &detail);
+            }
+        }
+    }
+
+    /// Whether the last reload was refused.
+    pub fn is_reload_refused(&self) -> bool {
+        self.state().is_reload_refused
     }
 
     /// Counts a refusal, and reports it. If there are too many, the log and the followers get a sum of the rest.

@@ -4,17 +4,28 @@
 //! replaced only if it is a leftover: a socket of this user's own that refuses connections. A leftover is moved aside
 //! and checked once more before it is removed, so that a file that came there in between is not removed.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use shmcast::hosting::fault;
 use shmcast::sys::handoff;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
-use std::io::{ErrorKind, Read, Seek, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 const INSTEAD: &str = "give another --socket, or move it away";
+/// What a user does who may make no files where the daemon listens by default.
+const ELSEWHERE: &str =
+    "this user may make nothing there: set XDG_RUNTIME_DIR to a directory of this user's, or give --socket";
+
+/// What to do about an error of making or opening `what`.
+fn advice(what: &Path, error: &io::Error, otherwise: &str) -> String {
+    let may_make_none = error.kind() == ErrorKind::PermissionDenied && !what.exists();
+    let instead = if may_make_none { ELSEWHERE } else { otherwise };
+    let colon = if instead.is_empty() { "" } else { ": " };
+    format!("{}{colon}{instead}", what.display())
+}
 
 /// The right to listen at a path, until this is dropped.
 #[derive(Debug)]
@@ -29,7 +40,11 @@ pub(super) struct Place {
 /// If a daemon listens there, or if the file there is not a daemon's leftover.
 pub(super) fn listen(path: &Path, mode: u32) -> Result<(OwnedFd, Place)> {
     if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        let made = fs::create_dir_all(dir);
+        made.map_err(|e| {
+            let text = format!("create {}", advice(dir, &e, ""));
+            Error::new(e).context(text)
+        })?;
     }
     let lock = lock(path)?;
     if let Some(found) = look(path)? {
@@ -54,7 +69,10 @@ fn lock(path: &Path) -> Result<File> {
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let no_links = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
     let opened = options.custom_flags(no_links.cast_signed()).open(&name);
-    let mut lock = opened.with_context(|| format!("open {}: {INSTEAD}", name.display()))?;
+    let mut lock = opened.map_err(|e| {
+        let text = format!("open {}", advice(&name, &e, INSTEAD));
+        Error::new(e).context(text)
+    })?;
     let found = lock.metadata()?;
     if !found.is_file() || found.uid() != nix::unistd::geteuid().as_raw() {
         bail!("{} is not a file of this user's own: {INSTEAD}", name.display());

@@ -331,16 +331,7 @@ async fn reload(
 ) {
     let wanted = match load(options) {
         Ok(wanted) => wanted,
-        Err(e) => {
-            shared.events.tell(
-                "reload-refused",
-                None,
-                None,
-                None,
-                &format!("the old configuration stays: {e:#}"),
-            );
-            return;
-        }
+        Err(e) => return shared.events.reloaded(Err(&format!("{e:#}"))),
     };
     match apply(shared, &wanted).await {
         Ok(changes) => {
@@ -349,16 +340,13 @@ async fn reload(
                 "added {:?}, removed {:?}, kept as made until the next publisher {:?}",
                 changes.added, changes.removed, changes.kept
             );
-            shared.events.tell("reloaded", None, None, None, &detail);
+            shared.events.reloaded(Ok(&detail));
             warn(&wanted);
             supervisor.carry(wanted.bridges_with_journals());
             recorders.carry(&wanted.channels);
             *config = wanted;
         }
-        Err(e) => {
-            let detail = format!("the old configuration stays: {e:#}");
-            shared.events.tell("reload-refused", None, None, None, &detail);
-        }
+        Err(e) => shared.events.reloaded(Err(&format!("{e:#}"))),
     }
 }
 

@@ -4,7 +4,7 @@ use shmcast::journal::format::{
     FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameKind, JournalControl, Loss,
     RecordBody, Records, TRAILER_BYTES, Trailer, parse_file_name,
 };
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What a journal holds, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,9 +36,14 @@ impl Journal {
     }
 }
 
+/// The folder of the newest stream in a journal's directory; the directory itself, if there is none.
+pub fn folder(dir: &Path) -> PathBuf {
+    shmcast::journal::Journal::open(dir).map_or_else(|_| dir.to_owned(), |journal| journal.path().to_owned())
+}
+
 /// Reads all files, and checks that one sequence follows the other.
 pub fn read(dir: &Path) -> Journal {
-    let mut files: Vec<(FileHeader, Vec<u8>)> = std::fs::read_dir(dir)
+    let mut files: Vec<(FileHeader, Vec<u8>)> = std::fs::read_dir(folder(dir))
         .unwrap()
         .map(|entry| entry.unwrap())
         .filter(|entry| parse_file_name(&entry.file_name().to_string_lossy()).is_some())

@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -91,6 +92,25 @@ impl Server {
 
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// The address with an account in it, for a configuration.
+    pub fn url_of(&self, account: &str) -> String {
+        self.url().replace("nats://", &format!("nats://{account}@"))
+    }
+
+    /// The address, and the option that gives the account of `USER:PASSWORD` by a file, for a command.
+    pub fn address_of(&self, account: &str) -> String {
+        format!("{} {}", self.url(), self.account(account))
+    }
+
+    /// The option that gives an account by a file.
+    pub fn account(&self, account: &str) -> String {
+        let user = account.split(':').next().unwrap_or_default();
+        let file = self.dir.join(format!("account-{user}"));
+        fs::write(&file, account).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        format!("--account {}", file.display())
     }
 
     pub fn signal(&self, signal: Signal) {

@@ -68,12 +68,13 @@ fn one_thread_publishes_sends_receives_and_reads() {
         (read(&mut reader) == Some(MESSAGES + 1)).then_some(())
     });
 
-    egress.egress().end();
+    publisher.close();
     wait_for("the reader's end", || {
         egress.invoke();
         assert!(ingress.invoke(), "an ingress waits for the next session");
         read(&mut reader).is_none().then_some(())
     });
+    egress.egress().leave();
     wait_for("the sending end", || (!egress.invoke()).then_some(()));
     assert!(!egress.invoke(), "over is over");
     assert_eq!(egress.egress().life().phase(), Phase::Ended);

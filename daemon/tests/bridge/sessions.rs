@@ -9,6 +9,7 @@ use shmcast_bridge::proto::control::ControlDatagram;
 use shmcast_bridge::proto::session::{EPOCH_LIMIT, Session};
 use shmcast_bridge::proto::wire::heartbeat;
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendRole, SendSpec, StartAt};
+use shmcast_bridge::status::Phase;
 use shmcast_testkit::Process;
 use shmcast_testkit::place::{own_address, program};
 use shmcast_testkit::turn::turn;
@@ -121,19 +122,47 @@ fn a_publisher_that_comes_back_goes_on_in_its_session() {
 }
 
 #[test]
-fn a_bridge_that_is_told_to_end_says_so_to_readers_far_away() {
+fn a_bridge_that_leaves_sends_what_waits_and_ends_no_session() {
     let _turn = turn();
     let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), line());
     let mut publisher = publisher(a.path());
     let _ingress = receiving(b.path(), &line);
     let mut egress = sending(a.path(), &line);
     publisher.publish_batch(["1", "2", "3"]).unwrap();
-    egress.end();
+    egress.leave();
     egress.join();
+    // What is published behind that is not its own.
+    publisher.publish(b"4").unwrap();
+    let mut reader = Subscriber::builder("t").dir(b.path()).start(Start::Oldest).open().unwrap();
+    read_to(&mut reader, 3);
+    assert_eq!(reader.recv_deadline(Instant::now() + Duration::from_millis(200)), Ok(None));
+    assert!(egress.is_finished() && egress.counters().next_sequence == 4, "{:?}", egress.counters());
+    assert_eq!((egress.counters().ends, egress.life().phase()), (0, Phase::Ended));
+}
+
+#[test]
+fn an_earlier_publishers_end_ends_nothing_far_away() {
+    let _turn = turn();
+    let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), line());
+    let mut first = publisher(a.path());
+    first.publish_batch(["1", "2", "3"]).unwrap();
+    first.close();
+    let second = publisher(a.path());
+    let _ingress = receiving(b.path(), &line);
+    let send = SendSpec { linger_ms: 100, from: StartAt::Oldest, ..SendSpec::default() };
+    let spec = BridgeSpec { lines: vec![line], send: Some(send), ..BridgeSpec::new("t") };
+    let channel = Subscriber::builder("t").dir(a.path());
+    let options = EgressOptions { ends_with_channel: true, ..EgressOptions::default() };
+    let mut egress = Egress::start(&spec, channel, options).unwrap();
+    wait_for("all that is there", || (egress.counters().next_sequence == 4).then_some(()));
+    wait_for("a heartbeat", || (egress.counters().heartbeats > 0).then_some(()));
+    assert_eq!((egress.counters().ends, egress.is_finished()), (0, false), "somebody publishes");
+    second.close();
+    egress.join();
+    assert!(egress.counters().ends > 0);
     let mut reader = Subscriber::builder("t").dir(b.path()).start(Start::Oldest).open().unwrap();
     read_to(&mut reader, 3);
     assert_eq!(reader.recv_deadline(Instant::now() + Duration::from_secs(20)), Ok(Some(Event::End)));
-    assert!(egress.is_finished() && egress.counters().ends > 0);
 }
 
 #[test]

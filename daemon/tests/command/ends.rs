@@ -96,6 +96,27 @@ fn the_journals_ends_are_those_of_earlier_publishers_too() {
 }
 
 #[test]
+fn a_recorder_stays_while_somebody_publishes() {
+    let host = Host::new();
+    publish(&host, "a");
+    let mut publisher = host.start_with_input("pub t");
+    publisher.child().stdin.as_mut().unwrap().write_all(b"b1\n").unwrap();
+    wait_until("the second publisher", || host.json("stat t --json")["next_sequence"] == 5);
+    let journal = host.dir.path().join("journal");
+    let mut recorder = host.start(&format!("record t --to {} --until-end --json", journal.display()));
+    wait_until("the recorder", || host.json("stat t --json")["readers"][0]["received"] == 4);
+    // It has met the first publisher's end by now, and looks each 100 ms.
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    assert!(recorder.is_alive(), "the first publisher's end is not the channel's");
+    publisher.child().stdin.take().unwrap().write_all(b"b2\n").unwrap();
+    assert_eq!(end(publisher).0, 0);
+    let output = recorder.output();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let sums: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(sums["durable"], 5, "{sums}");
+}
+
+#[test]
 fn a_feed_that_begins_a_new_session_ends_no_reader_that_waits() {
     let (far, near) = (Host::new(), Host::new());
     let [_, _, high, low] = std::process::id().to_be_bytes();

@@ -3,6 +3,7 @@
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use shmcast_testkit::command::{Host, dump, end, golden, lines, recorded, text};
+use shmcast_testkit::journal::folder;
 use std::fs;
 use std::path::Path;
 
@@ -42,7 +43,8 @@ fn copies_mend_each_other_and_holes_have_a_name() {
         assert!(host.run(&format!("journal cut {journal} {part} {span} --file 4MiB")).status.success());
     }
     // Two places of the copy are damaged. Each costs a frame.
-    let mut files: Vec<_> = fs::read_dir(&a).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> =
+        fs::read_dir(folder(Path::new(&a))).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|ending| ending == "smj"));
     files.sort();
     let mut bytes = fs::read(&files[0]).unwrap();

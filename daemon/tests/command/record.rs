@@ -287,7 +287,8 @@ fn a_full_disk_is_survived() {
         }
         sequence
     };
-    wait_until("the recorder's lock", || journal.join("lock").exists());
+    let is_locked = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().path().join("lock").exists();
+    wait_until("the recorder's lock", || fs::read_dir(&journal).is_ok_and(|mut all| all.any(is_locked)));
     wait_until("a full disk", || {
         publish(1_000);
         says("the disk takes nothing")

@@ -3,12 +3,15 @@
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use shmcast::control::JournalStatus;
-use shmcast::journal::{Entry, Journal, Loss};
-use shmcast::{Client, Event, Publisher, RecvError, Start, Subscriber};
+use shmcast::journal::{Entry, Journal, Loss, folder_of};
+use shmcast::{Client, Event, Message, Publisher, RecvError, Start, Subscriber};
+use shmcast_testkit::command::text;
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, publishing};
+use shmcast_testkit::journal::folder;
 use shmcast_testkit::process::{at_socket, my_role, my_socket};
 use shmcast_testkit::raw::Raw;
 use shmcast_testkit::{number, wait_for, wait_until};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{JoinHandle, sleep};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
 /// The section of a channel with a journal in `dir`. `more` are fields of the journal.
@@ -318,24 +321,36 @@ fn a_reload_begins_a_journal_changes_it_and_ends_it() {
 
 #[test]
 fn a_channel_that_begins_anew_is_recorded_beside_what_it_was() {
-    let (room, journal) = room();
+    let (_room, journal) = room();
     let daemon = Daemon::start(&recorded("ticks", "1MiB", &journal, ""));
     let client = daemon.client();
     let mut old = publishing(&client, "ticks").open().unwrap();
     publish(&mut old, 300);
     wait_until_durable(&client, 300);
+    let stream = old.header().stream;
     old.close();
     let mut new = publishing(&client, "ticks").anew().open().unwrap();
     publish(&mut new, 200);
-    let aside = room.path().join("ticks.1");
-    wait_until("the other journal", || aside.exists());
     wait_until("the new stream on disk", || {
         status(&client).is_some_and(|journal| journal.state == "recording" && journal.durable == 200)
     });
-    assert_eq!((contents(&aside).0.len(), contents(&journal).0.len()), (300, 200));
-    daemon.wait_for_log(&["event=\"journal-set-aside\"", "ticks.1"]);
+    let before = folder_of(&journal, stream);
+    assert_eq!((contents(&before).0.len(), contents(&journal).0.len()), (300, 200));
+    daemon.wait_for_log(&["event=\"journal-anew\"", &stream.to_string()]);
     let mut reader = Subscriber::builder("ticks").client(&client).start(Start::Oldest).open().unwrap();
     assert!(read_to(&mut reader, 200).is_empty());
+    // Verbs take the newest, and say that there is another one.
+    let run = |words: &str| daemon.shmcast(words).output().unwrap();
+    let dir = journal.display();
+    let newest = text(&run(&format!("journal verify {dir}")).stderr);
+    assert!(newest.contains("200 messages") && newest.contains("shows 1 more"), "{newest}");
+    let old = run(&format!("journal verify {dir} --stream {stream}"));
+    assert!(text(&old.stderr).contains("300 messages"), "{old:?}");
+    let listed = text(&run(&format!("journal ls {dir}")).stdout);
+    assert!(listed.contains(&format!("stream {stream} of channel ticks")), "{listed}");
+    assert_eq!(listed.matches("stream ").count(), 2, "{listed}");
+    let unknown = run(&format!("journal verify {dir} --stream {}", "0".repeat(32)));
+    assert!(!unknown.status.success() && text(&unknown.stderr).contains("holds stream"), "{unknown:?}");
 }
 
 #[test]
@@ -364,6 +379,67 @@ fn publishers_of_a_strict_channel_are_recorded_as_one_stream() {
         assert!(told.iter().all(is_sound) && told.last().is_some_and(|event| event == "live"), "{told:?}");
     }
     assert_eq!(contents(&journal).1, []);
+}
+
+/// The ring that a reload makes has another schema, clock and largest message. What a file's header says holds for all that is in it.
+#[test]
+fn another_ring_begins_another_file() {
+    let (room, journal) = room();
+    let config = |capacity: &str, ring: &str| {
+        recorded("ticks", capacity, &journal, "").replace("journal =", &format!("{ring}\njournal ="))
+    };
+    let daemon =
+        Daemon::start(&config("64KiB", "schema_id = 1\nschema = \"small/1\"\nclock = \"monotonic\""));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publish(&mut publisher, 10);
+    publisher.close();
+    wait_until_durable(&client, 10);
+    daemon.configure(&config("16MiB", "schema_id = 2\nschema = \"large/1\"\nclock = \"counter\""));
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_for_log(&["event=\"reloaded\""]);
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publish(&mut publisher, 20);
+    publisher.publish(&vec![7; 2 << 20]).unwrap();
+    wait_until_durable(&client, 21);
+    publisher.close();
+
+    let mut reader = Journal::open(&journal).unwrap().read_from(1).unwrap();
+    let mut before_ns = 0;
+    let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64 - 60_000_000_000;
+    while let Some(entry) = reader.next().unwrap() {
+        let Entry::Message(Message { sequence, payload, time, .. }) = entry else { continue };
+        let length = payload.len();
+        let header = reader.header().unwrap();
+        let wanted = if sequence <= 10 { (1, "small/1") } else { (2, "large/1") };
+        assert_eq!((header.schema_id, header.schema.as_str()), wanted, "message {sequence}");
+        assert!(length <= header.largest_frame as usize, "{length} in {header:?}");
+        let wall_ns = reader.wall_ns(time).unwrap();
+        assert!(wall_ns >= before_ns.max(begun) && wall_ns < begun + 120_000_000_000, "message {sequence}");
+        before_ns = wall_ns;
+    }
+    assert_eq!(reader.due(), 22);
+
+    // The verbs that copy a journal keep both.
+    let (journal, out) = (journal.display(), room.path().join("out"));
+    let run = |words: &str| daemon.shmcast(words).output().unwrap();
+    assert!(run(&format!("journal cut {journal} {} --from 5", out.display())).status.success());
+    for dir in [journal.to_string(), out.display().to_string()] {
+        let verified = run(&format!("journal verify {dir}"));
+        assert!(verified.status.success(), "{}", text(&verified.stderr));
+    }
+    let headers: BTreeSet<u64> =
+        Journal::open(&out).unwrap().files().iter().map(|file| file.header.schema_id).collect();
+    assert_eq!(headers, BTreeSet::from([1, 2]));
+    let channels = room.path().join("channels");
+    let replay = |span: &str| {
+        run(&format!("replay {journal} --into again --dir {} --speed max {span}", channels.display()))
+    };
+    let refused = replay("");
+    let said = text(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("large/1") && said.contains("--from 11"), "{said}");
+    let again = shmcast::Directory::at(&channels).channel("again").unwrap().detail.unwrap();
+    assert_eq!(again.header.schema, "small/1");
 }
 
 #[test]
@@ -426,7 +502,7 @@ fn files_that_are_held_stay_until_the_room_is_needed() {
     hold("audit");
     hold("other");
     // A note that cannot be read keeps everything.
-    fs::write(journal.join("broken.hold"), "what?").unwrap();
+    fs::write(folder(&journal).join("broken.hold"), "what?").unwrap();
     publish_recorded(&client, &mut publisher, 100_000);
     // The daemon looks each 5 s whether files go.
     std::thread::sleep(Duration::from_millis(5_500));
@@ -483,7 +559,10 @@ fn files_are_lent_to_readers_of_the_channel_alone() {
             json!({"reply": "history", "file": number, "first": 1, "offset": 4096, "recording": true});
         assert_eq!((&reply, files.len()), (&expected, 1));
         let listed = Journal::open(&journal).unwrap().files()[number - 1].name.clone();
-        assert_eq!(files[0].metadata().unwrap().ino(), fs::metadata(journal.join(listed)).unwrap().ino());
+        assert_eq!(
+            files[0].metadata().unwrap().ino(),
+            fs::metadata(folder(&journal).join(listed)).unwrap().ino()
+        );
     }
     let (reply, _) = raw.ask_for_files(&json!({"request": "history", "channel": "none"}), &[]);
     assert_eq!(reply["code"], "unknown-channel", "{reply}");
@@ -530,7 +609,7 @@ fn the_journal_of_another_channel_is_not_lent() {
 
 fn first_file(journal: &Path) -> PathBuf {
     let files = Journal::open(journal).unwrap();
-    journal.join(&files.files()[0].name)
+    files.path().join(&files.files()[0].name)
 }
 
 #[test]

@@ -422,3 +422,33 @@ fn a_daemons_channel_has_the_schema_of_its_configuration() {
     volumes.close();
     assert_eq!(reader.recv().unwrap(), TypedEvent::End);
 }
+
+/// What the journal has of the former schema is no value of the present one, although it has as many bytes.
+#[test]
+fn a_typed_reader_of_the_past_is_told_of_messages_of_another_schema() {
+    let room = tempfile::tempdir().unwrap();
+    let journal = format!("journal = {{ dir = \"{}\", file = \"1MiB\" }}", room.path().join("a").display());
+    let config = |schema: &str| channel("a", &format!("{schema}\n{FOR_ALL}\n{journal}"));
+    let daemon = Daemon::start(&config("schema_id = 1\nschema = \"price/1\""));
+    let client = daemon.client();
+    let mut prices = publishing(&client, "a").open_pod::<Price>().unwrap();
+    prices.publish(&Price(10_025)).unwrap();
+    prices.into_untyped().close();
+    let durable = || client.channel("a").unwrap().journal.map_or(0, |journal| journal.durable);
+    wait_until("the price on disk", || durable() == 1);
+    daemon.configure(&config("schema_id = 2\nschema = \"volume/1\""));
+    daemon.signal(Signal::SIGHUP);
+    let mut volumes = wait_for("the change", || publishing(&client, "a").open_pod::<Volume>().ok());
+    volumes.publish(&Volume(100)).unwrap();
+    let mut reader =
+        Subscriber::builder("a").client(&client).start(Start::Oldest).open_pod::<Volume>().unwrap();
+    assert_eq!(reader.next_sequence(), 1);
+    let wrong = reader.recv().unwrap_err();
+    assert!(matches!(&wrong, TypedError::Schema { found, .. } if found.name == "price/1"), "{wrong:?}");
+    let next = loop {
+        if let TypedEvent::Message(message) = reader.recv().unwrap() {
+            break message.payload;
+        }
+    };
+    assert_eq!(next, Volume(100));
+}

@@ -3,12 +3,12 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmcast::control::JournalStatus;
-use shmcast::journal::{Cause, Entry, Journal, Loss};
+use shmcast::journal::{Cause, Entry, Journal, Loss, Streams};
 use shmcast::{Client, Event, RecvError, Start, Subscriber};
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, publishing};
 use shmcast_testkit::{number, wait_for, wait_until};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -144,7 +144,7 @@ fn no_sequence_is_given_twice_and_a_clean_stop_leaves_none_out() {
     );
     assert_eq!(losses.len() as u64, jumps, "{losses:?}");
     assert!(losses.iter().all(|loss| loss.cause == Cause::Reserve), "{losses:?}");
-    assert!(!room.path().join("ticks.1").exists(), "one journal has it all");
+    assert_eq!(Streams::open(&journal).unwrap().journals().len(), 1, "one stream has it all");
     let verified = daemon.shmcast(&format!("journal verify {}", journal.display())).output().unwrap();
     assert_eq!(verified.status.code(), Some(3), "{verified:?}");
 }
@@ -232,27 +232,29 @@ fn a_journal_that_cannot_be_read_keeps_no_channel_from_running() {
     drop((publisher, client));
     lose_memory(&daemon);
     // Another version's: neither the number nor the fields behind it are of this one.
-    let file = Journal::open(&journal).unwrap().files()[0].name.clone();
-    let whole = fs::read(journal.join(&file)).unwrap();
+    let before = Journal::open(&journal).unwrap();
+    let file = before.path().join(&before.files()[0].name);
+    let whole = fs::read(&file).unwrap();
     let mut later = whole.clone();
     (later[8], later[16]) = (9, !later[16]);
     let replace = |bytes: &[u8]| {
         fs::write(room.path().join("file"), bytes).unwrap();
-        fs::rename(room.path().join("file"), journal.join(&file)).unwrap();
+        fs::rename(room.path().join("file"), &file).unwrap();
     };
     replace(&later);
     daemon.restart();
     daemon.wait_for_log(&["event=\"journal-failed\"", "begin at 1"]);
     let client = daemon.client();
-    wait_until("the recorder's refusal", || status(&client).is_some_and(|journal| journal.state == "failed"));
     let mut publisher = publishing(&client, "ticks").open().unwrap();
     assert_eq!(publisher.next_sequence(), 1);
     publisher.publish(b"anew").unwrap();
+    // The new stream is recorded in a folder of its own.
+    wait_until("it on disk", || {
+        status(&client).is_some_and(|journal| journal.state == "recording" && journal.durable >= 1)
+    });
     replace(&whole);
-    let aside: PathBuf = room.path().join("ticks.1");
-    wait_until("the journal aside", || aside.exists());
-    wait_until("the new one", || status(&client).is_some_and(|journal| journal.state == "recording"));
-    assert_eq!(contents(&aside).0, [1]);
+    assert_eq!((contents(before.path()).0, contents(&journal).0), (vec![1], vec![1]));
+    assert_eq!(Streams::open(&journal).unwrap().journals().len(), 2);
 }
 
 /// A channel that leaves the configuration and returns goes on behind its journal, also for programs that are attached to it.
@@ -294,7 +296,7 @@ fn a_channel_that_was_removed_and_added_again_goes_on() {
         }
     }
     assert!(told.iter().any(|event| event.starts_with("Lost") && event.contains("Reserve")), "{told:?}");
-    assert!(!room.path().join("ticks.1").exists());
+    assert_eq!(Streams::open(&journal).unwrap().journals().len(), 1, "it is one stream");
 }
 
 /// The daemon goes on behind its channels' journals by itself, so a publisher that names a journal is told to leave it out.

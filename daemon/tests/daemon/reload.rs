@@ -91,7 +91,7 @@ fn a_bad_configuration_is_refused_loudly_and_the_old_one_stays() {
         daemon.configure(config);
         daemon.signal(Signal::SIGHUP);
         wait_for("the refusal", || (daemon.log().matches("reload-refused").count() > count).then_some(()));
-        daemon.wait_for_log(&["reload-refused", "the old configuration stays", "shmcast.toml", word]);
+        daemon.wait_for_log(&["WARN", "reload-refused", "the old configuration stays", "shmcast.toml", word]);
         assert_eq!(names(&daemon), ["a"], "after {config:?}");
         bystanders.assert_flowing();
     }

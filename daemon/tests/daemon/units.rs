@@ -26,8 +26,10 @@ fn units_hold_no_line_that_systemd_does_not_know() {
     let dir = tempfile::tempdir().unwrap();
     let service = fs::read_to_string(shipped("shmcastd.service")).unwrap();
     assert!(service.contains("ExecStart=/usr/bin/shmcastd "));
-    // The path is replaced, so that the daemon need not be installed.
-    let service = service.replace("/usr/bin/shmcastd", &program("shmcastd").display().to_string());
+    assert!(service.contains("ExecReload=/usr/bin/shmcast check "), "a file with mistakes fails the reload");
+    // The path is replaced, so that neither program need be installed.
+    let daemon = program("shmcastd");
+    let service = service.replace("/usr/bin/", &format!("{}/", daemon.parent().unwrap().display()));
     let units = ["shmcastd.service", "shmcastd.socket"].map(|name| dir.path().join(name));
     fs::write(&units[0], service).unwrap();
     fs::copy(shipped("shmcastd.socket"), &units[1]).unwrap();

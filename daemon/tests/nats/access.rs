@@ -37,10 +37,6 @@ fn server(program: &std::path::Path, dir: &std::path::Path) -> Server {
     Server::with(program, dir, &more)
 }
 
-fn of(server: &Server, user: &str) -> String {
-    server.url().replace("nats://", &format!("nats://{user}:p@"))
-}
-
 /// The findings of a check, each as its name and its status, and the worst one by its exit code.
 fn check(host: &Host, config: &str) -> (Vec<(String, String, String)>, Option<i32>) {
     let file = host.file("shmcast.toml", config.as_bytes());
@@ -70,10 +66,11 @@ fn the_permissions_of_the_guide_are_enough_and_no_more() {
     let server = server(program, dir.path());
     let mut feed = Feed::publish(PACE);
     feed.compare(|_| false);
-    let create = feed.near.run(&format!("bridge stream create ticks --nats {}", of(&server, "admin")));
+    let create =
+        feed.near.run(&format!("bridge stream create ticks --nats {}", server.address_of("admin:p")));
     assert!(create.status.success(), "{}", text(&create.stderr));
-    let mut send = feed.send(&format!("--nats {}", of(&server, "sender")));
-    let mut receive = feed.receive(&format!("--nats {}", of(&server, "receiver")));
+    let mut send = feed.send(&format!("--nats {}", server.address_of("sender:p")));
+    let mut receive = feed.receive(&format!("--nats {}", server.address_of("receiver:p")));
     feed.wait_for(PACE.messages + 1, &mut [&mut send, &mut receive]);
     for bridge in [send, receive] {
         let (_, said) = bridge.end();
@@ -81,17 +78,18 @@ fn the_permissions_of_the_guide_are_enough_and_no_more() {
     }
     // A check finds nothing wrong with either, and names what a receiver's account may not do as a sender.
     for (user, direction) in [("sender", "send"), ("receiver", "receive")] {
-        let (found, _) = check(&feed.near, &config(&of(&server, user), direction, ""));
+        let (found, _) = check(&feed.near, &config(&server.url_of(&format!("{user}:p")), direction, ""));
         let bad: Vec<_> =
             found.iter().filter(|(about, status, _)| status != "ok" && about != "clock").collect();
         assert!(bad.is_empty() && found.len() > 4, "{found:?}");
     }
-    let (found, code) = check(&feed.near, &config(&of(&server, "receiver"), "send", ""));
+    let (found, code) = check(&feed.near, &config(&server.url_of("receiver:p"), "send", ""));
     let failed =
         |about: &str| found.iter().find(|(name, ..)| name == about).map(|(_, status, _)| status.clone());
     assert_eq!((failed("append").as_deref(), code), (Some("fails"), Some(1)), "{found:?}");
     // The append that the check tries stores nothing.
-    let found = feed.near.json(&format!("bridge stream verify ticks --nats {} --json", of(&server, "admin")));
+    let found =
+        feed.near.json(&format!("bridge stream verify ticks --nats {} --json", server.address_of("admin:p")));
     assert_eq!(
         (&found["messages"], &found["damaged"]),
         (&PACE.messages.into(), &Value::Array(vec![])),

@@ -13,6 +13,7 @@ mod daemons;
 mod feed;
 mod kills;
 mod outages;
+mod refusals;
 mod sealed;
 mod sites;
 mod tls;

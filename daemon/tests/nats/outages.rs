@@ -123,7 +123,11 @@ fn requests_for_what_is_not_published_yet_hold_nothing_up() {
     let want = Want { session, first: 1 << 40, offset: 0 }.encode();
     let mut asker = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     asker.write_all(b"CONNECT {\"verbose\":false}\r\n").unwrap();
-    let request = [&b"PUB shmcast.ticks.want nobody 32\r\n"[..], &want, b"\r\n"].concat();
+    let request = [&b"PUB shmcast.ticks.want _INBOX.nobody 32\r\n"[..], &want, b"\r\n"].concat();
+    // An answer to the stream's own subject would be stored there by the sender's hand.
+    let there = Want { session, first: 1, offset: 0 }.encode();
+    let forged = [&b"PUB shmcast.ticks.want shmcast.ticks 32\r\n"[..], &there, b"\r\n"].concat();
+    let request = [request, forged].concat();
     let enough = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -142,5 +146,7 @@ fn requests_for_what_is_not_published_yet_hold_nothing_up() {
     });
     let (sent, _) = send.end();
     assert!(sent["send"]["wanted"].as_u64().unwrap() > 10, "{sent}");
+    let stored = feed.near.json(&format!("bridge stream verify ticks {nats} --json"));
+    assert_eq!((&stored["repeated"], &stored["chain_breaks"]), (&0.into(), &0.into()), "{stored}");
     feed.finish();
 }

@@ -42,7 +42,7 @@ fn strangers_on_either_side_are_refused_by_a_sentence() {
         pem("server.key")
     );
     let server = Server::with(program, &dir.path().join("n"), &more);
-    let url = |account: &str| format!("tls://{account}@127.0.0.1:{}", server.port);
+    let url = |account: &str| format!("tls://127.0.0.1:{} {}", server.port, server.account(account));
     let pace = Pace { messages: 20_000, ahead: 20_000, pause: Duration::ZERO, capacity: 16 << 20 };
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);

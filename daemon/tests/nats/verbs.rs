@@ -1,9 +1,11 @@
 //! The commands about streams, and what they say.
 
+use nix::sys::signal::Signal;
 use shmcast::hosting::STREAM_STEP_NS;
-use shmcast_testkit::command::{Host, text};
+use shmcast_testkit::command::{Host, end, text};
 use shmcast_testkit::nats::alone;
 use shmcast_testkit::wait_until;
+use std::io::Write;
 use std::time::SystemTime;
 
 #[test]
@@ -65,4 +67,68 @@ fn two_publishers_of_one_channel_are_told_apart() {
     assert!(code == Some(1) && said.contains("two publishers write one channel"), "{said}");
     let found = new.json(&format!("bridge stream verify ticks --nats {} --json", server.url()));
     assert_eq!((&found["messages"], found["sessions"].as_array().unwrap().len()), (&6.into(), 2), "{found}");
+}
+
+#[test]
+fn each_end_ends_with_the_channel_and_not_with_an_earlier_publisher() {
+    let test = "each_end_ends_with_the_channel_and_not_with_an_earlier_publisher";
+    let Some((_turn, _dir, server)) = alone(test) else { return };
+    let nats = format!("--nats {}", server.url());
+    let (near, far) = (Host::new(), Host::new());
+    let publish = |lines: &[u8]| {
+        let file = near.file("lines", lines);
+        let output = near.run(&format!("pub ticks --capacity 64KiB --input {}", file.display()));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    };
+    publish(b"a1\na2\n");
+    // The log gets the first publisher's end too, as nobody else publishes by then.
+    let mut first = near.start(&format!("bridge send ticks {nats} --create --until-end"));
+    assert!(first.wait().success());
+    let mut second = near.start_with_input("pub ticks");
+    second.child().stdin.as_mut().unwrap().write_all(b"b1\n").unwrap();
+    wait_until("the second publisher", || near.json("stat ticks --json")["next_sequence"] == 4);
+    let mut send = near.start(&format!("bridge send ticks {nats} --until-end"));
+    let stored = || near.json(&format!("bridge stream info ticks {nats} --json"))["next_sequence"].clone();
+    wait_until("what is there", || stored() == 4);
+    let mut recv = far.start(&format!("bridge recv ticks {nats} --capacity 64KiB --until-end"));
+    wait_until("it at the far end", || {
+        let output = far.run("stat ticks --json");
+        let stat: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        stat["next_sequence"] == 4
+    });
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(send.is_alive() && recv.is_alive(), "somebody publishes");
+    second.child().stdin.take().unwrap().write_all(b"b2\n").unwrap();
+    for process in [second, send, recv] {
+        let (code, said) = end(process);
+        assert_eq!(code, 0, "{said}");
+    }
+    let output = far.run("sub ticks --from oldest");
+    assert_eq!(text(&output.stdout), "a1\na2\nb1\nb2\n");
+}
+
+/// The end is in no answer of the servers, and the sender does not read it again.
+#[test]
+fn an_end_that_falls_into_a_silence_of_the_servers_is_said_all_the_same() {
+    let test = "an_end_that_falls_into_a_silence_of_the_servers_is_said_all_the_same";
+    let Some((_turn, _dir, server)) = alone(test) else { return };
+    let nats = format!("--nats {}", server.url());
+    let host = Host::new();
+    let mut publisher = host.start_with_input("pub ticks --capacity 64KiB");
+    publisher.child().stdin.as_mut().unwrap().write_all(b"1\n").unwrap();
+    wait_until("the publisher", || host.run("stat ticks").status.success());
+    let send = host.start(&format!("bridge send ticks {nats} --create --until-end"));
+    wait_until("what is there", || {
+        let output = host.run(&format!("bridge stream info ticks {nats} --json"));
+        let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        info["next_sequence"] == 2
+    });
+    server.signal(Signal::SIGSTOP);
+    drop(publisher.child().stdin.take());
+    assert_eq!(end(publisher).0, 0);
+    // Longer than the sender waits for an answer.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    server.signal(Signal::SIGCONT);
+    let (code, said) = end(send);
+    assert_eq!(code, 0, "{said}");
 }

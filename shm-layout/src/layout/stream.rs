@@ -39,6 +39,20 @@ impl StreamId {
         self.0
     }
 
+    /// Reads an id as it is shown; `None` for any other text.
+    ///
+    /// ```
+    /// use shmcast_layout::layout::stream::StreamId;
+    /// let id = StreamId::from_words([0x0123_4567_89ab_cdef, 0xf]);
+    /// assert_eq!(StreamId::parse(&id.to_string()), Some(id));
+    /// assert_eq!(StreamId::parse("0123456789ABCDEF000000000000000F"), None);
+    /// ```
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_shown = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let id = u128::from_str_radix(text, 16).ok().filter(|_| is_shown)?;
+        Some(Self::from_bytes(id.to_be_bytes()))
+    }
+
     /// Whether both are the same stream.
     pub fn is(self, other: Self) -> bool {
         self == other

@@ -33,7 +33,7 @@ fn every_message_and_refusal_stands_in_the_document() {
         Request::BridgePromote { channel: channel(), force: true },
         Request::Events { last: 0 },
         Request::TakeOver { channel: channel() },
-        Request::History { channel: channel(), sequence: None, time_ns: None },
+        Request::History { channel: channel(), stream: None, sequence: None, time_ns: None, read: None },
     ];
     for request in requests {
         let name = name_of(&request, "request");

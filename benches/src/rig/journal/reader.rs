@@ -34,8 +34,9 @@ fn ns(start: Instant) -> u64 {
 /// # Errors
 /// The file system's error.
 pub fn forget_all(journal: &Path) -> Result<()> {
-    for entry in std::fs::read_dir(journal)? {
-        forget(&File::open(entry?.path())?)?;
+    let journal = Journal::open(journal)?;
+    for file in journal.files() {
+        forget(&File::open(journal.path().join(&file.name))?)?;
     }
     Ok(())
 }
@@ -138,7 +139,8 @@ pub(super) fn verify(journal: &Path) -> Result<()> {
 pub(super) fn mend(journal: &Path) -> Result<()> {
     report(|| {
         let start = Instant::now();
-        let directory = Directory::lock(journal, Io::default()).context("lock the journal")?;
+        let folder = Journal::open(journal)?.path().to_owned();
+        let directory = Directory::lock(&folder, Io::default()).context("lock the journal")?;
         let recovered = recover(&mut ByName::new(&directory))?;
         let (took, last) = (ns(start), recovered.last.context("nothing was found")?.file);
         drop(directory);

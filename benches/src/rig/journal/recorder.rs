@@ -7,7 +7,7 @@ use crate::rig::gate::Gate;
 use crate::rig::names::CHANNEL;
 use crate::rig::spec::Usage;
 use anyhow::{Context, Result};
-use shmcast::journal::Journal;
+use shmcast::journal::Streams;
 use shmcast::{Event, History, Start, Subscriber};
 use shmcast_journal::core::{Io, Settings, SyncPolicy};
 use shmcast_journal::{Keep, Recorder, Trimmed};
@@ -129,7 +129,8 @@ fn trim(dir: &PathBuf, bytes: u64) {
         std::thread::sleep(TRIM);
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // A journal that has no file yet is looked at again.
-        let _ = Journal::open(dir).map(|journal| keep.trim(&journal, wall.as_nanos() as u64, &mut trimmed));
+        let _ =
+            Streams::open(dir).map(|streams| keep.trim(&streams, None, wall.as_nanos() as u64, &mut trimmed));
     }
 }
 

@@ -185,7 +185,7 @@ impl SubscriberBuilder {
             record_latency: self.record_latency,
             segment,
             steps,
-            has_moved: false,
+            moves: 0,
             hosted: None,
             is_checked: self.tags.is_some(),
             parking: None,

@@ -40,8 +40,6 @@ pub(super) struct Failover {
     pub(super) heard_ns: u64,
     /// Where we began to read the ring: the place to send from if no peer has sent anything.
     pub(super) start_at: u64,
-    /// Whether the ring has ended while we stood by.
-    pub(super) has_ended: bool,
 }
 
 impl Failover {
@@ -82,7 +80,6 @@ impl Failover {
             bind,
             heard_ns: 0,
             start_at: subscriber.next_sequence(),
-            has_ended: false,
         }))
     }
 
@@ -109,7 +106,7 @@ impl Failover {
     pub(super) fn note_ring(&mut self, session: Session, subscriber: &Subscriber) {
         let (stream, is_mirror) = stream_of(subscriber);
         self.election.note_ring(session, stream, is_mirror);
-        (self.start_at, self.has_ended) = (subscriber.next_sequence(), false);
+        self.start_at = subscriber.next_sequence();
     }
 
     /// When there is something to do.

@@ -1,7 +1,7 @@
 //! The sending loop: reads the ring, wakes for heartbeats, and attaches again to a channel that was made anew.
 
 use shmcast::hosting::fault;
-use shmcast::{Event, RecvError, Start, Subscriber, SubscriberBuilder};
+use shmcast::{EndWatch, Event, RecvError, Start, Subscriber, SubscriberBuilder};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::waiting::Choice;
 /// Events taken from the ring before the loop looks at anything else.
 const EVENTS_PER_TURN: usize = 1_024;
 /// Longest time that a sleeping thread does not look at the stop flag.
-const LOOK_UP: Duration = Duration::from_millis(20);
+pub(super) const LOOK_UP: Duration = Duration::from_millis(20);
 /// How often an idle thread that no daemon wakes checks whether the channel was removed. Empty polls do not
 /// see that.
 const LOOK_EVERY_NS: u64 = 5_000_000;
@@ -56,6 +56,15 @@ impl CatchUp {
     }
 }
 
+/// What an egress does that was told to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leaving {
+    /// It sends what was published before it was told.
+    Sends { until: u64 },
+    /// It serves repairs since then.
+    Serves { since_ns: u64 },
+}
+
 /// The state of the sending loop.
 pub(super) struct Live {
     /// `None` while the channel is gone.
@@ -66,6 +75,10 @@ pub(super) struct Live {
     pub(super) origins: Origins,
     pub(super) spec: BridgeSpec,
     pub(super) ends_with_channel: bool,
+    /// `None` until the egress was told to leave.
+    pub(super) leaving: Option<Leaving>,
+    /// How long an egress that leaves serves repairs.
+    pub(super) linger_ns: u64,
     pub(super) idle: Idle,
     pub(super) retry_ns: u64,
     pub(super) looked_ns: u64,
@@ -92,6 +105,8 @@ impl Live {
             origins,
             spec: spec.clone(),
             ends_with_channel: false,
+            leaving: None,
+            linger_ns: outlet.config.linger_ns,
             idle: Idle::new(choice),
             retry_ns: 0,
             looked_ns: 0,
@@ -125,12 +140,17 @@ impl Live {
     }
 
     fn carry_or_rest(&mut self) -> Result<bool, String> {
+        self.hear_order();
+        if let Some(Leaving::Serves { since_ns }) = self.leaving {
+            return Ok(self.serve_the_rest(since_ns));
+        }
         if self.failover.is_some() && !self.elect()? {
             return self.stand_by();
         }
         let found = self.carry()?;
         let now_ns = self.outlet.clock.now_ns();
         self.show_at(now_ns);
+        self.look_at_rest(found);
         if found {
             self.idle.reset(now_ns);
             return Ok(true);
@@ -138,12 +158,11 @@ impl Live {
         if let Some(pacer) = &mut self.outlet.pacer {
             pacer.note_empty(now_ns);
         }
-        self.end_again(now_ns);
-        if self.is_told_to_end() {
-            self.outlet.end(now_ns);
+        if let Some(subscriber) = &self.subscriber {
+            self.outlet.end_with(subscriber, now_ns);
         }
         self.outlet.send_idle(now_ns);
-        if self.outlet.sender.is_finished(now_ns) && (self.ends_with_channel || self.is_told_to_end()) {
+        if self.outlet.sender.is_finished(now_ns) && self.ends_with_channel {
             return Ok(false);
         }
         self.rest(now_ns)?;
@@ -157,15 +176,12 @@ impl Live {
             self.outlet.show();
             self.outlet.look_up(self.subscriber.as_ref().map(Subscriber::clock));
             // A pulse says that its sender sends. Two egresses that stand by and hear each other would wait for ever.
-            let sends = |failover: &Failover| failover.election.role() == Role::Active;
+            let serves = matches!(self.leaving, Some(Leaving::Serves { .. }));
+            let sends = |failover: &Failover| failover.election.role() == Role::Active && !serves;
             if self.failover.as_ref().is_none_or(sends) || fault!("standbys_send_pulses") {
                 self.outlet.send_pulse(now_ns);
             }
         }
-    }
-
-    pub(super) fn is_told_to_end(&self) -> bool {
-        self.outlet.shared.end.load(Ordering::Relaxed)
     }
 
     /// Takes what is waiting in the ring and sends it. Returns whether there was anything.
@@ -252,6 +268,7 @@ impl Live {
         let next = subscriber.next_sequence();
         self.outlet.shared.note_begin(Some(run_of(subscriber.header())), session, next);
         self.outlet.begin(session, next);
+        self.outlet.end = EndWatch::default();
         self.outlet.note_ring(&subscriber);
         if let Some(failover) = &mut self.failover {
             failover.note_ring(session, &subscriber);

@@ -16,6 +16,7 @@ mod anew;
 mod failover;
 mod hearing;
 mod invoker;
+mod leaving;
 mod line;
 mod listening;
 mod live;
@@ -33,6 +34,7 @@ use super::proto::session::Session;
 use super::renewal::Watch;
 use super::repair::Repair;
 use super::sending::Sending;
+pub use super::sending::Stopped;
 use super::spec::{BridgeSpec, Direction, SendSpec, WaitMode};
 use super::state::Progress;
 use super::status::{Life, RepairCounters, SendCounters};
@@ -63,6 +65,8 @@ pub struct EgressOptions {
     pub is_channel_new: bool,
     /// The list in which sessions that begin here are noted.
     pub origins: Origins,
+    /// Where an egress stopped whose place this one takes. If the channel is still that one, this one goes on there, whatever `from` says.
+    pub after: Option<Stopped>,
 }
 
 /// A running egress. Dropping it stops it.
@@ -119,6 +123,7 @@ impl Egress {
         let (past, channel) = (channel.clone(), channel.history(History::Never));
         let opened = Opened::open(spec, send, &channel, &options)?;
         let Opened { feeds, mut refusals, subscriber, parks, state, .. } = opened;
+        let begun = options.after.filter(|after| after.progress.session == feeds.session);
         let clock = Clock::start();
         let failover = Failover::open(spec, send, &feeds, &subscriber, clock.now_ns(), &mut refusals)?;
         let most_leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
@@ -129,7 +134,7 @@ impl Egress {
         let shared =
             Arc::new(Sending::new(refusals, choice.shown.clone(), most_leases, progress.next, state));
         shared.set_session(session);
-        shared.note_start(&subscriber, session, opened.resumes);
+        shared.note_start(&subscriber, session, opened.resumes, begun.map(|after| after.begin));
         let threads = Threads::default();
         let mut egress =
             Egress { shared: shared.clone(), threads, repair_address: None, keys: feeds.keys.clone() };
@@ -200,10 +205,18 @@ impl Egress {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Tells the egress to send what the ring still holds and to end the session. It repeats the end and
-    /// serves repairs for as long as the spec says, and then stops.
-    pub fn end(&self) {
-        self.shared.end.store(true, Ordering::Relaxed);
+    /// Stops it, and says where, so that another one can take its place.
+    pub fn into_stopped(mut self) -> Stopped {
+        self.stop();
+        self.join();
+        self.shared.stopped()
+    }
+
+    /// Tells the egress to send what the ring holds by now, and to leave: it serves repairs for as long as the spec says,
+    /// and then stops. The session is not over, and nobody is told so: the channel's publisher may go on, and another bridge
+    /// may carry it. An egress that shares the stream with others leaves them the sending at once.
+    pub fn leave(&self) {
+        self.shared.leave.store(true, Ordering::Relaxed);
     }
 
     /// Tells a standby to send in place of the peer that sends. Nothing is lost, and there is no pause. An
@@ -224,7 +237,7 @@ impl Egress {
         self.threads.are_finished()
     }
 
-    /// Waits until its threads have ended. Call [`stop`](Self::stop) or [`end`](Self::end) first.
+    /// Waits until its threads have ended. Call [`stop`](Self::stop) or [`leave`](Self::leave) first.
     pub fn join(&mut self) {
         self.threads.join(&self.shared.life);
     }

@@ -70,8 +70,9 @@ impl<'a> Opened<'a> {
         let link = link_of(spec, &lines);
         let (profile, lines, others) = split_lines(spec, lines);
         let (state, said) = open_state(send)?;
-        let (subscriber, parks, resumed) =
-            attach_where_it_was(spec, (send.from, options.is_channel_new), channel, said)?;
+        let said = options.after.map(|after| after.progress).or(said);
+        let from = (send.from, options.is_channel_new, options.after.is_some());
+        let (subscriber, parks, resumed) = attach_where_it_was(spec, from, channel, said)?;
         check_sizes(spec, &subscriber)?;
         // Report a port that is in use before the bridge listens.
         drop(open_server(spec, send, &mut RefusedSettings::default())?);
@@ -154,12 +155,12 @@ pub(super) fn session_to_send(
     }
 }
 
-/// Attaches where an earlier bridge left off, if that bridge sent the same ring, or the same session of
+/// Attaches where an earlier bridge left off, if it is to resume or `goes_on` in that one's place, and if that bridge sent the same ring, or the same session of
 /// another host; otherwise where the spec says, or with the oldest message of a channel that is new. Messages
 /// that the ring no longer holds are lost, and counted.
 pub(super) fn attach_where_it_was(
     spec: &BridgeSpec,
-    (from, is_new): (StartAt, bool),
+    (from, is_new, goes_on): (StartAt, bool, bool),
     channel: &SubscriberBuilder,
     said: Option<Progress>,
 ) -> Result<(Subscriber, bool, Option<Progress>), BridgeError> {
@@ -170,6 +171,7 @@ pub(super) fn attach_where_it_was(
         let is_ours = spec.session.is_none() || said.session.tag() == tag_bytes(spec);
         if is_same && is_ours && said.next <= latest.next_sequence() {
             let start = match from {
+                _ if goes_on => Start::Sequence(said.next),
                 StartAt::Resume => Start::Sequence(said.next),
                 StartAt::Latest if !is_new => Start::Latest,
                 StartAt::Latest | StartAt::Oldest => Start::Oldest,

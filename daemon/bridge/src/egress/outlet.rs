@@ -1,6 +1,6 @@
 //! Turns the ring's events into datagrams on every line and lease, and counts both.
 
-use shmcast::{Event, Message, State, Subscriber};
+use shmcast::{EndWatch, Event, Message, State, Subscriber};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -49,6 +49,8 @@ pub(super) struct Outlet {
     pub(super) keeps_session: bool,
     /// Whether the session was ended. A message that comes after that goes on with the session.
     pub(super) is_over: bool,
+    /// Tells the end of the channel from that of an earlier publisher.
+    pub(super) end: EndWatch,
     /// The sequence after the last gap in the ring. A session that comes behind a gap begins there.
     pub(super) gap_end: u64,
     /// Whether the first end in the ring is that of a publisher from before the bridge attached.
@@ -95,6 +97,7 @@ impl Outlet {
             pacer: link.map(|link| Pacer::of(link, clock.now_ns())),
             keeps_session: spec.session.is_some(),
             is_over: false,
+            end: EndWatch::default(),
             gap_end: 0,
             skips_end: matches!(subscriber.publisher_state(), Some((_, State::Closed))),
             lines,
@@ -118,6 +121,7 @@ impl Outlet {
                 self.gap_end = to + 1;
             }
             Event::NewSession { session } if !self.keeps_session => {
+                self.end.note(&event);
                 let session = Session::from_bytes(session);
                 if session != self.sender.session() {
                     self.flush();
@@ -125,12 +129,10 @@ impl Outlet {
                 }
             }
             // The loop attaches again when the channel begins again.
-            Event::NewSession { .. } | Event::NewEpoch { .. } | Event::Restarted => {}
+            Event::NewSession { .. } | Event::NewEpoch { .. } | Event::Restarted => self.end.note(&event),
             Event::End if self.skips_end => self.skips_end = false,
-            Event::End => {
-                self.flush();
-                self.end(self.clock.now_ns());
-            }
+            // Whether it is the channel's end shows once nothing more waits.
+            Event::End => self.end.note(&event),
             // Library and bridge are released together: a new kind of event gets its place here first.
             other => debug_assert!(false, "bridges do not carry {other:?}"),
         }
@@ -139,7 +141,7 @@ impl Outlet {
     #[inline]
     fn push(&mut self, message: &Message<'_>) {
         let (sequence, payload) = (message.sequence, message.payload);
-        self.skips_end = false;
+        (self.skips_end, self.end) = (false, EndWatch::default());
         if self.is_over {
             self.begin(self.sender.session(), sequence);
         }
@@ -273,8 +275,10 @@ impl Outlet {
         }
     }
 
-    pub(super) fn end(&mut self, now_ns: u64) {
-        if !self.is_over {
+    /// Ends the session if the channel has ended.
+    pub(super) fn end_with(&mut self, subscriber: &Subscriber, now_ns: u64) {
+        if !self.is_over && self.end.is_over(subscriber) {
+            self.flush();
             self.is_over = true;
             self.sender.end(now_ns);
             if let Some(second) = &mut self.second {

@@ -1,6 +1,6 @@
 //! The steps of an egress that shares a stream: it hears the peers, takes over from one, yields to one, and stands by.
 
-use shmcast::{Event, LocateError, RecvError};
+use shmcast::{EndWatch, Event, LocateError, RecvError};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ impl Live {
     pub(super) fn stand_by(&mut self) -> Result<bool, String> {
         let now_ns = self.outlet.clock.now_ns();
         self.show_at(now_ns);
-        if self.is_told_to_end() {
+        if self.leaving.is_some() {
             return Ok(false);
         }
         let Some(subscriber) = &mut self.subscriber else {
@@ -115,14 +115,10 @@ impl Live {
             match subscriber.try_recv() {
                 Ok(Some(Event::Restarted)) => result = Err(RecvError::Superseded),
                 Ok(Some(Event::Message(_))) => {
-                    (self.outlet.skips_end, failover.has_ended) = (false, false);
+                    (self.outlet.skips_end, self.outlet.end) = (false, EndWatch::default());
                     continue;
                 }
                 Ok(Some(Event::Lapped(_) | Event::Gap { .. })) => continue,
-                Ok(Some(Event::End)) => {
-                    failover.has_ended = !std::mem::take(&mut self.outlet.skips_end);
-                    continue;
-                }
                 Ok(Some(event)) => {
                     self.outlet.take(event);
                     continue;
@@ -137,10 +133,11 @@ impl Live {
         if let Err(e) = result {
             return self.lose(e);
         }
-        let Some(failover) = &self.failover else { return Ok(true) };
-        if failover.has_ended && self.ends_with_channel {
+        let is_over = self.subscriber.as_ref().is_some_and(|subscriber| self.outlet.end.is_over(subscriber));
+        if is_over && self.ends_with_channel {
             return Ok(false);
         }
+        let Some(failover) = &self.failover else { return Ok(true) };
         let left_ns = failover.next_deadline(now_ns).saturating_sub(now_ns).min(REST_NS);
         let left = Duration::from_nanos(left_ns);
         match self.spec.wait {
@@ -148,12 +145,5 @@ impl Live {
             WaitMode::Spin | WaitMode::Yield => self.idle.wait(now_ns, left),
         }
         Ok(true)
-    }
-
-    /// Ends the session again if the ring had ended before we took over.
-    pub(super) fn end_again(&mut self, now_ns: u64) {
-        if self.failover.as_mut().is_some_and(|failover| std::mem::take(&mut failover.has_ended)) {
-            self.outlet.end(now_ns);
-        }
     }
 }

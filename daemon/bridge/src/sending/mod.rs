@@ -1,6 +1,7 @@
 //! State that the threads of one egress share: the sending thread, the repair thread and the thread that
 //! keeps the state file.
 
+use super::origins::run_of;
 use super::proto::session::Session;
 use super::proto::term::Terms;
 use super::renewal::Renewal;
@@ -23,7 +24,8 @@ pub(super) use live::{LiveCopy, LiveTable};
 #[derive(Debug)]
 pub(super) struct Sending {
     pub(super) stop: AtomicBool,
-    pub(super) end: AtomicBool,
+    /// Whether this egress was told to leave.
+    pub(super) leave: AtomicBool,
     pub(super) life: Life,
     pub(super) counters: Board<SendCounters>,
     pub(super) repair: Board<RepairCounters>,
@@ -41,6 +43,8 @@ pub(super) struct Sending {
     pub(super) session: [AtomicU64; 2],
     /// The sequence after the last message sent: repairs never run ahead of live traffic.
     pub(super) next: AtomicU64,
+    /// The identity of the stream in the ring that is sent.
+    pub(super) ring: Mutex<[u64; 2]>,
     /// The first sequence that was sent in the session, as far as this bridge knows.
     pub(super) begin: AtomicU64,
     /// How often the bridge has attached to the channel.
@@ -55,6 +59,14 @@ pub(super) struct Sending {
     /// How many receivers ask for repairs, and the longest round trip of any in microseconds.
     pub(super) group: AtomicU64,
     pub(super) longest_us: AtomicU64,
+}
+
+/// Where an egress stopped.
+#[derive(Debug, Clone, Copy)]
+pub struct Stopped {
+    pub(super) progress: Progress,
+    /// The first sequence that it sent in the session, as far as it knows.
+    pub(super) begin: u64,
 }
 
 /// The time between two notes of the progress in the state file.
@@ -80,7 +92,7 @@ impl Sending {
     ) -> Self {
         Self {
             stop: AtomicBool::new(false),
-            end: AtomicBool::new(false),
+            leave: AtomicBool::new(false),
             life: Life::new(refusals.0, waiting),
             counters: Board::default(),
             repair: Board::default(),
@@ -91,6 +103,7 @@ impl Sending {
             live_bytes: AtomicU64::new(0),
             session: Default::default(),
             next: AtomicU64::new(next),
+            ring: Mutex::default(),
             begin: AtomicU64::new(next),
             attached: AtomicU64::new(1),
             state: Mutex::new(state),
@@ -126,13 +139,20 @@ impl Sending {
     }
 
     /// Notes which session this bridge sends, from which ring and from where on. The session of another host began with
-    /// its ring here, and one that was resumed as the state file says.
-    pub(super) fn note_start(&self, subscriber: &Subscriber, session: Session, is_resumed: bool) {
+    /// its ring here, and one that was resumed as the state file or the bridge before says.
+    pub(super) fn note_start(
+        &self,
+        subscriber: &Subscriber,
+        session: Session,
+        is_resumed: bool,
+        begun: Option<u64>,
+    ) {
+        self.set_ring(Some(run_of(subscriber.header())));
         let next = subscriber.next_sequence();
         let is_mirror = subscriber.remote_session() == Some(*session.as_bytes());
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let noted = state.as_ref().filter(|_| is_resumed).and_then(|(file, _)| file.begin(session));
-        let begin = if is_mirror { subscriber.first_sequence() } else { noted.unwrap_or(next) };
+        let begin = if is_mirror { subscriber.first_sequence() } else { noted.or(begun).unwrap_or(next) };
         self.begin.store(begin, Ordering::Release);
         if let Some((file, progress)) = &mut *state {
             let written = match is_resumed {
@@ -145,6 +165,7 @@ impl Sending {
 
     /// Notes where a session begins, before its first packet. A session that goes on after its end has begun before.
     pub(super) fn note_begin(&self, ring: Option<[u64; 2]>, session: Session, next: u64) {
+        self.set_ring(ring);
         if session == self.session() {
             return self.note_ring(ring, session, next);
         }
@@ -161,6 +182,20 @@ impl Sending {
             *progress = Progress { ring: ring.unwrap_or(progress.ring), session, next };
             file.write(progress, true)
         });
+    }
+
+    fn set_ring(&self, ring: Option<[u64; 2]>) {
+        if let Some(ring) = ring {
+            *self.ring.lock().unwrap_or_else(PoisonError::into_inner) = ring;
+        }
+    }
+
+    /// Where the egress stands. Once its threads have ended, this is where it stopped.
+    pub(super) fn stopped(&self) -> Stopped {
+        let ring = *self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = self.next.load(Ordering::Acquire);
+        let progress = Progress { ring, session: self.session(), next };
+        Stopped { progress, begin: self.begin.load(Ordering::Acquire) }
     }
 
     /// Notes how far the session has come.

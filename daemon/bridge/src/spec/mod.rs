@@ -20,6 +20,7 @@ mod native;
 mod nats;
 mod packet;
 mod send;
+pub mod server;
 #[cfg(test)]
 mod tests;
 

@@ -1,10 +1,12 @@
 //! The configuration of a bridge that goes through an engine: a log that servers keep, in place of lines.
 
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::server::{Account, NoAccount, ServerAddress, addresses};
 use super::{BridgeSpec, HistoryFrom};
+use crate::private;
 
 /// The sizes of a block, in bytes.
 const BLOCK_BYTES: RangeInclusive<usize> = 1 << 10..=8 << 20;
@@ -12,6 +14,8 @@ const BLOCK_BYTES: RangeInclusive<usize> = 1 << 10..=8 << 20;
 const IN_FLIGHT: RangeInclusive<usize> = 1..=1_024;
 /// The times without an answer after which an append has failed, in milliseconds.
 const ACK_MS: RangeInclusive<u64> = 100..=60_000;
+/// The most bytes of a file with an account.
+const MAX_ACCOUNT_BYTES: u64 = 64 << 10;
 /// The most copies that a server keeps of a stream.
 const MAX_REPLICAS: u8 = 5;
 
@@ -31,8 +35,12 @@ pub enum Engine {
 #[serde(deny_unknown_fields, default)]
 pub struct NatsSpec {
     /// The servers, such as `tls://n1:4222`: any one of them is enough to begin with. With `tls://` nothing is sent
-    /// before the server has shown its certificate.
-    pub servers: Vec<String>,
+    /// before the server has shown its certificate. One alone may stand without a list.
+    #[serde(deserialize_with = "addresses")]
+    pub servers: Vec<ServerAddress>,
+    /// The file with the account, as `USER:PASSWORD` or a token. It belongs to root or to the bridge's user, and nobody else may read it. If
+    /// `None`, the account is the one that stands in an address, if one does.
+    pub account: Option<PathBuf>,
     /// The file with the credentials of the account, as `nsc` writes it; none if `None`.
     pub creds: Option<PathBuf>,
     /// The certificates that the server's is checked against; the system's if `None`.
@@ -72,6 +80,7 @@ impl Default for NatsSpec {
     fn default() -> NatsSpec {
         NatsSpec {
             servers: Vec::new(),
+            account: None,
             creds: None,
             ca: None,
             cert: None,
@@ -107,6 +116,33 @@ impl NatsSpec {
         self.replicas.unwrap_or(if self.servers.len() >= 3 { 3 } else { 1 })
     }
 
+    /// The account that the servers are to know this host by: from its file, or from an address.
+    ///
+    /// # Errors
+    /// A sentence, if the file cannot be read, if others may read it, or if it has no account.
+    pub fn read_account(&self) -> Result<Option<Account>, String> {
+        let Some(file) = &self.account else { return Ok(self.accounts().next().cloned()) };
+        let read = private::read(file, MAX_ACCOUNT_BYTES);
+        let account = read.and_then(|text| text.parse().map_err(|e: NoAccount| e.to_string()));
+        account.map(Some).map_err(|why| format!("account {}: {why}", self.shown_account_file()))
+    }
+
+    /// The file of the account as errors show it. A text that names no directory may be the account itself, and is not shown.
+    pub fn shown_account_file(&self) -> String {
+        let Some(file) = &self.account else { return String::new() };
+        let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+        match file.exists() || parent.is_some_and(Path::is_dir) {
+            true => file.display().to_string(),
+            false => "(not shown, as it may be the account itself: give the path of a file that holds it)"
+                .to_owned(),
+        }
+    }
+
+    /// The accounts that stand in addresses.
+    pub fn accounts(&self) -> impl Iterator<Item = &Account> {
+        self.servers.iter().filter_map(ServerAddress::account)
+    }
+
     /// The time without an answer after which an append has failed.
     pub fn ack(&self) -> Duration {
         Duration::from_millis(self.ack_ms)
@@ -119,10 +155,17 @@ impl NatsSpec {
         if self.servers.is_empty() {
             report("nats.servers", "none: give one, such as \"tls://host:4222\"".to_owned());
         }
-        for server in &self.servers {
-            let host = ["nats://", "tls://"].iter().find_map(|scheme| server.strip_prefix(scheme));
-            if host.is_none_or(str::is_empty) {
-                report("nats.servers", format!("{server:?}: write nats://HOST:PORT, or tls://HOST:PORT"));
+        let mut accounts = self.accounts();
+        if let Some(first) = accounts.next() {
+            if accounts.any(|other| other != first) {
+                let what = "two accounts: all servers are to know this host by one";
+                report("nats.servers", what.to_owned());
+            }
+            if self.account.is_some() {
+                report(
+                    "nats.account",
+                    "an account stands in an address too: leave one of them out".to_owned(),
+                );
             }
         }
         for (field, problem) in [

@@ -39,8 +39,8 @@ pub struct SendSpec {
     /// in milliseconds; 300 by default, at most 10 000. The new session is later than any session of this
     /// channel that it hears. 0 means that it does not listen.
     pub listen_ms: u64,
-    /// How long the bridge repeats the end of the session and serves repairs after the channel is closed, in
-    /// milliseconds; 10 000 by default.
+    /// How long the bridge repeats the end of the session and serves repairs after the channel is closed, or serves repairs
+    /// after it was told to leave, in milliseconds; 10 000 by default.
     pub linger_ms: u64,
     /// Whether other egresses of the stream may take over; `only` by default.
     pub role: SendRole,

@@ -138,3 +138,40 @@ fn a_group_for_repairs_is_a_multicast_group_that_no_line_has() {
     assert_eq!(receives("servers = ['10.0.0.1:30002']\nrepair_group = '239.1.2.9:30009'"), [""; 0]);
     assert_eq!(receives("repair_group = '239.1.2.9:30009'"), ["repair_group"], "nobody to ask");
 }
+
+#[test]
+fn an_account_stands_in_one_place() {
+    let problems = |nats: &str| {
+        let text = format!("channel = 'c'\nengine = 'nats'\nsend = {{}}\nnats = {{ {nats} }}");
+        parse(&text).problems().into_iter().map(|(field, _)| field).collect::<Vec<_>>()
+    };
+    assert_eq!(problems("servers = 'nats://u:p@a:1'"), [""; 0]);
+    assert_eq!(problems("servers = ['nats://u:p@a:1', 'nats://u:p@b:1']"), [""; 0]);
+    assert_eq!(problems("servers = ['nats://a:1'], account = '/a'"), [""; 0]);
+    assert_eq!(problems("servers = ['nats://u:p@a:1', 'nats://v:p@b:1']"), ["nats.servers"]);
+    assert_eq!(problems("servers = ['nats://u:p@a:1'], account = '/a'"), ["nats.account"]);
+}
+
+#[test]
+fn the_file_of_an_account_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("account");
+    let nats = NatsSpec { account: Some(file.clone()), ..NatsSpec::default() };
+    let read = |text: &str, mode: u32| {
+        std::fs::write(&file, text).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        nats.read_account()
+    };
+    let expected = "u:secret".parse().unwrap();
+    assert_eq!(read("u:secret\n", 0o600), Ok(Some(expected)));
+    for (text, mode, says) in
+        [("u:secret", 0o644, "chmod 600"), ("u:secret\nv:secret\n", 0o600, "in one line")]
+    {
+        let error = read(text, mode).unwrap_err();
+        assert!(error.contains(says) && error.contains("account") && !error.contains("secret"), "{error}");
+    }
+    let inline = NatsSpec { account: Some("u:secret".into()), ..NatsSpec::default() };
+    let error = inline.read_account().unwrap_err();
+    assert!(error.contains("give the path of a file") && !error.contains("secret"), "{error}");
+}

@@ -80,6 +80,8 @@ impl SharedHistogram {
 pub enum Phase {
     /// It carries messages, or waits for some.
     Running,
+    /// It was told to leave: it sends what waited, and serves repairs for a while. The session is not over.
+    Leaving,
     /// The session is over; its end is repeated and repairs are served.
     Ending,
     /// It has stopped because it was told to, or because the session is over.
@@ -131,8 +133,9 @@ impl Life {
     pub fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Acquire) {
             0 => Phase::Running,
-            1 => Phase::Ending,
-            2 => Phase::Ended,
+            1 => Phase::Leaving,
+            2 => Phase::Ending,
+            3 => Phase::Ended,
             _ => Phase::Failed,
         }
     }

@@ -23,7 +23,6 @@ pub(super) struct Kept<'a>(Vec<Run<'a>>);
 impl<'a> Kept<'a> {
     pub(super) fn of(history: &'a History, lives: &Lives) -> Self {
         let mut runs = Vec::new();
-        // One that was set aside is lent no more.
         let is_lent = |it: &&Subscription| directory(it) == Some(it.channel.as_str());
         for journal in history.subscriptions.iter().filter(is_lent) {
             for Entry { what, .. } in &journal.seen {
@@ -49,9 +48,9 @@ fn is_of_a_daemon(journal: &Subscription) -> bool {
     journal.journal.as_ref().is_some_and(|dir| !dir.contains("by-hand"))
 }
 
-/// The name of the directory of a journal.
+/// The name of the directory of a journal, in which its stream has a folder.
 fn directory(journal: &Subscription) -> Option<&str> {
-    Path::new(journal.journal.as_ref()?).file_name()?.to_str()
+    Path::new(journal.journal.as_ref()?).parent()?.file_name()?.to_str()
 }
 
 /// The sequence that is due behind a journal.
@@ -66,7 +65,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
     for Entry { what, .. } in &history.deeds {
         match what {
             Deed::Ran { arguments, code, out, err, .. } if is_verify(arguments) => {
-                check_verdict(history, &arguments[2], *code, &format!("{err}{out}"), findings);
+                check_verdict(&arguments[2], *code, &format!("{err}{out}"), findings);
             }
             Deed::Ran { arguments, code: Some(0), out, .. } if arguments[0] == "stat" => {
                 check_promise(history, out, findings);
@@ -87,15 +86,9 @@ fn is_verify(arguments: &[String]) -> bool {
     arguments.len() > 2 && arguments[0] == "journal" && arguments[1] == "verify"
 }
 
-/// Nothing that a story does damages a file: 0 is a whole journal, and 3 one that names what is missing. A journal is set aside where
-/// its channel begins anew, and may be gone from its place while it is checked.
-fn check_verdict(history: &History, dir: &str, code: Option<i32>, said: &str, findings: &mut Findings) {
-    let may_be_set_aside = |entry: &Entry<Deed>| match &entry.what {
-        Deed::MayRestart { channel, .. } => dir.ends_with(&format!("/{channel}")),
-        _ => false,
-    };
-    let is_aside = code == Some(1) && history.deeds.iter().any(may_be_set_aside);
-    if !matches!(code, Some(0 | 3)) && !is_aside {
+/// Nothing that a story does damages a file: 0 is a whole journal, and 3 one that names what is missing.
+fn check_verdict(dir: &str, code: Option<i32>, said: &str, findings: &mut Findings) {
+    if !matches!(code, Some(0 | 3)) {
         findings.add(8, "damaged_journal", dir, format!("verify ended with {code:?}: {said}"));
     }
 }

@@ -59,6 +59,18 @@ pub(super) fn line(dir: &Path, channel: &Channel) -> String {
     format!("journal = {{ dir = {dir:?}, sync = \"{sync}\", file = \"{FILE}\"{roll}{keep} }}\n")
 }
 
+/// The folders of the streams in a journal's directory.
+fn streams_in(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+/// Whether a stream has a file yet.
+fn is_begun(stream: &Path) -> bool {
+    let mut files = fs::read_dir(stream).into_iter().flatten().flatten();
+    files.any(|entry| entry.path().extension().is_some_and(|it| it == "smj"))
+}
+
 /// The recorder that a step is about.
 fn recorder_of(step: &Step) -> Option<u8> {
     match *step {
@@ -204,15 +216,13 @@ impl World<'_> {
         self.verify_in(&dir)
     }
 
-    /// Checks the journal in a directory. False if it has no file yet: there is nothing to check.
+    /// Checks the journals of all streams in a directory. False if there is no file yet: there is nothing to check.
     fn verify_in(&mut self, dir: &Path) -> Result<bool> {
-        let files = fs::read_dir(dir).into_iter().flatten().flatten();
-        let is_begun =
-            files.map(|entry| entry.path()).any(|path| path.extension().is_some_and(|it| it == "smj"));
-        if is_begun {
-            self.run_tool(0, &["journal", "verify", &dir.display().to_string(), "--json"])?;
+        let begun: Vec<PathBuf> = streams_in(dir).into_iter().filter(|stream| is_begun(stream)).collect();
+        for stream in &begun {
+            self.run_tool(0, &["journal", "verify", &stream.display().to_string(), "--json"])?;
         }
-        Ok(is_begun)
+        Ok(!begun.is_empty())
     }
 
     /// Ends the recorders in order.
@@ -227,14 +237,15 @@ impl World<'_> {
     /// Checks all journals and reads them whole. Nobody records any more.
     pub(super) fn read_journals(&mut self) -> Result<()> {
         let entries = fs::read_dir(journals_dir(&self.dir)).into_iter().flatten().flatten();
-        let mut dirs: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        let mut dirs: Vec<PathBuf> = entries.flat_map(|entry| streams_in(&entry.path())).collect();
         dirs.sort();
         if dirs.is_empty() {
             return Ok(());
         }
         let mut actor = self.start_actor('j')?;
         for dir in dirs {
-            if self.verify_in(&dir)? {
+            if is_begun(&dir) {
+                self.run_tool(0, &["journal", "verify", &dir.display().to_string(), "--json"])?;
                 self.ask(&mut actor, Order::ReadJournal { dir })?;
             }
         }

@@ -5,7 +5,7 @@ use shmcast_bridge::spec::{BridgeSpec, Engine, NatsSpec, ReceiveSpec, SendSpec};
 use shmcast_engine::{Receiver, ReceiverOptions, Sender, SenderOptions};
 use std::time::{Duration, Instant};
 
-use crate::servers::Servers;
+use crate::servers::{Servers, addresses};
 use crate::{Words, quantile};
 
 const CHANNEL: &str = "latency";
@@ -35,7 +35,7 @@ fn once(words: &Words, per_second: u64, count: u64, size: usize) -> Vec<u64> {
     let (dir, near) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
     let far = tempfile::tempdir_in("/dev/shm").unwrap();
     let servers = Servers::start(&words.server(), words.number("--servers", 1), dir.path(), None);
-    let nats = NatsSpec { servers: servers.urls(), create: true, ..NatsSpec::default() };
+    let nats = NatsSpec { servers: addresses(&servers.urls()), create: true, ..NatsSpec::default() };
     let spec = BridgeSpec { engine: Engine::Nats, nats: Some(nats), ..BridgeSpec::new(CHANNEL) };
     let mut publisher = Publisher::builder(CHANNEL).dir(near.path()).capacity(16 << 20).open().unwrap();
     let sends = BridgeSpec { send: Some(SendSpec::default()), ..spec.clone() };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::servers::{Servers, on_cpu};
+use crate::servers::{Servers, addresses, on_cpu};
 use crate::{Words, median};
 
 const CHANNEL: &str = "publish";
@@ -124,7 +124,7 @@ fn once(words: &Words, shmcast: &Path, case: &str, messages: u64) -> [f64; 3] {
 
 /// Waits until the log has all messages: otherwise there was no engine to pay for.
 fn wait_until_stored(servers: &Servers, messages: u64) {
-    let nats = NatsSpec { servers: servers.urls(), ..NatsSpec::default() };
+    let nats = NatsSpec { servers: addresses(&servers.urls()), ..NatsSpec::default() };
     let spec = BridgeSpec { engine: Engine::Nats, nats: Some(nats), ..BridgeSpec::new(CHANNEL) };
     let deadline = Instant::now() + Duration::from_secs(10);
     let stored = || stream::info(&spec).unwrap().next_sequence;

@@ -121,7 +121,7 @@ async fn bare(context: &Context, plan: &Plan, blocks: u64) -> (f64, u64) {
 /// A channel whose ring is full.
 async fn channel(context: &Context, plan: &Plan, urls: &[String], dir: &Path) -> (f64, u64) {
     let nats = NatsSpec {
-        servers: urls.to_vec(),
+        servers: crate::servers::addresses(urls),
         block_bytes: plan.block_bytes,
         in_flight: plan.in_flight,
         ..NatsSpec::default()

@@ -1,5 +1,6 @@
 //! Servers of NATS that belong to a measurement.
 
+use shmcast_bridge::spec::server::ServerAddress;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -75,4 +76,9 @@ pub(crate) fn on_cpu(cpu: Option<usize>, program: &Path) -> Command {
     let mut command = Command::new("taskset");
     command.args(["-c", &cpu.to_string()]).arg(program);
     command
+}
+
+/// The addresses of servers, for a spec.
+pub(crate) fn addresses(urls: &[String]) -> Vec<ServerAddress> {
+    urls.iter().map(|url| url.parse().expect("the rig names its servers")).collect()
 }

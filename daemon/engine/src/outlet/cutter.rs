@@ -20,6 +20,17 @@ pub(super) enum News {
     Error(RecvError),
 }
 
+/// What is known of the channel's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// Messages came last.
+    None,
+    /// A publisher's end came last. It may be that of an earlier one.
+    Read,
+    /// It is the channel's end, and the log says so.
+    Said,
+}
+
 /// A message that goes in parts.
 #[derive(Debug)]
 struct Large {
@@ -200,7 +211,6 @@ impl Cutter {
             }
             Event::End => {
                 self.close();
-                self.cuts.push_back(Cut::end(self.due));
                 News::End
             }
             Event::NewSession { session } => {
@@ -210,6 +220,12 @@ impl Cutter {
             Event::Restarted => News::Restarted,
             _ => News::None,
         }
+    }
+
+    /// Says that the channel ends here.
+    pub(super) fn end(&mut self) {
+        self.close();
+        self.cuts.push_back(Cut::end(self.due));
     }
 
     /// How many sequences from the one due to before `next` were not counted as lost yet. A gap is cut again after each

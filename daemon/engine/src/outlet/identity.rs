@@ -1,12 +1,14 @@
-//! The identity of the stream that a channel is sent as.
+//! The identity of the stream that a channel is sent as, of its sender, and of the clock.
 
-use shmcast::Subscriber;
+use shmcast::{Event, Subscriber};
 use shmcast_bridge::BridgeError;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::term_at;
+use shmcast_bridge::times::own_error_ns;
+use std::io;
 
-use crate::proto::block::Stream;
+use crate::proto::block::{Stream, UNKNOWN_ERROR};
 
 /// The stream and the session that a channel is sent as. One that came from another host keeps its session.
 pub(super) fn identity_of(
@@ -24,4 +26,32 @@ pub(super) fn identity_of(
             Ok((Stream(ring.stream.to_bytes()), session))
         }
     }
+}
+
+/// The first sequence of a session in a ring, which may have messages of the one before as well.
+pub(super) fn first_of(mut ring: Subscriber, session: Session) -> u64 {
+    let (mut first, end) = (ring.next_sequence(), ring.next_sequence() + ring.lag());
+    while ring.next_sequence() < end {
+        match ring.try_recv() {
+            Ok(Some(Event::NewSession { session: begun })) if begun == *session.as_bytes() => {
+                first = ring.next_sequence();
+            }
+            Ok(Some(Event::Lapped(lapped))) => first = first.max(lapped.resumed_at),
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => break,
+        }
+    }
+    first
+}
+
+/// A number that no other sender has.
+pub(crate) fn random() -> Result<u64, BridgeError> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// The error of this host's clock, as blocks have it.
+pub(super) fn clock_error() -> u16 {
+    u16::try_from(own_error_ns().div_ceil(10_000)).unwrap_or(UNKNOWN_ERROR)
 }

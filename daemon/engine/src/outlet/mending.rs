@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{clock_error, is_end};
+use super::clock_error;
 use crate::messages::Order;
 use crate::proto::block::{Cut, Head, Packing, max_whole_bytes};
 use crate::proto::seal::Sealer;
@@ -115,4 +115,9 @@ fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Opti
         }
     }
     packing.cut()
+}
+
+/// An event behind which other messages have the numbers. An end is none: the next publisher's messages go on behind it.
+fn is_end(event: &Event<'_>) -> bool {
+    matches!(event, Event::Restarted | Event::NewSession { .. })
 }

@@ -4,7 +4,8 @@ mod cutter;
 mod identity;
 pub(crate) mod mending;
 
-use shmcast::{Event, History, RecvError, Start, Subscriber, SubscriberBuilder};
+use shmcast::{History, RecvError, Start, Subscriber, SubscriberBuilder};
+use shmcast_bridge::KeysSeen;
 use shmcast_bridge::egress::attach;
 use shmcast_bridge::origins::{Origins, run_of};
 use shmcast_bridge::proto::session::Session;
@@ -12,10 +13,7 @@ use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
 use shmcast_bridge::spec::{BridgeSpec, StartAt, WaitMode};
 use shmcast_bridge::status::Phase;
 use shmcast_bridge::thread::{Clock, Idle, SHOW_EVERY_NS, wall_ns};
-use shmcast_bridge::times::own_error_ns;
 use shmcast_bridge::waiting::Choice;
-use shmcast_bridge::{BridgeError, KeysSeen};
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,8 +26,9 @@ use crate::proto::block::{Stream, UNKNOWN_ERROR};
 use crate::proto::writer::{LOOK_NS, Resume, State, Writer, WriterConfig};
 use crate::state::SendState;
 use crate::status::SendCounters;
-use cutter::{Cutter, News};
-use identity::identity_of;
+use cutter::{Cutter, End, News};
+pub(crate) use identity::random;
+use identity::{clock_error, first_of, identity_of};
 
 /// Events taken from the ring before anything else is looked at.
 const EVENTS_PER_TURN: usize = 1_024;
@@ -63,7 +62,7 @@ pub(crate) struct Outlet {
     cutter: Cutter,
     /// The session that the ring goes on with, and from which sequence, once all before it is stored.
     next_session: Option<(Session, u64)>,
-    has_ended: bool,
+    end: End,
     queues: Queues,
     clock: Clock,
     idle: Idle,
@@ -117,7 +116,7 @@ impl Outlet {
             id,
             cutter: Cutter::new(nats.block_bytes),
             next_session: None,
-            has_ended: false,
+            end: End::None,
             queues,
             clock,
             idle: Idle::new(choice),
@@ -154,7 +153,7 @@ impl Outlet {
 
     /// The messages that an orderly end leaves behind, and why.
     fn unsent(&self) -> Option<String> {
-        if !self.shared.end.load(Ordering::Relaxed) || matches!(self.writer.state(), State::Fenced(_)) {
+        if !self.shared.leave.load(Ordering::Relaxed) || matches!(self.writer.state(), State::Fenced(_)) {
             return None;
         }
         let (stored, published) = (self.writer.stored(), self.published());
@@ -275,9 +274,13 @@ impl Outlet {
         };
         self.cutter.clear();
         self.cutter.set_due(first);
-        (self.has_ended, self.next_session) = (false, None);
+        self.next_session = None;
         let here = self.subscriber.as_ref().map(Subscriber::next_sequence);
-        if here != Some(first) {
+        if here == Some(first) {
+            // An end that was read is not read again, and the log may lack it.
+            self.end = if self.end == End::None { End::None } else { End::Read };
+        } else {
+            self.end = End::None;
             let (subscriber, parks) =
                 attach(&self.channel.clone().start(Start::Sequence(first)), choice_of(self.spec.wait).mode)?;
             (self.subscriber, self.parks) = (Some(subscriber), parks);
@@ -328,9 +331,10 @@ impl Outlet {
             let taken = subscriber.recv_batch(EVENTS_PER_TURN - found, |event| {
                 cutter.take(event).map_break(|said| news = said)
             });
-            self.has_ended &= cutter.messages == messages;
+            self.end = if cutter.messages == messages { self.end } else { End::None };
             if let Ok(0) = taken {
                 self.cutter.close();
+                self.end_with_channel();
                 self.flush();
                 break;
             }
@@ -346,7 +350,7 @@ impl Outlet {
     fn hear(&mut self, news: News) -> Result<(), String> {
         match news {
             News::None => {}
-            News::End => self.has_ended = true,
+            News::End => self.end = End::Read,
             News::Restarted | News::Error(RecvError::Superseded) => {
                 self.subscriber = None;
                 self.cutter.clear();
@@ -361,6 +365,14 @@ impl Outlet {
             News::Error(e) => return Err(format!("channel {:?}: {e}", self.spec.channel)),
         }
         Ok(())
+    }
+
+    /// Says in the log that the channel has ended, once it is sure that no next publisher is there.
+    fn end_with_channel(&mut self) {
+        if self.end == End::Read && self.subscriber.as_ref().is_some_and(Subscriber::is_at_end) {
+            self.cutter.end();
+            self.end = End::Said;
+        }
     }
 
     fn begin_next_session(&mut self) {
@@ -405,13 +417,13 @@ impl Outlet {
     fn is_over(&mut self, now_ns: u64) -> bool {
         let is_stored =
             self.writer.state() == State::Run && self.writer.in_flight() == 0 && !self.cutter.has_any();
-        if self.has_ended && is_stored && self.ends_with_channel {
+        if self.end == End::Said && is_stored && self.ends_with_channel {
             return true;
         }
-        if !self.shared.end.load(Ordering::Relaxed) {
+        if !self.shared.leave.load(Ordering::Relaxed) {
             return false;
         }
-        self.shared.life.enter(Phase::Ending);
+        self.shared.life.enter(Phase::Leaving);
         let since_ns = *self.end_ns.get_or_insert(now_ns);
         let is_read = self.subscriber.as_ref().is_none_or(|subscriber| subscriber.lag() == 0);
         (is_stored && is_read)
@@ -446,7 +458,7 @@ impl Outlet {
             Ok(None) => News::None,
             Err(e) => News::Error(e),
         };
-        self.has_ended &= self.cutter.messages == messages;
+        self.end = if self.cutter.messages == messages { self.end } else { End::None };
         self.hear(news)
     }
 
@@ -482,37 +494,4 @@ impl Outlet {
         self.shared.counters.show(&self.counters);
         self.shared.acks.show(writer.acks());
     }
-}
-
-/// The first sequence of a session in a ring, which may have messages of the one before as well.
-fn first_of(mut ring: Subscriber, session: Session) -> u64 {
-    let (mut first, end) = (ring.next_sequence(), ring.next_sequence() + ring.lag());
-    while ring.next_sequence() < end {
-        match ring.try_recv() {
-            Ok(Some(Event::NewSession { session: begun })) if begun == *session.as_bytes() => {
-                first = ring.next_sequence();
-            }
-            Ok(Some(Event::Lapped(lapped))) => first = first.max(lapped.resumed_at),
-            Ok(Some(_)) => {}
-            Ok(None) | Err(_) => break,
-        }
-    }
-    first
-}
-
-/// A number that no other sender has.
-pub(crate) fn random() -> Result<u64, BridgeError> {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
-    Ok(u64::from_ne_bytes(bytes))
-}
-
-/// The error of this host's clock, as blocks have it.
-fn clock_error() -> u16 {
-    u16::try_from(own_error_ns().div_ceil(10_000)).unwrap_or(UNKNOWN_ERROR)
-}
-
-/// An event that ends a read of the ring for good.
-fn is_end(event: &Event<'_>) -> bool {
-    matches!(event, Event::End | Event::Restarted | Event::NewSession { .. })
 }

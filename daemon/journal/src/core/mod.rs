@@ -23,7 +23,7 @@ pub use scan::Scan;
 pub use settings::{Io, Settings, State};
 pub use writer::Writer;
 
-use shmcast::journal::format::FrameDraft;
+use shmcast::journal::format::{FileHeader, FrameDraft};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,6 +58,8 @@ pub struct Frame {
     pub reserve: u64,
     /// The publisher's epoch at its start.
     pub epoch: u64,
+    /// What the header of its file says of the ring that its records come from. A file has frames of one ring.
+    pub header: Arc<FileHeader>,
 }
 
 /// A part of a write: bytes of the writer's own, or the body of a frame.

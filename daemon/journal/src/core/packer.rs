@@ -3,7 +3,8 @@
 use super::{Frame, Mended, Now};
 use shmcast::MAX_SEQUENCE;
 use shmcast::journal::format::{
-    Cause, ControlRecord, FRAME_ALIGN, FRAME_TARGET, FrameBuilder, JournalControl, Loss, RESERVE, wall_ns,
+    Cause, ControlRecord, FRAME_ALIGN, FRAME_TARGET, FileHeader, FrameBuilder, JournalControl, Loss, RESERVE,
+    wall_ns,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -61,16 +62,10 @@ impl Default for Packing {
 }
 
 /// The place at which a recording begins.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Begin<'a> {
-    /// The sequence that is due.
-    pub due: u64,
-    /// The publisher's epoch.
-    pub epoch: u64,
-    /// The ring's uuid.
-    pub ring: [u64; 2],
-    /// Ticks a second of the ring's clock.
-    pub clock_hz: u64,
+    /// The header of the first file: the sequence that is due, the publisher's epoch, and the ring.
+    pub header: Arc<FileHeader>,
     /// The sequences that are missing from the one due on.
     pub loss: Option<Loss>,
     /// The files that recovery has mended.
@@ -96,7 +91,8 @@ pub struct Packer {
     since_clock: usize,
     now: Now,
     ticks: u64,
-    clock_hz: u64,
+    /// What headers say of the ring.
+    header: Arc<FileHeader>,
 }
 
 impl Packer {
@@ -107,15 +103,15 @@ impl Packer {
             pool,
             open: None,
             closed: VecDeque::new(),
-            due: begin.due,
+            due: begin.header.sequence,
             reserve: 0,
-            epoch: begin.epoch,
-            opened_in: begin.epoch,
+            epoch: begin.header.epoch,
+            opened_in: begin.header.epoch,
             last_clock: None,
             since_clock: 0,
             now,
             ticks,
-            clock_hz: begin.clock_hz,
+            header: begin.header.clone(),
         };
         for &Mended { file, frames, bytes } in begin.mended {
             packer.control(JournalControl::Mended { file, frames, bytes });
@@ -123,7 +119,7 @@ impl Packer {
         if let Some(loss) = begin.loss {
             packer.control(JournalControl::Loss(loss));
         }
-        packer.source(begin.ring);
+        packer.source();
         packer.raise_reserve(begin.reserve.max(packer.reserve_ahead()));
         packer
     }
@@ -157,9 +153,16 @@ impl Packer {
         true
     }
 
+    /// The next records come from another ring, of which the headers of files say this. Its clock must have been [told](Self::at).
+    pub fn go_on_in(&mut self, header: Arc<FileHeader>) {
+        self.close();
+        (self.header, self.last_clock) = (header, None);
+        self.source();
+    }
+
     /// Names the ring from which the next records come.
-    pub fn source(&mut self, ring: [u64; 2]) {
-        let (epoch, first) = (self.epoch, self.due);
+    fn source(&mut self) {
+        let (ring, epoch, first) = (self.header.ring.uuid, self.epoch, self.due);
         self.control(JournalControl::Source { ring, generation: 0, epoch, first });
     }
 
@@ -237,7 +240,7 @@ impl Packer {
     /// The wall clock at a time of the ring's clock, which has 48 bits. It is that of now without a time.
     fn wall_of(&self, time: u64) -> u64 {
         // A record that came after the clocks were read is hardly later.
-        let wall = wall_ns((self.now.wall_ns, self.ticks), self.clock_hz, time);
+        let wall = wall_ns((self.now.wall_ns, self.ticks), self.header.ring.clock_hz, time);
         wall.map_or(self.now.wall_ns, |wall| wall.min(self.now.wall_ns))
     }
 
@@ -264,7 +267,8 @@ impl Packer {
         if let Some((frame, _)) = self.open.take() {
             let (draft, bytes) = frame.close();
             self.since_clock = self.since_clock.saturating_add(bytes.len());
-            self.closed.push_back(Frame { draft, bytes, reserve: self.reserve, epoch: self.opened_in });
+            let (reserve, epoch, header) = (self.reserve, self.opened_in, self.header.clone());
+            self.closed.push_back(Frame { draft, bytes, reserve, epoch, header });
         }
     }
 
@@ -291,8 +295,8 @@ mod tests {
     const FAR: u64 = 0x1234_5678_9abc;
 
     fn packer(due: u64, reserve: u64) -> Packer {
-        let begin =
-            Begin { due, epoch: 1, ring: [1, 0], clock_hz: 1_000_000_000, loss: None, mended: &[], reserve };
+        let header = super::super::sim::header(&super::super::Recovered::default(), due, 1, 1);
+        let begin = Begin { header: Arc::new(header), loss: None, mended: &[], reserve };
         let packing = Packing { target: 2048, ..Packing::default() };
         Packer::begin(packing, Pool::default(), &begin, Now { mono: Duration::ZERO, wall_ns: 0 }, 0)
     }

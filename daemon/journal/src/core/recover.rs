@@ -366,7 +366,7 @@ impl Recovered {
     fn hear(&mut self, header: &FileHeader, heard: &Heard) {
         self.reserve = self.reserve.max(header.reserve).max(heard.reserve);
         self.epoch = self.epoch.max(heard.epoch);
-        self.ring = heard.ring.or(Some(header.ring.uuid));
+        self.ring = Some(header.ring.uuid);
     }
 }
 

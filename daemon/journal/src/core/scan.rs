@@ -36,8 +36,6 @@ pub struct Heard {
     pub clean: Option<u64>,
     /// The greatest epoch; 0 for none.
     pub epoch: u64,
-    /// The ring that the last source record names.
-    pub ring: Option<[u64; 2]>,
 }
 
 /// What stands at a place.
@@ -290,7 +288,6 @@ impl Heard {
         self.reserve = self.reserve.max(later.reserve);
         self.clean = later.clean;
         self.epoch = self.epoch.max(later.epoch);
-        self.ring = later.ring.or(self.ring);
     }
 
     /// Adds what a later record says.
@@ -299,10 +296,9 @@ impl Heard {
         match control {
             JournalControl::Reserve { sequence } => self.reserve = self.reserve.max(sequence),
             JournalControl::Clean { next } => self.clean = Some(next),
-            JournalControl::Source { ring, epoch, .. } => {
-                (self.ring, self.epoch) = (Some(ring), self.epoch.max(epoch));
+            JournalControl::Source { epoch, .. } | JournalControl::Ring(ControlRecord::Epoch { epoch }) => {
+                self.epoch = self.epoch.max(epoch);
             }
-            JournalControl::Ring(ControlRecord::Epoch { epoch }) => self.epoch = self.epoch.max(epoch),
             _ => {}
         }
     }

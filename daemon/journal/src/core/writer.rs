@@ -3,8 +3,7 @@
 use super::mutant::{Mutant, is};
 use super::{Frame, Lane, Now, Op, Piece, Pool, Settings, Step, SyncPolicy};
 use shmcast::journal::format::{
-    Cause, Composer, FRAME_ALIGN, FileHeader, FrameBuilder, JournalControl, Loss, PAGE, RingIdentity,
-    file_name,
+    Cause, Composer, FRAME_ALIGN, FileHeader, FrameBuilder, JournalControl, Loss, PAGE, file_name,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -142,11 +141,6 @@ impl Writer {
         self.waiting.push_back(Arc::new(frame));
     }
 
-    /// The channel goes on in another ring, which the headers of later files name.
-    pub const fn set_ring(&mut self, ring: RingIdentity) {
-        self.header.ring = ring;
-    }
-
     /// No frame will come. The file is sealed once everything is written.
     pub const fn close(&mut self) {
         self.is_closing = true;
@@ -177,6 +171,7 @@ impl Writer {
 
     fn next_write(&mut self, now: Now) -> Option<(Doing, Vec<Step>)> {
         let next = self.waiting.front().map(|frame| frame.bytes.len() as u64);
+        let is_other_ring = self.waiting.front().is_some_and(|frame| frame.header.ring != self.header.ring);
         let (limit, room) = (self.settings.file_bytes, self.room());
         let (roll_after, is_closing) = (self.settings.roll_after, self.is_closing);
         let (durable, first) = (self.durable(), self.header.sequence);
@@ -188,7 +183,7 @@ impl Writer {
             let age = now.mono.saturating_sub(file.begun);
             let is_old = has_any && roll_after.is_some_and(|most| age >= most);
             let is_over = is_closing && next.is_none();
-            if file.composer.frames() > 0 && (is_full || is_old || is_over) {
+            if file.composer.frames() > 0 && (is_full || is_old || is_over || is_other_ring) {
                 let (number, offset) = (file.number, file.composer.offset());
                 let pieces = vec![Piece::Own(file.composer.seal(durable).into())];
                 file.is_sealed = true;
@@ -217,25 +212,28 @@ impl Writer {
         let Spare::Ready(number) = self.spare else { return None };
         self.name_what_was_given_up(now);
         let first = self.waiting.front()?;
-        self.header.file = number;
-        self.header.sequence = first.draft.sequence;
-        self.header.reserve = first.reserve;
-        self.header.epoch = first.epoch;
-        self.header.wall_ns = now.wall_ns;
+        self.header = FileHeader {
+            file: number,
+            sequence: first.draft.sequence,
+            reserve: first.reserve,
+            epoch: first.epoch,
+            wall_ns: now.wall_ns,
+            previous_salt: self.header.previous_salt,
+            previous_chain: self.header.previous_chain,
+            ..(*first.header).clone()
+        };
         self.header.salt = self.next_salt();
-        let (composer, page) = Composer::begin(&self.header).expect("the names fitted into the first header");
+        let (composer, page) = Composer::begin(&self.header).expect("the packer's caller has encoded it");
         let name = file_name(number, self.header.sequence);
         self.spare = Spare::None;
         let rename = Step::Rename { number, name: name.clone() };
         self.help.push_front((Doing::Name { file: number }, vec![rename, Step::SyncDirectory]));
-        let is_named = is(Mutant::NoDirectorySync);
-        let begun = now.mono;
         self.files.push_back(Open {
             number,
             name,
             composer,
-            is_named,
-            begun,
+            is_named: is(Mutant::NoDirectorySync),
+            begun: now.mono,
             written: 0,
             synced: 0,
             touched: 0,
@@ -248,13 +246,14 @@ impl Writer {
     fn name_what_was_given_up(&mut self, now: Now) {
         let Some(first) = self.waiting.front() else { return };
         let (from, next, reserve, epoch) = (self.durable, first.draft.sequence, first.reserve, first.epoch);
+        let header = first.header.clone();
         if std::mem::take(&mut self.gave_up) && from < next {
             let mut frame = FrameBuilder::new(self.pool.take(), from, now.wall_ns);
             let loss = Loss { from, to: next - 1, cause: Cause::Unrecorded };
             frame.control(JournalControl::Loss(loss), 0);
             let (draft, bytes) = frame.close();
             self.buffered += bytes.len();
-            self.waiting.push_front(Arc::new(Frame { draft, bytes, reserve, epoch }));
+            self.waiting.push_front(Arc::new(Frame { draft, bytes, reserve, epoch, header }));
         }
     }
 
@@ -282,7 +281,8 @@ impl Writer {
         let mut count = 0;
         while let Some(frame) = self.waiting.front() {
             let end = file.composer.offset() + frame.bytes.len() as u64;
-            let fits = size + frame.bytes.len() <= self.settings.group_bytes && end <= room;
+            let is_same_ring = frame.header.ring == self.header.ring;
+            let fits = size + frame.bytes.len() <= self.settings.group_bytes && end <= room && is_same_ring;
             if count > 0 && (!fits || count == GROUP_FRAMES) {
                 break;
             }

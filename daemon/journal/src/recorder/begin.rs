@@ -1,15 +1,16 @@
 //! How a recording begins: recovery, the place in the ring, and the first records.
 
 use super::now;
-use crate::core::{Begin, CLOCK_RECORD, Packer, Packing, Pool, Recovered, Settings, Writer, recover};
+use crate::core::{Begin, Packer, Packing, Pool, Recovered, Settings, Writer, recover};
 use crate::directory::{ByName, Directory};
 use crate::error::RecordError;
 use shmcast::hosting::fault;
-use shmcast::journal::format::{Cause, ControlRecord, FRAME_TARGET, FileHeader, Loss, aligned};
-use shmcast::journal::{JournalControl, header_of, salt};
+use shmcast::journal::format::{Cause, ControlRecord, FileHeader, Loss};
+use shmcast::journal::{Entry, Journal, JournalControl, header_of, salt};
 use shmcast::{Event, LocateError, Subscriber};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What is needed to go on.
@@ -18,6 +19,8 @@ pub(super) struct Begun {
     pub(super) subscriber: Subscriber,
     pub(super) packer: Packer,
     pub(super) writer: Writer,
+    /// Control records of the ring behind the last message that the journal has already.
+    pub(super) known: Vec<ControlRecord>,
     pub(super) first: u64,
     pub(super) missing: u64,
 }
@@ -32,31 +35,31 @@ pub(super) fn begin(
     let os = |source| RecordError::Os { path: path.clone(), source };
     let recovered = recover(&mut ByName::new(&directory))
         .map_err(|source| RecordError::Recover { path: path.clone(), source })?;
-    let channel = &subscriber.header().channel;
-    if let Some(last) = recovered.last.as_ref().filter(|last| last.channel != *channel) {
-        let (found, channel) = (last.channel.clone(), channel.clone());
-        return Err(RecordError::OtherChannel { path, found, channel });
-    }
-    check_stream(&subscriber, &recovered, &path)?;
     let mut epoch = subscriber.publisher_state().map_or(subscriber.epoch(), |(epoch, _)| epoch);
     let is_same_ring = recovered.ring == Some(subscriber.header().uuid);
     let took_over = recovered.last.is_some() && (1..epoch).contains(&recovered.epoch);
-    let is_behind = took_over && is_same_ring && {
-        // A publisher took over while nobody recorded. The ring says where.
-        subscriber.go_on_after_epoch(recovered.epoch);
+    let is_behind = recovered.last.is_some() && is_same_ring && {
+        if took_over {
+            // A publisher took over while nobody recorded. The ring says where.
+            subscriber.go_on_after_epoch(recovered.epoch);
+        }
         go_behind(&mut subscriber, recovered.due - 1)
     };
-    if is_behind {
+    if is_behind && took_over {
         epoch = recovered.epoch;
     }
+    let known = if is_behind { controls_at(&path, recovered.due)? } else { Vec::new() };
     let loss = if is_behind { None } else { place(&mut subscriber, &recovered, &path)? };
     let due = loss.map_or(subscriber.next_sequence(), |loss| loss.from);
     let header = header(&subscriber, &recovered, due, epoch).map_err(os)?;
     let pool = Pool::default();
-    let (ring, now, ticks) = (subscriber.header().uuid, now(start), subscriber.clock().now());
-    let clock_hz = header.ring.clock_hz;
-    let begin =
-        Begin { due, epoch, ring, clock_hz, loss, mended: &recovered.mended, reserve: recovered.reserve };
+    let (now, ticks) = (now(start), subscriber.clock().now());
+    let begin = Begin {
+        header: Arc::new(header.clone()),
+        loss,
+        mended: &recovered.mended,
+        reserve: recovered.reserve,
+    };
     let mut packer = Packer::begin(Packing::default(), pool.clone(), &begin, now, ticks);
     if took_over && !is_behind {
         // The ring is another one, or has lost the place.
@@ -68,18 +71,7 @@ pub(super) fn begin(
         writer.push(frame);
     }
     let missing = loss.map_or(0, |loss| loss.to - loss.from + 1);
-    Ok(Begun { directory, subscriber, packer, writer, first: due, missing })
-}
-
-/// Refuses a channel whose sequences have begun again since the journal was recorded.
-fn check_stream(subscriber: &Subscriber, recovered: &Recovered, path: &Path) -> Result<(), RecordError> {
-    let stream = subscriber.header().stream;
-    let is_other = recovered.last.as_ref().is_some_and(|last| !last.stream.is(stream));
-    if is_other && !fault!("a_journal_takes_any_stream") {
-        let channel = subscriber.next_sequence() + subscriber.lag();
-        return Err(RecordError::Anew { path: path.to_owned(), journal: recovered.due, channel });
-    }
-    Ok(())
+    Ok(Begun { directory, subscriber, packer, writer, known, first: due, missing })
 }
 
 /// Moves the subscriber to where the journal ends. What the ring has no more is lost.
@@ -97,13 +89,13 @@ fn place(
     let due = recovered.due;
     // A ring that the journal names was read: it went on while nobody recorded.
     let is_known = recovered.ring == Some(subscriber.header().uuid);
-    let anew = |channel| RecordError::Anew { path: path.to_owned(), journal: due, channel };
+    let behind = |channel| RecordError::Behind { path: path.to_owned(), journal: due, channel };
     let first = match subscriber.seek(due) {
         Ok(()) => return Ok(None),
         Err(LocateError::NotYet { next, .. }) if next == due => {
             return Ok(None); // nothing came since
         }
-        Err(LocateError::NotYet { next, .. }) => return Err(anew(next)),
+        Err(LocateError::NotYet { next, .. }) => return Err(behind(next)),
         Err(LocateError::TooOld { .. }) => oldest(subscriber)?,
         Err(other) => return Err(other.into()),
     };
@@ -131,6 +123,20 @@ fn go_behind(subscriber: &mut Subscriber, sequence: u64) -> bool {
     }
 }
 
+/// The control records that the journal has behind its last message, where `due` is the sequence of the next one.
+fn controls_at(path: &Path, due: u64) -> Result<Vec<ControlRecord>, RecordError> {
+    let mut reader = Journal::open(path)?.read_from(due - 1)?;
+    let mut known = Vec::new();
+    while let Some(entry) = reader.next()? {
+        if let Entry::Control { sequence, control: JournalControl::Ring(control), .. } = entry
+            && sequence == due
+        {
+            known.push(control);
+        }
+    }
+    Ok(known)
+}
+
 /// Moves the subscriber to the oldest message that is safe to read, while a publisher may overtake it, and returns its sequence.
 fn oldest(subscriber: &mut Subscriber) -> Result<u64, RecordError> {
     let mut wanted = 1;
@@ -150,19 +156,19 @@ fn header(
     sequence: u64,
     epoch: u64,
 ) -> io::Result<FileHeader> {
-    let ring = subscriber.header();
-    let own = header_of(ring)?;
-    // A frame with the largest message: both headers, a clock record before it, and padding.
-    let largest = aligned(256 + ring.geometry.max_message as usize).max(aligned(FRAME_TARGET + CLOCK_RECORD));
-    let header = FileHeader {
+    Ok(FileHeader {
         file: recovered.next_number,
         sequence,
         epoch,
         previous_salt: recovered.previous.0,
         previous_chain: recovered.previous.1 ^ u32::from(fault!("a_recorder_does_not_chain")),
-        largest_frame: u32::try_from(largest).unwrap_or(u32::MAX),
-        ..own
-    };
+        ..header_of_ring(subscriber)?
+    })
+}
+
+/// What headers of files say of the ring that is read.
+pub(super) fn header_of_ring(subscriber: &Subscriber) -> io::Result<FileHeader> {
+    let header = header_of(subscriber.header())?;
     header.encode().map_err(io::Error::other)?;
     Ok(header)
 }

@@ -1,11 +1,11 @@
 //! The thread that reads the ring and packs frames.
 
 use super::RecorderState;
+use super::begin::header_of_ring;
 use crate::core::{Packer, SyncPolicy};
 use crate::error::RecordError;
 use shmcast::hosting::{fault, session_words};
 use shmcast::journal::format::{Cause, ControlRecord, JournalControl};
-use shmcast::journal::ring_identity;
 use shmcast::{Event, Subscriber};
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
@@ -74,6 +74,10 @@ pub(super) struct Drain {
     pub(super) subscriber: Subscriber,
     /// The ring that the journal named last.
     pub(super) ring: [u64; 2],
+    /// The sequence due in the ring.
+    pub(super) next: u64,
+    /// Control records at the sequence where the recording begins that the journal has already.
+    pub(super) known: Vec<ControlRecord>,
     pub(super) naps: Naps,
     /// Bytes of messages that were taken last.
     pub(super) came: usize,
@@ -98,7 +102,6 @@ impl Drain {
             }
             let result = self.take();
             if result.is_ok() {
-                self.note_ring();
                 self.packer.reserve_up_to(self.shared.wanted.load(Ordering::Relaxed));
             }
             self.hand_over(last.is_some() || result.is_err());
@@ -133,7 +136,7 @@ impl Drain {
             self.look_at = now.mono + LOOK;
         }
         let ticks = self.subscriber.clock().now();
-        let Self { shared, packer, subscriber, came, .. } = self;
+        let Self { shared, packer, subscriber, came, next, known, .. } = self;
         *came = 0;
         packer.at(now, ticks);
         let (mut messages, mut restarted, mut overrun) = (0, false, 0);
@@ -142,12 +145,22 @@ impl Drain {
                 Event::Message(m) => {
                     shared.ended.store(false, Ordering::Relaxed);
                     *came += m.payload.len();
+                    *next = m.sequence + 1;
                     // A ring that is corrupt may skip. What it skipped is missing all the same.
                     overrun += packer.loss(m.sequence - 1, Cause::Overrun);
                     messages += u64::from(packer.message(m.sequence, m.payload, m.tag, m.key, m.time));
                 }
                 Event::Restarted => restarted = true,
-                other => overrun += note(packer, &other, shared),
+                other => {
+                    *next = behind(&other).unwrap_or(*next);
+                    // A recording that begins again may read the ring from before its place.
+                    if *next >= packer.due() {
+                        shared.ended.fetch_or(other == Event::End, Ordering::Relaxed);
+                        if !is_known(known, &other) {
+                            overrun += note(packer, &other);
+                        }
+                    }
+                }
             }
             if restarted || packer.closed() >= CLOSED {
                 ControlFlow::Break(())
@@ -155,28 +168,38 @@ impl Drain {
                 ControlFlow::Continue(())
             }
         })?;
+        shared.drained.store(packer.due() - 1, Ordering::Relaxed);
+        shared.messages.fetch_add(messages, Ordering::Relaxed);
+        shared.overrun.fetch_add(overrun, Ordering::Relaxed);
+        if restarted {
+            return Err(RecordError::Restarted);
+        }
+        let is_elsewhere = self.follow_ring()?;
         // The first publisher of a ring is no event, and the very first has no record. The channel goes on behind the journal in a later
         // epoch than its.
+        let Self { packer, subscriber, .. } = self;
         let stated = if packer.epoch() == 0 { subscriber.publisher_state() } else { None };
         let epoch = stated.map_or(subscriber.epoch(), |(epoch, _)| epoch);
         if epoch > packer.epoch() {
             packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch }));
         }
-        shared.drained.store(packer.due() - 1, Ordering::Relaxed);
-        shared.messages.fetch_add(messages, Ordering::Relaxed);
-        shared.overrun.fetch_add(overrun, Ordering::Relaxed);
-        if restarted { Err(RecordError::Restarted) } else { Ok(Some(taken)) }
+        // In another ring there may be more.
+        Ok(Some(taken + usize::from(is_elsewhere)))
     }
 
-    /// Names the ring that the channel has gone on in, so that its readers find this journal.
-    fn note_ring(&mut self) {
-        let Self { shared, packer, subscriber, ring, .. } = self;
-        let found = subscriber.header().uuid;
-        if found != *ring {
-            *ring = found;
-            packer.source(found);
-            shared.writer().set_ring(ring_identity(subscriber.header()));
+    /// Begins another file if the channel has gone on in another ring, and says whether it has. A batch ends there, so nothing of that ring
+    /// has been packed yet.
+    fn follow_ring(&mut self) -> Result<bool, RecordError> {
+        let found = self.subscriber.header().uuid;
+        if found == self.ring {
+            return Ok(false);
         }
+        let os = |source| RecordError::Os { path: self.shared.directory.path().to_owned(), source };
+        let header = header_of_ring(&self.subscriber).map_err(os)?;
+        self.ring = found;
+        self.packer.at(self.shared.now(), self.subscriber.clock().now());
+        self.packer.go_on_in(Arc::new(header));
+        Ok(true)
     }
 
     /// Notes that nothing follows, if nobody can publish and everything before is here.
@@ -205,8 +228,31 @@ impl Drain {
     }
 }
 
+/// The sequence due behind an event that passes over some.
+fn behind(event: &Event<'_>) -> Option<u64> {
+    match *event {
+        Event::Lapped(lapped) => Some(lapped.resumed_at),
+        Event::Gap { to, .. } => Some(to + 1),
+        _ => None,
+    }
+}
+
+/// Whether the journal has this record already. It is not taken for another one of its kind.
+fn is_known(known: &mut Vec<ControlRecord>, event: &Event<'_>) -> bool {
+    let control = match *event {
+        Event::End => ControlRecord::End,
+        Event::NewSession { session } => {
+            let [high, low] = session_words(session);
+            ControlRecord::Session { high, low }
+        }
+        _ => return false,
+    };
+    let at = known.iter().position(|known| *known == control);
+    at.map(|at| known.remove(at)).is_some()
+}
+
 /// Packs an event that is no message. The result is the number of sequences that a lap cost.
-fn note(packer: &mut Packer, event: &Event<'_>, shared: &RecorderState) -> u64 {
+fn note(packer: &mut Packer, event: &Event<'_>) -> u64 {
     match *event {
         Event::Lapped(lapped) => return packer.loss(lapped.resumed_at - 1, Cause::Overrun),
         Event::Gap { from, to } if from >= packer.due() => {
@@ -221,10 +267,7 @@ fn note(packer: &mut Packer, event: &Event<'_>, shared: &RecorderState) -> u64 {
             let [high, low] = session_words(session);
             packer.control(JournalControl::Ring(ControlRecord::Session { high, low }));
         }
-        Event::End => {
-            packer.control(JournalControl::Ring(ControlRecord::End));
-            shared.ended.store(true, Ordering::Relaxed);
-        }
+        Event::End => packer.control(JournalControl::Ring(ControlRecord::End)),
         _ => {}
     }
     0

@@ -167,9 +167,9 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Makes the journal in `path` whole, and records what `subscriber` receives. A journal that has this channel is continued: from
-    /// where it ends if the ring has that still; else what lies between is named as lost. Into an empty directory everything is recorded
-    /// that `subscriber` receives from where it stands.
+    /// Records what `subscriber` receives into the folder of its stream in the directory at `path`, after it has made whole what is there. A
+    /// journal of this stream is continued: from where it ends if the ring has that still; else what lies between is named as lost. Of
+    /// another stream, everything is recorded that `subscriber` receives from where it stands.
     ///
     /// Open the subscriber with [`History::Never`](shmcast::History::Never). One that reads the past from a journal may come to read the
     /// journal that this recorder writes: it would record again what is there already, or wait for itself after a lap.
@@ -177,7 +177,8 @@ impl Recorder {
     /// # Errors
     /// [`RecordError`]; nothing is recorded then.
     pub fn start(path: &Path, subscriber: Subscriber, settings: Settings) -> Result<Self, RecordError> {
-        let directory = Directory::of_recorder(path, settings.io)?;
+        let header = subscriber.header();
+        let directory = Directory::of_stream(path, header.stream, &header.channel, settings.io)?;
         let (start, sync) = (Instant::now(), settings.sync);
         let begun = begin::begin(directory, subscriber, settings, start)?;
         let mut ops = Vec::new();
@@ -213,8 +214,10 @@ impl Recorder {
         let ring = subscriber.header().uuid;
         let naps = Naps::new(sync, subscriber.header().geometry.capacity);
         let is_each = sync == SyncPolicy::Each;
+        let (next, known) = (subscriber.next_sequence(), begun.known);
+        let look_at = Duration::ZERO;
         let drain =
-            Drain { shared: own, packer, subscriber, ring, naps, came: 0, is_each, look_at: Duration::ZERO };
+            Drain { shared: own, packer, subscriber, ring, next, known, naps, came: 0, is_each, look_at };
         let drain = spawn("journal-drain", path, move || drain.run())?;
         Ok(Self { shared, drain, lanes })
     }

@@ -1,11 +1,11 @@
 //! Recorders with their threads, on the file system of this machine.
 
 use shmcast::journal::format::{Cause, Composer, ControlRecord, FileHeader, JournalControl, file_name};
-use shmcast::journal::{Ending, Entry, Journal, JournalError, Verdict, Verify, create};
+use shmcast::journal::{Ending, Entry, Journal, JournalError, Streams, Verdict, Verify, create, folder_of};
 use shmcast::{History, Publisher, Start, StreamId, Subscriber};
 use shmcast_journal::core::{Io, Settings, SyncPolicy};
 use shmcast_journal::{Keep, Progress, RecordError, Recorder, Trimmed};
-use shmcast_testkit::journal::read;
+use shmcast_testkit::journal::{folder, read};
 use shmcast_testkit::{PATIENCE, skip, wait_until};
 use std::path::Path;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ fn what_is_published_is_in_the_files_once_and_sealed() {
         let found = journal.messages();
         assert!(found.iter().all(|(sequence, bytes)| *bytes == payload(*sequence)));
         assert_eq!((found.len(), journal.losses().len()), (20_000, 0));
-        assert!(!host.dir().join("spare.tmp").exists());
+        assert!(!folder(host.dir()).join("spare.tmp").exists());
     }
 }
 
@@ -240,21 +240,23 @@ fn directories_that_do_not_fit_are_refused() {
     assert!(matches!(again("t"), Err(RecordError::Busy { .. })));
     until(&recorder, |progress| progress.durable == 3);
     recorder.stop().unwrap();
-    assert!(matches!(again("other"), Err(RecordError::OtherChannel { .. })));
+    assert!(matches!(again("other"), Err(RecordError::Journal(JournalError::OtherChannel { .. }))));
     drop(publisher);
     std::fs::remove_dir_all(host.channels.path()).unwrap();
     std::fs::create_dir(host.channels.path()).unwrap();
     host.publisher("t", 64 << 10).publish(b"anew").unwrap();
-    assert!(matches!(again("t"), Err(RecordError::Anew { journal: 4, channel: 2, .. })));
-    // Nor does a stream that has come further than the journal continue it.
+    // Another stream has a folder of its own, also if it has come further than the other one.
+    let before = folder(host.dir());
     host.publisher("t", 64 << 10).publish_batch(["b", "c", "d", "e"]).unwrap();
-    let Err(error) = again("t") else { panic!("two streams in one journal") };
-    assert!(matches!(error, RecordError::Anew { journal: 4, channel: 6, .. }), "{error}");
-    assert!(
-        error.to_string().contains("began anew") && error.to_string().contains("another directory"),
-        "{error}"
-    );
-    assert_eq!(read(host.dir()).messages().len(), 3);
+    again("t").unwrap().stop().unwrap();
+    assert_eq!((read(&before).messages().len(), read(host.dir()).messages().len()), (3, 5));
+    // A ring that lies before what its own journal has is refused.
+    let stream = host.subscriber("t").header().stream;
+    let header = Journal::open(host.dir()).unwrap().files()[0].header.clone();
+    let header = FileHeader { file: 9, sequence: 100, ..header };
+    std::fs::write(folder_of(host.dir(), stream).join(file_name(9, 100)), header.encode().unwrap()).unwrap();
+    let Err(error) = again("t") else { panic!("sequences are given twice") };
+    assert!(matches!(error, RecordError::Behind { journal: 100, channel: 6, .. }), "{error}");
 }
 
 /// Memory for one frame: what is published before the end of a recording waits in the ring, and is taken all the same.
@@ -269,8 +271,10 @@ fn a_stop_takes_what_is_in_the_ring() {
     let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
     let last = recorder.stop().unwrap();
     assert_eq!((last.drained, last.messages, last.durable, last.buffered), (30_000, 30_000, 30_000, 0));
-    let bytes: u64 =
-        std::fs::read_dir(host.dir()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+    let bytes: u64 = std::fs::read_dir(folder(host.dir()))
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().len())
+        .sum();
     assert_eq!((last.bytes, last.file), (bytes, 1));
     // Nothing of it is left that has the lock.
     host.record("t", SyncPolicy::Each).stop().unwrap();
@@ -311,7 +315,7 @@ fn a_stop_gives_a_disk_up_that_refuses() {
     let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
     until(&recorder, |progress| progress.bytes > 0);
     // No next file can be made.
-    std::fs::create_dir_all(host.dir().join("spare.tmp/full")).unwrap();
+    std::fs::create_dir_all(folder(host.dir()).join("spare.tmp/full")).unwrap();
     for sequence in 1..=30_000 {
         publisher.publish(&payload(sequence)).unwrap();
     }
@@ -338,7 +342,7 @@ fn a_footer_that_stands_is_kept_as_it_is() {
     }
     recorder.stop().unwrap();
     let mut files: Vec<_> =
-        std::fs::read_dir(host.dir()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        std::fs::read_dir(folder(host.dir())).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "smj"));
     files.sort();
     assert!(files.len() >= 3, "{files:?}");
@@ -368,21 +372,22 @@ fn a_file_that_was_given_up_does_not_end_retention() {
     let mut journal = Journal::open(host.dir()).unwrap();
     let names: Vec<String> = journal.files().iter().map(|file| file.name.clone()).collect();
     let given_up = format!("{}.suspect", names[0]);
-    let path = host.dir().join(&names[0]);
+    let path = folder(host.dir()).join(&names[0]);
     std::fs::File::options().write(true).open(&path).unwrap().set_len(900_000).unwrap();
-    std::fs::rename(&path, host.dir().join(&given_up)).unwrap();
+    std::fs::rename(&path, folder(host.dir()).join(&given_up)).unwrap();
     journal.refresh().unwrap();
     assert!(journal.files()[0].is_given_up() && journal.files()[0].trailer.is_none());
     let keep = Keep { bytes: Some(1), ..Keep::default() };
     let mut trimmed = Trimmed::default();
-    keep.trim(&journal, 0, &mut trimmed).unwrap();
+    let streams = Streams::open(host.dir()).unwrap();
+    keep.trim(&streams, journal.stream(), 0, &mut trimmed).unwrap();
     assert_eq!(trimmed.gone, [&[given_up], &names[1..names.len() - 1]].concat());
     journal.refresh().unwrap();
     assert_eq!(journal.files().len(), 1, "the last file stays");
 }
 
 fn ending(host: &Host) -> Ending {
-    Ending::of(host.dir(), "t").unwrap()
+    Ending::of(host.dir(), "t", None).unwrap()
 }
 
 /// The journal ends clean only if its recorder was told that nobody publishes, and has everything. Whatever is noted behind it makes it
@@ -396,7 +401,7 @@ fn a_closed_channel_goes_on_at_the_next_sequence_and_any_other_behind_the_reserv
         publisher.publish(&payload(sequence)).unwrap();
     }
     until(&recorder, |progress| progress.durable == 100);
-    assert!(matches!(Ending::of(host.dir(), "t"), Err(JournalError::Busy { .. })));
+    assert!(matches!(Ending::of(host.dir(), "t", None), Err(JournalError::Busy { .. })));
     recorder.stop().unwrap();
     let found = ending(&host);
     assert_eq!((found.due(), found.is_clean(), found.epoch()), (101, false, 1));
@@ -471,29 +476,29 @@ fn a_journal_that_is_not_the_channels_or_not_understood_is_refused() {
     let host = Host::new();
     let mut publisher = host.publisher("t", 1 << 20);
     publisher.publish(b"one").unwrap();
-    assert!(matches!(Ending::of(host.dir(), "t"), Err(JournalError::Empty { .. })));
-    assert!(!host.dir().join("lock").exists(), "nothing is made where no journal is");
+    assert!(matches!(Ending::of(host.dir(), "t", None), Err(JournalError::Empty { .. })));
+    assert_eq!(std::fs::read_dir(host.dir()).unwrap().count(), 0, "nothing is made where no journal is");
     let recorder = host.record("t", SyncPolicy::Each);
     until(&recorder, |progress| progress.durable == 1);
     recorder.stop().unwrap();
-    let refused = Ending::of(host.dir(), "u").unwrap_err();
+    let refused = Ending::of(host.dir(), "u", None).unwrap_err();
     assert!(matches!(refused, JournalError::OtherChannel { .. }), "{refused}");
     let name = Journal::open(host.dir()).unwrap().files()[0].name.clone();
-    let whole = std::fs::read(host.dir().join(&name)).unwrap();
+    let whole = std::fs::read(folder(host.dir()).join(&name)).unwrap();
     // A later file that was begun, and has not got its name: what it promises counts.
     let mut header = FileHeader::decode(&whole).unwrap();
     (header.file, header.sequence, header.reserve) = (header.file + 1, 2, 9 << 32);
     let (_, page) = Composer::begin(&header).unwrap();
-    std::fs::write(host.dir().join("spare.tmp"), &page).unwrap();
+    std::fs::write(folder(host.dir()).join("spare.tmp"), &page).unwrap();
     assert_eq!(ending(&host).next_sequence().unwrap(), (9 << 32) + 1);
-    assert!(!host.dir().join("spare.tmp").exists());
+    assert!(!folder(host.dir()).join("spare.tmp").exists());
     // One whose header never came to the disk is nothing.
-    let torn = host.dir().join(file_name(7, 500));
+    let torn = folder(host.dir()).join(file_name(7, 500));
     std::fs::write(&torn, [0; 8192]).unwrap();
     let found = ending(&host);
     assert_eq!((found.due(), found.next_sequence().unwrap()), (2, (9 << 32) + 1));
     found.begin(publisher.header(), 10 << 32).unwrap();
-    assert!(host.dir().join(file_name(8, 2)).exists(), "no number is given again");
+    assert!(folder(host.dir()).join(file_name(8, 2)).exists(), "no number is given again");
     // Nor is one whose number of the version is damaged.
     let mut later = page.clone();
     later[8] = 3;
@@ -502,11 +507,11 @@ fn a_journal_that_is_not_the_channels_or_not_understood_is_refused() {
     // That of another version may promise anything. Its fields are others.
     later[16] ^= 1;
     std::fs::write(&torn, &later).unwrap();
-    let refused = Ending::of(host.dir(), "t").unwrap_err();
+    let refused = Ending::of(host.dir(), "t", None).unwrap_err();
     assert!(matches!(refused, JournalError::Format { .. }), "{refused}");
     header.stream = StreamId::from_bytes([1; 16]);
     std::fs::write(&torn, header.encode().unwrap()).unwrap();
-    let refused = Ending::of(host.dir(), "t").unwrap_err();
+    let refused = Ending::of(host.dir(), "t", None).unwrap_err();
     assert!(matches!(refused, JournalError::Foreign { .. }), "{refused}");
 }
 
@@ -587,9 +592,10 @@ fn a_lock_on_the_directory_keeps_nobody_waiting() {
     until(&recorder, |progress| progress.durable == 1);
     let stranger = std::fs::File::open(host.dir()).unwrap();
     stranger.lock().unwrap();
-    shmcast_journal::hold(host.dir(), "audit", 1).unwrap();
-    assert_eq!(shmcast_journal::holds(host.dir()).unwrap().len(), 1);
-    assert!(shmcast_journal::release(host.dir(), "audit").unwrap());
+    let stream = publisher.header().stream;
+    shmcast_journal::hold(host.dir(), stream, "audit", 1).unwrap();
+    assert_eq!(shmcast_journal::holds(&folder_of(host.dir(), stream)).unwrap().len(), 1);
+    assert!(shmcast_journal::release(host.dir(), stream, "audit").unwrap());
     recorder.stop().unwrap();
 }
 
@@ -621,7 +627,7 @@ fn what_has_lost_its_name_is_not_durable() {
         publisher.publish(b"a").unwrap();
         until(&recorder, |progress| progress.durable == 1);
         let path = match is_file {
-            true => host.dir().join(file_name(1, 1)),
+            true => folder(host.dir()).join(file_name(1, 1)),
             false => host.dir().to_owned(),
         };
         std::fs::rename(&path, host.channels.path().join("elsewhere")).unwrap();
@@ -636,4 +642,65 @@ fn what_has_lost_its_name_is_not_durable() {
         assert!(matches!(recorder.stop(), Err(RecordError::Moved { .. })));
         std::fs::create_dir(host.dir()).unwrap();
     }
+}
+
+/// A channel that begins anew again and again has a folder for each stream, and one bound for all of them.
+#[test]
+fn retention_counts_all_streams_of_a_directory() {
+    let host = Host::new();
+    let mut streams = Vec::new();
+    for _ in 0..6 {
+        let builder = Publisher::builder("t").dir(host.channels.path()).capacity(1 << 20);
+        let mut publisher = builder.anew().open().unwrap();
+        let recorder = host.record("t", SyncPolicy::Each);
+        for sequence in 1..=3_000 {
+            publisher.publish(&payload(sequence)).unwrap();
+        }
+        until(&recorder, |progress| progress.durable == 3_000);
+        recorder.stop().unwrap();
+        streams.push(publisher.header().stream);
+    }
+    let (first, last) = (streams[0], streams[5]);
+    shmcast_journal::hold(host.dir(), first, "audit", 1).unwrap();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let mut trimmed = Trimmed::default();
+    let keep = Keep { bytes: Some(2 << 20), ..Keep::default() };
+    keep.trim(&Streams::open(host.dir()).unwrap(), Some(last), now, &mut trimmed).unwrap();
+    let left = Streams::open(host.dir()).unwrap();
+    let left: Vec<_> = left.journals().iter().filter_map(|journal| journal.stream()).collect();
+    assert!(left.contains(&first) && left.contains(&last), "one is held, one is recorded: {left:?}");
+    assert!(!left.contains(&streams[1]) && trimmed.broken.is_empty(), "{left:?} {trimmed:?}");
+    shmcast_journal::release(host.dir(), first, "audit").unwrap();
+    let keep = Keep { bytes: Some(1), ..Keep::default() };
+    keep.trim(&Streams::open(host.dir()).unwrap(), Some(last), now, &mut trimmed).unwrap();
+    let left = Streams::open(host.dir()).unwrap();
+    let [own] = left.journals() else { panic!("{left:?}") };
+    assert_eq!((own.stream(), own.files().len()), (Some(last), 1), "the file that is recorded to stays");
+}
+
+/// A directory with files in it, as an earlier version wrote it, is refused with the words that mend it.
+#[test]
+fn files_in_the_directory_itself_are_refused_and_may_be_moved() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 1 << 20);
+    publisher.publish(b"one").unwrap();
+    host.record("t", SyncPolicy::Each).stop().unwrap();
+    let stream = publisher.header().stream;
+    let (folder, name) = (folder_of(host.dir(), stream), file_name(1, 1));
+    std::fs::rename(folder.join(&name), host.dir().join(&name)).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let started = Recorder::start(host.dir(), host.subscriber("t"), Settings::default());
+    let refused = started.map(drop).unwrap_err().to_string();
+    let mend = format!("mkdir {} && mv ", folder.display());
+    assert!(refused.contains(&mend), "{refused}");
+    let refused = Ending::of(host.dir(), "t", Some(stream)).unwrap_err().to_string();
+    assert!(refused.contains(&mend), "{refused}");
+    assert_eq!(read(host.dir()).messages(), [(1, &b"one"[..])], "it can be read as the folder of one stream");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::rename(host.dir().join(&name), folder.join(&name)).unwrap();
+    publisher.publish(b"two").unwrap();
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == 2);
+    recorder.stop().unwrap();
+    assert_eq!(read(host.dir()).messages(), [(1, &b"one"[..]), (2, b"two")]);
 }

@@ -4,17 +4,21 @@ use super::{Alarm, LOOK, Stop, outcome, progress};
 use crate::cli::figures::{Ns, grouped, size};
 use crate::cli::say::{note, print_json};
 use crate::cli::units::{parse_duration, parse_size};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::json;
 use shmcast::{PublisherBuilder, SubscriberBuilder};
+use shmcast_bridge::spec::server::{Account, ServerAddress};
 use shmcast_bridge::spec::{BridgeSpec, Engine, NatsSpec};
 use shmcast_bridge::status::{Latency, Life, Phase};
 use shmcast_engine::status::{ReceiveCounters, SendCounters};
 use shmcast_engine::{EngineError, Receiver, ReceiverOptions, Sender, SenderOptions};
+use std::env::VarError;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// The environment variable with the account at the servers.
+pub(crate) const ACCOUNT_VARIABLE: &str = "SHMCAST_NATS_ACCOUNT";
 /// Pause between two looks for a stream that is not there.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -23,8 +27,11 @@ const RETRY: Duration = Duration::from_millis(500);
 #[command(next_help_heading = "Through servers of NATS JetStream, in place of lines")]
 pub(super) struct Servers {
     /// Servers, such as nats://10.0.0.1:4222, or tls://host:4222 with TLS; several with commas between
-    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    #[arg(long, value_name = "URL")]
     nats: Vec<String>,
+    /// File with the account, as USER:PASSWORD or a token, of mode 600 [default: what $SHMCAST_NATS_ACCOUNT holds]
+    #[arg(long, value_name = "FILE", requires = "nats")]
+    account: Option<PathBuf>,
     /// File with the credentials of the account
     #[arg(long, value_name = "FILE", requires = "nats")]
     creds: Option<PathBuf>,
@@ -54,9 +61,19 @@ impl Servers {
     }
 
     /// The stream, if servers are given.
-    pub(super) fn spec(&self) -> Option<NatsSpec> {
-        self.is_given().then(|| NatsSpec {
-            servers: self.nats.clone(),
+    pub(super) fn spec(&self) -> Result<Option<NatsSpec>> {
+        if !self.is_given() {
+            return Ok(None);
+        }
+        let mut servers = addresses("--nats", &self.nats)?;
+        if self.account.is_none()
+            && let Some(account) = account_of_environment()?
+        {
+            servers = servers.into_iter().map(|server| server.with_account(account.clone())).collect();
+        }
+        Ok(Some(NatsSpec {
+            servers,
+            account: self.account.clone(),
             creds: self.creds.clone(),
             ca: self.ca.clone(),
             cert: self.cert.clone(),
@@ -65,7 +82,29 @@ impl Servers {
             subject: self.subject.clone(),
             domain: self.domain.clone(),
             ..NatsSpec::default()
-        })
+        }))
+    }
+}
+
+/// Reads the addresses of servers. None of them may have an account, because every user of a host can read the arguments of a process.
+fn addresses(option: &str, given: &[String]) -> Result<Vec<ServerAddress>> {
+    if given.iter().any(|text| text.contains('@')) {
+        bail!(
+            "{option}: an account stands in the address, where every user of this host can read it: write it as USER:PASSWORD \
+             into a file of mode 600 and give --account FILE, or set {ACCOUNT_VARIABLE}"
+        );
+    }
+    let addresses = given.iter().flat_map(|text| text.split(','));
+    addresses.map(|text| text.parse().map_err(|e| anyhow!("{option}: {e}"))).collect()
+}
+
+fn account_of_environment() -> Result<Option<Account>> {
+    match std::env::var(ACCOUNT_VARIABLE) {
+        Ok(text) if text.is_empty() => Ok(None),
+        Err(VarError::NotPresent) => Ok(None),
+        Ok(text) => Ok(Some(text.parse().with_context(|| format!("${ACCOUNT_VARIABLE}"))?)),
+        // The error of the library quotes the value.
+        Err(VarError::NotUnicode(_)) => bail!("${ACCOUNT_VARIABLE}: not UTF-8"),
     }
 }
 
@@ -111,13 +150,13 @@ pub(super) struct SendArgs {
 }
 
 impl SendArgs {
-    pub(super) fn spec(&self) -> Option<NatsSpec> {
-        let mut nats = self.servers.spec()?;
+    pub(super) fn spec(&self) -> Result<Option<NatsSpec>> {
+        let Some(mut nats) = self.servers.spec()? else { return Ok(None) };
         self.making.put_into(&mut nats);
         nats.create = self.create;
         nats.block_bytes = usize::try_from(self.block).unwrap_or(usize::MAX);
         nats.in_flight = self.in_flight;
-        Some(nats)
+        Ok(Some(nats))
     }
 }
 
@@ -156,7 +195,7 @@ pub(super) fn send(
             if sender.life().phase() == Phase::Running && how.until_end {
                 interrupted = Some(stop.interrupted(format!("{name}: INTERRUPTED before the channel's end")));
             }
-            sender.end();
+            sender.leave();
         }
         let counters = sender.counters();
         if let Some(now) = sender.life().session().filter(|now| session != Some(*now)) {

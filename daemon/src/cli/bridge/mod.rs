@@ -17,6 +17,7 @@ use super::say::note;
 use super::stop::{Interrupted, Stop};
 use super::units::{parse_cpu, words};
 use anyhow::{Context, Result, bail};
+pub(super) use engine::ACCOUNT_VARIABLE;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;

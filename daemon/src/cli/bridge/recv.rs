@@ -96,7 +96,7 @@ pub(super) struct Args {
 impl Args {
     fn spec(&self, channel: String) -> Result<BridgeSpec> {
         let common = &self.common;
-        let nats = self.engine.spec();
+        let nats = self.engine.spec()?;
         Ok(BridgeSpec {
             engine: engine::of(&nats),
             nats,
@@ -156,12 +156,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     let (host, channel) = args.host.host_of(&args.channel)?;
     let spec = args.spec(channel)?;
-    let capture = args.common.capture()?;
     let publisher = args.publisher(&host, &spec.channel);
     if spec.nats().is_some() {
         args.common.refuse_capture()?;
         return engine::receive(&spec, publisher, (args.common.until_end, args.common.json), &stop);
     }
+    let capture = args.common.capture()?;
     let tap = capture.as_ref().map(|capture| capture.tap());
     let options = IngressOptions { tap, ..IngressOptions::default() };
     let mut ingress = Ingress::start(&spec, publisher, options)?;

@@ -33,7 +33,8 @@ Examples:
   shmcast bridge send ticks --nats nats://10.0.0.1:4222 --create              # through a server, to far sites
 
 The channel's max_message must fit a packet: make it with `shmcast pub --max-message 1378`.
-The first Ctrl-C ends the session and serves repairs for --linger; one after the session's end ends the program.
+The first Ctrl-C sends what waits, leaves, and serves repairs for --linger; the session goes on if another bridge carries it.
+One after the channel's end ends the program.
 
 Exit codes: 0 success, 3 messages were overwritten before they were sent, 1 error, 2 wrong usage.
 Ctrl-C and SIGTERM are the ordinary end, 0 or 3; with --until-end the code is 130 or 143 if the
@@ -116,7 +117,7 @@ pub(super) struct Args {
     /// How long a unicast lease lasts that is not renewed [default: 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "repair")]
     lease: Option<Duration>,
-    /// How long the end is repeated and repairs are served after the session's end
+    /// How long the end is repeated and repairs are served after the session's end, or repairs after Ctrl-C
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10s")]
     linger: Duration,
     /// Speed of the link that packets leave by, such as 10Gbit: live packets take at most 95 % of it, and repairs what those
@@ -147,7 +148,7 @@ impl Args {
             repair
         });
         let common = &self.common;
-        let mut nats = self.engine.spec();
+        let mut nats = self.engine.spec()?;
         if let (Some(nats), Some(dir)) = (&mut nats, &self.history) {
             nats.history = HistoryFrom::Dir(dir.clone());
         }
@@ -191,8 +192,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     let (host, channel) = args.host.host_of(&args.channel)?;
     let spec = args.spec(channel)?;
-    let capture = args.common.capture()?;
-    let tap = || capture.as_ref().map(|capture| capture.tap());
     let history = match (&args.history, args.no_history) {
         (Some(dir), _) => History::Dir(dir.clone()),
         (None, true) => History::Never,
@@ -208,6 +207,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         };
         return engine::send(&spec, &subscriber, &options, &stop);
     }
+    let capture = args.common.capture()?;
+    let tap = || capture.as_ref().map(|capture| capture.tap());
     let Some(mut egress) = start(args, spec, &subscriber, tap, &stop)? else {
         return Ok(ExitCode::SUCCESS);
     };
@@ -235,7 +236,7 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
             is_told = true;
             if egress.life().phase() == Phase::Running {
                 interrupted = args.common.interrupted(channel, stop);
-                egress.end();
+                egress.leave();
             } else {
                 is_in_haste = true;
             }
@@ -249,7 +250,11 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
             let (name, claim) = (counters.part(), counters.claim);
             progress.suspend(|| note!("{channel}: claim {claim}, now {name}"));
         }
-        let state = if egress.life().phase() == Phase::Ending { "ending, sent" } else { "sent" };
+        let state = match egress.life().phase() {
+            Phase::Leaving => "leaving, sent",
+            Phase::Ending => "ending, sent",
+            Phase::Running | Phase::Ended | Phase::Failed => "sent",
+        };
         progress.set_message(format!(
             "{state} {} messages in {} packets, {} repaired{}",
             grouped(counters.messages),

@@ -85,7 +85,7 @@ impl What {
     }
 
     fn nats(&self) -> Result<NatsSpec> {
-        self.servers.spec().ok_or_else(|| anyhow::anyhow!("give the servers: --nats nats://HOST:4222"))
+        self.servers.spec()?.ok_or_else(|| anyhow::anyhow!("give the servers: --nats nats://HOST:4222"))
     }
 }
 

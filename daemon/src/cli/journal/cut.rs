@@ -1,16 +1,16 @@
 //! `shmcast journal cut`: a part of a journal as a journal of its own.
 
+use super::Source;
 use super::new::{New, Sums};
-use super::open;
-use super::span::Span;
+use super::span::{Item, Span};
 use crate::cli::stop::Stop;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressFinish};
 use shmcast::Message;
 use shmcast::journal::format::{ControlRecord, FileHeader};
-use shmcast::journal::{Entry, JournalControl};
+use shmcast::journal::{Entry, Journal, JournalControl};
 use shmcast_journal::Cut;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 const EXAMPLE: &str = "\
@@ -25,8 +25,8 @@ Exit codes: 0 nothing missing, 3 sequences are missing and the journal names eac
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
-    /// Directory of the journal
-    dir: PathBuf,
+    #[command(flatten)]
+    source: Source,
     #[command(flatten)]
     out: New,
     #[command(flatten)]
@@ -39,15 +39,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn copy(args: &Args, to: &Path, stop: &Stop) -> Result<Sums> {
-    let mut part = args.span.open(&args.dir)?;
+    let mut part = args.span.open(&args.source)?;
     let mut sums = Sums { first: part.due(), too_old: part.too_old, ..Sums::default() };
     let bar = ProgressBar::new_spinner().with_message("cutting").with_finish(ProgressFinish::AndClear);
-    let (header, clock) = beginning(&args.dir, part.due(), stop, &args.out, &bar)?;
+    let (header, clock) = beginning(args.source.open()?, part.due(), stop, &args.out, &bar)?;
     let mut cut = Cut::begin(to, &header, args.out.file, clock)?;
-    while let Some((entry, wall_ns)) = part.next()? {
+    while let Some(Item { entry, wall_ns, header }) = part.next()? {
         if stop.is_set() {
             return Err(args.out.not_written(stop));
         }
+        cut.go_on_in(header, clock_at(&entry, wall_ns, header));
         match entry {
             Entry::Message(message) => {
                 cut.message(&message, wall_ns)?;
@@ -69,6 +70,17 @@ fn copy(args: &Args, to: &Path, stop: &Stop) -> Result<Sums> {
     Ok(sums)
 }
 
+/// A wall clock with its ticks that is right for an entry and what follows it in its file.
+pub(super) fn clock_at(entry: &Entry<'_>, wall_ns: Option<u64>, header: &FileHeader) -> (u64, u64) {
+    match (entry, wall_ns) {
+        (Entry::Control { control: JournalControl::Clock { wall_ns, ticks, .. }, .. }, _) => {
+            (*wall_ns, *ticks)
+        }
+        (Entry::Message(message), Some(wall_ns)) => (wall_ns, message.time),
+        _ => (header.wall_ns, 0),
+    }
+}
+
 /// Whether a control record is copied. Reserves, mends and the end are of the files that were recorded.
 pub(super) const fn is_of_the_channel(control: &JournalControl) -> bool {
     matches!(control, JournalControl::Ring(_) | JournalControl::Source { .. } | JournalControl::Clock { .. })
@@ -76,13 +88,12 @@ pub(super) const fn is_of_the_channel(control: &JournalControl) -> bool {
 
 /// The header of the file that has `first`, with what holds there; and a wall clock with its ticks that is right for what follows.
 pub(super) fn beginning(
-    dir: &Path,
+    journal: Journal,
     first: u64,
     stop: &Stop,
     out: &New,
     bar: &ProgressBar,
 ) -> Result<(FileHeader, (u64, u64))> {
-    let journal = open(dir)?;
     let files = journal.files();
     let file = files.iter().rev().find(|file| file.header.sequence <= first).or(files.first());
     let mut header = file.context("the journal has no file: see `shmcast journal verify`")?.header.clone();
@@ -131,8 +142,15 @@ mod tests {
         let command = <Args as clap::Args>::augment_args(clap::Command::new("cut"));
         let matches = command.get_matches_from(["cut".as_ref(), golden.as_os_str(), "out".as_ref()]);
         let args = Args::from_arg_matches(&matches).expect("all that is required is there");
-        let search =
-            |signal| beginning(&args.dir, 7, &Stop::set_by(signal), &args.out, &ProgressBar::hidden());
+        let search = |signal| {
+            beginning(
+                args.source.open().expect("it is there"),
+                7,
+                &Stop::set_by(signal),
+                &args.out,
+                &ProgressBar::hidden(),
+            )
+        };
         let said = search(signal_hook::consts::SIGINT).expect_err("a signal came").to_string();
         assert_eq!(said, "out: INTERRUPTED, and not written");
         let (header, _) = search(0).expect("no signal came");

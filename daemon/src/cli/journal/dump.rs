@@ -1,5 +1,6 @@
 //! `shmcast journal dump`: what a journal holds, record by record.
 
+use super::Source;
 use super::span::{Part, Span};
 use crate::cli::MISSED;
 use crate::cli::framing::{OutputFraming, write_message};
@@ -9,7 +10,6 @@ use anyhow::Result;
 use serde_json::json;
 use shmcast::journal::{Entry, JournalControl};
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 const EXAMPLE: &str = "\
@@ -22,8 +22,8 @@ Exit codes: 0 nothing missing, 3 sequences are missing, 1 error.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
-    /// Directory of the journal
-    dir: PathBuf,
+    #[command(flatten)]
+    source: Source,
     #[command(flatten)]
     span: Span,
     /// End after this many messages
@@ -39,7 +39,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
-    let mut part = args.span.open(&args.dir)?;
+    let mut part = args.span.open(&args.source)?;
     let mut missed = part.too_old;
     let mut out = Out::stdout()?;
     let mut left = args.count.unwrap_or(u64::MAX);
@@ -66,7 +66,7 @@ enum Wrote {
 
 fn write_next(part: &mut Part, framing: OutputFraming, out: &mut Out) -> Result<Wrote> {
     let in_band = framing == OutputFraming::Json;
-    let line = match part.next()?.map(|(entry, _)| entry) {
+    let line = match part.next()?.map(|item| item.entry) {
         None => return Ok(Wrote::Nothing),
         Some(Entry::Message(message)) => {
             write_message(framing, out, &message, None)?;

@@ -1,7 +1,7 @@
 //! `shmcast journal export`: a journal as packets of a feed, which `shmcast pub --pcap --unwrap` and network tools read.
 
-use super::span::Span;
-use super::{above, not_written, open};
+use super::span::{Item, Span};
+use super::{Source, above, not_written};
 use crate::cli::MISSED;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
@@ -48,8 +48,8 @@ const HEARTBEATS: usize = 8;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
-    /// Directory of the journal
-    dir: PathBuf,
+    #[command(flatten)]
+    source: Source,
     /// Capture to write, with nanoseconds; must not be there
     #[arg(long, value_name = "FILE")]
     pcap: PathBuf,
@@ -100,9 +100,9 @@ struct Sums {
 }
 
 fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
-    let mut part = args.span.open(&args.dir)?;
+    let mut part = args.span.open(&args.source)?;
     let session = {
-        let journal = open(&args.dir)?;
+        let journal = args.source.open()?;
         let header = &journal.files().first().context("no file: see `shmcast journal verify`")?.header;
         let tag: String = header.channel.chars().filter(char::is_ascii_graphic).take(4).collect();
         Session::of_channel(if tag.is_empty() { "SHMC" } else { &tag }, header.epoch)?
@@ -118,7 +118,7 @@ fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
         sums: Sums { missing: part.too_old, session: session.to_string(), ..Sums::default() },
     };
     let bar = ProgressBar::new_spinner().with_message("exporting");
-    while let Some((entry, wall_ns)) = part.next()? {
+    while let Some(Item { entry, wall_ns, .. }) = part.next()? {
         if stop.is_set() {
             bar.finish_and_clear();
             return Err(not_written(stop, &args.pcap));

@@ -1,14 +1,16 @@
 //! `shmcast journal hold` and `release`: files that are kept for somebody.
 
-use super::open;
 use super::span::sequence_at;
+use super::{Source, above};
 use crate::cli::MISSED;
 use crate::cli::figures::grouped;
 use crate::cli::say::{note, print_json};
 use crate::cli::units::{Place, parse_place, words};
 use anyhow::{Context, Result, bail};
 use serde_json::json;
-use std::path::PathBuf;
+use shmcast::StreamId;
+use shmcast::journal::Journal;
+use std::path::Path;
 use std::process::ExitCode;
 
 const HOLD_EXAMPLE: &str = "\
@@ -23,8 +25,8 @@ Exit codes: 0 held, 3 held, and files of the part that was asked for are gone al
 #[derive(Debug, clap::Args)]
 #[command(after_help = HOLD_EXAMPLE)]
 pub(super) struct HoldArgs {
-    /// Directory of the journal
-    dir: PathBuf,
+    #[command(flatten)]
+    source: Source,
     /// Name of the hold: 1 to 64 letters, digits, ., _ and -
     name: String,
     /// First sequence to keep, or the time of the first message: HH:MM[:SS[.FRACTION]] of today (UTC), a date and time, or
@@ -39,8 +41,8 @@ pub(super) struct HoldArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: shmcast journal release /var/lib/shmcast/ticks audit-2026")]
 pub(super) struct ReleaseArgs {
-    /// Directory of the journal
-    dir: PathBuf,
+    #[command(flatten)]
+    source: Source,
     /// Name of the hold
     name: String,
     /// Print as JSON
@@ -49,14 +51,17 @@ pub(super) struct ReleaseArgs {
 }
 
 pub(super) fn run(args: &HoldArgs) -> Result<ExitCode> {
-    let HoldArgs { dir, name, .. } = args;
-    let oldest = open(dir)?.first_sequence();
+    let HoldArgs { source, name, .. } = args;
+    let dir = &source.dir;
+    let journal = source.open_and_say()?;
+    let (home, stream) = home(source, &journal)?;
+    let oldest = journal.first_sequence();
     let oldest = oldest
         .with_context(|| format!("no file in {} can be used: see `shmcast journal verify`", dir.display()))?;
-    let from = args.from.map_or(Ok(oldest), |place| sequence_at(dir, place))?;
-    shmcast_journal::hold(dir, name, from).with_context(|| format!("hold {}", dir.display()))?;
+    let from = args.from.map_or(Ok(oldest), |place| sequence_at(journal, place))?;
+    shmcast_journal::hold(home, stream, name, from).with_context(|| format!("hold {}", dir.display()))?;
     // Files may have gone until the hold was there.
-    let oldest = open(dir)?.first_sequence().unwrap_or(from);
+    let oldest = Journal::open_stream(home, stream)?.first_sequence().unwrap_or(from);
     let gone = oldest.saturating_sub(from);
     if args.json {
         print_json(&json!({ "directory": dir, "hold": name, "from": from, "oldest": oldest, "gone": gone }))?;
@@ -71,10 +76,11 @@ pub(super) fn run(args: &HoldArgs) -> Result<ExitCode> {
 }
 
 pub(super) fn release(args: &ReleaseArgs) -> Result<ExitCode> {
-    let ReleaseArgs { dir, name, json } = args;
-    open(dir)?;
+    let ReleaseArgs { source, name, json } = args;
+    let dir = &source.dir;
+    let (home, stream) = home(source, &source.open_and_say()?)?;
     let was_there =
-        shmcast_journal::release(dir, name).with_context(|| format!("release {}", dir.display()))?;
+        shmcast_journal::release(home, stream, name).with_context(|| format!("release {}", dir.display()))?;
     if !was_there {
         let dir = dir.display();
         bail!("{dir}: no hold {name}: `shmcast journal stat {dir}` shows those that are there");
@@ -84,4 +90,22 @@ pub(super) fn release(args: &ReleaseArgs) -> Result<ExitCode> {
         false => note!("{}: hold {name} is over", dir.display()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The directory in which the folder of a journal's stream lies, and the stream.
+fn home<'a>(source: &'a Source, journal: &Journal) -> Result<(&'a Path, StreamId)> {
+    let dir = &source.dir;
+    let stream = journal
+        .stream()
+        .with_context(|| format!("no file in {} can be used: see `shmcast journal verify`", dir.display()))?;
+    let is_folder = journal.path() == dir;
+    let is_named = dir.file_name().is_some_and(|name| name == stream.to_string().as_str());
+    match (is_folder, is_named) {
+        (false, _) => Ok((dir, stream)),
+        (true, true) => Ok((above(dir), stream)),
+        (true, false) => bail!(
+            "{}: its files lie in the directory itself, and a hold is for the folder {stream} in a journal's directory",
+            dir.display()
+        ),
+    }
 }

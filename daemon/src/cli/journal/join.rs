@@ -1,9 +1,9 @@
 //! `shmcast journal join`: one journal of parts of it.
 
-use super::cut::{beginning, is_of_the_channel};
+use super::Only;
+use super::cut::{beginning, clock_at, is_of_the_channel};
 use super::new::{New, Sums};
-use super::open;
-use super::span::Part;
+use super::span::{Item, Part};
 use crate::cli::stop::Stop;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressFinish};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const EXAMPLE: &str = "\
-Example: shmcast journal join /var/tmp/day morning afternoon ticks.1
+Example: shmcast journal join /var/tmp/day morning afternoon evening
 
 Each PART is the journal of one channel, or was cut out of it: all have the same identity. They may overlap, and
 their order does not matter. A message that any of them has is in OUT; one that none has is named as missing, with the
@@ -32,11 +32,13 @@ pub(super) struct Args {
     /// Directories of the parts
     #[arg(required = true, value_name = "PART")]
     parts: Vec<PathBuf>,
+    #[command(flatten)]
+    only: Only,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
-    let mut sources = sources(&args.parts)?;
+    let mut sources = sources(args)?;
     args.out.write(|unfinished| join(args, &mut sources, unfinished, &stop))
 }
 
@@ -48,18 +50,20 @@ struct Source<'a> {
 }
 
 /// Opens the parts, and refuses those of different streams.
-fn sources(dirs: &[PathBuf]) -> Result<Vec<Source<'_>>> {
+fn sources(args: &Args) -> Result<Vec<Source<'_>>> {
     let mut known: Option<(StreamId, &Path)> = None;
     let mut sources = Vec::new();
-    for dir in dirs {
-        let (journal, shown) = (open(dir)?, dir.display());
+    for dir in &args.parts {
+        let (journal, shown) = (args.only.open_and_say(dir)?, dir.display());
         let Some(file) = journal.files().first() else {
             bail!("no file in {shown} can be used: see `shmcast journal verify {shown}`");
         };
         let (stream, other) = *known.get_or_insert((file.header.stream, dir));
         if !file.header.stream.is(stream) {
             let other = other.display();
-            bail!("{shown} has another stream than {other}: `shmcast journal stat` shows the stream of each");
+            bail!(
+                "{shown} has another stream than {other}: `shmcast journal ls` shows the streams of each, and --stream takes one"
+            );
         }
         let first = file.header.sequence;
         sources.push(Source { dir, first, part: Part::of(journal, first)? });
@@ -84,8 +88,8 @@ fn look(sources: &mut [Source<'_>], due: u64) -> Result<Found> {
             continue;
         }
         part.seek(due)?;
-        while let Some((entry, _)) = part.next()? {
-            match entry {
+        while let Some(item) = part.next()? {
+            match item.entry {
                 Entry::Message(_) => return Ok(Found::Part(number)),
                 Entry::Control { control: JournalControl::Ring(ControlRecord::Gap { .. }), .. } => {
                     return Ok(Found::Part(number));
@@ -119,7 +123,7 @@ fn join(args: &Args, sources: &mut [Source<'_>], to: &Path, stop: &Stop) -> Resu
     let bar = ProgressBar::new_spinner().with_message("joining").with_finish(ProgressFinish::AndClear);
     let first = sources.iter().min_by_key(|source| source.first).context("no part was given")?;
     let mut due = first.first;
-    let (header, clock) = beginning(first.dir, due, stop, &args.out, &bar)?;
+    let (header, clock) = beginning(args.only.open(first.dir)?, due, stop, &args.out, &bar)?;
     let cut = Cut::begin(to, &header, args.out.file, clock)?;
     let sums = Sums { first: due, ..Sums::default() };
     let mut joining = Joining { args, stop, bar, cut, sums, since: Vec::new(), lost: None };
@@ -151,9 +155,13 @@ impl Joining<'_> {
                 return Err(self.args.out.not_written(self.stop));
             }
             let due = part.due();
-            match part.next()? {
-                None | Some((Entry::Lost(_), _)) => return Ok(due),
-                Some((Entry::Message(message), wall_ns)) => {
+            let Some(Item { entry, wall_ns, header }) = part.next()? else { return Ok(due) };
+            if !matches!(entry, Entry::Lost(_)) {
+                self.cut.go_on_in(header, clock_at(&entry, wall_ns, header));
+            }
+            match entry {
+                Entry::Lost(_) => return Ok(due),
+                Entry::Message(message) => {
                     self.write_loss()?;
                     self.cut.message(&message, wall_ns)?;
                     self.since.clear();
@@ -162,14 +170,14 @@ impl Joining<'_> {
                         self.bar.tick();
                     }
                 }
-                Some((Entry::Control { control, .. }, _))
+                Entry::Control { control, .. }
                     if is_of_the_channel(&control) && !self.since.contains(&control) =>
                 {
                     self.write_loss()?;
                     self.since.push(control);
                     self.cut.control(control)?;
                 }
-                Some(_) => {}
+                _ => {}
             }
         }
     }

@@ -1,32 +1,32 @@
-//! `shmcast journal ls`: the files, a line each.
+//! `shmcast journal ls`: the streams, and their files, a line each.
 
-use super::open;
+use super::Source;
 use crate::cli::figures::{grouped, size, table};
 use crate::cli::say::{note, print, print_json};
 use anyhow::Result;
 use serde_json::json;
-use std::path::PathBuf;
+use shmcast::journal::{Journal, Streams};
 use std::process::ExitCode;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: shmcast journal ls /var/lib/shmcast/ticks --json")]
 pub(super) struct Args {
-    /// Directory of the journal
-    dir: PathBuf,
+    #[command(flatten)]
+    source: Source,
     /// Print as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let journal = open(&args.dir)?;
+    let journals = journals(&args.source)?;
     if args.json {
-        let files: Vec<_> = journal
-            .files()
+        let files: Vec<_> = journals
             .iter()
+            .flat_map(Journal::files)
             .map(|file| {
                 json!({
-                    "name": file.name, "file": file.header.file, "channel": file.header.channel,
+                    "stream": file.header.stream.to_string(), "name": file.name, "file": file.header.file, "channel": file.header.channel,
                     "first_sequence": file.header.sequence,
                     "next_sequence": file.trailer.map(|trailer| trailer.next),
                     "messages": file.trailer.map(|trailer| trailer.messages),
@@ -38,22 +38,46 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             .collect();
         print_json(&files)?;
     } else {
-        let mut rows = table(["FILE", "STATE", "FIRST", "NEXT", "MESSAGES", "SIZE"], 2);
-        for file in journal.files() {
-            let sealed = |figure: Option<u64>| figure.map_or("-".to_owned(), grouped);
-            rows.add_row([
-                file.name.clone(),
-                if file.trailer.is_some() { "sealed" } else { "open" }.to_owned(),
-                grouped(file.header.sequence),
-                sealed(file.trailer.map(|trailer| trailer.next)),
-                sealed(file.trailer.map(|trailer| trailer.messages)),
-                size(file.bytes),
-            ]);
+        for journal in &journals {
+            show(journal)?;
         }
-        print(rows.trim_fmt())?;
     }
-    for problem in journal.problems() {
+    for problem in journals.iter().flat_map(Journal::problems) {
         note!("{} is not used: {}", problem.name, problem.why);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The journals of all streams, or of the one that was asked for.
+fn journals(source: &Source) -> Result<Vec<Journal>> {
+    if source.only.stream.is_none()
+        && let Ok(streams) = Streams::open(&source.dir)
+    {
+        let mut journals = streams.into_journals();
+        journals.retain(|journal| !journal.files().is_empty() || !journal.problems().is_empty());
+        if !journals.is_empty() {
+            return Ok(journals);
+        }
+    }
+    Ok(vec![source.open()?])
+}
+
+fn show(journal: &Journal) -> Result<()> {
+    if let Some(last) = journal.files().last() {
+        let recorder = if journal.is_recording() { ", which is recorded" } else { "" };
+        print(format_args!("stream {} of channel {}{recorder}", last.header.stream, last.header.channel))?;
+    }
+    let mut rows = table(["FILE", "STATE", "FIRST", "NEXT", "MESSAGES", "SIZE"], 2);
+    for file in journal.files() {
+        let sealed = |figure: Option<u64>| figure.map_or("-".to_owned(), grouped);
+        rows.add_row([
+            file.name.clone(),
+            if file.trailer.is_some() { "sealed" } else { "open" }.to_owned(),
+            grouped(file.header.sequence),
+            sealed(file.trailer.map(|trailer| trailer.next)),
+            sealed(file.trailer.map(|trailer| trailer.messages)),
+            size(file.bytes),
+        ]);
+    }
+    print(rows.trim_fmt())
 }

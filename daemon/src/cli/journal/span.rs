@@ -1,14 +1,13 @@
 //! `--from` and `--to`: a part of a journal, as the verbs that read one take it.
 
-use super::open;
+use super::Source;
 use crate::cli::figures::grouped;
 use crate::cli::say::note;
 use crate::cli::units::{Place, parse_place, words};
-use anyhow::{Result, bail};
-use shmcast::Message;
-use shmcast::journal::format::ControlRecord;
+use anyhow::{Context, Result, bail};
+use shmcast::journal::format::{ControlRecord, FileHeader};
 use shmcast::journal::{Entry, Journal, JournalControl, Loss, Reader};
-use std::path::Path;
+use shmcast::{Message, SchemaId};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Debug, clap::Args)]
@@ -22,6 +21,15 @@ pub(in crate::cli) struct Span {
     to: Option<Place>,
 }
 
+/// An entry of a part.
+pub(in crate::cli) struct Item<'a> {
+    pub(in crate::cli) entry: Entry<'a>,
+    /// The wall clock of a message that carries a time, in nanoseconds since 1970.
+    pub(in crate::cli) wall_ns: Option<u64>,
+    /// The header of the file that it comes from.
+    pub(in crate::cli) header: &'a FileHeader,
+}
+
 /// A reader of a part of a journal.
 pub(in crate::cli) struct Part {
     reader: Reader,
@@ -29,20 +37,22 @@ pub(in crate::cli) struct Part {
     end: u64,
     /// Sequences that were asked for, and are older than all that is kept.
     pub(in crate::cli) too_old: u64,
+    /// The schema of its first entry.
+    pub(in crate::cli) schema: SchemaId,
     payload: Vec<u8>,
 }
 
 impl Span {
     /// Opens the part. There is something in it.
-    pub(in crate::cli) fn open(&self, dir: &Path) -> Result<Part> {
-        let mut part = self.begin(dir)?;
-        if part.next()?.is_none() {
-            let dir = dir.display();
+    pub(in crate::cli) fn open(&self, source: &Source) -> Result<Part> {
+        let mut part = self.begin(source, source.open_and_say()?)?;
+        let Some(schema) = part.next()?.map(|item| schema_of(item.header)) else {
+            let dir = source.dir.display();
             bail!(
                 "{dir}: nothing is between --from and --to: `shmcast journal stat {dir}` says what is there"
             );
-        }
-        let part = self.begin(dir)?;
+        };
+        let part = Part { schema, ..self.begin(source, source.open()?)? };
         if part.too_old > 0 {
             let (oldest, missing) = (part.due(), grouped(part.too_old));
             note!("{} to {} ({missing}) are older than all that is kept", oldest - part.too_old, oldest - 1);
@@ -50,8 +60,7 @@ impl Span {
         Ok(part)
     }
 
-    fn begin(&self, dir: &Path) -> Result<Part> {
-        let journal = open(dir)?;
+    fn begin(&self, source: &Source, journal: Journal) -> Result<Part> {
         let (reader, too_old) = match self.from {
             Some(Place::Time(time)) => (journal.read_since(nanos(time))?, 0),
             Some(Place::Sequence(wanted)) => {
@@ -65,19 +74,24 @@ impl Span {
             }
         };
         let end = match self.to {
-            Some(Place::Time(time)) => open(dir)?.read_since(nanos(time))?.due(),
+            Some(Place::Time(time)) => source.open()?.read_since(nanos(time))?.due(),
             Some(Place::Sequence(last)) => last.saturating_add(1),
             None => u64::MAX,
         };
-        Ok(Part { reader, end, too_old, payload: Vec::new() })
+        Ok(Part { end, too_old, ..Part::at(reader) })
     }
 }
 
+/// The schema of a file's messages.
+pub(in crate::cli) fn schema_of(header: &FileHeader) -> SchemaId {
+    SchemaId { id: header.schema_id, name: header.schema.clone() }
+}
+
 /// The sequence that a place names: a sequence itself, or that of the first message of a time or behind it.
-pub(super) fn sequence_at(dir: &Path, place: Place) -> Result<u64> {
+pub(super) fn sequence_at(journal: Journal, place: Place) -> Result<u64> {
     match place {
         Place::Sequence(sequence) => Ok(sequence),
-        Place::Time(time) => Ok(open(dir)?.read_since(nanos(time))?.due()),
+        Place::Time(time) => Ok(journal.read_since(nanos(time))?.due()),
     }
 }
 
@@ -89,7 +103,12 @@ fn nanos(time: SystemTime) -> u64 {
 impl Part {
     /// All of a journal from `first` on.
     pub(super) fn of(journal: Journal, first: u64) -> Result<Self> {
-        Ok(Self { reader: journal.read_from(first)?, end: u64::MAX, too_old: 0, payload: Vec::new() })
+        Ok(Self::at(journal.read_from(first)?))
+    }
+
+    fn at(reader: Reader) -> Self {
+        let schema = reader.header().map_or(SchemaId { id: 0, name: String::new() }, schema_of);
+        Self { reader, end: u64::MAX, too_old: 0, schema, payload: Vec::new() }
     }
 
     /// Goes on at another sequence.
@@ -102,22 +121,21 @@ impl Part {
         self.reader.due().min(self.end)
     }
 
-    /// The next entry, and for a message that carries a time its wall clock, in nanoseconds since 1970. `None` behind the last one,
-    /// and at the end of what a recorder has written by now.
-    pub(in crate::cli) fn next(&mut self) -> Result<Option<(Entry<'_>, Option<u64>)>> {
+    /// The next entry. `None` behind the last one, and at the end of what a recorder has written by now.
+    pub(in crate::cli) fn next(&mut self) -> Result<Option<Item<'_>>> {
         if self.reader.due() >= self.end {
             return Ok(None);
         }
         let last = self.end - 1;
-        let entry = match self.reader.next()? {
+        let (entry, wall_ns) = match self.reader.next()? {
             None => return Ok(None),
             Some(Entry::Message(Message { payload, sequence, tag, key, time })) => {
                 self.payload.clear();
                 self.payload.extend_from_slice(payload);
                 let message = Message { payload: &self.payload, sequence, tag, key, time };
-                return Ok(Some((Entry::Message(message), self.reader.wall_ns(time))));
+                (Entry::Message(message), self.reader.wall_ns(time))
             }
-            Some(Entry::Lost(loss)) => Entry::Lost(Loss { to: loss.to.min(last), ..loss }),
+            Some(Entry::Lost(loss)) => (Entry::Lost(Loss { to: loss.to.min(last), ..loss }), None),
             Some(Entry::Control { sequence, time, control }) => {
                 let control = match control {
                     JournalControl::Ring(ControlRecord::Gap { from, to }) => {
@@ -125,10 +143,11 @@ impl Part {
                     }
                     control => control,
                 };
-                Entry::Control { sequence, time, control }
+                (Entry::Control { sequence, time, control }, None)
             }
             Some(_) => bail!("the journal has an entry that this version does not know: use a newer shmcast"),
         };
-        Ok(Some((entry, None)))
+        let header = self.reader.header().context("an entry comes from a file")?;
+        Ok(Some(Item { entry, wall_ns, header }))
     }
 }

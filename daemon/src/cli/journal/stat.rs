@@ -1,35 +1,35 @@
 //! `shmcast journal stat`: a journal as a whole, from headers and trailers alone.
 
-use super::open;
+use super::Source;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{print, print_json};
 use anyhow::{Context, Result, bail};
 use serde_json::json;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: shmcast journal stat /var/lib/shmcast/ticks")]
 pub(super) struct Args {
-    /// Directory of the journal
-    dir: PathBuf,
+    #[command(flatten)]
+    source: Source,
     /// Print as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let journal = open(&args.dir)?;
+    let journal = args.source.open_and_say()?;
     let files = journal.files();
     let [first, .., last] = [files.first(), files.last()].map(|file| file.cloned());
     let (Some(first), Some(last)) = (first, last) else {
-        bail!("no file in {} can be used: see `shmcast journal verify`", args.dir.display());
+        bail!("no file in {} can be used: see `shmcast journal verify`", journal.path().display());
     };
     let sealed = files.iter().filter_map(|file| file.trailer);
     let messages: u64 = sealed.clone().map(|trailer| trailer.messages).sum();
     let bytes: u64 = files.iter().map(|file| file.bytes).sum();
     let (count, sealed, is_recording) = (files.len(), sealed.count(), journal.is_recording());
-    let holds = shmcast_journal::holds(&args.dir).with_context(|| format!("list {}", args.dir.display()))?;
+    let holds = shmcast_journal::holds(journal.path());
+    let holds = holds.with_context(|| format!("list {}", journal.path().display()))?;
     let header = &last.header;
     let next = last.trailer.map_or(last.header.sequence, |trailer| trailer.next);
     if args.json {

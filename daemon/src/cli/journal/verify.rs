@@ -1,6 +1,6 @@
 //! `shmcast journal verify`: every checksum, chain, sequence and time, and whether all parts agree.
 
-use super::open;
+use super::Source;
 use crate::cli::MISSED;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
@@ -8,7 +8,6 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use shmcast::journal::{Cause, Verdict, Verified, Verify};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The exit code for a file that is damaged.
@@ -24,15 +23,15 @@ Exit codes: 0 whole, 3 sequences are missing and the journal names each, 4 a fil
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
-    /// Directory of the journal
-    dir: PathBuf,
+    #[command(flatten)]
+    source: Source,
     /// Print as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let journal = open(&args.dir)?;
+    let journal = args.source.open_and_say()?;
     let total = journal.files().iter().map(|file| file.bytes).sum();
     let style = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}")?;
     let bar = ProgressBar::new(total).with_style(style);
@@ -81,7 +80,7 @@ fn report(verified: &Verified) -> serde_json::Value {
 }
 
 fn say(args: &Args, verified: &Verified) {
-    let dir = args.dir.display();
+    let dir = args.source.dir.display();
     for damage in verified.damages.iter().take(MOST_SAID) {
         note!("{}: byte {}: {}", damage.file, damage.offset, damage.what);
     }

@@ -1,6 +1,7 @@
 //! ENVIRONMENT, FILES and SEE ALSO of the manual pages: the variables and files that the programs use besides
 //! their command lines.
 
+use crate::cli::bridge::ACCOUNT_VARIABLE;
 use clap::Command;
 use clap_mangen::roff::{Roff, bold, roman};
 use shmcast::{DIR_VARIABLE, SOCKET_VARIABLE};
@@ -33,6 +34,13 @@ const OF_COMMAND: [Entry; 6] = [
          lines, and does nothing else. The completions that the package installs set it.",
     ),
 ];
+
+/// What verbs that go to servers of NATS read besides.
+const OF_ENGINE: Entry = (
+    ACCOUNT_VARIABLE,
+    "Account at the servers of NATS, as USER:PASSWORD or a token. --account counts before it. An account in an argument is refused, because \
+     every user of the host can read arguments.",
+);
 
 const OF_DAEMON: [Entry; 4] = [
     (SOCKET_VARIABLE, "Where to listen, as --socket."),
@@ -78,16 +86,21 @@ pub(super) fn sections(page: &Command, section: &str, is_program: bool) -> Strin
         list(&mut text, "FILES", &DAEMON_FILES);
         see_also(&mut text, &[("shmcast", "1"), ("shmcast-check", "1"), ("shmcast.toml", "5")]);
     } else if is_program {
-        list(&mut text, "ENVIRONMENT", &OF_COMMAND);
+        let all: Vec<Entry> = OF_COMMAND.into_iter().chain([OF_ENGINE]).collect();
+        list(&mut text, "ENVIRONMENT", &all);
         let files: Vec<Entry> = CHANNEL_FILES.into_iter().chain([SOCKET_FILE]).collect();
         list(&mut text, "FILES", &files);
         see_also(&mut text, &[("shmcastd", "8"), ("shmcast.toml", "5")]);
     } else {
         // A verb that looks for channels.
         let has = |name| page.get_arguments().any(|argument| argument.get_long() == Some(name));
+        let of_channels = if has("dir") { 3 + usize::from(has("history")) } else { 0 };
+        let of_engine = has("account").then_some(OF_ENGINE);
+        let read: Vec<Entry> = OF_COMMAND[..of_channels].iter().copied().chain(of_engine).collect();
+        if !read.is_empty() {
+            list(&mut text, "ENVIRONMENT", &read);
+        }
         if has("dir") {
-            let read = if has("history") { 4 } else { 3 };
-            list(&mut text, "ENVIRONMENT", &OF_COMMAND[..read]);
             list(&mut text, "FILES", &CHANNEL_FILES);
         }
         see_also(&mut text, &[("shmcast", "1"), ("shmcastd", "8")]);

@@ -6,7 +6,7 @@ use crate::server::pauses::Pauses;
 use serde_json::json;
 use shmcast::control::BridgeStatus;
 use shmcast_bridge::BridgeError;
-use shmcast_bridge::egress::Egress;
+use shmcast_bridge::egress::{Egress, Stopped};
 use shmcast_bridge::ingress::Ingress;
 use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::proto::session::Session;
@@ -120,6 +120,8 @@ pub(super) struct ConfiguredBridge {
     /// An endpoint that has ended stays here for its counters, until the next one replaces it.
     pub(super) endpoint: Option<Endpoint>,
     pub(super) state: State,
+    /// Where the bridge stopped whose place it takes.
+    pub(super) after: Option<Stopped>,
     /// The reason why it waits or has failed.
     pub(super) why: Option<String>,
     pub(super) session: Option<Session>,
@@ -162,6 +164,8 @@ pub(super) enum State {
     Failed,
     /// It received a channel that is one of this host now.
     Promoted,
+    /// It is no longer configured.
+    Leaving,
 }
 
 /// The running part of a bridge: it sends or receives.
@@ -179,7 +183,7 @@ pub(super) enum Endpoint {
 pub struct BridgeFigures {
     /// Its configuration.
     pub spec: BridgeSpec,
-    /// `waiting`, `running`, `listening` or `standby` beside a peer that sends, `ending`, `failed` or `promoted`.
+    /// `waiting`, `running`, `listening` or `standby` beside a peer that sends, `ending`, `failed`, `promoted` or `leaving`.
     pub state: &'static str,
     /// The session that it carries, if one is known.
     pub session: Option<Session>,
@@ -281,24 +285,34 @@ impl Endpoint {
         }
     }
 
-    /// Stops for good: the receivers are told that the session is over.
-    pub(super) fn end(&self) {
+    /// Stops it. Says where, if another one can go on there.
+    pub(super) fn into_stopped(self) -> Option<Stopped> {
         match self {
-            Self::Send(egress) => egress.end(),
+            Self::Send(egress) => Some(egress.into_stopped()),
+            // The log of an engine says where to go on, and a receiver's ring.
+            Self::Receive(_) | Self::EngineSend(_) | Self::EngineReceive(_) => None,
+        }
+    }
+
+    /// Sends what waits, serves repairs for a while, and stops. The session is not over.
+    pub(super) fn leave(&self) {
+        match self {
+            Self::Send(egress) => egress.leave(),
             Self::Receive(ingress) => ingress.stop(),
-            Self::EngineSend(sender) => sender.end(),
+            Self::EngineSend(sender) => sender.leave(),
             Self::EngineReceive(receiver) => receiver.stop(),
         }
     }
 }
 
 impl ConfiguredBridge {
-    pub(super) fn new(spec: BridgeSpec, is_promoted: bool) -> Self {
+    pub(super) fn new(spec: BridgeSpec, after: Option<Stopped>, is_promoted: bool) -> Self {
         let now = Instant::now();
         Self {
             spec,
             endpoint: None,
             state: if is_promoted { State::Promoted } else { State::Waiting },
+            after,
             why: is_promoted.then(|| PROMOTED.to_owned()),
             session: None,
             started: now,
@@ -343,6 +357,7 @@ impl ConfiguredBridge {
             State::Waiting => "waiting",
             State::Failed => "failed",
             State::Promoted => "promoted",
+            State::Leaving => "leaving",
             State::Running if life.is_some_and(|life| life.phase() == Phase::Ending) => "ending",
             State::Running => "running",
         };
@@ -353,7 +368,13 @@ impl ConfiguredBridge {
             Some(Endpoint::EngineSend(sender)) if state == "running" && sender.counters().is_fenced == 1 => {
                 "standby"
             }
-            _ => state,
+            Some(
+                Endpoint::Send(_)
+                | Endpoint::Receive(_)
+                | Endpoint::EngineSend(_)
+                | Endpoint::EngineReceive(_),
+            )
+            | None => state,
         };
         let counted = self.endpoint.as_ref().map(|endpoint| match endpoint {
             Endpoint::Send(egress) => {
@@ -372,7 +393,7 @@ impl ConfiguredBridge {
         let trouble = match self.endpoint.as_ref().filter(|_| self.state == State::Running) {
             Some(Endpoint::EngineSend(sender)) => sender.trouble(),
             Some(Endpoint::EngineReceive(receiver)) => receiver.trouble(),
-            _ => None,
+            Some(Endpoint::Send(_) | Endpoint::Receive(_)) | None => None,
         };
         BridgeFigures {
             spec: self.spec.clone(),

@@ -5,14 +5,16 @@
 //! event loop must be free to answer. The bridges' own threads carry the messages; nothing here is on their path.
 
 mod configured;
+mod matching;
 
 use super::events::Events;
 use super::journals::Journals;
 use super::promoted::Promoted;
 pub use configured::{BridgeFigures, Counted};
 use configured::{ConfiguredBridge, Endpoint, PROMOTED, State};
+use matching::Fate;
 use shmcast::{Client, History, Preparation, Publisher, Subscriber};
-use shmcast_bridge::egress::{Egress, EgressOptions};
+use shmcast_bridge::egress::{Egress, EgressOptions, Stopped};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::origins::Origins;
 use shmcast_bridge::promotion::{PromoteError, Promotion, most_after};
@@ -32,6 +34,8 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone)]
 pub struct Bridges {
     configured: Arc<Mutex<BTreeMap<String, ConfiguredBridge>>>,
+    /// Bridges that are no longer configured, until they are gone.
+    leaving: Arc<Mutex<Vec<ConfiguredBridge>>>,
     promoted: Promoted,
     journals: Journals,
 }
@@ -39,11 +43,15 @@ pub struct Bridges {
 impl Bridges {
     /// No bridges yet.
     pub fn new(promoted: Promoted, journals: Journals) -> Bridges {
-        Bridges { configured: Arc::default(), promoted, journals }
+        Bridges { configured: Arc::default(), leaving: Arc::default(), promoted, journals }
     }
 
     fn configured(&self) -> MutexGuard<'_, BTreeMap<String, ConfiguredBridge>> {
         self.configured.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, Vec<ConfiguredBridge>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a bridge that stands by send in place of its peer.
@@ -115,12 +123,19 @@ impl Bridges {
         let bridge = received(&mut configured, channel).ok_or_else(|| {
             format!("channel {channel:?} is no mirror: no bridge of the daemon receives it")
         })?;
+        let name = bridge.spec.title();
         match (bridge.state, &bridge.endpoint) {
             (State::Promoted, _) => Err(format!("channel {channel:?} is one of this host already")),
-            (State::Running, Some(Endpoint::Receive(ingress))) => run(&mut bridge.state, ingress),
-            _ => {
-                let name = bridge.spec.title();
+            (State::Waiting | State::Failed | State::Leaving, _) | (State::Running, None) => {
                 Err(format!("bridge {name:?} does not run: `shmcast bridge status` says why"))
+            }
+            (State::Running, Some(Endpoint::Receive(ingress))) => run(&mut bridge.state, ingress),
+            (State::Running, Some(Endpoint::EngineReceive(_))) => Err(format!(
+                "bridge {name:?} receives {channel:?} through an engine, and only a channel that comes by lines can be promoted: to \
+                 publish it here, remove the bridge from the configuration and reload"
+            )),
+            (State::Running, Some(Endpoint::Send(_) | Endpoint::EngineSend(_))) => {
+                Err(format!("bridge {name:?} sends {channel:?}: it is no mirror"))
             }
         }
     }
@@ -130,9 +145,11 @@ impl Bridges {
         self.configured().get(name).map(|bridge| bridge.spec.channel.clone())
     }
 
-    /// All bridges, in order of their names.
+    /// All bridges, in order of their names, and behind them those that leave.
     pub fn figures(&self) -> Vec<BridgeFigures> {
-        self.configured().values().map(ConfiguredBridge::figures).collect()
+        let mut figures: Vec<_> = self.configured().values().map(ConfiguredBridge::figures).collect();
+        figures.extend(self.leaving().iter().map(ConfiguredBridge::figures));
+        figures
     }
 }
 
@@ -163,7 +180,7 @@ impl Supervisor {
     /// If the thread cannot be started.
     pub fn start(bridges: Bridges, events: Events, socket: PathBuf) -> std::io::Result<Self> {
         let (orders, received) = channel();
-        let work = Work { bridges, events, socket, origins: Origins::default(), leaving: Vec::new() };
+        let work = Work { bridges, events, socket, origins: Origins::default() };
         let thread = std::thread::Builder::new().name("bridges".to_owned());
         let thread = thread.spawn(move || work.run(&received))?;
         Ok(Self { orders, thread })
@@ -190,8 +207,6 @@ struct Work {
     events: Events,
     socket: PathBuf,
     origins: Origins,
-    /// Bridges that are no longer configured and still repeat the end of their session.
-    leaving: Vec<(String, Endpoint)>,
 }
 
 impl Work {
@@ -205,62 +220,108 @@ impl Work {
             self.look();
         }
         let configured = std::mem::take(&mut *self.bridges.configured());
-        let endpoints = configured.into_values().filter_map(|configured| configured.endpoint);
-        let endpoints: Vec<Endpoint> =
-            endpoints.chain(self.leaving.drain(..).map(|(_, endpoint)| endpoint)).collect();
+        let leaving = std::mem::take(&mut *self.bridges.leaving());
+        let bridges = configured.into_values().chain(leaving);
+        let endpoints: Vec<Endpoint> = bridges.filter_map(|bridge| bridge.endpoint).collect();
         endpoints.iter().for_each(Endpoint::stop);
         // Dropping an endpoint waits for its threads.
         drop(endpoints);
     }
 
     fn carry(&mut self, wanted: Vec<BridgeSpec>) {
-        let mut given_up = Vec::new();
-        let mut configured = self.bridges.configured();
-        let names: Vec<String> = configured.keys().cloned().collect();
-        for name in names {
-            let now = wanted.iter().find(|spec| spec.title() == name);
-            if let Some(old) = configured.get(&name).filter(|old| now == Some(&old.spec)) {
-                self.reload_keys(&name, old);
-                continue;
+        let (gone, mut stopped) = (self.keep_what_stays(&wanted), Vec::new());
+        for (mut bridge, fate) in gone {
+            let is_received =
+                |spec: &BridgeSpec| spec.receive.is_some() && spec.channel == bridge.spec.channel;
+            if bridge.state == State::Promoted && !wanted.iter().any(is_received) {
+                self.bridges.promoted.remove(&bridge.spec.channel);
             }
-            let Some(old) = configured.remove(&name) else { continue };
-            if old.state == State::Promoted {
-                self.bridges.promoted.remove(&old.spec.channel);
-            }
-            given_up.push((name, old.endpoint, now.is_some()));
-        }
-        let fresh: Vec<BridgeSpec> =
-            wanted.into_iter().filter(|spec| !configured.contains_key(spec.title())).collect();
-        drop(configured);
-        for (name, endpoint, is_changed) in given_up {
-            self.events.tell("bridge-removed", None, None, None, &format!("{name:?}"));
-            // A bridge that has changed is dropped, which waits for its threads: its successor needs its sockets and
-            // its channel.
-            if let Some(endpoint) = endpoint.filter(|_| !is_changed) {
-                endpoint.end();
-                self.leaving.push((name, endpoint));
+            self.events.tell("bridge-removed", None, None, None, &format!("{:?}", bridge.spec.title()));
+            if fate != Fate::Leaves {
+                // This waits for its threads.
+                let at = bridge.endpoint.take().and_then(Endpoint::into_stopped);
+                stopped.extend(at.or(bridge.after).map(|at| (bridge.spec, at)));
+            } else if let Some(endpoint) = &bridge.endpoint {
+                endpoint.leave();
+                (bridge.state, bridge.why) = (State::Leaving, Some("it is no longer configured".to_owned()));
+                self.bridges.leaving().push(bridge);
             }
         }
-        self.leaving.retain(|(name, _)| !fresh.iter().any(|spec| spec.title() == name));
+        let is_carried = |spec: &BridgeSpec| self.bridges.configured().contains_key(spec.title());
+        let fresh: Vec<BridgeSpec> = wanted.into_iter().filter(|spec| !is_carried(spec)).collect();
+        stopped.extend(self.make_way(&fresh));
         let mut configured = self.bridges.configured();
         for spec in fresh {
             self.events.tell("bridge-added", Some(&spec.channel), None, None, &format!("{:?}", spec.title()));
             let is_promoted = spec.receive.is_some() && self.bridges.promoted.contains(&spec.channel);
-            configured.insert(spec.title().to_owned(), ConfiguredBridge::new(spec, is_promoted));
+            let goes_on = |(old, _): &&(BridgeSpec, Stopped)| {
+                old.channel == spec.channel && matching::is_in_the_way(old, &spec)
+            };
+            let after = stopped.iter().find(goes_on).map(|(_, at)| *at);
+            let title = spec.title().to_owned();
+            configured.insert(title, ConfiguredBridge::new(spec, after, is_promoted));
         }
     }
 
+    /// Lets the bridges go on that stay, under the names that they have now. Returns the others, with their fates.
+    fn keep_what_stays(&self, wanted: &[BridgeSpec]) -> Vec<(ConfiguredBridge, Fate)> {
+        let mut configured = self.bridges.configured();
+        let old: Vec<BridgeSpec> = configured.values().map(|bridge| bridge.spec.clone()).collect();
+        let mut gone = Vec::new();
+        let before = std::mem::take(&mut *configured).into_values();
+        for (mut bridge, fate) in before.zip(matching::fates(&old, wanted)) {
+            let Fate::Stays(at) = fate else {
+                gone.push((bridge, fate));
+                continue;
+            };
+            let (was, is) = (bridge.spec.title(), wanted[at].title());
+            if was != is {
+                let what = format!("{is:?}: was {was:?}");
+                self.events.tell("bridge-renamed", Some(&bridge.spec.channel), None, None, &what);
+            }
+            bridge.spec = wanted[at].clone();
+            self.reload_keys(&bridge);
+            configured.insert(bridge.spec.title().to_owned(), bridge);
+        }
+        gone
+    }
+
+    /// Stops the bridges that leave and that one of these needs out of its way, and says where they stopped. Another one whose name is
+    /// taken again gets a second one.
+    fn make_way(&self, fresh: &[BridgeSpec]) -> Vec<(BridgeSpec, Stopped)> {
+        let is_in_the_way =
+            |old: &ConfiguredBridge| fresh.iter().any(|new| matching::is_in_the_way(&old.spec, new));
+        let (gone, mut left): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut *self.bridges.leaving()).into_iter().partition(is_in_the_way);
+        // This waits for their threads.
+        let stopped =
+            gone.into_iter().filter_map(|bridge| Some((bridge.spec, bridge.endpoint?.into_stopped()?)));
+        let stopped = stopped.collect();
+        let configured = self.bridges.configured();
+        for bridge in &mut left {
+            let title = bridge.spec.title();
+            if configured.contains_key(title) || fresh.iter().any(|new| new.title() == title) {
+                bridge.spec.name = format!("{title} (leaving)");
+            }
+        }
+        drop(configured);
+        self.bridges.leaving().extend(left);
+        stopped
+    }
+
     /// Reads the keys of a bridge that goes on. If the file is not sound, the keys stay as they are.
-    fn reload_keys(&self, name: &str, bridge: &ConfiguredBridge) {
+    fn reload_keys(&self, bridge: &ConfiguredBridge) {
         let Some(endpoint) = bridge.endpoint.as_ref().filter(|_| bridge.spec.keys.is_some()) else { return };
         if let Err(e) = endpoint.reload_keys(&bridge.spec) {
             let channel = Some(bridge.spec.channel.as_str());
-            self.events.tell("bridge-keys-kept", channel, None, None, &format!("{name:?}: {e}"));
+            let what = format!("{:?}: {e}", bridge.spec.title());
+            self.events.tell("bridge-keys-kept", channel, None, None, &what);
         }
     }
 
     fn look(&mut self) {
-        self.leaving.retain(|(_, endpoint)| !endpoint.is_finished());
+        let has_left = |bridge: &ConfiguredBridge| bridge.endpoint.as_ref().is_none_or(Endpoint::is_finished);
+        self.bridges.leaving().retain(|bridge| !has_left(bridge));
         let mut due = Vec::new();
         {
             let mut configured = self.bridges.configured();
@@ -328,10 +389,13 @@ impl Work {
 
     fn start(&self, spec: &BridgeSpec) {
         let name = spec.title().to_owned();
+        let (before, after) = match self.bridges.configured().get_mut(&name) {
+            Some(bridge) => (bridge.endpoint.take(), bridge.after.take()),
+            None => return,
+        };
         // The earlier endpoint has ended, and was kept for its counters.
-        let before = self.bridges.configured().get_mut(&name).and_then(|bridge| bridge.endpoint.take());
-        drop(before);
-        let started = self.open(spec);
+        let after = after.or(before.and_then(Endpoint::into_stopped));
+        let started = self.open(spec, after);
         let mut configured = self.bridges.configured();
         let Some(bridge) = configured.get_mut(&name) else { return };
         let channel = Some(spec.channel.as_str());
@@ -349,13 +413,13 @@ impl Work {
                 if bridge.why.as_ref() != Some(&why) {
                     self.events.tell("bridge-failed", channel, None, None, &format!("{name:?}: {why}"));
                 }
-                bridge.started = Instant::now();
+                (bridge.started, bridge.after) = (Instant::now(), after);
                 bridge.fail(why);
             }
         }
     }
 
-    fn open(&self, spec: &BridgeSpec) -> anyhow::Result<Endpoint> {
+    fn open(&self, spec: &BridgeSpec, after: Option<Stopped>) -> anyhow::Result<Endpoint> {
         let client = Client::at(&self.socket)?;
         let origins = self.origins.clone();
         let publisher = || Publisher::builder(&spec.channel).client(&client).prepare(Preparation::FULL);
@@ -376,11 +440,11 @@ impl Work {
                 let options = IngressOptions { origins, ..IngressOptions::default() };
                 Endpoint::Receive(Ingress::start(spec, publisher(), options)?)
             }
-            _ => {
+            Some(Direction::Send(_)) | None => {
                 let repair = spec.send.as_ref().and_then(|send| send.repair.as_ref());
                 let history = history(repair.map(|repair| &repair.history));
                 let channel = Subscriber::builder(&spec.channel).client(&client).history(history);
-                let options = EgressOptions { origins, ..EgressOptions::default() };
+                let options = EgressOptions { origins, after, ..EgressOptions::default() };
                 Endpoint::Send(Egress::start(spec, channel, options)?)
             }
         })

@@ -297,12 +297,12 @@ impl Connection<'_> {
                 let why = "a sequence or a time, not both";
                 Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await)
             }
-            Request::History { channel, sequence, time_ns } => {
+            Request::History { channel, stream, sequence, time_ns, read } => {
                 let wanted = match time_ns {
                     Some(time_ns) => Wanted::Time(time_ns),
                     None => Wanted::Sequence(sequence.unwrap_or(1)),
                 };
-                self.lend_history(&channel, wanted).await
+                self.lend_history(&channel, stream.as_deref(), wanted, read).await
             }
         }
     }

@@ -2,8 +2,9 @@
 
 use super::{Connection, End};
 use crate::server::bridges::BridgeFigures;
-use crate::server::journals::Loan;
+use crate::server::journals::{Asked, Loan};
 use crate::server::registry::Refused;
+use shmcast::StreamId;
 use shmcast::control::{Event, History, Promotion, RefusalCode, Response};
 use shmcast::hosting::fault;
 use shmcast::journal::Wanted;
@@ -78,8 +79,20 @@ impl Connection<'_> {
     }
 
     /// Lends a file of a channel's journal to a program that may read the channel. The disk is read on another thread.
-    pub(super) async fn lend_history(&mut self, channel: &str, wanted: Wanted) -> Result<(), End> {
-        let loan = match self.find_history(channel, wanted).await {
+    pub(super) async fn lend_history(
+        &mut self,
+        channel: &str,
+        stream: Option<&str>,
+        wanted: Wanted,
+        read: Option<u64>,
+    ) -> Result<(), End> {
+        let parsed = stream.and_then(StreamId::parse);
+        if stream.is_some() && parsed.is_none() {
+            let refused = Refused::new(RefusalCode::BadRequest, "a stream is 32 hexadecimal digits");
+            return self.refuse(refused, Some(channel)).await;
+        }
+        let asked = Asked { stream: parsed, wanted, read };
+        let loan = match self.find_history(channel, asked).await {
             Ok(loan) => loan,
             Err(refused) => return self.refuse(refused, Some(channel)).await,
         };
@@ -93,7 +106,7 @@ impl Connection<'_> {
         self.send(&Response::History(history), &[loan.lent.file.as_fd()]).await
     }
 
-    async fn find_history(&mut self, channel: &str, wanted: Wanted) -> Result<Loan, Refused> {
+    async fn find_history(&mut self, channel: &str, asked: Asked) -> Result<Loan, Refused> {
         self.shared.registry().check_reader(&self.who, channel)?;
         let none = || {
             let why = format!("the daemon keeps no journal of channel {channel:?}, or it has no file yet");
@@ -106,7 +119,7 @@ impl Connection<'_> {
             Ok(turn) => {
                 let lend = move || {
                     let _turn = turn;
-                    journals.lend(&name, wanted)
+                    journals.lend(&name, asked)
                 };
                 Some(spawn_blocking(lend).await)
             }
@@ -114,7 +127,7 @@ impl Connection<'_> {
         };
         self.wait_for_turn().await;
         let slow =
-            || Refused::new(RefusalCode::Failed, "read the journal: its disk does not answer: ask again");
+            || Refused::new(RefusalCode::Limit, "read the journal: others have their turn first: ask again");
         let found = found.ok_or_else(slow)?;
         let failed = |e: &dyn Display| Refused::new(RefusalCode::Failed, format!("read the journal: {e}"));
         let found = found.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;

@@ -4,6 +4,7 @@
 //! answer it, starts a recorder, which has threads of its own, and looks at it ten times a second. A recorder that ends is started
 //! again.
 
+mod lending;
 mod reserve;
 mod troubles;
 
@@ -11,11 +12,12 @@ use super::events::Events;
 use super::pauses::Pauses;
 use crate::config::{ChannelConfig, JournalConfig};
 use anyhow::{Context, Result};
+pub use lending::{Asked, Loan};
 use shmcast::control::JournalStatus;
 use shmcast::hosting::Hold;
-use shmcast::journal::{Journal, JournalError, Lent, Wanted};
-use shmcast::{Client, History, Start, Subscriber};
-use shmcast_journal::{Progress, RecordError, Recorder, Trimmed, set_aside};
+use shmcast::journal::{Journal, JournalError, Streams, folder_of};
+use shmcast::{Client, History, Start, StreamId, Subscriber};
+use shmcast_journal::{Progress, RecordError, Recorder, Trimmed};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,15 +40,6 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Default)]
 pub struct Journals(Arc<Mutex<BTreeMap<String, Arc<Recording>>>>);
 
-/// A file for a reader.
-#[derive(Debug)]
-pub struct Loan {
-    /// The file.
-    pub lent: Lent,
-    /// Whether a recorder appends to the journal, or is about to.
-    pub is_recording: bool,
-}
-
 impl Journals {
     fn recordings(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Recording>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -66,8 +59,8 @@ impl Journals {
     ///
     /// # Errors
     /// [`JournalError`] if the directory or the file cannot be read.
-    pub fn lend(&self, channel: &str, wanted: Wanted) -> Result<Option<Loan>, JournalError> {
-        self.find(channel).map_or(Ok(None), |recording| recording.lend(wanted))
+    pub fn lend(&self, channel: &str, asked: Asked) -> Result<Option<Loan>, JournalError> {
+        self.find(channel).map_or(Ok(None), |recording| recording.lend(asked))
     }
 
     /// Whether any recorder has neither begun to record nor failed to.
@@ -184,8 +177,8 @@ struct Recording {
     /// The sequence that the reserve is to reach.
     wanted: AtomicU64,
     state: Mutex<State>,
-    /// The list of the files, for readers that ask for one.
-    files: Mutex<Option<Journal>>,
+    /// The lists of the files, for readers that ask for one.
+    files: Mutex<Option<Streams>>,
     /// The turn at the list. One reader at a time takes a thread for it, so that a disk that does not answer takes one thread.
     turn: Arc<Semaphore>,
 }
@@ -195,6 +188,8 @@ struct Recording {
 struct State {
     /// The recorder's figures, or its last ones.
     progress: Option<Progress>,
+    /// The stream that is recorded, or was last.
+    stream: Option<StreamId>,
     is_running: bool,
     /// The reason why there is no recorder.
     why: Option<String>,
@@ -243,47 +238,6 @@ impl Recording {
 
     fn shown(&self) -> String {
         self.config.dir.display().to_string()
-    }
-
-    /// Does something with the list of the files, as it is now. `None` if there are none yet.
-    fn with_files<T>(
-        &self,
-        run: impl FnOnce(&mut Journal) -> Result<T, JournalError>,
-    ) -> Result<Option<T>, JournalError> {
-        let mut files = self.files();
-        match &mut *files {
-            Some(journal) => journal.refresh()?,
-            None => match Journal::open(&self.config.dir) {
-                Ok(journal) => *files = Some(journal),
-                Err(JournalError::Empty { .. }) => return Ok(None),
-                Err(JournalError::Os { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                    return Ok(None);
-                }
-                Err(e) => return Err(e),
-            },
-        }
-        files.as_mut().map(run).transpose()
-    }
-
-    fn files(&self) -> MutexGuard<'_, Option<Journal>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Forgets the list, because another directory may be at the journal's path.
-    fn forget_files(&self) {
-        *self.files() = None;
-    }
-
-    fn lend(&self, wanted: Wanted) -> Result<Option<Loan>, JournalError> {
-        // A recorder that starts will go on with the journal, or name what is lost.
-        let is_recording = self.state().why.is_none();
-        let lent = self.with_files(|journal| {
-            // The directory may hold the journal of another channel, which these readers may not be allowed to read.
-            let is_own = journal.files().iter().all(|file| file.header.channel == self.channel);
-            if is_own { journal.lend(wanted) } else { Ok(None) }
-        });
-        let lent = lent?.flatten();
-        Ok(lent.map(|lent| Loan { lent, is_recording }))
     }
 
     fn status(&self) -> JournalStatus {
@@ -366,15 +320,21 @@ impl Work {
         let builder = Subscriber::builder(&self.recording.channel).client(&client);
         let subscriber = builder.start(Start::Oldest).history(History::Never).open()?;
         let config = &self.recording.config;
-        let recorder = match Recorder::start(&config.dir, subscriber, config.settings()) {
-            Err(RecordError::Anew { .. }) => return self.begin_anew(),
-            started => started?,
-        };
+        let stream = subscriber.header().stream;
+        let recorder = Recorder::start(&config.dir, subscriber, config.settings())?;
         self.recording.forget_files();
         let begun = recorder.progress();
-        {
+        let before = {
             let mut state = self.recording.state();
             (state.is_running, state.why, state.progress) = (true, None, Some(begun));
+            state.stream.replace(stream)
+        };
+        if let Some(before) = before.filter(|before| !before.is(stream)) {
+            // The reserve that was asked for belongs to the channel before.
+            self.recording.wanted.store(0, Ordering::Relaxed);
+            let before = folder_of(&config.dir, before);
+            let what = format!("the channel began anew: what was recorded before is in {}", before.display());
+            self.tell("journal-anew", &what);
         }
         let from = begun.first;
         self.tell("journal-started", &format!("{} from sequence {from}", self.recording.shown()));
@@ -394,7 +354,8 @@ impl Work {
                 self.tell_overrun(last.overrun - told_overrun);
                 Ok(())
             }
-            Err(RecordError::Restarted) => self.begin_anew(),
+            // The next recorder begins the folder of the new stream.
+            Err(RecordError::Restarted) => Ok(()),
             Err(e) => Err(e.into()),
         }
     }
@@ -455,14 +416,18 @@ impl Work {
     /// Removes the oldest files as the configuration says, and counts the rest.
     fn trim(&self) -> Result<()> {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let counted = self.recording.with_files(|journal| {
+        let stream = self.recording.state().stream;
+        let counted = self.recording.with_files(|streams| {
             let mut trimmed = Trimmed::default();
-            let result = self.recording.config.keep().trim(journal, wall.as_nanos() as u64, &mut trimmed);
+            streams.refresh()?;
+            let keep = self.recording.config.keep();
+            let result = keep.trim(streams, stream, wall.as_nanos() as u64, &mut trimmed);
             if !trimmed.gone.is_empty() {
-                journal.refresh()?;
+                streams.refresh()?;
             }
-            let bytes = journal.files().iter().map(|file| file.bytes).sum();
-            Ok((trimmed, result, bytes, journal.first_sequence().unwrap_or(0)))
+            let bytes = streams.journals().iter().flat_map(Journal::files).map(|file| file.bytes).sum();
+            let oldest = streams.find(stream)?.and_then(|own| own.first_sequence());
+            Ok((trimmed, result, bytes, oldest.unwrap_or(0)))
         })?;
         let Some((trimmed, result, bytes, oldest)) = counted else { return Ok(()) };
         {
@@ -479,17 +444,5 @@ impl Work {
             self.tell("journal-hold-broken", &what);
         }
         result.with_context(|| self.recording.shown())
-    }
-
-    /// The channel counts from 1 again: what was recorded stays under another name, and a journal begins beside it.
-    fn begin_anew(&self) -> Result<()> {
-        let dir = &self.recording.config.dir;
-        let aside = set_aside(dir).with_context(|| format!("give {} another name", dir.display()))?;
-        self.recording.forget_files();
-        // The reserve that was asked for belongs to the channel before.
-        self.recording.wanted.store(0, Ordering::Relaxed);
-        let what = format!("the channel began anew: what was recorded before is in {}", aside.display());
-        self.tell("journal-set-aside", &what);
-        Ok(())
     }
 }

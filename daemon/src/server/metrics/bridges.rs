@@ -19,7 +19,7 @@ pub(super) fn render(text: &mut Text, bridges: &[BridgeFigures]) {
         text.sample(
             name,
             &labels,
-            u64::from(matches!(bridge.state, "running" | "listening" | "standby" | "ending")),
+            u64::from(matches!(bridge.state, "running" | "listening" | "standby" | "ending" | "leaving")),
         );
     }
     senders(text, bridges);

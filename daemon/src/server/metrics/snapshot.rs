@@ -29,6 +29,8 @@ pub struct Snapshot {
     pub journals: Vec<(String, JournalStatus)>,
     /// How often each refusal was given.
     pub refusals: HashMap<RefusalCode, u64>,
+    /// Whether the last reload was refused.
+    pub is_reload_refused: bool,
     /// The time at which the daemon started.
     pub started: SystemTime,
     /// Delays of the daemon's event loop.
@@ -74,6 +76,7 @@ impl Snapshot {
             bridges: shared.bridges.figures(),
             journals: shared.journals.statuses(),
             refusals: shared.events.refusals(),
+            is_reload_refused: shared.events.is_reload_refused(),
             started: SystemTime::now()
                 .checked_sub(shared.started.elapsed())
                 .unwrap_or(SystemTime::UNIX_EPOCH),

@@ -152,6 +152,13 @@ fn daemon(text: &mut Text, snapshot: &Snapshot) {
         let count = snapshot.refusals.get(&reason).copied().unwrap_or(0);
         text.sample(name, &[("reason", reason.name())], count);
     }
+    let name = "shmcast_reload_refused";
+    text.family(
+        name,
+        "gauge",
+        "1 if the last reload was refused, so that an older configuration is in force.",
+    );
+    text.sample(name, &[], u64::from(snapshot.is_reload_refused));
     let name = "shmcast_daemon_start_time_seconds";
     text.family(
         name,
@@ -214,6 +221,7 @@ pub(super) mod tests {
             bridges: Vec::new(),
             journals: Vec::new(),
             refusals,
+            is_reload_refused: true,
             started: SystemTime::UNIX_EPOCH,
             hiccups: Arc::default(),
         }
@@ -248,6 +256,7 @@ pub(super) mod tests {
         );
         assert!(text.contains("\nshmcast_refusals_total{reason=\"denied\"} 3\n"));
         assert!(text.contains("\nshmcast_refusals_total{reason=\"busy\"} 0\n"));
+        assert!(text.contains("\nshmcast_reload_refused 1\n"));
         assert!(text.contains("\nshmcast_published_messages_total{channel=\"a\"} 1000\n"));
     }
 }

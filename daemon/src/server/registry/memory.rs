@@ -59,7 +59,7 @@ impl MemoryRequest {
     /// # Errors
     /// The step that failed.
     pub fn make(&self) -> Result<Memory, ChannelError> {
-        let found = self.after.as_ref().map(|after| (after, after.ending(&self.spec.name)));
+        let found = self.after.as_ref().map(|after| (after, after.ending(&self.spec.name, self.stream)));
         let ending = found.as_ref().and_then(|(_, found)| found.as_ref().ok()?.as_ref());
         let stream = ending.map(Ending::stream).or(self.stream);
         let hosted = HostedSegment::create(&self.spec, stream, Some(self.created_ns))?;
@@ -73,11 +73,11 @@ impl MemoryRequest {
 }
 
 impl After {
-    /// The end of the journal; `None` if it has no file.
-    fn ending(&self, channel: &str) -> Result<Option<Ending>, JournalError> {
+    /// The end of the journal of a stream, or of the newest one; `None` if it has no file.
+    fn ending(&self, channel: &str, stream: Option<StreamId>) -> Result<Option<Ending>, JournalError> {
         let until = Instant::now() + PATIENCE;
         loop {
-            match Ending::of(&self.dir, channel) {
+            match Ending::of(&self.dir, channel, stream) {
                 Err(JournalError::Empty { .. }) => return Ok(None),
                 Err(JournalError::Busy { .. }) if Instant::now() < until => sleep(Duration::from_millis(10)),
                 ending => return ending.map(Some),
@@ -103,10 +103,10 @@ pub(super) fn next_stream_ns(before: Option<&Entry>) -> u64 {
 
 /// Notes in the journal of a channel whose memory is not gone that the channel goes on, before anybody publishes behind its clean end.
 /// The result is the sequence due there; `None` if the journal does not end clean.
-pub(super) fn reopen(dir: &Path, channel: &str) -> Option<u64> {
+pub(super) fn reopen(dir: &Path, channel: &str, stream: StreamId) -> Option<u64> {
     // A journal that was not sealed does not end clean. This saves reading its last file.
-    Journal::open(dir).ok()?.files().last()?.trailer?;
-    let ending = Ending::of(dir, channel).ok().filter(Ending::is_clean)?;
+    Journal::open_stream(dir, stream).ok()?.files().last()?.trailer?;
+    let ending = Ending::of(dir, channel, Some(stream)).ok().filter(Ending::is_clean)?;
     let due = ending.due();
     if let Err(e) = ending.reopen(due) {
         tracing::error!(channel, "the journal does not say that the channel goes on: {e}");

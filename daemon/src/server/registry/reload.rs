@@ -70,8 +70,8 @@ impl Registry {
                 None => None,
             };
             // A channel that has had memory may still be in it.
-            let clean = charter.current().and(wanted.journal.as_ref());
-            let clean = clean.and_then(|journal| reopen(&journal.dir, &wanted.name));
+            let clean = charter.current().zip(wanted.journal.as_ref());
+            let clean = clean.and_then(|(entry, journal)| reopen(&journal.dir, &wanted.name, entry.stream));
             let channel = match found {
                 Some((at, hosted)) => {
                     is_used[at] = true;

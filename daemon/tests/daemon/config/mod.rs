@@ -408,7 +408,10 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
     let expected = ReceiveSpec { servers, repair_group, from: Some(1), ..ReceiveSpec::default() };
     assert_eq!(receive.receive, Some(expected), "fields stand there with their defaults");
     let nats = NatsSpec {
-        servers: ["tls://n1:4222", "tls://n2:4222", "tls://n3:4222"].map(str::to_owned).into(),
+        servers: ["tls://n1:4222", "tls://n2:4222", "tls://n3:4222"]
+            .map(|server| server.parse().unwrap())
+            .into(),
+        account: Some("/etc/shmcast/n.account".into()),
         creds: Some("/etc/shmcast/n.creds".into()),
         ca: Some("/etc/shmcast/ca.pem".into()),
         cert: Some("/etc/shmcast/host.pem".into()),

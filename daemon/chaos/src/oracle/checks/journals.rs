@@ -26,7 +26,7 @@ fn judge_by(
         *history = history_is_on;
     }
     history.add_actor("r", at(2000, reader));
-    history.add_actor("j", at(9000, journal("journals/a", kept)));
+    history.add_actor("j", at(9000, journal("journals/a/STREAM", kept)));
     judge_history(&history).into_iter().map(|violation| violation.name).collect()
 }
 
@@ -120,7 +120,7 @@ fn ran(arguments: &[&str], code: i32, out: &str) -> Deed {
 fn journals_that_are_damaged_or_lack_their_end_are_found() {
     let all = || vec![got(1, 0, 0, 10), Fact::ReadOut { next: 11 }];
     let judge = |kept, deed| judge_past(10, vec![got(1, 0, 0, 10)], kept, vec![deed]);
-    let verify = |code| ran(&["journal", "verify", "journals/a", "--json"], code, "");
+    let verify = |code| ran(&["journal", "verify", "journals/a/STREAM", "--json"], code, "");
     assert!(judge(all(), verify(0)).is_empty() && judge(all(), verify(3)).is_empty());
     assert_found(&judge(all(), verify(4)), "damaged_journal");
     let last =

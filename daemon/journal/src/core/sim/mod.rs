@@ -14,6 +14,7 @@ mod disk;
 mod judge;
 mod oracle;
 mod readers;
+mod rings;
 mod tests;
 
 use super::mutant::{Mutant, is};
@@ -27,6 +28,7 @@ use shmcast::journal::format::{
 };
 use shmcast::{ClockKind, StreamId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How far ahead a reserve lies here: small, so that it is renewed and used up.
@@ -77,6 +79,8 @@ struct World {
     rotted: bool,
     /// Whether readers look at the files as well.
     has_readers: bool,
+    /// Whether the channel goes on in another ring now and then.
+    has_rings: bool,
     /// Whether each call of each recovery fails once, on a copy of the disk.
     has_errors: bool,
     /// A lane that has its turn far less often than the others.
@@ -136,6 +140,7 @@ impl World {
             sync,
             rotted: false,
             has_readers: false,
+            has_rings: false,
             has_errors: false,
             slow: None,
             counts: Counts::default(),
@@ -239,17 +244,8 @@ impl World {
             clock_every: Duration::from_millis(20),
             clock_bytes: 8192,
         };
-        let ring = [self.ring_id, 0];
-        let (epoch, mended) = (self.epoch, &recovered.mended[..]);
-        let begin = Begin {
-            due: first,
-            epoch,
-            ring,
-            clock_hz: 1_000_000_000,
-            loss,
-            mended,
-            reserve: recovered.reserve,
-        };
+        let (mended, reserve) = (&recovered.mended[..], recovered.reserve);
+        let begin = Begin { header: Arc::new(header.clone()), loss, mended, reserve };
         let packer = Packer::begin(packing, pool.clone(), &begin, self.now, 0);
         let settings = Settings {
             sync: self.sync,
@@ -319,6 +315,7 @@ impl World {
 
     fn act(&mut self, life: &mut Life) {
         match self.rng.u8(0..12) {
+            5 if self.has_rings && self.rng.u8(0..3) == 0 => self.change_ring(life),
             0 | 1 => self.publish(5),
             2 | 3 => self.drain(life, 8),
             4 => {
@@ -442,7 +439,7 @@ impl World {
     }
 }
 
-fn header(recovered: &Recovered, sequence: u64, ring: u64, epoch: u64) -> FileHeader {
+pub(super) fn header(recovered: &Recovered, sequence: u64, ring: u64, epoch: u64) -> FileHeader {
     FileHeader {
         stream: StreamId::from_bytes([7; 16]),
         file: recovered.next_number,

@@ -109,6 +109,9 @@ fn one_file(file: &File, items: &mut Vec<Item>) -> Result<Option<(u64, u64, u32)
                         items.push(Item::Message(record.sequence, payload.to_vec()));
                     }
                     RecordBody::Control(JournalControl::Loss(loss)) => items.push(Item::Lost(loss)),
+                    RecordBody::Control(JournalControl::Source { ring, .. }) if ring != header.ring.uuid => {
+                        return Err(format!("file {name} has records of another ring than its header names"));
+                    }
                     RecordBody::Control(_) => {}
                 }
             }

@@ -73,6 +73,18 @@ fn readers_and_the_check_agree_with_recovery() {
     println!("{stories} stories: {total:?}");
 }
 
+/// Each file has records of one ring, whatever fails, and nothing is lost where one ring follows another.
+#[test]
+fn another_ring_begins_another_file() {
+    let stories = cuts() / 5;
+    let first = number("SHMCAST_SEED", 1);
+    let with = |world: &mut World| (world.has_rings, world.has_readers) = (true, true);
+    let total = play_all(first..first + stories, with);
+    println!("{stories} stories: {total:?}");
+    let without = play_all(first..first + stories, |world| world.has_readers = true);
+    assert!(stories < 100 || total.files > without.files, "{total:?}, {without:?}");
+}
+
 /// A thread that hardly ever runs holds nobody up for ever, and is asked for nothing that is gone.
 #[test]
 fn a_lane_may_be_slow() {

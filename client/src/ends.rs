@@ -1,0 +1,67 @@
+//! The end of a channel as it is now, told from the ends of its earlier publishers.
+
+use crate::{Event, Subscriber};
+
+/// Notes what a subscriber receives, and says whether the channel is over.
+///
+/// Give it each event that is received, and ask it whenever nothing more waits: what it says may become true a little after the
+/// [`Event::End`] itself, and it does not become true after the end of a publisher whom another one followed.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use shmcast::{EndWatch, Publisher, Start, Subscriber};
+/// let open = || Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open();
+/// drop(open()?);
+/// let second = open()?;
+/// let mut reader = Subscriber::builder("t").dir(dir.path()).start(Start::Oldest).open()?;
+/// let mut end = EndWatch::default();
+/// while let Some(event) = reader.try_recv()? {
+///     end.note(&event);
+/// }
+/// assert!(!end.is_over(&reader), "that was the first publisher's end");
+/// drop(second);
+/// while let Some(event) = reader.try_recv()? {
+///     end.note(&event);
+/// }
+/// assert!(end.is_over(&reader));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EndWatch {
+    /// Whether nothing was received since an end but what says nothing of a next publisher.
+    has_ended: bool,
+}
+
+impl EndWatch {
+    /// Notes an event that was received. Costs a store. See [`EndWatch`] for an example.
+    ///
+    /// ```
+    /// let mut end = shmcast::EndWatch::default();
+    /// end.note(&shmcast::Event::End);
+    /// ```
+    #[inline]
+    pub fn note(&mut self, event: &Event<'_>) {
+        match event {
+            Event::End => self.has_ended = true,
+            Event::Message(_) | Event::NewEpoch { .. } | Event::NewSession { .. } | Event::Restarted => {
+                self.has_ended = false;
+            }
+            // Losses and the like say nothing of publishers.
+            _ => {}
+        }
+    }
+
+    /// Whether an end was the last that was received, and `subscriber`, which received it, [is at the channel's
+    /// end](Subscriber::is_at_end). Costs what that does. See [`EndWatch`] for an example.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let reader = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// assert!(!shmcast::EndWatch::default().is_over(&reader));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn is_over(self, subscriber: &Subscriber) -> bool {
+        self.has_ended && subscriber.is_at_end()
+    }
+}

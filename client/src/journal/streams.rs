@@ -1,0 +1,267 @@
+//! The streams in a journal's directory. Each has a folder, which is named by its id:
+//!
+//! ```text
+//! DIR/
+//!   holds.lock                          locked while holds are noted or files removed
+//!   0123456789abcdef0123456789abcdef/   one stream: its files, its recorder's lock, its holds
+//! ```
+//! A channel that begins anew has another stream, and so another folder. Nothing is renamed.
+
+use super::error::JournalError;
+use super::list::Journal;
+use crate::directory::{Folder, is_same_file};
+use crate::error::is_absent;
+use shmcast_layout::journal::parse_file_name;
+use shmcast_layout::layout::stream::StreamId;
+use std::path::{Path, PathBuf};
+
+/// The folder of a stream in the journal's directory at `path`.
+///
+/// ```
+/// use shmcast::{StreamId, journal::folder_of};
+/// let folder = folder_of("/var/lib/shmcast/ticks", StreamId::from_words([1, 2]));
+/// assert_eq!(folder.to_str(), Some("/var/lib/shmcast/ticks/00000000000000010000000000000002"));
+/// ```
+pub fn folder_of(path: impl AsRef<Path>, stream: StreamId) -> PathBuf {
+    path.as_ref().join(stream.to_string())
+}
+
+/// The journals in a directory, one a stream, as they were when they were last refreshed.
+#[derive(Debug)]
+pub struct Streams {
+    folder: Folder,
+    journals: Vec<Journal>,
+}
+
+impl Streams {
+    /// Looks at all streams in the directory at `path`. There may be none. Links in the path are followed, and none in the directory.
+    ///
+    /// # Errors
+    /// [`JournalError`] if the directory or a stream's folder cannot be read. [`JournalError::Flat`] if files of a journal lie in the
+    /// directory itself.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let streams = shmcast::journal::Streams::open(dir.path())?;
+    /// assert!(streams.journals().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, JournalError> {
+        let path = path.as_ref();
+        let folder = Folder::named(path).map_err(JournalError::os("open the directory", path))?;
+        let mut streams = Self { folder, journals: Vec::new() };
+        streams.refresh()?;
+        Ok(streams)
+    }
+
+    /// Looks at the directory and all streams again.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    ///
+    /// ```no_run
+    /// # let mut streams = shmcast::journal::Streams::open("/var/lib/shmcast/ticks")?;
+    /// streams.refresh()?;
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn refresh(&mut self) -> Result<(), JournalError> {
+        let path = self.folder.path().to_owned();
+        let names = self.folder.names().map_err(JournalError::os("list", &path))?;
+        let names: Vec<&str> = names.iter().filter_map(|name| name.to_str()).collect();
+        if names.iter().any(|name| parse_file_name(name).is_some()) {
+            return Err(Journal::flat(&path));
+        }
+        let mut known = std::mem::take(&mut self.journals);
+        for stream in names.iter().filter_map(|name| StreamId::parse(name)) {
+            let at = known.iter().position(|journal| journal.stream().is_some_and(|own| own.is(stream)));
+            let known = at.map(|at| known.swap_remove(at)).filter(|journal| self.is_named(journal));
+            match known.map_or_else(|| Journal::in_folder(&self.folder, stream), Ok) {
+                Ok(mut journal) => {
+                    journal.refresh()?;
+                    self.journals.push(journal);
+                }
+                Err(e) if is_absent(&e) || e.kind() == std::io::ErrorKind::NotADirectory => {}
+                Err(e) => return Err(JournalError::os("open the folder of a stream in", path)(e)),
+            }
+        }
+        self.journals.sort_by_key(Journal::newest_ns);
+        Ok(())
+    }
+
+    /// Whether a stream's folder still has its name.
+    fn is_named(&self, journal: &Journal) -> bool {
+        let named = journal.path().file_name().map(|name| self.folder.stat(name));
+        let own = journal.folder().own_stat();
+        matches!((named, own), (Some(Ok(named)), Ok(own)) if is_same_file(&named, &own))
+    }
+
+    /// The journals, that with the newest file last. One may have no file.
+    ///
+    /// ```no_run
+    /// # let streams = shmcast::journal::Streams::open("/var/lib/shmcast/ticks")?;
+    /// for journal in streams.journals() {
+    ///     println!("{:?}: {} files", journal.stream(), journal.files().len());
+    /// }
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn journals(&self) -> &[Journal] {
+        &self.journals
+    }
+
+    /// The journal of a stream as it is now. If it has no folder, and if no stream is named, the one with the newest file. `None` if there is
+    /// no file at all.
+    ///
+    /// Cost: that of a look at the stream's folder; if it is not known, at all folders.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open).
+    ///
+    /// ```no_run
+    /// # let mut streams = shmcast::journal::Streams::open("/var/lib/shmcast/ticks")?;
+    /// if let Some(newest) = streams.find(None)? {
+    ///     println!("{:?}", newest.stream());
+    /// }
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn find(&mut self, stream: Option<StreamId>) -> Result<Option<&mut Journal>, JournalError> {
+        let mut at = self.position(stream);
+        match at {
+            Some(at) if self.is_named(&self.journals[at]) => self.journals[at].refresh()?,
+            _ => {
+                self.refresh()?;
+                at = self.position(stream);
+            }
+        }
+        let at = at.or_else(|| self.journals.iter().rposition(Journal::has_any));
+        Ok(at.map(|at| &mut self.journals[at]))
+    }
+
+    fn position(&self, stream: Option<StreamId>) -> Option<usize> {
+        let stream = stream?;
+        self.journals.iter().position(|journal| journal.stream().is_some_and(|own| own.is(stream)))
+    }
+
+    /// Refuses a directory that has the journal of another channel.
+    ///
+    /// # Errors
+    /// [`JournalError::OtherChannel`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("ticks").dir(dir.path()).capacity(1 << 20).open()?;
+    /// use shmcast::journal::{Streams, create};
+    /// let path = dir.path().join("journal");
+    /// create(&path, publisher.header())?;
+    /// let streams = Streams::open(&path)?;
+    /// assert!(streams.check_channel("ticks").is_ok() && streams.check_channel("quotes").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check_channel(&self, channel: &str) -> Result<(), JournalError> {
+        let headers = self.journals.iter().filter_map(|journal| journal.files().last());
+        match headers.map(|file| &file.header.channel).find(|found| *found != channel) {
+            None => Ok(()),
+            Some(found) => {
+                let (path, found, channel) = (self.path().to_owned(), found.clone(), channel.to_owned());
+                Err(JournalError::OtherChannel { path, found, channel })
+            }
+        }
+    }
+
+    /// The directory.
+    ///
+    /// ```no_run
+    /// # let streams = shmcast::journal::Streams::open("/var/lib/shmcast/ticks")?;
+    /// println!("{}", streams.path().display());
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The journals, as [`journals`](Self::journals) gives them.
+    ///
+    /// ```no_run
+    /// # let streams = shmcast::journal::Streams::open("/var/lib/shmcast/ticks")?;
+    /// println!("{} streams", streams.into_journals().len());
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn into_journals(self) -> Vec<Journal> {
+        self.journals
+    }
+}
+
+impl Journal {
+    /// Reads the headers and trailers of all files of the newest stream in the journal's directory at `path`. It may be the folder of one
+    /// stream as well: then it is that one. Links in the path are followed, and none in the directory.
+    ///
+    /// # Errors
+    /// [`JournalError`] if the directory cannot be read, or has no file of a journal. Files that cannot be used are
+    /// [`problems`](Self::problems).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::journal::{Journal, JournalError};
+    /// assert!(matches!(Journal::open(dir.path()), Err(JournalError::Empty { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, JournalError> {
+        let path = path.as_ref();
+        let mut journal = Self::unlisted(path)?;
+        journal.refresh()?;
+        if journal.has_any() {
+            return Ok(journal);
+        }
+        let empty = || JournalError::Empty { path: path.to_owned() };
+        match Streams::open(path) {
+            // It is the folder of one stream, whose files say nothing yet.
+            Err(JournalError::Flat { .. }) => Err(empty()),
+            streams => streams?.into_journals().into_iter().rev().find(Self::has_any).ok_or_else(empty),
+        }
+    }
+
+    /// As [`open`](Self::open), of one stream in the directory.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open); [`JournalError::OtherStream`] if the directory has others alone.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("ticks").dir(dir.path()).capacity(1 << 20).open()?;
+    /// use shmcast::{StreamId, journal::{Journal, JournalError, create}};
+    /// let (path, stream) = (dir.path().join("journal"), publisher.header().stream);
+    /// create(&path, publisher.header())?;
+    /// assert_eq!(Journal::open_stream(&path, stream)?.files().len(), 1);
+    /// let other = Journal::open_stream(&path, StreamId::default());
+    /// assert!(matches!(other, Err(JournalError::OtherStream { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open_stream(path: impl AsRef<Path>, stream: StreamId) -> Result<Self, JournalError> {
+        let path = path.as_ref();
+        let journal = Self::open_for(path, stream)?;
+        match journal.stream() {
+            Some(found) if !found.is(stream) => {
+                Err(JournalError::OtherStream { path: path.to_owned(), found, wanted: stream })
+            }
+            _ if !journal.has_any() => Err(JournalError::Empty { path: journal.path().to_owned() }),
+            _ => Ok(journal),
+        }
+    }
+
+    /// The journal of a stream in the directory at `path`, which may have no file yet. If it has no folder, the newest one: its recorder may
+    /// be about to go on to this stream.
+    pub(crate) fn open_for(path: &Path, stream: StreamId) -> Result<Self, JournalError> {
+        let folder = Folder::named(path).map_err(JournalError::os("open the directory", path))?;
+        match Self::in_folder(&folder, stream) {
+            Ok(mut journal) => journal.refresh().map(|()| journal),
+            Err(e) if is_absent(&e) => Self::open(path),
+            Err(e) => Err(JournalError::os("open", folder_of(path, stream))(e)),
+        }
+    }
+
+    /// The error of a directory in which files lie themselves, and not in the folder of their stream.
+    fn flat(path: &Path) -> JournalError {
+        let found = Self::unlisted(path).and_then(|mut journal| journal.refresh().map(|()| journal));
+        let stream = found.ok().and_then(|journal| journal.stream());
+        JournalError::Flat { path: path.to_owned(), stream }
+    }
+}

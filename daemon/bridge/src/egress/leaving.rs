@@ -1,0 +1,50 @@
+//! The steps of an egress that was told to leave. That a bridge leaves is no end of the session: no packet says so.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::live::{LOOK_UP, Leaving, Live};
+use crate::status::Phase;
+
+impl Live {
+    /// Notes that the egress was told to leave.
+    pub(super) fn hear_order(&mut self) {
+        if self.leaving.is_none() && self.outlet.shared.leave.load(Ordering::Relaxed) {
+            let published = self.subscriber.as_ref().map(|ring| ring.next_sequence() + ring.lag());
+            self.leaving = Some(Leaving::Sends { until: published.unwrap_or(0) });
+            self.outlet.shared.life.enter(Phase::Leaving);
+        }
+    }
+
+    /// Notes whether an egress that leaves has sent all that it is to send.
+    pub(super) fn look_at_rest(&mut self, has_found: bool) {
+        if let Some(Leaving::Sends { until }) = self.leaving
+            && (!has_found || self.outlet.sender.next() >= until)
+        {
+            // What is published from now on is another bridge's.
+            self.subscriber = None;
+            self.leaving = Some(Leaving::Serves { since_ns: self.outlet.clock.now_ns() });
+        }
+    }
+
+    /// Serves repairs for as long as the spec says. Returns false after that.
+    pub(super) fn serve_the_rest(&mut self, since_ns: u64) -> bool {
+        let now_ns = self.outlet.clock.now_ns();
+        self.show_at(now_ns);
+        // Heartbeats say which message is the last one that was sent, so that its loss is noticed; an end that was said is
+        // repeated. Where others share the stream, one of them sends by now.
+        let speaks = self.failover.is_none();
+        if speaks {
+            self.outlet.send_idle(now_ns);
+        }
+        let lingers = match speaks && self.outlet.is_over {
+            true => !self.outlet.sender.is_finished(now_ns),
+            false => now_ns.saturating_sub(since_ns) < self.linger_ns,
+        };
+        if lingers {
+            let due_ns = self.outlet.sender.next_deadline(now_ns).unwrap_or(u64::MAX).saturating_sub(now_ns);
+            self.idle.wait(now_ns, LOOK_UP.min(Duration::from_nanos(due_ns)));
+        }
+        lingers
+    }
+}

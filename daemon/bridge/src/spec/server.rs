@@ -1,0 +1,309 @@
+//! The address of a server of NATS, and the account there. Nothing shows the account: not `Debug`, not `Display`, not an error.
+//!
+//! No example a function: the configuration and the command line read addresses, and the engine alone uses them.
+
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::str::FromStr;
+
+/// What a value stands between that a text quotes.
+const QUOTES: [char; 3] = ['"', '\'', '`'];
+/// What an address looks like.
+const FORM: &str = "nats://HOST:PORT, or tls://HOST:PORT";
+
+/// An account of a server: it is given to the server and to nobody else.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Account {
+    /// A token.
+    Token(String),
+    /// A user with a password.
+    User {
+        /// The user.
+        name: String,
+        /// The password.
+        password: String,
+    },
+}
+
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Account(..)")
+    }
+}
+
+/// The text is no account. The text is not quoted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no account: write USER:PASSWORD, or a token, in one line")]
+pub struct NoAccount;
+
+impl FromStr for Account {
+    type Err = NoAccount;
+
+    /// Reads `USER:PASSWORD`, or a token. A line break at the end does not count.
+    fn from_str(text: &str) -> Result<Account, NoAccount> {
+        let text = text.trim_end_matches(['\r', '\n']);
+        if text.is_empty() || text.contains(char::is_control) {
+            return Err(NoAccount);
+        }
+        Ok(match text.split_once(':') {
+            Some((name, password)) => Account::User { name: name.to_owned(), password: password.to_owned() },
+            None => Account::Token(text.to_owned()),
+        })
+    }
+}
+
+/// The address of a server, such as `tls://n1:4222`. `Display` leaves the account out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerAddress {
+    is_tls: bool,
+    /// The name or IP address, and the port if one is given.
+    host: String,
+    account: Option<Account>,
+}
+
+impl ServerAddress {
+    /// Whether nothing is sent before the server has shown its certificate.
+    pub fn is_tls(&self) -> bool {
+        self.is_tls
+    }
+
+    /// The name or IP address, and the port if one is given.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The account that stands in the address.
+    pub fn account(&self) -> Option<&Account> {
+        self.account.as_ref()
+    }
+
+    /// The address with this account in place of its own.
+    #[must_use]
+    pub fn with_account(self, account: Account) -> ServerAddress {
+        ServerAddress { account: Some(account), ..self }
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", if self.is_tls { "tls" } else { "nats" }, self.host)
+    }
+}
+
+/// The text is no address of a server. The text is not quoted, because an account may stand in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no address of a server (not shown, as an account may stand in it): write {FORM}")]
+pub struct NoAddress;
+
+impl FromStr for ServerAddress {
+    type Err = NoAddress;
+
+    /// Reads `nats://HOST:PORT` or `tls://HOST:PORT`. Before the host may stand `USER:PASSWORD@` or `TOKEN@`, in which `%40` is
+    /// the character with this number.
+    fn from_str(text: &str) -> Result<ServerAddress, NoAddress> {
+        let (scheme, rest) = text.split_once("://").ok_or(NoAddress)?;
+        let is_tls = match scheme.to_ascii_lowercase().as_str() {
+            "tls" => true,
+            "nats" => false,
+            _ => return Err(NoAddress),
+        };
+        let (account, host) = match rest.rsplit_once('@') {
+            Some((account, host)) => (Some(account_of(account)?), host),
+            None => (None, rest),
+        };
+        let host = host.strip_suffix('/').unwrap_or(host);
+        if !is_host(host) {
+            return Err(NoAddress);
+        }
+        Ok(ServerAddress { is_tls, host: host.to_owned(), account })
+    }
+}
+
+/// The account of an address. Its parts are decoded one by one, so that `%3A` is no colon between them.
+fn account_of(text: &str) -> Result<Account, NoAddress> {
+    let part = |text: &str| {
+        let text = decoded(text).filter(|text| !text.contains(char::is_control));
+        text.ok_or(NoAddress)
+    };
+    match text.split_once(':') {
+        _ if text.is_empty() => Err(NoAddress),
+        Some((name, password)) => Ok(Account::User { name: part(name)?, password: part(password)? }),
+        None => part(text).map(Account::Token),
+    }
+}
+
+/// The text with each `%40` replaced by the byte of this number. A `%` before anything else stands for itself.
+fn decoded(text: &str) -> Option<String> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let [first, after @ ..] = rest {
+        let digits = after.get(..2).filter(|_| *first == b'%').and_then(|digits| str::from_utf8(digits).ok());
+        let byte = digits
+            .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Whether it is a name or an IP address, with a port or without.
+fn is_host(text: &str) -> bool {
+    let is_name = |name: &str| {
+        !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '.' | '-' | '_'))
+    };
+    let is_port = |port: &str| {
+        port.bytes().all(|c| c.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
+    };
+    match text.strip_prefix('[').map(|text| text.split_once(']')) {
+        Some(Some((ip, after))) => {
+            ip.parse::<Ipv6Addr>().is_ok()
+                && (after.is_empty() || after.strip_prefix(':').is_some_and(is_port))
+        }
+        Some(None) => false,
+        None => match text.split_once(':') {
+            Some((name, port)) => is_name(name) && is_port(port),
+            None => is_name(text),
+        },
+    }
+}
+
+impl<'de> Deserialize<'de> for ServerAddress {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ServerAddress, D::Error> {
+        deserializer.deserialize_str(Address)
+    }
+}
+
+struct Address;
+
+impl Visitor<'_> for Address {
+    type Value = ServerAddress;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{FORM}")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<ServerAddress, E> {
+        text.parse().map_err(E::custom)
+    }
+}
+
+/// One address, or a list of them.
+struct Addresses;
+
+impl<'de> Visitor<'de> for Addresses {
+    type Value = Vec<ServerAddress>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{FORM}, or a list of such")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<ServerAddress>, E> {
+        Ok(vec![Address.visit_str(text)?])
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Vec<ServerAddress>, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(list))
+    }
+}
+
+/// Reads one address, or a list of them.
+pub(super) fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ServerAddress>, D::Error> {
+    deserializer.deserialize_any(Addresses)
+}
+
+/// A text that somebody else made of what may be an address, without an account in it: of each line that has one, what stands between its
+/// first quotation mark and its last `@`. An `@` that begins a word ends no account.
+pub fn without_accounts(text: &str) -> String {
+    let hidden = |line: &str| {
+        let is_end = |at: usize| {
+            let before = &line[..at];
+            let is_in_word =
+                before.chars().next_back().is_some_and(|c| !c.is_whitespace() && !QUOTES.contains(&c));
+            is_in_word || before.contains("://")
+        };
+        let Some((at, _)) = line.rmatch_indices('@').find(|(at, _)| is_end(*at)) else {
+            return line.to_owned();
+        };
+        let from = line[..at].find(QUOTES).map_or(0, |quote| quote + 1);
+        format!("{}(hidden){}", &line[..from], &line[at..])
+    };
+    text.split('\n').map(hidden).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_is_read_from_an_address_and_never_shown() {
+        let user = |name: &str, password: &str| {
+            Some(Account::User { name: name.to_owned(), password: password.to_owned() })
+        };
+        let token = |token: &str| Some(Account::Token(token.to_owned()));
+        for (text, shown, account) in [
+            ("nats://h:4222", "nats://h:4222", None),
+            ("nats://u:p:w@h:4222", "nats://h:4222", user("u", "p:w")),
+            ("TLS://secret@h/", "tls://h", token("secret")),
+            ("tls://u%3A1:se%40c%zz#r/e@t@[::1]:1", "tls://[::1]:1", user("u:1", "se@c%zz#r/e@t")),
+        ] {
+            let address: ServerAddress = text.parse().unwrap();
+            assert_eq!(
+                (address.to_string().as_str(), address.account()),
+                (shown, account.as_ref()),
+                "{text}"
+            );
+            let debug = format!("{address:?}");
+            assert!(
+                !debug.contains("se@c") && !debug.contains("secret") && !debug.contains("p:w"),
+                "{debug}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_not_quoted() {
+        for text in [
+            "u:secret@h:1",
+            "nat://u:secret@h:1",
+            "nats://u:secret@",
+            "nats://u:secret",
+            "nats://u:secret@h:port",
+            "nats://u:sec\nret@h:1",
+            "nats://@h:1",
+            "nats://h:1/secret",
+            "nats://h:70000",
+            "nats://[secret]:1",
+            "nats://",
+            "",
+        ] {
+            let error = text.parse::<ServerAddress>().unwrap_err().to_string();
+            assert!(!error.contains("secret") && error.contains("nats://HOST:PORT"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_account_is_one_line() {
+        for text in ["", "\n", "a\nb", "a:b\nc\n"] {
+            assert!(text.parse::<Account>().is_err(), "{text:?}");
+        }
+        assert_eq!("token\r\n".parse(), Ok(Account::Token("token".to_owned())));
+        let user = Account::User { name: "u".to_owned(), password: "p@:%41 ".to_owned() };
+        assert_eq!("u:p@:%41 \n".parse(), Ok(user));
+    }
+
+    #[test]
+    fn a_text_about_an_account_is_shown_without_it() {
+        for (text, shown) in [
+            ("nothing is hidden", "nothing is hidden"),
+            ("a\nvalue 'nats://u:s ecret@h' for '--from'\nb", "a\nvalue '(hidden)@h' for '--from'\nb"),
+            ("string \"u:\\\"@secret@h\", expected", "string \"(hidden)@h\", expected"),
+            ("u:secret@h", "(hidden)@h"),
+            ("value '1' for '--span': write @SECONDS", "value '1' for '--span': write @SECONDS"),
+            ("'nats://u:secret @h' and @", "'(hidden)@"),
+        ] {
+            assert_eq!(without_accounts(text), shown);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What becomes of each bridge when the configuration is read again. Bridges are told by what they carry, and not by their names.
+
+use shmcast_bridge::spec::{BridgeSpec, Direction};
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// What becomes of a bridge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It goes on undisturbed as the wanted bridge with this index, which may have another name.
+    Stays(usize),
+    /// A wanted bridge needs its channel, sockets or files, so it stops first.
+    Yields,
+    /// Nobody takes its place.
+    Leaves,
+}
+
+/// The fate of each of the `old` bridges, in their order.
+pub(super) fn fates(old: &[BridgeSpec], wanted: &[BridgeSpec]) -> Vec<Fate> {
+    let mut fates = vec![Fate::Leaves; old.len()];
+    let mut is_taken = vec![false; wanted.len()];
+    let renamed =
+        |old: &BridgeSpec, new: &BridgeSpec| BridgeSpec { name: new.name.clone(), ..old.clone() } == *new;
+    // A bridge that has kept its name comes before one that has got another.
+    for is_same in [&(|old: &BridgeSpec, new: &BridgeSpec| old == new) as &dyn Fn(_, _) -> _, &renamed] {
+        for (fate, old) in fates.iter_mut().zip(old).filter(|(fate, _)| **fate == Fate::Leaves) {
+            let mut candidates = wanted.iter().enumerate().filter(|(at, _)| !is_taken[*at]);
+            if let Some(at) = candidates.find(|(_, new)| is_same(old, new)).map(|(at, _)| at) {
+                (*fate, is_taken[at]) = (Fate::Stays(at), true);
+            }
+        }
+    }
+    for (fate, old) in fates.iter_mut().zip(old).filter(|(fate, _)| **fate == Fate::Leaves) {
+        if wanted.iter().zip(&is_taken).any(|(new, is_taken)| !is_taken && is_in_the_way(old, new)) {
+            *fate = Fate::Yields;
+        }
+    }
+    fates
+}
+
+/// Whether the new bridge cannot start while the old one runs, or would send what that one sends.
+pub(super) fn is_in_the_way(old: &BridgeSpec, new: &BridgeSpec) -> bool {
+    let theirs = sockets(new);
+    if sockets(old).iter().any(|socket| theirs.iter().any(|other| meet(socket, other))) {
+        return true;
+    }
+    if file(old).is_some_and(|state| file(new) == Some(state)) {
+        return true;
+    }
+    if old.channel != new.channel {
+        return false;
+    }
+    match (old.direction(), new.direction()) {
+        (Some(Direction::Receive(_)), Some(Direction::Receive(_))) => true,
+        (Some(Direction::Send(_)), Some(Direction::Send(_))) => {
+            let one_line =
+                old.lines.iter().any(|line| new.lines.iter().any(|other| line.group == other.group));
+            let one_log = old.nats().is_some() && new.nats().is_some();
+            one_line || one_log
+        }
+        (Some(Direction::Send(_) | Direction::Receive(_)) | None, _) => false,
+    }
+}
+
+/// The addresses that no other socket of this host can have meanwhile.
+fn sockets(bridge: &BridgeSpec) -> Vec<SocketAddr> {
+    let received = bridge.lines.iter().filter(|_| bridge.receive.is_some()).map(|line| line.group);
+    let received = received.filter(|group| !group.ip().is_multicast());
+    let send = bridge.send.iter();
+    let served = send.flat_map(|send| send.repair.iter().map(|repair| repair.bind).chain(send.claim_bind));
+    received.chain(served).filter(|address| address.port() != 0).collect()
+}
+
+fn meet(one: &SocketAddr, other: &SocketAddr) -> bool {
+    let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port() && (is_any || one.ip() == other.ip())
+}
+
+fn file(bridge: &BridgeSpec) -> Option<&Path> {
+    bridge.send.as_ref().and_then(|send| send.state.as_deref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Fate::{Leaves, Stays, Yields};
+
+    fn bridge(text: &str) -> BridgeSpec {
+        toml::from_str(text).unwrap()
+    }
+
+    fn sends(name: &str, channel: &str, group: &str, more: &str) -> BridgeSpec {
+        bridge(&format!(
+            "name = '{name}'\nchannel = '{channel}'\nline = [{{ group = '{group}' }}]\n[send]\n{more}"
+        ))
+    }
+
+    #[test]
+    fn a_bridge_goes_on_whatever_it_is_called() {
+        let [a, b] = [("a", "239.1.1.1:1"), ("b", "239.1.1.2:1")].map(|(name, to)| sends(name, "t", to, ""));
+        let named = |of: &BridgeSpec, name: &str| BridgeSpec { name: name.to_owned(), ..of.clone() };
+        assert_eq!(fates(&[a.clone(), b.clone()], &[b.clone(), a.clone()]), [Stays(1), Stays(0)]);
+        assert_eq!(fates(&[a.clone(), b.clone()], &[named(&a, "b"), named(&b, "a")]), [Stays(0), Stays(1)]);
+        assert_eq!(
+            fates(std::slice::from_ref(&a), &[named(&a, "c"), a.clone()]),
+            [Stays(1)],
+            "its own name comes first"
+        );
+        assert_eq!(fates(&[a.clone(), b.clone()], &[b]), [Leaves, Stays(0)]);
+        assert_eq!(fates(&[a], &[]), [Leaves]);
+    }
+
+    #[test]
+    fn a_bridge_stops_first_if_another_one_needs_what_it_has() {
+        let served = "repair = { bind = '10.0.0.1:2', allow = ['10.0.0.0/8'] }";
+        let old = sends("a", "t", "239.1.1.1:1", served);
+        for (new, fate) in [
+            (sends("b", "t", "239.1.1.1:1", "linger_ms = 5"), Yields),
+            (sends("a", "t", "239.1.1.2:1", ""), Leaves),
+            (sends("a", "u", "239.1.1.1:1", ""), Leaves),
+            (sends("b", "u", "239.1.1.9:1", served), Yields),
+            (sends("b", "u", "239.1.1.9:1", &served.replace("10.0.0.1", "0.0.0.0")), Yields),
+            (bridge("channel = 'u'\nline = [{ group = '10.0.0.1:2' }]\n[receive]"), Yields),
+            (bridge("channel = 't'\nline = [{ group = '239.1.1.1:1' }]\n[receive]"), Leaves),
+        ] {
+            assert_eq!(fates(std::slice::from_ref(&old), std::slice::from_ref(&new)), [fate], "{new:?}");
+        }
+        let one_file = sends("b", "u", "239.1.1.9:1", "state = '/s'");
+        assert_eq!(fates(&[sends("a", "t", "239.1.1.1:1", "state = '/s'")], &[one_file]), [Yields]);
+        let receives =
+            |group: &str| bridge(&format!("channel = 't'\nline = [{{ group = '{group}' }}]\n[receive]"));
+        assert_eq!(fates(&[receives("239.1.1.1:1")], &[receives("239.1.1.2:1")]), [Yields]);
+        let nats = |stream: &str| {
+            bridge(&format!(
+                "channel = 't'\nengine = 'nats'\nnats = {{ servers = 'nats://h', stream = '{stream}' }}\n[send]"
+            ))
+        };
+        assert_eq!(fates(&[nats("A")], &[nats("B")]), [Yields]);
+        assert_eq!(fates(&[nats("A")], &[sends("a", "t", "239.1.1.1:1", "")]), [Leaves]);
+    }
+}

@@ -1,0 +1,73 @@
+//! The files of a journal that a reader is lent.
+
+use super::Recording;
+use shmcast::StreamId;
+use shmcast::journal::{JournalError, Lent, Streams, Wanted};
+use std::sync::{MutexGuard, PoisonError};
+
+/// What a reader asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked {
+    /// The stream; the newest without one.
+    pub stream: Option<StreamId>,
+    /// The message.
+    pub wanted: Wanted,
+    /// The salt of the file that it has read to its end.
+    pub read: Option<u64>,
+}
+
+/// A file for a reader.
+#[derive(Debug)]
+pub struct Loan {
+    /// The file.
+    pub lent: Lent,
+    /// Whether a recorder appends to the journal, or is about to.
+    pub is_recording: bool,
+}
+
+impl Recording {
+    /// Does something with the lists of the files, as they were when last looked at. `None` if there is no directory yet.
+    pub(super) fn with_files<T>(
+        &self,
+        run: impl FnOnce(&mut Streams) -> Result<T, JournalError>,
+    ) -> Result<Option<T>, JournalError> {
+        let mut files = self.files();
+        if files.is_none() {
+            match Streams::open(&self.config.dir) {
+                Ok(streams) => *files = Some(streams),
+                Err(JournalError::Os { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                    return Ok(None);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        files.as_mut().map(run).transpose()
+    }
+
+    fn files(&self) -> MutexGuard<'_, Option<Streams>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets the lists, because another directory may be at the journal's path.
+    pub(super) fn forget_files(&self) {
+        *self.files() = None;
+    }
+
+    pub(super) fn lend(&self, Asked { stream, wanted, read }: Asked) -> Result<Option<Loan>, JournalError> {
+        let (recorded, may_record) = {
+            let state = self.state();
+            (state.stream, state.why.is_none())
+        };
+        let loan = self.with_files(|streams| {
+            let Some(journal) = streams.find(stream)? else { return Ok(None) };
+            // The directory may hold the journal of another channel, which these readers may not be allowed to read.
+            if journal.files().iter().any(|file| file.header.channel != self.channel) {
+                return Ok(None);
+            }
+            // A recorder that starts will go on with the journal, or name what is lost.
+            let is_recording = may_record && (recorded.is_none() || recorded == journal.stream());
+            Ok(journal.lend(wanted, read)?.map(|lent| Loan { lent, is_recording }))
+        });
+        Ok(loan?.flatten())
+    }
+}

@@ -1,0 +1,164 @@
+//! Bridges at a reload: one that gets another name goes on, and one that is no longer configured leaves without an end.
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use shmcast::{Event, Start, Subscriber};
+use shmcast_testkit::command::Host;
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
+use shmcast_testkit::place::own_address;
+use shmcast_testkit::{PATIENCE, wait_for, wait_until};
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// The bridges of a daemon, as `bridge status` shows them.
+fn bridges(daemon: &Daemon) -> Vec<Value> {
+    // A daemon limits the rate of requests.
+    std::thread::sleep(Duration::from_millis(20));
+    let output = daemon.shmcast("bridge status --json").output().unwrap();
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    status["bridges"].as_array().unwrap().clone()
+}
+
+/// Takes messages up to the one with the sequence `last`, each once and in order. Nothing but a session comes between them.
+fn read_to(reader: &mut Subscriber, last: u64) {
+    let deadline = Instant::now() + PATIENCE;
+    let mut due = reader.next_sequence();
+    while due <= last {
+        match reader.recv_deadline(deadline).unwrap().expect("more messages") {
+            Event::Message(message) => {
+                assert_eq!(message.sequence, due);
+                due += 1;
+            }
+            Event::NewSession { .. } | Event::NewEpoch { .. } => {}
+            other => panic!("{other:?} before {due}"),
+        }
+    }
+}
+
+/// Takes events up to the message with the sequence `last`; there may be a gap before it.
+fn read_past_gap(reader: &mut Subscriber, last: u64) {
+    let deadline = Instant::now() + PATIENCE;
+    while reader.next_sequence() <= last {
+        match reader.recv_deadline(deadline).unwrap().expect("more messages") {
+            Event::Message(_) | Event::Gap { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The threads of a daemon that belong to bridges which send.
+fn sending_threads(daemon: &Daemon) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("send-") || name.starts_with("bridge-repair")).count()
+}
+
+#[test]
+fn a_bridge_that_is_renamed_goes_on_and_one_that_is_removed_leaves() {
+    let at = own_address();
+    let base = channel("t", &format!("max_message = 1000\n{FOR_ALL}"));
+    let with = |name: &str| {
+        format!(
+            "{base}[[bridge]]\nname = \"{name}\"\nchannel = \"t\"\n[bridge.send]\nlinger_ms = 2000\n\
+             [bridge.send.repair]\nbind = \"{at}\"\nallow = [\"127.0.0.0/8\"]\n"
+        )
+    };
+    let daemon = Daemon::start(&with("out"));
+    let reload = |config: &str| {
+        let told = || daemon.log().matches("event=\"reloaded\"").count();
+        let before = told();
+        daemon.configure(config);
+        daemon.signal(Signal::SIGHUP);
+        wait_until("the reload", || told() > before);
+    };
+    // Without a state file a bridge begins with what is published from its start on.
+    daemon.wait_for_log(&["bridge-started"]);
+    let mut publisher = publishing(&daemon.client(), "t").open().unwrap();
+    let far = Host::new();
+    let recv = far.start(&format!("bridge recv t --server {at} --unicast --first 1 --capacity 1MiB"));
+    publisher.publish(b"1").unwrap();
+    let dir = far.dir.path().join("channels");
+    let mut reader =
+        wait_for("the far channel", || Subscriber::builder("t").dir(&dir).start(Start::Oldest).open().ok());
+    read_to(&mut reader, 1);
+
+    reload(&with("renamed"));
+    daemon.wait_for_log(&["bridge-renamed", "was", "out"]);
+    publisher.publish_batch(["2", "3"]).unwrap();
+    read_to(&mut reader, 3);
+    let shown = bridges(&daemon);
+    assert_eq!(
+        (shown.len(), &shown[0]["bridge"], &shown[0]["state"]),
+        (1, &"renamed".into(), &"running".into())
+    );
+    assert_eq!(daemon.log().matches("bridge-started").count(), 1, "{}", daemon.log());
+
+    publisher.publish_batch(["4", "5"]).unwrap();
+    reload(&base);
+    daemon.wait_for_log(&["bridge-removed", "renamed"]);
+    // What was published before is sent, and nothing behind it; the publisher goes on, so it is no end.
+    read_to(&mut reader, 5);
+    let shown = bridges(&daemon);
+    assert_eq!(
+        (&shown[0]["bridge"], &shown[0]["state"]),
+        (&"renamed".into(), &"leaving".into()),
+        "{shown:?}"
+    );
+    wait_until("no bridge", || bridges(&daemon).is_empty());
+    assert_eq!(sending_threads(&daemon), 0);
+    publisher.publish(b"6").unwrap();
+    assert_eq!(reader.recv_deadline(Instant::now() + Duration::from_millis(300)), Ok(None));
+
+    // One that comes back while it leaves goes on where it was.
+    reload(&with("out"));
+    wait_until("the next bridge", || daemon.log().matches("bridge-started").count() == 2);
+    publisher.publish(b"7").unwrap();
+    read_past_gap(&mut reader, 7);
+    reload(&base);
+    wait_until("it leaves", || bridges(&daemon).iter().any(|bridge| bridge["state"] == "leaving"));
+    publisher.publish(b"8").unwrap();
+    reload(&with("back"));
+    publisher.publish(b"9").unwrap();
+    read_to(&mut reader, 9);
+    assert!(!daemon.log().contains("bridge-failed"), "{}", daemon.log());
+    recv.kill();
+}
+
+#[test]
+fn a_bridge_that_is_changed_goes_on_where_it_was() {
+    let at = own_address();
+    let base = channel("t", &format!("max_message = 1000\n{FOR_ALL}"));
+    let with = |name: &str, linger_ms: u32| {
+        format!(
+            "{base}[[bridge]]\nname = \"{name}\"\nchannel = \"t\"\n[bridge.send]\nlinger_ms = {linger_ms}\n\
+             [bridge.send.repair]\nbind = \"{at}\"\nallow = [\"127.0.0.0/8\"]\n"
+        )
+    };
+    let daemon = Daemon::start(&with("out", 1_000));
+    // Without a state file a bridge begins with what is published from its start on.
+    daemon.wait_for_log(&["bridge-started"]);
+    let mut publisher = publishing(&daemon.client(), "t").open().unwrap();
+    let far = Host::new();
+    let recv = far.start(&format!("bridge recv t --server {at} --unicast --first 1 --capacity 1MiB"));
+    publisher.publish(b"1").unwrap();
+    let dir = far.dir.path().join("channels");
+    let mut reader =
+        wait_for("the far channel", || Subscriber::builder("t").dir(&dir).start(Start::Oldest).open().ok());
+    read_to(&mut reader, 1);
+    for (round, name) in ["out", "other", "other"].into_iter().enumerate() {
+        let started = || daemon.log().matches("bridge-started").count();
+        let before = started();
+        daemon.configure(&with(name, 500 + round as u32));
+        daemon.signal(Signal::SIGHUP);
+        // Messages are published before, while and after the bridge is another one.
+        wait_until("the next bridge", || {
+            publisher.publish(b"on").unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+            started() > before
+        });
+        publisher.publish(b"on").unwrap();
+        read_to(&mut reader, publisher.next_sequence() - 1);
+    }
+    assert!(!daemon.log().contains("bridge-failed"), "{}", daemon.log());
+    recv.kill();
+}
