@@ -56,7 +56,7 @@ impl CatchUp {
     }
 }
 
-/// What an egress does that was told to leave.
+/// The work of an egress that was told to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leaving {
     /// It sends what was published before it was told.

@@ -8,9 +8,9 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-/// What a value stands between that a text quotes.
+/// The marks between which a text quotes a value.
 const QUOTES: [char; 3] = ['"', '\'', '`'];
-/// What an address looks like.
+/// The form of an address.
 const FORM: &str = "nats://HOST:PORT, or tls://HOST:PORT";
 
 /// An account of a server: it is given to the server and to nobody else.

@@ -20,7 +20,7 @@ pub(super) enum News {
     Error(RecvError),
 }
 
-/// What is known of the channel's end.
+/// The knowledge about the channel's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// Messages came last.

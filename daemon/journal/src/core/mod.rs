@@ -58,7 +58,7 @@ pub struct Frame {
     pub reserve: u64,
     /// The publisher's epoch at its start.
     pub epoch: u64,
-    /// What the header of its file says of the ring that its records come from. A file has frames of one ring.
+    /// The ring that its records come from, as the header of its file describes it. A file has frames of one ring.
     pub header: Arc<FileHeader>,
 }
 
