@@ -71,7 +71,7 @@ impl Keep {
     }
 }
 
-/// What is to go.
+/// The files and bytes that are to go.
 struct Excess<'a> {
     keep: &'a Keep,
     wall_ns: u64,

@@ -116,8 +116,7 @@ fn an_end_that_falls_into_a_silence_of_the_servers_is_said_all_the_same() {
     let host = Host::new();
     let mut publisher = host.start_with_input("pub ticks --capacity 64KiB");
     publisher.child().stdin.as_mut().unwrap().write_all(b"1\n").unwrap();
-    wait_until("the publisher", || host.run("stat ticks").status.success());
-    let send = host.start(&format!("bridge send ticks {nats} --create --until-end"));
+    let send = host.start(&format!("bridge send ticks {nats} --create --wait-channel --until-end"));
     wait_until("what is there", || {
         let output = host.run(&format!("bridge stream info ticks {nats} --json"));
         let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();

@@ -155,9 +155,9 @@ pub(super) fn session_to_send(
     }
 }
 
-/// Attaches where an earlier bridge left off, if it is to resume or `goes_on` in that one's place, and if that bridge sent the same ring, or the same session of
-/// another host; otherwise where the spec says, or with the oldest message of a channel that is new. Messages
-/// that the ring no longer holds are lost, and counted.
+/// Attaches where an earlier bridge left off, if it is to resume or `goes_on` in that one's place, and if that bridge sent the same ring, or the
+/// same session of another host; otherwise where the spec says, or with the oldest message of a channel that is new. Messages that the ring no
+/// longer holds are lost, and counted.
 pub(super) fn attach_where_it_was(
     spec: &BridgeSpec,
     (from, is_new, goes_on): (StartAt, bool, bool),
@@ -171,10 +171,9 @@ pub(super) fn attach_where_it_was(
         let is_ours = spec.session.is_none() || said.session.tag() == tag_bytes(spec);
         if is_same && is_ours && said.next <= latest.next_sequence() {
             let start = match from {
-                _ if goes_on => Start::Sequence(said.next),
-                StartAt::Resume => Start::Sequence(said.next),
+                _ if goes_on || from == StartAt::Resume => Start::Sequence(said.next),
                 StartAt::Latest if !is_new => Start::Latest,
-                StartAt::Latest | StartAt::Oldest => Start::Oldest,
+                _ => Start::Oldest,
             };
             let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
             return Ok((subscriber, parks, Some(said)));

@@ -18,9 +18,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::clock_error;
 use crate::messages::Order;
-use crate::proto::block::{Cut, Head, Packing, max_whole_bytes};
-use crate::proto::seal::Sealer;
-use crate::proto::want::Want;
+use crate::proto::block::{Cut, Packing, max_whole_bytes};
+use crate::proto::want::{Answerer, Want};
 use crate::state::SendState;
 
 /// The most requests that wait.
@@ -34,7 +33,7 @@ const LOOK_UP: Duration = Duration::from_millis(20);
 pub(crate) struct Mending {
     pub(crate) channel: SubscriberBuilder,
     pub(crate) block_bytes: usize,
-    /// Its blocks have a writer and numbers of their own, so that no seal is used twice.
+    /// The number of the writer of its blocks, which no other one has.
     pub(crate) writer: u64,
     pub(crate) wants: Receiver<(Want, Subject)>,
     pub(crate) orders: UnboundedSender<Order>,
@@ -43,7 +42,7 @@ pub(crate) struct Mending {
 
 impl Mending {
     pub(crate) fn run(self) {
-        let (mut sealer, mut keys, mut number) = (Sealer::default(), KeysSeen::default(), 0);
+        let (mut answers, mut keys) = (Answerer::new(self.writer), KeysSeen::default());
         while !self.shared.is_over.load(Ordering::Relaxed) {
             let (want, to) = match self.wants.recv_timeout(LOOK_UP) {
                 Ok(asked) => asked,
@@ -52,16 +51,13 @@ impl Mending {
             };
             let began = Instant::now();
             if let Some(ring) = keys.changed(&self.shared.keys) {
-                sealer.set_key(self.writer, ring.as_ref().and_then(|ring| ring.sealing(wall_ns())));
+                answers.set_key(ring.as_ref().and_then(|ring| ring.sealing(wall_ns())));
             }
             let carried = self.shared.carried().filter(|(_, session)| *session == want.session);
-            if let Some((stream, session)) = carried
+            if let Some(carried) = carried
                 && let Some(cut) = cut_for(&self.channel, &want, self.block_bytes)
             {
-                number += 1;
-                let head =
-                    Head { clock_error: clock_error(), ..Head::new(stream, session, (self.writer, number)) };
-                let (block, _) = cut.finish(head, &sealer);
+                let block = answers.answer(carried, cut, clock_error());
                 // The other thread lives as long as the sender.
                 let _ = self.orders.send(Order::Answer(to, block));
             }

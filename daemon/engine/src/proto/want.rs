@@ -7,7 +7,11 @@
 //! answer with a gap says that the channel itself has no messages with these sequences. A writer whose ring has gone on says nothing, because
 //! another one may have them.
 
+use shmcast_bridge::proto::native::keys::GroupKey;
 use shmcast_bridge::proto::session::Session;
+
+use super::block::{Cut, Head, Stream};
+use super::seal::Sealer;
 
 /// Bytes of a request.
 pub const WANT_BYTES: usize = 32;
@@ -46,6 +50,34 @@ impl Want {
             offset: u32::from_be_bytes(bytes[28..].try_into().ok()?),
         };
         (want.first > 0 && want.encode() == *bytes).then_some(want)
+    }
+}
+
+/// Makes the blocks that answer requests. They are stored nowhere. It has the number of a writer of its own, and counts its blocks by itself, so
+/// that no seal is used twice.
+#[derive(Debug)]
+pub struct Answerer {
+    writer: u64,
+    number: u64,
+    sealer: Sealer,
+}
+
+impl Answerer {
+    /// One that has given no answer yet. `writer` is the number of no other writer.
+    pub fn new(writer: u64) -> Answerer {
+        Answerer { writer, number: 0, sealer: Sealer::default() }
+    }
+
+    /// Seals blocks with this key from now on; with none, they stay open.
+    pub fn set_key(&mut self, key: Option<&GroupKey>) {
+        self.sealer.set_key(self.writer, key);
+    }
+
+    /// The block for a request about this session of the stream.
+    pub fn answer(&mut self, (stream, session): (Stream, Session), cut: Cut, clock_error: u16) -> Vec<u8> {
+        self.number += 1;
+        let head = Head { clock_error, ..Head::new(stream, session, (self.writer, self.number)) };
+        cut.finish(head, &self.sealer).0
     }
 }
 

@@ -91,7 +91,7 @@ pub struct Packer {
     since_clock: usize,
     now: Now,
     ticks: u64,
-    /// What headers say of the ring.
+    /// The ring, as headers of files describe it.
     header: Arc<FileHeader>,
 }
 

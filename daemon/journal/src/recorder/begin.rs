@@ -166,7 +166,7 @@ fn header(
     })
 }
 
-/// What headers of files say of the ring that is read.
+/// The ring that is read, as headers of files describe it.
 pub(super) fn header_of_ring(subscriber: &Subscriber) -> io::Result<FileHeader> {
     let header = header_of(subscriber.header())?;
     header.encode().map_err(io::Error::other)?;

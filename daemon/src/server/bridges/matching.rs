@@ -1,10 +1,10 @@
-//! What becomes of each bridge when the configuration is read again. Bridges are told by what they carry, and not by their names.
+//! The fate of each bridge when the configuration is read again. Bridges are told by what they carry, and not by their names.
 
 use shmcast_bridge::spec::{BridgeSpec, Direction};
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// What becomes of a bridge.
+/// The fate of a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It goes on undisturbed as the wanted bridge with this index, which may have another name.

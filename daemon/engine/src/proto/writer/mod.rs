@@ -427,12 +427,6 @@ impl Writer {
         Head { clock_error, before, ..Head::new(stream, session, (writer, self.number)) }
     }
 
-    /// A block that answers a reader's request; it is stored nowhere.
-    pub fn answer(&mut self, cut: Cut, clock_error: u16) -> Vec<u8> {
-        self.number += 1;
-        cut.finish(self.head(clock_error, 0), &self.sealer).0
-    }
-
     /// Takes the answer to an append: the log's number of the block, or the trouble.
     pub fn handle_ack(&mut self, now_ns: u64, round: u64, answer: Result<u64, Trouble>) {
         if self.state != State::Run || round != self.round {

@@ -12,7 +12,7 @@ use super::fake::Log;
 use super::scenario::{BLOCK_BYTES, TROUBLED_NS};
 use crate::proto::block::{Packing, Stream};
 use crate::proto::reader::{Ask, Delivery, Reader, ReaderConfig};
-use crate::proto::want::Want;
+use crate::proto::want::{Answerer, Want};
 use crate::proto::writer::{Append, Last, Resume, State, Trouble, Writer, WriterConfig};
 
 /// All must have come by then.
@@ -59,6 +59,8 @@ pub(super) struct World {
     /// Deliveries on their way: the time, the incarnation they are for, and the content.
     events: Vec<(u64, u64, Event)>,
     writers: [Option<WriterActor>; 2],
+    /// The answers of writers to the reader's requests.
+    answers: Answerer,
     reader: Option<Reader>,
     /// When a reader that was killed is started again.
     reader_back_ns: u64,
@@ -95,6 +97,7 @@ impl World {
             log: Log::default(),
             events: Vec::new(),
             writers: [None, None],
+            answers: Answerer::new(u64::MAX),
             reader: None,
             reader_back_ns: 0,
             ring: Ring { next: 1, ..Ring::default() },
@@ -106,6 +109,7 @@ impl World {
             must_notice: None,
             report: Report::default(),
         };
+        world.answers.set_key(world.channel.keys().as_ref().and_then(|keys| keys.sealing(0)));
         world.start_writer(0);
         if world.rng.bool() {
             world.start_writer(1);
@@ -323,13 +327,13 @@ impl World {
 
     fn mend(&mut self, want: Want) -> Option<Vec<u8>> {
         let (channel, now_ns) = (self.channel, self.now_ns);
-        let actor = self.writers.iter_mut().flatten().next()?;
+        let actor = self.writers.iter().flatten().next()?;
         if want.first >= channel.next(now_ns) {
             return None;
         }
         let mut packing = Packing::new(BLOCK_BYTES);
         let cut = channel.cut(now_ns, want.first, want.offset as usize, &mut packing);
-        Some(actor.writer.answer(cut, 0))
+        Some(self.answers.answer((STREAM, actor.writer.session()), cut, 0))
     }
 
     /// Sends the reader all entries that it has not had.
