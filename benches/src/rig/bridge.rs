@@ -162,7 +162,7 @@ impl BridgeProcesses {
         };
         let (near, capacity) = (NEAR.0, spec.ring_bytes);
         let mut recv = format!(
-            "recv {CHANNEL} --from {GROUP} --interface {} --server {near}:{REPAIR_PORT} --first 1 --until-end --json \
+            "recv {CHANNEL} --from {GROUP} --interface {} --server {near}:{REPAIR_PORT} --first 1 --json \
              --max-message {PAYLOAD_MAX}B --capacity {capacity}B",
             FAR.1,
         );
@@ -208,7 +208,7 @@ impl BridgeProcesses {
         Ok(())
     }
 
-    /// Ends the session, and both processes with it. Call this when the last message has been received.
+    /// Ends both processes. Call this when the last message has been received.
     pub(super) fn end(mut self) -> Result<BridgeReport> {
         let wall_ns = self.began.elapsed().as_nanos() as u64;
         let [egress, ingress] = [&self.send, &self.recv].map(|end| {
@@ -220,8 +220,7 @@ impl BridgeProcesses {
                 involuntary_switches: now.involuntary_switches - end.before.involuntary_switches,
             })
         });
-        kill(Pid::from_raw(self.send.child.id() as i32), Signal::SIGINT).context("end the bridge")?;
-        let (sent, received) = (self.send.report()?, self.recv.report()?);
+        let (sent, received) = (self.send.end()?, self.recv.end()?);
         let texts = |report: &serde_json::Value| -> Vec<String> {
             let refusals = report["refusals"].as_array().into_iter().flatten();
             refusals.filter_map(|text| Some(text.as_str()?.to_owned())).collect()
@@ -298,7 +297,9 @@ impl End {
         bail!("the bridge has no thread {}*: {}", self.thread, self.said().trim())
     }
 
-    fn report(&mut self) -> Result<serde_json::Value> {
+    /// Ends the process. The result is its report.
+    fn end(&mut self) -> Result<serde_json::Value> {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).context("end the bridge")?;
         let started = Instant::now();
         while self.child.try_wait()?.is_none() {
             anyhow::ensure!(started.elapsed() < PATIENCE, "the bridge does not end: {}", self.said().trim());
