@@ -165,7 +165,7 @@ fn bytes_a_message(to: &Path) -> Result<Option<f64>> {
     let journal = Journal::open(to)?;
     let (mut bytes, mut messages, mut full, mut all, mut index) = (0, 0, 0, 0, 0);
     for info in journal.files() {
-        let file = File::open(to.join(&info.name))?;
+        let file = File::open(journal.path().join(&info.name))?;
         let (mut at, mut header) = (FILE_HEADER_BYTES as u64, [0; FRAME_HEADER_BYTES]);
         while file.read_exact_at(&mut header, at).is_ok() {
             let Ok(frame) = FrameHeader::decode(&header, info.header.salt) else { break };
