@@ -11,7 +11,7 @@ const (
 	KindNewEpoch           // another publisher took over, incarnation Epoch; sequences go on
 	KindNewSession         // the publisher behind a bridge began session Session
 	KindRestarted          // the channel began anew: sequences count from 1
-	KindEnd                // the publisher closed the channel; receiving again waits for the next one
+	KindEnd                // a publisher closed the channel: [Subscriber.IsOver] says whether it was the last
 	KindPublisherGone      // the publisher, incarnation Epoch, died; only with [WatchPublisher]
 )
 

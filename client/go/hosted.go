@@ -147,6 +147,11 @@ func (s *Subscriber) isWithheld() bool {
 	return s.isStrict() && s.hosted.verdict(s).kind != verdictOpen
 }
 
+// isAboutToMove says whether the channel goes on in another segment, which is here.
+func (s *Subscriber) isAboutToMove() bool {
+	return s.hosted != nil && (len(s.hosted.next) > 0 || s.hosted.link.hasMoved.Load())
+}
+
 // withholds says whether what was just polled must not be handed out, or not yet (CONTROL.md 3).
 func (s *Subscriber) withholds(kind found, before place) bool {
 	if kind == foundNothing || kind == foundLapped || kind == foundSuperseded {

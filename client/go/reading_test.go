@@ -126,7 +126,7 @@ func TestWhatShmcastPubPublishesIsReceived(t *testing.T) {
 	var ev Event
 	all := numbered(1, 320)
 	for range 320 + 4 {
-		if err := s.Recv(t.Context(), &ev); err != nil {
+		if err := s.Recv(context.Background(), &ev); err != nil {
 			t.Fatal(err)
 		}
 		if ev.Kind != KindMessage {
@@ -287,7 +287,7 @@ func TestPublisherThatIsKilledIsToldOf(t *testing.T) {
 	}
 	defer s.Close()
 	fmt.Fprintln(input, "one")
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	var ev Event
 	if err := s.Recv(ctx, &ev); err != nil || string(ev.Payload) != "one" {
@@ -332,5 +332,42 @@ func TestChannelBegunAnewIsToldAsSuperseded(t *testing.T) {
 		if err != nil || time.Now().After(until) {
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestIterationEndsWithTheLastPublisher(t *testing.T) {
+	dir := channels(t)
+	publish(t, dir, "c", numbered(1, 3), "--capacity", "64KiB")
+	publish(t, dir, "c", numbered(4, 5))
+	kinds := func(with ...Option) (*Subscriber, func() []Kind) {
+		s, err := Subscribe("c", append(with, Dir(dir), Hidden())...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		return s, func() (told []Kind) {
+			for ev, err := range s.Events(context.Background()) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				told = append(told, ev.Kind)
+			}
+			return told
+		}
+	}
+	s, all := kinds(FromOldest())
+	m := KindMessage
+	if told := all(); !slices.Equal(told, []Kind{m, m, m, KindEnd, KindNewEpoch, m, m, KindEnd}) || !s.IsOver() {
+		t.Errorf("%v", told)
+	}
+	// On a closed channel without a message for it, it waits for the next publisher.
+	s, all = kinds()
+	var ev Event
+	if err := s.Recv(context.Background(), &ev); err != nil || ev.Kind != KindEnd || s.IsOver() {
+		t.Errorf("%v %v", ev, err)
+	}
+	publish(t, dir, "c", numbered(6, 6))
+	if told := all(); !slices.Equal(told, []Kind{KindNewEpoch, m, KindEnd}) {
+		t.Errorf("%v", told)
 	}
 }

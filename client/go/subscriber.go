@@ -33,16 +33,18 @@ type Subscriber struct {
 	watch  *watch
 	opts   options
 
-	noted    uint64 // messages that the page does not count yet
-	known    uint64 // the last epoch told
-	beganIn  uint64 // the epoch in force where this reader began
-	inDoubt  bool   // the record of a new epoch may have been overwritten
-	behind   uint64 // if not 0, the sequence from which on messages are lost, untold
-	isClosed bool
-	burst    burst
-	found    polled
-	small    TooSmallError // the last one, so that none is allocated
-	heard    [64]byte      // what rang
+	noted   uint64 // messages that the page does not count yet
+	known   uint64 // the last epoch told
+	beganIn uint64 // the epoch in force where this reader began
+	// awaitsNext: the publisher of that epoch had closed the channel, and there was no message
+	awaitsNext bool
+	inDoubt    bool   // the record of a new epoch may have been overwritten
+	behind     uint64 // if not 0, the sequence from which on messages are lost, untold
+	isClosed   bool
+	burst      burst
+	found      polled
+	small      TooSmallError // the last one, so that none is allocated
+	heard      [64]byte      // what rang
 }
 
 // Subscribe attaches to a channel.
@@ -149,6 +151,10 @@ func (s *Subscriber) begin() (err error) {
 		s.known = s.beganIn
 	}
 	s.jump(at)
+	if _, state := s.state(); state == StateClosed {
+		end, err := s.tail()
+		s.awaitsNext = err == nil && s.sequence >= end.sequence
+	}
 	s.grow()
 	return nil
 }
@@ -226,37 +232,66 @@ func (s *Subscriber) count() {
 
 // Recv waits for the next event. It returns the context's error if that is done first.
 func (s *Subscriber) Recv(ctx context.Context, ev *Event) error {
+	_, err := s.recvBefore(ctx, ev, false)
+	return err
+}
+
+// recvBefore waits for the next event; behind an end, until the channel is over.
+func (s *Subscriber) recvBefore(ctx context.Context, ev *Event, isBehindEnd bool) (bool, error) {
 	for idle := uint(1); ; idle++ {
 		if there, err := s.TryRecv(ev); there || err != nil {
-			return err
+			return there, err
 		}
 		if s.opts.wait != waitSpin && s.opts.wait != waitBurst || idle%64 == 0 {
 			if err := ctx.Err(); err != nil {
-				return err
+				return false, err
 			}
+		}
+		if isBehindEnd && s.IsOver() {
+			return false, nil
 		}
 		s.idle(ctx)
 	}
 }
 
-// Events hands out what comes, until the end of the stream was handed out, the context is done, or an error was. The event is the same
-// one each time.
+// Events hands out what comes, until the channel is over, the context is done, or an error was handed out. The event is the same one each
+// time. The ends of earlier publishers are events like others, and so is the last one.
 func (s *Subscriber) Events(ctx context.Context) iter.Seq2[*Event, error] {
 	return func(yield func(*Event, error) bool) {
 		var ev Event
+		isBehindEnd := false
 		for {
-			err := s.Recv(ctx, &ev)
+			there, err := s.recvBefore(ctx, &ev, isBehindEnd)
 			if err != nil {
 				if ctx.Err() == nil {
 					yield(nil, err)
 				}
 				return
 			}
-			if !yield(&ev, nil) || ev.Kind == KindEnd {
+			if !there || !yield(&ev, nil) {
+				return
+			}
+			isBehindEnd = ev.Kind == KindEnd
+			if isBehindEnd && s.IsOver() {
 				return
 			}
 		}
 	}
+}
+
+// IsOver says whether the channel is over as things stand: an end was received last, nobody publishes, and nothing lies behind. Each
+// publisher that has closed gives an end, so ask this behind each of them. A subscriber that was opened on a closed channel without a
+// message for it waits for the next publisher.
+func (s *Subscriber) IsOver() bool {
+	if s.isClosed || !s.ended || s.behind != 0 || s.isWithheld() || s.isAboutToMove() {
+		return false
+	}
+	epoch, state := s.state()
+	if s.awaitsNext && epoch == s.beganIn {
+		return false
+	}
+	// A publisher sets the state behind the end that it wrote.
+	return (state == StateClosed || state == StateActive) && !s.hasMore()
 }
 
 // Seek goes on at a message, forwards or backwards: a [TooOldError] or a [NotYetError] leaves the subscriber where it is.
@@ -269,7 +304,7 @@ func (s *Subscriber) Seek(sequence uint64) error {
 	if err != nil {
 		return err
 	}
-	s.known, s.beganIn, s.behind, s.inDoubt = 0, epoch, 0, false
+	s.known, s.beganIn, s.behind, s.inDoubt, s.awaitsNext = 0, epoch, 0, false, false
 	s.jump(at)
 	return nil
 }

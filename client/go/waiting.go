@@ -46,7 +46,7 @@ func (s *Subscriber) park(ctx context.Context) {
 	}
 	s.page.sleeps(s.position)
 	fullFence(&s.hosted.own)
-	if _, state := s.state(); !s.hasMore() && !l.hasMoved.Load() && len(s.hosted.next) == 0 && (state != StateClosed || s.ended) {
+	if _, state := s.state(); !s.hasMore() && !s.isAboutToMove() && (state != StateClosed || s.ended) {
 		ring(l.near)
 		until := time.Now().Add(longestNap)
 		if deadline, there := ctx.Deadline(); there && deadline.Before(until) {

@@ -5,7 +5,8 @@ use crate::{Event, Subscriber};
 /// Notes what a subscriber receives, and says whether the channel is over.
 ///
 /// Give it each event that is received, and ask it whenever nothing more waits: what it says may become true a little after the
-/// [`Event::End`] itself, and it does not become true after the end of a publisher whom another one followed.
+/// [`Event::End`] itself, and it does not become true after the end of a publisher whom another one followed. Messages need not be
+/// given.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -30,9 +31,35 @@ use crate::{Event, Subscriber};
 pub struct EndWatch {
     /// Whether nothing was received since an end but what says nothing of a next publisher.
     has_ended: bool,
+    /// Whether the channel was closed, with nothing to receive, and no publisher has come since.
+    awaits_next: bool,
 }
 
 impl EndWatch {
+    /// The watch of a subscriber that was just opened, and that waits for the next publisher where the channel is closed and has no
+    /// message for it. The end of the publisher before is not its end then. With [`EndWatch::default`] it is. Costs a short search in
+    /// the ring.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::{EndWatch, Event, Publisher, Subscriber};
+    /// let open = || Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open();
+    /// drop(open()?);
+    /// let mut reader = Subscriber::builder("t").dir(dir.path()).open()?;
+    /// let mut end = EndWatch::of(&reader);
+    /// end.note(&reader.recv()?);
+    /// assert!(!end.is_over(&reader), "a publisher is about to come");
+    /// drop(open()?);
+    /// while let Some(event) = reader.try_recv()? {
+    ///     end.note(&event);
+    /// }
+    /// assert!(end.is_over(&reader));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn of(subscriber: &Subscriber) -> Self {
+        Self { has_ended: false, awaits_next: subscriber.begins_behind_the_last() }
+    }
+
     /// Notes an event that was received. Costs a store. See [`EndWatch`] for an example.
     ///
     /// ```
@@ -44,7 +71,7 @@ impl EndWatch {
         match event {
             Event::End => self.has_ended = true,
             Event::Message(_) | Event::NewEpoch { .. } | Event::NewSession { .. } | Event::Restarted => {
-                self.has_ended = false;
+                *self = Self::default();
             }
             // Losses and the like say nothing of publishers.
             _ => {}
@@ -62,6 +89,6 @@ impl EndWatch {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn is_over(self, subscriber: &Subscriber) -> bool {
-        self.has_ended && subscriber.is_at_end()
+        self.has_ended && !self.awaits_next && subscriber.is_at_end()
     }
 }

@@ -236,7 +236,7 @@ enum shmcast_kind {
     SHMCAST_NEW_EPOCH = 4,   /* another publisher took over, incarnation `epoch`; sequences go on */
     SHMCAST_NEW_SESSION = 5, /* the publisher behind a bridge began session `session` */
     SHMCAST_RESTARTED = 6,   /* the channel began anew: sequences count from 1 */
-    SHMCAST_END = 7,         /* the publisher closed the channel; receiving again waits for the next one */
+    SHMCAST_END = 7,         /* a publisher closed the channel: shmcast_subscriber_is_over() says whether it was the last */
     SHMCAST_PUBLISHER_GONE = 8, /* the publisher, incarnation `epoch`, died without closing; receiving again waits for the next one */
     SHMCAST_LIVE = 9,        /* this reader of the journal has caught up: message `sequence` comes next, and from the ring again */
     SHMCAST_UNKNOWN = 255    /* something that this version of the header has no name for */
@@ -373,6 +373,10 @@ SHMCAST_API uint64_t shmcast_subscriber_next_sequence(const shmcast_subscriber *
 SHMCAST_API uint64_t shmcast_subscriber_epoch(const shmcast_subscriber *subscriber);
 /* The publisher's state now, by the memory: of enum shmcast_publisher_state. A publisher that died still reads as active. */
 SHMCAST_API int32_t shmcast_subscriber_publisher_state(const shmcast_subscriber *subscriber);
+/* 1 if the channel is over as things stand: an end was received last, nobody publishes, and nothing lies behind; else 0. Each publisher that
+ * has closed ends once, so ask this at SHMCAST_END and while nothing comes behind one. It stays 0 behind the end of the publisher before,
+ * for a subscriber that was opened on a closed channel and has received no message: it waits for the next publisher. */
+SHMCAST_API int32_t shmcast_subscriber_is_over(const shmcast_subscriber *subscriber);
 /* Nanoseconds since a message's time; 0 if that lies ahead. */
 SHMCAST_API uint64_t shmcast_subscriber_age_ns(const shmcast_subscriber *subscriber, uint64_t time);
 

@@ -6,7 +6,7 @@ use crate::event::{Batch, Event};
 use crate::guard::{Handle, room};
 use crate::options::{SubscribeOptions, subscriber};
 use crate::publisher::done;
-use shmcast::{Armed, Records, RecvError, State, Subscriber};
+use shmcast::{Armed, EndWatch, Records, RecvError, State, Subscriber};
 use std::ffi::c_char;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -18,6 +18,15 @@ pub(crate) type SubscriberHandle = Handle<Receiver>;
 pub(crate) struct Receiver {
     subscriber: Subscriber,
     records: Records,
+    end: EndWatch,
+}
+
+/// Notes what is no message, of which the watch needs nothing.
+#[inline(always)]
+fn note(end: &mut EndWatch, event: &shmcast::Event<'_>) {
+    if !matches!(event, shmcast::Event::Message(_)) {
+        end.note(event);
+    }
 }
 
 /// Bytes of a batch: it stays in a core's first cache until the program has looked at it.
@@ -55,9 +64,10 @@ unsafe fn receive(
         if out.is_null() {
             return Err(nowhere());
         }
-        let this = &mut this.subscriber;
+        let Receiver { subscriber: this, end, .. } = this;
         match how(this) {
             Ok(Some(event)) => {
+                note(end, &event);
                 // SAFETY: not null, and by this function's contract it may be written to.
                 unsafe { out.write(Event::of(event)) };
                 Ok(code::EVENT)
@@ -79,7 +89,8 @@ pub(crate) unsafe extern "C" fn shmcast_subscriber_open(
     let make = || {
         // SAFETY: the header asks for texts that end with a zero, and for options with their size.
         let subscriber = unsafe { subscriber(channel, options) }?;
-        Ok(Receiver { subscriber, records: Records::with_room(BATCH_BYTES) })
+        let end = EndWatch::of(&subscriber);
+        Ok(Receiver { subscriber, records: Records::with_room(BATCH_BYTES), end })
     };
     // SAFETY: the header asks for a place that may be written to.
     done(unsafe { Handle::open_at("subscriber", out, make) })
@@ -138,9 +149,10 @@ unsafe fn receive_into(
         }
         // SAFETY: by this function's contract.
         let room = unsafe { room(buffer, size) }?;
-        let this = &mut this.subscriber;
+        let Receiver { subscriber: this, end, .. } = this;
         match how(this, room).map_err(|error| failure(this, error))? {
             Some(event) => {
+                note(end, &event);
                 // SAFETY: not null, and by this function's contract it may be written to.
                 unsafe { out.write(Event::of(event)) };
                 Ok(code::EVENT)
@@ -242,8 +254,11 @@ pub(crate) unsafe extern "C" fn shmcast_recv_batch(
         if out.is_null() {
             return Err(Failure::argument("there is nowhere to put the batch: pass a pointer to one"));
         }
-        let Receiver { subscriber, records } = this;
+        let Receiver { subscriber, records, end } = this;
         let received = subscriber.recv_records(most.min(i64::MAX as usize), records);
+        if let Some(event) = records.event() {
+            end.note(&event);
+        }
         let received = received.map_err(|error| failure(subscriber, error));
         // SAFETY: not null, and the header asks for a place that may be written to.
         unsafe { out.write(Batch::of(records)) };
@@ -257,7 +272,8 @@ pub(crate) unsafe extern "C" fn shmcast_recv_batch(
 pub(crate) unsafe extern "C" fn shmcast_seek(this: *mut SubscriberHandle, sequence: u64) -> i32 {
     // SAFETY: the header asks for a handle that is open and for one thread at a time.
     let sought = unsafe {
-        Handle::enter(this, |Receiver { subscriber: this, .. }: &mut Receiver| {
+        Handle::enter(this, |Receiver { subscriber: this, end, .. }: &mut Receiver| {
+            *end = EndWatch::default();
             this.seek(sequence).map_err(|error| Failure::seeking(&this.header().channel, error))
         })
     };
@@ -303,6 +319,14 @@ pub(crate) unsafe extern "C" fn shmcast_subscriber_publisher_state(this: *const 
             Some((_, State::Superseded)) => state::SUPERSEDED,
         })
     }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_subscriber_is_over(this: *const SubscriberHandle) -> i32 {
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    let is_over =
+        unsafe { Handle::enter(this, |this: &mut Receiver| Ok(this.end.is_over(&this.subscriber))) };
+    i32::from(is_over.unwrap_or(false))
 }
 
 #[unsafe(no_mangle)]

@@ -372,9 +372,12 @@ public:
     shmcast_publisher_state publisher_state() const noexcept {
         return static_cast<shmcast_publisher_state>(shmcast_subscriber_publisher_state(get()));
     }
+    // Whether the channel is over as things stand, as shmcast_subscriber_is_over() says.
+    bool is_over() const noexcept { return shmcast_subscriber_is_over(get()) == 1; }
     shmcast_subscriber *get() const noexcept { return handle_.get(); }
 
-    // for (const shmcast::event &e : subscriber) receives until the publisher closes the channel. The subscriber must stay where it is.
+    // for (const shmcast::event &e : subscriber) receives until the channel is over. The ends of earlier publishers are events like others.
+    // The subscriber must stay where it is.
     class iterator {
     public:
         using iterator_category = std::input_iterator_tag;
@@ -387,9 +390,15 @@ public:
         reference operator*() const noexcept { return now_; }
         pointer operator->() const noexcept { return &now_; }
         iterator &operator++() {
-            detail::check(shmcast_recv(from_->get(), SHMCAST_FOREVER, &now_.c_), detail::throwing());
-            if (now_.kind() == SHMCAST_END) from_ = nullptr;
-            return *this;
+            // Behind an end it looks from time to time whether a daemon has decided by now that this was the last.
+            const std::uint64_t look = 50 * 1000 * 1000;
+            for (;;) {
+                const auto code = shmcast_recv(from_->get(), has_ended_ ? look : SHMCAST_FOREVER, &now_.c_);
+                detail::check(code, detail::throwing());
+                if (code == SHMCAST_EVENT) has_ended_ = now_.kind() == SHMCAST_END;
+                if (has_ended_ && from_->is_over()) from_ = nullptr;
+                if (code == SHMCAST_EVENT || !from_) return *this;
+            }
         }
         void operator++(int) { ++*this; }
         bool operator==(const iterator &other) const noexcept { return from_ == other.from_; }
@@ -397,6 +406,7 @@ public:
 
     private:
         subscriber *from_ = nullptr;
+        bool has_ended_ = false;
         event now_;
     };
     iterator begin() { return iterator(*this); }

@@ -117,6 +117,15 @@ void events() {
     auto next = publisher("events", 0);
     e = s.recv();
     CHECK(e.kind() == SHMCAST_NEW_EPOCH && e.epoch() == 2 && s.epoch() == 2);
+    CHECK(!s.is_over());
+    next.publish(shmcast::bytes_of(7));
+    const auto due = next.next_sequence();
+    next.close();
+    // Behind the last message of the first publisher there is an end that is not the channel's.
+    s.seek(due - 2);
+    std::vector<std::uint32_t> kinds;
+    for (const auto &event : s) kinds.push_back(event.kind());
+    CHECK(kinds == (std::vector<std::uint32_t>{SHMCAST_MESSAGE, SHMCAST_END, SHMCAST_NEW_EPOCH, SHMCAST_MESSAGE}) && s.is_over());
 }
 
 void batches() {

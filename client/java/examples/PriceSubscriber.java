@@ -5,12 +5,10 @@ import shmcast.Start;
 import shmcast.Subscriber;
 
 public class PriceSubscriber implements Handler {
-    private boolean isOver;
-
     public static void main(String[] arguments) throws Exception {
         var prices = new PriceSubscriber();
         try (var subscriber = Subscriber.of("prices").start(Start.OLDEST).waitForChannel(Duration.ofSeconds(5)).open()) {
-            while (!prices.isOver) { // until the end of the stream
+            while (!subscriber.isOver()) { // until the last publisher has closed
                 subscriber.recv(prices, Duration.ofSeconds(1));
             }
         }
@@ -24,10 +22,5 @@ public class PriceSubscriber implements Handler {
     @Override
     public void lapped(long missed, long resumedAt) {
         System.out.println("too slow: missed " + missed + " messages");
-    }
-
-    @Override
-    public void end() {
-        isOver = true;
     }
 }

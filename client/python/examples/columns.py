@@ -16,7 +16,7 @@ with shmcast.Publisher("quotes", capacity=8 << 20) as quotes:
 mid = np.zeros(10)
 received = 0
 with shmcast.Subscriber("quotes", start="oldest") as quotes:
-    for batch in quotes.batches():  # until the end of the stream
+    for batch in quotes.batches():  # until the channel is over
         a = batch.view(quote)  # a view of what was received, without a copy
         mid[a["instrument"]] = (a["bid"] + a["ask"]) / 2
         received += len(a)

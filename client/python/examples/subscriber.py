@@ -1,7 +1,7 @@
 import shmcast
 
 with shmcast.Subscriber("prices", start="oldest", wait_for_channel=5) as prices:
-    for event in prices:  # until the end of the stream
+    for event in prices:  # until the channel is over
         match event:
             case shmcast.Message(payload=price, sequence=sequence):
                 print(f"{sequence}: {price.decode()}")

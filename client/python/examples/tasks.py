@@ -7,7 +7,7 @@ import shmcast
 
 async def show(name: str, prices: shmcast.Subscriber) -> None:
     async with prices:
-        async for event in prices:  # until the end of the stream
+        async for event in prices:  # until the channel is over
             print(name, event)
 
 

@@ -7,7 +7,8 @@ use crate::handle::Handle;
 use crate::options::{self, Place, place, seconds};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use shmcast::{Armed, Event, RecvError, Start, SubscriberBuilder};
+use shmcast::{Armed, EndWatch, Event, RecvError, Start, SubscriberBuilder};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 /// How long a wait lasts at most between two looks at signals.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Receives a channel's messages, in order, each once: `for event in subscriber` until the publisher closes the channel.
+/// Receives a channel's messages, in order, each once: `for event in subscriber` until the channel is over.
 ///
 /// Where the channel is: `dir` is a directory, `socket` the path of a daemon's socket or `""` for the usual one. With neither, the library's
 /// default: `$SHMCAST_DIR`, else /dev/shm/shmcast, else this user's directory.
@@ -39,11 +40,39 @@ const SLICE: Duration = Duration::from_millis(50);
 /// and so does any exception of a signal handler.
 #[pyclass(frozen, weakref, module = "shmcast")]
 pub(crate) struct Subscriber {
-    handle: Handle<shmcast::Subscriber>,
+    handle: Handle<Reader>,
+    /// Whether an iteration has given an end last.
+    gave_end: AtomicBool,
     channel: String,
     pool: Arc<Pool>,
     /// Bytes of a batch: by default it stays in a core's second cache until it has been looked at.
     room: usize,
+}
+
+/// A subscriber, and whether the channel is over for it.
+struct Reader {
+    subscriber: shmcast::Subscriber,
+    end: EndWatch,
+}
+
+impl Reader {
+    fn is_over(&self) -> bool {
+        self.end.is_over(&self.subscriber)
+    }
+}
+
+impl Deref for Reader {
+    type Target = shmcast::Subscriber;
+
+    fn deref(&self) -> &Self::Target {
+        &self.subscriber
+    }
+}
+
+impl DerefMut for Reader {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.subscriber
+    }
 }
 
 /// The deadline of a wait; `None` if it has none.
@@ -95,9 +124,13 @@ impl Subscriber {
     /// The next event if there is one. Stays attached to the interpreter.
     #[inline]
     fn take<R>(&self, of: impl FnOnce(&Event<'_>) -> PyResult<R>) -> PyResult<Option<R>> {
-        let mut subscriber = self.handle.enter()?;
+        let mut reader = self.handle.enter()?;
+        let Reader { subscriber, end } = &mut *reader;
         match subscriber.try_recv() {
-            Ok(Some(event)) => of(&event).map(Some),
+            Ok(Some(event)) => {
+                end.note(&event);
+                of(&event).map(Some)
+            }
             Ok(None) => Ok(None),
             Err(error) => Err(error::receiving(&self.channel, &error)),
         }
@@ -112,14 +145,30 @@ impl Subscriber {
         of: impl Fn(&Event<'_>) -> PyResult<R>,
     ) -> PyResult<Option<R>> {
         wait_in_slices(py, deadline, |until| {
-            let mut subscriber = self.handle.enter()?;
-            let this = &mut *subscriber;
-            match py.detach(|| this.recv_deadline(until)) {
-                Ok(Some(event)) => of(&event).map(Some),
+            let mut reader = self.handle.enter()?;
+            let Reader { subscriber, end } = &mut *reader;
+            match py.detach(|| subscriber.recv_deadline(until)) {
+                Ok(Some(event)) => {
+                    end.note(&event);
+                    of(&event).map(Some)
+                }
                 Ok(None) => Ok(None),
                 Err(error) => Err(error::receiving(&self.channel, &error)),
             }
         })
+    }
+
+    /// As [`wait`](Self::wait) without a deadline, for an iteration: `None` if the channel is over behind an end that it has given.
+    #[cold]
+    #[inline(never)]
+    fn wait_on<R>(&self, py: Python<'_>, of: impl Fn(&Event<'_>) -> PyResult<R>) -> PyResult<Option<R>> {
+        loop {
+            let found = self.wait(py, Some(Instant::now() + SLICE), &of)?;
+            let is_behind_end = self.gave_end.load(Ordering::Relaxed);
+            if found.is_some() || is_behind_end && self.handle.ask(Reader::is_over)? {
+                return Ok(found);
+            }
+        }
     }
 }
 
@@ -174,8 +223,9 @@ impl Subscriber {
             return Err(PyValueError::new_err(format!("batch_bytes={batch_bytes}: give at most 1 GiB")));
         }
         let subscriber = open(py, builder, wait_for_channel)?;
-        let handle = Handle::new("subscriber", subscriber);
-        Ok(Self { handle, channel, pool: Arc::default(), room: batch_bytes })
+        let end = EndWatch::of(&subscriber);
+        let handle = Handle::new("subscriber", Reader { subscriber, end });
+        Ok(Self { handle, gave_end: AtomicBool::new(false), channel, pool: Arc::default(), room: batch_bytes })
     }
 
     fn __repr__(&self) -> String {
@@ -194,14 +244,19 @@ impl Subscriber {
 
     #[inline]
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let object = |event: &Event<'_>| match event {
-            Event::End => Ok(None),
-            event => object(py, event).map(Some),
+        let object = |event: &Event<'_>| Ok((object(py, event)?, *event == Event::End));
+        let event = match self.take(object)? {
+            None => self.wait_on(py, object)?,
+            event => event,
         };
-        Ok(match self.take(object)? {
-            Some(event) => event,
-            None => self.wait(py, None, object)?.flatten(),
-        })
+        let is_over = match event {
+            None => true,
+            Some((_, is_end)) => is_end && self.handle.ask(Reader::is_over)?,
+        };
+        // The next iteration waits for the next publisher.
+        let gave_end = !is_over && event.as_ref().is_some_and(|(_, is_end)| *is_end);
+        self.gave_end.store(gave_end, Ordering::Relaxed);
+        Ok(event.filter(|_| !is_over).map(|(event, _)| event))
     }
 
     /// The next event, after a wait of at most `timeout` seconds, or without end; `None` if nothing came.
@@ -229,34 +284,38 @@ impl Subscriber {
         }
         let mut records = self.pool.take(self.room);
         let (clock, received) = {
-            let mut subscriber = self.handle.enter()?;
-            let received = subscriber.recv_records(most, &mut records);
-            (subscriber.clock(), received.map_err(|error| error::receiving(&self.channel, &error))?)
+            let mut reader = self.handle.enter()?;
+            let received = reader.recv_records(most, &mut records);
+            (reader.clock(), received.map_err(|error| error::receiving(&self.channel, &error))?)
         };
         if received == 0 {
             wait_in_slices(py, deadline(timeout)?, |until| {
-                let mut subscriber = self.handle.enter()?;
-                let (this, records) = (&mut *subscriber, &mut records);
+                let mut reader = self.handle.enter()?;
+                let (this, records) = (&mut reader.subscriber, &mut records);
                 match py.detach(|| this.recv_records_deadline(most, records, until)) {
                     Ok(received) => Ok((received > 0).then_some(())),
                     Err(error) => Err(error::receiving(&self.channel, &error)),
                 }
             })?;
         }
+        if let Some(event) = records.event() {
+            self.handle.enter()?.end.note(&event);
+        }
         Ok(Batch::new(records, &self.pool, clock))
     }
 
-    /// Batches as of `recv_batch`, up to and with the one that holds the end of the stream. With a timeout, there is an empty one each time
-    /// nothing came for so long.
+    /// Batches as of `recv_batch`, until the channel is over. With a timeout, there is an empty one each time nothing came for so long.
     #[pyo3(signature = (most = 65_536, timeout = None))]
     fn batches(slf: Py<Self>, most: usize, timeout: Option<f64>) -> PyResult<Batches> {
         deadline(timeout)?;
-        Ok(Batches { subscriber: slf, most, timeout, is_over: AtomicBool::new(false) })
+        Ok(Batches { subscriber: slf, most, timeout, gave_end: AtomicBool::new(false) })
     }
 
     /// Goes on at this sequence, forwards or backwards. `TooOldError` if it has been overwritten, `NotYetError` if it has not been published.
     fn seek(&self, sequence: u64) -> PyResult<()> {
-        let sought = self.handle.enter()?.seek(sequence);
+        let mut reader = self.handle.enter()?;
+        reader.end = EndWatch::default();
+        let sought = reader.seek(sequence);
         sought.map_err(|error| error::seeking(&self.channel, &error))
     }
 
@@ -269,10 +328,14 @@ impl Subscriber {
     /// For event loops other than asyncio, before each sleep: the event that was there after all, or the seconds to wait at most until the
     /// descriptor is readable.
     fn arm(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let mut subscriber = self.handle.enter()?;
+        let mut reader = self.handle.enter()?;
+        let Reader { subscriber, end } = &mut *reader;
         let armed: Result<Armed<'_>, RecvError> = subscriber.arm();
         match armed {
-            Ok(Armed::Event(event)) => object(py, &event),
+            Ok(Armed::Event(event)) => {
+                end.note(&event);
+                object(py, &event)
+            }
             Ok(Armed::Wait(limit)) => Ok(limit.as_secs_f64().into_pyobject(py)?.into_any().unbind()),
             Err(error) => Err(error::receiving(&self.channel, &error)),
         }
@@ -287,25 +350,33 @@ impl Subscriber {
     /// The sequence of the next message expected.
     #[getter]
     fn next_sequence(&self) -> PyResult<u64> {
-        self.handle.ask(shmcast::Subscriber::next_sequence)
+        self.handle.ask(|this| this.next_sequence())
     }
 
     /// Messages that are published and not yet received; up to 64 too low.
     #[getter]
     fn lag(&self) -> PyResult<u64> {
-        self.handle.ask(shmcast::Subscriber::lag)
+        self.handle.ask(|this| this.lag())
     }
 
     /// The publisher's epoch, as far as the stream has given it.
     #[getter]
     fn epoch(&self) -> PyResult<u64> {
-        self.handle.ask(shmcast::Subscriber::epoch)
+        self.handle.ask(|this| this.epoch())
+    }
+
+    /// Whether the channel is over as things stand: an end was received last, nobody publishes, and nothing lies behind. Each publisher that
+    /// has closed gives an `End`. A subscriber that was opened on a closed channel, and has received no message, waits for the next
+    /// publisher.
+    #[getter]
+    fn is_over(&self) -> PyResult<bool> {
+        self.handle.ask(Reader::is_over)
     }
 
     /// Whether a daemon knows of it at the moment; `None` if the channel is a file.
     #[getter]
     fn is_registered(&self) -> PyResult<Option<bool>> {
-        self.handle.ask(shmcast::Subscriber::is_registered)
+        self.handle.ask(|this| this.is_registered())
     }
 
     /// Nanoseconds since a message's `time`; `None` for 0, a message that carries none.
@@ -333,8 +404,7 @@ impl Subscriber {
 
     /// As `recv` without a timeout, in asyncio: other tasks run until something comes, and no thread waits. To be opened with wait="park"; with any
     /// other strategy, and on channels that are files, this looks every millisecond. A task that is cancelled has received nothing.
-    /// `async for event in subscriber` gives events until the end of one publisher: on a closed channel at once, if it begins
-    /// with the latest. Iterating again goes on with the next publisher.
+    /// `async for event in subscriber` gives events until the channel is over. Iterating again waits for the next publisher.
     fn recv_async<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("shmcast._aio")?.call_method1("recv", (slf,))
     }
@@ -364,7 +434,7 @@ pub(crate) struct Batches {
     most: usize,
     timeout: Option<f64>,
     /// Whether the last batch held an end.
-    is_over: AtomicBool,
+    gave_end: AtomicBool,
 }
 
 #[pymethods]
@@ -374,13 +444,28 @@ impl Batches {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
-        if self.is_over.swap(false, Ordering::Relaxed) {
-            return Ok(None);
+        let subscriber = self.subscriber.get();
+        let is_over = || subscriber.handle.ask(Reader::is_over);
+        if !self.gave_end.swap(false, Ordering::Relaxed) {
+            let batch = subscriber.recv_batch(py, self.most, self.timeout)?;
+            self.gave_end.store(batch.records().event() == Some(Event::End), Ordering::Relaxed);
+            return Ok(Some(batch));
         }
-        let batch = self.subscriber.get().recv_batch(py, self.most, self.timeout)?;
-        if batch.records().event() == Some(shmcast::Event::End) {
-            self.is_over.store(true, Ordering::Relaxed);
+        // Behind an end it looks from time to time whether that was the last.
+        let until = deadline(self.timeout)?;
+        loop {
+            if is_over()? {
+                return Ok(None);
+            }
+            let slice = Instant::now() + SLICE;
+            let left = until.map_or(slice, |until| until.min(slice)).saturating_duration_since(Instant::now());
+            let batch = subscriber.recv_batch(py, self.most, Some(left.as_secs_f64()))?;
+            let is_empty = batch.records().is_empty() && batch.records().event().is_none();
+            if !is_empty || until.is_some_and(|until| Instant::now() >= until) {
+                let has_end = is_empty || batch.records().event() == Some(Event::End);
+                self.gave_end.store(has_end, Ordering::Relaxed);
+                return Ok(Some(batch));
+            }
         }
-        Ok(Some(batch))
     }
 }

@@ -1,5 +1,6 @@
 """Messages and events, one at a time; options and errors."""
 
+import asyncio
 import pickle
 import re
 import tempfile
@@ -100,6 +101,39 @@ def test_laps_are_counted_exactly(room: str) -> None:
     assert sum(counts[0]) == sum(counts[1]) == published
     assert counts[0][1] > 0 and counts[1][1] > 0
     assert reader.try_recv() == shmcast.End() and list(batches) == []
+
+
+def test_an_iteration_ends_with_the_last_publisher(room: str) -> None:
+    for letter in (b"a", b"b"):
+        with shmcast.Publisher("t", dir=room, capacity=64 << 10) as publisher:
+            publisher.publish(letter)
+    end, epoch = shmcast.End(), shmcast.NewEpoch(2)
+
+    def told(events: list[shmcast.Event]) -> list[object]:
+        return [event.payload if isinstance(event, shmcast.Message) else event for event in events]
+
+    async def collected(subscriber: shmcast.Subscriber) -> list[shmcast.Event]:
+        return [event async for event in subscriber]
+
+    with shmcast.Subscriber("t", dir=room, start="oldest") as subscriber:
+        assert told(list(subscriber)) == [b"a", end, epoch, b"b"] and subscriber.is_over
+    with shmcast.Subscriber("t", dir=room, start="oldest") as subscriber:
+        assert told(asyncio.run(collected(subscriber))) == [b"a", end, epoch, b"b"]
+    with shmcast.Subscriber("t", dir=room, start="oldest") as subscriber:
+        batches = list(subscriber.batches())
+        assert told([event for batch in batches for event in [*batch, *batch.events]]) == [b"a", end, epoch, b"b", end]
+    # On a closed channel without a message for it, it waits for the next publisher.
+    waiting = [shmcast.Subscriber("t", dir=room) for _ in range(3)]
+    assert [subscriber.recv() for subscriber in waiting] == [end] * 3
+    assert not any(subscriber.is_over for subscriber in waiting)
+    with shmcast.Publisher("t", dir=room) as publisher:
+        publisher.publish(b"c")
+    expected: list[object] = [shmcast.NewEpoch(3), b"c"]
+    assert told(list(waiting[0])) == expected and told(asyncio.run(collected(waiting[1]))) == expected
+    last = [event for batch in waiting[2].batches() for event in [*batch, *batch.events]]
+    assert told(last) == [*expected, end]
+    for subscriber in waiting:
+        subscriber.close()
 
 
 def test_seeking_and_beginning(room: str) -> None:

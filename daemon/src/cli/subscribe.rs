@@ -138,7 +138,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     // A user who waits for a publisher does not ask for the end of the one before.
     let was_closed =
         args.from == Start::Latest && matches!(subscriber.publisher_state(), Some((_, State::Closed)));
-    let (mut skip_end, mut end) = (args.wait_channel && was_closed, EndWatch::default());
+    let mut end = if args.wait_channel { EndWatch::of(&subscriber) } else { EndWatch::default() };
     let mut clock = subscriber.clock();
     let mut watch = PublisherWatch::new(&host, &channel);
     while args.count.is_none_or(|count| tally.received < count) && !stop.is_set() {
@@ -152,7 +152,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             // Everything in the channel that takes its place is new.
             let Some(next) = attach(args, builder.clone().start(Start::Oldest), &stop)? else { break };
             report(args, &Event::Restarted, &mut out)?;
-            (clock, skip_end, end) = (next.clock(), false, EndWatch::default());
+            (clock, end) = (next.clock(), EndWatch::default());
             subscriber = next;
             continue;
         }
@@ -168,16 +168,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             watch.idle();
             continue;
         };
-        if event == Event::End && std::mem::take(&mut skip_end) {
-            continue;
-        }
         end.note(&event);
         if let Event::Message(message) = event {
             let latency_ns = message.latency_ns(&clock);
             tally.message(&message, latency_ns);
             write_message(args.framing, &mut out, &message, latency_ns)?;
             out.end_message()?;
-            skip_end = false;
             continue;
         }
         watch.alive();

@@ -81,10 +81,38 @@ static void loops(void) {
     shmcast_publisher_close(p), shmcast_subscriber_close(s);
 }
 
+/* Whether an end was the channel's. */
+static void ends(void) {
+    for (int i = 0; i < 2; i++) {
+        shmcast_publisher *p = publisher("ends", 1 << 16);
+        CHECK(shmcast_publish(p, &i, sizeof i, NULL) == SHMCAST_OK && shmcast_publisher_close(p) == SHMCAST_OK);
+    }
+    shmcast_subscriber *s = subscriber("ends", SHMCAST_START_OLDEST, 0);
+    for (int turn = 0; turn < 2; turn++) {
+        next(s, SHMCAST_MESSAGE);
+        next(s, SHMCAST_END);
+        CHECK(shmcast_subscriber_is_over(s) == 0);
+        next(s, SHMCAST_NEW_EPOCH);
+        next(s, SHMCAST_MESSAGE);
+        next(s, SHMCAST_END);
+        CHECK(shmcast_subscriber_is_over(s) == 1 && shmcast_subscriber_is_over(NULL) == 0);
+        CHECK(shmcast_seek(s, 1) == SHMCAST_OK);
+    }
+    /* On a closed channel without a message for it, it waits for the next publisher. */
+    shmcast_subscriber *waiting = subscriber("ends", SHMCAST_START_LATEST, 0);
+    next(waiting, SHMCAST_END);
+    CHECK(shmcast_subscriber_is_over(waiting) == 0);
+    shmcast_publisher_close(publisher("ends", 1 << 16));
+    next(waiting, SHMCAST_NEW_EPOCH);
+    next(waiting, SHMCAST_END);
+    CHECK(shmcast_subscriber_is_over(waiting) == 1);
+    shmcast_subscriber_close(waiting), shmcast_subscriber_close(s);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     dir = argv[1];
-    choices(), journals(), loops();
+    choices(), ends(), journals(), loops();
     puts("all calls are as the header says");
     return 0;
 }

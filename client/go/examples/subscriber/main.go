@@ -15,7 +15,7 @@ func main() {
 		log.Fatal(err)
 	}
 	defer prices.Close()
-	for event, err := range prices.Events(context.Background()) { // until the end of the stream
+	for event, err := range prices.Events(context.Background()) { // until the channel is over
 		if err != nil {
 			log.Fatal(err)
 		}

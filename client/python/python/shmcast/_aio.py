@@ -38,24 +38,34 @@ async def _rest(subscriber: "Subscriber", limit: float) -> None:
             subscriber.disarm()
 
 
-async def recv(subscriber: "Subscriber") -> "Event":
+async def _receive(subscriber: "Subscriber", is_behind_end: bool) -> "Event | None":
+    """The next event; `None` if the channel is over behind an end."""
     while True:
         event = subscriber.try_recv()
         if event is not None:
             return event
+        if is_behind_end and subscriber.is_over:
+            return None
         armed = subscriber.arm()
         if not isinstance(armed, float):
             return armed
         await _rest(subscriber, armed)
 
 
+async def recv(subscriber: "Subscriber") -> "Event":
+    event = await _receive(subscriber, False)
+    assert event is not None
+    return event
+
+
 async def events(subscriber: "Subscriber") -> "AsyncIterator[Event]":
-    turn = 0
+    turn, is_behind_end = 0, False
     while True:
         event = subscriber.try_recv()
         if event is None:
-            event, turn = await recv(subscriber), 0
-        if isinstance(event, End):
+            event, turn = await _receive(subscriber, is_behind_end), 0
+        is_behind_end = isinstance(event, End)
+        if event is None or is_behind_end and subscriber.is_over:
             return
         yield event
         turn += 1

@@ -51,6 +51,9 @@ public interface Handler {
      */
     default void publisherGone(long epoch) {}
 
-    /** The publisher closed the channel. The call that tells of it hands out nothing behind it. Receiving again waits for the next publisher. */
+    /**
+     * A publisher closed the channel; {@link Subscriber#isOver} says whether it was the last. The call that tells of it hands out nothing
+     * behind it.
+     */
     default void end() {}
 }

@@ -31,6 +31,8 @@ public final class Subscriber implements AutoCloseable {
     private Locator locator;
     private long known;
     private long beganIn;
+    /** Whether the publisher of that epoch had closed the channel, without a message for this reader. */
+    private boolean awaitsNext;
     private boolean isInDoubt;
     /** If not 0, the sequence from which on messages are lost, untold. */
     private long behind;
@@ -291,6 +293,8 @@ public final class Subscriber implements AutoCloseable {
             ring.jump(locator.position, locator.sequence);
         }
         known = sought == 0 && start == Start.LATEST || beganIn == 1 ? beganIn : 0;
+        boolean isClosed = ring.segment.state() == Segment.CLOSED;
+        awaitsNext = isClosed && locator.tail() == Outcome.FOUND && ring.sequence >= locator.sequence;
     }
 
     private void check(Outcome outcome, long sought) throws ShmcastException {
@@ -698,9 +702,29 @@ public final class Subscriber implements AutoCloseable {
         check(locator.seek(sequence), sequence);
         known = 0;
         beganIn = epoch;
+        awaitsNext = false;
         behind = 0;
         isInDoubt = false;
         ring.jump(locator.position, locator.sequence);
+    }
+
+    /**
+     * Says whether the channel is over as things stand: an end was received last, nobody publishes, and nothing lies behind. Each publisher
+     * that has closed gives an end, so ask this behind each of them. A subscriber that was opened on a closed channel without a message for
+     * it waits for the next publisher.
+     *
+     * @return whether it is over
+     */
+    public boolean isOver() {
+        boolean isBehindEnd = open().isEnded() && behind == 0 && !isWithheld();
+        if (!isBehindEnd || hosted != null && hosted.hasNews()) {
+            return false;
+        }
+        long word = ring.segment.word(Segment.STATE);
+        int state = Segment.stateOf(word);
+        // A publisher sets the state behind the end that it wrote.
+        boolean isLast = state == Segment.CLOSED || state == Segment.ACTIVE;
+        return isLast && !(awaitsNext && word >>> 8 == beganIn) && !ring.hasMore();
     }
 
     /** {@return the sequence of the next message expected} */

@@ -2,6 +2,7 @@ package shmcast;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -36,6 +37,34 @@ class ReadingTest {
 
     private Subscriber.Builder subscriber() {
         return Subscriber.of("c").dir(publishers.directory);
+    }
+
+    @Test
+    void aChannelIsOverBehindItsLastPublisher() throws Exception {
+        publishers.publish(1, 3, "--capacity", "64KiB");
+        publishers.publish(4, 5);
+        Counted all = new Counted();
+        try (Subscriber s = subscriber().start(Start.OLDEST).open();
+                Subscriber next = subscriber().open()) {
+            s.recv(all, Duration.ofSeconds(10)); // up to the end of the first
+            assertEquals(List.of("end"), all.told);
+            assertFalse(s.isOver());
+            while (!s.isOver()) {
+                s.recv(all, Duration.ofSeconds(10));
+            }
+            assertEquals(List.of("end", "epoch 2", "end"), all.told);
+            assertEquals(5, all.received);
+            // On a closed channel without a message for it, it waits for the next publisher.
+            Counted waiting = new Counted();
+            next.recv(waiting, Duration.ofSeconds(10));
+            assertEquals(List.of("end"), waiting.told);
+            assertFalse(next.isOver());
+            publishers.publish(6, 6);
+            while (!next.isOver()) {
+                next.recv(waiting, Duration.ofSeconds(10));
+            }
+            assertEquals(1, waiting.received);
+        }
     }
 
     @Test
