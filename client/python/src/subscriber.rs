@@ -225,7 +225,13 @@ impl Subscriber {
         let subscriber = open(py, builder, wait_for_channel)?;
         let end = EndWatch::of(&subscriber);
         let handle = Handle::new("subscriber", Reader { subscriber, end });
-        Ok(Self { handle, gave_end: AtomicBool::new(false), channel, pool: Arc::default(), room: batch_bytes })
+        Ok(Self {
+            handle,
+            gave_end: AtomicBool::new(false),
+            channel,
+            pool: Arc::default(),
+            room: batch_bytes,
+        })
     }
 
     fn __repr__(&self) -> String {
@@ -458,7 +464,8 @@ impl Batches {
                 return Ok(None);
             }
             let slice = Instant::now() + SLICE;
-            let left = until.map_or(slice, |until| until.min(slice)).saturating_duration_since(Instant::now());
+            let left =
+                until.map_or(slice, |until| until.min(slice)).saturating_duration_since(Instant::now());
             let batch = subscriber.recv_batch(py, self.most, Some(left.as_secs_f64()))?;
             let is_empty = batch.records().is_empty() && batch.records().event().is_none();
             if !is_empty || until.is_some_and(|until| Instant::now() >= until) {
