@@ -189,6 +189,22 @@ pub enum ChannelError {
         /// The reason.
         source: Box<JournalError>,
     },
+    /// The channel belongs to another user, who has not let this one in.
+    #[error(
+        "{} belongs to uid {owner}, and this user may not {what} it: {source}: its publisher makes it with mode 750 for its group, or 755 \
+         for all users to read (shmcast pub --mode); nobody but its owner publishes",
+        path.display()
+    )]
+    Private {
+        /// The channel's directory.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// The operation that failed.
+        what: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The operating system refused.
     #[error("{what} {}: {source}", path.display())]
     Os {

@@ -79,6 +79,7 @@ pub use shmcast_layout::control::{self, ChannelStatus, LatencyStatus, Process, R
 pub use shmcast_layout::error::{Corrupt, OpenError, OutOfSequences, TooLarge};
 pub use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 pub use shmcast_layout::layout::header::{ClockKind, Header, State};
+pub use shmcast_layout::layout::reader_page::Role;
 pub use shmcast_layout::layout::stream::StreamId;
 pub use shmcast_layout::mem::{Preparation, Step};
 pub use shmcast_layout::reader_page::ReaderStats;

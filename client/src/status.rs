@@ -129,6 +129,7 @@ pub(crate) fn reader_status(stats: &ReaderStats, process: Process, next: Option<
     });
     ReaderStatus {
         process,
+        role: stats.role.name().to_owned(),
         next_sequence: stats.place.sequence,
         lag: next.map(|next| next.saturating_sub(stats.place.sequence)),
         received: stats.received,

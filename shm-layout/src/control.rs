@@ -397,6 +397,8 @@ pub struct ReaderStatus {
     /// Its process.
     #[serde(flatten)]
     pub process: Process,
+    /// What it reads for: `reader`, `recorder` or `bridge`.
+    pub role: String,
     /// The sequence it expects next.
     pub next_sequence: u64,
     /// Messages published that it has not read.

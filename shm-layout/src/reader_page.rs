@@ -3,8 +3,8 @@
 use crate::error::OpenError;
 use crate::layout::geometry::GRANULE;
 use crate::layout::reader_page::{
-    ASLEEP, BUCKETS, BYTES, HEARTBEAT, HISTOGRAM, LAPPED, MAGIC, MISSED, PID, POSITION, RECEIVED, SEGMENT,
-    SEQUENCE, STARTED_AT, VERSION, WORDS, bucket, bucket_limit_ns,
+    ASLEEP, BUCKETS, BYTES, HEARTBEAT, HISTOGRAM, LAPPED, MAGIC, MISSED, PID, POSITION, RECEIVED, ROLE, Role,
+    SEGMENT, SEQUENCE, STARTED_AT, VERSION, WORDS, bucket, bucket_limit_ns,
 };
 use crate::mem::{Map, reserve};
 use crate::ring::cells::{Cells, Page};
@@ -21,17 +21,24 @@ pub struct ReaderPage {
 }
 
 impl ReaderPage {
-    /// Makes a page in `file`, which is empty, for process `pid` reading the segment `uuid` from `start` on.
+    /// Makes a page in `file`, which is empty, for process `pid` reading the segment `uuid` from `start` on, in this role.
     ///
     /// # Errors
     /// [`OpenError::Os`] when the file cannot be sized or mapped.
-    pub fn create(file: &File, pid: u32, uuid: [u64; 2], start: Place) -> Result<Self, OpenError> {
+    pub fn create(
+        file: &File,
+        pid: u32,
+        role: Role,
+        uuid: [u64; 2],
+        start: Place,
+    ) -> Result<Self, OpenError> {
         let os = |what| move |source| OpenError::Os { what, source };
         reserve(file, BYTES).map_err(os("reserve memory for the reader page"))?;
         let map = Map::read_write(file, BYTES).map_err(os("map the reader page"))?;
         let page = Self { words: Page::new(map.cells(0, WORDS as u64)) };
         page.set::<1>(VERSION);
         page.set::<PID>(u64::from(pid));
+        page.set::<ROLE>(role as u64);
         page.set::<STARTED_AT>(start.sequence);
         page.words[SEGMENT].store(uuid[0], Ordering::Relaxed);
         page.words[SEGMENT + 1].store(uuid[1], Ordering::Relaxed);
@@ -134,6 +141,8 @@ impl HostPage {
 pub struct ReaderStats {
     /// Process id in the subscriber's own namespace.
     pub pid: u64,
+    /// What it reads for.
+    pub role: Role,
     /// The sequence it started from.
     pub started_at: u64,
     /// Identity of the segment it reads.
@@ -174,6 +183,7 @@ impl ReaderStats {
         }
         Ok(Some(Self {
             pid: word(PID),
+            role: Role::of_word(word(ROLE)),
             started_at: word(STARTED_AT),
             segment: [word(SEGMENT), word(SEGMENT + 1)],
             place: Place { position: word(POSITION), sequence: word(SEQUENCE) },
@@ -209,7 +219,7 @@ mod tests {
     fn what_a_subscriber_counts_is_what_a_tool_reads() {
         let file = tempfile::tempfile().unwrap();
         let start = Place { position: 128, sequence: 3 };
-        let page = ReaderPage::create(&file, 42, [7, 8], start).unwrap();
+        let page = ReaderPage::create(&file, 42, Role::Recorder, [7, 8], start).unwrap();
         for (i, latency_ns) in [100, 200, 300, 100_000].into_iter().enumerate() {
             page.received(1, Place { position: 192 + 64 * i as u64, sequence: 4 + i as u64 });
             page.latency(latency_ns);
@@ -226,7 +236,7 @@ mod tests {
     #[test]
     fn the_daemon_tells_one_nap_from_the_next_and_both_from_being_awake() {
         let file = tempfile::tempfile().unwrap();
-        let page = ReaderPage::create(&file, 1, [0; 2], Place::START).unwrap();
+        let page = ReaderPage::create(&file, 1, Role::Reader, [0; 2], Place::START).unwrap();
         let host = HostPage::open(&file).unwrap();
         assert_eq!(host.asleep(), 0);
         let mut before = 0;

@@ -125,7 +125,9 @@ impl From<ChannelError> for Failure {
             ChannelError::Silent { .. } => (code::SILENT, None),
             ChannelError::Refused { code, .. } => (refused(*code), None),
             ChannelError::NoWaker { .. } => (code::NO_WAKER, None),
-            ChannelError::Os { source, .. } => (code::OS, source.raw_os_error()),
+            ChannelError::Os { source, .. } | ChannelError::Private { source, .. } => {
+                (code::OS, source.raw_os_error())
+            }
             _ => (code::OTHER, None),
         };
         Self::with_os(code, os.unwrap_or(0), error)

@@ -305,7 +305,14 @@ mod tests {
     fn parked() -> (HostedSegment, Parking, ParkedReader) {
         let segment = HostedSegment::create(&spec(), None, None).unwrap();
         let page = HostedPage::create().unwrap();
-        let own = ReaderPage::create(&page.for_reader().unwrap(), 1, segment.uuid(), Place::START).unwrap();
+        let own = ReaderPage::create(
+            &page.for_reader().unwrap(),
+            1,
+            crate::Role::Reader,
+            segment.uuid(),
+            Place::START,
+        )
+        .unwrap();
         let (near, far) = bell().unwrap();
         let reader = page.park(&segment, far).unwrap();
         (segment, Parking::new(near, own, LONGEST_NAP), reader)

@@ -214,6 +214,21 @@ impl Directory {
         files.discard(inventory)
     }
 
+    /// Of an error that permissions gave: whose channel it is, if it is another user's.
+    pub(crate) fn explained(&self, name: &str, error: ChannelError) -> ChannelError {
+        let path = self.path.join(name);
+        let owner = fs::symlink_metadata(&path).map(|found| found.uid()).ok();
+        let other = owner.filter(|owner| *owner != nix::unistd::geteuid().as_raw());
+        match (error, other) {
+            (ChannelError::Os { what, source, .. }, Some(owner))
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                ChannelError::Private { path, owner, what, source }
+            }
+            (error, _) => error,
+        }
+    }
+
     pub(crate) fn not_found(&self, name: &str) -> ChannelError {
         ChannelError::NotFound { name: name.into(), dir: self.path.clone() }
     }

@@ -323,7 +323,10 @@ impl PublisherBuilder {
         match (self.client.clone(), &self.behind) {
             (Some(client), None) => self.attach(&client),
             (Some(_), Some(_)) => Err(self.refused_by_journal(JournalError::Hosted)),
-            (None, _) => self.open_file(),
+            (None, _) => {
+                let (directory, name) = (self.directory.clone(), self.name.clone());
+                self.open_file().map_err(|error| directory.explained(&name, error))
+            }
         }
     }
 

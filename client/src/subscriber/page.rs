@@ -8,6 +8,7 @@ use crate::lock::{self, Owner};
 use shmcast_layout::error::OpenError;
 use shmcast_layout::fault;
 use shmcast_layout::layout::header::Header;
+use shmcast_layout::layout::reader_page::Role;
 use shmcast_layout::layout::record::NO_TIME;
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::Place;
@@ -72,7 +73,12 @@ fn is_refusal(e: &io::Error) -> bool {
 }
 
 /// Makes a page under a hidden name, locks it, and only then shows it, since a page without a lock counts as dead.
-pub(super) fn show_page(files: &ChannelFiles, header: &Header, place: Place) -> Result<Page, NoPage> {
+pub(super) fn show_page(
+    files: &ChannelFiles,
+    role: Role,
+    header: &Header,
+    place: Place,
+) -> Result<Page, NoPage> {
     let pid = std::process::id();
     let pages = files.readers()?;
     let name = format!("{pid}-{}", unique());
@@ -85,7 +91,7 @@ pub(super) fn show_page(files: &ChannelFiles, header: &Header, place: Place) -> 
         // This sets the mode in spite of the umask: if the channel's owner could not read the page, it would not
         // prevent the removal of the channel.
         file.set_permissions(Permissions::from_mode(0o644)).map_err(os("set the mode of"))?;
-        let page = ReaderPage::create(&file, pid, header.uuid, place)
+        let page = ReaderPage::create(&file, pid, role, header.uuid, place)
             .map_err(|source| ChannelError::Segment { path: path.clone(), source })?;
         pages.rename(&hidden, &name).map_err(os("show the reader page"))?;
         Ok(page)

@@ -28,7 +28,7 @@ fn subscribe(segment: Segment, start: Start) -> Subscriber {
     let builder = Subscriber::builder("t").start(start).prepare(Preparation::NONE);
     let page = memfd::create("page").unwrap();
     let show = |header: &Header, place| {
-        let page = ReaderPage::create(&page, 1, header.uuid, place).unwrap();
+        let page = ReaderPage::create(&page, 1, crate::Role::Reader, header.uuid, place).unwrap();
         Ok(Some(Page { page, shown: None }))
     };
     builder.read(segment, show).unwrap()

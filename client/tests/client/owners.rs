@@ -114,7 +114,10 @@ fn several_users() {
     fs::set_permissions(shared, fs::Permissions::from_mode(0o1777)).unwrap();
     let mut root = shmcast::Publisher::builder("roots").capacity(SMALL).mode(0o755).open().unwrap();
     root.publish(b"for all").unwrap();
+    let private = shmcast::Publisher::builder("private").capacity(SMALL).mode(0o700).open().unwrap();
     other("user of the shared directory");
+    drop(private);
+    Directory::default().remove("private").unwrap();
     let mine = Directory::default().channels().unwrap().into_iter().map(|channel| channel.name);
     assert_eq!(mine.collect::<Vec<_>>(), ["roots", "theirs"]);
 }
@@ -132,6 +135,12 @@ fn shared_directory() {
     assert_eq!(drain(&mut reader).len(), 1);
     shmcast::Publisher::builder("theirs").capacity(SMALL).open().unwrap().close();
     assert!(Directory::default().remove("roots").is_err());
+    let open = || shmcast::Publisher::builder("roots").open();
+    for refused in [shmcast::Subscriber::builder("private").open().map(drop), open().map(drop)] {
+        let refused = refused.unwrap_err();
+        assert!(matches!(refused, ChannelError::Private { owner: 0, .. }), "{refused:?}");
+        assert!(refused.to_string().contains("755"), "{refused}");
+    }
 }
 
 #[test]

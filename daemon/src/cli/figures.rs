@@ -1,8 +1,24 @@
 //! The format of figures: that of the demo, and sizes.
 
 use bytesize::ByteSize;
+use shmcast::{ChannelStatus, ReaderStatus, Role};
 
 pub(super) use shmcast_demo::figures::{Ns, grouped, table};
+
+/// A count of things.
+pub(super) fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// How many programs read a channel, without recorders and bridges.
+pub(super) fn readers_of(channel: &ChannelStatus) -> usize {
+    of_role(&channel.readers, Role::Reader)
+}
+
+/// How many of these read a channel in that role.
+pub(super) fn of_role(readers: &[ReaderStatus], role: Role) -> usize {
+    readers.iter().filter(|reader| reader.role == role.name()).count()
+}
 
 /// A size in binary units.
 pub(super) fn size(bytes: u64) -> String {

@@ -9,7 +9,7 @@ use crate::config::{FILE_BYTES, LEAST_BUFFER, parse_io, parse_sync};
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
-use shmcast::{History, Start, Subscriber};
+use shmcast::{History, Role, Start, Subscriber};
 use shmcast_journal::core::{Io, Settings, SyncPolicy};
 use shmcast_journal::{Progress, RecordError, Recorder};
 use std::path::PathBuf;
@@ -100,7 +100,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     let settings = args.settings()?;
     let (host, channel) = args.host.host_of(&args.channel)?;
-    let subscriber = host.subscriber(&channel).start(Start::Oldest).history(History::Never);
+    let subscriber =
+        host.subscriber(&channel).role(Role::Recorder).start(Start::Oldest).history(History::Never);
     let subscriber = match subscriber.open_while(|| args.wait_channel && !stop.is_set()) {
         Ok(subscriber) => subscriber,
         Err(e) if e.is_unknown_channel() && args.wait_channel => return Ok(ExitCode::SUCCESS),

@@ -1,7 +1,7 @@
 //! The common parts of all verbs that publish: options for the ring of a new channel, the wait for readers, and the summary.
 
 use super::Host;
-use super::figures::{grouped, size};
+use super::figures::{grouped, readers_of, size};
 use super::stop::Stop;
 use super::units::{parse_mode, parse_size, words};
 use anyhow::{Result, bail};
@@ -53,7 +53,7 @@ pub(super) fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: 
             .expect("the template is ours"),
     );
     loop {
-        let attached = host.channel(channel)?.readers.len();
+        let attached = readers_of(&host.channel(channel)?);
         bar.set_position(attached as u64);
         if attached >= wanted {
             bar.finish_and_clear();

@@ -1,12 +1,12 @@
 //! `shmcast stat`: one channel and its readers, once or every second.
 
 use super::HostArg;
-use super::figures::{Ns, grouped, size, table};
+use super::figures::{Ns, counted, grouped, of_role, size, table};
 use super::ls::who;
 use super::say::{print, print_json};
 use super::stop::Stop;
 use anyhow::Result;
-use shmcast::{ChannelStatus, ReaderStatus};
+use shmcast::{ChannelStatus, ReaderStatus, Role};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -95,12 +95,12 @@ fn describe(channel: &ChannelStatus, rate: Option<u64>) -> String {
         fact("missing in the journal", Some(grouped(journal.overrun + journal.missing)));
         fact("size of the journal", Some(size(journal.size_bytes)));
     }
-    let count = channel.readers.len();
-    let mut text = format!("{}\n\n{count} reader{}", facts.trim_fmt(), if count == 1 { "" } else { "s" });
-    if count == 0 {
+    let mut text = format!("{}\n\n{}", facts.trim_fmt(), counted_by_role(&channel.readers));
+    if channel.readers.is_empty() {
         return text;
     }
-    let mut rows = table(["PID", "COMMAND", "LAG", "RECEIVED", "LAPPED", "MISSED", "P50", "P99", "MAX"], 2);
+    let mut rows =
+        table(["PID", "COMMAND", "ROLE", "LAG", "RECEIVED", "LAPPED", "MISSED", "P50", "P99", "MAX"], 2);
     for reader in &channel.readers {
         rows.add_row(reader_row(reader));
     }
@@ -108,13 +108,26 @@ fn describe(channel: &ChannelStatus, rate: Option<u64>) -> String {
     text
 }
 
-fn reader_row(reader: &ReaderStatus) -> [String; 9] {
+/// How many readers there are, and how many recorders and bridges beside them.
+fn counted_by_role(readers: &[ReaderStatus]) -> String {
+    let mut text = counted(of_role(readers, Role::Reader), "reader");
+    for role in [Role::Recorder, Role::Bridge] {
+        let count = of_role(readers, role);
+        if count > 0 {
+            text += &format!(", {}", counted(count, role.name()));
+        }
+    }
+    text
+}
+
+fn reader_row(reader: &ReaderStatus) -> [String; 10] {
     let latency = |pick: fn(&shmcast::LatencyStatus) -> u64| {
         reader.latency_ns.as_ref().map_or("-".to_owned(), |latency| Ns(pick(latency)).to_string())
     };
     [
         reader.process.pid.map_or("?".to_owned(), |pid| pid.to_string()),
         reader.process.command.clone().unwrap_or_default(),
+        reader.role.clone(),
         reader.lag.map_or("?".to_owned(), grouped),
         grouped(reader.received),
         grouped(reader.lapped),

@@ -3,6 +3,7 @@
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use serde_json::Value;
+use shmcast::Publisher;
 use shmcast_testkit::command::{Host, end, interrupt, lines, text};
 use shmcast_testkit::place::program;
 use shmcast_testkit::{Process, skip, wait_until};
@@ -440,4 +441,45 @@ fn the_demo_says_why_multicast_cannot_run_and_goes_on() {
     assert_eq!(report["transports"][0]["lost"], 0);
     assert!(report["transports"][1]["error"].as_str().unwrap().contains("multicast"), "{report}");
     drop(host);
+}
+
+/// A recorder uses no message itself.
+#[test]
+fn a_recorder_is_no_reader_that_is_waited_for() {
+    let host = Host::new();
+    drop(Publisher::builder("t").dir(host.dir.path().join("channels")).capacity(1 << 20).open().unwrap());
+    let journal = host.dir.path().join("journal");
+    let recorder = host.start(&format!("record t --to {}", journal.display()));
+    let attached = || host.json("stat t --json")["readers"].as_array().unwrap().clone();
+    wait_until("the recorder", || attached().len() == 1);
+    assert_eq!(attached()[0]["role"], "recorder");
+    let shown = text(&host.run("stat t").stdout);
+    assert!(shown.contains("0 readers, 1 recorder"), "{shown}");
+    let publisher = host.start_with_input("pub t --wait-readers 1");
+    wait_until("the publisher", || host.json("stat t --json")["state"] == "active");
+    interrupt(&publisher);
+    let (code, stderr) = end(publisher);
+    assert!(code == 130 && stderr.contains("0 of 1 readers"), "{code} {stderr}");
+    interrupt(&recorder);
+    assert_eq!(end(recorder).0, 0);
+}
+
+#[test]
+fn a_channel_with_a_schema_takes_no_lines_by_mistake() {
+    let host = Host::new();
+    let dir = host.dir.path().join("channels");
+    drop(Publisher::builder("t").dir(dir).capacity(1 << 20).schema(7, "price/1").open().unwrap());
+    let input = host.file("input", b"a line\n");
+    let publish = format!("pub t --input {}", input.display());
+    let refused = host.run(&publish);
+    let said = text(&refused.stderr);
+    assert!(
+        refused.status.code() == Some(1) && said.contains("price/1") && said.contains("--schema 7"),
+        "{said}"
+    );
+    let stat = host.json("stat t --json");
+    assert_eq!((&stat["epoch"], &stat["next_sequence"]), (&1.into(), &1.into()));
+    assert!(host.run(&format!("{publish} --schema 8")).status.code() == Some(1));
+    assert!(host.run(&format!("{publish} --schema 7")).status.success());
+    assert_eq!(host.json("stat t --json")["next_sequence"], 2);
 }

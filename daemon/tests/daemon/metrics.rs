@@ -141,7 +141,10 @@ fn what_happened_is_what_is_counted() {
         let labels = format!("channel=\"ticks\",reader=\"{}\"", reader.id());
         assert_eq!(metrics[&format!("shmcast_reader_lag{{{labels}}}")], 0.0);
         assert_eq!(metrics[&format!("shmcast_reader_missed_messages_total{{{labels}}}")], 0.0);
-        assert_eq!(metrics[&format!("shmcast_reader_info{{{labels},command=\"shmcast\"}}")], 1.0);
+        assert_eq!(
+            metrics[&format!("shmcast_reader_info{{{labels},command=\"shmcast\",role=\"reader\"}}")],
+            1.0
+        );
     }
 
     // The readers end with the last message; then they are shown no more.

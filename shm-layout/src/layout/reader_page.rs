@@ -6,6 +6,7 @@
 //!      2  process id                   10  messages received
 //!      3  sequence it started from     11  times lapped
 //!      4  segment uuid (two words)     12  messages missed
+//!      6  role
 //! ```
 //! That subscriber alone writes it, with relaxed stores. The publisher never reads it. Its readers treat each word as a claim: a
 //! false one can mislead an operator and no program.
@@ -22,6 +23,8 @@ pub const PID: usize = 2;
 pub const STARTED_AT: usize = 3;
 /// First of the two words of the identity of the segment it reads.
 pub const SEGMENT: usize = 4;
+/// Word of what it reads for: a [`Role`].
+pub const ROLE: usize = 6;
 /// Word of the position of the next record it expects.
 pub const POSITION: usize = 8;
 /// Word of the sequence of the next message it expects.
@@ -46,6 +49,36 @@ pub const BUCKETS: usize = 480;
 pub const WORDS: usize = HISTOGRAM + BUCKETS;
 /// Bytes of the page.
 pub const BYTES: u64 = WORDS as u64 * WORD;
+
+/// What a subscriber reads for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Role {
+    /// A program that uses the messages.
+    #[default]
+    Reader,
+    /// A recorder, which writes them to a journal.
+    Recorder,
+    /// A bridge, which sends them to other hosts.
+    Bridge,
+}
+
+impl Role {
+    const ALL: [Self; 3] = [Self::Reader, Self::Recorder, Self::Bridge];
+
+    /// The role that a word names. A word that names none is a reader's.
+    pub fn of_word(word: u64) -> Self {
+        Self::ALL.into_iter().find(|role| *role as u64 == word).unwrap_or_default()
+    }
+
+    /// The word that tools show.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reader => "reader",
+            Self::Recorder => "recorder",
+            Self::Bridge => "bridge",
+        }
+    }
+}
 
 const SUB_BITS: u32 = 4;
 

@@ -9,6 +9,7 @@ use crate::attach::park::LONGEST_NAP;
 use crate::directory::Directory;
 use crate::error::{ChannelError, SchemaId};
 use crate::wait::Wait;
+use shmcast_layout::layout::reader_page::Role;
 use shmcast_layout::mem::Preparation;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ pub struct SubscriberBuilder {
     preparation: Preparation,
     page: bool,
     record_latency: bool,
+    role: Role,
     wait_for_channel: Option<Duration>,
     schema: Option<SchemaId>,
     longest_nap: Duration,
@@ -48,6 +50,7 @@ impl SubscriberBuilder {
             preparation: Preparation { prefault: true, ..Preparation::NONE },
             page: true,
             record_latency: false,
+            role: Role::Reader,
             wait_for_channel: None,
             schema: None,
             longest_nap: LONGEST_NAP,
@@ -203,6 +206,22 @@ impl SubscriberBuilder {
     /// ```
     pub fn record_latency(mut self, record: bool) -> Self {
         self.record_latency = record;
+        self
+    }
+
+    /// What this subscriber reads for; [`Role::Reader`] by default. Tools show it. Those who wait for readers wait for that role alone:
+    /// a recorder or a bridge uses no message itself.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::Role;
+    /// let recorder = shmcast::Subscriber::builder("t").dir(dir.path()).role(Role::Recorder).open()?;
+    /// assert_eq!(shmcast::Directory::at(dir.path()).channel("t")?.status().readers[0].role, "recorder");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn role(mut self, role: Role) -> Self {
+        self.role = role;
         self
     }
 

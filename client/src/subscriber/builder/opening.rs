@@ -30,7 +30,7 @@ impl SubscriberBuilder {
     pub(super) fn attach(&self) -> Result<Subscriber, ChannelError> {
         match &self.client {
             Some(client) => self.attach_by(client),
-            None => self.attach_to_file(),
+            None => self.attach_to_file().map_err(|error| self.directory.explained(&self.name, error)),
         }
     }
 
@@ -58,8 +58,8 @@ impl SubscriberBuilder {
         let charter = Charter::open(&charter_file).map_err(damaged)?;
         let segment = Segment::open(&file, Access::Read).map_err(damaged)?;
         let mut subscriber = self.read(segment, |header, place| {
-            let page =
-                ReaderPage::create(&page_file, std::process::id(), header.uuid, place).map_err(damaged)?;
+            let page = ReaderPage::create(&page_file, std::process::id(), self.role, header.uuid, place)
+                .map_err(damaged)?;
             Ok(Some(Page { page, shown: None }))
         })?;
         let socket = conversation.into_socket()?;
@@ -104,8 +104,8 @@ impl SubscriberBuilder {
         let segment = Segment::open(&file, Access::Read)
             .map_err(|source| ChannelError::Segment { path: files.segment_path(), source })?;
         let mut refused = None;
-        let mut subscriber =
-            self.read(segment, |header, place| match self.page.then(|| show_page(&files, header, place)) {
+        let mut subscriber = self.read(segment, |header, place| {
+            match self.page.then(|| show_page(&files, self.role, header, place)) {
                 None => Ok(None),
                 Some(Ok(page)) => Ok(Some(page)),
                 Some(Err(NoPage::Failed(e))) if e.is_absent() => Err(not_found()),
@@ -114,7 +114,8 @@ impl SubscriberBuilder {
                     refused = Some(why);
                     Ok(None)
                 }
-            })?;
+            }
+        })?;
         (subscriber.page_refused, subscriber.watch) = (refused, watch);
         let segment = file.metadata().map_err(ChannelError::os("look at", files.segment_path()))?;
         subscriber.named = Some(Box::new(Named::new(files, (segment.dev(), segment.ino()))));

@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 fn promote_here(host: &Host, channel: &str) -> Result<Promotion> {
     let came = |session: Option<[u8; 10]>| session.map(Session::from_bytes).ok_or(PromoteError::NoMirror);
     // Look first: opening a channel as its publisher begins an epoch.
-    came(host.subscriber(channel).open()?.remote_session())?;
+    came(host.subscriber(channel).page(false).open()?.remote_session())?;
     let mut publisher = host.publisher(channel).open()?;
     let before = came(publisher.remote_session())?;
     let done = promote(&mut publisher, (before, 0), &BridgeSpec::new(channel).tag(), u64::MAX)?;

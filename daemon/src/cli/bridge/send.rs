@@ -9,7 +9,7 @@ use crate::cli::units::{parse_address, parse_duration, words};
 use anyhow::{Result, bail};
 use serde_json::json;
 use shmcast::hosting::fault;
-use shmcast::{History, SubscriberBuilder};
+use shmcast::{History, Role, SubscriberBuilder};
 use shmcast_bridge::BridgeError;
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::proto::limit::Network;
@@ -197,7 +197,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         (None, true) => History::Never,
         (None, false) => History::Auto,
     };
-    let subscriber = host.subscriber(&spec.channel).history(history);
+    let subscriber = host.subscriber(&spec.channel).role(Role::Bridge).history(history);
     if spec.nats().is_some() {
         args.common.refuse_capture()?;
         let options = engine::Sending {

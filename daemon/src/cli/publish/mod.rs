@@ -69,6 +69,10 @@ pub(super) struct Args {
     /// begun if there is none
     #[arg(long, value_name = "DIR")]
     continue_from: Option<PathBuf>,
+    /// Number of the schema that the channel has or gets: the messages are of it. Without it, a channel with a schema is
+    /// refused
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    schema: Option<u64>,
     /// Publish the input this many times
     #[arg(long = "loop", value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     repeat: u64,
@@ -109,6 +113,16 @@ impl Args {
                 bail!("{host} goes on behind its channels' journals by itself: leave --continue-from out");
             }
             builder = builder.continue_from(journal);
+        }
+        if let Some(schema) = self.schema {
+            builder = builder.schema(schema, "");
+        } else if let Ok(found) = host.channel(channel)
+            && found.schema_id != 0
+        {
+            let (id, name) = (found.schema_id, &found.schema);
+            bail!(
+                "{channel} has schema {id} {name:?}, as which its readers decode each message: give --schema {id} if that is what you publish"
+            );
         }
         Ok(match self.prepare {
             Prepare::Quick => builder,

@@ -4,7 +4,7 @@
 //! only places and colours. Red is for loss, and for nothing else.
 
 use super::state::{ChannelRow, ReaderRow, Top};
-use crate::cli::figures::{Ns, size};
+use crate::cli::figures::{Ns, counted, readers_of, size};
 use crate::cli::ls::who;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -77,7 +77,7 @@ const CHANNEL_COLUMNS: &[Column<ChannelRow>] = &[
     number("NEWEST", 8, 140, |row| optional(row.status.next_sequence, |next| count(next.saturating_sub(1)))),
     number("MSG/S", 6, 29, |row| per_second(row.messages_per_second)),
     number("B/S", 6, 100, |row| per_second(row.bytes_per_second)),
-    number("READERS", 7, 45, |row| row.readers.len().to_string()),
+    number("READERS", 7, 45, |row| readers_of(&row.status).to_string()),
     number("LAG", 6, 15, |row| optional(row.worst_lag, count)),
     number("P50", 7, 70, |row| latency(row.worst_latency_ns, |l| l.p50)),
     number("P99", 7, 37, |row| latency(row.worst_latency_ns, |l| l.p99)),
@@ -148,7 +148,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, top: &Top) {
 
 fn host_lines(top: &Top, width: u16) -> Text<'static> {
     let rows = top.rows();
-    let readers: usize = rows.iter().map(|row| row.readers.len()).sum();
+    let readers: usize = rows.iter().map(|row| readers_of(&row.status)).sum();
     let rate = rows.iter().filter_map(|row| row.messages_per_second).reduce(|sum, rate| sum + rate);
     let totals = format!(
         "{}, {}, {} messages a second",
@@ -167,7 +167,7 @@ fn channel_lines(row: &ChannelRow, width: u16) -> Text<'static> {
     let status = &row.status;
     let publisher = status.publisher.as_ref().map_or("none".to_owned(), who);
     let next = optional(status.next_sequence, |next| count(next.saturating_sub(1)));
-    let first = format!("{}  {}, {}", status.channel, status.state, counted(row.readers.len(), "reader"));
+    let first = format!("{}  {}, {}", status.channel, status.state, counted(readers_of(status), "reader"));
     let second = format!(
         "publisher {publisher}, epoch {}, newest {next}, {} msg/s, ring {}",
         status.epoch,
@@ -258,10 +258,6 @@ fn printable(text: String) -> String {
 
 fn optional<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or("-".to_owned(), show)
-}
-
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn latency(latency: Option<LatencyStatus>, pick: fn(&LatencyStatus) -> u64) -> String {

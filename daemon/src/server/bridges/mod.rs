@@ -13,7 +13,7 @@ use super::promoted::Promoted;
 pub use configured::{BridgeFigures, Counted};
 use configured::{ConfiguredBridge, Endpoint, PROMOTED, State};
 use matching::Fate;
-use shmcast::{Client, History, Preparation, Publisher, Subscriber};
+use shmcast::{Client, History, Preparation, Publisher, Role, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions, Stopped};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::origins::Origins;
@@ -423,6 +423,7 @@ impl Work {
         let client = Client::at(&self.socket)?;
         let origins = self.origins.clone();
         let publisher = || Publisher::builder(&spec.channel).client(&client).prepare(Preparation::FULL);
+        let reader = || Subscriber::builder(&spec.channel).client(&client).role(Role::Bridge);
         let nats = spec.nats();
         Ok(match spec.direction() {
             Some(Direction::Receive(_)) if nats.is_some() => {
@@ -430,9 +431,7 @@ impl Work {
                 Endpoint::EngineReceive(Receiver::start(spec, publisher(), options)?)
             }
             Some(Direction::Send(_)) if nats.is_some() => {
-                let channel = Subscriber::builder(&spec.channel)
-                    .client(&client)
-                    .history(history(nats.map(|nats| &nats.history)));
+                let channel = reader().history(history(nats.map(|nats| &nats.history)));
                 let options = SenderOptions { origins, ..SenderOptions::default() };
                 Endpoint::EngineSend(Sender::start(spec, channel, options)?)
             }
@@ -443,7 +442,7 @@ impl Work {
             Some(Direction::Send(_)) | None => {
                 let repair = spec.send.as_ref().and_then(|send| send.repair.as_ref());
                 let history = history(repair.map(|repair| &repair.history));
-                let channel = Subscriber::builder(&spec.channel).client(&client).history(history);
+                let channel = reader().history(history);
                 let options = EgressOptions { origins, after, ..EgressOptions::default() };
                 Endpoint::Send(Egress::start(spec, channel, options)?)
             }

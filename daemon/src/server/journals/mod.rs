@@ -16,7 +16,7 @@ pub use lending::{Asked, Loan};
 use shmcast::control::JournalStatus;
 use shmcast::hosting::Hold;
 use shmcast::journal::{Journal, JournalError, Streams, folder_of};
-use shmcast::{Client, History, Start, StreamId, Subscriber};
+use shmcast::{Client, History, Role, Start, StreamId, Subscriber};
 use shmcast_journal::{Progress, RecordError, Recorder, Trimmed};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -317,7 +317,7 @@ impl Work {
     /// Records until it is to stop, or until the channel begins anew.
     fn record(&self) -> Result<()> {
         let client = Client::at(&self.socket)?;
-        let builder = Subscriber::builder(&self.recording.channel).client(&client);
+        let builder = Subscriber::builder(&self.recording.channel).client(&client).role(Role::Recorder);
         let subscriber = builder.start(Start::Oldest).history(History::Never).open()?;
         let config = &self.recording.config;
         let stream = subscriber.header().stream;

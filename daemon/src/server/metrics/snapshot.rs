@@ -6,7 +6,7 @@ use crate::server::bridges::BridgeFigures;
 use crate::server::registry::Measured;
 use crate::server::state::ServerState;
 use shmcast::control::{JournalStatus, RefusalCode};
-use shmcast::{ChannelStatus, Process, ReaderStats};
+use shmcast::{ChannelStatus, Process, ReaderStats, Role};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -42,7 +42,7 @@ pub struct Snapshot {
 pub struct ChannelFigures {
     /// The channel, without its readers.
     pub status: ChannelStatus,
-    /// The number of its readers that tools show.
+    /// The number of programs that read it and that tools show, without recorders and bridges.
     pub reader_count: usize,
     /// Its readers, at most [`MAX_READERS`] and one sum of the rest.
     pub readers: Vec<ReaderFigures>,
@@ -55,6 +55,8 @@ pub struct ReaderFigures {
     pub reader: String,
     /// Its command; empty if it is not known.
     pub command: String,
+    /// What it reads for; empty if the figures are of several.
+    pub role: &'static str,
     /// Messages published that it has not read. For several readers, the largest of their lags.
     pub lag: u64,
     /// Messages received.
@@ -100,13 +102,15 @@ impl ChannelFigures {
             }
             let mut reader = ReaderFigures::none(name(process, &mut seen));
             reader.command = process.command.clone().unwrap_or_default();
+            reader.role = stats.role.name();
             reader.add(stats, next);
             figures.push(reader);
         }
         if readers.len() > MAX_READERS {
             figures.push(others);
         }
-        Self { status, reader_count: readers.len(), readers: figures }
+        let reader_count = readers.iter().filter(|(_, stats)| stats.role == Role::Reader).count();
+        Self { status, reader_count, readers: figures }
     }
 }
 
@@ -121,8 +125,17 @@ fn name(process: &Process, seen: &mut HashMap<u32, u32>) -> String {
 
 impl ReaderFigures {
     fn none(reader: impl Into<String>) -> Self {
-        let (reader, command) = (reader.into(), String::new());
-        Self { reader, command, lag: 0, received: 0, lapped: 0, missed: 0, latencies: Latencies::none() }
+        let (reader, command, role) = (reader.into(), String::new(), "");
+        Self {
+            reader,
+            command,
+            role,
+            lag: 0,
+            received: 0,
+            lapped: 0,
+            missed: 0,
+            latencies: Latencies::none(),
+        }
     }
 
     fn add(&mut self, stats: &ReaderStats, next: Option<u64>) {

@@ -122,11 +122,16 @@ fn readers(text: &mut Text, channels: &[ChannelFigures]) {
         |r| r.missed,
     );
     let name = "shmcast_reader_info";
-    text.family(name, "gauge", "Always 1; the reader's command.");
+    text.family(name, "gauge", "Always 1; the reader's command and role: reader, recorder or bridge.");
     for (channel, reader) in all() {
         text.sample(
             name,
-            &[("channel", channel), ("reader", &reader.reader), ("command", &reader.command)],
+            &[
+                ("channel", channel),
+                ("reader", &reader.reader),
+                ("command", &reader.command),
+                ("role", reader.role),
+            ],
             1,
         );
     }
@@ -188,6 +193,7 @@ pub(super) mod tests {
         let mut histogram = vec![0; 480].into_boxed_slice();
         histogram[100] = received;
         ReaderStats {
+            role: shmcast::Role::Reader,
             pid: 1,
             started_at: 1,
             segment: [0, 0],
