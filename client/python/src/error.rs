@@ -36,7 +36,9 @@ pub(crate) fn opening(error: &ChannelError) -> PyErr {
         ChannelError::Silent { .. } => ("silent", None),
         ChannelError::Refused { code, .. } => (refused(*code), None),
         ChannelError::NoWaker { .. } => ("no waker", None),
-        ChannelError::Os { source, .. } | ChannelError::Private { source, .. } => ("os", source.raw_os_error()),
+        ChannelError::Os { source, .. } | ChannelError::Private { source, .. } => {
+            ("os", source.raw_os_error())
+        }
         _ => ("other", None),
     };
     exception(code, &error.to_string(), os)
