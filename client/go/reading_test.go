@@ -360,7 +360,7 @@ func TestIterationEndsWithTheLastPublisher(t *testing.T) {
 	if told := all(); !slices.Equal(told, []Kind{m, m, m, KindEnd, KindNewEpoch, m, m, KindEnd}) || !s.IsOver() {
 		t.Errorf("%v", told)
 	}
-	// On a closed channel without a message for it, it waits for the next publisher.
+	// From the latest message of a closed channel it waits for the next publisher.
 	s, all = kinds()
 	var ev Event
 	if err := s.Recv(context.Background(), &ev); err != nil || ev.Kind != KindEnd || s.IsOver() {

@@ -151,7 +151,7 @@ func (s *Subscriber) begin() (err error) {
 		s.known = s.beganIn
 	}
 	s.jump(at)
-	if _, state := s.state(); state == StateClosed {
+	if _, state := s.state(); state == StateClosed && s.opts.start == startLatest {
 		end, err := s.tail()
 		s.awaitsNext = err == nil && s.sequence >= end.sequence
 	}
@@ -280,8 +280,8 @@ func (s *Subscriber) Events(ctx context.Context) iter.Seq2[*Event, error] {
 }
 
 // IsOver says whether the channel is over as things stand: an end was received last, nobody publishes, and nothing lies behind. Each
-// publisher that has closed gives an end, so ask this behind each of them. A subscriber that was opened on a closed channel without a
-// message for it waits for the next publisher.
+// publisher that has closed gives an end, so ask this behind each of them. A subscriber that begins with the latest message of a
+// closed channel waits for the next publisher.
 func (s *Subscriber) IsOver() bool {
 	if s.isClosed || !s.ended || s.behind != 0 || s.isWithheld() || s.isAboutToMove() {
 		return false

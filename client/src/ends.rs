@@ -36,9 +36,8 @@ pub struct EndWatch {
 }
 
 impl EndWatch {
-    /// The watch of a subscriber that was just opened, and that waits for the next publisher where the channel is closed and has no
-    /// message for it. The end of the publisher before is not its end then. With [`EndWatch::default`] it is. Costs a short search in
-    /// the ring.
+    /// The watch of a subscriber that was just opened with [`Start::Latest`](crate::Start::Latest). If the channel is closed, it waits for
+    /// the next publisher: the end of the one before is not its end. With [`EndWatch::default`] it is. Costs a short search in the ring.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

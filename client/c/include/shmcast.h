@@ -375,7 +375,7 @@ SHMCAST_API uint64_t shmcast_subscriber_epoch(const shmcast_subscriber *subscrib
 SHMCAST_API int32_t shmcast_subscriber_publisher_state(const shmcast_subscriber *subscriber);
 /* 1 if the channel is over as things stand: an end was received last, nobody publishes, and nothing lies behind; else 0. Each publisher that
  * has closed ends once, so ask this at SHMCAST_END and while nothing comes behind one. It stays 0 behind the end of the publisher before,
- * for a subscriber that was opened on a closed channel and has received no message: it waits for the next publisher. */
+ * for a subscriber that begins with the latest message of a closed channel: it waits for the next publisher. */
 SHMCAST_API int32_t shmcast_subscriber_is_over(const shmcast_subscriber *subscriber);
 /* Nanoseconds since a message's time; 0 if that lies ahead. */
 SHMCAST_API uint64_t shmcast_subscriber_age_ns(const shmcast_subscriber *subscriber, uint64_t time);

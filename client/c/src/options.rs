@@ -5,8 +5,8 @@ use crate::codes::option as given;
 use crate::error::Failure;
 use crate::guard::{numbers, text};
 use shmcast::{
-    Client, ClockKind, History, Preparation, Publisher, PublisherBuilder, Resume, Start, Subscriber,
-    SubscriberBuilder, Wait,
+    Client, ClockKind, EndWatch, History, Preparation, Publisher, PublisherBuilder, Resume, Start,
+    Subscriber, SubscriberBuilder, Wait,
 };
 use std::ffi::c_char;
 use std::time::{Duration, UNIX_EPOCH};
@@ -234,7 +234,7 @@ fn sized(mut builder: PublisherBuilder, options: &PublishOptions) -> PublisherBu
 pub(crate) unsafe fn subscriber(
     name: *const c_char,
     options: *const SubscribeOptions,
-) -> Result<Subscriber, Failure> {
+) -> Result<(Subscriber, EndWatch), Failure> {
     // SAFETY: by this function's contract.
     let options = unsafe { copy(options) }?;
     known_flags(options.flags, given::HIDDEN | given::RECORD_LATENCY | given::WATCH_PUBLISHER)?;
@@ -263,7 +263,10 @@ pub(crate) unsafe fn subscriber(
     if let Some(preparation) = preparation(options.prepare, None)? {
         builder = builder.prepare(preparation);
     }
-    Ok(minor(builder, &options).open()?)
+    let subscriber = minor(builder, &options).open()?;
+    let is_latest = options.start == given::START_LATEST;
+    let end = if is_latest { EndWatch::of(&subscriber) } else { EndWatch::default() };
+    Ok((subscriber, end))
 }
 
 fn minor(mut builder: SubscriberBuilder, options: &SubscribeOptions) -> SubscriberBuilder {

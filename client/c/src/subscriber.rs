@@ -88,8 +88,7 @@ pub(crate) unsafe extern "C" fn shmcast_subscriber_open(
 ) -> i32 {
     let make = || {
         // SAFETY: the header asks for texts that end with a zero, and for options with their size.
-        let subscriber = unsafe { subscriber(channel, options) }?;
-        let end = EndWatch::of(&subscriber);
+        let (subscriber, end) = unsafe { subscriber(channel, options) }?;
         Ok(Receiver { subscriber, records: Records::with_room(BATCH_BYTES), end })
     };
     // SAFETY: the header asks for a place that may be written to.

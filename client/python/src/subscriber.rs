@@ -199,6 +199,7 @@ impl Subscriber {
         batch_bytes: usize,
     ) -> PyResult<Self> {
         let start = start.map_or(Ok(Start::Latest), options::start)?;
+        let is_latest = start == Start::Latest;
         let mut builder = shmcast::Subscriber::builder(channel.clone()).start(start);
         builder = builder.wait(options::wait(wait, pause)?).resume(options::resume(resume)?);
         builder = builder.page(!hidden).record_latency(record_latency).watch_publisher(watch_publisher);
@@ -223,7 +224,7 @@ impl Subscriber {
             return Err(PyValueError::new_err(format!("batch_bytes={batch_bytes}: give at most 1 GiB")));
         }
         let subscriber = open(py, builder, wait_for_channel)?;
-        let end = EndWatch::of(&subscriber);
+        let end = if is_latest { EndWatch::of(&subscriber) } else { EndWatch::default() };
         let handle = Handle::new("subscriber", Reader { subscriber, end });
         Ok(Self {
             handle,
@@ -372,8 +373,7 @@ impl Subscriber {
     }
 
     /// Whether the channel is over as things stand: an end was received last, nobody publishes, and nothing lies behind. Each publisher that
-    /// has closed gives an `End`. A subscriber that was opened on a closed channel, and has received no message, waits for the next
-    /// publisher.
+    /// has closed gives an `End`. A subscriber that begins with the latest message of a closed channel waits for the next publisher.
     #[getter]
     fn is_over(&self) -> PyResult<bool> {
         self.handle.ask(Reader::is_over)

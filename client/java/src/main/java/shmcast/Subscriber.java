@@ -293,7 +293,7 @@ public final class Subscriber implements AutoCloseable {
             ring.jump(locator.position, locator.sequence);
         }
         known = sought == 0 && start == Start.LATEST || beganIn == 1 ? beganIn : 0;
-        boolean isClosed = ring.segment.state() == Segment.CLOSED;
+        boolean isClosed = sought == 0 && start == Start.LATEST && ring.segment.state() == Segment.CLOSED;
         awaitsNext = isClosed && locator.tail() == Outcome.FOUND && ring.sequence >= locator.sequence;
     }
 
@@ -710,8 +710,8 @@ public final class Subscriber implements AutoCloseable {
 
     /**
      * Says whether the channel is over as things stand: an end was received last, nobody publishes, and nothing lies behind. Each publisher
-     * that has closed gives an end, so ask this behind each of them. A subscriber that was opened on a closed channel without a message for
-     * it waits for the next publisher.
+     * that has closed gives an end, so ask this behind each of them. A subscriber that begins with the latest message of a closed
+     * channel waits for the next publisher.
      *
      * @return whether it is over
      */
