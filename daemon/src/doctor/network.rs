@@ -16,12 +16,6 @@ pub(super) const CHECKS: &[Check] = &[
         examine: rmem_max,
     },
     Check {
-        id: "busy-poll",
-        area: Area::Network,
-        why: "A bridge that sleeps (wait = block) has its card polled, as its busy_poll_us asks, only where this is above 0.",
-        examine: busy_poll,
-    },
-    Check {
         id: "netdev-backlog",
         area: Area::Network,
         why: "Packets that wait for a CPU's receive loop are dropped beyond this number.",
@@ -60,13 +54,6 @@ fn rmem_max(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
         SMALL_BYTES..RMEM_BYTES => Verdict::warn(kib(bytes / 1024), mend),
         _ => Verdict::pass(kib(bytes / 1024)),
     })
-}
-
-fn busy_poll(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
-    match p.number("/proc/sys/net/core/busy_poll")? {
-        0_u32 => Ok(Verdict::warn("off for sleeping bridges", Mend::sysctl("net.core.busy_poll", 50))),
-        us => Ok(Verdict::pass(format!("{us} us"))),
-    }
 }
 
 fn netdev_backlog(p: &mut Probe<'_>) -> Result<Verdict, Unread> {

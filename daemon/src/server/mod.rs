@@ -105,7 +105,12 @@ pub fn run(options: &Options) -> Result<()> {
 fn load(options: &Options) -> Result<Config> {
     match &options.config_path {
         Some(path) => Ok(Config::load(path)?),
-        None => Ok(Config::default()),
+        None => {
+            tracing::warn!(
+                "no --config FILE: this daemon owns no channel until it has one; shmcastd --print-default-config prints an example"
+            );
+            Ok(Config::default())
+        }
     }
 }
 

@@ -34,14 +34,6 @@ pub(super) const CASES: &[Case] = &[
         &[("/proc/sys/net/core/rmem_max", "212992")],
     ),
     case(
-        "busy-poll",
-        "the other setting is read",
-        Pass,
-        "50 us",
-        &[("/proc/sys/net/core/busy_poll", "50"), ("/proc/sys/net/core/busy_read", "0")],
-    ),
-    case("busy-poll", "off passes", Warn, "sleeping bridges", &[("/proc/sys/net/core/busy_poll", "0")]),
-    case(
         "netdev-backlog",
         "a long one is refused",
         Pass,
