@@ -46,12 +46,6 @@ pub(super) const CHECKS: &[Check] = &[
         examine: soft_watchdog,
     },
     Check {
-        id: "mitigations",
-        area: Area::Kernel,
-        why: "Mitigations lengthen each system call and interrupt: parked readers, the bridge and attach pay, busy readers do not.",
-        examine: mitigations,
-    },
-    Check {
         id: "ptrace-scope",
         area: Area::Kernel,
         why: "Where any program may attach to any other of its user, a stray debugger can stop a publisher between two stores.",
@@ -193,36 +187,6 @@ fn soft_watchdog(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
         false => Mend::sysctl("kernel.soft_watchdog", 0),
     };
     Ok(Verdict::warn(format!("watches CPUs {hit}"), mend))
-}
-
-fn mitigations(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
-    const DIR: &str = "/sys/devices/system/cpu/vulnerabilities";
-    p.boot_parameter("mitigations")?;
-    let names = p.names(DIR)?;
-    let mut active = Vec::new();
-    let mut judged = 0;
-    for name in &names {
-        let state = p.quiet(&format!("{DIR}/{name}"))?;
-        // KVM's own lines are of the form "KVM: Mitigation: ...".
-        judged += usize::from(
-            ["Not affected", "Mitigation", "Vulnerable", "Unknown"].iter().any(|word| state.contains(word)),
-        );
-        if state.contains("Mitigation") {
-            active.push(name.as_str());
-        }
-    }
-    if judged == 0 {
-        return Err(malformed(DIR, &names.join(" "), "the state of known vulnerabilities"));
-    }
-    p.note(
-        format!("{DIR}/*"),
-        format!("mitigated: {}", if active.is_empty() { "none".into() } else { active.join(" ") }),
-    );
-    if active.is_empty() {
-        return Ok(Verdict::pass(format!("none of {judged} is active")));
-    }
-    // What they cost is told. To do without them is no advice to give by the way.
-    Ok(Verdict::pass(format!("{} of {judged} are active", active.len())))
 }
 
 fn ptrace_scope(p: &mut Probe<'_>) -> Result<Verdict, Unread> {

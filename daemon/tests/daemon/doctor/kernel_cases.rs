@@ -262,26 +262,6 @@ pub(super) const CASES: &[Case] = &[
         &[("/proc/sys/kernel/soft_watchdog", "1"), ("/proc/sys/kernel/watchdog_cpumask", "0-1")],
     ),
     case(
-        "mitigations",
-        "an unaffected CPU is refused",
-        Pass,
-        "none of 2",
-        &[
-            ("/sys/devices/system/cpu/vulnerabilities/mds", "Not affected"),
-            ("/sys/devices/system/cpu/vulnerabilities/l1tf", "Vulnerable"),
-        ],
-    ),
-    case(
-        "mitigations",
-        "KVM's line is overlooked",
-        Pass,
-        "1 of 2",
-        &[
-            ("/sys/devices/system/cpu/vulnerabilities/mds", "Not affected"),
-            ("/sys/devices/system/cpu/vulnerabilities/itlb_multihit", "KVM: Mitigation: Split huge pages"),
-        ],
-    ),
-    case(
         "ptrace-scope",
         "a limited scope is refused",
         Pass,
