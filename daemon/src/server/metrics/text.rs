@@ -97,12 +97,18 @@ fn is_label(key: &str) -> bool {
     is_word && !key.starts_with("__") && key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
 }
 
+/// An alert names the program by its command, which people know, and by its process.
+fn labels_of<'a>(channel: &'a str, reader: &'a ReaderFigures) -> [(&'static str, &'a str); 4] {
+    let ReaderFigures { reader: number, command, role, .. } = reader;
+    [("channel", channel), ("reader", number), ("command", command), ("role", role)]
+}
+
 fn readers(text: &mut Text, channels: &[ChannelFigures]) {
     let all = || channels.iter().flat_map(|c| c.readers.iter().map(|r| (c.status.channel.as_str(), r)));
     let mut each = |name, kind, help, figure: fn(&ReaderFigures) -> u64| {
         text.family(name, kind, help);
         for (channel, reader) in all() {
-            text.sample(name, &[("channel", channel), ("reader", &reader.reader)], figure(reader));
+            text.sample(name, &labels_of(channel, reader), figure(reader));
         }
     };
     each(
@@ -121,20 +127,6 @@ fn readers(text: &mut Text, channels: &[ChannelFigures]) {
         "Messages the reader missed, overtaken or lost before this host.",
         |r| r.missed,
     );
-    let name = "shmcast_reader_info";
-    text.family(name, "gauge", "Always 1; the reader's command and role: reader, recorder or bridge.");
-    for (channel, reader) in all() {
-        text.sample(
-            name,
-            &[
-                ("channel", channel),
-                ("reader", &reader.reader),
-                ("command", &reader.command),
-                ("role", reader.role),
-            ],
-            1,
-        );
-    }
     let name = "shmcast_reader_latency_seconds";
     let help = "From publish to receipt, as far as readers record it. The sum is up to 6.25 % high.";
     text.family(name, "histogram", help);
@@ -143,7 +135,7 @@ fn readers(text: &mut Text, channels: &[ChannelFigures]) {
         // none yet.
         let count = reader.latencies.count();
         if count > 0 {
-            let labels = [("channel", channel), ("reader", reader.reader.as_str())];
+            let labels = labels_of(channel, reader);
             let latencies = &reader.latencies;
             text.histogram(name, &labels, latencies.cumulative(), count, latencies.sum_seconds());
         }
@@ -238,7 +230,7 @@ pub(super) mod tests {
         let command = "a\"} 1\nshmcast_readers{channel=\"x\\";
         let process = Process { pid: Some(7), uid: None, command: Some(command.to_owned()) };
         let text = render(&snapshot(vec![ChannelFigures::of(measured("t", vec![(process, stats(5))]))]));
-        let expected = r#"shmcast_reader_info{channel="t",reader="7",command="a\"} 1\nshmcast_readers{channel=\"x\\"} 1"#;
+        let expected = r#"shmcast_reader_received_messages_total{channel="t",reader="7",command="a\"} 1\nshmcast_readers{channel=\"x\\",role="reader"} 5"#;
         assert!(text.lines().any(|line| line == expected), "{text}");
         let expected = r#"shmcast_channel_info{channel="t",venue="X \"1\" \\ "} 1"#;
         assert!(text.lines().any(|line| line == expected), "{text}");
@@ -257,7 +249,7 @@ pub(super) mod tests {
         }
         assert!(
             text.contains(
-                "shmcast_reader_latency_seconds_bucket{channel=\"b\",reader=\"other\",le=\"+Inf\"}"
+                "shmcast_reader_latency_seconds_bucket{channel=\"b\",reader=\"other\",command=\"\",role=\"\",le=\"+Inf\"}"
             )
         );
         assert!(text.contains("\nshmcast_refusals_total{reason=\"denied\"} 3\n"));
