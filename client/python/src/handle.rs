@@ -3,24 +3,15 @@
 
 use crate::error::misuse;
 use pyo3::prelude::*;
+use shmcast::sys::fork;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
-
-/// How often this process is a forked child, counted from the program that was started.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
-/// Python calls this in each forked child, before anything else.
-#[pyfunction(name = "_forked")]
-pub(crate) fn forked() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
 
 /// Holds a publisher or subscriber until it is closed.
 pub(crate) struct Handle<T> {
     /// In memory of its own: Python gives its objects an alignment of 16 bytes, and a subscriber wants that of a cache line.
     inner: Mutex<Option<Box<T>>>,
-    /// [`FORKS`] when this was made.
+    /// The count of forks of the process that made this.
     born: u32,
     what: &'static str,
 }
@@ -30,13 +21,13 @@ pub(crate) struct InUse<'a, T>(MutexGuard<'a, Option<Box<T>>>);
 
 impl<T> Handle<T> {
     pub(crate) fn new(what: &'static str, inner: T) -> Self {
-        Self { inner: Mutex::new(Some(Box::new(inner))), born: FORKS.load(Ordering::Relaxed), what }
+        Self { inner: Mutex::new(Some(Box::new(inner))), born: fork::watch(), what }
     }
 
     /// The publisher or subscriber, for this thread. Never waits for another thread.
     #[inline]
     pub(crate) fn enter(&self) -> PyResult<InUse<'_, T>> {
-        if self.born == FORKS.load(Ordering::Relaxed)
+        if self.born == fork::count()
             && let Ok(inner) = self.inner.try_lock()
             && inner.is_some()
         {
@@ -69,7 +60,7 @@ impl<T> Handle<T> {
     }
 
     fn is_of_parent(&self) -> bool {
-        self.born != FORKS.load(Ordering::Relaxed)
+        self.born != fork::count()
     }
 
     /// Takes out what is to be closed; `None` if it is closed already.
