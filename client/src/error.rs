@@ -286,6 +286,11 @@ pub enum PublishError {
          channel again"
     )]
     CutOff,
+    /// This is the copy that a forked child has of its parent's publisher.
+    #[error(
+        "this publisher belongs to the process that was forked: open one of its own here, or publish there"
+    )]
+    Forked,
 }
 
 impl From<WriteError> for PublishError {

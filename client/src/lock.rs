@@ -6,6 +6,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use shmcast_layout::fault;
 use shmcast_layout::layout::header::State;
+use shmcast_layout::sys::fork::{self, ParentsOnly};
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{Ordering, fence};
@@ -24,19 +25,25 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
 }
 
 /// A lock that [`try_lock`] took. Dropping it releases the lock at once, even if there are duplicates of the
-/// descriptor: those shown to a daemon, and those that a child process has between its fork and its exec.
+/// descriptor: those shown to a daemon, and those that a child process has between its `vfork` and its exec.
 ///
-/// A forked child has a copy of this and shares the lock. The lock belongs to the process that took it: dropping the
-/// copy only closes the child's descriptor.
+/// The lock belongs to the process that took it. A forked child has a copy of this without the lock's file, and dropping the copy changes
+/// nothing.
 #[derive(Debug)]
 pub(crate) struct Held {
-    pub(crate) file: File,
+    pub(crate) file: ParentsOnly<File>,
     owner: Owner,
 }
 
 impl Held {
     pub(crate) fn new(file: File) -> Self {
-        Self { file, owner: Owner::this_process() }
+        Self { file: ParentsOnly::new(file), owner: Owner::this_process() }
+    }
+
+    /// Whether this is the copy that a forked child has. Costs one load.
+    #[inline(always)]
+    pub(crate) fn is_copied(&self) -> bool {
+        self.owner.is_copied()
     }
 
     /// Whether this is the copy that a forked child has.
@@ -52,22 +59,32 @@ impl Drop for Held {
         }
         let lock = libc::flock { l_type: libc::F_UNLCK as _, ..whole_file() };
         // Unlocking a held lock cannot fail. If it did, closing the last duplicate would release the lock.
-        let _ = fcntl(&self.file, FcntlArg::F_OFD_SETLK(&lock));
+        let _ = fcntl(&*self.file, FcntlArg::F_OFD_SETLK(&lock));
     }
 }
 
 /// The process that made something that others see. A forked child's copy must not undo it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Owner(u32);
+pub(crate) struct Owner {
+    pid: u32,
+    /// The count of forks that this process has.
+    forks: u32,
+}
 
 impl Owner {
     pub(crate) fn this_process() -> Self {
-        Self(std::process::id())
+        Self { pid: std::process::id(), forks: fork::watch() }
     }
 
-    /// Whether this process is the owner. Costs one system call.
+    /// Whether this process is the owner, also if it was made past the C library. Costs one system call.
     pub(crate) fn is_this_process(self) -> bool {
-        self.0 == std::process::id() || fault!("children_act_for_their_parent")
+        self.pid == std::process::id() || fault!("children_act_for_their_parent")
+    }
+
+    /// Whether this process was forked off the owner. Costs one load.
+    #[inline(always)]
+    pub(crate) fn is_copied(self) -> bool {
+        self.forks != fork::count() && !fault!("children_act_for_their_parent")
     }
 }
 

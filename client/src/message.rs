@@ -151,4 +151,7 @@ pub enum RecvError {
     /// about a second. New subscribers do not receive what is published into the removed file.
     #[error("the channel was removed, or has moved to a new segment: subscribe again")]
     Superseded,
+    /// This is the copy that a forked child has of its parent's subscriber. Nothing was consumed.
+    #[error("this subscriber belongs to the process that was forked: open one of its own here")]
+    Forked,
 }

@@ -28,7 +28,6 @@ impl ChannelInfo {
         let mut status = match &self.detail {
             Ok(detail) => detail.status(&self.name, orphaned),
             Err(_) if self.is_private => unseen(&self.name, "private", None),
-            Err(_) if self.is_being_made => unseen(&self.name, "new", None),
             Err(what) => unseen(&self.name, "damaged", Some(what.clone())),
         };
         status.publisher = publisher;

@@ -4,14 +4,15 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-use shmcast::{ChannelError, Directory, Event, Publisher, PublisherBuilder, Publishing, Start};
-use shmcast::{Subscriber, SubscriberBuilder};
+use shmcast::{ChannelError, Directory, Event, PublishError, Publisher, PublisherBuilder, Publishing, Start};
+use shmcast::{Records, RecvError, Select, Subscriber, SubscriberBuilder, Wait};
 use shmcast_layout::mem::forked::fork;
 use shmcast_testkit::process::{in_dir, my_dir, my_role, run};
 use shmcast_testkit::{role, scratch, wait_for};
 use std::fs;
 use std::io::{Read, pipe};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Bytes of the smallest possible ring.
 const SMALL: u64 = 64 << 10;
@@ -31,7 +32,10 @@ const TESTS: &[(&str, &str)] = &[
     ("a_child_that_panics_unlocks_its_parents_channel", "panic"),
     ("a_child_that_drops_a_subscriber_takes_its_parents_page_away", "dropped subscriber"),
     ("a_parent_that_closes_its_channel_leaves_it_locked_by_its_children", "parent that closes"),
-    ("a_child_of_a_dead_publisher_lets_a_second_one_in_beside_it", "child of the dead"),
+    ("a_dead_publisher_holds_its_channel_as_long_as_its_children_live", "child of the dead"),
+    ("a_dead_reader_is_shown_as_long_as_its_children_live", "child of a reader"),
+    ("a_childs_copies_publish_and_receive_beside_their_parents", "copies"),
+    ("a_grandchild_closes_what_its_parent_opened", "grandchild"),
 ];
 
 /// Runs the tests without the usual harness, which has a thread for each test.
@@ -56,6 +60,10 @@ fn play(role: &str, dir: &Path) {
         "parent that closes" => parent_closes(dir),
         "child of the dead" => child_of_the_dead(dir),
         "parent that dies" => parent_dies(dir),
+        "child of a reader" => child_of_a_reader(dir),
+        "reader that dies" => reader_dies(dir),
+        "copies" => copies(dir),
+        "grandchild" => grandchild(dir),
         other => panic!("no such role: {other}"),
     }
 }
@@ -111,29 +119,106 @@ fn parent_closes(dir: &Path) {
     assert_eq!(second.unwrap(), 2);
 }
 
-fn child_of_the_dead(dir: &Path) {
-    run(in_dir(&mut role!("parent that dies"), dir)).unwrap();
-    // The channel is not closed, as after any other death. It is free, now that the child has ended too.
-    let successor = wait_for("end of the child", || publisher(dir).open().ok());
-    assert_eq!((successor.epoch(), successor.next_sequence()), (2, 2));
-    assert_eq!(fs::read_to_string(dir.join("seen")).unwrap(), "in use");
+/// Starts a process in a role that leaves a child behind, and runs `look` while that child lives.
+fn beside_an_orphan(dir: &Path, role: &str, look: impl FnOnce()) {
+    run(in_dir(&mut role!(role), dir)).unwrap();
+    let pid = wait_for("the child's id", || fs::read_to_string(dir.join("child")).ok()?.parse::<u32>().ok());
+    look();
+    assert!(Path::new(&format!("/proc/{pid}")).exists(), "the child has ended before");
+    fs::write(dir.join("seen"), "").unwrap();
+    wait_for("the child's end", || (!Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
 }
 
-/// Leaves a child with a copy of the publisher. The child looks at the channel after its parent's death.
+/// Leaves a child that lives until the test has seen what there is, and ends as by a signal: without destructors. The exit code is 0, so
+/// that the test sees that all checks here passed.
+fn leave_a_child(dir: &Path) -> ! {
+    let child = fork(|| {
+        // Its name is complete when it is seen.
+        fs::write(dir.join("child.new"), std::process::id().to_string()).unwrap();
+        fs::rename(dir.join("child.new"), dir.join("child")).unwrap();
+        wait_for("the test's look", || dir.join("seen").exists().then_some(()));
+    });
+    std::mem::forget(child);
+    std::process::exit(0);
+}
+
+/// The channel is not closed, as after any other death, and it is free.
+fn child_of_the_dead(dir: &Path) {
+    beside_an_orphan(dir, "parent that dies", || {
+        assert_eq!(Directory::at(dir).channel("t").unwrap().publisher, Publishing::Nobody);
+        let successor = publisher(dir).open().unwrap();
+        assert_eq!((successor.epoch(), successor.next_sequence()), (2, 2));
+    });
+}
+
 fn parent_dies(dir: &Path) {
     let mut mine = publisher(dir).capacity(SMALL).open().unwrap();
     mine.publish(b"x").unwrap();
-    let parent = std::process::id();
-    let _child = fork(|| {
-        wait_for("death of the parent", || (std::os::unix::process::parent_id() != parent).then_some(()));
-        let seen = match publisher(dir).open() {
-            Err(ChannelError::InUse { .. }) => "in use",
-            _ => "free",
-        };
-        fs::write(dir.join("seen"), seen).unwrap();
-    });
-    // It exits without destructors, as by a signal. The exit code is 0, so that the test sees that all checks here
-    // passed.
     std::mem::forget(mine);
-    std::process::exit(0);
+    leave_a_child(dir);
+}
+
+fn child_of_a_reader(dir: &Path) {
+    let mine = publisher(dir).capacity(SMALL).open().unwrap();
+    beside_an_orphan(dir, "reader that dies", || {
+        assert_eq!(Directory::at(dir).channel("t").unwrap().readers, []);
+        assert_eq!(fs::read_dir(dir.join("t/readers")).unwrap().count(), 0, "its page is swept");
+    });
+    drop(mine);
+}
+
+fn reader_dies(dir: &Path) {
+    let reader = subscriber(dir).open().unwrap();
+    assert_eq!(Directory::at(dir).channel("t").unwrap().readers.len(), 1);
+    std::mem::forget(reader);
+    leave_a_child(dir);
+}
+
+fn copies(dir: &Path) {
+    let mut mine = publisher(dir).capacity(SMALL).open().unwrap();
+    let mut reader = subscriber(dir).start(Start::Oldest).open().unwrap();
+    let mut select = Select::new(Wait::Spin);
+    select.add(subscriber(dir).start(Start::Oldest).open().unwrap()).unwrap();
+    mine.publish(b"before").unwrap();
+    let used = fork(|| {
+        assert_eq!(mine.publish(b"x"), Err(PublishError::Forked));
+        assert_eq!(mine.publish_batch(["x"]).map(drop), Err(PublishError::Forked));
+        assert_eq!(mine.claim(1).map(drop), Err(PublishError::Forked));
+        assert_eq!(mine.gap(9).map(drop), Err(PublishError::Forked));
+        let later = Instant::now() + Duration::from_secs(60);
+        assert_eq!(reader.recv(), Err(RecvError::Forked));
+        assert_eq!(reader.recv_deadline(later), Err(RecvError::Forked));
+        assert_eq!(reader.try_recv(), Err(RecvError::Forked));
+        assert_eq!(reader.try_recv_into(&mut [0; 8]), Err(RecvError::Forked));
+        assert_eq!(reader.recv_into(&mut [0; 8]), Err(RecvError::Forked));
+        assert_eq!(reader.recv_batch(8, |_| ()), Err(RecvError::Forked));
+        assert_eq!(reader.recv_records(8, &mut Records::with_room(4096)).map(drop), Err(RecvError::Forked));
+        assert_eq!(select.try_recv().map_err(|e| e.source), Err(RecvError::Forked));
+        // Its own are another matter, also while it has copies.
+        assert!(matches!(publisher(dir).open(), Err(ChannelError::InUse { .. })));
+        let mut own = subscriber(dir).start(Start::Oldest).open().unwrap();
+        assert!(matches!(own.recv().unwrap(), Event::Message(m) if m.payload == b"before"));
+    });
+    assert!(used.unwrap().wait().unwrap());
+    mine.publish(b"after").unwrap();
+    for message in ["before", "after"] {
+        assert!(matches!(reader.recv().unwrap(), Event::Message(m) if m.payload == message.as_bytes()));
+    }
+}
+
+/// What a child closes of its parent's are numbers of its own, which may be those of what it has opened since.
+fn grandchild(dir: &Path) {
+    let mine = publisher(dir).capacity(SMALL).open().unwrap();
+    let mut copy = Some(mine);
+    let child = fork(|| {
+        let mut own = Publisher::builder("own").dir(dir).capacity(SMALL).open().unwrap();
+        let inner = fork(|| drop(copy.take()));
+        assert!(inner.unwrap().wait().unwrap());
+        drop(copy.take());
+        let held = Directory::at(dir).channel("own").unwrap().publisher;
+        assert!(matches!(held, Publishing::By(_)), "{held:?}");
+        own.publish(b"x").unwrap();
+    });
+    assert!(child.unwrap().wait().unwrap());
+    assert!(matches!(Directory::at(dir).channel("t").unwrap().publisher, Publishing::By(_)));
 }

@@ -11,8 +11,8 @@
  *
  * Signals. No function of this header may be called from a signal handler. Waits go on after a signal.
  *
- * Forks. After fork() handles belong to the parent. The child must not use its copies; closing them there, or ending the child,
- * changes nothing for anybody. A program that puts itself into the background opens its handles after that.
+ * Forks. After fork() handles belong to the parent. The child's copies publish and receive nothing: SHMCAST_ERROR_FORKED. Closing them
+ * there, or ending the child, changes nothing for anybody. A program that puts itself into the background opens its handles after that.
  *
  * Names and texts end with a zero and are UTF-8. Times are in nanoseconds unless said otherwise. Opening and closing allocate; with a
  * daemon's channel the first opening starts one thread, shmcast-keeper. The other functions do neither, unless a daemon's channel moves
@@ -39,6 +39,7 @@ enum shmcast_code {
     SHMCAST_ERROR_MISUSE = -2,            /* not now: a call or a claim is open on the handle, or none is */
     SHMCAST_ERROR_INTERNAL = -3,          /* a fault of the library; close the handle */
     SHMCAST_ERROR_OTHER = -4,             /* an error that this version has no number for; see its sentence */
+    SHMCAST_ERROR_FORKED = -5,            /* the handle is the parent's, and this is a forked child; open another one here */
     SHMCAST_ERROR_NAME = -10,             /* not a name that can be a channel's */
     SHMCAST_ERROR_NOT_FOUND = -11,        /* no such channel */
     SHMCAST_ERROR_IN_USE = -12,           /* the channel has a publisher that lives */

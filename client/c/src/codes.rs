@@ -9,6 +9,7 @@ pub mod code {
     pub const MISUSE: i32 = -2;
     pub const INTERNAL: i32 = -3;
     pub const OTHER: i32 = -4;
+    pub const FORKED: i32 = -5;
     pub const NAME: i32 = -10;
     pub const NOT_FOUND: i32 = -11;
     pub const IN_USE: i32 = -12;

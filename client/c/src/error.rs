@@ -72,6 +72,7 @@ impl Failure {
             PublishError::TooLarge(_) => code::TOO_LARGE,
             PublishError::OutOfSequences(_) => code::OUT_OF_SEQUENCES,
             PublishError::CutOff => code::CUT_OFF,
+            PublishError::Forked => code::FORKED,
             _ => code::OTHER,
         };
         Self::new(code, format_args!("channel {channel:?}: {error}"))
@@ -86,6 +87,7 @@ impl Failure {
             RecvError::Unmapped => code::UNMAPPED,
             RecvError::Superseded => code::SUPERSEDED,
             RecvError::Stalled { .. } => code::STALLED,
+            RecvError::Forked => code::FORKED,
             _ => code::OTHER,
         };
         Self::new(code, format_args!("channel {channel:?}: {error}"))
@@ -196,6 +198,7 @@ const fn name(code: i32) -> &'static CStr {
         code::OS => c"os",
         code::TOO_LARGE => c"too large",
         code::OUT_OF_SEQUENCES => c"out of sequences",
+        code::FORKED => c"forked",
         code::CUT_OFF => c"cut off",
         code::TOO_SMALL => c"too small",
         code::CORRUPT => c"corrupt",

@@ -3,39 +3,31 @@
 
 use crate::error::misuse;
 use pyo3::prelude::*;
+use shmcast::sys::fork;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
-
-/// How often this process is a forked child, counted from the program that was started.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
-/// Python calls this in each forked child, before anything else.
-#[pyfunction(name = "_forked")]
-pub(crate) fn forked() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
 
 /// Holds a publisher or subscriber until it is closed.
 pub(crate) struct Handle<T> {
-    inner: Mutex<Option<T>>,
-    /// [`FORKS`] when this was made.
+    /// In memory of its own: Python gives its objects an alignment of 16 bytes, and a subscriber wants that of a cache line.
+    inner: Mutex<Option<Box<T>>>,
+    /// The count of forks of the process that made this.
     born: u32,
     what: &'static str,
 }
 
 /// A handle in use by the calling thread.
-pub(crate) struct InUse<'a, T>(MutexGuard<'a, Option<T>>);
+pub(crate) struct InUse<'a, T>(MutexGuard<'a, Option<Box<T>>>);
 
 impl<T> Handle<T> {
     pub(crate) fn new(what: &'static str, inner: T) -> Self {
-        Self { inner: Mutex::new(Some(inner)), born: FORKS.load(Ordering::Relaxed), what }
+        Self { inner: Mutex::new(Some(Box::new(inner))), born: fork::watch(), what }
     }
 
     /// The publisher or subscriber, for this thread. Never waits for another thread.
     #[inline]
     pub(crate) fn enter(&self) -> PyResult<InUse<'_, T>> {
-        if self.born == FORKS.load(Ordering::Relaxed)
+        if self.born == fork::count()
             && let Ok(inner) = self.inner.try_lock()
             && inner.is_some()
         {
@@ -68,7 +60,7 @@ impl<T> Handle<T> {
     }
 
     fn is_of_parent(&self) -> bool {
-        self.born != FORKS.load(Ordering::Relaxed)
+        self.born != fork::count()
     }
 
     /// Takes out what is to be closed; `None` if it is closed already.
@@ -78,7 +70,7 @@ impl<T> Handle<T> {
             return Ok(None);
         }
         match self.inner.try_lock() {
-            Ok(mut inner) => Ok(inner.take()),
+            Ok(mut inner) => Ok(inner.take().map(|inner| *inner)),
             Err(_) => Err(self.refusal()),
         }
     }
@@ -89,13 +81,13 @@ impl<T> Deref for InUse<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        self.0.as_ref().expect("looked at when it was entered")
+        self.0.as_deref().expect("looked at when it was entered")
     }
 }
 
 impl<T> DerefMut for InUse<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        self.0.as_mut().expect("looked at when it was entered")
+        self.0.as_deref_mut().expect("looked at when it was entered")
     }
 }

@@ -13,13 +13,10 @@ mod publisher;
 mod subscriber;
 
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyModule};
 
 // No interpreter without its lock has run the tests.
 #[pymodule(gil_used = true)]
 mod _shmcast {
-    use super::*;
-
     #[pymodule_export]
     use super::batch::Batch;
     #[pymodule_export]
@@ -32,13 +29,4 @@ mod _shmcast {
     #[pymodule_export]
     #[allow(non_upper_case_globals, reason = "Python's name for it")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
-
-    #[pymodule_init]
-    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        let py = module.py();
-        let hook = wrap_pyfunction!(super::handle::forked, module)?;
-        let when = [("after_in_child", hook)].into_py_dict(py)?;
-        py.import("os")?.call_method("register_at_fork", (), Some(&when))?;
-        Ok(())
-    }
 }

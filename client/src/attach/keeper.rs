@@ -14,6 +14,7 @@ use shmcast_layout::control::{Generation, RefusalCode, Request, Response, decode
 use shmcast_layout::fault;
 use shmcast_layout::mem::{Preparation, Step};
 use shmcast_layout::segment::{Access, Segment};
+use shmcast_layout::sys::fork::ParentsOnly;
 use shmcast_layout::sys::handoff;
 use std::collections::VecDeque;
 use std::fs::File;
@@ -43,12 +44,12 @@ struct Inner {
     /// The preparation of the memory in which the channel goes on.
     preparation: Preparation,
     /// The descriptors to show it: the segment and its lock; then a reader's page, and its bell if it parks.
-    descriptors: Mutex<Vec<Arc<File>>>,
+    descriptors: Mutex<Vec<Arc<ParentsOnly<File>>>>,
     /// The channel's charter.
     charter: Mutex<File>,
-    /// The process that attached. A child that it forks shares the socket, and must leave it alone.
-    pid: u32,
-    socket: Mutex<Option<Arc<OwnedFd>>>,
+    /// The process that attached. Its children have neither the socket nor the lock, by which the daemon knows that it lives.
+    owner: Owner,
+    socket: Mutex<Option<Arc<ParentsOnly<OwnedFd>>>>,
     connected: AtomicBool,
     left: AtomicBool,
     /// Whether the channel has been given to another publisher.
@@ -65,7 +66,7 @@ struct Inner {
 /// A segment in which a channel goes on, as the daemon sent it.
 #[derive(Debug)]
 pub(crate) struct Successor {
-    pub(crate) segment: Arc<File>,
+    pub(crate) segment: Arc<ParentsOnly<File>>,
     /// The segment, mapped and prepared here, so that its reader can go on at once; `None` if that failed.
     pub(crate) ready: Option<(Segment, Vec<Step>)>,
     pub(crate) generation: Generation,
@@ -88,10 +89,10 @@ impl Attachment {
             daemon,
             resume,
             preparation,
-            descriptors: Mutex::new(descriptors.into_iter().map(Arc::new).collect()),
+            descriptors: Mutex::new(descriptors.into_iter().map(shown).collect()),
             charter: Mutex::new(charter),
-            pid: std::process::id(),
-            socket: Mutex::new(Some(Arc::new(socket))),
+            owner: Owner::this_process(),
+            socket: Mutex::new(Some(shown(socket))),
             connected: AtomicBool::new(true),
             left: AtomicBool::new(false),
             cut_off: AtomicBool::new(false),
@@ -149,13 +150,13 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        if self.shared.pid != std::process::id() {
+        if !self.shared.owner.is_this_process() {
             return;
         }
         self.shared.left.store(true, Ordering::Release);
         // The keeper may be polling the socket, which keeps it open, so it is shut down.
         if let Some(socket) = lock(&self.shared.socket).take() {
-            let _ = shutdown(&socket, Shutdown::Both);
+            let _ = shutdown(&**socket, Shutdown::Both);
         }
         self.keeper.wake();
     }
@@ -240,14 +241,14 @@ impl Keeper {
     fn wait(&self, attachments: &[Arc<Inner>], patience: Option<Duration>) -> Vec<Arc<Inner>> {
         // We hold the sockets while we sleep. So the number of one that is given up meanwhile cannot be another's when
         // we look at it.
-        let is_deaf = |socket: &Arc<OwnedFd>| {
+        let is_deaf = |socket: &Arc<ParentsOnly<OwnedFd>>| {
             fault!("without_a_spare_descriptor_nobody_listens") && socket.try_clone().is_err()
         };
         let socket = |shared: &Inner| lock(&shared.socket).clone().filter(|socket| !is_deaf(socket));
-        let sockets: Vec<(Arc<OwnedFd>, &Arc<Inner>)> =
+        let sockets: Vec<(Arc<ParentsOnly<OwnedFd>>, &Arc<Inner>)> =
             attachments.iter().filter_map(|shared| Some((socket(shared)?, shared))).collect();
         let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
-        fds.extend(sockets.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::IN)));
+        fds.extend(sockets.iter().map(|(socket, _)| PollFd::new(&***socket, PollFlags::IN)));
         let timeout = patience.map(|p| Timespec::try_from(p).expect("a second at most"));
         // After an error (EINTR, ENOMEM) the loop looks again.
         let _ = poll(&mut fds, timeout.as_ref());
@@ -262,7 +263,7 @@ impl Inner {
     fn listen(&self, buffer: &mut [u8]) {
         let mut socket = lock(&self.socket);
         let Some(open) = socket.as_ref() else { return };
-        let packet = match handoff::receive(open, buffer) {
+        let packet = match handoff::receive(&***open, buffer) {
             Ok(packet) if packet.length > 0 => Some(packet),
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
             _ => None,
@@ -293,7 +294,7 @@ impl Inner {
 
     /// Goes on in the segment that the daemon sent: the first descriptor is the segment, the second its lock.
     fn note_generation(&self, generation: Generation, sent: Vec<File>, charter: Option<File>) {
-        let mut sent = sent.into_iter().map(Arc::new);
+        let mut sent = sent.into_iter().map(shown);
         let (Some(segment), Some(its_lock)) = (sent.next(), sent.next()) else { return };
         lock(&self.descriptors)[..2].clone_from_slice(&[segment.clone(), its_lock]);
         if charter.is_some() {
@@ -334,7 +335,7 @@ impl Inner {
     /// Wakes a parked reader, so that it looks. Its daemon's waker does not know what happened here.
     fn rouse(&self) {
         if let Some(bell) = lock(&self.descriptors).get(3) {
-            park::ring(&**bell);
+            park::ring(&***bell);
         }
     }
 
@@ -365,10 +366,15 @@ impl Inner {
         }
         let mut socket = lock(&self.socket);
         if !self.left.load(Ordering::Acquire) {
-            *socket = Some(Arc::new(attached));
+            *socket = Some(shown(attached));
             self.connected.store(true, Ordering::Relaxed);
         }
     }
+}
+
+/// Something that the daemon knows this process by.
+fn shown<T: AsFd>(inner: T) -> Arc<ParentsOnly<T>> {
+    Arc::new(ParentsOnly::new(inner))
 }
 
 fn is_same(one: &File, other: &File) -> bool {

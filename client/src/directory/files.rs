@@ -2,7 +2,7 @@
 
 use super::folder::{Folder, is_same_file, mode, unique};
 use super::ours::{self, Inventory, LOCK, READERS, REMOVED, SEGMENT, UNFINISHED, not_a_channel};
-use super::{Publishing, Removed, has_open};
+use super::{Publishing, Removed, has_open, is_shortage};
 use crate::error::is_absent;
 use crate::error::{ChannelError, Holder};
 use crate::lock::{self, Held};
@@ -29,7 +29,7 @@ pub(crate) struct ChannelFiles {
 pub(crate) struct Locked {
     pub(crate) held: Held,
     /// Whether this process made the lock file just now.
-    is_new: bool,
+    pub(crate) is_new: bool,
 }
 
 impl ChannelFiles {
@@ -70,14 +70,39 @@ impl ChannelFiles {
         Inventory::of(&self.folder).map_err(ChannelError::os("look into", self.folder.path()))
     }
 
-    /// Whether this directory is a channel: it has a segment, or a lock file of ours.
-    pub(super) fn is_channel(&self) -> bool {
-        match ours::lock_of(&self.folder) {
-            Ok(Some(true)) => true,
+    /// Whether this directory is a channel: it has a segment, or is what a publisher left that died while it made one. A publisher that is
+    /// making one has the lock, or is about to take it and has made nothing else.
+    ///
+    /// # Errors
+    /// The system lacks what it takes to look.
+    pub(super) fn is_channel(&self) -> Result<bool, ChannelError> {
+        let looked = |found: io::Result<bool>| match found {
             // It is another user's private channel, and is listed as private.
-            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => true,
-            _ => ours::is_segment(&self.folder).unwrap_or(false),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(true),
+            Err(e) if is_shortage(&e) => Err(ChannelError::os("look into", self.folder.path())(e)),
+            found => Ok(found.unwrap_or(false)),
+        };
+        if looked(ours::is_segment(&self.folder))? {
+            return Ok(true);
         }
+        let is_left = || {
+            if ours::lock_of(&self.folder)? != Some(true) {
+                return Ok(false);
+            }
+            if self.folder.stat(SEGMENT).is_ok() {
+                return Ok(true); // a damaged one
+            }
+            let lock = match self.folder.file(LOCK, OFlags::RDONLY) {
+                // Another user's lock says nothing, and here is nothing to open.
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(false),
+                lock => lock?,
+            };
+            let has_begun = lock.metadata()?.len() > 0
+                || [UNFINISHED, READERS].iter().any(|name| self.folder.stat(name).is_ok());
+            Ok(has_begun && !lock::is_locked(&lock)?)
+        };
+        // Its publisher may have finished and ended between the two looks.
+        Ok(looked(is_left())? || looked(ours::is_segment(&self.folder))?)
     }
 
     /// Refuses to publish into a directory that is not a channel's. Reads only.
@@ -218,14 +243,14 @@ impl ChannelFiles {
 
     /// Removes the files that this process made here, after [`make_unfinished`](Self::make_unfinished) or a later step
     /// failed.
-    pub(crate) fn undo(&self, lock: &Locked) {
+    pub(crate) fn undo(&self, is_lock_new: bool) {
         let _ = self.folder.unlink(UNFINISHED);
         // If there was a channel before, this process made only the new segment.
         if self.folder.stat(SEGMENT).is_ok() {
             return;
         }
         let _ = self.folder.remove_empty(READERS);
-        if lock.is_new {
+        if is_lock_new {
             let _ = self.folder.unlink(LOCK);
         }
         if self.is_new || fault!("failed_publisher_takes_the_folder_away") {

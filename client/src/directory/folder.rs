@@ -6,13 +6,17 @@
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::fs::{fchmod, fstat, mkdirat, openat, renameat_with, statat, unlinkat};
-use rustix::io::fcntl_dupfd_cloexec;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use shmcast_layout::fault;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long another process may have a lease of a file that is opened.
+const LEASED: Duration = Duration::from_millis(100);
 
 /// An open directory. Opening it needs no right to list it.
 #[derive(Debug)]
@@ -60,7 +64,14 @@ impl Folder {
     /// Opens the regular file `name`. Refuses a link, and also a pipe, without waiting for its other end.
     pub(crate) fn file(&self, name: impl AsRef<OsStr>, access: OFlags) -> io::Result<File> {
         let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = File::from(open(&self.fd, name.as_ref(), flags, Mode::empty())?);
+        let until = Instant::now() + LEASED;
+        let file = loop {
+            match open(&self.fd, name.as_ref(), flags, Mode::empty()) {
+                // The owner of the file looks whether anybody has it open.
+                Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::yield_now(),
+                opened => break File::from(opened?),
+            }
+        };
         if file.metadata()?.is_file() {
             return Ok(file);
         }

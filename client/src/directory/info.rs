@@ -26,8 +26,6 @@ pub struct ChannelInfo {
     pub name: String,
     /// Whether it is private to another user. Then only its name can be seen.
     pub is_private: bool,
-    /// Whether it has no segment yet and its publisher is just making it.
-    pub is_being_made: bool,
     /// The header of its segment, or the reason why it cannot be read.
     pub detail: Result<ChannelDetail, String>,
     /// Its publisher.

@@ -27,6 +27,7 @@ pub(crate) use files::{ChannelFiles, Locked};
 pub(crate) use folder::{Folder, is_same_file, unique};
 pub use info::{ChannelDetail, ChannelInfo, Publishing, ReaderInfo, Removed};
 use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
+use rustix::io::Errno;
 use shmcast_layout::fault;
 use shmcast_layout::segment::{self, Segment};
 use std::fs::{self, DirBuilder, File};
@@ -112,12 +113,14 @@ impl Directory {
     }
 
     /// Looks at every channel, in order of their names. A directory that does not exist holds none. A subdirectory that
-    /// has neither a segment nor a lock file of shmcast's is no channel.
+    /// has neither a segment nor a lock file of shmcast's is no channel, and neither is one that a publisher is just making: a channel is
+    /// there from the moment at which it can be opened.
     ///
     /// It also removes pages that dead readers left. Nothing else is changed.
     ///
     /// # Errors
-    /// [`ChannelError`] if the directory cannot be read. A damaged channel is listed with the fault that was found.
+    /// [`ChannelError`] if the directory, or a subdirectory, cannot be looked at, such as for a lack of descriptors. A damaged channel is
+    /// listed with the fault that was found.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -136,7 +139,11 @@ impl Directory {
             .collect();
         names.sort();
         // A channel that is removed meanwhile is left out.
-        Ok(names.iter().filter_map(|name| self.channel(name).ok()).collect())
+        let looked = names.iter().map(|name| match self.channel(name) {
+            Err(ChannelError::NotFound { .. }) => None,
+            looked => Some(looked),
+        });
+        looked.flatten().collect()
     }
 
     /// Looks at one channel. Removes pages of dead readers as [`channels`](Self::channels) does.
@@ -153,17 +160,18 @@ impl Directory {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn channel(&self, name: &str) -> Result<ChannelInfo, ChannelError> {
-        let Some(files) = self.files(name)?.filter(ChannelFiles::is_channel) else {
+        let Some(files) = self.files(name)? else { return Err(self.not_found(name)) };
+        if !files.is_channel()? {
             return Err(self.not_found(name));
-        };
-        let (mut is_private, mut has_segment) = (false, true);
+        }
+        let mut is_private = false;
         let detail = match files.segment(OFlags::RDONLY) {
             Ok(Some(file)) => Segment::open(&file, segment::Access::Read)
                 .map(|segment| ChannelDetail::of(&segment))
                 .map_err(|e| e.to_string()),
-            Ok(None) => {
-                has_segment = false;
-                Err("no segment: its publisher has not finished making it, or died doing so".into())
+            Ok(None) => Err("no segment: its publisher had not finished making it, and died doing so".into()),
+            Err(ChannelError::Os { source, .. }) if is_shortage(&source) => {
+                return Err(ChannelError::os("open", files.segment_path())(source));
             }
             Err(ChannelError::Os { source, .. }) => {
                 is_private = source.kind() == io::ErrorKind::PermissionDenied;
@@ -172,8 +180,7 @@ impl Directory {
             Err(e) => Err(e.to_string()),
         };
         let (publisher, readers) = (files.publisher(), files.live_readers());
-        let is_being_made = !has_segment && matches!(publisher, Publishing::By(_));
-        Ok(ChannelInfo { name: name.into(), is_private, is_being_made, detail, publisher, readers })
+        Ok(ChannelInfo { name: name.into(), is_private, detail, publisher, readers })
     }
 
     /// Removes a channel that nobody uses, in any state, and returns what was removed.
@@ -271,6 +278,11 @@ impl Directory {
         let parent = self.open_or_make(mode)?;
         let (folder, is_new) = match parent.make(name, mode) {
             Ok(folder) => (folder, true),
+            Err(e) if is_shortage(&e) => {
+                // It may have been made before it could not be opened.
+                let _ = parent.remove_empty(name);
+                return Err(ChannelError::os("create directory", self.path.join(name))(e));
+            }
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => match parent.folder(name) {
                 Ok(folder) => (folder, false),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -295,6 +307,12 @@ impl Directory {
         folder.set_mode(mode).map_err(os("set the mode of"))?;
         Ok(folder)
     }
+}
+
+/// Whether the system lacks descriptors or memory, so that nothing is known of a file.
+fn is_shortage(e: &io::Error) -> bool {
+    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+    Errno::from_io_error(e).is_some_and(|e| shortages.contains(&e))
 }
 
 /// Mode of directories that are made, unless asked otherwise.

@@ -98,9 +98,10 @@ impl PublisherBuilder {
             self.go_on_behind(past, &segment, least)?;
             Ok(segment)
         });
-        let segment = made.inspect_err(|_| files.undo(&lock))?;
+        let segment = made.inspect_err(|_| files.undo(lock.is_new))?;
         let publisher = self.start(segment, lock.held)?;
-        files.finish()?;
+        // From here on it is seen. All that can fail has succeeded.
+        files.finish().inspect_err(|_| files.undo(lock.is_new))?;
         Ok(publisher)
     }
 

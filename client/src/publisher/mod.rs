@@ -34,9 +34,9 @@ pub(crate) const TOUCHED_BYTES: usize = 64 << 10;
 /// Dropping a publisher closes the channel, except while the thread panics: then readers see no end, and the next
 /// publisher takes over as after a crash.
 ///
-/// After a `fork` the publisher belongs to the parent. The child must not use its copy; dropping it there, or ending the
-/// child, changes nothing. If the parent dies, the channel counts as in use until such children have dropped their
-/// copies, ended, or become another program. A program that puts itself into the background opens its publishers after that.
+/// After a `fork` the publisher belongs to the parent. The child's copy publishes nothing, and says [`PublishError::Forked`]; dropping it there,
+/// or ending the child, changes nothing. If the parent ends, the channel is free, whatever its children do. A program that puts itself into the
+/// background opens its publishers after that.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -158,7 +158,7 @@ impl Publisher {
     /// ```
     #[inline(always)]
     pub fn publish_with(&mut self, payload: &[u8], mark: Mark) -> Result<u64, PublishError> {
-        self.check_not_cut_off()?;
+        self.check_usable()?;
         Ok(self.writer.publish_timed(payload, mark.tag, mark.key, || self.stamps.stamp(self.clock))?)
     }
 
@@ -181,7 +181,7 @@ impl Publisher {
     /// ```
     #[inline(always)]
     pub fn publish_at(&mut self, payload: &[u8], mark: Mark, time: u64) -> Result<u64, PublishError> {
-        self.check_not_cut_off()?;
+        self.check_usable()?;
         Ok(self.writer.publish(payload, mark.tag, mark.key, time)?)
     }
 
@@ -220,7 +220,7 @@ impl Publisher {
         payloads: impl IntoIterator<Item = P>,
         mark: Mark,
     ) -> Result<Range<u64>, PublishError> {
-        self.check_not_cut_off()?;
+        self.check_usable()?;
         let time = self.stamps.stamp(self.clock);
         let first = self.writer.next_sequence();
         for payload in payloads {
@@ -249,7 +249,7 @@ impl Publisher {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn claim(&mut self, length: usize) -> Result<Claim<'_>, PublishError> {
-        self.check_not_cut_off()?;
+        self.check_usable()?;
         let max_message = self.max_message() as u64;
         if length as u64 > max_message {
             return Err(TooLarge { length: length as u64, max_message }.into());
@@ -302,8 +302,11 @@ impl Publisher {
     }
 
     #[inline]
-    fn check_not_cut_off(&self) -> Result<(), PublishError> {
-        if self.is_cut_off() { Err(PublishError::CutOff) } else { Ok(()) }
+    fn check_usable(&self) -> Result<(), PublishError> {
+        if self.is_cut_off() {
+            return Err(PublishError::CutOff);
+        }
+        if self.lock.is_copied() { Err(PublishError::Forked) } else { Ok(()) }
     }
 
     /// Closes the channel: readers get everything published so far, and then the end of the stream. The same as
@@ -350,7 +353,7 @@ impl Publisher {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn gap(&mut self, last: u64) -> Result<(), PublishError> {
-        self.check_not_cut_off()?;
+        self.check_usable()?;
         Ok(self.writer.gap(last, self.clock.now())?)
     }
 
@@ -367,7 +370,7 @@ impl Publisher {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn session(&mut self, identity: [u8; 10]) -> Result<(), PublishError> {
-        self.check_not_cut_off()?;
+        self.check_usable()?;
         self.writer.session(identity, self.clock.now());
         Ok(())
     }
@@ -434,7 +437,7 @@ impl Claim<'_> {
     /// ```
     pub fn commit(self, length: usize) -> Result<u64, PublishError> {
         assert!(length <= self.length, "commit of {length} B exceeds the claim of {} B", self.length);
-        self.publisher.check_not_cut_off()?;
+        self.publisher.check_usable()?;
         let Publisher { writer, clock, stamps, staging, .. } = self.publisher;
         Ok(writer.publish(&staging[..length], self.mark.tag, self.mark.key, stamps.stamp(*clock))?)
     }

@@ -65,7 +65,8 @@ const BATCH: usize = 64;
 /// it. Receiving makes no system call unless the wait strategy does, takes no lock and allocates nothing, except while it reads the
 /// journal (see [`SubscriberBuilder::history`]).
 ///
-/// After a `fork` the subscriber belongs to the parent: dropping the child's copy changes nothing that tools see.
+/// After a `fork` the subscriber belongs to the parent. The child's copy receives nothing, and says [`RecvError::Forked`]; dropping it changes
+/// nothing that tools see.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -97,6 +98,8 @@ pub struct Subscriber {
     /// Whether the last batch came close to the publisher; only with [`Wait::Burst`], which then may let it get ahead.
     came_close: bool,
     record_latency: bool,
+    /// The count of forks of the process that opened it.
+    forks: u32,
     // The fourth line.
     page: Option<Page>,
     clock: Clock,
@@ -288,6 +291,7 @@ impl Subscriber {
     /// ```
     #[inline(always)]
     pub fn try_recv_into<'a>(&mut self, buffer: &'a mut [u8]) -> Result<Option<Event<'a>>, RecvError> {
+        self.check_process()?;
         let before = self.reader.place();
         // The two common answers are given in place, as in `receive`.
         let outcome = match self.reader.glance_into(buffer) {
@@ -342,6 +346,7 @@ impl Subscriber {
         most: usize,
         mut each: impl FnMut(Event<'_>) -> F,
     ) -> Result<usize, RecvError> {
+        self.check_process()?;
         if self.came_close {
             self.pause_after_burst();
         }
@@ -442,6 +447,7 @@ impl Subscriber {
         &mut self,
         deadline: Option<Instant>,
     ) -> Result<Option<Event<'_>>, RecvError> {
+        self.check_process()?;
         let mut waiter = Waiter::default();
         loop {
             let outcome = match self.reader.glance(self.buffer.records()) {

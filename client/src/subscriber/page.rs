@@ -4,7 +4,8 @@
 use crate::clock::Clock;
 use crate::directory::{ChannelFiles, Folder, unique};
 use crate::error::ChannelError;
-use crate::lock::{self, Owner};
+use crate::lock::{self, Held};
+use rustix::fs::OFlags;
 use shmcast_layout::error::OpenError;
 use shmcast_layout::fault;
 use shmcast_layout::layout::header::Header;
@@ -12,7 +13,7 @@ use shmcast_layout::layout::reader_page::Role;
 use shmcast_layout::layout::record::NO_TIME;
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::Place;
-use std::fs::{File, Permissions};
+use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 
@@ -30,15 +31,14 @@ pub(super) struct Page {
 pub(super) struct Shown {
     pages: Folder,
     name: String,
-    /// Held open for its lock, which shows that this reader lives.
-    _locked: File,
-    /// A forked child's copy must not remove the page of its parent.
-    owner: Owner,
+    /// Shows that this reader lives. It is not the file that is mapped, since a child shares the maps of its parent.
+    lock: Held,
 }
 
 impl Drop for Shown {
     fn drop(&mut self) {
-        if self.owner.is_this_process() {
+        // A forked child's copy must not remove the page of its parent.
+        if !self.lock.is_a_childs() {
             // If the page cannot be removed, the next program that lists the readers removes it, since its lock is
             // gone.
             let _ = self.pages.unlink(&self.name);
@@ -87,20 +87,20 @@ pub(super) fn show_page(
     let os = |what| ChannelError::os(what, &path);
     let file = pages.create(&hidden, 0o600).map_err(os("create the reader page"))?;
     let show = || {
-        lock::try_lock(&file).map_err(os("lock the reader page"))?;
+        let locked = pages.file(&hidden, OFlags::RDWR).map_err(os("open the reader page"))?;
+        lock::try_lock(&locked).map_err(os("lock the reader page"))?;
         // This sets the mode in spite of the umask: if the channel's owner could not read the page, it would not
         // prevent the removal of the channel.
         file.set_permissions(Permissions::from_mode(0o644)).map_err(os("set the mode of"))?;
         let page = ReaderPage::create(&file, pid, role, header.uuid, place)
             .map_err(|source| ChannelError::Segment { path: path.clone(), source })?;
         pages.rename(&hidden, &name).map_err(os("show the reader page"))?;
-        Ok(page)
+        Ok((page, Held::new(locked)))
     };
-    let page = show().inspect_err(|_: &ChannelError| drop(pages.unlink(&hidden)))?;
+    let (page, lock) = show().inspect_err(|_: &ChannelError| drop(pages.unlink(&hidden)))?;
     // A reader that crashes and starts again for ever would leave a page each time.
     files.sweep_dead_readers();
-    let owner = Owner::this_process();
-    Ok(Page { page, shown: Some(Box::new(Shown { pages, name, _locked: file, owner })) })
+    Ok(Page { page, shown: Some(Box::new(Shown { pages, name, lock })) })
 }
 
 /// Counts the latency of a message of `time`, if it has one, that has just been received.

@@ -273,7 +273,7 @@ impl Subscriber {
 
     /// Takes messages for as long as there are some and nothing else; none where each is to be looked at first.
     fn take_records(&mut self, most: usize, records: &mut Records) {
-        if self.is_checked || self.doubt == Doubt::Behind {
+        if self.is_checked || self.doubt == Doubt::Behind || self.check_process().is_err() {
             return;
         }
         let first = self.reader.place().sequence;

@@ -8,12 +8,20 @@ use shmcast_layout::layout::record::{ControlRecord, session_identity};
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::Place;
 use shmcast_layout::ring::reader::{Copied, Poll};
+use shmcast_layout::sys::fork;
 
 impl Subscriber {
+    /// Refuses to work in a forked child: what its parent shows to tools and to the daemon is not the child's.
+    #[inline(always)]
+    pub(super) fn check_process(&self) -> Result<(), RecvError> {
+        if self.forks == fork::count() { Ok(()) } else { Err(RecvError::Forked) }
+    }
+
     /// As [`receive`](Self::receive) without a wait, for those in no hurry. Goes on behind records that are no news, but not into another
     /// ring: what a caller knows of this one, such as its clock, holds for all that it takes in a row.
     #[inline(never)]
     pub(super) fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
+        self.check_process()?;
         let moves = self.moves;
         loop {
             if self.doubt == Doubt::Past {
@@ -35,6 +43,7 @@ impl Subscriber {
     /// As [`poll`](Self::poll), with a message's payload copied to the start of `buffer`.
     #[inline(never)]
     pub(super) fn poll_into(&mut self, buffer: &mut [u8]) -> Result<Option<Outcome>, RecvError> {
+        self.check_process()?;
         let before = self.reader.place();
         let poll = self.reader.poll(buffer);
         self.go_on_into(before, poll, buffer)

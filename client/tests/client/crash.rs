@@ -332,7 +332,8 @@ fn a_killed_reader_is_swept_and_nobody_else_notices() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let dir = scratch();
     let directory = Directory::at(dir.path());
-    let mut publisher = publisher(dir.path()).capacity(1 << 20).open().unwrap();
+    // The ring has all of it, however late the readers are.
+    let mut publisher = publisher(dir.path()).capacity(256 << 20).max_message(64 << 10).open().unwrap();
     let readers = [4, 5].map(|number| reader(number, dir.path()));
     wait_for("two readers", || (directory.channel("t").unwrap().readers.len() == 2).then_some(()));
     publish(&mut publisher, 500);

@@ -53,6 +53,39 @@ fn a_second_publisher_is_refused_and_told_who_publishes() {
     assert_eq!(publisher(dir.path()).open().unwrap().next_sequence(), 2);
 }
 
+/// Tools once listed a channel some milliseconds before it could be opened.
+#[test]
+fn a_channel_that_is_listed_can_be_opened() {
+    let dir = scratch();
+    let directory = Directory::at(dir.path());
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looks = scope.spawn(|| {
+            let mut seen = 0;
+            // Once more after the last one.
+            while !is_over.load(Ordering::Acquire) || seen < 300 {
+                let listed = directory.channels().unwrap();
+                seen = listed.len();
+                // Those that are new are the last ones.
+                for channel in listed.iter().rev().take(3) {
+                    let reader = shmcast::Subscriber::builder(&channel.name).directory(&directory).open();
+                    assert!(channel.detail.is_ok() && reader.is_ok(), "{channel:?}: {reader:?}");
+                }
+            }
+        });
+        for number in 100..400 {
+            let builder = shmcast::Publisher::builder(format!("t{number}")).directory(&directory);
+            let opened = builder.capacity(SMALL).prepare(Preparation::NONE).open();
+            opened.unwrap();
+            if looks.is_finished() {
+                break;
+            }
+        }
+        is_over.store(true, Ordering::Release);
+        looks.join().unwrap();
+    });
+}
+
 #[test]
 fn a_channel_of_another_size_is_not_taken_over() {
     let dir = scratch();

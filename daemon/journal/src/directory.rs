@@ -288,7 +288,7 @@ pub(crate) fn remove(directory: &File, name: &str) -> io::Result<()> {
     }
 }
 
-fn at(directory: &File, name: &str, flags: OFlags) -> io::Result<File> {
+pub(crate) fn at(directory: &File, name: &str, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     Ok(rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(PRIVATE))?.into())
 }

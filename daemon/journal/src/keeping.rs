@@ -1,15 +1,22 @@
 //! Which files of a journal are kept.
 
-use crate::directory::{open_directory, remove};
-use crate::holds::{holds_of, lock_holds};
-use rustix::fs::fstatvfs;
+use crate::directory::{at, open_directory, remove};
+use crate::holds::{RetentionHold, holds_of, lock_holds};
+use rustix::fs::{OFlags, fstatvfs};
 use rustix::io::Errno;
 use shmcast::StreamId;
 use shmcast::journal::format::SPARE;
 use shmcast::journal::{FileInfo, Journal, Streams};
+use shmcast::sys::lease::is_open_elsewhere;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+/// The turns to make room, by file system. What one journal removes is free when the next one measures.
+static TURNS: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
 /// How much of a journal is kept. By default: everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,13 +36,19 @@ pub struct Trimmed {
     pub gone: Vec<String>,
     /// Names of the holds whose files had to go, since the file system had too little room.
     pub broken: Vec<String>,
+    /// Bytes that the file system lacks all the same of those that should be free.
+    pub lacking: u64,
+    /// Number of files that stayed although bytes are lacking, because their removal would free little or nothing: somebody has them open, or
+    /// they have other names.
+    pub vain: usize,
 }
 
 impl Keep {
     /// Removes the oldest files in a journal's directory, those of the oldest stream first, until the rest is within the limits. Only files
     /// to which nothing is added any more are removed, and of the stream `own`, which is recorded, never the last one. The rest of a stream
-    /// is one piece. Files that are [held](crate::hold) stay, unless there is too little room. `trimmed` is added to, also if this
-    /// fails; `streams` must be refreshed if a file is gone.
+    /// is one piece. Files that are [held](crate::hold) stay, unless there is too little room. A file that somebody has open gives no room. Such
+    /// files go for the room that files behind them give, and at most as many bytes of them as are lacking, or as those give: readers that do
+    /// not let go cannot cost all that others read. `trimmed` is added to, also if this fails; `streams` must be refreshed if a file is gone.
     ///
     /// # Errors
     /// The system's error, at the first file that cannot be removed.
@@ -50,17 +63,23 @@ impl Keep {
             return Ok(());
         }
         let directory = open_directory(streams.path())?;
+        let turn = self.free.map(|_| turn_at(&directory)).transpose()?;
+        let _turn = turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
         // Whoever notes a hold waits until this is over, and so sees what is left.
         let _lock = lock_holds(&directory)?;
         let bytes = streams.journals().iter().flat_map(Journal::files).map(|file| file.bytes).sum();
-        let mut excess = Excess { keep: self, wall_ns, bytes, lacking: self.lacking(&directory)?, trimmed };
+        let lacking = self.lacking(&directory)?;
+        let mut excess = Excess { keep: self, wall_ns, bytes, lacking, is_vain: false, trimmed };
+        let mut done = Ok(());
         for (at, journal) in streams.journals().iter().enumerate() {
             let is_own = own.is_none() || journal.stream() == own;
             // The time at which the last file of a stream was over.
             let later = streams.journals()[at + 1..].iter().find_map(|later| later.files().first());
-            excess.trim(journal, is_own || journal.is_recording(), later.map(|file| file.header.wall_ns))?;
+            let over = later.map(|file| file.header.wall_ns);
+            done = done.and_then(|()| excess.trim(journal, is_own || journal.is_recording(), over));
         }
-        Ok(())
+        excess.trimmed.lacking = excess.lacking;
+        done
     }
 
     /// Bytes that the file system lacks of what should be free.
@@ -71,6 +90,12 @@ impl Keep {
     }
 }
 
+/// The turn on the file system of a directory.
+fn turn_at(directory: &File) -> io::Result<Arc<Mutex<()>>> {
+    let device = directory.metadata()?.dev();
+    Ok(TURNS.lock().unwrap_or_else(PoisonError::into_inner).entry(device).or_default().clone())
+}
+
 /// The files and bytes that are to go.
 struct Excess<'a> {
     keep: &'a Keep,
@@ -79,7 +104,18 @@ struct Excess<'a> {
     bytes: u64,
     /// Bytes that the file system lacks.
     lacking: u64,
+    /// Whether a file was removed of which nobody could say who has it open, and no room came of it.
+    is_vain: bool,
     trimmed: &'a mut Trimmed,
+}
+
+/// What the removal of a file gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gives {
+    Room,
+    Nothing,
+    /// The file system does not say who has a file open.
+    Unknown,
 }
 
 impl Excess<'_> {
@@ -88,37 +124,84 @@ impl Excess<'_> {
         let folder = open_directory(journal.path())?;
         let holds = holds_of(&folder)?;
         let files = journal.files();
-        for (at, file) in files.iter().enumerate() {
+        // Files before `kept` are gone. Those from there to `at` would go in vain but for `gain` bytes of them, of which they are `bytes`.
+        let (mut kept, mut at, mut bytes, mut gain) = (0, 0, 0, 0);
+        while let Some(file) = files.get(at) {
             let next = files.get(at + 1);
             let is_over = !is_recorded || next.is_some_and(|next| is_over(file, next));
-            let end = next.map_or(u64::MAX, |next| next.header.sequence);
             let since = next.map(|next| next.header.wall_ns).or(over_ns).unwrap_or(self.wall_ns);
-            let held: Vec<_> = holds.iter().filter(|hold| hold.from < end).collect();
-            if !is_over || !self.is_to_go(since, !held.is_empty()) {
-                return Ok(());
+            let is_due = self.is_due(since, held(&holds, next).next().is_some());
+            if !is_over || !(is_due || self.lacking > 0) {
+                break;
             }
-            remove(&folder, &file.name)?;
-            for hold in held {
-                if !self.trimmed.broken.contains(&hold.name) {
-                    self.trimmed.broken.push(hold.name.clone());
+            let gives = if self.lacking > 0 { self.gives(&folder, file)? } else { Gives::Room };
+            at += 1;
+            bytes += file.bytes;
+            if gives != Gives::Nothing {
+                gain += file.bytes;
+            }
+            if !is_due && (gives == Gives::Nothing || bytes - gain > gain.max(self.lacking)) {
+                if gain >= self.lacking {
+                    break;
+                }
+                continue;
+            }
+            for file in &files[kept..at] {
+                remove(&folder, &file.name)?;
+                kept += 1;
+                self.bytes -= file.bytes;
+                self.trimmed.gone.push(file.name.clone());
+                for hold in held(&holds, files.get(kept)) {
+                    if !self.trimmed.broken.contains(&hold.name) {
+                        self.trimmed.broken.push(hold.name.clone());
+                    }
                 }
             }
-            self.bytes -= file.bytes;
-            // A reader that has the file open keeps its room for a while. That costs no second file.
-            self.lacking = self.lacking.saturating_sub(file.bytes);
-            self.trimmed.gone.push(file.name.clone());
+            if gives == Gives::Unknown {
+                let before = std::mem::replace(&mut self.lacking, self.keep.lacking(&folder)?);
+                self.is_vain = self.lacking >= before;
+            } else {
+                self.lacking = self.lacking.saturating_sub(gain);
+            }
+            (bytes, gain) = (0, 0);
         }
+        self.trimmed.vain += at - kept;
         // A folder without a file may be one that a recorder is about to lock.
-        if is_recorded || files.is_empty() { Ok(()) } else { remove_folder(journal, &folder) }
+        let is_over = !is_recorded && !files.is_empty() && kept == files.len();
+        if is_over { remove_folder(journal, &folder) } else { Ok(()) }
     }
 
-    /// Whether a file is to go that was over at this time.
-    fn is_to_go(&self, since_ns: u64, is_held: bool) -> bool {
+    /// Whether a file that was over at this time is too much or too old.
+    fn is_due(&self, since_ns: u64, is_held: bool) -> bool {
         let is_too_much = self.keep.bytes.is_some_and(|most| self.bytes > most);
         let age = Duration::from_nanos(self.wall_ns.saturating_sub(since_ns));
         let is_too_old = self.keep.age.is_some_and(|most| age > most);
-        self.lacking > 0 || ((is_too_much || is_too_old) && !is_held)
+        (is_too_much || is_too_old) && !is_held
     }
+
+    fn gives(&self, folder: &File, file: &FileInfo) -> io::Result<Gives> {
+        let open = match at(folder, &file.name, OFlags::RDONLY) {
+            Ok(open) => open,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Gives::Nothing),
+            Err(error) => return Err(error),
+        };
+        let has_other_names = open.metadata()?.nlink() > 1;
+        Ok(match is_open_elsewhere(&open) {
+            Ok(is_open) if is_open || has_other_names => Gives::Nothing,
+            Ok(_) => Gives::Room,
+            Err(_) if has_other_names || self.is_vain => Gives::Nothing,
+            Err(_) => Gives::Unknown,
+        })
+    }
+}
+
+/// The holds that keep the file before `next`.
+fn held<'a>(
+    holds: &'a [RetentionHold],
+    next: Option<&Arc<FileInfo>>,
+) -> impl Iterator<Item = &'a RetentionHold> {
+    let end = next.map_or(u64::MAX, |next| next.header.sequence);
+    holds.iter().filter(move |hold| hold.from < end)
 }
 
 /// Removes the folder of a stream of which no file is left, unless something else lies in it.

@@ -41,7 +41,8 @@ pub struct JournalConfig {
     /// Age at which files are removed.
     #[serde(default, deserialize_with = "duration")]
     pub keep_age: Option<Duration>,
-    /// Least bytes that stay free on the file system. The oldest files are removed for that, also those that are held.
+    /// Least bytes that stay free on the file system. The oldest files are removed for that, also those that are held, as far as
+    /// that gives room.
     #[serde(default, deserialize_with = "fields::optional_size")]
     pub keep_free: Option<u64>,
 }

@@ -1,5 +1,7 @@
-//! A real file system whose power can be cut: an ext4 that stops taking anything at once, its own journal included, and is mounted again.
+//! File systems of a test's own: an ext4 whose power can be cut, which stops taking anything at once, its own journal included, and is
+//! mounted again; and a small one in memory.
 
+use crate::place::{is_root, skip};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -74,5 +76,44 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         self.unmount();
+    }
+}
+
+/// A file system in memory that nobody else uses.
+pub struct Small {
+    room: TempDir,
+}
+
+impl Small {
+    /// One of so many MiB. Without the right to mount, says that `test` is skipped.
+    pub fn make(test: &str, mib: u32) -> Option<Self> {
+        if !is_root() {
+            skip(test, "only root can mount a file system");
+            return None;
+        }
+        let small = Self { room: TempDir::new().unwrap() };
+        let size = format!("size={mib}m");
+        if run("mount", &["-t", "tmpfs", "-o", &size, "none", small.path().to_str().unwrap()]) {
+            return Some(small);
+        }
+        skip(test, "no tmpfs can be mounted");
+        None
+    }
+
+    pub fn path(&self) -> &Path {
+        self.room.path()
+    }
+
+    /// Bytes that are free.
+    pub fn free(&self) -> u64 {
+        let room = rustix::fs::statvfs(self.path()).unwrap();
+        room.f_bavail * room.f_frsize
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        // A program of the test may still be in it.
+        run("umount", &["--lazy", self.path().to_str().unwrap()]);
     }
 }

@@ -6,7 +6,7 @@
 //! | `process` | child processes that are killed and reaped when dropped; roles that a test program plays |
 //! | `place` | temporary directories, ports, and what this machine lacks |
 //! | `turn` | a limit to how many tests with many processes run at a time |
-//! | `disk` | a file system whose power can be cut |
+//! | `disk` | a file system whose power can be cut, and a small one |
 //! | `daemon`, `raw`, `bystanders` | `shmcastd` as a process, a connection that may break the rules, traffic that must not be disturbed |
 //! | `command` | the command `shmcast` in a directory of channels of the test's own |
 //! | `journal` | what the files of a journal hold |

@@ -110,6 +110,25 @@ static void cut(void) {
     CHECK(shmcast_publisher_close(p) == SHMCAST_OK);
 }
 
+/* Dies, and leaves a child with copies of all that it had, which lives until stdin is closed. */
+static void orphan(void) {
+    shmcast_publisher *p;
+    shmcast_subscriber *s;
+    shmcast_event e;
+    CHECK(publishes("ticks", 0, &p) == SHMCAST_OK && subscribes("rates", SHMCAST_WAIT_PARK, &s) == SHMCAST_OK);
+    if (fork() != 0) {
+        puts("forked");
+        fflush(stdout);
+        sleep(1000);
+    }
+    CHECK(shmcast_publish(p, "x", 1, NULL) == SHMCAST_ERROR_FORKED && strstr(shmcast_error_message(), "forked") != NULL);
+    CHECK(shmcast_try_recv(s, &e) == SHMCAST_ERROR_FORKED);
+    char byte;
+    CHECK(read(0, &byte, 1) == 0);
+    CHECK(shmcast_publisher_close(p) == SHMCAST_OK && shmcast_subscriber_close(s) == SHMCAST_OK);
+    puts("well");
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 3);
     socket_path = argv[2];
@@ -118,5 +137,6 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "anew") == 0) anew();
     if (strcmp(argv[1], "cut") == 0) cut();
     if (strcmp(argv[1], "across") == 0) across();
+    if (strcmp(argv[1], "orphan") == 0) orphan();
     return 0;
 }

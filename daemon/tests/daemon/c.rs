@@ -1,7 +1,8 @@
 //! Programs in C at a daemon's channels: they publish, receive and park, are refused, and live through the daemon's death.
 
-use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::{scratch, skip, wait_until};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -66,6 +67,37 @@ fn programs_in_c_use_a_daemons_channels() {
     daemon.restart();
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
+}
+
+/// The daemon knows programs by locks and sockets, of which a child once kept its dead parent's.
+#[test]
+fn a_program_that_dies_is_not_kept_alive_by_its_children() {
+    let build = scratch();
+    let Some(program) = program(build.path()) else {
+        return skip("a_program_that_dies_is_not_kept_alive_by_its_children", "cc is not installed");
+    };
+    let daemon = Daemon::start(&(channel("ticks", FOR_ALL) + &channel("rates", FOR_ALL)));
+    let mut command = Command::new(&program);
+    command.arg("orphan").arg(daemon.socket()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut parent = command.spawn().unwrap();
+    let mut lines = BufReader::new(parent.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "forked");
+    let ends = || {
+        let list = daemon.client().channels().unwrap();
+        let count = |name: &str| {
+            let channel = list.iter().find(|channel| channel.channel == name).unwrap();
+            usize::from(channel.publisher.is_some()) + channel.readers.len()
+        };
+        (count("ticks"), count("rates"))
+    };
+    assert_eq!(ends(), (1, 1));
+    let child = parent.stdin.take();
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    wait_until("the end of both", || ends() == (0, 0));
+    publishing(&daemon.client(), "ticks").open().unwrap().publish(b"next").unwrap();
+    drop(child);
+    assert_eq!(lines.next().unwrap().unwrap(), "well");
 }
 
 fn play(program: &Path, part: &str, daemon: &Daemon) {

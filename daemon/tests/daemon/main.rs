@@ -21,6 +21,7 @@ mod park;
 mod reboot;
 mod reload;
 mod restart;
+mod retention;
 mod stalled;
 mod takeover;
 #[cfg(feature = "top")]

@@ -20,6 +20,7 @@ use shmcast_layout::layout::header::{Header, LAZY_KEY, State};
 use shmcast_layout::reader_page::ReaderPage;
 use shmcast_layout::ring::locate::Place;
 use shmcast_layout::segment::{Access, Segment};
+use shmcast_layout::sys::fork;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
@@ -184,6 +185,7 @@ impl SubscriberBuilder {
             page,
             page_refused: None,
             record_latency: self.record_latency,
+            forks: fork::watch(),
             segment,
             steps,
             moves: 0,

@@ -2,5 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
+mod keeping;
 mod recorder;
 mod shutdown;

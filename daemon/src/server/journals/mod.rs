@@ -6,24 +6,26 @@
 
 mod lending;
 mod reserve;
+mod retention;
 mod troubles;
 
 use super::events::Events;
 use super::pauses::Pauses;
 use crate::config::{ChannelConfig, JournalConfig};
-use anyhow::{Context, Result};
+use anyhow::Result;
 pub use lending::{Asked, Loan};
+use retention::Room;
 use shmcast::control::JournalStatus;
 use shmcast::hosting::Hold;
-use shmcast::journal::{Journal, JournalError, Streams, folder_of};
+use shmcast::journal::{JournalError, Streams, folder_of};
 use shmcast::{Client, History, Role, Start, StreamId, Subscriber};
-use shmcast_journal::{Progress, RecordError, Recorder, Trimmed};
+use shmcast_journal::{Progress, RecordError, Recorder};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, sleep};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use troubles::Troubles;
 
@@ -372,7 +374,7 @@ impl Work {
         let (mut is_refused, mut told_overrun) = (begun.is_failed, begun.overrun);
         let (mut told_lost, mut trimmed): (Option<Instant>, Option<Instant>) = (None, None);
         let mut io = self.recording.config.io;
-        let mut troubles = Troubles::default();
+        let (mut troubles, mut room) = (Troubles::default(), Room::default());
         while recorder.is_running() && !self.recording.is_to_stop() {
             for (what, error) in recorder.errors() {
                 if let Some(trouble) = troubles.news(format!("{what}: {error}: it goes on in another file")) {
@@ -404,45 +406,12 @@ impl Work {
             }
             if trimmed.is_none_or(|at| at.elapsed() >= TRIM_EVERY) {
                 trimmed = Some(Instant::now());
-                if let Err(e) = self.trim() {
+                if let Err(e) = self.trim(&mut room) {
                     self.tell("journal-error", &format!("remove old files: {e:#}"));
                 }
             }
             sleep(LOOK);
         }
         told_overrun
-    }
-
-    /// Removes the oldest files as the configuration says, and counts the rest.
-    fn trim(&self) -> Result<()> {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let stream = self.recording.state().stream;
-        let counted = self.recording.with_files(|streams| {
-            let mut trimmed = Trimmed::default();
-            streams.refresh()?;
-            let keep = self.recording.config.keep();
-            let result = keep.trim(streams, stream, wall.as_nanos() as u64, &mut trimmed);
-            if !trimmed.gone.is_empty() {
-                streams.refresh()?;
-            }
-            let bytes = streams.journals().iter().flat_map(Journal::files).map(|file| file.bytes).sum();
-            let oldest = streams.find(stream)?.and_then(|own| own.first_sequence());
-            Ok((trimmed, result, bytes, oldest.unwrap_or(0)))
-        })?;
-        let Some((trimmed, result, bytes, oldest)) = counted else { return Ok(()) };
-        {
-            let mut state = self.recording.state();
-            (state.size_bytes, state.oldest) = (bytes, oldest);
-        }
-        if !trimmed.gone.is_empty() {
-            let what = format!("{} old files; the oldest sequence is {oldest} now", trimmed.gone.len());
-            self.tell("journal-trimmed", &what);
-        }
-        for name in trimmed.broken {
-            let what =
-                format!("hold {name}: files that it keeps were removed, since less than keep_free was free");
-            self.tell("journal-hold-broken", &what);
-        }
-        result.with_context(|| self.recording.shown())
     }
 }

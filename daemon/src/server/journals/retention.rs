@@ -1,0 +1,112 @@
+//! Old files that go as the configuration says, and room that cannot be had.
+
+use super::{Recording, Work};
+use anyhow::{Context, Result};
+use indicatif::HumanBytes;
+use shmcast::journal::Journal;
+use shmcast_journal::Trimmed;
+use std::fs;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Most programs that an event names.
+const NAMED: usize = 3;
+
+/// What was told of the room on the file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Room {
+    #[default]
+    Enough,
+    /// It was too little at the last look. A reader may open a file for a moment, so that is not told yet.
+    Little,
+    /// It is too little, and that was told.
+    Told,
+}
+
+impl Work {
+    /// Removes the oldest files as the configuration says, and counts the rest.
+    pub(super) fn trim(&self, room: &mut Room) -> Result<()> {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let stream = self.recording.state().stream;
+        let counted = self.recording.with_files(|streams| {
+            let mut trimmed = Trimmed::default();
+            streams.refresh()?;
+            let keep = self.recording.config.keep();
+            let result = keep.trim(streams, stream, wall.as_nanos() as u64, &mut trimmed);
+            if !trimmed.gone.is_empty() {
+                streams.refresh()?;
+            }
+            let bytes = streams.journals().iter().flat_map(Journal::files).map(|file| file.bytes).sum();
+            let oldest = streams.find(stream)?.and_then(|own| own.first_sequence());
+            Ok((trimmed, result, bytes, oldest.unwrap_or(0)))
+        })?;
+        let Some((trimmed, result, bytes, oldest)) = counted else { return Ok(()) };
+        {
+            let mut state = self.recording.state();
+            (state.size_bytes, state.oldest) = (bytes, oldest);
+        }
+        if !trimmed.gone.is_empty() {
+            let what = format!("{} old files; the oldest sequence is {oldest} now", trimmed.gone.len());
+            self.tell("journal-trimmed", &what);
+        }
+        for name in &trimmed.broken {
+            let what =
+                format!("hold {name}: files that it keeps were removed, since less than keep_free was free");
+            self.tell("journal-hold-broken", &what);
+        }
+        *room = match (*room, trimmed.lacking) {
+            (_, 0) => Room::Enough,
+            (Room::Enough, _) => Room::Little,
+            (Room::Little, _) => {
+                self.tell("journal-no-room", &self.recording.no_room(&trimmed));
+                Room::Told
+            }
+            (Room::Told, _) => Room::Told,
+        };
+        result.with_context(|| self.recording.shown())
+    }
+}
+
+impl Recording {
+    /// The reason why the removal of files gives no room, and what to do.
+    fn no_room(&self, trimmed: &Trimmed) -> String {
+        let lacking = format!("{} are lacking of what keep_free keeps free", HumanBytes(trimmed.lacking));
+        let dir = self.shown();
+        let holders = holders(&self.config.dir);
+        let named = match &holders[..] {
+            [] => format!("sudo fuser -v {dir}/*/* names the programs that have them open"),
+            all => {
+                let more = all.len().saturating_sub(NAMED);
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                format!("they are open in {}{more}", all[..all.len().min(NAMED)].join(", "))
+            }
+        };
+        match trimmed.vain {
+            0 => format!(
+                "{lacking}, and no file of {dir} is left that could go: make room, or lower keep_free"
+            ),
+            files => format!(
+                "{lacking}, and it would free too little to remove the oldest files, since most are in use ({files} stay): \
+                 {named}; end these programs, or make room"
+            ),
+        }
+    }
+}
+
+/// The programs that have files of a journal open, also removed ones, as far as this user is shown them.
+fn holders(dir: &Path) -> Vec<String> {
+    let dir = fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+    let own = std::process::id();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let holds = |pid: &u32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let mut files = open.filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
+        *pid != own && files.any(|file| file.starts_with(&dir) && file != dir)
+    };
+    let shown = |pid| {
+        let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        format!("pid {pid} ({})", command.trim())
+    };
+    pids.filter(holds).map(shown).collect()
+}

@@ -1,0 +1,183 @@
+//! Forked children. A child has a copy of each descriptor of its parent, and with it a share of the parent's locks and sockets: the kernel does
+//! not let go of them when the parent ends, while the child lives.
+//!
+//! So what tells others that a process lives is put into [`ParentsOnly`]. A handler of `pthread_atfork` closes it in each child, before anything
+//! else runs there. It also counts the forks, so that a child's copy of a handle can tell that it is one. A program that calls `clone` itself, past the C
+//! library, runs no handlers; its child shares everything.
+
+use nix::libc;
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::ptr::null_mut;
+use std::sync::Once;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+
+/// How often this process was forked off, counted from the program that was started and first asked.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+/// The list of all slots. It only grows, by as many slots as descriptors were kept here at the same time.
+static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(null_mut());
+/// The descriptor of a slot that is free.
+const FREE: RawFd = -1;
+
+/// A descriptor that is closed in children.
+#[derive(Debug)]
+struct Slot {
+    descriptor: AtomicI32,
+    /// The slot that was made before this one.
+    next: *const Slot,
+}
+
+// SAFETY: `next` is written before the slot is shared, and slots are never freed.
+unsafe impl Sync for Slot {}
+
+/// How often this process was forked off. Something made in another process has noted another number. Cost: a load of a word that does not
+/// change in a process.
+///
+/// ```
+/// use shmcast_layout::sys::fork::count;
+/// assert_eq!(count(), count());
+/// ```
+#[inline(always)]
+pub fn count() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// Lets children of this process know that they are such, and returns the [`count`], to be noted by what belongs to this process. Cost: two loads after
+/// the first call.
+///
+/// ```
+/// use shmcast_layout::sys::fork::{count, watch};
+/// assert_eq!(watch(), count());
+/// ```
+pub fn watch() -> u32 {
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| {
+        // SAFETY: the handler is a function without arguments that does what POSIX allows in a forked child: it makes system calls and uses
+        // atomics. If there is no memory for it, children share what is here, as without it.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+    count()
+}
+
+/// Something with a descriptor that forked children do not keep. In a child, the descriptor's number leads to something else, and is the child's
+/// copy to close.
+///
+/// ```
+/// use shmcast_layout::sys::fork::ParentsOnly;
+/// use std::fs::File;
+/// let file = ParentsOnly::new(File::open("/dev/null")?);
+/// assert!(file.metadata().is_ok());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct ParentsOnly<T> {
+    // The fields are dropped in this order: the number of a descriptor that is closed may be another's.
+    _kept: Kept,
+    inner: T,
+}
+
+impl<T: AsFd> ParentsOnly<T> {
+    /// Keeps the descriptor away from children that are forked from now on. The descriptor of `inner` must stay the same.
+    pub fn new(inner: T) -> Self {
+        watch();
+        Self { _kept: Kept(keep(inner.as_fd().as_raw_fd())), inner }
+    }
+}
+
+impl<T> Deref for ParentsOnly<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+/// A slot in use.
+#[derive(Debug)]
+struct Kept(&'static Slot);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.descriptor.store(FREE, Ordering::Release);
+    }
+}
+
+/// The slots from the youngest to the oldest.
+fn slots() -> impl Iterator<Item = &'static Slot> {
+    let mut next = SLOTS.load(Ordering::Acquire).cast_const();
+    std::iter::from_fn(move || {
+        // SAFETY: it is null, or a slot that was leaked before it was put into the list.
+        let slot = unsafe { next.as_ref() }?;
+        next = slot.next;
+        Some(slot)
+    })
+}
+
+fn keep(descriptor: RawFd) -> &'static Slot {
+    let take = |slot: &&Slot| {
+        slot.descriptor.compare_exchange(FREE, descriptor, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    if let Some(slot) = slots().find(take) {
+        return slot;
+    }
+    let slot = Box::leak(Box::new(Slot { descriptor: AtomicI32::new(descriptor), next: null_mut() }));
+    let mut first = SLOTS.load(Ordering::Acquire);
+    loop {
+        slot.next = first;
+        match SLOTS.compare_exchange(first, slot, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return slot,
+            Err(other) => first = other,
+        }
+    }
+}
+
+/// Runs in a forked child before `fork` returns, where it is the only thread.
+extern "C" fn in_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    for slot in slots() {
+        let descriptor = slot.descriptor.load(Ordering::Acquire);
+        if descriptor != FREE {
+            give_up(descriptor);
+        }
+    }
+}
+
+/// Closes a descriptor, and lets its number lead to an event counter that nobody else has: the child's copy of the handle closes that number when
+/// it is dropped, and must not close another's.
+fn give_up(descriptor: RawFd) {
+    // SAFETY: the number is one of a handle that is in use in the parent, so it is the child's own copy of that. The calls are given no memory.
+    unsafe {
+        libc::close(descriptor);
+        // The number that was just closed is free, so there is room for one.
+        let other = libc::eventfd(0, libc::EFD_CLOEXEC);
+        if other >= 0 && other != descriptor {
+            libc::dup3(other, descriptor, libc::O_CLOEXEC);
+            libc::close(other);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn slots_are_used_again() {
+        let used = || slots().filter(|slot| slot.descriptor.load(Ordering::Relaxed) != FREE).count();
+        let open = || ParentsOnly::new(File::open("/dev/null").unwrap());
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let (one, two) = (open(), open());
+                        assert_ne!(one.as_raw_fd(), two.as_raw_fd());
+                        assert!(used() >= 2);
+                    }
+                });
+            }
+        });
+        assert!(slots().count() <= 8, "{} slots", slots().count());
+        assert_eq!(used(), 0);
+    }
+}
