@@ -393,7 +393,8 @@ impl ConfiguredBridge {
         let trouble = match self.endpoint.as_ref().filter(|_| self.state == State::Running) {
             Some(Endpoint::EngineSend(sender)) => sender.trouble(),
             Some(Endpoint::EngineReceive(receiver)) => receiver.trouble(),
-            Some(Endpoint::Send(_) | Endpoint::Receive(_)) | None => None,
+            Some(Endpoint::Receive(ingress)) => ingress.trouble(),
+            Some(Endpoint::Send(_)) | None => None,
         };
         BridgeFigures {
             spec: self.spec.clone(),
