@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::EngineError;
-use crate::proto::block::MIN_BYTES;
+use crate::proto::block::{BlockId, MIN_BYTES};
 use crate::proto::seal::Opener;
 use crate::proto::want::Want;
 use crate::proto::writer::{Last, Trouble};
@@ -34,7 +34,13 @@ const RECONNECT: Duration = Duration::from_secs(1);
 const REQUEST: Duration = Duration::from_secs(2);
 /// How long the servers of a stream may take to elect the one that decides.
 const ELECTION: Duration = Duration::from_secs(10);
-/// Bytes of an append beside its block: subject, reply, and the header with the expectation.
+/// The header in which a block has its name.
+const NAME: &str = "Nats-Msg-Id";
+/// How long the servers know a block by its name.
+const NAMES: Duration = Duration::from_secs(1);
+/// The most pulses, and the most requests, that wait in the client of a sender. What comes beyond that is dropped: both come again.
+const MOST_WORDS: usize = 256;
+/// Bytes of an append beside its block: subject, reply, and the header with the expectations.
 const OVERHEAD_BYTES: usize = 512;
 /// Bytes that are fetched ahead of the reader.
 const AHEAD_BYTES: usize = 8 << 20;
@@ -102,6 +108,9 @@ async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result
             }
             std::future::ready(())
         });
+    if spec.send.is_some() {
+        options = options.subscription_capacity(MOST_WORDS);
+    }
     if let Some(creds) = &nats.creds {
         let read = options.credentials_file(creds).await;
         options = read.map_err(|e| failed(format!("credentials {}: {e}", creds.display())))?;
@@ -208,6 +217,8 @@ impl Log {
             num_replicas: usize::from(nats.replicas()),
             max_bytes: nats.keep_bytes.and_then(|bytes| i64::try_from(bytes).ok()).unwrap_or(-1),
             max_age: Duration::from_secs(nats.keep_s.unwrap_or(0)),
+            // The servers remember the names of blocks for so long. They need but the last one's.
+            duplicate_window: if mirror_of.is_none() { NAMES } else { Duration::ZERO },
             allow_direct: true,
             ..Config::default()
         };
@@ -254,10 +265,22 @@ impl Log {
         deleted.map_err(|e| refused(&self.name, sentence(&e))).map(|_| true)
     }
 
-    /// Appends a block behind the entry `after`, and nowhere else. The answer comes by the future.
-    pub(crate) async fn append_if(&self, after: u64, block: Bytes) -> Result<PublishAckFuture, Trouble> {
+    /// Appends a block behind the entry `after`, and nowhere else. With its own name go the name of that entry, if it is known. The answer
+    /// comes by the future.
+    pub(crate) async fn append_if(
+        &self,
+        after: u64,
+        (behind, id): (Option<BlockId>, Option<BlockId>),
+        block: Bytes,
+    ) -> Result<PublishAckFuture, Trouble> {
         let mut headers = HeaderMap::new();
         headers.insert("Nats-Expected-Last-Sequence", after.to_string().as_str());
+        if let Some(behind) = behind {
+            headers.insert("Nats-Expected-Last-Msg-Id", behind.to_string().as_str());
+        }
+        if let Some(id) = id {
+            headers.insert(NAME, id.to_string().as_str());
+        }
         let sent = self.context.publish_with_headers(self.subject.clone(), headers, block).await;
         sent.map_err(|e| self.met(&e))
     }
@@ -301,22 +324,25 @@ impl Log {
         let mut opener = self.opener();
         let state = self.state().await?;
         let sequence = state.last_sequence;
+        let mut last = Last::new(sequence);
         if state.messages == 0 {
-            return Some(Last { sequence, head: None });
+            return Some(last);
         }
         let mut at = sequence;
-        // An entry that is no sound block says nothing. The one before it does, and what follows is sent again.
         while at >= state.first_sequence.max(sequence.saturating_sub(MOST_DAMAGED)) && at > 0 {
             match self.stream.get_raw_message(at).await {
-                Ok(message) => match opener.head(&message.payload) {
-                    Ok(head) => return Some(Last { sequence, head: Some(head) }),
-                    Err(_) => at -= 1,
-                },
+                Ok(message) => {
+                    let id = message.headers.get(NAME).and_then(|name| BlockId::parse(name.as_str()));
+                    if last.look((at, id), &message.payload, &mut opener) {
+                        break;
+                    }
+                    at -= 1;
+                }
                 Err(e) if e.kind() == RawMessageErrorKind::NoMessageFound => at -= 1,
                 Err(_) => return None,
             }
         }
-        Some(Last { sequence, head: None })
+        Some(last)
     }
 
     /// The numbers of the log's first and last entries; the first is behind the last if the log is empty.
@@ -419,11 +445,48 @@ mod tests {
         let runtime = crate::send::runtime().unwrap();
         let (error, took) = runtime.block_on(async {
             let log = Log::reach(&spec, &nats).await.unwrap();
-            let answer = log.append_if(0, Bytes::from_static(b"block")).await.unwrap();
+            let answer = log.append_if(0, (None, None), Bytes::from_static(b"block")).await.unwrap();
             let asked = Instant::now();
             (answer.await.unwrap_err(), asked.elapsed())
         });
         assert_eq!(trouble_of(&error), Trouble::Silent);
         assert!(took >= Duration::from_millis(2_900), "{took:?}");
+    }
+
+    /// A writer that stood still gives out its append when another one writes, and the stream was made anew meanwhile: the numbers match.
+    #[test]
+    fn a_late_append_is_stored_behind_no_other_block_than_its_own() {
+        let test = "a_late_append_is_stored_behind_no_other_block_than_its_own";
+        let Some((_turn, _dir, mut server)) = shmcast_testkit::nats::alone(test) else { return };
+        let nats =
+            NatsSpec { servers: vec![server.url().parse().unwrap()], create: true, ..NatsSpec::default() };
+        let (engine, send) = (Engine::Nats, Some(SendSpec::default()));
+        let spec = BridgeSpec { engine, nats: Some(nats.clone()), send, ..BridgeSpec::new("t") };
+        let runtime = crate::send::runtime().unwrap();
+        let log = runtime.block_on(Log::open(&spec, &nats)).unwrap();
+        let of = |writer, number| BlockId { writer, number };
+        let append = |after, behind, id: BlockId| {
+            let block = Bytes::from(id.to_string());
+            runtime.block_on(async {
+                let answer = log.append_if(after, (behind, Some(id)), block).await?;
+                answer.await.map(|ack| ack.sequence).map_err(|e| trouble_of(&e))
+            })
+        };
+        assert_eq!(append(0, None, of(1, 1)), Ok(1));
+        assert_eq!(append(0, None, of(1, 1)), Err(Trouble::Refused), "a block is stored once");
+        assert_eq!(append(1, Some(of(1, 1)), of(1, 2)), Ok(2));
+        let last = runtime.block_on(log.last()).unwrap();
+        assert_eq!((last.sequence, last.id, last.head), (2, Some(of(1, 2)), None));
+        assert!(runtime.block_on(log.remove()).unwrap());
+        runtime.block_on(log.create(&nats, None)).unwrap();
+        assert_eq!(append(0, None, of(9, 1)), Ok(1));
+        assert_eq!(append(1, Some(of(9, 1)), of(9, 2)), Ok(2));
+        assert_eq!(append(2, Some(of(1, 2)), of(1, 3)), Err(Trouble::Refused));
+        assert_eq!(append(1, Some(of(9, 2)), of(9, 3)), Err(Trouble::Refused));
+        // A server that was started again knows the name of the last entry.
+        server.kill();
+        server.start();
+        shmcast_testkit::wait_until("an append", || append(2, Some(of(9, 2)), of(9, 3)) == Ok(3));
+        assert_eq!(append(3, Some(of(1, 3)), of(1, 4)), Err(Trouble::Refused));
     }
 }

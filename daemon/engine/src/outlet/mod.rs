@@ -3,6 +3,7 @@
 mod cutter;
 mod identity;
 pub(crate) mod mending;
+mod showing;
 
 use shmcast::{History, RecvError, Start, Subscriber, SubscriberBuilder};
 use shmcast_bridge::KeysSeen;
@@ -136,6 +137,11 @@ impl Outlet {
         Ok(outlet)
     }
 
+    /// The number of the writer.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
     pub(crate) fn run(mut self) {
         loop {
             match self.turn() {
@@ -157,7 +163,8 @@ impl Outlet {
             return None;
         }
         let (stored, published) = (self.writer.stored(), self.published());
-        let why = self.shared.link.why().unwrap_or_else(|| "the servers did not answer in time".to_owned());
+        let known = self.shared.link.why().or_else(|| self.shared.shut_out());
+        let why = known.unwrap_or_else(|| "the servers did not answer in time".to_owned());
         match stored {
             0 if published > 1 => Some(format!("it is not known what the stream has: {why}")),
             _ if published > stored => Some(format!(
@@ -405,6 +412,9 @@ impl Outlet {
         while let Some(buffer) = self.writer.take_spare() {
             self.cutter.give(buffer);
         }
+        if let Some(append) = self.writer.take_takeover(self.clock.now_ns(), self.clock_error) {
+            self.order(Order::Append(append));
+        }
         while self.writer.has_room()
             && let Some(cut) = self.cutter.next_cut()
         {
@@ -460,38 +470,5 @@ impl Outlet {
         };
         self.end = if self.cutter.messages == messages { self.end } else { End::None };
         self.hear(news)
-    }
-
-    fn show(&mut self, now_ns: u64) {
-        let (writer, link, cutter) = (&self.writer, &self.shared.link, &self.cutter);
-        let counters = writer.counters();
-        let published = self.published();
-        let [refused, silent, busy, disconnected, rival] = counters.resyncs;
-        let age_ns = writer.oldest_in_flight().map_or(0, |at_ns| now_ns.saturating_sub(at_ns));
-        self.counters = SendCounters {
-            stored: writer.stored(),
-            behind: if writer.stored() == 0 { 0 } else { published.saturating_sub(writer.stored()) },
-            behind_ms: age_ns / MILLISECOND_NS,
-            in_flight: writer.in_flight() as u64,
-            messages: cutter.messages,
-            blocks: counters.blocks,
-            bytes: counters.bytes,
-            messages_missed: cutter.messages_missed,
-            gap_messages: cutter.gap_messages,
-            resyncs_refused: refused,
-            resyncs_silent: silent,
-            resyncs_busy: busy,
-            resyncs_disconnected: disconnected,
-            resyncs_rival: rival,
-            fenced: counters.fenced,
-            is_fenced: u64::from(matches!(writer.state(), State::Fenced(_))),
-            lost_by_engine: counters.lost_by_engine,
-            losses: counters.losses,
-            wanted: self.shared.wanted.load(Ordering::Relaxed),
-            disconnects: link.disconnects(),
-            is_connected: u64::from(link.is_connected()),
-        };
-        self.shared.counters.show(&self.counters);
-        self.shared.acks.show(writer.acks());
     }
 }
