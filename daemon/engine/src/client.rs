@@ -14,7 +14,9 @@ use bytes::Bytes;
 use shmcast_bridge::Keys;
 use shmcast_bridge::spec::server::{Account, ServerAddress};
 use shmcast_bridge::spec::{BridgeSpec, NatsSpec};
+use shmcast_bridge::thread::wall_ns;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::EngineError;
@@ -66,12 +68,20 @@ pub(crate) struct Log {
     pub(crate) takes_open: bool,
     /// The settings of the stream, if this end makes it where there is none.
     creates: Option<NatsSpec>,
+    /// Whether one server alone keeps the stream, so that it stores blocks behind named ones.
+    is_alone: Arc<AtomicBool>,
 }
 
 /// Whether the description of a stream comes from the server that decides for it. While there is none, each copy describes itself, and one
 /// that has not caught up describes an empty stream.
 fn is_decided(info: &Info) -> bool {
     info.cluster.as_ref().is_none_or(|cluster| cluster.leader.as_ref().is_some_and(|name| !name.is_empty()))
+}
+
+/// The number of the first entry of a stream that is made now: higher than any of a stream that was made earlier, which had fewer than a
+/// thousand entries each millisecond.
+fn first_number() -> u64 {
+    (wall_ns() / 1_000_000) << 10
 }
 
 /// Whether an error says that there is no such stream.
@@ -190,7 +200,8 @@ impl Log {
         context.set_timeout(REQUEST.max(nats.ack()));
         let takes_open = spec.takes_open();
         let creates = (nats.create && spec.send.is_some()).then(|| nats.clone());
-        Ok(Log { client, context, stream, name, subject, link, keys, takes_open, creates })
+        let is_alone = Arc::default();
+        Ok(Log { client, context, stream, name, subject, link, keys, takes_open, creates, is_alone })
     }
 
     /// Opens blocks with the keys of this moment.
@@ -219,12 +230,25 @@ impl Log {
             max_age: Duration::from_secs(nats.keep_s.unwrap_or(0)),
             // The servers remember the names of blocks for so long. They need but the last one's.
             duplicate_window: if mirror_of.is_none() { NAMES } else { Duration::ZERO },
+            first_sequence: Some(first_number()).filter(|_| mirror_of.is_none() && nats.replicas() > 1),
             allow_direct: true,
             ..Config::default()
         };
         let created = self.context.create_stream(config).await;
         let stream = created.map_err(|e| refused(&self.name, sentence(&e)))?;
+        self.note_copies(stream.cached_info());
         Ok(stream.cached_info().clone())
+    }
+
+    fn note_copies(&self, info: &Info) {
+        self.is_alone.store(info.config.num_replicas <= 1, Ordering::Relaxed);
+    }
+
+    /// Looks how many servers keep the stream, which may change at any time.
+    pub(crate) async fn look_at_copies(&self) {
+        if let Ok(info) = self.stream.get_info().await {
+            self.note_copies(&info);
+        }
     }
 
     /// The stream's name.
@@ -265,8 +289,13 @@ impl Log {
         deleted.map_err(|e| refused(&self.name, sentence(&e))).map(|_| true)
     }
 
-    /// Appends a block behind the entry `after`, and nowhere else. With its own name go the name of that entry, if it is known. The answer
+    /// Appends a block behind the entry `after`, and nowhere else. With its own name goes the name of that entry, if it is known. The answer
     /// comes by the future.
+    ///
+    /// Where several servers keep the stream, the number alone counts: each of them compares names with what it has itself, and one that has
+    /// caught up with the others does not know the last name. It would leave out what the others store. There the numbers never come
+    /// again, because no stored entry is lost and each stream that is made begins with a higher number. But of several blocks in flight the first
+    /// may be refused and the second stored, behind a rival's; readers notice that by its sequences.
     pub(crate) async fn append_if(
         &self,
         after: u64,
@@ -275,7 +304,7 @@ impl Log {
     ) -> Result<PublishAckFuture, Trouble> {
         let mut headers = HeaderMap::new();
         headers.insert("Nats-Expected-Last-Sequence", after.to_string().as_str());
-        if let Some(behind) = behind {
+        if let Some(behind) = behind.filter(|_| self.is_alone.load(Ordering::Relaxed)) {
             headers.insert("Nats-Expected-Last-Msg-Id", behind.to_string().as_str());
         }
         if let Some(id) = id {
@@ -301,7 +330,10 @@ impl Log {
     /// The state of the log as its leader has it; `None` if that cannot be said now.
     async fn state(&self) -> Option<State> {
         match self.stream.get_info().await {
-            Ok(info) => is_decided(&info).then_some(info.state),
+            Ok(info) => {
+                self.note_copies(&info);
+                is_decided(&info).then_some(info.state)
+            }
             Err(e) if is_absent(&e) => self.make_again().await,
             Err(_) => None,
         }
@@ -465,6 +497,7 @@ mod tests {
         let runtime = crate::send::runtime().unwrap();
         let log = runtime.block_on(Log::open(&spec, &nats)).unwrap();
         let of = |writer, number| BlockId { writer, number };
+        runtime.block_on(log.last());
         let append = |after, behind, id: BlockId| {
             let block = Bytes::from(id.to_string());
             runtime.block_on(async {

@@ -269,7 +269,11 @@ async fn carry_out(
                 let _ = replies.send(Reply::Last(round, log.last().await));
             });
         }
-        Order::Pulse(writer) => {
+        Order::Pulse(writer, looks) => {
+            if looks {
+                let log = log.clone();
+                tokio::spawn(async move { log.look_at_copies().await });
+            }
             let subject = format!("{}.pulse", log.subject);
             let _ = log.client.publish(subject, pulse(writer)).await;
         }

@@ -76,6 +76,8 @@ pub(crate) struct Outlet {
     shown_ns: u64,
     pulse_ns: u64,
     error_ns: u64,
+    /// Whether the next pulse looks how many servers keep the log: as often as the clocks are looked at.
+    looks: bool,
     end_ns: Option<u64>,
 }
 
@@ -130,6 +132,7 @@ impl Outlet {
             shown_ns: 0,
             pulse_ns: 0,
             error_ns: 0,
+            looks: false,
             end_ns: None,
         };
         // No block goes out before its key is known.
@@ -215,10 +218,12 @@ impl Outlet {
         if now_ns >= self.error_ns {
             self.error_ns = now_ns + CLOCK_EVERY_NS;
             self.clock_error = clock_error();
+            self.looks = true;
         }
         if self.writer.state() == State::Run && now_ns >= self.pulse_ns {
             self.pulse_ns = now_ns + LOOK_NS;
-            self.order(Order::Pulse(self.id));
+            let looks = std::mem::take(&mut self.looks);
+            self.order(Order::Pulse(self.id, looks));
         }
         if self.shared.takes_over.swap(false, Ordering::Relaxed) {
             self.writer.take_over(now_ns);

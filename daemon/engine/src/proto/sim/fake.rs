@@ -22,9 +22,16 @@ struct Entry {
 pub(super) struct Log {
     entries: Vec<Entry>,
     last: u64,
+    /// Whether a last entry was taken out, so that nobody could see its name.
+    is_nameless: bool,
 }
 
 impl Log {
+    /// Somebody removes it, and it is made again.
+    pub(super) fn remake(&mut self) {
+        *self = Log { is_nameless: self.is_nameless, ..Log::default() };
+    }
+
     /// Stores a block if the last entry has the number, and the name, that it was built for.
     pub(super) fn append_if(&mut self, append: &Append) -> Result<u64, Trouble> {
         // The number of no entry stands for any.
@@ -42,15 +49,15 @@ impl Log {
     }
 
     /// What is wrong with the place of the last block: a sound and untouched one stands before it that it was not built for, or that is
-    /// sealed with other keys.
+    /// sealed with other keys. A block that was built for a log without any sound one names none.
     pub(super) fn misplaced(&self) -> Option<&'static str> {
         let [.., before, last] = &self.entries[..] else { return None };
-        let is_untouched = !before.is_changed && before.number + 1 == last.number;
+        let is_untouched = !self.is_nameless && !before.is_changed && before.number + 1 == last.number;
         let (Ok((before, _)), Ok((last, _))) = (parse(&before.block), parse(&last.block)) else {
             return None;
         };
         match is_untouched {
-            true if last.before != before.crc => {
+            true if last.before != before.crc && last.before != 0 => {
                 Some("a block stands behind another one than it was built for")
             }
             true if last.key != before.key => Some("a block stands behind one that its writer cannot open"),
@@ -109,7 +116,10 @@ impl Log {
         let Some(at) = (!self.entries.is_empty()).then(|| rng.usize(..self.entries.len())) else { return };
         self.entries[at].is_changed = true;
         match rng.u8(..if is_sealed { 5 } else { 3 }) {
-            0 => drop(self.entries.remove(at)),
+            0 => {
+                self.is_nameless |= at + 1 == self.entries.len();
+                self.entries.remove(at);
+            }
             1 => {
                 let block = &mut self.entries[at].block;
                 let bit = rng.usize(..8 * block.len());

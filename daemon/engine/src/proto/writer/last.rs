@@ -83,10 +83,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Notes that the log has no sound block. If its numbers are not as high any more as they were, it has lost its end, and nobody knows what is
-    /// left: all that it acknowledged counts as lost.
+    /// Notes that the log has no sound block. If its numbers are other ones than they were, it has lost its end, or was made again, and nobody
+    /// knows what is left: all that it acknowledged counts as lost.
     fn lose_all(&mut self, last: u64) {
-        if last < self.had {
+        if self.had > 0 && last != self.had {
             self.counters.lost_by_engine += self.stored().saturating_sub(self.began);
             self.counters.losses += 1;
             (self.stored, self.had) = (None, 0);
@@ -97,9 +97,9 @@ impl Writer {
         (self.state, self.is_taken, self.may_follow) = (State::Run, false, false);
         self.look_ns = now_ns + IDLE_LOOK_NS;
         (self.newest, self.had) = ((last.sequence, last.crc.unwrap_or(0)), self.had.max(last.sequence));
-        // If the last block is the one that was expected, and the append was refused all the same, the servers do not know its name: another
-        // build stored it, or they were started again.
-        let is_nameless = self.refused_behind.take() == Some(self.newest) || is(Mutant::NumbersAlone);
+        // If the last block is the one that was expected, and appends behind it were refused all the same, the servers do not know its name:
+        // another build stored it, or they were started again.
+        let is_nameless = self.refused.0 == self.newest && self.refused.1 > 1 || is(Mutant::NumbersAlone);
         self.newest_id = last.id.filter(|_| !is_nameless);
         let is_anothers = last.head.is_some_and(|head| head.writer != self.config.writer);
         self.takes_over = is_anothers || last.unopened.is_some();

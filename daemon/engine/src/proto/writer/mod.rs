@@ -14,8 +14,10 @@
 //! channel is idle, and nothing that it still has on its way is stored.
 //!
 //! An append may be late: it comes to the log when its writer has given it up, or has stood still. The log looks at the number and the name
-//! of the entry before it, because numbers come again: a log that lost its end, or was removed, gives them to other blocks. For each number a
-//! writer has one block: what was in flight is appended again as it was, byte for byte, and it does not matter which copy is stored.
+//! of the entry before it, because numbers come again: a log that lost its end, or was removed, gives them to other blocks. A log of which several
+//! servers have copies compares no names, and its numbers never come again; a second block in flight may there stand behind a rival's first, which
+//! readers notice. For each number a writer has one block: what was in flight is appended again as it was, byte for byte, and it does not
+//! matter which copy is stored.
 
 mod again;
 mod last;
@@ -90,8 +92,8 @@ pub struct Writer {
     newest: (u64, u32),
     /// The name of that block, if it is known and the log knows it too.
     newest_id: Option<BlockId>,
-    /// The block behind which an append was refused.
-    refused_behind: Option<(u64, u32)>,
+    /// The block behind which appends were refused, and how many one after the other.
+    refused: ((u64, u32), u32),
     /// The log's highest number that is known to have been stored.
     had: u64,
     window: VecDeque<Flight>,
@@ -137,7 +139,7 @@ impl Writer {
             polled_ns: 0,
             newest: (0, 0),
             newest_id: None,
-            refused_behind: None,
+            refused: ((0, 0), 0),
             had: 0,
             cut: 0,
             window: VecDeque::with_capacity(config.in_flight),
@@ -242,8 +244,10 @@ impl Writer {
             Trouble::Refused | Trouble::Silent | Trouble::Rival => 0,
             Trouble::Busy | Trouble::Disconnected => LOOK_NS / 5,
         };
-        let first = self.window.front().filter(|_| trouble == Trouble::Refused);
-        self.refused_behind = first.map(|flight| (flight.sequence - 1, flight.crcs.0));
+        if let Some(first) = self.window.front().filter(|_| trouble == Trouble::Refused) {
+            let behind = (first.sequence - 1, first.crcs.0);
+            self.refused = (behind, if behind == self.refused.0 { self.refused.1 + 1 } else { 1 });
+        }
         let in_flight = std::mem::take(&mut self.window);
         self.leave(State::Resync, now_ns + pause_ns);
         self.kept = in_flight;
@@ -377,7 +381,7 @@ impl Writer {
             && let Some(flight) = self.window.pop_front()
         {
             (self.stored, self.had) = (Some(flight.end), self.had.max(flight.sequence));
-            (self.is_taken, self.ordered_until_ns) = (true, 0);
+            (self.is_taken, self.ordered_until_ns, self.refused.1) = (true, 0, 0);
             self.counters.blocks += 1;
             self.counters.bytes += flight.block.len() as u64;
             self.acks.record(now_ns.saturating_sub(flight.at_ns), 1);

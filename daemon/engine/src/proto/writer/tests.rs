@@ -162,10 +162,9 @@ fn a_channel_that_lost_its_end_is_refused_in_time() {
 
 #[test]
 fn an_emptied_log_goes_on_and_a_lost_one_begins_again() {
-    // One entry is left of the third one, and it is no sound block.
-    for (sequence, resume, lost) in
-        [(41, Resume::At(101), 0), (0, Resume::Beginning, 1), (1, Resume::Beginning, 1)]
-    {
+    // One entry is left of the third one, and it is no sound block. The last one was made again with higher numbers.
+    let begins = |sequence| (sequence, Resume::Beginning, 1);
+    for (sequence, resume, lost) in [(41, Resume::At(101), 0), begins(0), begins(1), begins(1 << 50)] {
         let mut writer = running(100);
         let append = writer.append(0, Cut::gap(100, 100), 0);
         writer.handle_ack(1, append.round, Ok(41));
@@ -273,13 +272,16 @@ fn an_append_names_the_block_before_it_unless_the_servers_do_not_know_the_name()
     let (mut writer, first) = flowing(100);
     let append = writer.append(0, Cut::gap(100, 100), 0);
     assert_eq!(append.behind, Some(first.id));
-    // The last block is that one, and the append was refused all the same.
-    writer.handle_ack(1, append.round, Err(Trouble::Refused));
-    let round = writer.poll(1).unwrap();
-    writer.handle_last(2, round, last(41, parse(&first.block).unwrap().0), 1_000).unwrap();
-    let again = writer.take_again();
-    assert_eq!((again[0].after, again[0].behind), (41, None));
-    writer.handle_ack(3, again[0].round, Ok(42));
+    // The last block is that one, and the append was refused all the same, twice.
+    let mut again = append.clone();
+    for behind in [Some(first.id), None] {
+        writer.handle_ack(1, again.round, Err(Trouble::Refused));
+        let round = writer.poll(1).unwrap();
+        writer.handle_last(2, round, last(41, parse(&first.block).unwrap().0), 1_000).unwrap();
+        again = writer.take_again().remove(0);
+        assert_eq!((again.after, again.behind, again.id), (41, behind, append.id));
+    }
+    writer.handle_ack(3, again.round, Ok(42));
     assert_eq!(writer.take_resume(), Some(Resume::At(101)));
     assert_eq!(writer.append(3, Cut::gap(101, 101), 0).behind, Some(append.id));
 }

@@ -2,7 +2,7 @@
 
 use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
 
-use super::{Event, Log, World, WriterActor};
+use super::{Event, World, WriterActor};
 use crate::proto::writer::{State, Trouble};
 
 impl World {
@@ -57,7 +57,7 @@ impl World {
                     self.ordered.insert(self.lives[at]);
                 }
             }
-            19 => self.log = Log::default(),
+            19 => self.log.remake(),
             20..23 => {
                 let until_ns = self.now_ns + self.rng.u64(SECOND_NS..3 * SECOND_NS);
                 self.stops = Some((until_ns, self.rng.bool()));
@@ -78,7 +78,7 @@ impl World {
         (actor.awake_ns, self.must_notice) = (until_ns, None);
         self.hold_back(life, until_ns);
         match is_removed {
-            true => self.log = Log::default(),
+            true => self.log.remake(),
             false => drop(self.log.lose_tail(&mut self.rng, self.channel.keys())),
         }
     }
