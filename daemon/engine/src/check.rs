@@ -198,7 +198,7 @@ fn problems_of(config: &Config, subject: &str, nats: &NatsSpec) -> Vec<String> {
 async fn look_at_sender(log: &Log, findings: &mut Findings) {
     let told = |log: &Log| log.link.why().unwrap_or_else(|| "no answer".to_owned());
     log.link.forget();
-    let appended = match log.append_if(NOWHERE, Bytes::from_static(b"not a block")).await {
+    let appended = match log.append_if(NOWHERE, (None, None), Bytes::from_static(b"not a block")).await {
         Ok(answer) => tokio::time::timeout(PATIENCE, answer).await.map_err(|_| None),
         Err(trouble) => Err(Some(trouble)),
     };

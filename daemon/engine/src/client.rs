@@ -14,11 +14,13 @@ use bytes::Bytes;
 use shmcast_bridge::Keys;
 use shmcast_bridge::spec::server::{Account, ServerAddress};
 use shmcast_bridge::spec::{BridgeSpec, NatsSpec};
+use shmcast_bridge::thread::wall_ns;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::EngineError;
-use crate::proto::block::MIN_BYTES;
+use crate::proto::block::{BlockId, MIN_BYTES};
 use crate::proto::seal::Opener;
 use crate::proto::want::Want;
 use crate::proto::writer::{Last, Trouble};
@@ -34,7 +36,13 @@ const RECONNECT: Duration = Duration::from_secs(1);
 const REQUEST: Duration = Duration::from_secs(2);
 /// How long the servers of a stream may take to elect the one that decides.
 const ELECTION: Duration = Duration::from_secs(10);
-/// Bytes of an append beside its block: subject, reply, and the header with the expectation.
+/// The header in which a block has its name.
+const NAME: &str = "Nats-Msg-Id";
+/// How long the servers know a block by its name.
+const NAMES: Duration = Duration::from_secs(1);
+/// The most pulses, and the most requests, that wait in the client of a sender. What comes beyond that is dropped: both come again.
+const MOST_WORDS: usize = 256;
+/// Bytes of an append beside its block: subject, reply, and the header with the expectations.
 const OVERHEAD_BYTES: usize = 512;
 /// Bytes that are fetched ahead of the reader.
 const AHEAD_BYTES: usize = 8 << 20;
@@ -60,12 +68,20 @@ pub(crate) struct Log {
     pub(crate) takes_open: bool,
     /// The settings of the stream, if this end makes it where there is none.
     creates: Option<NatsSpec>,
+    /// Whether one server alone keeps the stream, so that it stores blocks behind named ones.
+    is_alone: Arc<AtomicBool>,
 }
 
 /// Whether the description of a stream comes from the server that decides for it. While there is none, each copy describes itself, and one
 /// that has not caught up describes an empty stream.
 fn is_decided(info: &Info) -> bool {
     info.cluster.as_ref().is_none_or(|cluster| cluster.leader.as_ref().is_some_and(|name| !name.is_empty()))
+}
+
+/// The number of the first entry of a stream that is made now: higher than any of a stream that was made earlier, which had fewer than a
+/// thousand entries each millisecond.
+fn first_number() -> u64 {
+    (wall_ns() / 1_000_000) << 10
 }
 
 /// Whether an error says that there is no such stream.
@@ -102,6 +118,9 @@ async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result
             }
             std::future::ready(())
         });
+    if spec.send.is_some() {
+        options = options.subscription_capacity(MOST_WORDS);
+    }
     if let Some(creds) = &nats.creds {
         let read = options.credentials_file(creds).await;
         options = read.map_err(|e| failed(format!("credentials {}: {e}", creds.display())))?;
@@ -181,7 +200,8 @@ impl Log {
         context.set_timeout(REQUEST.max(nats.ack()));
         let takes_open = spec.takes_open();
         let creates = (nats.create && spec.send.is_some()).then(|| nats.clone());
-        Ok(Log { client, context, stream, name, subject, link, keys, takes_open, creates })
+        let is_alone = Arc::default();
+        Ok(Log { client, context, stream, name, subject, link, keys, takes_open, creates, is_alone })
     }
 
     /// Opens blocks with the keys of this moment.
@@ -208,12 +228,27 @@ impl Log {
             num_replicas: usize::from(nats.replicas()),
             max_bytes: nats.keep_bytes.and_then(|bytes| i64::try_from(bytes).ok()).unwrap_or(-1),
             max_age: Duration::from_secs(nats.keep_s.unwrap_or(0)),
+            // The servers remember the names of blocks for so long. They need but the last one's.
+            duplicate_window: if mirror_of.is_none() { NAMES } else { Duration::ZERO },
+            first_sequence: Some(first_number()).filter(|_| mirror_of.is_none() && nats.replicas() > 1),
             allow_direct: true,
             ..Config::default()
         };
         let created = self.context.create_stream(config).await;
         let stream = created.map_err(|e| refused(&self.name, sentence(&e)))?;
+        self.note_copies(stream.cached_info());
         Ok(stream.cached_info().clone())
+    }
+
+    fn note_copies(&self, info: &Info) {
+        self.is_alone.store(info.config.num_replicas <= 1, Ordering::Relaxed);
+    }
+
+    /// Looks how many servers keep the stream, which may change at any time.
+    pub(crate) async fn look_at_copies(&self) {
+        if let Ok(info) = self.stream.get_info().await {
+            self.note_copies(&info);
+        }
     }
 
     /// The stream's name.
@@ -254,10 +289,27 @@ impl Log {
         deleted.map_err(|e| refused(&self.name, sentence(&e))).map(|_| true)
     }
 
-    /// Appends a block behind the entry `after`, and nowhere else. The answer comes by the future.
-    pub(crate) async fn append_if(&self, after: u64, block: Bytes) -> Result<PublishAckFuture, Trouble> {
+    /// Appends a block behind the entry `after`, and nowhere else. With its own name goes the name of that entry, if it is known. The answer
+    /// comes by the future.
+    ///
+    /// Where several servers keep the stream, the number alone counts: each of them compares names with what it has itself, and one that has
+    /// caught up with the others does not know the last name. It would leave out what the others store. There the numbers never come
+    /// again, because no stored entry is lost and each stream that is made begins with a higher number. But of several blocks in flight the first
+    /// may be refused and the second stored, behind a rival's; readers notice that by its sequences.
+    pub(crate) async fn append_if(
+        &self,
+        after: u64,
+        (behind, id): (Option<BlockId>, Option<BlockId>),
+        block: Bytes,
+    ) -> Result<PublishAckFuture, Trouble> {
         let mut headers = HeaderMap::new();
         headers.insert("Nats-Expected-Last-Sequence", after.to_string().as_str());
+        if let Some(behind) = behind.filter(|_| self.is_alone.load(Ordering::Relaxed)) {
+            headers.insert("Nats-Expected-Last-Msg-Id", behind.to_string().as_str());
+        }
+        if let Some(id) = id {
+            headers.insert(NAME, id.to_string().as_str());
+        }
         let sent = self.context.publish_with_headers(self.subject.clone(), headers, block).await;
         sent.map_err(|e| self.met(&e))
     }
@@ -278,7 +330,10 @@ impl Log {
     /// The state of the log as its leader has it; `None` if that cannot be said now.
     async fn state(&self) -> Option<State> {
         match self.stream.get_info().await {
-            Ok(info) => is_decided(&info).then_some(info.state),
+            Ok(info) => {
+                self.note_copies(&info);
+                is_decided(&info).then_some(info.state)
+            }
             Err(e) if is_absent(&e) => self.make_again().await,
             Err(_) => None,
         }
@@ -301,22 +356,25 @@ impl Log {
         let mut opener = self.opener();
         let state = self.state().await?;
         let sequence = state.last_sequence;
+        let mut last = Last::new(sequence);
         if state.messages == 0 {
-            return Some(Last { sequence, head: None });
+            return Some(last);
         }
         let mut at = sequence;
-        // An entry that is no sound block says nothing. The one before it does, and what follows is sent again.
         while at >= state.first_sequence.max(sequence.saturating_sub(MOST_DAMAGED)) && at > 0 {
             match self.stream.get_raw_message(at).await {
-                Ok(message) => match opener.head(&message.payload) {
-                    Ok(head) => return Some(Last { sequence, head: Some(head) }),
-                    Err(_) => at -= 1,
-                },
+                Ok(message) => {
+                    let id = message.headers.get(NAME).and_then(|name| BlockId::parse(name.as_str()));
+                    if last.look((at, id), &message.payload, &mut opener) {
+                        break;
+                    }
+                    at -= 1;
+                }
                 Err(e) if e.kind() == RawMessageErrorKind::NoMessageFound => at -= 1,
                 Err(_) => return None,
             }
         }
-        Some(Last { sequence, head: None })
+        Some(last)
     }
 
     /// The numbers of the log's first and last entries; the first is behind the last if the log is empty.
@@ -419,11 +477,49 @@ mod tests {
         let runtime = crate::send::runtime().unwrap();
         let (error, took) = runtime.block_on(async {
             let log = Log::reach(&spec, &nats).await.unwrap();
-            let answer = log.append_if(0, Bytes::from_static(b"block")).await.unwrap();
+            let answer = log.append_if(0, (None, None), Bytes::from_static(b"block")).await.unwrap();
             let asked = Instant::now();
             (answer.await.unwrap_err(), asked.elapsed())
         });
         assert_eq!(trouble_of(&error), Trouble::Silent);
         assert!(took >= Duration::from_millis(2_900), "{took:?}");
+    }
+
+    /// A writer that stood still gives out its append when another one writes, and the stream was made anew meanwhile: the numbers match.
+    #[test]
+    fn a_late_append_is_stored_behind_no_other_block_than_its_own() {
+        let test = "a_late_append_is_stored_behind_no_other_block_than_its_own";
+        let Some((_turn, _dir, mut server)) = shmcast_testkit::nats::alone(test) else { return };
+        let nats =
+            NatsSpec { servers: vec![server.url().parse().unwrap()], create: true, ..NatsSpec::default() };
+        let (engine, send) = (Engine::Nats, Some(SendSpec::default()));
+        let spec = BridgeSpec { engine, nats: Some(nats.clone()), send, ..BridgeSpec::new("t") };
+        let runtime = crate::send::runtime().unwrap();
+        let log = runtime.block_on(Log::open(&spec, &nats)).unwrap();
+        let of = |writer, number| BlockId { writer, number };
+        runtime.block_on(log.last());
+        let append = |after, behind, id: BlockId| {
+            let block = Bytes::from(id.to_string());
+            runtime.block_on(async {
+                let answer = log.append_if(after, (behind, Some(id)), block).await?;
+                answer.await.map(|ack| ack.sequence).map_err(|e| trouble_of(&e))
+            })
+        };
+        assert_eq!(append(0, None, of(1, 1)), Ok(1));
+        assert_eq!(append(0, None, of(1, 1)), Err(Trouble::Refused), "a block is stored once");
+        assert_eq!(append(1, Some(of(1, 1)), of(1, 2)), Ok(2));
+        let last = runtime.block_on(log.last()).unwrap();
+        assert_eq!((last.sequence, last.id, last.head), (2, Some(of(1, 2)), None));
+        assert!(runtime.block_on(log.remove()).unwrap());
+        runtime.block_on(log.create(&nats, None)).unwrap();
+        assert_eq!(append(0, None, of(9, 1)), Ok(1));
+        assert_eq!(append(1, Some(of(9, 1)), of(9, 2)), Ok(2));
+        assert_eq!(append(2, Some(of(1, 2)), of(1, 3)), Err(Trouble::Refused));
+        assert_eq!(append(1, Some(of(9, 2)), of(9, 3)), Err(Trouble::Refused));
+        // A server that was started again knows the name of the last entry.
+        server.kill();
+        server.start();
+        shmcast_testkit::wait_until("an append", || append(2, Some(of(9, 2)), of(9, 3)) == Ok(3));
+        assert_eq!(append(3, Some(of(1, 3)), of(1, 4)), Err(Trouble::Refused));
     }
 }

@@ -10,8 +10,8 @@ pub(crate) enum Order {
     Append(Append),
     /// Ask for the end of the log, in this round.
     Last(u64),
-    /// Tell the other writers that this one writes.
-    Pulse(u64),
+    /// Tell the other writers that this one writes, and look how many servers keep the log, if that is due.
+    Pulse(u64, bool),
     /// Give a reader what the log lacks.
     Answer(async_nats::Subject, Vec<u8>),
 }

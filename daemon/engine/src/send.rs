@@ -28,7 +28,7 @@ use crate::options::SenderOptions;
 use crate::outlet::mending::{MOST_WAITING, Mending};
 use crate::outlet::{Outlet, SILENCE_NS, choice_of, random};
 use crate::proto::want::Want;
-use crate::proto::writer::{Append, Trouble};
+use crate::proto::writer::{Append, LOOK_NS, Trouble};
 use crate::state::SendState;
 use crate::status::SendCounters;
 
@@ -70,11 +70,11 @@ impl Sender {
             shared: shared.clone(),
         };
         let outlet = Outlet::open(spec, channel, options, (order, replies), (clock, shared.clone()))?;
-        let title = spec.title();
+        let (title, own) = (spec.title(), outlet.id());
         let mut sender = Sender { shared: shared.clone(), threads: Threads::default() };
         let serve = move || {
             // It ends when there is nobody left to give orders.
-            let _ = runtime.block_on(serve(log, orders, (reply, want), (clock, shared)));
+            let _ = runtime.block_on(serve(log, orders, (reply, want), (clock, shared, own)));
         };
         sender.threads.start(&format!("nats-{title}"), None, serve)?;
         sender.threads.start(&format!("mend-{title}"), None, move || mending.run())?;
@@ -92,7 +92,7 @@ impl Sender {
         self.shared.leave.store(true, Ordering::Relaxed);
     }
 
-    /// Tells a bridge that waits because another one writes to write in its place.
+    /// Tells a bridge that waits because another one writes, or because the last block does not open, to write in its place.
     pub fn take_over(&self) {
         self.shared.takes_over.store(true, Ordering::Relaxed);
     }
@@ -130,9 +130,9 @@ impl Sender {
         self.shared.acks.read()
     }
 
-    /// The last error of the connection, while there is none.
+    /// The last error of the connection, while there is none; or else the reason why nothing is written.
     pub fn trouble(&self) -> Option<String> {
-        self.shared.link.why()
+        self.shared.link.why().or_else(|| self.shared.shut_out())
     }
 }
 
@@ -182,12 +182,12 @@ async fn serve(
     log: Log,
     mut orders: UnboundedReceiver<Order>,
     (replies, asked): (mpsc::Sender<Reply>, mpsc::SyncSender<(Want, Subject)>),
-    (clock, shared): (Clock, Arc<SendState>),
+    (clock, shared, own): (Clock, Arc<SendState>, u64),
 ) -> Option<()> {
     let subscribe = |what| log.client.subscribe(format!("{}.{what}", log.subject));
     let (mut pulses, mut wants): (Subscription, Subscription) =
         (subscribe("pulse").await.ok()?, subscribe("want").await.ok()?);
-    let mut flights = Flights::new();
+    let (mut flights, mut heed_ns) = (Flights::new(), 0);
     loop {
         tokio::select! {
             order = orders.recv() => carry_out(&log, order?, &replies, &mut flights, &clock).await,
@@ -197,7 +197,8 @@ async fn serve(
                 }
             }
             Some(pulse) = pulses.next() => {
-                if let Some(writer) = parse_pulse(&pulse.payload) {
+                let writer = parse_pulse(&pulse.payload).filter(|writer| *writer != own);
+                if let Some(writer) = writer.filter(|_| heeds(clock.now_ns(), &mut heed_ns)) {
                     replies.send(Reply::Pulse(writer)).ok()?;
                 }
             }
@@ -211,6 +212,15 @@ async fn serve(
             }
         }
     }
+}
+
+/// Whether another writer's pulse is passed on. Anybody can send pulses, as many as he likes, and one in a while says as much as all of them.
+fn heeds(now_ns: u64, heed_ns: &mut u64) -> bool {
+    let is_due = now_ns >= *heed_ns;
+    if is_due {
+        *heed_ns = now_ns + LOOK_NS / 4;
+    }
+    is_due
 }
 
 /// All answers that are there. The last block that is stored stands for those before it, so that the other thread is woken once
@@ -237,19 +247,21 @@ async fn carry_out(
         Order::Append(Append { round, at_ns, .. }) if clock.now_ns().saturating_sub(at_ns) > STALE_NS => {
             flights.push(Box::pin(std::future::ready((round, Err(Trouble::Silent)))));
         }
-        Order::Append(Append { round, after, block, .. }) => match log.append_if(after, block).await {
-            Ok(answer) => {
-                let log = log.clone();
-                flights.push(Box::pin(async move {
-                    let answer = answer.await.map(|ack| ack.sequence).map_err(|e| log.met(&e));
-                    if answer.is_ok() {
-                        log.link.taken();
-                    }
-                    (round, answer)
-                }));
+        Order::Append(Append { round, after, behind, id, block, .. }) => {
+            match log.append_if(after, (behind, Some(id)), block).await {
+                Ok(answer) => {
+                    let log = log.clone();
+                    flights.push(Box::pin(async move {
+                        let answer = answer.await.map(|ack| ack.sequence).map_err(|e| log.met(&e));
+                        if answer.is_ok() {
+                            log.link.taken();
+                        }
+                        (round, answer)
+                    }));
+                }
+                Err(trouble) => flights.push(Box::pin(std::future::ready((round, Err(trouble))))),
             }
-            Err(trouble) => flights.push(Box::pin(std::future::ready((round, Err(trouble))))),
-        },
+        }
         Order::Last(round) => {
             let (log, replies) = (log.clone(), replies.clone());
             tokio::spawn(async move {
@@ -257,7 +269,11 @@ async fn carry_out(
                 let _ = replies.send(Reply::Last(round, log.last().await));
             });
         }
-        Order::Pulse(writer) => {
+        Order::Pulse(writer, looks) => {
+            if looks {
+                let log = log.clone();
+                tokio::spawn(async move { log.look_at_copies().await });
+            }
             let subject = format!("{}.pulse", log.subject);
             let _ = log.client.publish(subject, pulse(writer)).await;
         }
@@ -280,6 +296,13 @@ fn parse_pulse(bytes: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_flood_of_pulses_few_are_passed_on() {
+        let mut heed_ns = 0;
+        let passed = (0..1_000_000).filter(|us| heeds(us * 1_000, &mut heed_ns)).count();
+        assert_eq!(passed, 16, "in a second");
+    }
 
     #[test]
     fn bytes_of_a_pulse_are_fixed() {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use shmcast_bridge::proto::session::Session;
 
-use crate::proto::block::Stream;
+use crate::proto::block::{Damaged, Stream};
 use crate::status::{Link, ReceiveCounters, SendCounters};
 
 /// State that the threads of the end that sends share with the owner.
@@ -21,6 +21,8 @@ pub(crate) struct SendState {
     /// Requests of readers that came.
     pub(crate) wanted: AtomicU64,
     carried: Mutex<Option<(Stream, Session)>>,
+    /// The reason why the last block does not open.
+    shut_out: Mutex<Option<Damaged>>,
     pub(crate) life: Life,
     pub(crate) counters: Board<SendCounters>,
     pub(crate) acks: SharedHistogram,
@@ -37,6 +39,7 @@ impl SendState {
             is_over: AtomicBool::new(false),
             wanted: AtomicU64::new(0),
             carried: Mutex::new(None),
+            shut_out: Mutex::new(None),
             life,
             counters: Board::default(),
             acks: SharedHistogram::default(),
@@ -48,6 +51,19 @@ impl SendState {
     /// The stream and the session that are sent now.
     pub(crate) fn carried(&self) -> Option<(Stream, Session)> {
         *self.carried.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A sentence about the last block, if it does not open.
+    pub(crate) fn shut_out(&self) -> Option<String> {
+        let why = (*self.shut_out.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Some(format!(
+            "NOTHING IS WRITTEN: the stream's last block does not open here: {why}. Somebody writes with other keys: give all senders of the \
+             channel one keys file, or go on behind that block by `shmcast bridge takeover`"
+        ))
+    }
+
+    pub(crate) fn note_shut_out(&self, why: Option<Damaged>) {
+        *self.shut_out.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     pub(crate) fn note_carried(&self, carried: (Stream, Session)) {

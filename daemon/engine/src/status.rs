@@ -41,6 +41,10 @@ pub struct SendCounters {
     pub fenced: u64,
     /// Whether another writer owns the log now.
     pub is_fenced: u64,
+    /// Times that the last block did not open, so that this bridge waited: somebody writes with other keys.
+    pub shut_out: u64,
+    /// Whether that is so now.
+    pub is_shut_out: u64,
     /// Messages that the servers had acknowledged and then did not have. They were sent again, as far as ring or journal
     /// have them.
     pub lost_by_engine: u64,

@@ -117,7 +117,7 @@ impl Verified {
             (Kind::Gap, _) if fresh > 0 => {
                 note(&mut self.gaps, Range { from: state.due, to: head.end() - 1 })
             }
-            (Kind::Gap | Kind::End, _) => {}
+            (Kind::Gap | Kind::End | Kind::Takeover, _) => {}
             (Kind::Fragment, Some((offset, bytes))) if !joins(&mut state.part, &head, offset, bytes) => {
                 note(&mut self.missing, Range { from: head.first, to: head.first });
             }

@@ -3,7 +3,7 @@
 use shmcast::{Event, Publisher, Start, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
-use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::proto::session::{Session, tag_of};
 use shmcast_bridge::proto::wire::{PacketWriter, end_of_session, heartbeat};
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendSpec};
 use shmcast_testkit::place::own_address;
@@ -21,7 +21,7 @@ fn data(session: Session, first: u64) -> Vec<u8> {
 }
 
 fn forgeries(session: Session, next: u64) -> Vec<Vec<u8>> {
-    let other = |epoch| Session::of_channel("T", epoch).unwrap();
+    let other = |epoch| Session::of_channel(&tag_of("t"), epoch).unwrap();
     let epoch = session.epoch().unwrap();
     vec![
         heartbeat(session, next + 10_000).to_vec(),

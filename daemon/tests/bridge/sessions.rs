@@ -6,7 +6,7 @@ use shmcast::{Event, History, Publisher, RecvError, Start, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::proto::control::ControlDatagram;
-use shmcast_bridge::proto::session::{EPOCH_LIMIT, Session};
+use shmcast_bridge::proto::session::{EPOCH_LIMIT, Session, tag_of};
 use shmcast_bridge::proto::wire::heartbeat;
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendRole, SendSpec, StartAt};
 use shmcast_bridge::status::Phase;
@@ -327,13 +327,13 @@ fn a_new_session_is_later_than_any_that_is_heard() {
     );
     let own = plain.life().session().unwrap();
     drop(plain);
-    let heard = Session::of_channel("T", own.epoch().unwrap() + 5_000).unwrap();
+    let of_ours = |epoch| Session::of_channel(&tag_of("t"), epoch).unwrap();
+    let heard = of_ours(own.epoch().unwrap() + 5_000);
     let done = std::sync::atomic::AtomicBool::new(false);
     let session = std::thread::scope(|scope| {
         scope.spawn(|| {
             // The last possible session is no reason to overlook the other one.
-            let packets =
-                [heard, Session::of_channel("T", EPOCH_LIMIT - 1).unwrap()].map(|it| heartbeat(it, 9));
+            let packets = [heard, of_ours(EPOCH_LIMIT - 1)].map(|it| heartbeat(it, 9));
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
                 for packet in &packets {
                     other.send_to(packet, &group.into()).unwrap();

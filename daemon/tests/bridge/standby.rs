@@ -8,8 +8,13 @@ use super::feed::Feed;
 use super::roles::{make_channel, wall_us};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use shmcast::{Publisher, Subscriber};
+use shmcast_bridge::egress::{Egress, EgressOptions};
+use shmcast_bridge::spec::{BridgeSpec, LineSpec, SendRole, SendSpec};
+use shmcast_bridge::status::Phase;
 use shmcast_testkit::hosts::{Host, Hosts, Running};
-use shmcast_testkit::place::program;
+use shmcast_testkit::place::{own_address, program};
+use shmcast_testkit::turn::turn;
 use shmcast_testkit::{number, wait_for};
 use std::time::Duration;
 
@@ -326,4 +331,44 @@ fn a_sender_yields_to_one_whose_packets_it_cannot_tell() {
     wait_for_role(&senders[1 - first], "sending");
     senders[first].signal(Signal::SIGCONT);
     active(&senders);
+}
+
+/// Each takeover reads the ring again from where nothing was sent yet, and so the old end too. It once ended the session the second time, and
+/// one of the senders was gone.
+#[test]
+fn senders_that_take_over_from_each_other_on_a_closed_channel_wait_for_its_next_publisher() {
+    let (_turn, dir) = (turn(), tempfile::tempdir().unwrap());
+    let publisher =
+        || Publisher::builder("t").dir(dir.path()).capacity(1 << 20).max_message(1_000).open().unwrap();
+    publisher().close();
+    let (line, binds) = (LineSpec::to(own_address()), [own_address(), own_address()]);
+    let senders = [0, 1].map(|at: usize| {
+        let send = SendSpec {
+            role: SendRole::Auto,
+            rank: at as u8,
+            claim_bind: Some(binds[at]),
+            peers: vec![binds[1 - at]],
+            linger_ms: 0,
+            ..SendSpec::default()
+        };
+        let spec = BridgeSpec { send: Some(send), lines: vec![line.clone()], ..BridgeSpec::new("t") };
+        let options = EgressOptions { ends_with_channel: true, ..EgressOptions::default() };
+        Egress::start(&spec, Subscriber::builder("t").dir(dir.path()), options).unwrap()
+    });
+    let (standby, active) = (2, 3);
+    for _ in 0..4 {
+        let at = wait_for("one that sends, and one that stands by", || {
+            let roles = [0, 1].map(|at: usize| senders[at].counters().role);
+            assert!(
+                senders.iter().all(|sender| sender.life().phase() == Phase::Running && !sender.is_finished())
+            );
+            roles.iter().position(|role| *role == standby).filter(|at| roles[1 - at] == active)
+        });
+        let before = senders[at].counters().takeovers;
+        senders[at].take_over().unwrap();
+        wait_for("a takeover", || (senders[at].counters().takeovers > before).then_some(()));
+    }
+    // The end of the next publisher is one, though it publishes nothing.
+    publisher().close();
+    wait_for("the end of both", || senders.iter().all(Egress::is_finished).then_some(()));
 }

@@ -280,6 +280,10 @@ impl Bridge {
         (self.words, self.heard) = (Words::of(&mut self.process), 0);
     }
 
+    pub(crate) fn pid(&mut self) -> u32 {
+        self.process.child().id()
+    }
+
     pub(crate) fn pause(&self) {
         self.process.pause();
     }

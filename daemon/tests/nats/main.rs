@@ -14,6 +14,7 @@ mod feed;
 mod kills;
 mod outages;
 mod refusals;
+mod rivals;
 mod sealed;
 mod sites;
 mod tls;

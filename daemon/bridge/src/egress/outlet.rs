@@ -53,8 +53,8 @@ pub(super) struct Outlet {
     pub(super) end: EndWatch,
     /// The sequence after the last gap in the ring. A session that comes behind a gap begins there.
     pub(super) gap_end: u64,
-    /// Whether the first end in the ring is that of a publisher from before the bridge attached.
-    pub(super) skips_end: bool,
+    /// The epoch of a publisher that had closed the channel before the bridge attached, and the sequence at which the bridge began.
+    pub(super) old_end: Option<(u64, u64)>,
     pub(super) lines: Vec<Line>,
     /// The socket that unicast leases are served from.
     pub(super) leases: Option<Line>,
@@ -99,7 +99,10 @@ impl Outlet {
             is_over: false,
             end: EndWatch::default(),
             gap_end: 0,
-            skips_end: matches!(subscriber.publisher_state(), Some((_, State::Closed))),
+            old_end: match subscriber.publisher_state() {
+                Some((epoch, State::Closed)) => Some((epoch, subscriber.next_sequence())),
+                _ => None,
+            },
             lines,
             leases,
             live: LiveCopy::of(&shared.live),
@@ -130,7 +133,6 @@ impl Outlet {
             }
             // The loop attaches again when the channel begins again.
             Event::NewSession { .. } | Event::NewEpoch { .. } | Event::Restarted => self.end.note(&event),
-            Event::End if self.skips_end => self.skips_end = false,
             // Whether it is the channel's end shows once nothing more waits.
             Event::End => self.end.note(&event),
             // Library and bridge are released together: a new kind of event gets its place here first.
@@ -141,7 +143,7 @@ impl Outlet {
     #[inline]
     fn push(&mut self, message: &Message<'_>) {
         let (sequence, payload) = (message.sequence, message.payload);
-        (self.skips_end, self.end) = (false, EndWatch::default());
+        self.end = EndWatch::default();
         if self.is_over {
             self.begin(self.sender.session(), sequence);
         }
@@ -275,9 +277,19 @@ impl Outlet {
         }
     }
 
+    /// Whether the channel has ended. An end that was there before this bridge, with nothing to send before it, is none, however often it is
+    /// read: an egress that takes over reads again what it has read.
+    pub(super) fn has_ended(&self, subscriber: &Subscriber) -> bool {
+        let is_old = || {
+            let epoch = subscriber.publisher_state().map(|(epoch, _)| epoch);
+            self.old_end == epoch.map(|epoch| (epoch, subscriber.next_sequence()))
+        };
+        self.end.is_over(subscriber) && !(self.old_end.is_some() && is_old())
+    }
+
     /// Ends the session if the channel has ended.
     pub(super) fn end_with(&mut self, subscriber: &Subscriber, now_ns: u64) {
-        if !self.is_over && self.end.is_over(subscriber) {
+        if !self.is_over && self.has_ended(subscriber) {
             self.flush();
             self.is_over = true;
             self.sender.end(now_ns);

@@ -115,7 +115,7 @@ impl Live {
             match subscriber.try_recv() {
                 Ok(Some(Event::Restarted)) => result = Err(RecvError::Superseded),
                 Ok(Some(Event::Message(_))) => {
-                    (self.outlet.skips_end, self.outlet.end) = (false, EndWatch::default());
+                    self.outlet.end = EndWatch::default();
                     continue;
                 }
                 Ok(Some(Event::Lapped(_) | Event::Gap { .. })) => continue,
@@ -133,7 +133,7 @@ impl Live {
         if let Err(e) = result {
             return self.lose(e);
         }
-        let is_over = self.subscriber.as_ref().is_some_and(|subscriber| self.outlet.end.is_over(subscriber));
+        let is_over = self.subscriber.as_ref().is_some_and(|subscriber| self.outlet.has_ended(subscriber));
         if is_over && self.ends_with_channel {
             return Ok(false);
         }

@@ -160,6 +160,7 @@ impl Ingress {
             choice,
             timeouts: [0; MAX_SERVERS],
             stale: Stale::default(),
+            stranger: None,
             to_ring: Histogram::default(),
             since_ns: wall_ns(),
             tap: options.tap,
@@ -210,6 +211,15 @@ impl Ingress {
     /// Phase, session, refusals and error.
     pub fn life(&self) -> &Life {
         &self.shared.life
+    }
+
+    /// Something that is to be told although the bridge runs: another feed comes on its lines.
+    pub fn trouble(&self) -> Option<String> {
+        let (stranger, session) = (self.life().stranger()?, self.life().session()?);
+        Some(format!(
+            "another feed, session {stranger}, comes on the same lines and is not taken: this one receives {session}. Send it to another \
+             address; or if it is the one that is wanted, remove the channel here and begin again"
+        ))
     }
 
     /// The counters, at most some milliseconds old.

@@ -21,6 +21,7 @@ use crate::proto::counters::Histogram;
 use crate::proto::lease_client::{LeaseClient, LeaseState};
 use crate::proto::pace::{Advice, Pace};
 use crate::proto::receiver::{Origin, Receiver};
+use crate::proto::session::Session;
 use crate::proto::source::{Kept, SourceLock};
 use crate::proto::{MAX_LINES, MAX_SERVERS, MILLISECOND_NS, SECOND_NS};
 use crate::socket;
@@ -70,6 +71,8 @@ pub(super) struct Receiving {
     /// The timeouts of each server that the loop has already acted on.
     pub(super) timeouts: [u64; MAX_SERVERS],
     pub(super) stale: Stale,
+    /// Another feed's session that was last told of.
+    pub(super) stranger: Option<Session>,
     pub(super) to_ring: Histogram,
     /// When the thread began, in nanoseconds since 1970. The histogram leaves out datagrams that came before.
     pub(super) since_ns: u64,
@@ -356,6 +359,10 @@ impl Receiving {
     }
 
     pub(super) fn show(&mut self, histograms: bool) {
+        let stranger = self.receiver.stranger(self.clock.now_ns());
+        if stranger != std::mem::replace(&mut self.stranger, stranger) {
+            self.shared.life.note_stranger(stranger);
+        }
         for port in &mut self.ports {
             if let Some(line) = port.line_or(self.lines) {
                 port.drops.look(&port.socket, &mut self.inlet.counters.lines[line].kernel_drops);

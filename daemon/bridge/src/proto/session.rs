@@ -1,11 +1,19 @@
 //! The name of one run of sequences: ten bytes at the head of every packet.
 //!
-//! In sessions that shmcast makes, four characters name the channel and six base-36 digits its epoch, so that a receiver
-//! can tell a restarted publisher (a greater epoch) from a stranger. Anybody else's sessions are ten opaque bytes.
+//! In sessions that shmcast makes, four characters stand for the channel and six base-36 digits are its epoch, so that a
+//! receiver can tell a restarted publisher (a greater epoch) from a stranger. Anybody else's sessions are ten opaque bytes.
+//!
+//! The four characters are the tag. Unless somebody configured one, it is a hash of the channel's whole name, because names
+//! that begin alike are not the same channel: SipHash-2-4 with the key 0 of the name's bytes, modulo 62^4, as four digits of
+//! `0-9A-Za-z`, the highest first.
 
+use siphasher::sip::SipHasher24;
 use std::fmt;
+use std::hash::Hasher;
 
 const EPOCH_DIGITS: usize = 6;
+/// The digits of tags and epochs. An epoch has the first 36 alone.
+const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 /// Epochs are six base-36 digits, so they stay below this.
 pub const EPOCH_LIMIT: u64 = 36u64.pow(EPOCH_DIGITS as u32);
 
@@ -67,13 +75,13 @@ impl Session {
         pad_name(tag, &mut bytes[..4])?;
         let mut rest = epoch;
         for digit in bytes[4..].iter_mut().rev() {
-            *digit = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[(rest % 36) as usize];
+            *digit = DIGITS[(rest % 36) as usize];
             rest /= 36;
         }
         Ok(Session(bytes))
     }
 
-    /// The first four bytes, which name the channel in sessions that shmcast makes.
+    /// The first four bytes, which stand for the channel in sessions that shmcast makes.
     pub fn tag(&self) -> [u8; 4] {
         let [a, b, c, d, ..] = self.0;
         [a, b, c, d]
@@ -87,6 +95,17 @@ impl Session {
             _ => None,
         })
     }
+}
+
+/// The tag of a channel: four characters that stand for its whole name.
+pub fn tag_of(channel: &str) -> String {
+    let mut hasher = SipHasher24::new();
+    hasher.write(channel.as_bytes());
+    let hash = hasher.finish();
+    [62 * 62 * 62, 62 * 62, 62, 1]
+        .map(|place| char::from(DIGITS[(hash / place % 62) as usize]))
+        .iter()
+        .collect()
 }
 
 fn pad_name(name: &str, into: &mut [u8]) -> Result<(), SessionError> {
@@ -113,6 +132,16 @@ impl fmt::Debug for Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Receivers, captures and state files have these bytes.
+    #[test]
+    fn channels_whose_names_begin_alike_have_other_tags() {
+        assert_eq!(["ticks_eu", "ticks_us", "t", ""].map(tag_of), ["PPBN", "XfME", "qpIp", "wumd"]);
+        let tags: std::collections::HashSet<String> =
+            (0..1_000).map(|n| tag_of(&format!("ticks-{n}"))).collect();
+        assert_eq!(tags.len(), 1_000);
+        assert!(Session::of_channel(&tag_of("ticks_eu"), 7).is_ok());
+    }
 
     #[test]
     fn session_keeps_channel_and_epoch_apart() {

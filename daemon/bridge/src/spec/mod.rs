@@ -12,7 +12,7 @@ use crate::proto::control::CONTROL_MAX_BYTES;
 use crate::proto::limit::Network;
 use crate::proto::link::{Link, LinkError};
 use crate::proto::receiver::REASSEMBLY_BYTES;
-use crate::proto::session::Session;
+use crate::proto::session::{Session, tag_of};
 use crate::proto::wire::MAX_DATAGRAM_BYTES;
 use crate::proto::{DEFAULT_PAYLOAD_BYTES, MAX_LINES, MAX_SERVERS};
 
@@ -319,12 +319,7 @@ impl BridgeSpec {
 
     /// The 1 to 4 characters that stand before the epoch in the sessions of this bridge when it sends.
     pub fn tag(&self) -> String {
-        let letters = || self.channel.chars().filter(char::is_ascii_alphanumeric).take(4);
-        match &self.session {
-            Some(session) => session.clone(),
-            None if letters().next().is_none() => "SHM".to_owned(),
-            None => letters().map(|c| c.to_ascii_uppercase()).collect(),
-        }
+        self.session.clone().unwrap_or_else(|| tag_of(&self.channel))
     }
 
     /// The problems of the spec, each as the field and what to do about it; empty if the bridge can be

@@ -1,4 +1,5 @@
 use super::*;
+use crate::proto::session::tag_of;
 
 fn parse(text: &str) -> BridgeSpec {
     toml::from_str(text).expect(text)
@@ -28,7 +29,8 @@ fn a_table_with_everything_in_it() {
     let repair = send.repair.as_ref().expect("a repair table");
     assert!(repair.allow[1].contains([10, 1, 0, 7].into()) && repair.lease_s == 60);
     assert_eq!(spec.lines[0].interface.as_deref(), Some("eth0"));
-    assert_eq!(spec.tag(), "TICK");
+    assert_eq!(spec.tag(), tag_of("ticks"));
+    assert_eq!(BridgeSpec { session: Some("TICK".to_owned()), ..spec }.tag(), "TICK");
 }
 
 #[test]
@@ -111,12 +113,6 @@ fn what_makes_no_sense_is_named_by_its_field() {
     let buffer = |bytes: u64| format!("channel = 'c'\n{nobody}\n[receive]\nbuffer_bytes = {bytes}");
     assert_eq!(fields(&buffer(1 << 40)), ["buffer_bytes"]);
     assert_eq!(fields(&buffer(1 << 29)), [""; 0]);
-}
-
-#[test]
-fn a_channel_without_letters_still_has_a_tag() {
-    assert_eq!(BridgeSpec::new("-._").tag(), "SHM");
-    assert_eq!(BridgeSpec::new("fx.eur-usd").tag(), "FXEU");
 }
 
 #[test]

@@ -95,6 +95,8 @@ pub enum Phase {
 pub struct Life {
     phase: AtomicU8,
     session: Mutex<Option<Session>>,
+    /// Another feed's session that comes on the same lines, and is not taken.
+    stranger: Mutex<Option<Session>>,
     /// Options that the system refused at the start, each with its reason; the bridge runs without them.
     refusals: Vec<String>,
     waiting: Waiting,
@@ -107,6 +109,7 @@ impl Life {
         Self {
             phase: AtomicU8::new(Phase::Running as u8),
             session: Mutex::default(),
+            stranger: Mutex::default(),
             refusals,
             waiting,
             error: Mutex::default(),
@@ -143,6 +146,16 @@ impl Life {
     /// The session that is carried, once one is known.
     pub fn session(&self) -> Option<Session> {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Called when another feed begins to come, or comes no more.
+    pub(crate) fn note_stranger(&self, session: Option<Session>) {
+        *self.stranger.lock().unwrap_or_else(PoisonError::into_inner) = session;
+    }
+
+    /// Another feed's session that comes on the same lines, and is not taken.
+    pub fn stranger(&self) -> Option<Session> {
+        *self.stranger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The options that the system refused at the start, each with its reason.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 #![allow(clippy::too_many_lines, reason = "a test is one story, read from top to bottom")]
 
+mod another;
 mod link;
 mod marks;
 mod native;

@@ -3,6 +3,7 @@
 mod cutter;
 mod identity;
 pub(crate) mod mending;
+mod showing;
 
 use shmcast::{History, RecvError, Start, Subscriber, SubscriberBuilder};
 use shmcast_bridge::KeysSeen;
@@ -75,6 +76,8 @@ pub(crate) struct Outlet {
     shown_ns: u64,
     pulse_ns: u64,
     error_ns: u64,
+    /// Whether the next pulse looks how many servers keep the log: as often as the clocks are looked at.
+    looks: bool,
     end_ns: Option<u64>,
 }
 
@@ -129,11 +132,17 @@ impl Outlet {
             shown_ns: 0,
             pulse_ns: 0,
             error_ns: 0,
+            looks: false,
             end_ns: None,
         };
         // No block goes out before its key is known.
         outlet.look_at_keys();
         Ok(outlet)
+    }
+
+    /// The number of the writer.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     pub(crate) fn run(mut self) {
@@ -157,7 +166,8 @@ impl Outlet {
             return None;
         }
         let (stored, published) = (self.writer.stored(), self.published());
-        let why = self.shared.link.why().unwrap_or_else(|| "the servers did not answer in time".to_owned());
+        let known = self.shared.link.why().or_else(|| self.shared.shut_out());
+        let why = known.unwrap_or_else(|| "the servers did not answer in time".to_owned());
         match stored {
             0 if published > 1 => Some(format!("it is not known what the stream has: {why}")),
             _ if published > stored => Some(format!(
@@ -208,10 +218,12 @@ impl Outlet {
         if now_ns >= self.error_ns {
             self.error_ns = now_ns + CLOCK_EVERY_NS;
             self.clock_error = clock_error();
+            self.looks = true;
         }
         if self.writer.state() == State::Run && now_ns >= self.pulse_ns {
             self.pulse_ns = now_ns + LOOK_NS;
-            self.order(Order::Pulse(self.id));
+            let looks = std::mem::take(&mut self.looks);
+            self.order(Order::Pulse(self.id, looks));
         }
         if self.shared.takes_over.swap(false, Ordering::Relaxed) {
             self.writer.take_over(now_ns);
@@ -405,6 +417,9 @@ impl Outlet {
         while let Some(buffer) = self.writer.take_spare() {
             self.cutter.give(buffer);
         }
+        if let Some(append) = self.writer.take_takeover(self.clock.now_ns(), self.clock_error) {
+            self.order(Order::Append(append));
+        }
         while self.writer.has_room()
             && let Some(cut) = self.cutter.next_cut()
         {
@@ -460,38 +475,5 @@ impl Outlet {
         };
         self.end = if self.cutter.messages == messages { self.end } else { End::None };
         self.hear(news)
-    }
-
-    fn show(&mut self, now_ns: u64) {
-        let (writer, link, cutter) = (&self.writer, &self.shared.link, &self.cutter);
-        let counters = writer.counters();
-        let published = self.published();
-        let [refused, silent, busy, disconnected, rival] = counters.resyncs;
-        let age_ns = writer.oldest_in_flight().map_or(0, |at_ns| now_ns.saturating_sub(at_ns));
-        self.counters = SendCounters {
-            stored: writer.stored(),
-            behind: if writer.stored() == 0 { 0 } else { published.saturating_sub(writer.stored()) },
-            behind_ms: age_ns / MILLISECOND_NS,
-            in_flight: writer.in_flight() as u64,
-            messages: cutter.messages,
-            blocks: counters.blocks,
-            bytes: counters.bytes,
-            messages_missed: cutter.messages_missed,
-            gap_messages: cutter.gap_messages,
-            resyncs_refused: refused,
-            resyncs_silent: silent,
-            resyncs_busy: busy,
-            resyncs_disconnected: disconnected,
-            resyncs_rival: rival,
-            fenced: counters.fenced,
-            is_fenced: u64::from(matches!(writer.state(), State::Fenced(_))),
-            lost_by_engine: counters.lost_by_engine,
-            losses: counters.losses,
-            wanted: self.shared.wanted.load(Ordering::Relaxed),
-            disconnects: link.disconnects(),
-            is_connected: u64::from(link.is_connected()),
-        };
-        self.shared.counters.show(&self.counters);
-        self.shared.acks.show(writer.acks());
     }
 }

@@ -169,7 +169,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     tell_refusals(channel, ingress.life());
     let progress = progress();
     let (mut missing, mut dropped) = (Alarm { told: 0 }, Alarm { told: 0 });
-    let mut session = None;
+    let (mut session, mut stranger) = (None, None);
     let mut interrupted = None;
     while !ingress.is_finished() {
         std::thread::sleep(LOOK);
@@ -185,6 +185,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         if let Some(now) = ingress.life().session().filter(|now| session != Some(*now)) {
             session = Some(now);
             progress.suspend(|| note!("{channel}: receiving session {now}"));
+        }
+        // Each one is named once, though it comes and goes.
+        if let Some(now) = ingress.life().stranger().filter(|now| stranger != Some(*now)) {
+            stranger = Some(now);
+            if let Some(trouble) = ingress.trouble() {
+                progress.suspend(|| note!("{channel}: {trouble}"));
+            }
         }
         progress.set_message(so_far(&counters));
         progress.tick();

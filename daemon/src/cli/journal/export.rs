@@ -15,7 +15,7 @@ use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Entry, JournalControl};
 use shmcast_bridge::pcap::PacketFile;
 use shmcast_bridge::pcap::unwrap::FAR_MESSAGES;
-use shmcast_bridge::proto::session::Session;
+use shmcast_bridge::proto::session::{Session, tag_of};
 use shmcast_bridge::proto::wire::{
     HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, PacketWriter, end_of_session, heartbeat,
 };
@@ -104,8 +104,7 @@ fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
     let session = {
         let journal = args.source.open()?;
         let header = &journal.files().first().context("no file: see `shmcast journal verify`")?.header;
-        let tag: String = header.channel.chars().filter(char::is_ascii_graphic).take(4).collect();
-        Session::of_channel(if tag.is_empty() { "SHMC" } else { &tag }, header.epoch)?
+        Session::of_channel(&tag_of(&header.channel), header.epoch)?
     };
     let mut feed = Feed {
         out: PacketFile::begin(BufWriter::with_capacity(1 << 20, out))?,

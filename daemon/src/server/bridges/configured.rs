@@ -50,7 +50,7 @@ const LINE_NEWS: [News<SendCounters>; 2] = [
         "times the kernel refused packets in segments (UDP_SEGMENT) on a line; they leave one by one",
     ),
 ];
-const ENGINE_SEND_NEWS: [News<EngineSendCounters>; 4] = [
+const ENGINE_SEND_NEWS: [News<EngineSendCounters>; 5] = [
     (
         "bridge-engine-lost",
         1,
@@ -58,6 +58,12 @@ const ENGINE_SEND_NEWS: [News<EngineSendCounters>; 4] = [
         "messages that the servers had acknowledged were gone; they were sent again",
     ),
     ("bridge-fenced", 1, |c| c.fenced, "times another bridge wrote the stream, and this one waits"),
+    (
+        "bridge-shut-out",
+        1,
+        |c| c.shut_out,
+        "times the stream's last block did not open, so that nothing is written: somebody writes with other keys",
+    ),
     ("bridge-engine-disconnected", 1, |c| c.disconnects, "times the connection to the servers broke"),
     ("bridge-missed", 1, |c| c.messages_missed, "messages were overwritten before they were sent"),
 ];
@@ -393,7 +399,8 @@ impl ConfiguredBridge {
         let trouble = match self.endpoint.as_ref().filter(|_| self.state == State::Running) {
             Some(Endpoint::EngineSend(sender)) => sender.trouble(),
             Some(Endpoint::EngineReceive(receiver)) => receiver.trouble(),
-            Some(Endpoint::Send(_) | Endpoint::Receive(_)) | None => None,
+            Some(Endpoint::Receive(ingress)) => ingress.trouble(),
+            Some(Endpoint::Send(_)) | None => None,
         };
         BridgeFigures {
             spec: self.spec.clone(),

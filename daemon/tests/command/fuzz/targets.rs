@@ -114,7 +114,7 @@ pub fn block(data: &[u8]) {
                 assert!(part.offset as usize + part.data.len() <= part.total as usize && head.count <= 1);
             }
             Block::Gap => assert!(head.count > 0),
-            Block::End => assert_eq!(head.count, 0),
+            Block::End | Block::Takeover => assert_eq!(head.count, 0),
             Block::Sealed(_) => {
                 assert!(
                     BlockOpener::new(keys.clone(), true).open(bytes).is_err(),

@@ -2,6 +2,7 @@
 //! and warnings.
 
 use super::host;
+use shmcast_bridge::proto::session::tag_of;
 use shmcast_bridge::spec::WaitMode;
 use shmcast_daemon::config::{Config, ConfigError, Host, Warning};
 use shmcast_testkit::place::program;
@@ -99,13 +100,15 @@ fn two_channels_whose_sessions_begin_alike_are_not_told_apart() {
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].contains(said) && problems[0].contains("another session"), "{problems:?}");
     };
-    // Both tags are by default; one is by default, on separate lines; both are set on purpose, on one group.
-    refused(two("", "", 30002));
-    refused(two("session = \"TICK\"", "", 30002));
+    // One tag is the other channel's by default, on separate lines; both are set on purpose, on one group.
+    let own = format!("session = \"{}\"", tag_of("ticks-us"));
+    let of_us = two(&own, "", 30002);
+    assert!(of_us.len() == 1 && of_us[0].contains("another session"), "{of_us:?}");
     refused(two("session = \"TICK\"", "session = \"TICK\"", 30001));
     let none: [String; 0] = [];
     assert_eq!(two("session = \"TICK\"", "session = \"TICK\"", 30002), none);
-    assert_eq!(two("session = \"TKEU\"", "", 30001), none);
+    assert_eq!(two("session = \"TICK\"", "", 30001), none);
+    assert_eq!(two("", "", 30001), none, "names that begin alike have other tags");
     // A received channel is sent on under the session that it came with.
     let receive = "[[bridge]]\nname = \"from\"\nchannel = \"ticks-us\"\nline = [{ group = \"239.9.9.9:9\" }]\n[bridge.receive]\n";
     assert_eq!(with("", "", 30002, receive), none);

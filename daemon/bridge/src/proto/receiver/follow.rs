@@ -5,7 +5,10 @@
 //! | there is none yet | any that fits | at its first packet |
 //! | alive | the same channel's, of a higher epoch | after three packets over 10 ms, within a second |
 //! | alive | any other | not: dropped and counted |
-//! | silent, or ended | any that fits | after three packets |
+//! | silent, or ended | any that fits, but on native lines no other channel's | after three packets |
+//!
+//! On native lines each session but that of a mirror of another make is of a shmcast channel, so another tag is another channel: its
+//! messages are not to stand behind ours, however silent ours is. Senders of other makes may name each day's session as they like.
 //!
 //! The packets of such a rival are kept before it is followed. They then count from the first one on, so
 //! waiting loses nothing.
@@ -156,6 +159,9 @@ impl Receiver {
             Origin::Line(_) => self.judge(now_ns, session),
             Origin::Server(_) | Origin::Repair(_) => Verdict::Foreign,
         };
+        if let (Verdict::Foreign, Origin::Line(_)) = (verdict, origin) {
+            self.stranger = Some((session, now_ns));
+        }
         match verdict {
             Verdict::Follow => {
                 self.begin(now_ns, session, packet.sequence, sink);
@@ -196,7 +202,11 @@ impl Receiver {
         // If a receiver resumes a session, the silence begins when it first hears anything.
         let heard_ns = *self.heard_ns.get_or_insert(now_ns);
         let is_quiet = self.end_announced || now_ns.saturating_sub(heard_ns) >= silence_ns;
-        let is_ours = session.tag() == own.tag() && own.epoch().is_some() && session.epoch().is_some();
+        let are_ours = own.epoch().is_some() && session.epoch().is_some();
+        let is_ours = are_ours && session.tag() == own.tag();
+        if self.config.is_native && are_ours && !is_ours && !fault!("another_channel_follows_a_silent_one") {
+            return Verdict::Foreign;
+        }
         let is_newer = is_ours && session.epoch() > own.epoch();
         let is_followed = match self.config.follow {
             _ if fault!("only_newer_epochs_live") => is_newer,

@@ -36,12 +36,15 @@ use super::native::records::BASE_BYTES;
 use super::session::Session;
 use super::store::Store;
 use super::wire::{Body, Downstream, HEADER_BYTES, Malformed, Messages, REQUEST_BYTES, Request};
-use super::{MAX_LINES, MICROSECOND_NS};
+use super::{MAX_LINES, MICROSECOND_NS, SECOND_NS};
 use belief::{Claim, End, Jump, Pace};
 use follow::Rivals;
 use shmcast::MAX_SEQUENCE;
 use shmcast::hosting::fault;
 use std::ops::Range;
+
+/// So long after its last packet another feed is still told of. An idle one sends a heartbeat each second.
+const STRANGER_NS: u64 = 10 * SECOND_NS;
 
 /// The state of one receiver. Its memory is bounded by its configuration.
 #[derive(Debug)]
@@ -61,6 +64,8 @@ pub struct Receiver {
     jump: Option<Jump>,
     pace: Pace,
     rivals: Rivals,
+    /// The last session on a line that is another feed's, and when it was heard.
+    stranger: Option<(Session, u64)>,
     /// When a line last brought anything of the session; `None` before the first packet of all.
     heard_ns: Option<u64>,
     store: Store,
@@ -98,6 +103,7 @@ impl Receiver {
             jump: None,
             pace: Pace::default(),
             rivals: Rivals::default(),
+            stranger: None,
             heard_ns: None,
             store: Store::new(config.max_early_packets, config.max_early_bytes),
             assembler: Assembler::new(config.reassembly_bytes),
@@ -423,6 +429,12 @@ impl Receiver {
     /// The session followed, once one is known.
     pub fn session(&self) -> Option<Session> {
         self.session
+    }
+
+    /// Another feed's session that was heard on a line in the last seconds.
+    pub fn stranger(&self, now_ns: u64) -> Option<Session> {
+        let is_fresh = |heard_ns: u64| now_ns.saturating_sub(heard_ns) < STRANGER_NS;
+        self.stranger.filter(|(_, heard_ns)| is_fresh(*heard_ns)).map(|(session, _)| session)
     }
 
     /// The next sequence to be delivered.

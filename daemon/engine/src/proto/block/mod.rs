@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! at  size
-//!  0  4+1+1+2   magic "SHMB"; version 1; kind: 1 data, 2 fragment, 3 gap, 4 end; error of the writer's clock, in units of
-//!               10 us, 65535 unknown
+//!  0  4+1+1+2   magic "SHMB"; version 1; kind: 1 data, 2 fragment, 3 gap, 4 end, 5 takeover; error of the writer's clock, in
+//!               units of 10 us, 65535 unknown
 //!  8  16        stream: the identity of one run of sequences
 //! 24  10+1+1    session, as hosts behind the reader know the stream; 1 if the body is sealed, otherwise 0; the seal's key, or 0
 //! 36  4+8       how many sequences the block completes; the first sequence
@@ -12,7 +12,7 @@
 //! 72            body: of data and fragments as in a native packet, of the others nothing; if sealed, 16 bytes of seal behind it
 //! ```
 //! All numbers are big-endian. The last fragment of a message completes it; the others complete nothing. A gap
-//! completes the sequences that will never come. An end completes nothing.
+//! completes the sequences that will never come. An end completes nothing, and neither does a takeover: it says that another writer goes on.
 //!
 //! A block proves itself: its sequences say where it belongs, and its CRC that it is whole. So neither order nor
 //! completeness depends on what the log does. A seal covers the 72 bytes as well, with 0 in place of the block's own CRC, and
@@ -29,6 +29,7 @@ use shmcast_bridge::proto::native::parse_body;
 use shmcast_bridge::proto::native::records::{BASE_BYTES, MAX_RECORD_HEAD_BYTES, RecordWriter};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{Body as PacketBody, Messages, Meta};
+use std::fmt;
 
 /// Bytes of a block before its body.
 pub const HEAD_BYTES: usize = 72;
@@ -70,6 +71,33 @@ pub enum Kind {
     Gap,
     /// The publisher closed the channel.
     End,
+    /// A writer goes on in place of another one.
+    Takeover,
+}
+
+/// The name of a block: its writer, and its number among those of that writer. The servers keep it beside the block, and store a block only
+/// behind the one that it names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockId {
+    /// The writer.
+    pub writer: u64,
+    /// The number.
+    pub number: u64,
+}
+
+impl BlockId {
+    /// Reads what [`Display`](fmt::Display) writes; `None` if it is anything else.
+    pub fn parse(text: &str) -> Option<BlockId> {
+        let (writer, number) = text.split_once('-')?;
+        let id = BlockId { writer: u64::from_str_radix(writer, 16).ok()?, number: number.parse().ok()? };
+        (id.to_string() == text).then_some(id)
+    }
+}
+
+impl fmt::Display for BlockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}-{}", self.writer, self.number)
+    }
 }
 
 /// The fields of a block before its body.
@@ -120,6 +148,11 @@ impl Head {
     /// The sequence after those that the block completes.
     pub fn end(&self) -> u64 {
         self.first + u64::from(self.count)
+    }
+
+    /// The block's name, which no other block has.
+    pub fn id(&self) -> BlockId {
+        BlockId { writer: self.writer, number: self.number }
     }
 
     /// Whether the block is needed by a reader at which `due` comes next, or stands behind one that is.
@@ -180,6 +213,8 @@ pub enum Body<'a> {
     Gap,
     /// The publisher closed the channel.
     End,
+    /// A writer goes on in place of another one.
+    Takeover,
     /// A body that only a key opens.
     Sealed(&'a [u8]),
 }
@@ -209,6 +244,7 @@ pub fn parse(block: &[u8]) -> Result<(Head, Body<'_>), Damaged> {
         2 => Kind::Fragment,
         3 => Kind::Gap,
         4 => Kind::End,
+        5 => Kind::Takeover,
         _ => return Err(Damaged::Fields),
     };
     let head = Head {
@@ -260,6 +296,7 @@ pub(super) fn body_of<'a>(head: &Head, body: &'a [u8]) -> Option<Body<'a>> {
         },
         Kind::Gap => (head.count > 0 && body.is_empty()).then_some(Body::Gap),
         Kind::End => (head.count == 0 && body.is_empty()).then_some(Body::End),
+        Kind::Takeover => (head.count == 0 && body.is_empty()).then_some(Body::Takeover),
     }
 }
 
@@ -300,6 +337,11 @@ impl Cut {
         Cut { kind: Kind::End, first: next, count: 0, bytes: vec![0; HEAD_BYTES] }
     }
 
+    /// The word of a writer that goes on in place of another one, before the message that has the sequence `next`.
+    pub fn takeover(next: u64) -> Cut {
+        Cut { kind: Kind::Takeover, ..Cut::end(next) }
+    }
+
     /// As many of the sequences `first..=last`, which will never come, as one block completes.
     pub fn gap(first: u64, last: u64) -> Cut {
         let count = u32::try_from(last - first + 1).unwrap_or(u32::MAX);
@@ -322,7 +364,7 @@ impl Cut {
     pub fn part_bytes(&self) -> usize {
         match self.kind {
             Kind::Fragment => self.bytes.len() - HEAD_BYTES - FRAGMENT_HEAD_BYTES,
-            Kind::Data | Kind::Gap | Kind::End => 0,
+            Kind::Data | Kind::Gap | Kind::End | Kind::Takeover => 0,
         }
     }
 }

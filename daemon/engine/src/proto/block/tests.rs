@@ -131,3 +131,17 @@ fn a_buffer_that_is_used_again_brings_nothing_of_its_earlier_block() {
     packing.give(Vec::with_capacity(MIN_BYTES - 1));
     assert!(packing.spare.is_empty());
 }
+
+#[test]
+fn a_name_is_read_as_it_is_written() {
+    let id = BlockId { writer: 0x0102, number: 35 };
+    assert_eq!(
+        (id.to_string().as_str(), BlockId::parse("0000000000000102-35")),
+        ("0000000000000102-35", Some(id))
+    );
+    for other in
+        ["102-35", "0000000000000102-035", "0000000000000102", "-", "", "x-1", "0000000000000102-+35"]
+    {
+        assert_eq!(BlockId::parse(other), None, "{other}");
+    }
+}

@@ -328,6 +328,8 @@ impl Reader {
             Body::Fragment(part) => return self.take_part(head, &part, sink),
             Body::Gap => sink(Delivery::Gap { from: next, to: head.end() - 1 }),
             Body::End => sink(Delivery::End),
+            // The messages go on, whoever writes them.
+            Body::Takeover => {}
             // The opener gives what was in it.
             Body::Sealed(_) => return true,
         }
@@ -394,7 +396,7 @@ impl Reader {
             return;
         }
         match head.kind {
-            Kind::End => return,
+            Kind::End | Kind::Takeover => return,
             // An answer speaks of what was asked: the log has what lies behind the hole.
             Kind::Gap => {
                 let last = to.min(head.end() - 1);

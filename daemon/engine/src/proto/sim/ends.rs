@@ -24,6 +24,11 @@ impl Channel {
         self.seed.is_multiple_of(2).then_some(keys)
     }
 
+    /// The keys of a sender that somebody set up with other ones.
+    pub(super) fn other_keys() -> Keyring {
+        Keyring::parse("4 f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff").expect("this is a key")
+    }
+
     pub(super) fn published(&self, now_ns: u64) -> u64 {
         (u128::from(self.messages) * u128::from(now_ns.min(TROUBLED_NS)) / u128::from(TROUBLED_NS)) as u64
     }

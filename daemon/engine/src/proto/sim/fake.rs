@@ -1,52 +1,96 @@
 //! A log in memory with the three calls, and with all the faults that a log can have.
 
-use super::super::block::{HEAD_BYTES, stamp};
+use super::super::block::{BlockId, HEAD_BYTES, parse, stamp};
 use super::super::seal::Opener;
-use super::super::writer::{Last, Trouble};
+use super::super::writer::{Append, Last, Trouble};
 use fastrand::Rng;
 use shmcast_bridge::proto::native::keys::Keyring;
+
+/// A block in its place.
+#[derive(Debug, Clone)]
+struct Entry {
+    number: u64,
+    /// The name that came with the block.
+    id: BlockId,
+    block: Vec<u8>,
+    /// Whether somebody has changed the entry.
+    is_changed: bool,
+}
 
 /// A log.
 #[derive(Debug, Default)]
 pub(super) struct Log {
-    entries: Vec<(u64, Vec<u8>)>,
+    entries: Vec<Entry>,
     last: u64,
+    /// Whether a last entry was taken out, so that nobody could see its name.
+    is_nameless: bool,
 }
 
 impl Log {
-    /// Stores a block if the last entry has this number.
-    pub(super) fn append_if(&mut self, after: u64, block: Vec<u8>) -> Result<u64, Trouble> {
+    /// Somebody removes it, and it is made again.
+    pub(super) fn remake(&mut self) {
+        *self = Log { is_nameless: self.is_nameless, ..Log::default() };
+    }
+
+    /// Stores a block if the last entry has the number, and the name, that it was built for.
+    pub(super) fn append_if(&mut self, append: &Append) -> Result<u64, Trouble> {
         // The number of no entry stands for any.
-        if after != self.last && after != u64::MAX {
+        if append.after != self.last && append.after != u64::MAX {
+            return Err(Trouble::Refused);
+        }
+        let id = self.entries.last().map(|entry| entry.id);
+        if append.behind.is_some_and(|behind| id != Some(behind)) {
             return Err(Trouble::Refused);
         }
         self.last += 1;
-        self.entries.push((self.last, block));
+        let (number, id, block) = (self.last, append.id, append.block.to_vec());
+        self.entries.push(Entry { number, id, block, is_changed: false });
         Ok(self.last)
+    }
+
+    /// What is wrong with the place of the last block: a sound and untouched one stands before it that it was not built for, or that is
+    /// sealed with other keys. A block that was built for a log without any sound one names none.
+    pub(super) fn misplaced(&self) -> Option<&'static str> {
+        let [.., before, last] = &self.entries[..] else { return None };
+        let is_untouched = !self.is_nameless && !before.is_changed && before.number + 1 == last.number;
+        let (Ok((before, _)), Ok((last, _))) = (parse(&before.block), parse(&last.block)) else {
+            return None;
+        };
+        match is_untouched {
+            true if last.before != before.crc && last.before != 0 => {
+                Some("a block stands behind another one than it was built for")
+            }
+            true if last.key != before.key => Some("a block stands behind one that its writer cannot open"),
+            _ => None,
+        }
     }
 
     /// The end of the log.
     pub(super) fn last(&self, keys: Option<Keyring>) -> Last {
-        let mut opener = Opener::new(keys, false);
-        let head = self.entries.iter().rev().find_map(|(_, block)| opener.head(block).ok());
-        Last { sequence: self.last, head }
+        let (mut opener, mut last) = (Opener::new(keys, false), Last::new(self.last));
+        let entries = self.entries.iter().rev();
+        let _ = entries
+            .map(|entry| last.look((entry.number, Some(entry.id)), &entry.block, &mut opener))
+            .any(|is_found| is_found);
+        last
     }
 
     /// The first entry at or behind a number.
     pub(super) fn read(&self, from: u64) -> Option<(u64, Vec<u8>)> {
-        self.entries.iter().find(|(number, _)| *number >= from).cloned()
+        let entry = self.entries.iter().find(|entry| entry.number >= from)?;
+        Some((entry.number, entry.block.clone()))
     }
 
     /// The numbers of the first and the last entry.
     pub(super) fn bounds(&self) -> (u64, u64) {
-        (self.entries.first().map_or(self.last + 1, |(number, _)| *number), self.last)
+        (self.entries.first().map_or(self.last + 1, |entry| entry.number), self.last)
     }
 
     /// Loses some of the newest entries. Returns the sequence that comes after those that are left.
     pub(super) fn lose_tail(&mut self, rng: &mut Rng, keys: Option<Keyring>) -> u64 {
         let keep = self.entries.len() - rng.usize(..=self.entries.len().min(6));
         self.entries.truncate(keep);
-        self.last = self.entries.last().map_or(0, |(number, _)| *number);
+        self.last = self.entries.last().map_or(0, |entry| entry.number);
         self.last(keys).head.map_or(1, |head| head.end())
     }
 
@@ -61,33 +105,38 @@ impl Log {
         if self.entries.len() > 1 {
             let at = rng.usize(1..self.entries.len());
             let (before, after) = self.entries.split_at_mut(at);
-            std::mem::swap(&mut before[at - 1].1, &mut after[0].1);
+            std::mem::swap(&mut before[at - 1].block, &mut after[0].block);
+            (before[at - 1].is_changed, after[0].is_changed) = (true, true);
         }
     }
 
     /// Drops one entry, or flips one of its bits, or has another in its place. Of a sealed log, it may forge one: with another
     /// body, or without a seal, and with a right checksum.
-    pub(super) fn damage(&mut self, rng: &mut Rng, keys: Option<Keyring>) {
+    pub(super) fn damage(&mut self, rng: &mut Rng, is_sealed: bool) {
         let Some(at) = (!self.entries.is_empty()).then(|| rng.usize(..self.entries.len())) else { return };
-        match rng.u8(..if keys.is_some() { 5 } else { 3 }) {
-            0 => drop(self.entries.remove(at)),
+        self.entries[at].is_changed = true;
+        match rng.u8(..if is_sealed { 5 } else { 3 }) {
+            0 => {
+                self.is_nameless |= at + 1 == self.entries.len();
+                self.entries.remove(at);
+            }
             1 => {
-                let block = &mut self.entries[at].1;
+                let block = &mut self.entries[at].block;
                 let bit = rng.usize(..8 * block.len());
                 block[bit / 8] ^= 1 << (bit % 8);
             }
             2 => {
-                let other = rng.choice(&self.entries).map(|(_, block)| block.clone());
-                self.entries[at].1 = other.unwrap_or_default();
+                let other = rng.choice(&self.entries).map(|entry| entry.block.clone());
+                self.entries[at].block = other.unwrap_or_default();
             }
             3 => {
-                let block = &mut self.entries[at].1;
+                let block = &mut self.entries[at].block;
                 let at = rng.usize(HEAD_BYTES..block.len());
                 block[at] ^= 1;
                 stamp(block);
             }
             _ => {
-                let block = &mut self.entries[at].1;
+                let block = &mut self.entries[at].block;
                 block[34..36].fill(0);
                 stamp(block);
             }

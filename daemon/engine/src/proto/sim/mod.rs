@@ -1,8 +1,10 @@
 //! Random stories of a log that fails in every way, played with the machines of both ends in virtual time.
 //!
 //! A story has a channel, one or two writers, a log, and a reader with a ring. Answers are lost, appends come late, the log
-//! loses its end or its beginning, exchanges blocks, drops and damages them, and everybody is killed and started again. The
-//! reader must publish each message once, in order and byte for byte, and may name as lost only what nobody has.
+//! loses its end or its beginning, exchanges blocks, drops and damages them, is removed and made again, and everybody is killed, stopped and
+//! started again. One of two writers may have other keys, strangers send pulses, and an operator orders takeovers. The reader must publish
+//! each message once, in order and byte for byte, and may name as lost only what nobody has. A block must stand behind the one that it was
+//! built for, which its writer can open, and an ordered takeover of an idle channel must succeed.
 
 mod ends;
 mod fake;
@@ -35,6 +37,8 @@ struct Report {
     searches: u64,
     given_up: u64,
     sessions: u64,
+    shut_out: u64,
+    takeovers: u64,
 }
 
 impl Report {
@@ -47,6 +51,8 @@ impl Report {
         self.searches += other.searches;
         self.given_up += other.given_up;
         self.sessions += other.sessions;
+        self.shut_out += other.shut_out;
+        self.takeovers += other.takeovers;
     }
 }
 
@@ -66,7 +72,8 @@ fn every_message_comes_once_whatever_the_log_does() {
     }
     println!("{} stories: {sum:?}", stories());
     // A story that nothing happens in proves nothing.
-    let Report { holes, mended, fenced, losses, parts, searches, given_up, sessions } = sum;
+    let Report { holes, mended, fenced, losses, parts, searches, given_up, sessions, shut_out, takeovers } =
+        sum;
     for (what, count) in [
         ("holes", holes),
         ("mended", mended),
@@ -76,6 +83,8 @@ fn every_message_comes_once_whatever_the_log_does() {
         ("searches", searches),
         ("given up", given_up),
         ("sessions", sessions),
+        ("shut out", shut_out),
+        ("takeovers", takeovers),
     ] {
         assert!(count > 0, "no story had {what}");
     }
@@ -87,6 +96,9 @@ fn each_mistake_is_found() {
         Mutant::NoExpectation,
         Mutant::GoesOn,
         Mutant::LossUnseen,
+        Mutant::NumbersAlone,
+        Mutant::SaysNothing,
+        Mutant::PassesOver,
         Mutant::TakesHoles,
         Mutant::TakesTwice,
         Mutant::AsksNobody,

@@ -20,8 +20,11 @@ impl Writer {
             return;
         }
         kept.iter_mut().for_each(|flight| flight.at_ns = now_ns);
+        if let Some(first) = kept.front_mut() {
+            first.behind = self.newest_id;
+        }
         if let Some(last) = kept.back() {
-            self.newest = (last.sequence, last.crcs.1);
+            (self.newest, self.newest_id) = ((last.sequence, last.crcs.1), Some(last.id));
             self.resume = Some(Resume::At(last.end));
         }
         (self.window, self.is_again) = (kept, true);
@@ -36,6 +39,8 @@ impl Writer {
             round: self.round,
             at_ns: flight.at_ns,
             after: flight.sequence - 1,
+            behind: flight.behind,
+            id: flight.id,
             block: flight.block.clone(),
         };
         self.window.iter().map(append).collect()

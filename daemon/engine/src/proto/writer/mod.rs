@@ -1,19 +1,26 @@
 //! The writing end: which block comes next, behind which one, and what to do when an append fails.
 //!
 //! ```text
-//! START    the last block is asked for. It says where to go on.  It is another writer's -> FENCED
+//! START    the last block is asked for. It says where to go on.  It is another writer's -> FENCED.  It does not open -> SHUT
 //! RUN      blocks from there on, each only behind the one before it: one, and after its answer up to `in_flight`
 //!          refused, no answer, disconnected, busy -> RESYNC
 //! RESYNC   what is in flight is dropped, and the last block is asked for.  It is ours -> RUN.  Another writer's -> FENCED
-//! FENCED   another writer writes. Neither a new block nor a pulse of it for `silence_ns` -> START
+//! FENCED   another writer writes. Neither a new block nor a pulse of it for `silence_ns`, or an order -> START
+//! SHUT     the last block is sealed with keys that this writer does not have, so it does not know where the log is. Another last block,
+//!          other keys, or an order -> START
 //! ```
-//! Exactly one of two rivals owns the last block, so one of them runs. The other waits for silence also when it has just begun.
+//! Exactly one of two rivals owns the last block, so one of them runs. The other waits for silence also when it has just begun. A writer that
+//! goes on in place of another one first appends a block that says so. The other one then sees that it is not the last any more, though the
+//! channel is idle, and nothing that it still has on its way is stored.
 //!
-//! An append may be late: it comes to the log when its writer has given it up. The log looks at nothing but the number of the
-//! entry before it. So for each number a writer has one block: what was in flight is appended again as it was, byte for byte,
-//! and it does not matter which copy is stored.
+//! An append may be late: it comes to the log when its writer has given it up, or has stood still. The log looks at the number and the name
+//! of the entry before it, because numbers come again: a log that lost its end, or was removed, gives them to other blocks. A log of which several
+//! servers have copies compares no names, and its numbers never come again; a second block in flight may there stand behind a rival's first, which
+//! readers notice. For each number a writer has one block: what was in flight is appended again as it was, byte for byte, and it does not
+//! matter which copy is stored.
 
 mod again;
+mod last;
 mod said;
 #[cfg(test)]
 mod tests;
@@ -25,7 +32,7 @@ use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
 use std::collections::VecDeque;
 
-use super::block::{Cut, Head, Stream};
+use super::block::{BlockId, Cut, Head, Stream};
 use super::mutant::{Mutant, is};
 use super::seal::Sealer;
 
@@ -35,6 +42,8 @@ pub use said::{Append, Last, Refusal, Resume, State, TROUBLES, Trouble, WriterCo
 pub const LOOK_NS: u64 = 250 * MILLISECOND_NS;
 /// How often a writer that has nothing to write looks whether the log still has what it wrote.
 const IDLE_LOOK_NS: u64 = SECOND_NS;
+/// How long a writer that was ordered to take over tries it against one that appends.
+const ORDER_NS: u64 = 2 * SECOND_NS;
 /// How long the log may be ahead of the channel before that is an error. A mirror of the channel may be a little late.
 const AHEAD_NS: u64 = 10 * SECOND_NS;
 
@@ -61,6 +70,9 @@ struct Flight {
     end: u64,
     /// The CRCs of the block before it and of itself.
     crcs: (u32, u32),
+    /// The name of the block before it, if that counts, and its own.
+    behind: Option<BlockId>,
+    id: BlockId,
     block: Bytes,
     at_ns: u64,
 }
@@ -78,6 +90,10 @@ pub struct Writer {
     polled_ns: u64,
     /// The log's number and the CRC of the newest block, stored or in flight.
     newest: (u64, u32),
+    /// The name of that block, if it is known and the log knows it too.
+    newest_id: Option<BlockId>,
+    /// The block behind which appends were refused, and how many one after the other.
+    refused: ((u64, u32), u32),
     /// The log's highest number that is known to have been stored.
     had: u64,
     window: VecDeque<Flight>,
@@ -85,8 +101,14 @@ pub struct Writer {
     kept: VecDeque<Flight>,
     /// Whether the window is to be appended again.
     is_again: bool,
-    /// Whether another writer's last block is no reason to wait, because that writer is silent, or by order.
+    /// Whether another writer's last block is no reason to wait, because that writer is silent.
     may_follow: bool,
+    /// Until when no last block is a reason to wait, by order.
+    ordered_until_ns: u64,
+    /// Whether this writer goes on in place of another one, and has not said so.
+    takes_over: bool,
+    /// When a rival's pulse is next a reason to look at the last block.
+    heed_ns: u64,
     /// Whether the log has acknowledged a block of this attempt.
     is_taken: bool,
     /// The sequence after those that were ever put into a block.
@@ -116,12 +138,17 @@ impl Writer {
             look_ns: 0,
             polled_ns: 0,
             newest: (0, 0),
+            newest_id: None,
+            refused: ((0, 0), 0),
             had: 0,
             cut: 0,
             window: VecDeque::with_capacity(config.in_flight),
             kept: VecDeque::with_capacity(config.in_flight),
             is_again: false,
             may_follow: false,
+            ordered_until_ns: 0,
+            takes_over: false,
+            heed_ns: 0,
             is_taken: false,
             number: 0,
             stored: None,
@@ -187,10 +214,12 @@ impl Writer {
         self.start(now_ns);
     }
 
-    /// Takes the writing from another writer.
+    /// Takes the writing from another writer, or goes on behind a block that does not open.
     pub fn take_over(&mut self, now_ns: u64) {
-        if matches!(self.state, State::Fenced(_)) {
-            self.may_follow = true;
+        if self.state != State::Run {
+            self.ordered_until_ns = now_ns + ORDER_NS;
+        }
+        if matches!(self.state, State::Fenced(_) | State::Shut(_)) {
             self.start(now_ns);
         }
     }
@@ -215,6 +244,10 @@ impl Writer {
             Trouble::Refused | Trouble::Silent | Trouble::Rival => 0,
             Trouble::Busy | Trouble::Disconnected => LOOK_NS / 5,
         };
+        if let Some(first) = self.window.front().filter(|_| trouble == Trouble::Refused) {
+            let behind = (first.sequence - 1, first.crcs.0);
+            self.refused = (behind, if behind == self.refused.0 { self.refused.1 + 1 } else { 1 });
+        }
         let in_flight = std::mem::take(&mut self.window);
         self.leave(State::Resync, now_ns + pause_ns);
         self.kept = in_flight;
@@ -259,124 +292,8 @@ impl Writer {
                 self.window.front().map_or(self.look_ns, |flight| flight.at_ns + self.config.ack_ns)
             }
             State::Fenced(heard_ns) => self.look_ns.min(heard_ns + self.config.silence_ns),
-            State::Start | State::Resync | State::Ahead(_) => self.look_ns,
+            State::Start | State::Resync | State::Ahead(_) | State::Shut(_) => self.look_ns,
         }
-    }
-
-    /// The last block could not be had.
-    pub fn handle_no_last(&mut self, now_ns: u64, round: u64) {
-        if round == self.round && self.state != State::Run {
-            self.look_ns = now_ns + LOOK_NS;
-        }
-    }
-
-    /// Takes the last block. `ring_next` is the sequence that the channel gives next.
-    ///
-    /// # Errors
-    /// [`Refusal`]; nothing may be written.
-    pub fn handle_last(
-        &mut self,
-        now_ns: u64,
-        round: u64,
-        last: Last,
-        ring_next: u64,
-    ) -> Result<(), Refusal> {
-        if round != self.round || (self.state == State::Run && !self.window.is_empty()) {
-            return Ok(());
-        }
-        if self.state == State::Run {
-            self.look_ns = now_ns + IDLE_LOOK_NS;
-            if (last.sequence, last.head.map_or(0, |head| head.crc)) == self.newest {
-                return Ok(());
-            }
-            // The log does not have what it acknowledged, or another writer has written.
-            self.resync(now_ns, Trouble::Refused);
-        }
-        let Some(head) = last.head else {
-            self.lose_all(last.sequence);
-            let at = self.stored.map_or(Resume::Beginning, Resume::At);
-            self.run(now_ns, (last.sequence, 0), at);
-            return Ok(());
-        };
-        if head.key != 0 && self.sealer.key() == 0 {
-            return Err(Refusal::Sealed);
-        }
-        if head.stream != self.config.stream {
-            return self.meet_other(now_ns, last.sequence, &head);
-        }
-        self.config.session = head.session;
-        let is_rival = head.writer != self.config.writer && !self.may_follow;
-        if is_rival && !matches!(self.state, State::Ahead(_)) {
-            self.yield_to(now_ns, &head);
-            return Ok(());
-        }
-        if head.end() > ring_next {
-            let since_ns = if let State::Ahead(since_ns) = self.state { since_ns } else { now_ns };
-            if now_ns.saturating_sub(since_ns) >= AHEAD_NS {
-                return Err(Refusal::Ahead { theirs: head.end() - 1, ours: ring_next - 1 });
-            }
-            (self.state, self.look_ns) = (State::Ahead(since_ns), now_ns + LOOK_NS);
-            return Ok(());
-        }
-        if let Some(stored) = self.stored.filter(|stored| *stored > head.end() && !is(Mutant::LossUnseen)) {
-            self.counters.lost_by_engine += stored - head.end();
-            self.counters.losses += 1;
-        }
-        let at = match self.stored.filter(|stored| *stored > head.end()) {
-            _ if is(Mutant::GoesOn) => self.cut.max(head.end()),
-            Some(stored) if is(Mutant::LossUnseen) => stored,
-            _ => head.end(),
-        };
-        if self.stored.is_none() {
-            self.began = at;
-        }
-        self.stored = Some(at);
-        self.run(now_ns, (last.sequence, head.crc), Resume::At(at));
-        self.go_on(now_ns);
-        Ok(())
-    }
-
-    /// Notes that the log has nothing. If there never was anything in it, it has lost all that it acknowledged.
-    fn lose_all(&mut self, last: u64) {
-        if last == 0 && self.had > 0 {
-            self.counters.lost_by_engine += self.stored().saturating_sub(self.began);
-            self.counters.losses += 1;
-            (self.stored, self.had) = (None, 0);
-        }
-    }
-
-    fn run(&mut self, now_ns: u64, (sequence, crc): (u64, u32), resume: Resume) {
-        (self.state, self.is_taken, self.may_follow) = (State::Run, false, false);
-        self.look_ns = now_ns + IDLE_LOOK_NS;
-        (self.newest, self.had) = ((sequence, crc), self.had.max(sequence));
-        self.resume = Some(resume);
-    }
-
-    /// The log has another stream. A stream of a later session begins behind it.
-    fn meet_other(&mut self, now_ns: u64, sequence: u64, head: &Head) -> Result<(), Refusal> {
-        let (ours, theirs) = (self.config.session, head.session);
-        let is_later =
-            ours.tag() == theirs.tag() && theirs.epoch().is_some_and(|epoch| ours.epoch() > Some(epoch));
-        if !is_later {
-            return Err(Refusal::OtherStream { theirs, ours });
-        }
-        self.stored = None;
-        self.run(now_ns, (sequence, head.crc), Resume::Beginning);
-        Ok(())
-    }
-
-    fn yield_to(&mut self, now_ns: u64, head: &Head) {
-        let seen = (head.writer, head.number);
-        let heard_ns = match self.state {
-            State::Fenced(heard_ns) if self.seen == seen => heard_ns,
-            State::Fenced(_) | State::Start => now_ns,
-            _ => {
-                self.counters.fenced += 1;
-                now_ns
-            }
-        };
-        (self.seen, self.may_follow) = (seen, false);
-        (self.state, self.look_ns) = (State::Fenced(heard_ns), now_ns + LOOK_NS);
     }
 
     /// Notes that a writer says that it writes.
@@ -384,8 +301,11 @@ impl Writer {
         match self.state {
             _ if writer == self.config.writer => {}
             State::Fenced(_) => self.state = State::Fenced(now_ns),
-            // With blocks in flight, their answers decide.
-            State::Run if self.window.is_empty() => self.resync(now_ns, Trouble::Rival),
+            // With blocks in flight, their answers decide. Without any, one look at the last block in a while is enough: anybody can send pulses.
+            State::Run if self.window.is_empty() && now_ns >= self.heed_ns => {
+                self.heed_ns = now_ns + LOOK_NS;
+                self.resync(now_ns, Trouble::Rival);
+            }
             _ => {}
         }
     }
@@ -407,6 +327,14 @@ impl Writer {
         self.state == State::Run && self.resume.is_none() && self.window.len() < most
     }
 
+    /// The block by which this writer says that it goes on in place of another one, once after each change. Call it before
+    /// [`append`](Self::append).
+    pub fn take_takeover(&mut self, now_ns: u64, clock_error: u16) -> Option<Append> {
+        let next = self.stored.filter(|_| self.takes_over && self.has_room())?;
+        self.takes_over = false;
+        Some(self.append(now_ns, Cut::takeover(next), clock_error))
+    }
+
     /// The block to append. Call only if there [`has_room`](Self::has_room).
     pub fn append(&mut self, now_ns: u64, cut: Cut, clock_error: u16) -> Append {
         debug_assert!(self.has_room());
@@ -414,12 +342,22 @@ impl Writer {
         let (after, before) = self.newest;
         let end = cut.first + u64::from(cut.count);
         self.cut = end;
-        let (block, crc) = cut.finish(self.head(clock_error, before), &self.sealer);
-        self.newest = (after + 1, crc);
-        let (block, crcs) = (Bytes::from(block), (before, crc));
-        self.window.push_back(Flight { sequence: after + 1, end, crcs, block: block.clone(), at_ns: now_ns });
-        let after = if is(Mutant::NoExpectation) { u64::MAX } else { after };
-        Append { round: self.round, at_ns: now_ns, after, block }
+        let head = self.head(clock_error, before);
+        let (block, crc) = cut.finish(head, &self.sealer);
+        let (behind, id) = (self.newest_id, head.id());
+        (self.newest, self.newest_id) = ((after + 1, crc), Some(id).filter(|_| !is(Mutant::NumbersAlone)));
+        let (sequence, block, crcs) = (after + 1, Bytes::from(block), (before, crc));
+        self.window.push_back(Flight {
+            sequence,
+            end,
+            crcs,
+            behind,
+            id,
+            block: block.clone(),
+            at_ns: now_ns,
+        });
+        let (after, behind) = if is(Mutant::NoExpectation) { (u64::MAX, None) } else { (after, behind) };
+        Append { round: self.round, at_ns: now_ns, after, behind, id, block }
     }
 
     fn head(&self, clock_error: u16, before: u32) -> Head {
@@ -443,7 +381,7 @@ impl Writer {
             && let Some(flight) = self.window.pop_front()
         {
             (self.stored, self.had) = (Some(flight.end), self.had.max(flight.sequence));
-            self.is_taken = true;
+            (self.is_taken, self.ordered_until_ns, self.refused.1) = (true, 0, 0);
             self.counters.blocks += 1;
             self.counters.bytes += flight.block.len() as u64;
             self.acks.record(now_ns.saturating_sub(flight.at_ns), 1);

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use shmcast_bridge::proto::session::Session;
 
-use crate::proto::block::Head;
+use crate::proto::block::{BlockId, Damaged, Head, parse};
+use crate::proto::seal::Opener;
 
 /// The reason that an append failed, or that the log was looked at again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +29,36 @@ pub const TROUBLES: [&str; 5] = ["refused", "silent", "busy", "disconnected", "r
 pub struct Last {
     /// The log's number of its last entry, sound or not; 0 if there never was one.
     pub sequence: u64,
-    /// The last sound block; `None` if there is none.
+    /// The last sound block that opens; `None` if there is none.
     pub head: Option<Head>,
+    /// The CRC of the last sound block, whether it opens or not.
+    pub crc: Option<u32>,
+    /// The name of the last entry, sound or not, if the servers have one for it.
+    pub id: Option<BlockId>,
+    /// The reason why the last sound block does not open; `None` if it does.
+    pub unopened: Option<Damaged>,
+}
+
+impl Last {
+    /// The end of a log whose last entry has this number, before any entry was looked at.
+    pub fn new(sequence: u64) -> Last {
+        Last { sequence, head: None, crc: None, id: None, unopened: None }
+    }
+
+    /// Looks at an entry, the last one first. Returns whether there is no need to look at the one before it. An entry that is no sound block
+    /// says nothing: the one before it does, and what follows is sent again.
+    pub fn look(&mut self, (number, id): (u64, Option<BlockId>), block: &[u8], opener: &mut Opener) -> bool {
+        if number == self.sequence {
+            self.id = id;
+        }
+        let Ok((open, _)) = parse(block) else { return false };
+        let opened = opener.head(block);
+        if self.crc.is_none() {
+            (self.crc, self.unopened) = (Some(open.crc), opened.err());
+        }
+        self.head = opened.ok();
+        self.head.is_some()
+    }
 }
 
 /// The reason that a writer does not write.
@@ -84,6 +113,8 @@ pub enum State {
     Ahead(u64),
     /// Another writer writes; when it was heard last.
     Fenced(u64),
+    /// The last block does not open, for this reason: somebody writes with other keys.
+    Shut(Damaged),
 }
 
 /// The counts of a writer.
@@ -97,6 +128,8 @@ pub struct WriterCounters {
     pub resyncs: [u64; TROUBLES.len()],
     /// Times that another writer owned the last block.
     pub fenced: u64,
+    /// Times that the last block did not open.
+    pub shut_out: u64,
     /// Sequences that the log had acknowledged and then did not have.
     pub lost_by_engine: u64,
     /// Times that it had less than it had acknowledged.
@@ -112,6 +145,10 @@ pub struct Append {
     pub at_ns: u64,
     /// The log's number of the entry behind which alone it may be stored.
     pub after: u64,
+    /// The name of that entry; `None` if the number alone counts.
+    pub behind: Option<BlockId>,
+    /// The block's own name.
+    pub id: BlockId,
     /// The block.
     pub block: Bytes,
 }

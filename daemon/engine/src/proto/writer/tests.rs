@@ -1,4 +1,4 @@
-use super::super::block::parse;
+use super::super::block::{Damaged, Kind, parse};
 use super::*;
 
 const CONFIG: WriterConfig = WriterConfig {
@@ -15,9 +15,14 @@ fn head(writer: u64, end: u64) -> Head {
     Head { first: end - 1, count: 1, number: 9, crc: 77, ..other.head(0, 0) }
 }
 
+/// A log whose last entry, the block with this head, has this number.
+fn last(sequence: u64, head: Head) -> Last {
+    Last { head: Some(head), crc: Some(head.crc), id: Some(head.id()), ..Last::new(sequence) }
+}
+
 fn running(at: u64) -> Writer {
     let mut writer = Writer::new(CONFIG);
-    let last = Last { sequence: 40, head: Some(head(2, at)) };
+    let last = last(40, head(2, at));
     let round = writer.poll(0).unwrap();
     writer.handle_last(0, round, last, 1_000).unwrap();
     assert_eq!((writer.state(), writer.counters().fenced), (State::Fenced(0), 0));
@@ -62,18 +67,18 @@ fn each_block_stands_behind_the_one_before_it() {
 
 #[test]
 fn a_refused_writer_yields_to_a_rival_and_comes_back_when_it_is_silent() {
-    let mut writer = running(100);
+    let (mut writer, _) = flowing(100);
     let append = writer.append(0, Cut::gap(100, 100), 0);
     writer.handle_ack(5, append.round, Err(Trouble::Refused));
     let round = writer.poll(5).unwrap();
-    writer.handle_last(6, round, Last { sequence: 41, head: Some(head(3, 105)) }, 1_000).unwrap();
+    writer.handle_last(6, round, last(42, head(3, 105)), 1_000).unwrap();
     assert_eq!(writer.state(), State::Fenced(6));
     writer.handle_pulse(SECOND_NS, 3);
     let round = writer.poll(SECOND_NS).unwrap();
-    writer.handle_last(SECOND_NS, round, Last { sequence: 41, head: Some(head(3, 105)) }, 1_000).unwrap();
+    writer.handle_last(SECOND_NS, round, last(42, head(3, 105)), 1_000).unwrap();
     assert_eq!(writer.state(), State::Fenced(SECOND_NS));
     let round = writer.poll(2 * SECOND_NS).unwrap();
-    writer.handle_last(9, round, Last { sequence: 41, head: Some(head(3, 105)) }, 1_000).unwrap();
+    writer.handle_last(2 * SECOND_NS, round, last(42, head(3, 105)), 1_000).unwrap();
     assert_eq!((writer.state(), writer.take_resume()), (State::Run, Some(Resume::At(105))));
     assert_eq!((writer.counters().fenced, writer.counters().lost_by_engine), (1, 0));
 }
@@ -86,7 +91,7 @@ fn what_the_log_lost_is_named_and_sent_again() {
     let append = writer.append(2, Cut::gap(150, 150), 0);
     writer.handle_ack(3, append.round, Err(Trouble::Refused));
     let round = writer.poll(3).unwrap();
-    writer.handle_last(4, round, Last { sequence: 40, head: Some(head(1, 100)) }, 1_000).unwrap();
+    writer.handle_last(4, round, last(40, head(1, 100)), 1_000).unwrap();
     assert_eq!((writer.take_resume(), writer.stored()), (Some(Resume::At(100)), 100));
     assert_eq!((writer.counters().lost_by_engine, writer.counters().losses), (50, 1));
 }
@@ -108,8 +113,8 @@ fn what_was_in_flight_is_appended_again_as_it_was() {
     assert!(writer.take_again().is_empty());
     let round = writer.poll(SECOND_NS).unwrap();
     // The first of them was stored all the same.
-    let last = parse(&blocks[0].block).unwrap().0;
-    writer.handle_last(SECOND_NS, round, Last { sequence: 42, head: Some(last) }, 1_000).unwrap();
+    let stored = parse(&blocks[0].block).unwrap().0;
+    writer.handle_last(SECOND_NS, round, last(42, stored), 1_000).unwrap();
     assert_eq!((writer.take_resume(), writer.stored(), writer.in_flight()), (Some(Resume::At(103)), 101, 2));
     let again = writer.take_again();
     let places = |blocks: &[Append]| -> Vec<(u64, Bytes)> {
@@ -123,13 +128,13 @@ fn what_was_in_flight_is_appended_again_as_it_was() {
     let append = writer.append(2 * SECOND_NS, Cut::gap(103, 103), 0);
     writer.handle_ack(2 * SECOND_NS, append.round, Err(Trouble::Refused));
     let round = writer.poll(2 * SECOND_NS).unwrap();
-    writer.handle_last(2 * SECOND_NS, round, Last { sequence: 43, head: Some(head(1, 102)) }, 1_000).unwrap();
+    writer.handle_last(2 * SECOND_NS, round, last(43, head(1, 102)), 1_000).unwrap();
     assert_eq!((writer.take_resume(), writer.take_again()), (Some(Resume::At(102)), Vec::new()));
 }
 
 #[test]
 fn a_later_stream_begins_behind_an_earlier_one_and_not_the_other_way_round() {
-    let last = Last { sequence: 40, head: Some(head(2, 100)) };
+    let last = last(40, head(2, 100));
     let start = |session: &[u8; 10]| {
         let config =
             WriterConfig { stream: Stream([8; 16]), session: Session::from_bytes(*session), ..CONFIG };
@@ -148,7 +153,7 @@ fn a_channel_that_lost_its_end_is_refused_in_time() {
     let mut writer = Writer::new(CONFIG);
     let mut look = |now_ns| {
         let round = writer.poll(now_ns).unwrap();
-        writer.handle_last(now_ns, round, Last { sequence: 40, head: Some(head(1, 100)) }, 90)
+        writer.handle_last(now_ns, round, last(40, head(1, 100)), 90)
     };
     assert_eq!(look(0), Ok(()));
     assert_eq!(look(AHEAD_NS - 1), Ok(()));
@@ -157,21 +162,23 @@ fn a_channel_that_lost_its_end_is_refused_in_time() {
 
 #[test]
 fn an_emptied_log_goes_on_and_a_lost_one_begins_again() {
-    for (sequence, resume, lost) in [(41, Resume::At(101), 0), (0, Resume::Beginning, 1)] {
+    // One entry is left of the third one, and it is no sound block. The last one was made again with higher numbers.
+    let begins = |sequence| (sequence, Resume::Beginning, 1);
+    for (sequence, resume, lost) in [(41, Resume::At(101), 0), begins(0), begins(1), begins(1 << 50)] {
         let mut writer = running(100);
         let append = writer.append(0, Cut::gap(100, 100), 0);
         writer.handle_ack(1, append.round, Ok(41));
         let append = writer.append(1, Cut::gap(101, 101), 0);
         writer.handle_ack(2, append.round, Err(Trouble::Refused));
         let round = writer.poll(2).unwrap();
-        writer.handle_last(3, round, Last { sequence, head: None }, 1_000).unwrap();
+        writer.handle_last(3, round, Last::new(sequence), 1_000).unwrap();
         assert_eq!((writer.take_resume(), writer.counters().lost_by_engine), (Some(resume), lost));
     }
 }
 
 #[test]
 fn a_stream_goes_on_in_a_later_session_and_another_one_begins_behind_it() {
-    let last = Last { sequence: 40, head: Some(head(2, 100)) };
+    let last = last(40, head(2, 100));
     let later = WriterConfig { session: Session::from_bytes(*b"TICK000200"), ..CONFIG };
     // A ring of another boot, in a later session: its id says that it is the same stream.
     let mut writer = Writer::new(later);
@@ -193,6 +200,102 @@ fn a_stream_goes_on_in_a_later_session_and_another_one_begins_behind_it() {
 fn a_writer_without_a_key_does_not_go_on_in_a_sealed_log() {
     let mut writer = Writer::new(CONFIG);
     let round = writer.poll(0).unwrap();
-    let last = Last { sequence: 40, head: Some(Head { key: 3, ..head(2, 100) }) };
+    let last = last(40, Head { key: 3, ..head(2, 100) });
     assert_eq!(writer.handle_last(0, round, last, 1_000), Err(Refusal::Sealed));
+}
+
+/// The marker that a writer appends first is a reason for the other one to wait, though nothing is published.
+#[test]
+fn a_writer_that_takes_over_says_so_first() {
+    let mut writer = running(100);
+    let marker = writer.take_takeover(0, 0).unwrap();
+    let marked = parse(&marker.block).unwrap().0;
+    assert_eq!((marked.kind, marked.first, marked.count), (Kind::Takeover, 100, 0));
+    assert_eq!((marker.after, marker.behind, marker.id), (40, Some(head(2, 100).id()), marked.id()));
+    assert_eq!(writer.take_takeover(0, 0), None);
+    writer.handle_ack(1, marker.round, Ok(41));
+    let next = writer.append(1, Cut::gap(100, 100), 0);
+    assert_eq!((next.after, next.behind), (41, Some(marked.id())));
+    // Whoever goes on behind its own block has nothing to say.
+    let mut same = Writer::new(CONFIG);
+    let round = same.poll(0).unwrap();
+    same.handle_last(0, round, last(41, marked), 1_000).unwrap();
+    assert_eq!((same.take_resume(), same.take_takeover(0, 0)), (Some(Resume::At(100)), None));
+}
+
+#[test]
+fn an_order_is_tried_again_against_a_rival_that_appends_and_not_for_ever() {
+    let mut writer = running(100);
+    let marker = writer.take_takeover(0, 0).unwrap();
+    writer.handle_ack(1, marker.round, Err(Trouble::Refused));
+    let round = writer.poll(1).unwrap();
+    writer.handle_last(2, round, last(41, head(2, 101)), 1_000).unwrap();
+    assert_eq!(writer.take_resume(), Some(Resume::At(101)));
+    let marker = writer.take_takeover(2, 0).unwrap();
+    writer.handle_ack(ORDER_NS, marker.round, Err(Trouble::Refused));
+    let round = writer.poll(ORDER_NS).unwrap();
+    writer.handle_last(ORDER_NS, round, last(42, head(2, 102)), 1_000).unwrap();
+    assert_eq!(writer.state(), State::Fenced(ORDER_NS));
+}
+
+#[test]
+fn a_block_that_does_not_open_stops_the_writer_until_it_opens_or_an_operator_says_so() {
+    for is_ordered in [false, true] {
+        let (mut writer, _) = flowing(100);
+        let append = writer.append(0, Cut::gap(100, 100), 0);
+        writer.handle_ack(1, append.round, Err(Trouble::Refused));
+        let strange =
+            Last { head: Some(head(1, 100)), unopened: Some(Damaged::Sealed), ..last(42, head(3, 105)) };
+        let mut now_ns = 1;
+        for _ in 0..20 {
+            let round = writer.poll(now_ns).unwrap();
+            writer.handle_last(now_ns, round, strange, 1_000).unwrap();
+            assert_eq!(writer.state(), State::Shut(Damaged::Sealed), "silence is no reason to go on");
+            now_ns += LOOK_NS;
+        }
+        assert_eq!((writer.counters().shut_out, writer.take_resume()), (1, None));
+        if is_ordered {
+            writer.take_over(now_ns);
+        }
+        let round = writer.poll(now_ns).unwrap();
+        let now = if is_ordered { strange } else { last(43, head(1, 100)) };
+        writer.handle_last(now_ns, round, now, 1_000).unwrap();
+        // Behind the last block that it could open: what the other one wrote is written again.
+        assert_eq!(writer.take_resume(), Some(Resume::At(100)));
+        assert_eq!(writer.take_takeover(now_ns, 0).is_some(), is_ordered);
+    }
+}
+
+/// Numbers come again when a log is removed and made again. Names do not.
+#[test]
+fn an_append_names_the_block_before_it_unless_the_servers_do_not_know_the_name() {
+    let (mut writer, first) = flowing(100);
+    let append = writer.append(0, Cut::gap(100, 100), 0);
+    assert_eq!(append.behind, Some(first.id));
+    // The last block is that one, and the append was refused all the same, twice.
+    let mut again = append.clone();
+    for behind in [Some(first.id), None] {
+        writer.handle_ack(1, again.round, Err(Trouble::Refused));
+        let round = writer.poll(1).unwrap();
+        writer.handle_last(2, round, last(41, parse(&first.block).unwrap().0), 1_000).unwrap();
+        again = writer.take_again().remove(0);
+        assert_eq!((again.after, again.behind, again.id), (41, behind, append.id));
+    }
+    writer.handle_ack(3, again.round, Ok(42));
+    assert_eq!(writer.take_resume(), Some(Resume::At(101)));
+    assert_eq!(writer.append(3, Cut::gap(101, 101), 0).behind, Some(append.id));
+}
+
+#[test]
+fn a_flood_of_pulses_costs_a_look_in_a_while() {
+    let (mut writer, _) = flowing(100);
+    for us in 0..1_000_000 {
+        let now_ns = us * 1_000;
+        writer.handle_pulse(now_ns, 9);
+        if let Some(round) = writer.poll(now_ns) {
+            writer.handle_last(now_ns, round, last(41, head(1, 100)), 1_000).unwrap();
+            writer.take_resume();
+        }
+    }
+    assert_eq!(writer.counters().resyncs, [0, 0, 0, 0, 4]);
 }

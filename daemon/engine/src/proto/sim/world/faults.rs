@@ -10,10 +10,10 @@ impl World {
     pub(super) fn fail(&mut self) {
         // Another fault may hide the loss: a rival mends it, or a damaged block stands at the end.
         self.must_notice = None;
-        match self.rng.u8(if self.is_log_sound { 6..17 } else { 0..17 }) {
+        match self.rng.u8(if self.is_log_sound { 6..19 } else { 0..23 }) {
             0 => self.log.lose_front(&mut self.rng),
             1 => self.log.swap(&mut self.rng),
-            2 | 3 => self.log.damage(&mut self.rng, self.channel.keys()),
+            2 | 3 => self.log.damage(&mut self.rng, self.channel.keys().is_some()),
             4 | 5 => self.lose_tail(),
             6 | 7 => self.cut_connection(0),
             8 => self.cut_connection(1),
@@ -32,6 +32,10 @@ impl World {
                 if let Some(actor) = &mut self.writers[at] {
                     actor.awake_ns = awake_ns;
                 }
+                // What it had not given to the system goes out when it wakes.
+                if self.rng.bool() {
+                    self.hold_back(self.lives[at], awake_ns);
+                }
             }
             12 => {
                 self.count_writer(1);
@@ -42,6 +46,22 @@ impl World {
                 self.events.retain(|(_, _, event)| !matches!(event, Event::Entry(..)));
                 self.deaf_until_ns = self.now_ns + self.rng.u64(..SECOND_NS);
             }
+            17 => self.flood_until_ns = self.now_ns + self.rng.u64(..SECOND_NS),
+            18 => {
+                let (at, now_ns) = (self.rng.usize(..2), self.now_ns);
+                let is_stranger = self.is_stranger(at);
+                let awake =
+                    self.writers[at].as_mut().filter(|actor| actor.awake_ns <= now_ns && !is_stranger);
+                if let Some(actor) = awake {
+                    actor.writer.take_over(now_ns);
+                    self.ordered.insert(self.lives[at]);
+                }
+            }
+            19 => self.log.remake(),
+            20..23 => {
+                let until_ns = self.now_ns + self.rng.u64(SECOND_NS..3 * SECOND_NS);
+                self.stops = Some((until_ns, self.rng.bool()));
+            }
             _ => {
                 self.count_writer(1);
                 self.lives[1] = 0;
@@ -51,8 +71,30 @@ impl World {
         self.feed();
     }
 
+    /// A writer's process is stopped while the blocks that it has just cut are still its own, and the log loses something: all of it, if somebody
+    /// removes it and it is made again. Another writer may then give the same numbers to other blocks.
+    pub(super) fn stop(&mut self, life: u64, actor: &mut WriterActor) {
+        let Some((until_ns, is_removed)) = self.stops.take() else { return };
+        (actor.awake_ns, self.must_notice) = (until_ns, None);
+        self.hold_back(life, until_ns);
+        match is_removed {
+            true => self.log.remake(),
+            false => drop(self.log.lose_tail(&mut self.rng, self.channel.keys())),
+        }
+    }
+
+    /// The appends of a writer that are on their way come later.
+    fn hold_back(&mut self, life: u64, until_ns: u64) {
+        for (at_ns, from, event) in &mut self.events {
+            if *from == life && matches!(event, Event::Append(_)) {
+                *at_ns = until_ns + *at_ns - self.now_ns.min(*at_ns);
+            }
+        }
+    }
+
     /// The log loses its end. If its owner knows that some of that was stored, it must notice.
     fn lose_tail(&mut self) {
+        let end = self.end();
         let owner = self.log.last(self.channel.keys()).head.map(|head| head.writer);
         let left = self.log.lose_tail(&mut self.rng, self.channel.keys());
         let is_owner = |actor: &&WriterActor| {
@@ -62,7 +104,7 @@ impl World {
         let is_alone = self.writers.iter().flatten().count() == 1;
         if let Some(at) = alive.filter(|&at| is_alone && self.writers[at].as_ref().filter(is_owner).is_some())
         {
-            self.must_notice = Some(self.lives[at]);
+            self.must_notice = Some((self.lives[at], end));
         }
     }
 

@@ -1,10 +1,13 @@
 //! One story: the actors, the way between them, the faults, and the judge.
 
 mod faults;
+mod judge;
 
 use fastrand::Rng;
+use shmcast_bridge::proto::native::keys::Keyring;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
+use std::collections::HashSet;
 
 use super::Report;
 use super::ends::{Channel, Ring};
@@ -40,6 +43,8 @@ struct WriterActor {
     line_ns: u64,
     /// Until when its process stands still.
     awake_ns: u64,
+    /// Since when the log's last block does not open for it.
+    shut_ns: Option<u64>,
 }
 
 impl WriterActor {
@@ -49,6 +54,9 @@ impl WriterActor {
         self.line_ns
     }
 }
+
+/// The number and the CRC of a last block.
+type End = (u64, Option<u32>);
 
 /// A story.
 pub(super) struct World {
@@ -77,8 +85,18 @@ pub(super) struct World {
     is_log_sound: bool,
     /// How often answers are lost, in 256.
     loss: u8,
-    /// The writer that must have noticed a loss in the end.
-    must_notice: Option<u64>,
+    /// The writer that must have noticed a loss in the end, and the log's end before that loss.
+    must_notice: Option<(u64, End)>,
+    /// Whether writer 1 has other keys.
+    has_stranger: bool,
+    /// The writers that an operator has told to take over, dead or alive.
+    ordered: HashSet<u64>,
+    /// Until when somebody sends pulses of no writer.
+    flood_until_ns: u64,
+    /// Until when the next writer that appends is stopped, and whether the log is removed meanwhile.
+    stops: Option<(u64, bool)>,
+    /// The writer that an operator orders to take over when all is done, and by when it must have.
+    must_own: Option<(u64, u64)>,
     report: Report,
 }
 
@@ -107,8 +125,14 @@ impl World {
             deaf_until_ns: 0,
             loss,
             must_notice: None,
+            has_stranger: false,
+            ordered: HashSet::new(),
+            flood_until_ns: 0,
+            stops: None,
+            must_own: None,
             report: Report::default(),
         };
+        world.has_stranger = world.channel.keys().is_some() && world.rng.u8(..4) == 0;
         world.answers.set_key(world.channel.keys().as_ref().and_then(|keys| keys.sealing(0)));
         world.start_writer(0);
         if world.rng.bool() {
@@ -134,8 +158,22 @@ impl World {
             silence_ns: SECOND_NS,
         };
         let (mut writer, packing) = (Writer::new(config), Packing::new(BLOCK_BYTES));
-        writer.set_key(self.channel.keys().as_ref().and_then(|keys| keys.sealing(0)));
-        self.writers[at] = Some(WriterActor { writer, packing, next: 0, offset: 0, line_ns: 0, awake_ns: 0 });
+        writer.set_key(self.keys_of(at).as_ref().and_then(|keys| keys.sealing(0)));
+        self.writers[at] =
+            Some(WriterActor { writer, packing, next: 0, offset: 0, line_ns: 0, awake_ns: 0, shut_ns: None });
+    }
+
+    fn is_stranger(&self, at: usize) -> bool {
+        self.has_stranger && at == 1
+    }
+
+    fn keys_of(&self, at: usize) -> Option<Keyring> {
+        if self.is_stranger(at) { Some(Channel::other_keys()) } else { self.channel.keys() }
+    }
+
+    fn end(&self) -> End {
+        let last = self.log.last(self.channel.keys());
+        (last.sequence, last.crc)
     }
 
     fn start_reader(&mut self) {
@@ -162,6 +200,7 @@ impl World {
         if let Some(actor) = self.writers[at].take() {
             self.report.fenced += actor.writer.counters().fenced;
             self.report.losses += actor.writer.counters().losses;
+            self.report.shut_out += actor.writer.counters().shut_out;
         }
     }
 
@@ -191,7 +230,7 @@ impl World {
             if let Some(wrong) = self.ring.wrong.take() {
                 return Err(format!("{wrong}, at {} ms", self.now_ns / MILLISECOND_NS));
             }
-            if self.now_ns > TROUBLED_NS + SECOND_NS && self.is_over() {
+            if self.now_ns > TROUBLED_NS + SECOND_NS && self.is_over() && self.is_taken_over()? {
                 break;
             }
             if self.now_ns > END_NS {
@@ -200,40 +239,6 @@ impl World {
             }
         }
         self.judge()
-    }
-
-    fn is_over(&self) -> bool {
-        let is_at_rest = |actor: &WriterActor| match actor.writer.state() {
-            State::Fenced(_) => true,
-            State::Run => actor.writer.stored() > self.channel.messages,
-            _ => false,
-        };
-        let is_noticed = |actor: &WriterActor| {
-            self.must_notice.is_none_or(|life| !self.lives.contains(&life))
-                || actor.writer.counters().losses > 0
-        };
-        // Two seconds more, in which an idle writer looks at the log's end.
-        self.ring.next > self.channel.messages
-            && self.writers.iter().flatten().all(is_at_rest)
-            && (self.now_ns > END_NS - SECOND_NS || self.writers.iter().flatten().any(is_noticed))
-    }
-
-    fn judge(mut self) -> Result<Report, String> {
-        if let Some(life) = self.must_notice
-            && let Some(at) = self.lives.iter().position(|lives| *lives == life)
-            && self.writers[at].as_ref().is_some_and(|actor| actor.writer.counters().losses == 0)
-        {
-            return Err("the log lost what it had acknowledged, and the writer did not notice".to_owned());
-        }
-        self.count_reader();
-        if self.is_log_sound && self.report.holes > 0 {
-            return Err("the writers left a hole in a sound log".to_owned());
-        }
-        (0..2).for_each(|at| self.count_writer(at));
-        self.report.parts += self.ring.parts;
-        self.report.given_up += self.ring.given_up;
-        self.report.sessions += self.ring.sessions;
-        Ok(self.report)
     }
 
     fn next_deadline(&self) -> u64 {
@@ -262,14 +267,18 @@ impl World {
                 self.events.push((awake_ns, life, event));
             }
             Event::Append(append) => {
-                let answer = self.log.append_if(append.after, append.block.to_vec());
+                let answer = self.log.append_if(&append);
+                if answer.is_ok() {
+                    self.judge_append(life)?;
+                }
                 self.feed();
                 if self.rng.u8(..) >= self.loss {
                     self.send(delay, life, Event::Acked(append.round, answer));
                 }
             }
             Event::AskLast(round) => {
-                let last = self.log.last(self.channel.keys());
+                let Some(at) = (0..2).find(|&at| self.lives[at] == life) else { return Ok(()) };
+                let last = self.log.last(self.keys_of(at));
                 self.send(delay, life, Event::Last(round, last));
             }
             Event::Asked(round, ask) => self.answer(delay, life, round, ask),
@@ -378,6 +387,7 @@ impl World {
     /// Everybody does what is due.
     fn turn(&mut self) -> Result<(), String> {
         for at in 0..2 {
+            self.oversee(at);
             if let Some(mut actor) = self.writers[at].take_if(|actor| actor.awake_ns <= self.now_ns) {
                 self.write(at, &mut actor);
                 self.writers[at] = Some(actor);
@@ -412,6 +422,10 @@ impl World {
             }
             None => {}
         }
+        if let Some(append) = actor.writer.take_takeover(now_ns, 0) {
+            let delay = self.delay();
+            self.events.push((actor.line_up(now_ns + delay), life, Event::Append(append)));
+        }
         while actor.writer.has_room() && actor.next < self.channel.next(now_ns) {
             let cut = self.channel.cut(now_ns, actor.next, actor.offset, &mut actor.packing);
             actor.offset += cut.part_bytes();
@@ -421,6 +435,9 @@ impl World {
             let append = actor.writer.append(now_ns, cut, 0);
             let delay = self.delay();
             self.events.push((actor.line_up(now_ns + delay), life, Event::Append(append)));
+        }
+        if actor.writer.in_flight() > 0 {
+            self.stop(life, actor);
         }
         let is_running = actor.writer.state() == State::Run;
         if is_running && let Some(other) = &mut self.writers[1 - at] {

@@ -1,0 +1,149 @@
+//! What the log's last block says: where to go on, or why not.
+
+use super::super::block::{Damaged, Head};
+use super::super::mutant::{Mutant, is};
+use super::{AHEAD_NS, IDLE_LOOK_NS, LOOK_NS, Last, Refusal, Resume, State, Trouble, Writer};
+
+impl Writer {
+    /// The last block could not be had.
+    pub fn handle_no_last(&mut self, now_ns: u64, round: u64) {
+        if round == self.round && self.state != State::Run {
+            self.look_ns = now_ns + LOOK_NS;
+        }
+    }
+
+    /// Takes the last block. `ring_next` is the sequence that the channel gives next.
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing may be written.
+    pub fn handle_last(
+        &mut self,
+        now_ns: u64,
+        round: u64,
+        last: Last,
+        ring_next: u64,
+    ) -> Result<(), Refusal> {
+        if round != self.round || (self.state == State::Run && !self.window.is_empty()) {
+            return Ok(());
+        }
+        if self.state == State::Run {
+            self.look_ns = now_ns + IDLE_LOOK_NS;
+            if (last.sequence, last.crc.unwrap_or(0)) == self.newest {
+                return Ok(());
+            }
+            // The log does not have what it acknowledged, or another writer has written.
+            self.resync(now_ns, Trouble::Refused);
+        }
+        let is_ordered = now_ns < self.ordered_until_ns;
+        if let Some(why) = last.unopened.filter(|_| !is_ordered && !is(Mutant::PassesOver)) {
+            self.shut(now_ns, why);
+            return Ok(());
+        }
+        let Some(head) = last.head else {
+            self.lose_all(last.sequence);
+            let at = self.stored.map_or(Resume::Beginning, Resume::At);
+            self.run(now_ns, &last, at);
+            return Ok(());
+        };
+        if head.key != 0 && self.sealer.key() == 0 {
+            return Err(Refusal::Sealed);
+        }
+        if head.stream != self.config.stream {
+            return self.meet_other(now_ns, &last, &head);
+        }
+        self.config.session = head.session;
+        let is_rival = head.writer != self.config.writer && !self.may_follow && !is_ordered;
+        if is_rival && !matches!(self.state, State::Ahead(_)) {
+            self.yield_to(now_ns, &head);
+            return Ok(());
+        }
+        if head.end() > ring_next {
+            let since_ns = if let State::Ahead(since_ns) = self.state { since_ns } else { now_ns };
+            if now_ns.saturating_sub(since_ns) >= AHEAD_NS {
+                return Err(Refusal::Ahead { theirs: head.end() - 1, ours: ring_next - 1 });
+            }
+            (self.state, self.look_ns) = (State::Ahead(since_ns), now_ns + LOOK_NS);
+            return Ok(());
+        }
+        if let Some(stored) = self.stored.filter(|stored| *stored > head.end() && !is(Mutant::LossUnseen)) {
+            self.counters.lost_by_engine += stored - head.end();
+            self.counters.losses += 1;
+        }
+        let at = match self.stored.filter(|stored| *stored > head.end()) {
+            _ if is(Mutant::GoesOn) => self.cut.max(head.end()),
+            Some(stored) if is(Mutant::LossUnseen) => stored,
+            _ => head.end(),
+        };
+        if self.stored.is_none() {
+            self.began = at;
+        }
+        self.stored = Some(at);
+        self.run(now_ns, &last, Resume::At(at));
+        self.go_on(now_ns);
+        Ok(())
+    }
+
+    /// Notes that the log has no sound block. If its numbers are other ones than they were, it has lost its end, or was made again, and nobody
+    /// knows what is left: all that it acknowledged counts as lost.
+    fn lose_all(&mut self, last: u64) {
+        if self.had > 0 && last != self.had {
+            self.counters.lost_by_engine += self.stored().saturating_sub(self.began);
+            self.counters.losses += 1;
+            (self.stored, self.had) = (None, 0);
+        }
+    }
+
+    fn run(&mut self, now_ns: u64, last: &Last, resume: Resume) {
+        (self.state, self.is_taken, self.may_follow) = (State::Run, false, false);
+        self.look_ns = now_ns + IDLE_LOOK_NS;
+        (self.newest, self.had) = ((last.sequence, last.crc.unwrap_or(0)), self.had.max(last.sequence));
+        // If the last block is the one that was expected, and appends behind it were refused all the same, the servers do not know its name:
+        // another build stored it, or they were started again.
+        let is_nameless = self.refused.0 == self.newest && self.refused.1 > 1 || is(Mutant::NumbersAlone);
+        self.newest_id = last.id.filter(|_| !is_nameless);
+        let is_anothers = last.head.is_some_and(|head| head.writer != self.config.writer);
+        self.takes_over = is_anothers || last.unopened.is_some();
+        if !self.takes_over {
+            // The log is ours already, so an order is carried out.
+            self.ordered_until_ns = 0;
+        }
+        self.takes_over &= !is(Mutant::SaysNothing);
+        self.resume = Some(resume);
+    }
+
+    /// The last block does not open, so nobody here knows where the log is.
+    fn shut(&mut self, now_ns: u64, why: Damaged) {
+        if !matches!(self.state, State::Shut(_)) {
+            self.counters.shut_out += 1;
+            self.leave(State::Shut(why), now_ns);
+        }
+        (self.state, self.look_ns) = (State::Shut(why), now_ns + LOOK_NS);
+    }
+
+    /// The log has another stream. A stream of a later session begins behind it.
+    fn meet_other(&mut self, now_ns: u64, last: &Last, head: &Head) -> Result<(), Refusal> {
+        let (ours, theirs) = (self.config.session, head.session);
+        let is_later =
+            ours.tag() == theirs.tag() && theirs.epoch().is_some_and(|epoch| ours.epoch() > Some(epoch));
+        if !is_later {
+            return Err(Refusal::OtherStream { theirs, ours });
+        }
+        self.stored = None;
+        self.run(now_ns, last, Resume::Beginning);
+        Ok(())
+    }
+
+    fn yield_to(&mut self, now_ns: u64, head: &Head) {
+        let seen = (head.writer, head.number);
+        let heard_ns = match self.state {
+            State::Fenced(heard_ns) if self.seen == seen => heard_ns,
+            State::Fenced(_) | State::Start => now_ns,
+            _ => {
+                self.counters.fenced += 1;
+                now_ns
+            }
+        };
+        (self.seen, self.may_follow) = (seen, false);
+        (self.state, self.look_ns) = (State::Fenced(heard_ns), now_ns + LOOK_NS);
+    }
+}
