@@ -68,10 +68,11 @@ impl Log {
     /// The end of the log.
     pub(super) fn last(&self, keys: Option<Keyring>) -> Last {
         let (mut opener, mut last) = (Opener::new(keys, false), Last::new(self.last));
-        let entries = self.entries.iter().rev();
-        let _ = entries
-            .map(|entry| last.look((entry.number, Some(entry.id)), &entry.block, &mut opener))
-            .any(|is_found| is_found);
+        for entry in self.entries.iter().rev() {
+            if last.look((entry.number, Some(entry.id)), &entry.block, &mut opener) {
+                break;
+            }
+        }
         last
     }
 
