@@ -145,15 +145,15 @@ extern "C" fn in_child() {
 /// Closes a descriptor, and lets its number lead to an event counter that nobody else has: the child's copy of the handle closes that number when
 /// it is dropped, and must not close another's.
 fn give_up(descriptor: RawFd) {
-    // SAFETY: the number is one of a handle that is in use in the parent, so it is the child's own copy of that. The calls are given no memory.
-    unsafe {
-        libc::close(descriptor);
-        // The number that was just closed is free, so there is room for one.
-        let other = libc::eventfd(0, libc::EFD_CLOEXEC);
-        if other >= 0 && other != descriptor {
-            libc::dup3(other, descriptor, libc::O_CLOEXEC);
-            libc::close(other);
-        }
+    // SAFETY: the number is one of a handle that is in use in the parent, so it is the child's own copy of that.
+    unsafe { libc::close(descriptor) };
+    // SAFETY: the call is given no memory. The number that was just closed is free, so there is room for one.
+    let other = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    if other >= 0 && other != descriptor {
+        // SAFETY: `other` is open, and `descriptor` was closed above.
+        unsafe { libc::dup3(other, descriptor, libc::O_CLOEXEC) };
+        // SAFETY: nobody else has it.
+        unsafe { libc::close(other) };
     }
 }
 

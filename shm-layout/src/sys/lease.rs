@@ -78,7 +78,7 @@ mod tests {
         // A descriptor that nobody has received yet.
         let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
         let lent = File::open(&path).unwrap();
-        crate::sys::handoff::send(&OwnedFd::from(here), b"x", &[std::os::fd::AsFd::as_fd(&lent)]).unwrap();
+        crate::sys::handoff::send(OwnedFd::from(here), b"x", &[std::os::fd::AsFd::as_fd(&lent)]).unwrap();
         drop(lent);
         assert!(is_open_elsewhere(&own).unwrap(), "a packet keeps it");
         drop(there);
