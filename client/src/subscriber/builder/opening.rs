@@ -31,7 +31,7 @@ impl SubscriberBuilder {
     pub(super) fn attach(&self) -> Result<Subscriber, ChannelError> {
         match &self.client {
             Some(client) => self.attach_by(client),
-            None => self.attach_to_file().map_err(|error| self.directory.explained(&self.name, error)),
+            None => self.attach_to_file(),
         }
     }
 
@@ -91,13 +91,14 @@ impl SubscriberBuilder {
 
     fn attach_to_file(&self) -> Result<Subscriber, ChannelError> {
         let not_found = || self.directory.not_found(&self.name);
-        let files = self.directory.files(&self.name)?;
+        let private = |error| self.directory.explained(&self.name, error);
+        let files = self.directory.files(&self.name).map_err(private)?;
         if self.wait == Wait::Park {
             let (name, dir) = (self.name.clone(), self.directory.path().to_owned());
             return Err(ChannelError::NoWaker { name, dir });
         }
         let files = files.ok_or_else(not_found)?;
-        let file = files.segment(OFlags::RDONLY)?.ok_or_else(not_found)?;
+        let file = files.segment(OFlags::RDONLY).map_err(private)?.ok_or_else(not_found)?;
         let watch = match self.watch_publisher {
             true => Some(Box::new(Watch::of_lock(files.lock_file()?))),
             false => None,
