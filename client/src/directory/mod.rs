@@ -179,7 +179,7 @@ impl Directory {
             }
             Err(e) => Err(e.to_string()),
         };
-        let (publisher, readers) = (files.publisher(), files.live_readers());
+        let (publisher, readers) = (files.publisher(), files.live_readers()?);
         Ok(ChannelInfo { name: name.into(), is_private, detail, publisher, readers })
     }
 
@@ -207,14 +207,19 @@ impl Directory {
         }
         // The lock keeps a publisher from starting while we look for readers and remove.
         let Some(_lock) = files.lock(inventory.has_segment)? else { return Err(self.not_found(name)) };
-        let readers = files.live_readers();
+        let readers = files.live_readers()?;
         if let Some(first) = readers.first() {
             let holder = Holder::Readers { count: readers.len(), pid: first.stats.pid };
             return Err(ChannelError::InUse { name: name.into(), holder });
         }
         let inventory = files.inventory()?.all_ours(files.folder())?;
         // A reader that has opened the segment and not yet shown its page must not wait for ever on a removed segment.
-        let segment = files.segment(OFlags::RDWR).ok().flatten();
+        let segment = match files.segment(OFlags::RDWR) {
+            Err(ChannelError::Os { what, path, source }) if is_shortage(&source) => {
+                return Err(ChannelError::Os { what, path, source });
+            }
+            segment => segment.ok().flatten(),
+        };
         if let Some(segment) = segment.and_then(|file| Segment::open(&file, segment::Access::Write).ok()) {
             segment.supersede();
         }

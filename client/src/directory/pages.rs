@@ -2,22 +2,37 @@
 
 use super::files::ChannelFiles;
 use super::folder::Folder;
-use super::{ReaderInfo, command_of, has_open, ours};
+use super::{ReaderInfo, command_of, has_open, is_shortage, ours};
+use crate::error::ChannelError;
 use crate::lock;
 use rustix::fs::OFlags;
 use shmcast_layout::fault;
 use shmcast_layout::reader_page::ReaderStats;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
 
 impl ChannelFiles {
     /// The live readers, which are known by the locks on their pages. Removes pages of dead readers, if this user may.
-    pub(super) fn live_readers(&self) -> Vec<ReaderInfo> {
-        let Ok(pages) = self.readers() else { return Vec::new() };
-        let names = pages.names().unwrap_or_default();
-        let mut readers: Vec<ReaderInfo> = names.iter().filter_map(|name| look_at(&pages, name)).collect();
+    ///
+    /// # Errors
+    /// The system lacks what it takes to look at all pages.
+    pub(super) fn live_readers(&self) -> Result<Vec<ReaderInfo>, ChannelError> {
+        let pages = match self.readers() {
+            Err(ChannelError::Os { what, path, source }) if is_shortage(&source) => {
+                return Err(ChannelError::Os { what, path, source });
+            }
+            Err(_) => return Ok(Vec::new()),
+            Ok(pages) => pages,
+        };
+        let looked = known(pages.names()).and_then(|names| {
+            let readers = names.iter().flatten().map(|name| known(look_at(&pages, name)));
+            readers.filter_map(|reader| reader.map(Option::flatten).transpose()).collect()
+        });
+        let mut readers: Vec<ReaderInfo> =
+            looked.map_err(ChannelError::os("look at the reader pages in", pages.path()))?;
         readers.sort_by_key(|reader| reader.stats.pid);
-        readers
+        Ok(readers)
     }
 
     /// Removes pages of dead readers, if this user may. Costs some system calls a page.
@@ -29,40 +44,47 @@ impl ChannelFiles {
     }
 }
 
+/// What was found; `None` if it cannot be looked at by this user or has gone.
+fn known<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(e) if is_shortage(&e) => Err(e),
+        found => Ok(found.ok()),
+    }
+}
+
 /// The page of a living reader. Removes the page if its reader is dead. Does not touch a file that is not a page.
-fn alive(pages: &Folder, name: &OsStr) -> Option<File> {
+fn alive(pages: &Folder, name: &OsStr) -> io::Result<Option<File>> {
     let sweeps_all = fault!("sweeps_what_is_no_page") || fault!("links_are_followed");
     if !ours::is_page_name(name) && !sweeps_all {
-        return None;
+        return Ok(None);
     }
-    let file = pages.file(name, OFlags::RDONLY).ok()?;
-    let is_empty = file.metadata().ok()?.len() == 0;
+    let file = pages.file(name, OFlags::RDONLY)?;
+    let is_empty = file.metadata()?.len() == 0;
     if is_empty {
-        return None; // just made; it is locked before it gets its size
+        return Ok(None); // just made; it is locked before it gets its size
     }
-    let is_ours = ours::begins_as_page(&file, name).ok()? || sweeps_all;
-    if lock::is_locked(&file).ok()? {
-        return Some(file);
+    let is_ours = ours::begins_as_page(&file, name)? || sweeps_all;
+    if lock::is_locked(&file)? {
+        return Ok(Some(file));
     }
     // If this user may not remove the page, it stays until another does or the channel is removed. Names are never
     // used twice, so this is the file that we looked at.
     if is_ours {
         let _ = pages.unlink(name);
     }
-    None
+    Ok(None)
 }
 
 /// The reader of one page, if it lives and its page is shown.
-fn look_at(pages: &Folder, name: &OsStr) -> Option<ReaderInfo> {
-    let file = alive(pages, name)?;
-    if ours::is_hidden(name) {
-        return None; // being made
-    }
-    let mut stats = ReaderStats::read(&file).ok()??;
-    let pid = stats.pid.try_into().ok()?;
+fn look_at(pages: &Folder, name: &OsStr) -> io::Result<Option<ReaderInfo>> {
+    let Some(file) = alive(pages, name)?.filter(|_| !ours::is_hidden(name)) else {
+        return Ok(None); // dead, or being made
+    };
+    let Ok(Some(mut stats)) = ReaderStats::read(&file) else { return Ok(None) };
+    let Ok(pid) = stats.pid.try_into() else { return Ok(None) };
     // The id is one of the reader's own namespace. Here another process may have it.
     let is_seen = has_open(pid, &file);
     stats.pid = if is_seen { stats.pid } else { 0 };
     let command = is_seen.then(|| command_of(pid)).flatten();
-    Some(ReaderInfo { stats, command })
+    Ok(Some(ReaderInfo { stats, command }))
 }

@@ -28,7 +28,7 @@ impl PublisherBuilder {
                 break (files, lock);
             }
         };
-        match files.segment(OFlags::RDWR)? {
+        match files.segment(OFlags::RDWR).inspect_err(|_| files.undo(lock.is_new))? {
             Some(file) if self.anew => self.replace(&files, &file, lock),
             Some(file) => self.take_over(&files, &file, wanted, lock),
             None => self.make(&files, wanted, lock, 1),

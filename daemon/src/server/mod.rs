@@ -71,6 +71,8 @@ const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
 /// The time by which the service manager extends its start timeout, each time that we ask while memory is made.
 const GOES_ON: Duration = Duration::from_secs(60);
 
+/// How long threads of tokio's pool stay: always. With at least one, work waits where the system gives no further one; without, tokio panics.
+const THREADS_STAY: Duration = Duration::from_secs(u32::MAX as u64);
 /// How long the end of the daemon waits for recorders that are being started.
 const STARTING: Duration = Duration::from_secs(1);
 /// How long the end of the daemon waits for the connections of publishers that have closed their channels.
@@ -95,7 +97,12 @@ pub fn run(options: &Options) -> Result<()> {
     raise_descriptor_limit();
     manager::reserve();
     let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the event loop")?;
+        tokio::runtime::Builder::new_current_thread().enable_all().thread_keep_alive(THREADS_STAY).build();
+    let runtime = runtime.context("start the event loop")?;
+    // Tokio panics if its first thread cannot be started.
+    let first = std::thread::Builder::new().spawn(|| ());
+    let first = first.context("start a thread: raise the limit on processes (ulimit -u, TasksMax)")?;
+    let _ = first.join();
     let ended = runtime.block_on(serve(options, config, inherited));
     // A look-up that hangs must not delay the exit.
     runtime.shutdown_background();

@@ -155,7 +155,11 @@ fn spawn<T: Send + 'static>(
     run: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, RecordError> {
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
-    spawned.map_err(|source| RecordError::Os { path: path.to_owned(), source })
+    spawned.map_err(|e| {
+        let what =
+            format!("start the thread {name}: {e}: raise the limit on processes (ulimit -u, TasksMax)");
+        RecordError::Os { path: path.to_owned(), source: std::io::Error::new(e.kind(), what) }
+    })
 }
 
 /// Records one channel into a directory.

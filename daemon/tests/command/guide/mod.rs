@@ -4,6 +4,7 @@
 mod book;
 mod handbook;
 mod shell;
+mod shown;
 
 use book::Chapter;
 use std::fs;
