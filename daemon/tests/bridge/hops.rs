@@ -269,14 +269,21 @@ fn a_session_that_counts_from_the_beginning_begins_the_channel_anew() {
     let Some(net) = Net::new("a_session_that_counts_from_the_beginning_begins_the_channel_anew") else {
         return;
     };
-    let config = channel("ticks") + &sends("ticks", 0);
-    let a = net.daemon(0, &config);
+    // A sender without a name of its own is not the one that the receivers wait for, and they say so.
+    let unnamed = channel("ticks") + &sends("ticks", 0);
+    let config = unnamed.replace("[bridge.send]", "session = \"TICK\"\n[bridge.send]");
+    let a = net.daemon(0, &unnamed);
     let follows = |host| {
         receives("ticks", host, "").replace("[bridge.receive]", "session = \"TICK\"\n[bridge.receive]")
     };
     let b = net.daemon(1, &(channel("ticks") + &follows(1) + &sends("ticks", 1)));
     let c = net.daemon(2, &(channel("ticks") + &follows(2)));
     let next_is = |next: u64| move |bridge: &Value| bridge["figures"]["receive"]["next_sequence"] == next;
+    b.wait_for_bridge("ticks-in", "name the other feed", |bridge| {
+        bridge["why"].as_str().is_some_and(|why| why.contains("waits for another session"))
+    });
+    drop(a);
+    let a = net.daemon(0, &config);
     let first = b.wait_for_bridge("ticks-in", "hear the session", has_session);
     c.wait_for_bridge("ticks-in", "hear the session", has_session);
     let client = Client::at(net.0.socket(Host::B)).unwrap();

@@ -215,11 +215,17 @@ impl Ingress {
 
     /// Something that is to be told although the bridge runs: another feed comes on its lines.
     pub fn trouble(&self) -> Option<String> {
-        let (stranger, session) = (self.life().stranger()?, self.life().session()?);
-        Some(format!(
-            "another feed, session {stranger}, comes on the same lines and is not taken: this one receives {session}. Send it to another \
-             address; or if it is the one that is wanted, remove the channel here and begin again"
-        ))
+        let stranger = self.life().stranger()?;
+        let said = format!("another feed, session {stranger}, comes on the same lines and is not taken");
+        Some(match self.life().session() {
+            Some(session) => format!(
+                "{said}: this one receives {session}. Send it to another address; or if it is the one that is wanted, remove the channel here \
+                 and begin again"
+            ),
+            None => {
+                format!("{said}: this bridge waits for another session. Give both ends the same, or none")
+            }
+        })
     }
 
     /// The counters, at most some milliseconds old.

@@ -85,7 +85,7 @@ struct Common {
     /// Interface of the lines, by name or address: one for all, or one for each in their order
     #[arg(long, value_name = "NAME")]
     interface: Vec<String>,
-    /// Session: up to 4 characters for a shmcast sender, up to 10 for one particular session
+    /// Session: up to 4 characters, the same at both ends, for a shmcast sender; up to 10 for one particular session
     #[arg(long, value_name = "NAME")]
     session: Option<String>,
     /// Form of the packets of all lines and leases: plain is MoldUDP64, for receivers of any make; native keeps tag,
