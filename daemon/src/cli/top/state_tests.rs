@@ -8,7 +8,7 @@ pub(in crate::cli::top) fn channel(name: &str, next: u64, readers: &[(u32, u64, 
         .map(|(pid, received, missed)| {
             let p50 = 100 + u64::from(*pid % 100) * 10;
             json!({
-                "pid": pid, "uid": 1000, "command": "strategy", "next_sequence": received + missed + 1,
+                "pid": pid, "uid": 1000, "command": "strategy", "role": "reader", "next_sequence": received + missed + 1,
                 "lag": next.saturating_sub(received + missed + 1), "received": received,
                 "lapped": missed.div_ceil(1000), "missed": missed, "started_at": 1,
                 "latency_ns": {"p50": p50, "p99": p50 * 7, "p999": p50 * 40, "max": p50 * 900}
