@@ -58,7 +58,7 @@ pub(super) struct Args {
     max_pause: Option<Duration>,
     #[command(flatten)]
     ring: RingArgs,
-    /// Wait until this many readers are attached
+    /// Wait until this many readers are attached; recorders and bridges are none
     #[arg(long, value_name = "N", default_value_t = 0)]
     wait_readers: usize,
     /// Pin the publisher to this CPU

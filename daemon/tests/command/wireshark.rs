@@ -243,10 +243,8 @@ fn what_a_bridge_says_it_sent_is_what_was_published() {
         capture.display()
     );
     let bridge = host.start(&words);
-    let words = format!(
-        "pub t --input {} --capacity 1MiB --max-message 1378 --wait-readers 1 --rate 200000/s",
-        input.display()
-    );
+    let words =
+        format!("pub t --input {} --capacity 1MiB --max-message 1378 --rate 200000/s", input.display());
     assert!(host.run(&words).status.success());
     bridge.end();
     let found = tshark(&capture, host.dir.path());

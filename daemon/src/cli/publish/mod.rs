@@ -62,7 +62,7 @@ pub(super) struct Args {
     rate: Rate,
     #[command(flatten)]
     capture: CaptureArgs,
-    /// Wait until this many readers are attached
+    /// Wait until this many readers are attached; recorders and bridges are none
     #[arg(long, value_name = "N", default_value_t = 0)]
     wait_readers: usize,
     /// Go on behind the journal in DIR if the channel has to be made, so that no sequence is given twice. A journal is
