@@ -15,7 +15,7 @@
  * there, or ending the child, changes nothing for anybody. A program that puts itself into the background opens its handles after that.
  *
  * Names and texts end with a zero and are UTF-8. Times are in nanoseconds unless said otherwise. Opening and closing allocate; with a
- * daemon's channel the first opening starts one thread, shmcast-keeper. The other functions do neither, unless a daemon's channel moves
+ * daemon's channel the first opening starts one thread a daemon, shmcast-keeper. The other functions do neither, unless a daemon's channel moves
  * to new memory.
  */
 #ifndef SHMCAST_H

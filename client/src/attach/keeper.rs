@@ -1,8 +1,8 @@
-//! Staying attached. One thread in each process holds the sockets of all attachments, and registers them again when a
-//! daemon has been replaced.
+//! Staying attached. For each daemon one thread of the process holds the sockets of all attachments to it, and registers them again when
+//! the daemon has been replaced. It waits for the daemon's answers, so one that hangs keeps nobody from another.
 //!
-//! Publishing and receiving do not use it. It sleeps in `poll` while all daemons live. If one is gone, it tries to
-//! attach again, after 20 ms at first and every second later.
+//! Publishing and receiving do not use it. It sleeps in `poll` while the daemon lives. If that is gone, it tries to attach again, after 20 ms
+//! at first and every second later. It ends a second after the last attachment.
 
 use crate::attach::connect::Conversation;
 use crate::attach::park;
@@ -19,15 +19,17 @@ use shmcast_layout::sys::handoff;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Number of segments that are kept for a late reader. A reader that falls further behind is told its loss.
 pub(crate) const MOST_WAITING: usize = 8;
 const FIRST_KNOCK: Duration = Duration::from_millis(20);
 const LAST_KNOCK: Duration = Duration::from_secs(1);
+/// How long a keeper without attachments stays.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// An attachment to a daemon. Dropping it detaches.
 #[derive(Debug)]
@@ -167,26 +169,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The keeper's thread and its attachments.
+/// The keepers of this process, by the sockets of their daemons.
+static KEEPERS: Mutex<Vec<(Owner, PathBuf, Weak<Keeper>)>> = Mutex::new(Vec::new());
+
+/// A keeper's thread and its attachments.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     attachments: Mutex<Vec<Arc<Inner>>>,
     bell: OwnedFd,
 }
 
-/// The process's keeper. The first call starts it.
+/// The process's keeper of attachments to the daemon at `socket`. Starts one if there is none.
 ///
 /// # Errors
 /// [`ChannelError::Os`] if there is no descriptor or thread for it.
-pub(crate) fn keeper() -> Result<Arc<Keeper>, ChannelError> {
-    // A forked child has no thread of its parent, so it gets a keeper of its own.
-    static KEEPER: Mutex<Option<(Owner, Arc<Keeper>)>> = Mutex::new(None);
+pub(crate) fn keeper(socket: &Path) -> Result<Arc<Keeper>, ChannelError> {
     let os = |what| ChannelError::os(what, "the thread that keeps attachments");
-    let mut known = lock(&KEEPER);
-    if let Some((owner, keeper)) = &*known
-        && owner.is_this_process()
-    {
-        return Ok(keeper.clone());
+    let mut known = lock(&KEEPERS);
+    // A forked child has no thread of its parent, so it gets keepers of its own.
+    known.retain(|(owner, _, keeper)| owner.is_this_process() && keeper.strong_count() > 0);
+    if let Some(keeper) = known.iter().find(|(_, path, _)| path == socket).and_then(|(.., it)| it.upgrade()) {
+        return Ok(keeper);
     }
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let bell = bell.map_err(|e| os("make a bell for")(e.into()))?;
@@ -194,7 +197,7 @@ pub(crate) fn keeper() -> Result<Arc<Keeper>, ChannelError> {
     let running = keeper.clone();
     let started = std::thread::Builder::new().name("shmcast-keeper".into()).spawn(move || running.run());
     drop(started.map_err(os("start"))?);
-    *known = Some((Owner::this_process(), keeper.clone()));
+    known.push((Owner::this_process(), socket.to_owned(), Arc::downgrade(&keeper)));
     Ok(keeper)
 }
 
@@ -209,7 +212,7 @@ impl Keeper {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    fn run(&self) {
+    fn run(self: &Arc<Self>) {
         let mut buffer = vec![0; handoff::MAX_PACKET];
         let mut pause = FIRST_KNOCK;
         let mut knocked = Instant::now();
@@ -220,7 +223,15 @@ impl Keeper {
                 all.clone()
             };
             let lost = attachments.iter().any(|shared| !shared.connected.load(Ordering::Relaxed));
-            let ready = self.wait(&attachments, lost.then(|| pause.saturating_sub(knocked.elapsed())));
+            let patience = match attachments.is_empty() {
+                true => Some(LINGER),
+                false => lost.then(|| pause.saturating_sub(knocked.elapsed())),
+            };
+            let began = Instant::now();
+            let ready = self.wait(&attachments, patience);
+            if attachments.is_empty() && began.elapsed() >= LINGER && self.is_over() {
+                return;
+            }
             for shared in ready {
                 shared.listen(&mut buffer);
             }
@@ -234,6 +245,14 @@ impl Keeper {
                 pause = (pause * 2).min(LAST_KNOCK);
             }
         }
+    }
+
+    /// Whether nobody has this keeper any more. Nobody can get it from then on.
+    fn is_over(self: &Arc<Self>) -> bool {
+        let mut known = lock(&KEEPERS);
+        let is_over = Arc::strong_count(self) == 1 && lock(&self.attachments).is_empty();
+        known.retain(|(.., keeper)| !is_over || !std::ptr::eq(keeper.as_ptr(), Arc::as_ptr(self)));
+        is_over
     }
 
     /// Sleeps until a daemon sends a packet or hangs up, the list changes, or `patience` is over. Returns the

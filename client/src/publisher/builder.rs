@@ -331,7 +331,7 @@ impl PublisherBuilder {
     }
 
     fn attach(self, client: &Client) -> Result<Publisher, ChannelError> {
-        let keeper = keeper()?;
+        let keeper = keeper(client.socket())?;
         let mut conversation = Conversation::open(client.socket())?;
         let request =
             |resume| Request::Publish { channel: self.name.clone(), resume, anew: self.anew && !resume };

@@ -36,7 +36,7 @@ impl SubscriberBuilder {
     }
 
     fn attach_by(&self, client: &Client) -> Result<Subscriber, ChannelError> {
-        let keeper = keeper()?;
+        let keeper = keeper(client.socket())?;
         let mut conversation = Conversation::open(client.socket())?;
         let parks = self.wait == Wait::Park;
         let request = |resume| Request::Subscribe {

@@ -1,8 +1,10 @@
 //! Coming back after a crash of the daemon.
 
-use shmcast::{Start, Subscriber};
+use nix::sys::signal::Signal;
+use shmcast::{Event, Start, Subscriber};
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::wait_for;
+use socket2::{Domain, SockAddr, Socket, Type};
 
 fn config(limits: &str) -> String {
     format!("[limits]\nconnections_per_uid = 600\n{limits}\n{}", channel("ticks", FOR_ALL))
@@ -30,4 +32,27 @@ fn many_readers_of_one_user_are_all_back_soon_after_a_crash() {
     let refused = wait_for("a refusal", || client.channel("ticks").err());
     assert!(refused.to_string().contains("limits.requests_per_second"), "{refused}");
     drop(readers);
+}
+
+/// Who waits for the answer of one daemon comes back to another one in time.
+#[test]
+fn a_daemon_that_hangs_keeps_nobody_from_another() {
+    let mut hanging = Daemon::start(&channel("a", FOR_ALL).replace("16MiB", "64KiB"));
+    let mut other = Daemon::start(&channel("b", FOR_ALL).replace("16MiB", "64KiB"));
+    let _first = publishing(&hanging.client(), "a").open().unwrap();
+    let mut second = publishing(&other.client(), "b").open().unwrap();
+    hanging.end(Signal::SIGTERM);
+    // In its place something listens that accepts and says nothing.
+    std::fs::remove_file(hanging.socket()).unwrap();
+    let silent = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+    silent.bind(&SockAddr::unix(hanging.socket()).unwrap()).unwrap();
+    silent.listen(8).unwrap();
+    let _waiting = silent.accept().unwrap();
+    other.crash();
+    // A newcomer is let in once those who were attached had their time.
+    let mut reader = Subscriber::builder("b").client(&other.client()).open().unwrap();
+    second.publish(b"after the crash").unwrap();
+    assert!(
+        matches!(reader.recv().unwrap(), Event::Message(message) if message.payload == b"after the crash")
+    );
 }
