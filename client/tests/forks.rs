@@ -206,7 +206,7 @@ fn copies(dir: &Path) {
     }
 }
 
-/// What a child closes of its parent's are numbers of its own, which may be those of what it has opened since.
+/// A child closes numbers of its own for those of its parent. They may be those of files that it has opened since.
 fn grandchild(dir: &Path) {
     let mine = publisher(dir).capacity(SMALL).open().unwrap();
     let mut copy = Some(mine);

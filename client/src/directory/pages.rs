@@ -44,7 +44,7 @@ impl ChannelFiles {
     }
 }
 
-/// What was found; `None` if it cannot be looked at by this user or has gone.
+/// The entry that was found; `None` if it has gone, or this user cannot look at it.
 fn known<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Err(e) if is_shortage(&e) => Err(e),

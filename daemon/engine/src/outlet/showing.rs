@@ -1,4 +1,4 @@
-//! What the thread that reads the ring shows of itself.
+//! The facts that the thread which reads the ring shows of itself.
 
 use shmcast_bridge::proto::MILLISECOND_NS;
 use std::sync::atomic::Ordering;

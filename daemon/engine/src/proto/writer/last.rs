@@ -1,4 +1,4 @@
-//! What the log's last block says: where to go on, or why not.
+//! The log's last block says where to go on, or why not.
 
 use super::super::block::{Damaged, Head};
 use super::super::mutant::{Mutant, is};

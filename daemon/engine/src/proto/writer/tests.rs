@@ -216,7 +216,7 @@ fn a_writer_that_takes_over_says_so_first() {
     writer.handle_ack(1, marker.round, Ok(41));
     let next = writer.append(1, Cut::gap(100, 100), 0);
     assert_eq!((next.after, next.behind), (41, Some(marked.id())));
-    // Whoever goes on behind its own block has nothing to say.
+    // A writer that goes on behind its own block has nothing to say.
     let mut same = Writer::new(CONFIG);
     let round = same.poll(0).unwrap();
     same.handle_last(0, round, last(41, marked), 1_000).unwrap();

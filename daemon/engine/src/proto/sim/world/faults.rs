@@ -32,7 +32,7 @@ impl World {
                 if let Some(actor) = &mut self.writers[at] {
                     actor.awake_ns = awake_ns;
                 }
-                // What it had not given to the system goes out when it wakes.
+                // Appends that it had not given to the system go out when it wakes.
                 if self.rng.bool() {
                     self.hold_back(self.lives[at], awake_ns);
                 }
