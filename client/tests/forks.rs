@@ -121,7 +121,8 @@ fn parent_closes(dir: &Path) {
 
 /// Starts a process in a role that leaves a child behind, and runs `look` while that child lives.
 fn beside_an_orphan(dir: &Path, role: &str, look: impl FnOnce()) {
-    run(in_dir(&mut role!(role), dir)).unwrap();
+    // Its output goes where this one's goes: the child holds a pipe of its own open for as long as it lives.
+    assert!(in_dir(&mut role!(role), dir).status().unwrap().success(), "{role}");
     let pid = wait_for("the child's id", || fs::read_to_string(dir.join("child")).ok()?.parse::<u32>().ok());
     look();
     assert!(Path::new(&format!("/proc/{pid}")).exists(), "the child has ended before");
