@@ -397,7 +397,7 @@ pub struct ReaderStatus {
     /// Its process.
     #[serde(flatten)]
     pub process: Process,
-    /// What it reads for: `reader`, `recorder` or `bridge`.
+    /// Its role: `reader`, `recorder` or `bridge`.
     pub role: String,
     /// The sequence it expects next.
     pub next_sequence: u64,

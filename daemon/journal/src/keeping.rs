@@ -109,7 +109,7 @@ struct Excess<'a> {
     trimmed: &'a mut Trimmed,
 }
 
-/// What the removal of a file gives.
+/// The gain from the removal of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gives {
     Room,

@@ -17,7 +17,7 @@ const PACE: Pace =
 /// The silence after which a sender that waits for another one writes, and some more.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// Whoever has other keys cannot know where the stream is, and once wrote behind what it could not read.
+/// A sender with other keys cannot know where the stream is. It must not write behind blocks that it cannot read.
 #[test]
 fn a_sender_with_other_keys_says_so_and_writes_nothing() {
     let test = "a_sender_with_other_keys_says_so_and_writes_nothing";

@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Most programs that an event names.
 const NAMED: usize = 3;
 
-/// What was told of the room on the file system.
+/// How far the lack of room on the file system was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Room {
     #[default]

@@ -55,7 +55,7 @@ pub struct ReaderFigures {
     pub reader: String,
     /// Its command; empty if it is not known.
     pub command: String,
-    /// What it reads for; empty if the figures are of several.
+    /// Its role; empty if the figures are of several.
     pub role: &'static str,
     /// Messages published that it has not read. For several readers, the largest of their lags.
     pub lag: u64,

@@ -34,7 +34,7 @@ fn many_readers_of_one_user_are_all_back_soon_after_a_crash() {
     drop(readers);
 }
 
-/// Who waits for the answer of one daemon comes back to another one in time.
+/// A program that waits for the answer of one daemon comes back to another one in time.
 #[test]
 fn a_daemon_that_hangs_keeps_nobody_from_another() {
     let mut hanging = Daemon::start(&channel("a", FOR_ALL).replace("16MiB", "64KiB"));
