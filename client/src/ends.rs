@@ -1,6 +1,6 @@
 //! The end of a channel as it is now, told from the ends of its earlier publishers.
 
-use crate::{Event, Subscriber};
+use crate::{Event, Start, State, Subscriber};
 
 /// Notes what a subscriber receives, and says whether the channel is over.
 ///
@@ -31,21 +31,22 @@ use crate::{Event, Subscriber};
 pub struct EndWatch {
     /// Whether nothing was received since an end but what says nothing of a next publisher.
     has_ended: bool,
-    /// Whether the channel was closed, with nothing to receive, and no publisher has come since.
-    awaits_next: bool,
+    /// The end that counts for none: the epoch of a publisher that had closed the channel before, and the sequence due there.
+    old_end: Option<(u64, u64)>,
 }
 
 impl EndWatch {
-    /// The watch of a subscriber that was just opened with [`Start::Latest`](crate::Start::Latest). If the channel is closed, it waits for
-    /// the next publisher: the end of the one before is not its end. With [`EndWatch::default`] it is. Costs a short search in the ring.
+    /// The watch of a subscriber that was just opened with this start. One that begins with the latest message of a closed channel waits for
+    /// the next publisher: the end of the one before is not its end, however often it reads it. With [`EndWatch::default`] it is. Costs a few
+    /// loads.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
-    /// use shmcast::{EndWatch, Event, Publisher, Subscriber};
+    /// use shmcast::{EndWatch, Event, Publisher, Start, Subscriber};
     /// let open = || Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open();
     /// drop(open()?);
     /// let mut reader = Subscriber::builder("t").dir(dir.path()).open()?;
-    /// let mut end = EndWatch::of(&reader);
+    /// let mut end = EndWatch::of(&reader, Start::Latest);
     /// end.note(&reader.recv()?);
     /// assert!(!end.is_over(&reader), "a publisher is about to come");
     /// drop(open()?);
@@ -55,8 +56,14 @@ impl EndWatch {
     /// assert!(end.is_over(&reader));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn of(subscriber: &Subscriber) -> Self {
-        Self { has_ended: false, awaits_next: subscriber.begins_behind_the_last() }
+    pub fn of(subscriber: &Subscriber, start: Start) -> Self {
+        let old_end = match subscriber.publisher_state() {
+            Some((epoch, State::Closed)) if start == Start::Latest => {
+                Some((epoch, subscriber.next_sequence()))
+            }
+            _ => None,
+        };
+        Self { has_ended: false, old_end }
     }
 
     /// Notes an event that was received. Costs a store. See [`EndWatch`] for an example.
@@ -69,9 +76,8 @@ impl EndWatch {
     pub fn note(&mut self, event: &Event<'_>) {
         match event {
             Event::End => self.has_ended = true,
-            Event::Message(_) | Event::NewEpoch { .. } | Event::NewSession { .. } | Event::Restarted => {
-                *self = Self::default();
-            }
+            Event::Message(_) | Event::NewEpoch { .. } | Event::NewSession { .. } => self.has_ended = false,
+            Event::Restarted => *self = Self::default(),
             // Losses and the like say nothing of publishers.
             _ => {}
         }
@@ -88,6 +94,13 @@ impl EndWatch {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn is_over(self, subscriber: &Subscriber) -> bool {
-        self.has_ended && !self.awaits_next && subscriber.is_at_end()
+        self.has_ended && subscriber.is_at_end() && !self.is_old(subscriber)
+    }
+
+    fn is_old(self, subscriber: &Subscriber) -> bool {
+        self.old_end.is_some_and(|(epoch, due)| {
+            let now = subscriber.publisher_state().map(|(epoch, _)| epoch);
+            (now, subscriber.next_sequence()) == (Some(epoch), due)
+        })
     }
 }

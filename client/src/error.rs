@@ -1,6 +1,7 @@
 //! Errors of opening a channel and of publishing.
 
 use crate::journal::JournalError;
+use rustix::io::Errno;
 use shmcast_layout::control::RefusalCode;
 use shmcast_layout::error::{GeometryError, OpenError, OutOfSequences, TooLarge, WriteError};
 use shmcast_layout::layout::header::Header;
@@ -223,6 +224,11 @@ impl ChannelError {
         move |source| Self::Os { what, path, source }
     }
 
+    /// Whether the system lacked descriptors or memory, so that nothing is known.
+    pub(crate) fn is_shortage(&self) -> bool {
+        matches!(self, Self::Os { source, .. } if is_shortage(source))
+    }
+
     /// Whether a file that the channel consists of is not there.
     pub(crate) fn is_absent(&self) -> bool {
         matches!(self, Self::Os { source, .. } if is_absent(source))
@@ -342,4 +348,10 @@ impl fmt::Display for Holder {
 /// Whether the file, or a directory on the way to it, is not there.
 pub(crate) fn is_absent(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Whether the system lacks descriptors or memory, so that nothing is known of a file.
+pub(crate) fn is_shortage(e: &io::Error) -> bool {
+    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+    Errno::from_io_error(e).is_some_and(|e| shortages.contains(&e))
 }

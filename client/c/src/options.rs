@@ -241,7 +241,8 @@ pub(crate) unsafe fn subscriber(
     is_zero(options.reserved)?;
     // SAFETY: by this function's contract.
     let mut builder = Subscriber::builder(unsafe { channel(name) }?);
-    builder = builder.start(start(&options)?).wait(wait(&options)?).resume(resume(&options)?);
+    let start = start(&options)?;
+    builder = builder.start(start).wait(wait(&options)?).resume(resume(&options)?);
     // SAFETY: by this function's contract.
     builder = match unsafe { place(options.dir, options.socket) }? {
         Place::Default => builder,
@@ -264,8 +265,7 @@ pub(crate) unsafe fn subscriber(
         builder = builder.prepare(preparation);
     }
     let subscriber = minor(builder, &options).open()?;
-    let is_latest = options.start == given::START_LATEST;
-    let end = if is_latest { EndWatch::of(&subscriber) } else { EndWatch::default() };
+    let end = EndWatch::of(&subscriber, start);
     Ok((subscriber, end))
 }
 

@@ -199,7 +199,6 @@ impl Subscriber {
         batch_bytes: usize,
     ) -> PyResult<Self> {
         let start = start.map_or(Ok(Start::Latest), options::start)?;
-        let is_latest = start == Start::Latest;
         let mut builder = shmcast::Subscriber::builder(channel.clone()).start(start);
         builder = builder.wait(options::wait(wait, pause)?).resume(options::resume(resume)?);
         builder = builder.page(!hidden).record_latency(record_latency).watch_publisher(watch_publisher);
@@ -224,7 +223,7 @@ impl Subscriber {
             return Err(PyValueError::new_err(format!("batch_bytes={batch_bytes}: give at most 1 GiB")));
         }
         let subscriber = open(py, builder, wait_for_channel)?;
-        let end = if is_latest { EndWatch::of(&subscriber) } else { EndWatch::default() };
+        let end = EndWatch::of(&subscriber, start);
         let handle = Handle::new("subscriber", Reader { subscriber, end });
         Ok(Self {
             handle,

@@ -2,9 +2,9 @@
 
 use super::folder::{Folder, is_same_file, mode, unique};
 use super::ours::{self, Inventory, LOCK, READERS, REMOVED, SEGMENT, UNFINISHED, not_a_channel};
-use super::{Publishing, Removed, has_open, is_shortage};
-use crate::error::is_absent;
+use super::{Publishing, Removed, has_open};
 use crate::error::{ChannelError, Holder};
+use crate::error::{is_absent, is_shortage};
 use crate::lock::{self, Held};
 use rustix::fs::OFlags;
 use shmcast_layout::fault;

@@ -21,13 +21,12 @@ mod info;
 mod ours;
 mod pages;
 
-use crate::error::is_absent;
 use crate::error::{ChannelError, Holder};
+use crate::error::{is_absent, is_shortage};
 pub(crate) use files::{ChannelFiles, Locked};
 pub(crate) use folder::{Folder, is_same_file, unique};
 pub use info::{ChannelDetail, ChannelInfo, Publishing, ReaderInfo, Removed};
 use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
-use rustix::io::Errno;
 use shmcast_layout::fault;
 use shmcast_layout::segment::{self, Segment};
 use std::fs::{self, DirBuilder, File};
@@ -170,9 +169,7 @@ impl Directory {
                 .map(|segment| ChannelDetail::of(&segment))
                 .map_err(|e| e.to_string()),
             Ok(None) => Err("no segment: its publisher had not finished making it, and died doing so".into()),
-            Err(ChannelError::Os { source, .. }) if is_shortage(&source) => {
-                return Err(ChannelError::os("open", files.segment_path())(source));
-            }
+            Err(e) if e.is_shortage() => return Err(e),
             Err(ChannelError::Os { source, .. }) => {
                 is_private = source.kind() == io::ErrorKind::PermissionDenied;
                 Err(source.to_string())
@@ -215,9 +212,7 @@ impl Directory {
         let inventory = files.inventory()?.all_ours(files.folder())?;
         // A reader that has opened the segment and not yet shown its page must not wait for ever on a removed segment.
         let segment = match files.segment(OFlags::RDWR) {
-            Err(ChannelError::Os { what, path, source }) if is_shortage(&source) => {
-                return Err(ChannelError::Os { what, path, source });
-            }
+            Err(e) if e.is_shortage() => return Err(e),
             segment => segment.ok().flatten(),
         };
         if let Some(segment) = segment.and_then(|file| Segment::open(&file, segment::Access::Write).ok()) {
@@ -312,12 +307,6 @@ impl Directory {
         folder.set_mode(mode).map_err(os("set the mode of"))?;
         Ok(folder)
     }
-}
-
-/// Whether the system lacks descriptors or memory, so that nothing is known of a file.
-fn is_shortage(e: &io::Error) -> bool {
-    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
-    Errno::from_io_error(e).is_some_and(|e| shortages.contains(&e))
 }
 
 /// Mode of directories that are made, unless asked otherwise.

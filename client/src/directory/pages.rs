@@ -2,8 +2,8 @@
 
 use super::files::ChannelFiles;
 use super::folder::Folder;
-use super::{ReaderInfo, command_of, has_open, is_shortage, ours};
-use crate::error::ChannelError;
+use super::{ReaderInfo, command_of, has_open, ours};
+use crate::error::{ChannelError, is_shortage};
 use crate::lock;
 use rustix::fs::OFlags;
 use shmcast_layout::fault;
@@ -19,9 +19,7 @@ impl ChannelFiles {
     /// The system lacks what it takes to look at all pages.
     pub(super) fn live_readers(&self) -> Result<Vec<ReaderInfo>, ChannelError> {
         let pages = match self.readers() {
-            Err(ChannelError::Os { what, path, source }) if is_shortage(&source) => {
-                return Err(ChannelError::Os { what, path, source });
-            }
+            Err(e) if e.is_shortage() => return Err(e),
             Err(_) => return Ok(Vec::new()),
             Ok(pages) => pages,
         };

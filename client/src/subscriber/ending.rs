@@ -50,17 +50,6 @@ impl Subscriber {
         is_over && !self.has_anything_behind()
     }
 
-    /// Whether the channel is closed, and has no message for this subscriber.
-    pub(crate) fn begins_behind_the_last(&self) -> bool {
-        let is_closed = matches!(self.reader.state(), Some((_, State::Closed)));
-        is_closed && !self.has_messages_behind()
-    }
-
-    /// Whether the ring has messages behind the last one received.
-    fn has_messages_behind(&self) -> bool {
-        self.reader.locator().tail().is_ok_and(|tail| tail.sequence > self.next_sequence())
-    }
-
     /// Whether a later segment is here or will come.
     fn is_leaving_or_withheld(&self) -> bool {
         let is_open = self.verdict_on_read() == shmcast_layout::layout::charter::Verdict::Open;
@@ -70,7 +59,9 @@ impl Subscriber {
     /// Whether a record stands behind the last one received; while the journal is read, whether the ring has messages behind it.
     fn has_anything_behind(&self) -> bool {
         match self.doubt {
-            Doubt::Past | Doubt::Behind => self.has_messages_behind(),
+            Doubt::Past | Doubt::Behind => {
+                self.reader.locator().tail().is_ok_and(|tail| tail.sequence > self.next_sequence())
+            }
             Doubt::None | Doubt::Epoch => self.has_more(),
         }
     }

@@ -138,8 +138,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     // A user who waits for a publisher does not ask for the end of the one before.
     let was_closed =
         args.from == Start::Latest && matches!(subscriber.publisher_state(), Some((_, State::Closed)));
-    let awaits_next = args.wait_channel && args.from == Start::Latest;
-    let mut end = if awaits_next { EndWatch::of(&subscriber) } else { EndWatch::default() };
+    let mut end = match args.wait_channel {
+        true => EndWatch::of(&subscriber, args.from),
+        false => EndWatch::default(),
+    };
     let mut clock = subscriber.clock();
     let mut watch = PublisherWatch::new(&host, &channel);
     while args.count.is_none_or(|count| tally.received < count) && !stop.is_set() {

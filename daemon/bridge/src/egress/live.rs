@@ -268,7 +268,7 @@ impl Live {
         let next = subscriber.next_sequence();
         self.outlet.shared.note_begin(Some(run_of(subscriber.header())), session, next);
         self.outlet.begin(session, next);
-        (self.outlet.end, self.outlet.old_end) = (EndWatch::default(), None);
+        self.outlet.end = EndWatch::default();
         self.outlet.note_ring(&subscriber);
         if let Some(failover) = &mut self.failover {
             failover.note_ring(session, &subscriber);

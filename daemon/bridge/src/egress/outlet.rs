@@ -1,6 +1,6 @@
 //! Turns the ring's events into datagrams on every line and lease, and counts both.
 
-use shmcast::{EndWatch, Event, Message, State, Subscriber};
+use shmcast::{EndWatch, Event, Message, Start, Subscriber};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,8 +53,6 @@ pub(super) struct Outlet {
     pub(super) end: EndWatch,
     /// The sequence after the last gap in the ring. A session that comes behind a gap begins there.
     pub(super) gap_end: u64,
-    /// The epoch of a publisher that had closed the channel before the bridge attached, and the sequence at which the bridge began.
-    pub(super) old_end: Option<(u64, u64)>,
     pub(super) lines: Vec<Line>,
     /// The socket that unicast leases are served from.
     pub(super) leases: Option<Line>,
@@ -97,12 +95,9 @@ impl Outlet {
             pacer: link.map(|link| Pacer::of(link, clock.now_ns())),
             keeps_session: spec.session.is_some(),
             is_over: false,
-            end: EndWatch::default(),
+            // A bridge waits for the next publisher wherever it begins. One that takes over reads again what it has read.
+            end: EndWatch::of(subscriber, Start::Latest),
             gap_end: 0,
-            old_end: match subscriber.publisher_state() {
-                Some((epoch, State::Closed)) => Some((epoch, subscriber.next_sequence())),
-                _ => None,
-            },
             lines,
             leases,
             live: LiveCopy::of(&shared.live),
@@ -143,7 +138,7 @@ impl Outlet {
     #[inline]
     fn push(&mut self, message: &Message<'_>) {
         let (sequence, payload) = (message.sequence, message.payload);
-        self.end = EndWatch::default();
+        self.end.note(&Event::Message(*message));
         if self.is_over {
             self.begin(self.sender.session(), sequence);
         }
@@ -277,19 +272,9 @@ impl Outlet {
         }
     }
 
-    /// Whether the channel has ended. An end that was there before this bridge, with nothing to send before it, is none, however often it is
-    /// read: an egress that takes over reads again what it has read.
-    pub(super) fn has_ended(&self, subscriber: &Subscriber) -> bool {
-        let is_old = || {
-            let epoch = subscriber.publisher_state().map(|(epoch, _)| epoch);
-            self.old_end == epoch.map(|epoch| (epoch, subscriber.next_sequence()))
-        };
-        self.end.is_over(subscriber) && !(self.old_end.is_some() && is_old())
-    }
-
     /// Ends the session if the channel has ended.
     pub(super) fn end_with(&mut self, subscriber: &Subscriber, now_ns: u64) {
-        if !self.is_over && self.has_ended(subscriber) {
+        if !self.is_over && self.end.is_over(subscriber) {
             self.flush();
             self.is_over = true;
             self.sender.end(now_ns);

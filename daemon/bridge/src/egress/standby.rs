@@ -1,6 +1,6 @@
 //! The steps of an egress that shares a stream: it hears the peers, takes over from one, yields to one, and stands by.
 
-use shmcast::{EndWatch, Event, LocateError, RecvError};
+use shmcast::{Event, LocateError, RecvError};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -114,8 +114,8 @@ impl Live {
         for _ in 0..events {
             match subscriber.try_recv() {
                 Ok(Some(Event::Restarted)) => result = Err(RecvError::Superseded),
-                Ok(Some(Event::Message(_))) => {
-                    self.outlet.end = EndWatch::default();
+                Ok(Some(event @ Event::Message(_))) => {
+                    self.outlet.end.note(&event);
                     continue;
                 }
                 Ok(Some(Event::Lapped(_) | Event::Gap { .. })) => continue,
@@ -133,7 +133,7 @@ impl Live {
         if let Err(e) = result {
             return self.lose(e);
         }
-        let is_over = self.subscriber.as_ref().is_some_and(|subscriber| self.outlet.has_ended(subscriber));
+        let is_over = self.subscriber.as_ref().is_some_and(|subscriber| self.outlet.end.is_over(subscriber));
         if is_over && self.ends_with_channel {
             return Ok(false);
         }

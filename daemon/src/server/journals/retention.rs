@@ -2,7 +2,7 @@
 
 use super::{Recording, Work};
 use anyhow::{Context, Result};
-use indicatif::HumanBytes;
+use bytesize::ByteSize;
 use shmcast::journal::Journal;
 use shmcast_journal::Trimmed;
 use std::fs;
@@ -70,7 +70,7 @@ impl Work {
 impl Recording {
     /// The reason why the removal of files gives no room, and what to do.
     fn no_room(&self, trimmed: &Trimmed) -> String {
-        let lacking = format!("{} are lacking of what keep_free keeps free", HumanBytes(trimmed.lacking));
+        let lacking = format!("{} are lacking of what keep_free keeps free", ByteSize(trimmed.lacking));
         let dir = self.shown();
         let holders = holders(&self.config.dir);
         let named = match &holders[..] {
