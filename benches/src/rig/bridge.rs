@@ -162,24 +162,24 @@ impl BridgeProcesses {
         };
         let (near, capacity) = (NEAR.0, spec.ring_bytes);
         let mut recv = format!(
-            "recv {CHANNEL} --from {GROUP} --interface {} --server {near}:{REPAIR_PORT} --first 1 --json \
+            "recv {CHANNEL} --from {GROUP} --interface {} --server {near}:{REPAIR_PORT} --set receive.from=1 --json \
              --max-message {PAYLOAD_MAX}B --capacity {capacity}B",
             FAR.1,
         );
         if mode.pinned {
-            recv += " --cpu 1";
+            recv += " --set cpu=1";
         }
         if mode.busy_poll {
-            recv += &format!(" --busy-poll-us {BUSY_POLL_US}");
+            recv += &format!(" --set busy_poll_us={BUSY_POLL_US}");
         }
         let mut send = format!(
-            "send {CHANNEL} --to {GROUP} --interface {} --from oldest --repair {near}:{REPAIR_PORT} --allow {near}/24 \
-             --linger 200ms --json",
+            "send {CHANNEL} --to {GROUP} --interface {} --set send.from=oldest --repair {near}:{REPAIR_PORT} --allow {near}/24 \
+             --set send.linger_ms=200 --json",
             NEAR.1,
         );
         if !mode.defaults {
-            recv += &format!(" --wait {}", wait(spec.contestant.wait));
-            send += " --wait yield --cpu 0";
+            recv += &format!(" --set wait={}", wait(spec.contestant.wait));
+            send += " --set wait=yield --set cpu=0";
         }
         let form = match mode.form {
             Form::Plain => String::new(),

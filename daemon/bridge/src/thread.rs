@@ -51,6 +51,17 @@ pub fn wall_ns() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
+/// Whether a thread can be pinned to this CPU.
+///
+/// # Errors
+/// [`BridgeError`] if it cannot.
+pub fn try_cpu(cpu: Option<usize>) -> Result<(), BridgeError> {
+    if cpu.is_some() {
+        let _ = spawn("try-cpu", cpu, || ())?.join();
+    }
+    Ok(())
+}
+
 /// Starts a thread, pins it, and runs `body` in it. Returns once the thread is pinned, or could not be
 /// pinned.
 ///

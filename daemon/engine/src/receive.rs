@@ -12,7 +12,7 @@ use shmcast_bridge::proto::MILLISECOND_NS;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::{BridgeSpec, GapMode, ReceiveSpec};
 use shmcast_bridge::status::{Board, Life, Phase};
-use shmcast_bridge::thread::{Clock, SHOW_EVERY_NS, Threads};
+use shmcast_bridge::thread::{Clock, SHOW_EVERY_NS, Threads, try_cpu};
 use shmcast_bridge::times::OriginTimes;
 use shmcast_bridge::{BridgeError, KeysSeen};
 use std::sync::Arc;
@@ -65,6 +65,8 @@ impl Receiver {
             link: log.link.clone(),
             keys: log.keys.clone(),
         });
+        // A publisher that comes and goes would be told to the channel's readers.
+        try_cpu(spec.cpu)?;
         let publisher = channel.clone().open()?;
         let ring = publisher.remote_session().map(|session| {
             let session = Session::from_bytes(session);

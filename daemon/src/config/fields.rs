@@ -184,7 +184,7 @@ pub(super) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
 }
 
 /// An error of serde without the string that it quotes.
-pub(super) fn without_string(message: &str) -> String {
+pub(crate) fn without_string(message: &str) -> String {
     match (message.find("string \""), message.rfind('"')) {
         (Some(from), Some(to)) => format!("{}a string{}", &message[..from], &message[to + 1..]),
         _ => message.to_owned(),
@@ -192,7 +192,7 @@ pub(super) fn without_string(message: &str) -> String {
 }
 
 /// Rewrites an error of serde or of the TOML reader in the file's terms, with the nearest of the names that it lists.
-pub(super) fn explain(message: &str) -> String {
+pub(crate) fn explain(message: &str) -> String {
     // The names stand between backquotes: "unknown field `capasity`, expected one of `name`, `capacity`".
     let mut quoted = message.split('`').skip(1).step_by(2);
     match (message.split(' ').next(), quoted.next()) {

@@ -27,7 +27,7 @@ mod source;
 mod warnings;
 
 pub use fields::Principal;
-pub(crate) use fields::{parse_duration, refuse_half_unit};
+pub(crate) use fields::{explain, parse_duration, refuse_half_unit, without_string};
 pub use host::Host;
 pub use journal::JournalConfig;
 pub(crate) use journal::{FILE_BYTES, LEAST_BUFFER, parse_io, parse_sync};

@@ -110,7 +110,7 @@ impl Server {
         let file = self.dir.join(format!("account-{user}"));
         fs::write(&file, account).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        format!("--account {}", file.display())
+        format!("--set nats.account={}", file.display())
     }
 
     pub fn signal(&self, signal: Signal) {

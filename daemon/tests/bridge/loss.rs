@@ -9,8 +9,8 @@ use shmcast_testkit::{number, wait_for};
 
 /// The sender serves until the test has seen all and stops it.
 pub const SEND: &str = "bridge send t --to 239.77.0.1:30001 --interface va0 --repair 10.77.0.1:30002 \
-                    --allow 10.77.0.0/16 --json --until-end --linger 60s";
-pub const RECV: &str = "bridge recv t --from 239.77.0.1:30001 --interface vb0 --server 10.77.0.1:30002 --first 1 \
+                    --allow 10.77.0.0/16 --json --until-end --set send.linger_ms=60000";
+pub const RECV: &str = "bridge recv t --from 239.77.0.1:30001 --interface vb0 --server 10.77.0.1:30002 --set receive.from=1 \
                     --capacity 64MiB --json --until-end";
 
 /// Publishes for a while, cuts the second of two wires, and goes on publishing. Returns the last sequence.
@@ -111,11 +111,11 @@ fn a_line_that_is_cut_costs_nothing_while_the_other_lives() {
     let Some(hosts) = Hosts::new("a_line_that_is_cut_costs_nothing_while_the_other_lives", 2) else { return };
     drop(make_channel(&hosts.channels(Host::A)));
     let send = "bridge send t --to 239.77.0.1:30001 --to 239.77.1.1:30001 --interface va0 --interface va1 --json \
-                --until-end --linger 60s";
+                --until-end --set send.linger_ms=60000";
     let send = hosts.shmcast(Host::A, send);
     send.wait_for_log("sending session");
     let recv = "bridge recv t --from 239.77.0.1:30001 --from 239.77.1.1:30001 --interface vb0 --interface vb1 \
-                --first 1 --capacity 64MiB --json --until-end";
+                --set receive.from=1 --capacity 64MiB --json --until-end";
     let recv = hosts.shmcast(Host::B, recv);
     recv.wait_for_log("receiving session");
     let readers = readers(&hosts, 10, u64::MAX);
@@ -179,10 +179,11 @@ fn what_the_kernel_dropped_and_what_readers_miss_add_up() {
     // They come as fast as can be, and more than any buffer holds.
     let last = 10 * messages();
     drop(make_channel(&hosts.channels(Host::A)));
-    let recv = "bridge recv t --from 239.77.0.1:30001 --interface vb0 --first 1 --capacity 64MiB --json --buffer 4KiB";
+    let recv = "bridge recv t --from 239.77.0.1:30001 --interface vb0 --set receive.from=1 --capacity 64MiB --json --set receive.buffer_bytes=4096";
     let recv = hosts.shmcast(Host::B, recv);
     wait_for("the channel on B", || shmcast::Directory::at(hosts.channels(Host::B)).channel("t").ok());
-    let send = "bridge send t --to 239.77.0.1:30001 --interface va0 --json --until-end --linger 60s";
+    let send =
+        "bridge send t --to 239.77.0.1:30001 --interface va0 --json --until-end --set send.linger_ms=60000";
     let send = hosts.shmcast(Host::A, send);
     recv.wait_for_log("receiving session");
     let readers = readers(&hosts, 2, last);

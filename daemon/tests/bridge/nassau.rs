@@ -91,8 +91,8 @@ fn a_client_of_another_make_receives_our_line() {
     let Some(hosts) = Hosts::new(test, 1) else { return };
     drop(make_channel(&hosts.channels(Host::A)));
     let send = format!(
-        "bridge send t --to {} --interface va0 --repair {} --allow 10.77.0.0/16 --trust-allowed --json --until-end \
-         --linger 90s",
+        "bridge send t --to {} --interface va0 --repair {} --allow 10.77.0.0/16 --set send.repair.trust_allowed=true --json --until-end \
+         --set send.linger_ms=90000",
         address(GROUP),
         address(SERVER)
     );
@@ -130,7 +130,7 @@ fn a_feed_of_another_make_is_received() {
     fs::write(&file, file_of(last)).unwrap();
     let relay = relay(&hosts);
     let words = format!(
-        "bridge recv t --from {} --interface vb0 --server {} --no-lease --first 1 --capacity 64MiB --json",
+        "bridge recv t --from {} --interface vb0 --server {} --set receive.lease=false --set receive.from=1 --capacity 64MiB --json",
         address(RELAYED),
         address(RELAY)
     );

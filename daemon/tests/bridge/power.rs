@@ -16,7 +16,8 @@ fn a_power_cut_after_a_promotion_gives_no_sequence_twice() {
     let Some(mut hosts) = Hosts::new(test, 1) else { return };
     let Some(mut disk) = Disk::make() else { return skip(test, "no ext4 can be mounted") };
     let mut publisher = make_channel(&hosts.channels(Host::A));
-    let first = hosts.shmcast(Host::A, &format!("bridge send t --to {GROUP} --interface va0 --from oldest"));
+    let first =
+        hosts.shmcast(Host::A, &format!("bridge send t --to {GROUP} --interface va0 --set send.from=oldest"));
     first.wait_for_log("sending session");
     hosts.use_daemons(true);
     let dir = disk.path().join("t");

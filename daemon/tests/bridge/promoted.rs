@@ -60,7 +60,8 @@ fn a_promoted_mirror_goes_on_under_a_later_session() {
     let Some(mut hosts) = Hosts::at_a_switch(test) else { return };
     // A's channel is a file, and those of B and C are daemons'.
     let mut publisher = make_channel(&hosts.channels(Host::A));
-    let first = hosts.shmcast(Host::A, &format!("bridge send t --to {GROUP} --interface va0 --from oldest"));
+    let first =
+        hosts.shmcast(Host::A, &format!("bridge send t --to {GROUP} --interface va0 --set send.from=oldest"));
     first.wait_for_log("sending session");
     hosts.use_daemons(true);
     let b = hosts.daemon(Host::B, &config());
@@ -139,7 +140,8 @@ fn a_mirror_whose_feed_has_ended_is_promoted() {
     let test = "a_mirror_whose_feed_has_ended_is_promoted";
     let Some(mut hosts) = Hosts::at_a_switch(test) else { return };
     let mut publisher = make_channel(&hosts.channels(Host::A));
-    let first = hosts.shmcast(Host::A, &format!("bridge send t --to {GROUP} --interface va0 --from oldest"));
+    let first =
+        hosts.shmcast(Host::A, &format!("bridge send t --to {GROUP} --interface va0 --set send.from=oldest"));
     first.wait_for_log("sending session");
     hosts.use_daemons(true);
     let _b = hosts.daemon(Host::B, &config());
@@ -179,9 +181,10 @@ fn a_channel_of_files_is_promoted_when_its_bridge_has_ended() {
     let test = "a_channel_of_files_is_promoted_when_its_bridge_has_ended";
     let Some(hosts) = Hosts::new(test, 1) else { return };
     let mut publisher = make_channel(&hosts.channels(Host::A));
-    let first = hosts.shmcast(Host::A, &format!("bridge send t --to {GROUP} --interface va0 --from oldest"));
+    let first =
+        hosts.shmcast(Host::A, &format!("bridge send t --to {GROUP} --interface va0 --set send.from=oldest"));
     let mirror: Running =
-        hosts.shmcast(Host::B, &format!("bridge recv t --from {GROUP} --interface vb0 --first 1"));
+        hosts.shmcast(Host::B, &format!("bridge recv t --from {GROUP} --interface vb0 --set receive.from=1"));
     publisher.publish(b"1").unwrap();
     let mut at_b = Subscriber::builder("t")
         .dir(hosts.channels(Host::B))

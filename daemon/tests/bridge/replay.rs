@@ -174,14 +174,14 @@ fn what_the_journal_has_lost_is_told_with_both_ends() {
     let record = hosts.shmcast(Host::A, &format!("record t --to {} --file 1MiB", journal.display()));
     wait_for("the journal", || Journal::open(&journal).ok());
     let send = format!(
-        "bridge send t --to {GROUP} --interface va0 --repair {SERVER} --allow 10.77.0.0/16 --json --until-end --linger 60s \
-         --history {}",
+        "bridge send t --to {GROUP} --interface va0 --repair {SERVER} --allow 10.77.0.0/16 --json --until-end --set send.linger_ms=60000 \
+         --set send.repair.history={}",
         journal.display()
     );
     let send = hosts.shmcast(Host::A, &send);
     send.wait_for_log("sending session");
     let receive = format!(
-        "bridge recv t --from {GROUP} --interface vb0 --server {SERVER} --first 1 --capacity 64MiB --json --until-end"
+        "bridge recv t --from {GROUP} --interface vb0 --server {SERVER} --set receive.from=1 --capacity 64MiB --json --until-end"
     );
     let recv = hosts.shmcast(Host::B, &receive);
     let reader = hosts.role(Host::B, "read", &u64::MAX.to_string());

@@ -28,8 +28,8 @@ const CALM: Duration = Duration::from_millis(150);
 fn sender(hosts: &Hosts, at: usize, more: &str) -> Running {
     let (own, peer) = (31_000 + at, 31_001 - at);
     let words = format!(
-        "bridge send t --to {GROUP} --interface va0 --from oldest --json --until-end --linger 2s --rank {at} {more} \
-         --claim-bind 127.0.0.1:{own} --peer 127.0.0.1:{peer}"
+        "bridge send t --to {GROUP} --interface va0 --set send.from=oldest --json --until-end --set send.linger_ms=2000 --set send.rank={at} {more} \
+         --set send.role=auto --set send.claim_bind=127.0.0.1:{own} --set send.peers=['127.0.0.1:{peer}']"
     );
     hosts.shmcast(Host::A, &words)
 }
@@ -69,7 +69,7 @@ struct Received<'a> {
 impl<'a> Received<'a> {
     fn on(hosts: &'a Hosts, host: Host, interface: &str, form: &str) -> Self {
         let words = format!(
-            "bridge recv t --from {GROUP} --interface {interface} --first 1 --capacity 64MiB --buffer 67108864 \
+            "bridge recv t --from {GROUP} --interface {interface} --set receive.from=1 --capacity 64MiB --set receive.buffer_bytes=67108864 \
              --until-end --json {form}"
         );
         let (ingress, rate) = (hosts.shmcast(host, &words), number("SHMCAST_RATE", 5_000));
@@ -194,7 +194,7 @@ fn cut_mirrors_off(hosts: &Hosts, test: &str, form: &str) {
     drop(make_channel(&hosts.channels(Host::A)));
     let (group, server) = FIRST;
     let words = format!(
-        "bridge send t --to {group} --interface va0 --from oldest --until-end --linger 5s --repair {server} --allow 10.77.0.0/16 {form}"
+        "bridge send t --to {group} --interface va0 --set send.from=oldest --until-end --set send.linger_ms=5000 --repair {server} --allow 10.77.0.0/16 {form}"
     );
     let first = hosts.shmcast(Host::A, &words);
     first.wait_for_log("sending session");
@@ -203,8 +203,8 @@ fn cut_mirrors_off(hosts: &Hosts, test: &str, form: &str) {
     // A mirror that was cut off has the server's messages in the end, however busy the machine is.
     let receivers = mirrors.map(|(host, interface, ..)| {
         let words = format!(
-            "bridge recv t --from {group} --interface {interface} --server {server} --first 1 --capacity 64MiB \
-             --max-message 1378 --buffer 67108864 --until-end --give-up 60s {form}"
+            "bridge recv t --from {group} --interface {interface} --server {server} --set receive.from=1 --capacity 64MiB \
+             --max-message 1378 --set receive.buffer_bytes=67108864 --until-end --set receive.give_up_ms=60000 {form}"
         );
         let receiver = hosts.shmcast(host, &words);
         receiver.wait_for_log("receiving session");
@@ -212,8 +212,8 @@ fn cut_mirrors_off(hosts: &Hosts, test: &str, form: &str) {
     });
     let senders = mirrors.map(|(host, interface, own, peer)| {
         let words = format!(
-            "bridge send t --to {GROUP} --interface {interface} --from oldest --until-end --linger 2s --rank {} \
-             --claim-bind 10.77.0.{own}:31000 --peer 10.77.0.{peer}:31000 {form}",
+            "bridge send t --to {GROUP} --interface {interface} --set send.from=oldest --until-end --set send.linger_ms=2000 --set send.rank={} \
+             --set send.role=auto --set send.claim_bind=10.77.0.{own}:31000 --set send.peers=['10.77.0.{peer}:31000'] {form}",
             own - 2
         );
         hosts.shmcast(host, &words)
@@ -307,8 +307,8 @@ fn a_sender_that_comes_to_a_later_ring_of_a_strict_channel_stands_by() {
     let sender = |at: usize| {
         let (own, peer) = (31_000 + at, 31_001 - at);
         let words = format!(
-            "bridge send t --to {GROUP} --interface va0 --from oldest --rank {at} \
-             --claim-bind 127.0.0.1:{own} --peer 127.0.0.1:{peer}"
+            "bridge send t --to {GROUP} --interface va0 --set send.from=oldest --set send.rank={at} \
+             --set send.role=auto --set send.claim_bind=127.0.0.1:{own} --set send.peers=['127.0.0.1:{peer}']"
         );
         hosts.shmcast(Host::A, &words)
     };
@@ -325,7 +325,8 @@ fn a_sender_that_comes_to_a_later_ring_of_a_strict_channel_stands_by() {
 fn a_sender_yields_to_one_whose_packets_it_cannot_tell() {
     let Some(hosts) = Hosts::new("a_sender_yields_to_one_whose_packets_it_cannot_tell", 1) else { return };
     drop(make_channel(&hosts.channels(Host::A)));
-    let senders = [sender(&hosts, 0, "--loopback"), sender(&hosts, 1, "--loopback")];
+    let senders =
+        [sender(&hosts, 0, "--set send.loopback=true"), sender(&hosts, 1, "--set send.loopback=true")];
     let first = active(&senders);
     senders[first].signal(Signal::SIGSTOP);
     wait_for_role(&senders[1 - first], "sending");

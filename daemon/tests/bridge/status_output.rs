@@ -28,7 +28,7 @@ fn refused_repairs_are_told_and_captured() {
     (0..100u64).for_each(|n| _ = publisher.publish(&[n as u8; 1_000]).unwrap());
     let (server, capture, log) = (own_address(), dir.path().join("pcap"), dir.path().join("log"));
     let words = format!(
-        "bridge send t --to {} --repair {server} --allow 127.0.0.0/8 --linger 100ms --pcap {} --session TEST",
+        "bridge send t --to {} --repair {server} --allow 127.0.0.0/8 --set send.linger_ms=100 --pcap {} --set session=TEST",
         own_address(),
         capture.display()
     );
@@ -42,7 +42,7 @@ fn refused_repairs_are_told_and_captured() {
     wait_for("the refusal", || {
         asker.send_to(&Request { session, first: 1, count: 60 }.encode(), server).unwrap();
         std::thread::sleep(Duration::from_millis(20));
-        said().contains("cannot prove their address: see --trust-allowed").then_some(())
+        said().contains("cannot prove their address: see send.repair.trust_allowed").then_some(())
     });
     drop(publisher);
     drop(sender);
@@ -59,7 +59,7 @@ fn refused_repairs_are_told_and_captured() {
 #[test]
 fn a_new_channel_takes_what_an_ethernet_frame_brings() {
     let dir = scratch();
-    let words = format!("bridge recv t --from {} --capacity 1MiB --session TEST", own_address());
+    let words = format!("bridge recv t --from {} --capacity 1MiB --set session=TEST", own_address());
     let _receiver = shmcast(dir.path(), &words, &dir.path().join("log"));
     let max = wait_for("the channel", || {
         Directory::at(dir.path())

@@ -36,17 +36,16 @@ fn a_line_of_ipv6_from_one_source_goes_on_when_the_other_is_cut() {
     let Some(hosts) = Hosts::new(test, 2).and_then(|hosts| hosts.and_v6(test, 2)) else { return };
     drop(make_channel(&hosts.channels(Host::A)));
     let send = "bridge send t --to [ff35::4d:1]:30001 --to [ff12::4d:2]:30001 --interface va0 --interface va1 --json \
-                --until-end --linger 60s --dscp 46 --repair [fd77:0::1]:30002 --allow fd77::/16";
+                --until-end --set send.linger_ms=60000 --set dscp=46 --repair [fd77:0::1]:30002 --allow fd77::/16";
     let send = hosts.shmcast(Host::A, send);
     send.wait_for_log("sending session");
     let of = |channel: &str, source: &str| {
         format!(
-            "bridge recv {channel} --from [ff35::4d:1]:30001 --interface vb0 --source {source} --first 1 \
+            "bridge recv {channel} --from [ff35::4d:1]:30001 --interface vb0 --source {source} --set receive.from=1 \
              --capacity 64MiB --json"
         )
     };
-    let two =
-        "--from [ff35::4d:1]:30001 --from [ff12::4d:2]:30001 --interface vb0 --interface fd77:1::2 --first 1";
+    let two = "--from [ff35::4d:1]:30001 --from [ff12::4d:2]:30001 --interface vb0 --interface fd77:1::2 --set receive.from=1";
     let recv = hosts.shmcast(Host::B, &format!("bridge recv t {two} --capacity 64MiB --json --until-end"));
     let (one, deaf) =
         (hosts.shmcast(Host::B, &of("one", "fd77:0::1")), hosts.shmcast(Host::B, &of("deaf", "fd77:0::7")));
@@ -70,11 +69,10 @@ fn unicast_leases_of_ipv6_carry_the_feed() {
     let Some(hosts) = Hosts::new(test, 1).and_then(|hosts| hosts.and_v6(test, 1)) else { return };
     let last = messages() / 3;
     drop(make_channel(&hosts.channels(Host::A)));
-    let send = "bridge send t --repair [fd77:0::1]:30002 --allow fd77::/16 --json --until-end --linger 60s";
+    let send = "bridge send t --repair [fd77:0::1]:30002 --allow fd77::/16 --json --until-end --set send.linger_ms=60000";
     let send = hosts.shmcast(Host::A, send);
     send.wait_for_log("sending session");
-    let recv =
-        "bridge recv t --unicast --server [fd77:0::1]:30002 --first 1 --capacity 64MiB --json --until-end";
+    let recv = "bridge recv t --unicast --server [fd77:0::1]:30002 --set receive.from=1 --capacity 64MiB --json --until-end";
     let recv = hosts.shmcast(Host::B, recv);
     recv.wait_for_log("receiving session");
     let readers = readers(&hosts, 2, last);

@@ -257,13 +257,8 @@ fn wrong_usage_exits_with_2_and_errors_with_1_and_a_next_step() {
         ("pub t --cpu 100000", "online are"),
         ("bridge send t", "--to <GROUP:PORT>"),
         ("bridge send t --to 239.1.2.3", "as in 239.1.2.3:30001"),
-        (&format!("bridge send t --to {group} --repair 127.0.0.1:2"), "--allow <NET>"),
         ("bridge recv t", "--from <GROUP:PORT>"),
-        ("bridge recv t --unicast", "--server <IP:PORT>"),
-        (&format!("bridge recv t --from {group} --payload 10"), "64..=65507"),
-        (&format!("bridge recv t --from {group} --first 0"), "1.."),
-        (&format!("bridge recv t --from {group} --gap wait"), "`skip` or `block`"),
-        (&format!("bridge recv t --from {group} --cpu 100000"), "online are"),
+        (&format!("bridge recv t --from {group} --set linger"), "write it like send.linger_ms=2000"),
     ] {
         let output = host.run(wrong);
         let stderr = text(&output.stderr);
@@ -277,7 +272,13 @@ fn wrong_usage_exits_with_2_and_errors_with_1_and_a_next_step() {
         ("takeover t", "only a daemon's channels"),
         ("bridge send t --to 0.0.0.0:1", "nobody has this address"),
         ("bridge recv t --from 239.1.2.3:1 --from 239.1.2.3:1", "there twice"),
-        ("bridge recv t --from 239.1.2.3:1 --buffer 1TiB", "buffer_bytes"),
+        ("bridge send t --to 239.1.2.3:1 --repair 127.0.0.1:2", "list the networks that may ask"),
+        ("bridge recv t --unicast", "give servers"),
+        ("bridge recv t --from 239.1.2.3:1 --set payload_bytes=10", "write 64 to 65507"),
+        ("bridge recv t --from 239.1.2.3:1 --set receive.gap=wait", "receive.gap: unknown value `wait`"),
+        ("bridge recv t --from 239.1.2.3:1 --set receive.gaps=block", "did you mean `gap`?"),
+        ("bridge recv t --from 239.1.2.3:1 --set cpu=100000", "CPU 100000"),
+        ("bridge recv t --from 239.1.2.3:1 --set receive.buffer_bytes=1_000_000_000_000", "buffer_bytes"),
         ("bridge recv t --from 239.1.2.3:1 --interface no-such", "give one of"),
         (
             "bridge recv t --from 239.1.2.3:1 --pcap /nonexistent/x",

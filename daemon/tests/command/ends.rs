@@ -126,9 +126,9 @@ fn a_feed_that_begins_a_new_session_ends_no_reader_that_waits() {
     fs::create_dir_all(far.dir.path().join("channels")).unwrap();
     let mut first = builder().open().unwrap();
     first.publish_batch(["1", "2", "3"]).unwrap();
-    let recv = near.start(&format!("bridge recv t --from {line} --first 1 --capacity 64KiB"));
+    let recv = near.start(&format!("bridge recv t --from {line} --set receive.from=1 --capacity 64KiB"));
     wait_until("the channel", || near.run("stat t").status.success());
-    let send = far.start(&format!("bridge send t --to {line} --from oldest"));
+    let send = far.start(&format!("bridge send t --to {line} --set send.from=oldest"));
     let outputs = ["yield", "spin"].map(|wait| (wait, near.dir.path().join(wait)));
     let readers = outputs.each_ref().map(|(wait, output)| {
         near.subscribe_to(&format!("t --from oldest --wait-channel --wait {wait}"), output)

@@ -32,9 +32,10 @@ fn an_account_in_an_argument_is_refused_with_the_way_to_give_it() {
             &["bridge", "send", "t", "--until-end", "--nats", url][..],
             &["bridge", "recv", "t", "--nats", url],
             &["bridge", "stream", "info", "t", "--nats", url],
+            &["bridge", "recv", "t", "--nats", "nats://127.0.0.1:1", "--set", &format!("nats.servers={url}")],
         ] {
             let (code, said) = said(&host, arguments, None);
-            assert!(code == Some(1) && said.contains("--account FILE"), "{code:?} {said}");
+            assert!(code == Some(1) && said.contains("--set nats.account=FILE"), "{code:?} {said}");
         }
         // What clap refuses, it quotes.
         for arguments in [
@@ -51,7 +52,8 @@ fn an_account_in_an_argument_is_refused_with_the_way_to_give_it() {
     assert!(code == Some(1) && text.contains("nats://HOST:PORT"), "{code:?} {text}");
     // Neither the file nor the environment is shown by errors about them.
     let file = host.file("account", b"alice:s3cret\n").display().to_string();
-    let with_file = [&info[..], &["nats://127.0.0.1:1", "--account", &file]].concat();
+    let account = format!("nats.account={file}");
+    let with_file = [&info[..], &["nats://127.0.0.1:1", "--set", &account]].concat();
     let (code, text) = said(&host, &with_file, None);
     assert!(code == Some(1) && text.contains("chmod 600"), "{code:?} {text}");
     let at = [&info[..], &["nats://127.0.0.1:1"]].concat();

@@ -239,7 +239,7 @@ fn what_a_bridge_says_it_sent_is_what_was_published() {
     let input = host.file("input", (1..=2_000).map(|n| format!("{n}\n")).collect::<String>().as_bytes());
     let capture = host.dir.path().join("sent.pcap");
     let words = format!(
-        "bridge send t --to 127.0.0.1:{PORT} --from oldest --wait-channel --until-end --linger 1s --pcap {}",
+        "bridge send t --to 127.0.0.1:{PORT} --set send.from=oldest --wait-channel --until-end --set send.linger_ms=1000 --pcap {}",
         capture.display()
     );
     let bridge = host.start(&words);

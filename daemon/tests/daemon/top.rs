@@ -375,8 +375,7 @@ fn a_completion_that_offers_files_where_none_belong() {
         ("pub ticks --capacity", "", ""),
         ("pub ticks --rate", "", "max"),
         ("pub ticks --prepare", "", "quick full none"),
-        ("bridge send ticks --wait", "", "spin yield block auto"),
-        ("bridge recv ticks --gap", "", "skip block"),
+        ("bridge send ticks --profile", "", "plain native"),
         ("bridge recv ticks --server", "", ""),
         ("pub ticks --input", "a-", "a-file"),
     ] {

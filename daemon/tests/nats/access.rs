@@ -121,7 +121,7 @@ fn a_check_names_what_cannot_work() {
         says(config(&url, "send", ", block_bytes = 2000000"), &format!("server 127.0.0.1:{}", server.port));
     assert!(said.contains("max_payload"), "{said}");
     // A stream that somebody made for something else.
-    let made = host.run(&format!("bridge stream create ticks --nats {url} --subject other"));
+    let made = host.run(&format!("bridge stream create ticks --nats {url} --set nats.subject=other"));
     assert!(made.status.success(), "{}", text(&made.stderr));
     let said = says(config(&url, "send", ""), "stream");
     assert!(said.contains("other") && said.contains("shmcast.ticks"), "{said}");

@@ -89,7 +89,8 @@ fn a_publisher_beside_an_engine_calls_the_system_never() {
     let open = || Subscriber::builder("ticks").dir(channels(near.dir.path())).open();
     wait_until("the channel", || open().is_ok());
     let nats = format!("--nats {}", server.url());
-    let mut send = near.start(&format!("bridge send ticks --json --create --from oldest {nats}"));
+    let mut send =
+        near.start(&format!("bridge send ticks --json --set nats.create=true --set send.from=oldest {nats}"));
     let stored = || {
         let info = near.run(&format!("bridge stream info ticks --json {nats}"));
         let info: serde_json::Value = serde_json::from_slice(&info.stdout).unwrap_or_default();

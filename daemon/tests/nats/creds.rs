@@ -72,7 +72,7 @@ fn a_file_of_credentials_lets_each_end_do_its_part() {
     );
     let server = Server::with(program, &dir.path().join("n"), &more);
     let with = |name: &str, account: &KeyPair, may| {
-        format!("--nats {} --creds {}", server.url(), credentials(dir.path(), account, name, may))
+        format!("--nats {} --set nats.creds={}", server.url(), credentials(dir.path(), account, name, may))
     };
     let mut feed = Feed::publish(PACE);
     feed.compare(|_| false);
@@ -88,7 +88,7 @@ fn a_file_of_credentials_lets_each_end_do_its_part() {
     // Credentials of an account that the server does not know, and a file that is not there.
     for (with, words) in [
         (with("stranger", &stranger, None), "authorization"),
-        (format!("--nats {} --creds /none.creds", server.url()), "/none.creds"),
+        (format!("--nats {} --set nats.creds=/none.creds", server.url()), "/none.creds"),
     ] {
         let refused = feed.near.run(&format!("bridge send ticks {with}"));
         let said = text(&refused.stderr);

@@ -197,7 +197,7 @@ fn a_lent_journal_is_the_stream_of_a_command() {
     let all = config(free_port(), Some(&journal), "");
     let mut near = Daemon::start(&all[..all.find("[[bridge]]").unwrap()]);
     let far = Daemon::start(&config(free_port(), None, &receives(&server)));
-    let send = format!("bridge send ticks --create --nats {}", server.url());
+    let send = format!("bridge send ticks --set nats.create=true --nats {}", server.url());
     let mut publisher = publishing(&near.client(), "ticks").open().unwrap();
     let bridging = Process::start(&mut near.shmcast(&send));
     publish(&mut publisher, 500);

@@ -24,7 +24,7 @@ fn messages_of_up_to_a_mebibyte_are_the_same_at_the_far_end() {
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
     let nats = format!("--nats {}", server.url());
-    let mut send = feed.send(&format!("{nats} --create"));
+    let mut send = feed.send(&format!("{nats} --set nats.create=true"));
     let mut receive = feed.receive(&nats);
     feed.wait_for(pace.messages + 1, &mut [&mut send, &mut receive]);
     let (sent, _) = send.end();
@@ -58,7 +58,7 @@ fn ends_are_killed(test: &str, pace: Pace, sizes: Sizes) {
     let mut feed = Feed::publish_sized(pace, sizes);
     feed.compare(|_| false);
     let nats = format!("--nats {}", server.url());
-    let mut send = feed.send(&format!("{nats} --create"));
+    let mut send = feed.send(&format!("{nats} --set nats.create=true"));
     let mut receive = feed.receive(&nats);
     let kills = kills(KILLS);
     for kill in 1..=kills {
@@ -86,7 +86,10 @@ fn two_writers_never_write_the_same_twice() {
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
     let nats = format!("--nats {}", server.url());
-    let mut writers = [feed.send(&format!("{nats} --create")), feed.send(&format!("{nats} --create"))];
+    let mut writers = [
+        feed.send(&format!("{nats} --set nats.create=true")),
+        feed.send(&format!("{nats} --set nats.create=true")),
+    ];
     let mut receive = feed.receive(&nats);
     let [first, second] = &mut writers;
     for turn in 0..6 {

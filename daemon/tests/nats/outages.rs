@@ -30,7 +30,7 @@ fn what_the_ring_cannot_keep_through_an_outage_is_a_gap_with_both_ends() {
     // Which are lost depends on the moment. The reader checks that nothing else is wrong.
     feed.compare(|_| true);
     let nats = format!("--nats {}", server.url());
-    let mut send = feed.send(&format!("{nats} --create --no-history"));
+    let mut send = feed.send(&format!("{nats} --set nats.create=true --set nats.history=false"));
     let mut receive = feed.receive(&nats);
     feed.wait_for(5_000, &mut [&mut send, &mut receive]);
     server.kill();
@@ -67,7 +67,8 @@ fn a_journal_mends_an_outage_longer_than_the_ring() {
     let record = feed.near.start(&record);
     let nats = format!("--nats {}", server.url());
     wait_until("a journal", || journal.exists());
-    let mut send = feed.send(&format!("{nats} --create --history {}", journal.display()));
+    let mut send =
+        feed.send(&format!("{nats} --set nats.create=true --set nats.history={}", journal.display()));
     let mut receive = feed.receive(&nats);
     feed.wait_for(5_000, &mut [&mut send, &mut receive]);
     server.kill();
@@ -92,7 +93,7 @@ fn a_long_way_that_breaks_again_and_again_loses_nothing() {
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
     let nats = format!("--nats nats://127.0.0.1:{}", relay.port);
-    let mut send = feed.send(&format!("{nats} --create"));
+    let mut send = feed.send(&format!("{nats} --set nats.create=true"));
     let mut receive = feed.receive(&nats);
     feed.wait_for(2_000, &mut [&mut send, &mut receive]);
     for _ in 0..4 {
@@ -115,7 +116,7 @@ fn requests_for_what_is_not_published_yet_hold_nothing_up() {
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
     let nats = format!("--nats {}", server.url());
-    let mut send = feed.send(&format!("{nats} --create"));
+    let mut send = feed.send(&format!("{nats} --set nats.create=true"));
     let mut receive = feed.receive(&nats);
     feed.wait_for(2_000, &mut [&mut send, &mut receive]);
     let far = shmcast::Subscriber::builder("ticks").dir(feed.far.dir.path().join("channels"));

@@ -33,7 +33,7 @@ fn publish(host: &Host, messages: usize) {
 /// A sender that writes what it says into a file.
 fn send(host: &Host, arguments: &str) -> (Process, impl Fn() -> String + use<>) {
     let said = host.file("said", b"");
-    let mut command = host.shmcast(&format!("bridge send ticks --from oldest {arguments}"));
+    let mut command = host.shmcast(&format!("bridge send ticks --set send.from=oldest {arguments}"));
     command.stderr(File::create(&said).unwrap());
     (Process::start(&mut command), move || text(&fs::read(&said).unwrap()))
 }
@@ -62,7 +62,7 @@ fn a_stream_that_is_removed_is_made_again_by_a_sender_that_may() {
     let host = Host::new();
     let nats = format!("--nats {}", server.url());
     publish(&host, 1_000);
-    let (mut sender, said) = send(&host, &format!("{nats} --create"));
+    let (mut sender, said) = send(&host, &format!("{nats} --set nats.create=true"));
     let stored = || {
         let output = host.run(&format!("bridge stream verify ticks {nats} --json"));
         let found: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();

@@ -28,9 +28,10 @@ fn a_sender_with_other_keys_says_so_and_writes_nothing() {
     for file in &keys {
         assert!(feed.near.run(&format!("bridge key new {file}")).status.success());
     }
-    let [right, wrong] = keys.map(|file| format!("--nats {} --create --keys {file}", server.url()));
+    let [right, wrong] =
+        keys.map(|file| format!("--nats {} --set nats.create=true --keys {file}", server.url()));
     let mut first = feed.send(&right);
-    let mut receive = feed.receive(&right.replace("--create ", ""));
+    let mut receive = feed.receive(&right.replace("--set nats.create=true ", ""));
     feed.wait_for(PACE.messages / 4, &mut [&mut first, &mut receive]);
     let mut second = feed.send(&wrong);
     second.wait_for_words("the stream's last block does not open here");
@@ -53,8 +54,9 @@ fn a_sender_with_other_keys_says_so_and_writes_nothing() {
     assert_eq!(entries(), before);
     let mut third = feed.send(&right);
     feed.wait_for(PACE.messages + 1, &mut [&mut second, &mut third, &mut receive]);
-    let found =
-        feed.near.json(&format!("bridge stream verify ticks {} --json", right.replace("--create ", "")));
+    let found = feed
+        .near
+        .json(&format!("bridge stream verify ticks {} --json", right.replace("--set nats.create=true ", "")));
     let of = |name: &str| found[name].clone();
     assert_eq!(
         (of("messages"), of("repeated"), of("chain_breaks")),
@@ -92,9 +94,10 @@ fn a_takeover_of_an_idle_channel_moves_the_writing() {
         }
     };
     publish(100);
-    let mut first = Bridge::start(
-        near.shmcast(&format!("bridge send ticks --from oldest --create --nats {}", server.url())),
-    );
+    let mut first = Bridge::start(near.shmcast(&format!(
+        "bridge send ticks --set send.from=oldest --set nats.create=true --nats {}",
+        server.url()
+    )));
     first.wait_for_words("sending session");
     let nats = format!("nats = {{ servers = [\"{}\"] }}", server.url());
     near.configure(&config(
@@ -162,7 +165,7 @@ fn a_flood_of_pulses_and_requests_costs_neither_memory_nor_the_feed() {
     let mut feed = Feed::publish(PACE);
     feed.compare(|_| false);
     let nats = format!("--nats {}", server.url());
-    let mut send = feed.send(&format!("{nats} --create"));
+    let mut send = feed.send(&format!("{nats} --set nats.create=true"));
     let mut receive = feed.receive(&nats);
     feed.wait_for(PACE.messages / 4, &mut [&mut send, &mut receive]);
     let (before, began) = (resident(send.pid()), Instant::now());

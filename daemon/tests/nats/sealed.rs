@@ -32,7 +32,7 @@ fn sealed_blocks_are_read_with_their_keys_alone() {
         assert!(feed.near.run(&format!("bridge key new {}", file(name))).status.success());
     }
     let nats = format!("--nats {}", server.url());
-    let mut send = feed.send(&format!("{nats} --create --keys {}", file("right.keys")));
+    let mut send = feed.send(&format!("{nats} --set nats.create=true --keys {}", file("right.keys")));
     let mut receive = feed.receive(&format!("{nats} --keys {}", file("right.keys")));
     feed.wait_for(PACE.messages / 2, &mut [&mut send, &mut receive]);
     // Nobody who has no key gets a message, and none writes one.

@@ -30,10 +30,10 @@ fn a_copy_in_a_second_domain_has_the_same_messages() {
     let pace = Pace { messages: 20_000, ahead: 20_000, pause: Duration::from_millis(1), capacity: 64 << 20 };
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
-    let mut send = feed.send(&format!("--nats {} --create", hub.url()));
+    let mut send = feed.send(&format!("--nats {} --set nats.create=true", hub.url()));
     let copy = format!("bridge stream create ticks --nats {} --mirror-of hub", site.url());
     wait_until("a copy", || feed.far.run(&copy).status.success());
-    let mut receive = feed.receive(&format!("--nats {} --domain site", site.url()));
+    let mut receive = feed.receive(&format!("--nats {} --set nats.domain=site", site.url()));
     feed.wait_for(pace.messages + 1, &mut [&mut send, &mut receive]);
     feed.finish();
 }

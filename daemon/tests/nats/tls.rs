@@ -47,20 +47,20 @@ fn strangers_on_either_side_are_refused_by_a_sentence() {
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
     let refused = |host: &Host, arguments: String| {
-        let output = host.run(&format!("bridge send ticks --create {arguments}"));
+        let output = host.run(&format!("bridge send ticks --set nats.create=true {arguments}"));
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(!said.contains("secret"), "a password is shown: {said}");
         said
     };
-    let said = refused(&feed.near, format!("--nats {} --ca {}", url("u:secret"), pem("wrong.pem")));
+    let said = refused(&feed.near, format!("--nats {} --set nats.ca={}", url("u:secret"), pem("wrong.pem")));
     assert!(said.contains("certificate"), "{said}");
-    let said = refused(&feed.near, format!("--nats {} --ca {}", url("u:guess"), pem("right.pem")));
+    let said = refused(&feed.near, format!("--nats {} --set nats.ca={}", url("u:guess"), pem("right.pem")));
     assert!(said.contains("authorization"), "{said}");
-    let said = refused(&feed.near, format!("--nats {} --ca {}", url("u:secret"), pem("none.pem")));
+    let said = refused(&feed.near, format!("--nats {} --set nats.ca={}", url("u:secret"), pem("none.pem")));
     assert!(said.contains("none.pem"), "{said}");
-    let nats = format!("--nats {} --ca {}", url("u:secret"), pem("right.pem"));
-    let mut send = feed.send(&format!("{nats} --create"));
+    let nats = format!("--nats {} --set nats.ca={}", url("u:secret"), pem("right.pem"));
+    let mut send = feed.send(&format!("{nats} --set nats.create=true"));
     let mut receive = feed.receive(&nats);
     feed.wait_for(pace.messages + 1, &mut [&mut send, &mut receive]);
     // The account is taken away: the bridge lives, says so, and goes on when it has it again.

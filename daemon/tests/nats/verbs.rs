@@ -21,11 +21,13 @@ fn a_stream_is_made_shown_checked_and_removed() {
     };
     assert!(host.run("pub a.b --count 0").status.code().is_some());
     assert!(fails("stream info a.b").contains("shmcast bridge stream create a.b"));
-    let made = host.json(&format!("bridge stream create a.b {nats} --keep 10MiB --keep-for 1h --json"));
+    let made = host.json(&format!(
+        "bridge stream create a.b {nats} --set nats.keep_bytes=10485760 --set nats.keep_s=3600 --json"
+    ));
     assert_eq!((&made["stream"], &made["replicas"]), (&"SHMCAST_a=b".into(), &1.into()), "{made}");
     let empty = host.json(&format!("bridge stream verify a.b {nats} --json"));
     assert_eq!((&empty["messages"], &empty["blocks"]), (&0.into(), &0.into()));
-    let three = host.run(&format!("bridge stream create c {nats} --replicas 3"));
+    let three = host.run(&format!("bridge stream create c {nats} --set nats.replicas=3"));
     assert!(!three.status.success(), "one server keeps no three copies");
     assert!(host.run(&format!("bridge stream rm a.b {nats}")).status.success());
     assert!(fails("stream rm a.b").contains("no stream"));
@@ -44,7 +46,7 @@ fn next_term() {
 fn two_publishers_of_one_channel_are_told_apart() {
     let test = "two_publishers_of_one_channel_are_told_apart";
     let Some((_turn, _dir, server)) = alone(test) else { return };
-    let nats = format!("--nats {} --create --until-end", server.url());
+    let nats = format!("--nats {} --set nats.create=true --until-end", server.url());
     let (old, new) = (Host::new(), Host::new());
     let publish = |host: &Host| {
         let mut command = host.shmcast("pub ticks");
@@ -82,7 +84,7 @@ fn each_end_ends_with_the_channel_and_not_with_an_earlier_publisher() {
     };
     publish(b"a1\na2\n");
     // The log gets the first publisher's end too, as nobody else publishes by then.
-    let mut first = near.start(&format!("bridge send ticks {nats} --create --until-end"));
+    let mut first = near.start(&format!("bridge send ticks {nats} --set nats.create=true --until-end"));
     assert!(first.wait().success());
     let mut second = near.start_with_input("pub ticks");
     second.child().stdin.as_mut().unwrap().write_all(b"b1\n").unwrap();
@@ -116,7 +118,8 @@ fn an_end_that_falls_into_a_silence_of_the_servers_is_said_all_the_same() {
     let host = Host::new();
     let mut publisher = host.start_with_input("pub ticks --capacity 64KiB");
     publisher.child().stdin.as_mut().unwrap().write_all(b"1\n").unwrap();
-    let send = host.start(&format!("bridge send ticks {nats} --create --wait-channel --until-end"));
+    let send =
+        host.start(&format!("bridge send ticks {nats} --set nats.create=true --wait-channel --until-end"));
     wait_until("what is there", || {
         let output = host.run(&format!("bridge stream info ticks {nats} --json"));
         let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();

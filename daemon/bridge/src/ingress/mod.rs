@@ -42,7 +42,7 @@ use super::renewal::{Renewal, Watch};
 use super::socket::RefusedSettings;
 use super::spec::{BridgeSpec, Direction, TimeMode, WaitMode};
 use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
-use super::thread::{Clock, Threads, wall_ns};
+use super::thread::{Clock, Threads, try_cpu, wall_ns};
 use super::times::{self, OriginTimes};
 use super::waiting::{Choice, Waiting};
 use inlet::Inlet;
@@ -110,6 +110,8 @@ impl Ingress {
         channel: PublisherBuilder,
         options: IngressOptions,
     ) -> Result<Ingress, BridgeError> {
+        // A publisher that comes and goes would be told to the channel's readers.
+        try_cpu(spec.cpu)?;
         let (mut ingress, receiving) = Ingress::assemble(spec, channel, options)?;
         let run = move || receiving.run();
         ingress.threads.start(&format!("recv-{}", spec.title()), spec.cpu, run)?;

@@ -348,7 +348,7 @@ impl Log {
             Some(nats) => self.create(nats, None).await.map(|info| info.state),
             None => Err(refused(
                 &self.name,
-                "it is gone: make it by `shmcast bridge stream create`, or send with --create",
+                "it is gone: make it by `shmcast bridge stream create`, or send with create = true",
             )),
         };
         made.map_err(|e| self.link.refused(e.to_string())).ok()

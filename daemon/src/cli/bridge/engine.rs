@@ -3,167 +3,18 @@
 use super::{Alarm, LOOK, Stop, outcome, progress};
 use crate::cli::figures::{Ns, grouped, size};
 use crate::cli::say::{note, print_json};
-use crate::cli::units::{parse_duration, parse_size};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, bail};
 use serde_json::json;
 use shmcast::{PublisherBuilder, SubscriberBuilder};
-use shmcast_bridge::spec::server::{Account, ServerAddress};
-use shmcast_bridge::spec::{BridgeSpec, Engine, NatsSpec};
+use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::{Latency, Life, Phase};
 use shmcast_engine::status::{ReceiveCounters, SendCounters};
 use shmcast_engine::{EngineError, Receiver, ReceiverOptions, Sender, SenderOptions};
-use std::env::VarError;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The environment variable with the account at the servers.
-pub(crate) const ACCOUNT_VARIABLE: &str = "SHMCAST_NATS_ACCOUNT";
 /// Pause between two looks for a stream that is not there.
 const RETRY: Duration = Duration::from_millis(500);
-
-/// The servers, and the stream there.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Through servers of NATS JetStream, in place of lines")]
-pub(super) struct Servers {
-    /// Servers, such as nats://10.0.0.1:4222, or tls://host:4222 with TLS; several with commas between
-    #[arg(long, value_name = "URL")]
-    nats: Vec<String>,
-    /// File with the account, as USER:PASSWORD or a token, of mode 600 [default: what $SHMCAST_NATS_ACCOUNT holds]
-    #[arg(long, value_name = "FILE", requires = "nats")]
-    account: Option<PathBuf>,
-    /// File with the credentials of the account
-    #[arg(long, value_name = "FILE", requires = "nats")]
-    creds: Option<PathBuf>,
-    /// Certificates that the server's is checked against [default: the system's]
-    #[arg(long, value_name = "FILE", requires = "nats")]
-    ca: Option<PathBuf>,
-    /// Certificate that the servers know this host by
-    #[arg(long, value_name = "FILE", requires = "cert_key")]
-    cert: Option<PathBuf>,
-    /// Private key of --cert
-    #[arg(long, value_name = "FILE", requires = "cert")]
-    cert_key: Option<PathBuf>,
-    /// Name of the stream [default: SHMCAST_ and the channel's name]
-    #[arg(long, value_name = "NAME", requires = "nats")]
-    stream: Option<String>,
-    /// Subject of its messages, the same at both ends [default: shmcast. and the channel's name]
-    #[arg(long, value_name = "NAME", requires = "nats")]
-    subject: Option<String>,
-    /// Domain of JetStream in which the stream is
-    #[arg(long, value_name = "NAME", requires = "nats")]
-    domain: Option<String>,
-}
-
-impl Servers {
-    pub(super) fn is_given(&self) -> bool {
-        !self.nats.is_empty()
-    }
-
-    /// The stream, if servers are given.
-    pub(super) fn spec(&self) -> Result<Option<NatsSpec>> {
-        if !self.is_given() {
-            return Ok(None);
-        }
-        let mut servers = addresses("--nats", &self.nats)?;
-        if self.account.is_none()
-            && let Some(account) = account_of_environment()?
-        {
-            servers = servers.into_iter().map(|server| server.with_account(account.clone())).collect();
-        }
-        Ok(Some(NatsSpec {
-            servers,
-            account: self.account.clone(),
-            creds: self.creds.clone(),
-            ca: self.ca.clone(),
-            cert: self.cert.clone(),
-            key: self.cert_key.clone(),
-            stream: self.stream.clone(),
-            subject: self.subject.clone(),
-            domain: self.domain.clone(),
-            ..NatsSpec::default()
-        }))
-    }
-}
-
-/// Reads the addresses of servers. None of them may have an account, because every user of a host can read the arguments of a process.
-fn addresses(option: &str, given: &[String]) -> Result<Vec<ServerAddress>> {
-    if given.iter().any(|text| text.contains('@')) {
-        bail!(
-            "{option}: an account stands in the address, where every user of this host can read it: write it as USER:PASSWORD \
-             into a file of mode 600 and give --account FILE, or set {ACCOUNT_VARIABLE}"
-        );
-    }
-    let addresses = given.iter().flat_map(|text| text.split(','));
-    addresses.map(|text| text.parse().map_err(|e| anyhow!("{option}: {e}"))).collect()
-}
-
-fn account_of_environment() -> Result<Option<Account>> {
-    match std::env::var(ACCOUNT_VARIABLE) {
-        Ok(text) if text.is_empty() => Ok(None),
-        Err(VarError::NotPresent) => Ok(None),
-        Ok(text) => Ok(Some(text.parse().with_context(|| format!("${ACCOUNT_VARIABLE}"))?)),
-        // The error of the library quotes the value.
-        Err(VarError::NotUnicode(_)) => bail!("${ACCOUNT_VARIABLE}: not UTF-8"),
-    }
-}
-
-/// Options of a stream that is made.
-#[derive(Debug, clap::Args)]
-pub(super) struct Making {
-    /// Servers that keep a copy of a new stream [default: 3 if as many are named, otherwise 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=5), requires = "nats")]
-    replicas: Option<u8>,
-    /// The most that a new stream keeps: then the oldest messages go [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "nats")]
-    keep: Option<u64>,
-    /// How long a new stream keeps messages [default: no limit]
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "nats")]
-    keep_for: Option<Duration>,
-}
-
-impl Making {
-    pub(super) fn put_into(&self, nats: &mut NatsSpec) {
-        nats.replicas = self.replicas;
-        nats.keep_bytes = self.keep;
-        nats.keep_s = self.keep_for.map(|keep| keep.as_secs().max(1));
-    }
-}
-
-/// The options of a sender.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Through servers of NATS JetStream, in place of lines")]
-pub(super) struct SendArgs {
-    #[command(flatten)]
-    servers: Servers,
-    /// Make the stream if there is none
-    #[arg(long, requires = "nats")]
-    create: bool,
-    #[command(flatten)]
-    making: Making,
-    /// The most bytes of a block; many messages go as one
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64KiB", requires = "nats")]
-    block: u64,
-    /// How many blocks may be without an answer
-    #[arg(long, value_name = "N", default_value_t = 32, requires = "nats")]
-    in_flight: usize,
-}
-
-impl SendArgs {
-    pub(super) fn spec(&self) -> Result<Option<NatsSpec>> {
-        let Some(mut nats) = self.servers.spec()? else { return Ok(None) };
-        self.making.put_into(&mut nats);
-        nats.create = self.create;
-        nats.block_bytes = usize::try_from(self.block).unwrap_or(usize::MAX);
-        nats.in_flight = self.in_flight;
-        Ok(Some(nats))
-    }
-}
-
-/// The carrier that the options ask for.
-pub(super) fn of(nats: &Option<NatsSpec>) -> Engine {
-    if nats.is_some() { Engine::Nats } else { Engine::Lines }
-}
 
 /// How a sender is to run.
 pub(super) struct Sending {

@@ -4,6 +4,7 @@
 mod check;
 mod engine;
 mod key;
+mod options;
 mod promote;
 mod recv;
 mod send;
@@ -15,16 +16,12 @@ use super::MISSED;
 use super::figures::grouped;
 use super::say::note;
 use super::stop::{Interrupted, Stop};
-use super::units::{parse_cpu, words};
 use anyhow::{Context, Result, bail};
-pub(super) use engine::ACCOUNT_VARIABLE;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::Deserialize;
-use serde::de::IntoDeserializer;
+pub(super) use options::ACCOUNT_VARIABLE;
+use options::{Draft, Options, Side};
 use shmcast_bridge::pcap::CaptureFile;
-use shmcast_bridge::proto::control::CONTROL_MAX_BYTES;
-use shmcast_bridge::proto::wire::MAX_DATAGRAM_BYTES;
-use shmcast_bridge::spec::{Auth, LineSpec, Profile, WaitMode};
+use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::Life;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -82,42 +79,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 /// Options of both directions.
 #[derive(Debug, clap::Args)]
 struct Common {
+    #[command(flatten)]
+    options: Options,
     /// Interface of the lines, by name or address: one for all, or one for each in their order
     #[arg(long, value_name = "NAME")]
     interface: Vec<String>,
-    /// Session: up to 4 characters, the same at both ends, for a shmcast sender; up to 10 for one particular session
-    #[arg(long, value_name = "NAME")]
-    session: Option<String>,
-    /// Form of the packets of all lines and leases: plain is MoldUDP64, for receivers of any make; native keeps tag,
+    /// Form of the packets of all lines and leases: plain is MoldUDP64, for receivers of any make [default]; native keeps tag,
     /// key flag and time, and takes messages up to 16MiB
-    #[arg(long, default_value = "plain", value_parser = words(&["plain", "native"], parse_word::<Profile>),
-          hide_possible_values = true)]
-    profile: Profile,
-    /// Seal native packets, or with --nats blocks, with the keys in this file; see `shmcast bridge key`
-    #[arg(long, value_name = "FILE")]
-    keys: Option<PathBuf>,
-    /// With --keys: offered takes packets or blocks without a seal too, required does not
-    #[arg(long, default_value = "required", value_parser = words(&["required", "offered"], parse_word::<Auth>),
-          hide_possible_values = true, requires = "keys")]
-    auth: Auth,
-    /// Largest datagram in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = shmcast_bridge::proto::DEFAULT_PAYLOAD_BYTES as u16,
-          value_parser = clap::value_parser!(u16).range(CONTROL_MAX_BYTES as i64..=MAX_DATAGRAM_BYTES as i64))]
-    payload: u16,
-    /// How the bridge's thread waits while there is nothing to do: spin, yield, block (sleeps, and polls when a message is
-    /// expected) or auto, which chooses by the number of CPUs and says what it chose
-    #[arg(long, default_value = "auto", value_parser = words(&["spin", "yield", "block", "auto"], parse_word::<WaitMode>),
-          hide_possible_values = true)]
-    wait: WaitMode,
-    /// Pin the bridge's thread to this CPU
-    #[arg(long, value_name = "N", value_parser = parse_cpu)]
-    cpu: Option<usize>,
-    /// Mark every packet that is sent with this code point, 0 to 63 (46 is expedited forwarding)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..64))]
-    dscp: Option<u8>,
-    /// Send with this priority within the host, 0 to 6 [default: what the kernel derives from --dscp]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..7))]
-    priority: Option<u8>,
+    #[arg(long, value_name = "FORM", value_parser = ["plain", "native"], hide_possible_values = true)]
+    profile: Option<String>,
     /// Copy every packet to this file, for Wireshark
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -129,11 +99,6 @@ struct Common {
     json: bool,
 }
 
-/// Reads a word as the configuration spells it.
-fn parse_word<T: for<'de> Deserialize<'de>>(text: &str) -> Result<T, serde::de::value::Error> {
-    T::deserialize(text.into_deserializer())
-}
-
 impl Common {
     /// The error of a bridge that was to run until its session's end and met a signal first.
     fn interrupted(&self, channel: &str, stop: &Stop) -> Option<Interrupted> {
@@ -141,9 +106,9 @@ impl Common {
         is_early.then(|| stop.interrupted(format!("{channel}: INTERRUPTED before the session's end")))
     }
 
-    fn capture(&self) -> Result<Option<CaptureFile>> {
+    fn capture(&self, spec: &BridgeSpec) -> Result<Option<CaptureFile>> {
         let Some(path) = &self.pcap else { return Ok(None) };
-        Ok(Some(CaptureFile::create(path, self.payload_bytes())?))
+        Ok(Some(CaptureFile::create(path, spec.payload_bytes)?))
     }
 
     /// Refuses a capture of a bridge that sends no packets of its own.
@@ -154,17 +119,19 @@ impl Common {
         }
     }
 
-    fn payload_bytes(&self) -> usize {
-        usize::from(self.payload)
-    }
-
-    fn lines(&self, groups: &[SocketAddr], sources: &[IpAddr]) -> Result<Vec<LineSpec>> {
-        let interfaces = for_each_line("--interface", groups.len(), &self.interface)?;
-        let sources = for_each_line("--source", groups.len(), sources)?;
-        let lines = groups.iter().zip(interfaces).zip(sources);
-        Ok(lines
-            .map(|((&group, interface), source)| LineSpec { interface, source, ..LineSpec::to(group) })
-            .collect())
+    /// The table of the bridge of `channel` with these lines.
+    fn draft(
+        &self,
+        channel: &str,
+        side: Side,
+        (groups, sources): (&[SocketAddr], &[IpAddr]),
+    ) -> Result<Draft> {
+        let mut draft = self.options.draft(channel, side)?;
+        draft.put_lines(groups, &self.interface, sources)?;
+        if let Some(profile) = &self.profile {
+            draft.put("profile", profile.as_str());
+        }
+        Ok(draft)
     }
 }
 

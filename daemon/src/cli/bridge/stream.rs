@@ -1,14 +1,13 @@
 //! `shmcast bridge stream`: the stream that carries a channel through servers of NATS JetStream.
 
-use super::{engine, progress};
+use super::{Options, Side, progress};
 use crate::cli::MISSED;
 use crate::cli::figures::{grouped, size, table};
 use crate::cli::say::{note, print, print_json};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde_json::json;
-use shmcast_bridge::spec::{BridgeSpec, Engine, NatsSpec};
+use shmcast_bridge::spec::BridgeSpec;
 use shmcast_engine::stream::{self, Range, StreamInfo, Verified};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The exit code for a stream that is damaged.
@@ -20,7 +19,7 @@ const MOST_PRINTED: usize = 20;
 
 const EXAMPLE: &str = "\
 Examples:
-  shmcast bridge stream create ticks --nats nats://10.0.0.1:4222 --keep 10GiB
+  shmcast bridge stream create ticks --nats nats://10.0.0.1:4222 --set nats.keep_bytes=10_000_000_000
   shmcast bridge stream info ticks --nats nats://10.0.0.1:4222
   shmcast bridge stream verify ticks --nats nats://10.0.0.1:4222
   shmcast bridge stream rm ticks --nats nats://10.0.0.1:4222
@@ -40,8 +39,6 @@ enum Verb {
     Create {
         #[command(flatten)]
         what: What,
-        #[command(flatten)]
-        making: engine::Making,
         /// Copy the stream of this name in that domain of JetStream
         #[arg(long, value_name = "DOMAIN")]
         mirror_of: Option<String>,
@@ -69,38 +66,30 @@ struct What {
     /// Name of the channel
     channel: String,
     #[command(flatten)]
-    servers: engine::Servers,
-    /// File with the keys of sealed blocks; without it their seals are not looked at
-    #[arg(long, value_name = "FILE")]
-    keys: Option<PathBuf>,
+    options: Options,
     /// Print as JSON
     #[arg(long)]
     json: bool,
 }
 
 impl What {
-    fn spec(&self, nats: NatsSpec) -> BridgeSpec {
-        let (nats, keys) = (Some(nats), self.keys.clone());
-        BridgeSpec { engine: Engine::Nats, nats, keys, ..BridgeSpec::new(&self.channel) }
-    }
-
-    fn nats(&self) -> Result<NatsSpec> {
-        self.servers.spec()?.ok_or_else(|| anyhow::anyhow!("give the servers: --nats nats://HOST:4222"))
+    fn spec(&self) -> Result<BridgeSpec> {
+        let draft = self.options.draft(&self.channel, Side::Neither)?;
+        let spec = self.options.finish(draft)?;
+        if spec.nats().is_none() {
+            bail!("give the servers: --nats nats://HOST:4222");
+        }
+        Ok(spec)
     }
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
-        Verb::Create { what, making, mirror_of } => {
-            let mut nats = what.nats()?;
-            making.put_into(&mut nats);
-            show(what, &stream::create(&what.spec(nats), mirror_of.as_deref())?)
-        }
-        Verb::Info { what } => show(what, &stream::info(&what.spec(what.nats()?))?),
+        Verb::Create { what, mirror_of } => show(what, &stream::create(&what.spec()?, mirror_of.as_deref())?),
+        Verb::Info { what } => show(what, &stream::info(&what.spec()?)?),
         Verb::Verify { what } => verify(what),
         Verb::Rm { what } => {
-            let spec = what.spec(what.nats()?);
-            stream::remove(&spec)?;
+            stream::remove(&what.spec()?)?;
             if what.json {
                 print_json(&json!({ "channel": what.channel, "removed": true }))?;
             } else {
@@ -134,8 +123,8 @@ fn show(what: &What, info: &StreamInfo) -> Result<ExitCode> {
 }
 
 fn verify(what: &What) -> Result<ExitCode> {
-    let bar = progress();
-    let found = stream::verify(&what.spec(what.nats()?), |done, of| {
+    let (spec, bar) = (what.spec()?, progress());
+    let found = stream::verify(&spec, |done, of| {
         if done % EVERY == 0 {
             bar.set_message(format!("{} of {} blocks", grouped(done), grouped(of)));
             bar.tick();
@@ -145,7 +134,7 @@ fn verify(what: &What) -> Result<ExitCode> {
     if what.json {
         print_json(&found)?;
     } else {
-        report(&what.channel, &found, what.keys.is_some());
+        report(&what.channel, &found, spec.keys.is_some());
     }
     Ok(match (found.is_sound(), found.gaps.is_empty()) {
         (false, _) => ExitCode::from(DAMAGED),

@@ -38,7 +38,7 @@ const OF_COMMAND: [Entry; 6] = [
 /// The variable that verbs that go to servers of NATS read besides.
 const OF_ENGINE: Entry = (
     ACCOUNT_VARIABLE,
-    "Account at the servers of NATS, as USER:PASSWORD or a token. --account counts before it. An account in an argument is refused, because \
+    "Account at the servers of NATS, as USER:PASSWORD or a token. nats.account counts before it. An account in an argument is refused, because \
      every user of the host can read arguments.",
 );
 
@@ -95,7 +95,7 @@ pub(super) fn sections(page: &Command, section: &str, is_program: bool) -> Strin
         // A verb that looks for channels.
         let has = |name| page.get_arguments().any(|argument| argument.get_long() == Some(name));
         let of_channels = if has("dir") { 3 + usize::from(has("history")) } else { 0 };
-        let of_engine = has("account").then_some(OF_ENGINE);
+        let of_engine = has("nats").then_some(OF_ENGINE);
         let read: Vec<Entry> = OF_COMMAND[..of_channels].iter().copied().chain(of_engine).collect();
         if !read.is_empty() {
             list(&mut text, "ENVIRONMENT", &read);

@@ -54,19 +54,18 @@ fn warnings(bridges: &str) -> Vec<Warning> {
 }
 
 #[test]
-fn the_guides_examples_of_ipv6_are_sound() {
+fn the_guides_examples_are_sound() {
     let guide =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guide/src/bridges.md")).unwrap();
     let examples: Vec<&str> =
         guide.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(examples.len(), 2, "a sender and a receiver");
-    for example in examples {
+    for example in &examples {
         let config = Config::parse(example, "bridges.md").unwrap_or_else(|e| panic!("{example}\n{e}"));
-        let lines = config.bridges_with_journals().into_iter().flat_map(|bridge| bridge.lines);
-        assert!(lines.map(|line| line.group).all(|group| group.is_ipv6()), "{example}");
+        assert!(!config.bridges.is_empty(), "{example}");
         let warned = config.warnings_on(&host());
         assert!(!warned.iter().any(|warning| warning.field.starts_with("bridge.")), "{warned:?}");
     }
+    assert!(examples.len() > 2, "a sender, a receiver, and one of several senders");
 }
 
 fn warns(bridges: &str, field: &str, line: usize, part: &str) {

@@ -35,9 +35,9 @@ const NEWER: &str = "newer";
 /// The beginning of the names of the sessions.
 const SESSION: &str = "CHAO";
 /// Time after which messages are given up that no server has.
-const GIVE_UP: &str = "2s";
+const GIVE_UP: &str = "receive.give_up_ms=2000";
 /// The same where no packet is lost, so that only messages that do not exist can be given up.
-const GIVE_UP_AT_ONCE: &str = "50ms";
+const GIVE_UP_AT_ONCE: &str = "receive.give_up_ms=50";
 /// Crashes of receivers. A server has places for fewer.
 const CRASHES: usize = 40;
 /// Packets after which a line belongs to the host that sent them, with some to spare.
@@ -269,18 +269,8 @@ impl World<'_> {
     fn start_sender(&mut self, way: &mut Carriage, channel: &str, from: &Path) -> Result<()> {
         let mut command = self.programs.command(&self.programs.shmcast);
         command
-            .args([
-                "bridge",
-                "send",
-                channel,
-                "--session",
-                SESSION,
-                "--from",
-                "oldest",
-                "--linger",
-                "300ms",
-                "--dir",
-            ])
+            .args(["bridge", "send", channel, "--set", &format!("session={SESSION}")])
+            .args(["--set", "send.from=oldest", "--set", "send.linger_ms=300", "--dir"])
             .arg(from);
         if way.trouble != Trouble::Crashes {
             command.args(["--to", &local(way.wire.sends_to[0]).to_string()]);
@@ -296,7 +286,7 @@ impl World<'_> {
         let give_up = if way.trouble == Trouble::Strangers { GIVE_UP_AT_ONCE } else { GIVE_UP };
         let mut command = self.programs.command(&self.programs.shmcast);
         command
-            .args(["bridge", "recv", CHANNEL, "--capacity", "1MiB", "--give-up", give_up, "--dir"])
+            .args(["bridge", "recv", CHANNEL, "--capacity", "1MiB", "--set", give_up, "--dir"])
             .arg(&way.to);
         let server = local(way.wire.asks_at).to_string();
         match way.trouble {
@@ -304,7 +294,7 @@ impl World<'_> {
             _ => command.args(["--from", &local(way.wire.hears_at[0]).to_string()]),
         };
         if way.trouble != Trouble::Prelude {
-            command.args(["--first", "1"]);
+            command.args(["--set", "receive.from=1"]);
         }
         match way.trouble {
             Trouble::DeadServer => {
@@ -312,7 +302,7 @@ impl World<'_> {
                 command.args(["--server", &dead, "--server", &server]);
             }
             Trouble::OtherMake => {
-                command.args(["--server", &server, "--no-lease"]);
+                command.args(["--server", &server, "--set", "receive.lease=false"]);
             }
             Trouble::Crashes => {}
             _ if way.has_server => {

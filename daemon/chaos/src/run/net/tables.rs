@@ -121,18 +121,24 @@ impl Network {
 
     /// The words of the second sender's command.
     pub(super) fn second_sender(&self, channel: &str) -> Vec<String> {
-        let mut words: Vec<String> =
-            ["bridge", "send", channel, "--linger", "500ms", "--wait", "block"].map(str::to_owned).to_vec();
+        let mut words: Vec<String> = ["bridge", "send", channel].map(str::to_owned).to_vec();
         let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);
         for line in 0..self.hubs.len() {
             add("--to", self.group(0, line));
             add("--interface", format!("v{line}"));
         }
-        add("--from", self.from().to_owned());
-        add("--state", self.dir.join("0-second.state").display().to_string());
-        add("--rank", "1".to_owned());
-        add("--claim-bind", format!("127.0.0.1:{}", CLAIMS[1]));
-        add("--peer", format!("127.0.0.1:{}", CLAIMS[0]));
+        for set in [
+            "wait=block".to_owned(),
+            "send.linger_ms=500".to_owned(),
+            format!("send.from={}", self.from()),
+            format!("send.state={}", self.dir.join("0-second.state").display()),
+            "send.role=auto".to_owned(),
+            "send.rank=1".to_owned(),
+            format!("send.claim_bind=127.0.0.1:{}", CLAIMS[1]),
+            format!("send.peers=['127.0.0.1:{}']", CLAIMS[0]),
+        ] {
+            add("--set", set);
+        }
         if self.net.has_server {
             add("--repair", self.address(0, 0, SERVERS[1]));
             add("--allow", self.allowed().to_owned());

@@ -1,0 +1,360 @@
+//! The options of a bridge. They are the fields of its `[[bridge]]` table: from a file, from the flags that people type, and from `--set`.
+//! The table is read as the daemon reads it, so that an option has one name, one range and one default.
+
+use super::for_each_line;
+use crate::config::{Config, explain, without_string};
+use anyhow::{Context, Result, anyhow, bail};
+use shmcast_bridge::spec::BridgeSpec;
+use shmcast_bridge::spec::server::{Account, ServerAddress};
+use std::env::VarError;
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use toml::{Table, Value};
+
+/// The environment variable with the account at the servers.
+pub(crate) const ACCOUNT_VARIABLE: &str = "SHMCAST_NATS_ACCOUNT";
+
+/// Options of every verb that needs a bridge or its servers.
+#[derive(Debug, clap::Args)]
+pub(super) struct Options {
+    /// Servers of NATS JetStream that carry the channel in place of lines, such as nats://10.0.0.1:4222, or tls://host:4222 with TLS;
+    /// several with commas between
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    nats: Vec<String>,
+    /// Seal native packets, or with --nats blocks, with the keys in this file; see `shmcast bridge key`
+    #[arg(long, value_name = "FILE")]
+    pub(super) keys: Option<PathBuf>,
+    /// Take the channel's bridge from this configuration of a daemon
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Set a field of the bridge's table, such as payload_bytes=8900 or send.linger_ms=2000; `man shmcast.toml` has all of them, with
+    /// their ranges and defaults
+    #[arg(long, value_name = "FIELD=VALUE")]
+    set: Vec<Setting>,
+}
+
+/// A field and its value.
+#[derive(Debug, Clone, PartialEq)]
+struct Setting {
+    field: String,
+    value: Value,
+}
+
+impl FromStr for Setting {
+    type Err = String;
+
+    /// Reads the value as TOML, and as a text if it is no TOML: a word or an address needs no quotes.
+    fn from_str(text: &str) -> Result<Setting, String> {
+        let Some((field, value)) = text.split_once('=') else {
+            return Err("no \"=\": write it like send.linger_ms=2000".to_owned());
+        };
+        let is_name =
+            |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !field.split('.').all(is_name) {
+            return Err(format!("{field:?} is no field: write it like send.linger_ms=2000"));
+        }
+        if field == "channel" {
+            return Err("the channel is the first argument".to_owned());
+        }
+        let read = format!("value = {value}").parse::<Table>().ok();
+        let value = read.filter(|table| table.len() == 1).and_then(|mut table| table.remove("value"));
+        let text = || text.split_once('=').map_or_else(String::new, |(_, value)| value.to_owned());
+        Ok(Setting { field: field.to_owned(), value: value.unwrap_or_else(|| Value::String(text())) })
+    }
+}
+
+/// What a bridge does with the channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Send,
+    Receive,
+    /// It does nothing: its servers alone are of interest.
+    Neither,
+}
+
+impl Side {
+    /// The name of its table.
+    fn table(self) -> Option<&'static str> {
+        match self {
+            Side::Send => Some("send"),
+            Side::Receive => Some("receive"),
+            Side::Neither => None,
+        }
+    }
+}
+
+impl Options {
+    /// The table of the bridge of `channel`: that of the file, if there is one.
+    pub(super) fn draft(&self, channel: &str, side: Side) -> Result<Draft> {
+        let mut draft = Draft(match &self.config {
+            Some(file) => self.table_of(file, channel, side)?,
+            None => Table::new(),
+        });
+        draft.put("channel", channel);
+        if let Some(name) = side.table() {
+            draft.0.entry(name).or_insert_with(|| Value::Table(Table::new()));
+        }
+        Ok(draft)
+    }
+
+    /// The spec of the bridge: the draft with the options on top.
+    pub(super) fn finish(&self, mut draft: Draft) -> Result<BridgeSpec> {
+        self.refuse_accounts()?;
+        if !self.nats.is_empty() {
+            draft.put("engine", "nats");
+            draft.put("nats.servers", self.nats.clone());
+        }
+        if let Some(keys) = &self.keys {
+            draft.put("keys", path(keys)?);
+        }
+        for Setting { field, value } in &self.set {
+            draft.put(field, value.clone());
+        }
+        let mut spec = draft.read()?;
+        if let Some(nats) = &mut spec.nats
+            && nats.account.is_none()
+            && nats.accounts().next().is_none()
+            && let Some(account) = account_of_environment()?
+        {
+            let servers = std::mem::take(&mut nats.servers).into_iter();
+            nats.servers =
+                servers.map(|server: ServerAddress| server.with_account(account.clone())).collect();
+        }
+        Ok(spec)
+    }
+
+    /// Refuses addresses with an account, because every user of a host can read the arguments of a process.
+    fn refuse_accounts(&self) -> Result<()> {
+        let is_server =
+            |setting: &&Setting| setting.field.starts_with("nats") && setting.field != "nats.account";
+        let set = self.set.iter().filter(is_server).map(|setting| setting.value.to_string_lossy());
+        if self.nats.iter().cloned().chain(set).any(|text| text.contains('@')) {
+            bail!(
+                "--nats: an account stands in the address, where every user of this host can read it: write it as USER:PASSWORD \
+                 into a file of mode 600 and give --set nats.account=FILE, or set {ACCOUNT_VARIABLE}"
+            );
+        }
+        Ok(())
+    }
+
+    /// The table in `file` of the bridge that carries `channel` to this side.
+    fn table_of(&self, file: &Path, channel: &str, side: Side) -> Result<Table> {
+        // The daemon's own reading says what is wrong, and where.
+        Config::load(file)?;
+        let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+        let mut root: Table =
+            text.parse().map_err(|_| anyhow!("{}: changed while it was read", file.display()))?;
+        let Some(Value::Array(bridges)) = root.remove("bridge") else {
+            bail!("{}: it has no [[bridge]]", file.display());
+        };
+        let name = self.set.iter().rfind(|setting| setting.field == "name").map(|setting| &setting.value);
+        let fits = |table: &Table| {
+            table.get("channel").and_then(Value::as_str) == Some(channel)
+                && side.table().is_none_or(|side| table.contains_key(side))
+                && name.is_none_or(|name| table.get("name") == Some(name))
+        };
+        let tables = bridges.into_iter().filter_map(|bridge| match bridge {
+            Value::Table(table) if fits(&table) => Some(table),
+            _ => None,
+        });
+        let found: Vec<Table> = tables.collect();
+        match (<[Table; 1]>::try_from(found), side) {
+            (Ok([table]), _) => Ok(table),
+            (Err(found), Side::Neither) if !found.is_empty() => {
+                Ok(found.into_iter().next().expect("it has one"))
+            }
+            (Err(found), _) if found.is_empty() => {
+                let what = side.table().map_or_else(String::new, |side| format!(" with [bridge.{side}]"));
+                bail!("{}: it has no [[bridge]] of channel {channel:?}{what}", file.display())
+            }
+            (Err(found), _) => bail!(
+                "{}: {} bridges carry channel {channel:?}: choose one by --set name=NAME",
+                file.display(),
+                found.len()
+            ),
+        }
+    }
+}
+
+/// A table of a bridge in the making.
+#[derive(Debug)]
+pub(super) struct Draft(Table);
+
+impl Draft {
+    /// Gives a field its value. The name may go through tables, as in `send.linger_ms`.
+    pub(super) fn put(&mut self, field: &str, value: impl Into<Value>) {
+        let mut parts = field.split('.').peekable();
+        let mut table = &mut self.0;
+        while let Some(part) = parts.next() {
+            if parts.peek().is_none() {
+                table.insert(part.to_owned(), value.into());
+                return;
+            }
+            let below = table.entry(part).or_insert_with(|| Value::Table(Table::new()));
+            if !below.is_table() {
+                *below = Value::Table(Table::new());
+            }
+            let Value::Table(below) = below else { return };
+            table = below;
+        }
+    }
+
+    /// As [`put`](Self::put), of a list that is not empty.
+    pub(super) fn put_all<T: ToString>(&mut self, field: &str, values: &[T]) {
+        if !values.is_empty() {
+            self.put(field, values.iter().map(T::to_string).collect::<Vec<String>>());
+        }
+    }
+
+    /// Gives the bridge these lines, if there are any. Interfaces and sources are given once for all lines, or once for each.
+    pub(super) fn put_lines(
+        &mut self,
+        groups: &[SocketAddr],
+        interfaces: &[String],
+        sources: &[IpAddr],
+    ) -> Result<()> {
+        let interfaces = for_each_line("--interface", groups.len(), interfaces)?;
+        let sources = for_each_line("--source", groups.len(), sources)?;
+        let lines = groups.iter().zip(interfaces).zip(sources).map(|((group, interface), source)| {
+            let mut line = Table::from_iter([("group".to_owned(), Value::from(group.to_string()))]);
+            line.extend(interface.map(|interface| ("interface".to_owned(), Value::from(interface))));
+            line.extend(source.map(|source| ("source".to_owned(), Value::from(source.to_string()))));
+            line
+        });
+        let lines: Vec<Table> = lines.collect();
+        if !lines.is_empty() {
+            self.put("line", lines);
+        }
+        Ok(())
+    }
+
+    fn read(self) -> Result<BridgeSpec> {
+        Value::Table(self.0).try_into().map_err(|e: toml::de::Error| {
+            let shown = e.to_string();
+            let place = shown.lines().find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
+            // An account may stand in these.
+            let is_secret = place.is_some_and(|place| place.starts_with("nats"));
+            let message = if is_secret { without_string(e.message()) } else { e.message().to_owned() };
+            match place {
+                Some(place) => anyhow!("{place}: {}", explain(&message)),
+                None => anyhow!("{}", explain(&message)),
+            }
+        })
+    }
+}
+
+/// The text of a value in which an account may stand.
+trait Shown {
+    fn to_string_lossy(&self) -> String;
+}
+
+impl Shown for Value {
+    fn to_string_lossy(&self) -> String {
+        match self {
+            Value::String(text) => text.clone(),
+            Value::Array(values) => values.iter().map(Shown::to_string_lossy).collect(),
+            Value::Table(table) => table.values().map(Shown::to_string_lossy).collect(),
+            _ => String::new(),
+        }
+    }
+}
+
+/// A path as a configuration has it.
+pub(super) fn path(path: &Path) -> Result<String> {
+    path.to_str().map(str::to_owned).ok_or_else(|| anyhow!("{}: not UTF-8", path.display()))
+}
+
+fn account_of_environment() -> Result<Option<Account>> {
+    match std::env::var(ACCOUNT_VARIABLE) {
+        Ok(text) if text.is_empty() => Ok(None),
+        Err(VarError::NotPresent) => Ok(None),
+        Ok(text) => Ok(Some(text.parse().with_context(|| format!("${ACCOUNT_VARIABLE}"))?)),
+        // The error of the library quotes the value.
+        Err(VarError::NotUnicode(_)) => bail!("${ACCOUNT_VARIABLE}: not UTF-8"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(set: &[&str]) -> Options {
+        let set = set.iter().map(|text| text.parse().expect("it is a setting")).collect();
+        Options { nats: Vec::new(), keys: None, config: None, set }
+    }
+
+    fn spec(set: &[&str]) -> Result<BridgeSpec> {
+        let options = options(set);
+        options.finish(options.draft("ticks", Side::Send)?)
+    }
+
+    #[test]
+    fn fields_are_set_by_their_names_in_a_configuration() {
+        let set =
+            ["payload_bytes=8900", "send.linger_ms=2_000", "wait=spin", "send.repair.bind=10.0.0.1:30002"];
+        let spec = spec(&[&set[..], &[r#"send.repair.allow=["10.0.0.0/24"]"#]].concat()).unwrap();
+        let send = spec.send.unwrap();
+        assert_eq!((spec.payload_bytes, send.linger_ms), (8900, 2000));
+        let repair = send.repair.unwrap();
+        assert_eq!((repair.bind.to_string(), repair.allow.len()), ("10.0.0.1:30002".to_owned(), 1));
+    }
+
+    #[test]
+    fn a_mistake_is_told_with_its_field() {
+        for (set, said) in [
+            ("send.linger_ms=x", "send.linger_ms: cannot be string \"x\""),
+            ("send.lingr_ms=5", "unknown field `lingr_ms`: did you mean `linger_ms`?"),
+            ("wait=sometimes", "wait: unknown value `sometimes`"),
+            ("receive.gap=block", "receive"),
+        ] {
+            let error = spec(&[set]).and_then(|spec| match &spec.problems()[..] {
+                [] => Ok(()),
+                problems => bail!("{problems:?} receive"),
+            });
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(said), "{set}: {error}");
+        }
+        for text in ["linger", "=5", "a b=5", "channel=other", "send.=5"] {
+            assert!(text.parse::<Setting>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_account_is_neither_taken_from_the_arguments_nor_shown() {
+        for set in
+            ["nats.servers=nats://u:secret@host:4222", r#"nats={servers=["nats://u:secret@host:4222"]}"#]
+        {
+            let error = spec(&["engine=nats", set]).unwrap_err().to_string();
+            assert!(error.contains("nats.account=FILE") && !error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_bridge_of_a_configuration_is_chosen_by_channel_side_and_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("shmcast.toml");
+        let channel = "[[channel]]\nname = \"ticks\"\ncapacity = \"1MiB\"\n";
+        let bridge = |name, port| {
+            format!(
+                "[[bridge]]\nname = \"{name}\"\nchannel = \"ticks\"\npayload_bytes = 1300\nline = [{{ group = \"239.1.2.3:{port}\" }}]\n\
+                 [bridge.send]\nttl = 7\n"
+            )
+        };
+        let take = |set: &[&str], side| {
+            let options = Options { config: Some(file.clone()), ..options(set) };
+            options.draft("ticks", side).and_then(|draft| options.finish(draft))
+        };
+        fs::write(&file, format!("{channel}max_message = \"1KiB\"\n{}", bridge("one", 1))).unwrap();
+        let spec = take(&["send.ttl=9"], Side::Send).unwrap();
+        assert_eq!((spec.payload_bytes, spec.send.unwrap().ttl, spec.lines.len()), (1300, 9, 1));
+        let said = take(&[], Side::Receive).unwrap_err().to_string();
+        assert!(said.contains("no [[bridge]] of channel \"ticks\" with [bridge.receive]"), "{said}");
+        let two = format!("{channel}max_message = \"1KiB\"\n{}{}", bridge("one", 1), bridge("two", 2));
+        fs::write(&file, two).unwrap();
+        let said = take(&[], Side::Send).unwrap_err().to_string();
+        assert!(said.contains("2 bridges") && said.contains("--set name=NAME"), "{said}");
+        assert_eq!(take(&["name=two"], Side::Send).unwrap().lines[0].group.port(), 2);
+    }
+}
