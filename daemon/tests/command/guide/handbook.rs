@@ -111,6 +111,21 @@ fn an_event_that_the_handbook_leaves_out() {
     }
 }
 
+/// The page of versions once had 1.0 for two formats that were at 2.0.
+#[test]
+fn a_version_that_the_guide_has_wrong() {
+    let text = book::text("compatibility");
+    for (what, source) in
+        [("layout of a segment", "layout/header.rs"), ("files of a journal", "journal/mod.rs")]
+    {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/src").join(source);
+        let source = fs::read_to_string(source).unwrap();
+        let (_, rest) = source.split_once("pub const VERSION: (u16, u16) = (").unwrap();
+        let version = rest.split_once(");").unwrap().0.replace(", ", ".");
+        assert!(text.contains(&format!("| {what} | {version}, in each ")), "{what} has {version}");
+    }
+}
+
 #[test]
 fn an_alert_that_the_handbook_leaves_out() {
     let alerts = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/alerts.yml")).unwrap();
