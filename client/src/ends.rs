@@ -29,9 +29,9 @@ use crate::{Event, Subscriber};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EndWatch {
-    /// Whether nothing was received since an end but what says nothing of a next publisher.
+    /// Whether an `End` was received, and since then nothing that announces a next publisher.
     has_ended: bool,
-    /// Whether the channel was closed, with nothing to receive, and no publisher has come since.
+    /// Whether the channel was closed without a message for this subscriber, and no publisher has come since.
     awaits_next: bool,
 }
 

@@ -180,7 +180,7 @@ pub enum ChannelError {
         /// The directory in which it lies.
         dir: PathBuf,
     },
-    /// A publisher cannot go on behind the journal that was given: no message can be published until that is mended. Or a reader cannot
+    /// A publisher cannot go on after the journal that was given: no message can be published until that is mended. Or a reader cannot
     /// read the journal that was named, or in which it begins.
     #[error("channel {name:?}: {source}")]
     Journal {
@@ -244,7 +244,7 @@ impl SchemaId {
         Self { id: header.schema_id, name: header.schema.clone() }
     }
 
-    /// Whether messages of the schema that was found are what was asked for.
+    /// Whether a channel of schema `found` satisfies a reader that asked for this schema.
     pub(crate) fn fits(&self, found: &Self) -> bool {
         self.id == found.id && (self.name.is_empty() || self.name == found.name)
     }

@@ -289,7 +289,7 @@ impl Journal {
         read.is_ok() && start.iter().all(|byte| *byte == 0)
     }
 
-    /// Puts the files in order, and sorts out those of other journals and doubles.
+    /// Puts the files in order. Leaves out the files of other journals, and copies of one file.
     fn sort(&mut self) {
         let mut counts: HashMap<StreamId, usize> = HashMap::new();
         for file in &self.files {

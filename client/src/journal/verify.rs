@@ -202,7 +202,7 @@ impl<'a> Verify<'a> {
         Ok(self.found)
     }
 
-    /// Decides which faults are damage: those of bytes that were durable.
+    /// Decides which faults are damage. A fault in bytes that were never durable is not.
     fn decide(&mut self) {
         for Undecided { due, damage } in std::mem::take(&mut self.undecided) {
             if self.durable >= due {

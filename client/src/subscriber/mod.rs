@@ -314,7 +314,7 @@ impl Subscriber {
     /// [`clock`](Self::clock) that the subscriber had before the call. So a batch may be short, or empty, although there is more.
     ///
     /// `each` returns nothing, or a [`ControlFlow`] that may stop it. The event at which it stopped has been received and
-    /// counts; the next call goes on behind it.
+    /// counts; the next call goes on after it.
     ///
     /// After a panic in `each` that was caught, messages handed out before it may come again.
     ///

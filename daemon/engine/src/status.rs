@@ -80,7 +80,7 @@ pub struct ReceiveCounters {
     pub unopened: u64,
     /// Messages that came again.
     pub repeated: u64,
-    /// Blocks that were not built behind the one before them.
+    /// Blocks that were not built after the one before them.
     pub chain_breaks: u64,
     /// Times that the place in the log was looked for.
     pub searches: u64,

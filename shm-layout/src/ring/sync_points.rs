@@ -18,7 +18,7 @@ fn release(is_weakened: bool) -> Ordering {
     if is_weakened { Ordering::Relaxed } else { Ordering::Release }
 }
 
-/// The writer stores a commit word after the payload and after the zero behind the record. A reader that sees the commit
+/// The writer stores a commit word after the payload and after the zero after the record. A reader that sees the commit
 /// word sees both.
 pub(super) mod commit {
     use super::*;

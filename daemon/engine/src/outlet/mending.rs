@@ -113,7 +113,7 @@ fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Opti
     packing.cut()
 }
 
-/// An event behind which other messages have the numbers. An end is none: the next publisher's messages go on behind it.
+/// An event behind which other messages have the numbers. An end is none: the next publisher's messages go on after it.
 fn is_end(event: &Event<'_>) -> bool {
     matches!(event, Event::Restarted | Event::NewSession { .. })
 }

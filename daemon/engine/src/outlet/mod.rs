@@ -235,7 +235,7 @@ impl Outlet {
         let _ = self.queues.0.send(order);
     }
 
-    /// The sequence behind the last one published; 0 while the channel is gone.
+    /// The sequence after the last one published; 0 while the channel is gone.
     fn published(&self) -> u64 {
         self.subscriber.as_ref().map_or(0, |ring| ring.next_sequence() + ring.lag())
     }

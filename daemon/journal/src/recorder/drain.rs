@@ -175,7 +175,7 @@ impl Drain {
             return Err(RecordError::Restarted);
         }
         let is_elsewhere = self.follow_ring()?;
-        // The first publisher of a ring is no event, and the very first has no record. The channel goes on behind the journal in a later
+        // The first publisher of a ring is no event, and the very first has no record. The channel goes on after the journal in a later
         // epoch than its.
         let Self { packer, subscriber, .. } = self;
         let stated = if packer.epoch() == 0 { subscriber.publisher_state() } else { None };

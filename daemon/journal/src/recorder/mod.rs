@@ -81,7 +81,7 @@ struct RecorderState {
     /// Once it is to stop, the time until which a disk that refuses is waited for.
     stop: OnceLock<Instant>,
     ended: AtomicBool,
-    /// The sequence due behind the last message there will be, once it is to stop; 0 if that is not known.
+    /// The sequence due after the last message there will be, once it is to stop; 0 if that is not known.
     over_at: AtomicU64,
     /// The sequence that the reserve is to reach.
     wanted: AtomicU64,

@@ -159,8 +159,8 @@ impl Gaps {
         self.holes.len()
     }
 
-    /// Whether early messages `first..end` may be kept. If the list is full, they may only if that makes no
-    /// further hole.
+    /// Whether early messages `first..end` may be kept. If the list of holes is full, only messages that make no
+    /// further hole may.
     pub fn has_room(&self, first: u64, end: u64) -> bool {
         if self.holes.len() < self.config.max_holes {
             return true;

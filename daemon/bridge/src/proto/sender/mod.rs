@@ -389,7 +389,7 @@ impl Sender {
     }
 }
 
-/// The slot with this number; `None` behind the last. `chunks_exact_mut` would divide.
+/// The slot with this number; `None` after the last. `chunks_exact_mut` would divide.
 #[inline]
 fn slot_of(slab: &mut [u8], size: usize, at: usize) -> Option<&mut [u8]> {
     slab.get_mut(at * size..(at + 1) * size)

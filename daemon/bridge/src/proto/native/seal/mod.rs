@@ -24,8 +24,8 @@ use crate::proto::wire::Malformed;
 const SALT: &[u8] = b"shmcast-native-1";
 /// After so many packets a sender takes another number, and so another key.
 const RENEW_AFTER: u64 = 1 << 36;
-/// How often an unknown sender's packet is tried, a second. It bounds what a flood costs, and is so high that a real new
-/// sender is known within milliseconds of it.
+/// How many packets of unknown senders are tried with the group's key in a second. The rate bounds the cost of a flood.
+/// A real new sender is still known within milliseconds.
 const TRIES: Rate = Rate { per_second: 20_000, burst: 2_000 };
 
 /// The key of one sender. It seals packets, and what else is sent under numbers, such as the blocks of an engine.
