@@ -239,7 +239,7 @@ impl Journal {
         true
     }
 
-    /// A file, `None` if it has gone meanwhile, or what is wrong with it.
+    /// The file, or what is wrong with it. `None` if it was removed meanwhile.
     fn look_at(&self, name: &str) -> Result<FileInfo, Option<String>> {
         let gone = |e: io::Error| match e.kind() {
             io::ErrorKind::NotFound => None,

@@ -364,7 +364,7 @@ impl Locator {
         Ok(Found::Record { commit, sequence, after: Place { position: end, sequence: next } })
     }
 
-    /// Repeats a search until the writer did not overrun it; `None` if it did each time.
+    /// Repeats a search until one was not overrun by the writer. `None` if every attempt was.
     fn retry<T>(&self, mut search: impl FnMut(usize) -> Result<T, Miss>) -> Result<Option<T>, Corrupt> {
         for attempt in 0..ATTEMPTS {
             match search(attempt) {

@@ -71,7 +71,7 @@ pub(crate) struct Log {
     pub(crate) takes_open: bool,
     /// The settings of the stream, if this end makes it where there is none.
     creates: Option<NatsSpec>,
-    /// Whether one server alone keeps the stream, so that it stores blocks behind named ones.
+    /// Whether one server alone keeps the stream. Only then the servers compare the name of the entry before.
     is_alone: Arc<AtomicBool>,
 }
 

@@ -92,7 +92,7 @@ impl Stretch<'_> {
         self.size
     }
 
-    /// Copies what stands `from` bytes after the start into `memory`, and zeros behind the end.
+    /// Copies the bytes from `from` on into `memory`, and zeros after the end.
     pub fn copy(&self, from: usize, memory: &mut [u8]) {
         let parts = std::iter::once(self.before).chain(self.pieces.iter().map(Piece::bytes));
         let (mut skip, mut filled) = (from, 0);

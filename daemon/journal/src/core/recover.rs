@@ -362,7 +362,7 @@ fn take_in(
 }
 
 impl Recovered {
-    /// Adds what was heard in the last file that has anything in it.
+    /// Adds the state that the last file with frames in it notes.
     fn hear(&mut self, header: &FileHeader, heard: &Heard) {
         self.reserve = self.reserve.max(header.reserve).max(heard.reserve);
         self.epoch = self.epoch.max(heard.epoch);

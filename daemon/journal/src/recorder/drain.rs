@@ -202,7 +202,7 @@ impl Drain {
         Ok(true)
     }
 
-    /// Notes that nothing follows, if nobody can publish and everything before is here.
+    /// Notes that nothing follows, if nobody can publish and all earlier messages are here.
     fn note_clean(&mut self) {
         let next = self.packer.due();
         if self.shared.over_at.load(Ordering::Relaxed) == next {

@@ -28,7 +28,7 @@ pub struct MemoryRequest {
 pub struct After {
     /// The directory.
     pub dir: PathBuf,
-    /// The sequence due where the journal ended clean when this daemon started. Nobody was let in to publish since.
+    /// The sequence due at which the journal ended clean when this daemon started. No publisher was let in since.
     pub clean: Option<u64>,
 }
 

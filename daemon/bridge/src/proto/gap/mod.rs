@@ -114,7 +114,7 @@ pub struct Gaps {
     heard_ns: u64,
     /// The most requests unanswered at a time, for now.
     window: usize,
-    /// How late lines have lately been with messages that looked lost.
+    /// How late messages that looked lost have lately come by the lines.
     lateness_ns: u64,
     /// Messages that came lately, and the bytes that they took on the wire. Both fade, and both are
     /// multiplied by 16.

@@ -105,7 +105,7 @@ pub enum Fetched {
 pub(super) enum Found {
     /// It is on the shelf.
     Here,
-    /// The journal has nothing before this sequence, as far as it goes; `u64::MAX` if it has nothing behind it either.
+    /// The journal has nothing before this sequence. `u64::MAX` if it has nothing after it either.
     Gone(u64),
     /// It has to be fetched.
     OnDisk,

@@ -121,7 +121,7 @@ pub struct Writer {
     resume: Option<Resume>,
     /// The last block that another writer had written.
     seen: (u64, u64),
-    /// The buffers of blocks that are stored, if nobody else has them.
+    /// Buffers of stored blocks that nobody else holds.
     spare: Vec<Vec<u8>>,
     sealer: Sealer,
     counters: WriterCounters,
