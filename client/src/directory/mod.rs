@@ -314,7 +314,7 @@ impl Directory {
     }
 }
 
-/// Whether the system lacks descriptors or memory, so that nothing is known of a file.
+/// Whether the error is a lack of descriptors or memory. Such an error says nothing about the file.
 fn is_shortage(e: &io::Error) -> bool {
     let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
     Errno::from_io_error(e).is_some_and(|e| shortages.contains(&e))

@@ -102,7 +102,7 @@ pub(super) struct Opened {
 pub(super) struct Headless {
     /// The sequence due at its first frame, as its name says.
     pub(super) first: u64,
-    /// The greatest sequence of which its frames say that it was durable.
+    /// The greatest sequence that its frames name as durable.
     pub(super) durable: u64,
     /// The sequence at which it ends, because a later file begins there.
     pub(super) limit: Option<u64>,

@@ -168,7 +168,7 @@ pub(super) mod lazy {
         published
     }
 
-    /// The count, and with it the records, for a reader that copies many of them at once.
+    /// Loads the count, for a reader that copies many records at once. What it counts is visible then.
     #[inline(always)]
     pub(in crate::ring) fn see_for_run(header: &Page) -> u64 {
         let published = peek(header);

@@ -81,7 +81,7 @@ pub(crate) struct Outlet {
     end_ns: Option<u64>,
 }
 
-/// How the thread of either end waits. Answers of servers take longer than any of its sleeps.
+/// How the thread of each end waits. The answers of servers take longer than any of its sleeps.
 pub(crate) fn choice_of(wait: WaitMode) -> Choice {
     Choice::or_block(wait, "the way through servers takes longer than a sleep")
 }

@@ -159,7 +159,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(body.and_then(|body| Footer::decode(&body).ok()))
     }
 
-    /// The next whole frame of this file behind a place with none. The search notes how far the file is in use.
+    /// The next whole frame of this file after a place without one. The search notes how far the file is in use.
     fn beyond(
         &mut self,
         composer: &Composer,

@@ -98,7 +98,7 @@ impl Sealer {
         }
     }
 
-    /// Seals from now on with this key; with none, packets are sent open.
+    /// Seals later packets with this key. Without a key, packets leave unsealed.
     pub fn set_key(&mut self, group: Option<&GroupKey>) {
         if self.group.as_ref().map(|(known, _)| known) != group {
             let key = |group: &GroupKey| (*group, key_of(group, self.numbers.sender(), self.is_receiver));
