@@ -29,7 +29,7 @@ use crate::{Event, Start, State, Subscriber};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EndWatch {
-    /// Whether nothing was received since an end but what says nothing of a next publisher.
+    /// Whether an `End` was received, and since then nothing that announces a next publisher.
     has_ended: bool,
     /// The end that counts for none: the epoch of a publisher that had closed the channel before, and the sequence due there.
     old_end: Option<(u64, u64)>,

@@ -181,7 +181,7 @@ pub enum ChannelError {
         /// The directory in which it lies.
         dir: PathBuf,
     },
-    /// A publisher cannot go on behind the journal that was given: no message can be published until that is mended. Or a reader cannot
+    /// A publisher cannot go on after the journal that was given: no message can be published until that is mended. Or a reader cannot
     /// read the journal that was named, or in which it begins.
     #[error("channel {name:?}: {source}")]
     Journal {
@@ -250,7 +250,7 @@ impl SchemaId {
         Self { id: header.schema_id, name: header.schema.clone() }
     }
 
-    /// Whether messages of the schema that was found are what was asked for.
+    /// Whether a channel of schema `found` satisfies a reader that asked for this schema.
     pub(crate) fn fits(&self, found: &Self) -> bool {
         self.id == found.id && (self.name.is_empty() || self.name == found.name)
     }
@@ -350,7 +350,7 @@ pub(crate) fn is_absent(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Whether the system lacks descriptors or memory, so that nothing is known of a file.
+/// Whether the error is a lack of descriptors or memory. Such an error says nothing about the file.
 pub(crate) fn is_shortage(e: &io::Error) -> bool {
     let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
     Errno::from_io_error(e).is_some_and(|e| shortages.contains(&e))

@@ -88,7 +88,7 @@ impl Waiter {
     }
 }
 
-/// It takes the count by value, so that the count stays in a register in the cases that do not come here.
+/// Takes the count by value. So the count stays in a register where this is not called.
 #[inline(never)]
 fn idle_otherwise(wait: Wait, idle: u32, backoff: &Backoff) -> bool {
     match wait {

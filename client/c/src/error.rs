@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
 use std::fmt::{self, Display, Write};
 
-/// Bytes of a sentence with the zero behind it. A longer one is cut.
+/// Bytes of a sentence with the zero after it. A longer one is cut.
 const ROOM: usize = 1024;
 
 /// The last error of a thread. Needs no destructor, so that it is there as long as the thread is.

@@ -22,7 +22,8 @@ impl Publishing {
         Failure::publishing(&self.publisher.header().channel, error)
     }
 
-    /// Publishes by `how`, unless a claim is open: it would be told of memory that this one then overwrites.
+    /// Publishes by `how`. Refused while a claim is open, because `how` would overwrite the memory that the claim was
+    /// given.
     #[inline(always)]
     fn publish(
         &mut self,

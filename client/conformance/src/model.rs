@@ -34,7 +34,7 @@ impl Model {
         self.records.extend(store.commits.clone());
     }
 
-    /// Position and sequence behind the last record.
+    /// Position and sequence after the last record.
     pub fn tail(&self) -> (u64, u64) {
         self.records.last().map_or((0, 1), |record| (record.after, record.next))
     }

@@ -75,7 +75,7 @@ fn deaths(vectors: &mut Vec<Vector>) {
             let (before, mut scribe) = written(bytes);
             act(&mut scribe);
             let stores = std::mem::take(&mut scribe.stores);
-            // The stores that matter: all up to the one behind the commit.
+            // The stores that matter: all up to the one after the commit.
             let commit = stores.iter().rposition(|store| store.commits.is_some()).unwrap_or(0);
             for dies_at in [0, 1, 2, commit / 2, commit, commit + 1, stores.len()] {
                 let mut model = before.clone();

@@ -1,5 +1,6 @@
-//! Level 7: the testee publishes, and the bytes are those that SPEC.md asks for, but for times, process ids and the uuid. Its lock holds
-//! others out, and whoever dies is succeeded, in both directions.
+//! Level 7: the testee publishes. Its bytes are those that SPEC.md asks for, except times, process ids and the uuid.
+//! Its lock keeps other publishers out. When a publisher dies, the testee takes over from the reference, and the
+//! reference from the testee.
 
 use crate::model::Model;
 use crate::payload::Payloads;
@@ -111,7 +112,7 @@ fn history(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     passes!(same("create".into(), &Answer::done(), &create(testee, dir.path())?));
     let mut model = Model::new(empty());
     let mut scribe = Scribe::take(empty(), (0, 1), 1);
-    // Over several laps all payloads are whole words, because what stands behind them in a word means nothing.
+    // Over several laps all payloads are whole words, because what stands after them in a word means nothing.
     let (most, unit) = if seed.is_multiple_of(2) { (700, 8) } else { (60, 1) };
     let messages = dice.usize(1..most);
     for number in 0..messages {

@@ -1,4 +1,4 @@
-//! Many messages in one object, which lends its memory to whoever speaks the buffer protocol.
+//! Many messages in one object. The object lends its memory by the buffer protocol.
 
 use crate::event::{self, Message};
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -209,8 +209,8 @@ impl Batch {
         slf.py().import("shmcast._columns")?.call_method1("view", (slf, dtype))
     }
 
-    /// The payloads of one type from among others, as a new array. With a `tag` those with this tag, which must all have the size of the
-    /// type: `ValueError` otherwise. Without a tag those of this size.
+    /// The payloads of all messages of one type, as a new array. With `tag`: the messages with this tag, which must all
+    /// have the size of the type, otherwise `ValueError`. Without `tag`: the messages of this size.
     #[pyo3(signature = (dtype, tag = None))]
     fn gather<'py>(
         slf: &Bound<'py, Self>,

@@ -80,7 +80,7 @@ impl<'py> Lent<'py> {
             if row == 0 {
                 return &[];
             }
-            // SAFETY: by the buffer protocol, item `index` of the first dimension begins so many bytes behind the start, in the
+            // SAFETY: by the buffer protocol, item `index` of the first dimension begins so many bytes after the start, in the
             // same allocation.
             let at = unsafe { start.offset(index as isize * stride) };
             // SAFETY: a row's bytes lie one behind the other, which was checked where there are inner dimensions. The buffer is held

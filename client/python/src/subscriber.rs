@@ -158,7 +158,8 @@ impl Subscriber {
         })
     }
 
-    /// As [`wait`](Self::wait) without a deadline, for an iteration: `None` if the channel is over behind an end that it has given.
+    /// As [`wait`](Self::wait) without a deadline, for an iteration. `None` if the channel is over and its `End` was
+    /// given before.
     #[cold]
     #[inline(never)]
     fn wait_on<R>(&self, py: Python<'_>, of: impl Fn(&Event<'_>) -> PyResult<R>) -> PyResult<Option<R>> {
@@ -371,7 +372,7 @@ impl Subscriber {
         self.handle.ask(|this| this.epoch())
     }
 
-    /// Whether the channel is over as things stand: an end was received last, nobody publishes, and nothing lies behind. Each publisher that
+    /// Whether the channel is over as things stand: an end was received last, nobody publishes, and nothing comes after. Each publisher that
     /// has closed gives an `End`. A subscriber that begins with the latest message of a closed channel waits for the next publisher.
     #[getter]
     fn is_over(&self) -> PyResult<bool> {

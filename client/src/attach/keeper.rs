@@ -24,7 +24,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Number of segments that are kept for a late reader. A reader that falls further behind is told its loss.
+/// Number of segments that are kept for a late reader. A reader that falls further behind misses the older ones, and
+/// counts its loss.
 pub(crate) const MOST_WAITING: usize = 8;
 const FIRST_KNOCK: Duration = Duration::from_millis(20);
 const LAST_KNOCK: Duration = Duration::from_secs(1);

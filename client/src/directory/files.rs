@@ -58,7 +58,7 @@ impl ChannelFiles {
         }
     }
 
-    /// Whether the segment has this device and inode. A segment that cannot be looked at is taken for the one.
+    /// Whether the segment has this device and inode. True if the segment cannot be looked at.
     pub(crate) fn names_segment(&self, (device, inode): (u64, u64)) -> bool {
         match self.folder.stat(SEGMENT) {
             Ok(stat) => (stat.st_dev, stat.st_ino) == (device, inode),
@@ -198,10 +198,7 @@ impl ChannelFiles {
         Ok(Some(Locked { held, is_new }))
     }
 
-    /// Opens the lock file to look at its lock.
-    ///
-    /// # Errors
-    /// Only its owner may.
+    /// Opens the lock file, to look at its lock.
     pub(crate) fn lock_file(&self) -> Result<File, ChannelError> {
         let opened = self.folder.file(LOCK, OFlags::RDONLY);
         opened.map_err(ChannelError::os("watch the publisher by", self.folder.path_of(LOCK)))

@@ -26,8 +26,8 @@ pub(crate) struct Folder {
     path: PathBuf,
 }
 
-/// As `openat`, but never under a number from 0 to 2. A program that has closed these, as some that daemonise have, prints there all the same,
-/// and what it prints must not go into our files.
+/// As `openat`, but the descriptor is never 0, 1 or 2. A program that has closed these, as daemons do, may still print
+/// to them. What it prints must not go into our files.
 fn open(
     dir: impl AsFd,
     name: impl rustix::path::Arg,

@@ -325,8 +325,8 @@ pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Whether the process that has this id here has a file open. Another user's process, whose files are not shown, is taken for the one that
-/// has it if the file is that user's.
+/// Whether the process with this id, as this pid namespace counts, has the file open. The files of another user's
+/// process are not shown. Such a process counts as having the file open if the file is that user's.
 fn has_open(pid: u32, file: &File) -> bool {
     let Ok(wanted) = file.metadata() else { return false };
     let is_it = |of: fs::Metadata| (of.dev(), of.ino()) == (wanted.dev(), wanted.ino());

@@ -1,6 +1,5 @@
-//! The move of a channel to another segment. It is prepared in full first, and then done by one store to the charter.
-//!
-//! No example a function: as module `hosting`.
+//! The move of a channel to another segment. It is prepared completely first, and then done by one store to the
+//! charter.
 
 use super::{HostedSegment, HostedSpec, LAST_EPOCH, fault};
 use shmcast_layout::charter::{Charter, Entry, HostCharter};

@@ -10,10 +10,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a bad frame with whole ones behind it may be one that is being written.
+/// A bad frame before whole ones may still be being written for this long.
 const UNSURE: Duration = Duration::from_millis(100);
-/// How far behind a bad frame the next one is looked for in a file that grows. The space that is prepared for frames to come may be
-/// long, and a recorder leaves no hole of more than some frames.
+/// How far after a bad frame the search for the next one goes in a file that grows. The space prepared for later frames
+/// may be long, but a recorder leaves no hole of more than a few frames.
 const HOLE: u64 = (2 * AHEAD + MAX_BODY) as u64 / 8;
 
 /// The next thing in a file.
@@ -269,7 +269,7 @@ impl Cursor {
             return Ok(Found::Bad(why, Some(end)));
         }
         if is_guess {
-            // A payload may hold the image of a frame. The frame behind a real one chains to it.
+            // A payload may hold the image of a frame. The frame after a real one chains to it.
             let next = self.window.get(end, FRAME_HEADER_BYTES)?;
             if FrameHeader::decode(next, salt).is_ok_and(|next| next.chain != header.crc()) {
                 let what = "the frame behind it does not chain to it";

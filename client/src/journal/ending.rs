@@ -1,9 +1,9 @@
-//! The end of a journal, and the beginning of a ring behind it.
+//! The end of a journal, and the beginning of a ring that goes on after it.
 //!
-//! When a channel's memory is gone, such as after a reboot, its sequences go on behind its journal: at the next one if the journal ends
-//! with a clean record, and else behind the reserve, which no publisher has passed. Before the new ring is shown to anybody, a file that
-//! is safe from a power cut says so: it names what is left out, the ring, and the next reserve. So the journal is a reader's way across,
-//! and no sequence is given twice, whatever happens next.
+//! When a channel's memory is gone, such as after a reboot, its sequences go on after its journal: at the next one if the journal ends
+//! with a clean record, otherwise after the reserve, which no publisher has passed. Before anybody sees the new ring, a file that is safe
+//! from a power cut names the sequences that are left out, the ring, and the next reserve. So the journal leads a reader across, and no
+//! sequence is given twice, whatever happens next.
 
 use super::cursor::{Cursor, Step};
 use super::header::{boot, header_of, salt};
@@ -228,12 +228,12 @@ impl Ending {
         self.last.stream
     }
 
-    /// Whether a ring that goes on at `next` would come near the reserve, or be behind a clean end.
+    /// Whether the journal must be reopened before a ring goes on at `next`: it ends clean, or the reserve is near.
     pub(crate) fn needs_reopening(&self, next: u64) -> bool {
         self.is_clean() || next.saturating_add(RESERVE / 2) > self.said.reserve
     }
 
-    /// `sequences` begin with that from which on the ring was, or will be, read. Their end is the next that is published.
+    /// The ring is read from `sequences.start` on. `sequences.end` is the next sequence to be published.
     fn write(
         self,
         header: FileHeader,
@@ -271,7 +271,7 @@ pub fn create(path: impl AsRef<Path>, ring: &Header) -> Result<(), JournalError>
     create_for(path.as_ref(), ring, 1..1)
 }
 
-/// As [`create`], for a ring whose `sequences` begin elsewhere, or which has messages already. Their end is the next one's.
+/// As [`create`], for a ring that is read from `sequences.start` on; `sequences.end` is published next.
 pub(crate) fn create_for(path: &Path, ring: &Header, sequences: Range<u64>) -> Result<(), JournalError> {
     let folder = make_folder(path, ring.stream)?;
     let os = |what| JournalError::os(what, folder.path());

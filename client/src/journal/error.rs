@@ -84,7 +84,7 @@ pub enum JournalError {
         /// The channel that was to go on.
         channel: String,
     },
-    /// Files of two journals lie in one directory, so it is not known which of them the channel goes on behind.
+    /// Files of two journals lie in one directory, so it is not known which of them the channel goes on after.
     #[error("{}: belongs to another journal than the files beside it: move it elsewhere", path.display())]
     Foreign {
         /// The file.
@@ -123,7 +123,7 @@ pub enum JournalError {
         /// The sequence that the ring goes on at.
         next: u64,
     },
-    /// A daemon owns the channel, and goes on behind the journal of its configuration by itself.
+    /// A daemon owns the channel, and goes on after the journal of its configuration by itself.
     #[error(
         "the channel is a daemon's, which goes on behind the channel's journal by itself: leave the directory out"
     )]

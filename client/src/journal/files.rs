@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 /// How long a daemon may take to answer a reader that was lapped.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long a daemon that has too many requests is asked again.
+/// How long a reader asks a daemon again that has too many requests.
 const CROWDED: Duration = Duration::from_millis(1500);
 
-/// How long a daemon that does not answer is taken for one that comes back.
+/// A daemon that does not answer is expected back for this long.
 pub(crate) const PATIENCE_FOR_DAEMON: Duration = Duration::from_secs(10);
 
 /// Pause between two looks for the next file.
@@ -150,7 +150,7 @@ impl Files {
         self.check(picked)
     }
 
-    /// The file in which the journal goes on behind the file of this number and salt, which has nothing more at sequence `due`.
+    /// The file in which the journal goes on after the file of this number and salt, which has nothing more at sequence `due`.
     pub(super) fn pick_after(
         &mut self,
         (number, salt): (u64, u64),
@@ -171,7 +171,8 @@ impl Files {
         self.check(picked)
     }
 
-    /// Whether the journal has a file of the stream. If it has, the file is there to read that has what is `due`, or the oldest one.
+    /// Whether the journal has a file of the stream. If so, the file with the sequence `due`, or else the oldest one,
+    /// is open for reading.
     pub(crate) fn has_stream(&mut self, due: u64) -> Result<bool, JournalError> {
         match self.pick(Wanted::Sequence(due)) {
             Err(JournalError::OtherStream { .. }) => Ok(false),
@@ -227,7 +228,7 @@ impl Files {
         Ok(Picked { opened, path, hint: Some(offset), limit: None })
     }
 
-    /// Whether a daemon that does not answer may be one that is started again: its next recorder goes on with the journal.
+    /// Whether the daemon that does not answer may be restarting. The next daemon's recorder goes on with the journal.
     fn is_waited_for(&mut self) -> bool {
         let Place::Daemon { recording, answered, .. } = &mut self.place else { return false };
         let is_gone = answered.is_none_or(|answered| answered.elapsed() >= PATIENCE_FOR_DAEMON);
@@ -235,7 +236,8 @@ impl Files {
         *recording
     }
 
-    /// Whether no older file is kept than this one, in which a reader goes on that wants what comes before it.
+    /// Whether this is the oldest file that is kept. A reader that goes on in it and wants earlier messages has lost
+    /// them.
     pub(super) fn is_oldest(&self, number: u64) -> bool {
         match &self.place {
             Place::Directory(journal) => {

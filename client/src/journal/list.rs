@@ -102,7 +102,7 @@ pub(super) struct Opened {
 pub(super) struct Headless {
     /// The sequence due at its first frame, as its name says.
     pub(super) first: u64,
-    /// The greatest sequence of which its frames say that it was durable.
+    /// The greatest sequence that its frames name as durable.
     pub(super) durable: u64,
     /// The sequence at which it ends, because a later file begins there.
     pub(super) limit: Option<u64>,
@@ -239,7 +239,7 @@ impl Journal {
         true
     }
 
-    /// A file, `None` if it has gone meanwhile, or what is wrong with it.
+    /// The file, or what is wrong with it. `None` if it was removed meanwhile.
     fn look_at(&self, name: &str) -> Result<FileInfo, Option<String>> {
         let gone = |e: io::Error| match e.kind() {
             io::ErrorKind::NotFound => None,
@@ -289,7 +289,7 @@ impl Journal {
         read.is_ok() && start.iter().all(|byte| *byte == 0)
     }
 
-    /// Puts the files in order, and sorts out those of other journals and doubles.
+    /// Puts the files in order. Leaves out the files of other journals, and copies of one file.
     fn sort(&mut self) {
         let mut counts: HashMap<StreamId, usize> = HashMap::new();
         for file in &self.files {

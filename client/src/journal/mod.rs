@@ -3,7 +3,7 @@
 //! A recorder writes a journal, in a daemon or as `shmcast record`. `JOURNAL.md` of the crate `shmcast-layout` has the bytes. This
 //! module reads: it opens regular files and follows no link in the directory, maps nothing, and takes each byte for a claim
 //! that is checked before it is used. [`Ending`] and [`create`] alone write: one small file, when a channel
-//! goes on behind the journal in a new ring, and when it begins.
+//! goes on after the journal in a new ring, and when it begins.
 //!
 //! A [`Subscriber`](crate::Subscriber) reads the journal of its channel by itself where it has one; see
 //! [`SubscriberBuilder::history`](crate::SubscriberBuilder::history). To read a journal without its channel:

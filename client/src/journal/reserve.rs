@@ -1,4 +1,4 @@
-//! Waits for a recorder: before a publisher goes on behind a long gap, the journal says how far its sequences may have gone.
+//! Waits for a recorder: before a publisher goes on after a long gap, the journal says how far its sequences may have gone.
 
 use super::ending::reserve_in;
 use super::{Journal, JournalError};

@@ -118,7 +118,7 @@ pub struct Verify<'a> {
     journal: &'a Journal,
     files: &'a [Arc<FileInfo>],
     found: Verified,
-    /// The sequence due, and number, salt and chain of the file before, if the next number must chain to them.
+    /// The sequence due. Also number, salt and chain of the file before, if the next file must chain to it.
     due: Option<u64>,
     before: Option<(u64, u64, u32)>,
     /// Everything up to this sequence was durable, as some frame says.
@@ -202,7 +202,7 @@ impl<'a> Verify<'a> {
         Ok(self.found)
     }
 
-    /// Decides which faults are damage: those of bytes that were durable.
+    /// Decides which faults are damage. A fault in bytes that were never durable is not.
     fn decide(&mut self) {
         for Undecided { due, damage } in std::mem::take(&mut self.undecided) {
             if self.durable >= due {

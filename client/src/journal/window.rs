@@ -42,13 +42,13 @@ impl Window {
         Ok(self.peek(at, length))
     }
 
-    /// As [`get`](Self::get), of bytes that a call of it has brought.
+    /// As [`get`](Self::get), for bytes that are in memory already. Reads nothing.
     pub(super) fn peek(&self, at: u64, length: usize) -> &[u8] {
         let from = at.saturating_sub(self.start).min(self.filled as u64) as usize;
         &self.buffer[from..from.saturating_add(length).min(self.filled)]
     }
 
-    /// As [`get`](Self::get), past what is in memory. With `drop_cache` also past the kernel's pages.
+    /// As [`get`](Self::get), but reads again what is in memory. With `drop_cache` the kernel reads again too.
     pub(super) fn get_anew(&mut self, at: u64, length: usize, drop_cache: bool) -> io::Result<&[u8]> {
         if drop_cache {
             let _ = fadvise(&self.file, at, NonZeroU64::new(length as u64), Advice::DontNeed);

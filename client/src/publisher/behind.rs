@@ -1,4 +1,4 @@
-//! A channel that is a file, and whose sequences go on behind a journal.
+//! A channel that is a file, and whose sequences go on after a journal.
 
 use super::PublisherBuilder;
 use crate::error::ChannelError;
@@ -8,8 +8,8 @@ use shmcast_layout::layout::stream::StreamId;
 use shmcast_layout::segment::Segment;
 use std::path::{Path, PathBuf};
 
-/// The journal behind which a channel goes on, and what is done with it. A program that does not ask for it, such as one in C, does not
-/// carry the code: nobody but [`of`](Self::of) names it.
+/// The journal that a channel goes on after, and the functions that use it. Only [`of`](Self::of) names these
+/// functions. So a program that does not ask for a journal, such as one in C, is linked without the code.
 #[derive(Debug, Clone)]
 pub(super) struct Behind {
     dir: PathBuf,
@@ -36,13 +36,13 @@ impl PastOf {
 }
 
 impl PublisherBuilder {
-    /// The end of the journal. Its lock is held until a segment goes on behind it.
+    /// The end of the journal. Its lock is held until a segment goes on after it.
     pub(super) fn find_past(&self) -> Result<PastOf, ChannelError> {
         let Some(Behind { dir, find, .. }) = &self.behind else { return Ok(PastOf::default()) };
         find(dir, &self.name).map_err(|e| self.refused_by_journal(e))
     }
 
-    /// Lets a new segment of the journal's stream, which nobody has seen, go on behind the journal, and notes that there.
+    /// Lets a new segment of the journal's stream, which nobody has seen, go on after the journal, and notes that there.
     pub(super) fn go_on_behind(
         &self,
         past: PastOf,

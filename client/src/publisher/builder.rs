@@ -266,14 +266,14 @@ impl PublisherBuilder {
         self
     }
 
-    /// Lets the sequences of a channel that is made go on behind the journal in the directory `journal`, so that none is given twice
+    /// Lets the sequences of a channel that is made go on after the journal in the directory `journal`, so that none is given twice
     /// when the channel's memory was lost, such as by a reboot. They go on at the next one if the journal ends with a clean record, and
     /// else 2^32 further, which no publisher has reached. Readers of the journal are told what is left out. The epoch goes on, too. If
     /// there is no journal yet, one is begun, in a directory that is made if its parent is there. The notes are safe from a power cut
     /// before anybody can see the channel.
     ///
     /// If the channel is there, it goes on where it was, and the journal is told if need be. With [`anew`](Self::anew), the sequences
-    /// of the new segment go on behind the journal as well.
+    /// of the new segment go on after the journal as well.
     ///
     /// This is for a channel that is a file, and that `shmcast record` records into this directory; a daemon does the same by
     /// itself for a channel with a journal. While nobody records, sequences are safe for 2^31 messages after each start of a publisher.

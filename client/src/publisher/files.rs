@@ -85,7 +85,7 @@ impl PublisherBuilder {
         Ok(publisher)
     }
 
-    /// Makes the channel. With a journal to go on behind, its first sequence is not below `least`.
+    /// Makes the channel. With a journal to go on after, its first sequence is not below `least`.
     fn make(
         self,
         files: &ChannelFiles,

@@ -82,7 +82,7 @@ impl Publisher {
         self.clock
     }
 
-    /// How the preparation of the memory went, step by step, refusals included. Empty while a part of it still goes on behind
+    /// How the preparation of the memory went, step by step, refusals included. Empty while a part of it still runs beside
     /// this publisher, which is for some tens of ms after the opening of a large ring; see
     /// [`PublisherBuilder::prepare`](super::PublisherBuilder::prepare).
     ///

@@ -6,8 +6,8 @@ use shmcast_layout::layout::header::Header;
 use shmcast_layout::ring::reader::RUN;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// Where records are copied to: their payloads begin 16 bytes behind the start of a line, so that messages of fixed layout
-/// can be read in place.
+/// The memory that records are copied into. Payloads begin 16 bytes after the start of a line, so that messages of
+/// fixed layout can be read in place.
 #[derive(Debug)]
 pub(super) struct Buffer(Box<[Line]>);
 

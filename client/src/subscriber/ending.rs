@@ -5,7 +5,7 @@ use shmcast_layout::layout::header::{State, WRITER_PID};
 use std::sync::atomic::{Ordering, fence};
 
 impl Subscriber {
-    /// Whether the channel ends here as things stand: nobody publishes on it, and nothing lies behind what this subscriber has
+    /// Whether the channel ends here as things stand: nobody publishes on it, and nothing comes after what this subscriber has
     /// received, neither in the ring nor in the journal.
     ///
     /// [`Event::End`](crate::Event::End) says that *a* publisher closed the channel. A subscriber that reads the past gets one
@@ -56,7 +56,7 @@ impl Subscriber {
         !is_open || self.hosted.as_ref().is_some_and(|hosted| hosted.has_next())
     }
 
-    /// Whether a record stands behind the last one received; while the journal is read, whether the ring has messages behind it.
+    /// Whether there is more after the last record received: in the ring, also while the journal is read.
     fn has_anything_behind(&self) -> bool {
         match self.doubt {
             Doubt::Past | Doubt::Behind => {

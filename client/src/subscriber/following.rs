@@ -235,7 +235,7 @@ impl Subscriber {
         let expected = match is_restart {
             // A reader that joined after void messages expects a higher sequence than there is.
             false => expected.min(generation.first),
-            // A stream may begin behind a journal, and not at 1.
+            // A stream may begin after a journal, and not at 1.
             true if generation.restarted == generation.generation => generation.first,
             true => 1,
         };

@@ -113,8 +113,8 @@ pub struct Subscriber {
     epoch: u64,
     /// The epoch at the time of the last start or seek. It gives no event, even after a lap.
     began_in: u64,
-    /// The sequence to begin with, if it lies before all that is left of a segment that continues another: nothing in
-    /// the ring tells of that loss.
+    /// The sequence to begin with, if it lies before everything that is left of a segment that continues another. The
+    /// ring has no record of that loss.
     behind: Option<u64>,
     segment: Segment,
     steps: Vec<Step>,
@@ -314,7 +314,7 @@ impl Subscriber {
     /// [`clock`](Self::clock) that the subscriber had before the call. So a batch may be short, or empty, although there is more.
     ///
     /// `each` returns nothing, or a [`ControlFlow`] that may stop it. The event at which it stopped has been received and
-    /// counts; the next call goes on behind it.
+    /// counts; the next call goes on after it.
     ///
     /// After a panic in `each` that was caught, messages handed out before it may come again.
     ///
@@ -377,8 +377,8 @@ impl Subscriber {
         Ok(handed)
     }
 
-    /// Hands out messages for as long as there are some and nothing else, and says whether `each` stopped. None where each
-    /// message is to be looked at first.
+    /// Hands out messages until something else comes; none if each must be checked first. Returns how many, and whether
+    /// `each` stopped.
     #[inline(always)]
     fn recv_messages<F: Flow>(&mut self, most: usize, mut each: impl FnMut(Event<'_>) -> F) -> (usize, bool) {
         if self.is_checked {

@@ -347,7 +347,7 @@ impl Subscriber {
         Some(self.go_live())
     }
 
-    /// The sequence due lies within a gap of the ring: goes on behind it, and tells what is missing of it.
+    /// The sequence due lies within a gap of the ring: goes on after it, and tells what is missing of it.
     fn go_on_in_a_gap(&mut self, due: u64, place: Place) -> Option<Outcome> {
         self.reader.jump(place);
         let Poll::Control(ControlRecord::Gap { to, .. }) = self.reader.poll(self.buffer.payload_mut()) else {

@@ -149,7 +149,7 @@ impl Records {
         self.bytes += bytes;
     }
 
-    /// Counts a message whose payload stands in its place behind the others.
+    /// Counts a message whose payload was copied to its place after the others.
     fn push(&mut self, copied: &Copied) {
         put_header(self.room(), copied);
         self.add(1, record_bytes(copied.length as u64) as usize, copied.sequence);

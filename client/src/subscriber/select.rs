@@ -392,7 +392,7 @@ impl Select {
     }
 }
 
-/// A nap of all subscribers. It ends when this is dropped, also when the wait is given up.
+/// A nap of all subscribers. It ends when this is dropped, even if the wait is given up.
 struct Nap<'a>(&'a Select);
 
 impl Drop for Nap<'_> {

@@ -21,11 +21,8 @@ pub fn most_after(next: u64) -> u64 {
     next.saturating_add(2 * FURTHER).min(MAX_SEQUENCE - 1)
 }
 
-/// Whether the journal of a channel that is known up to `known` has noted enough for a promotion: the first sequence behind the
-/// gap, or the reason why not.
-///
-/// # Errors
-/// [`PromoteError::BeyondJournal`].
+/// Checks whether the journal of a channel has noted enough sequences for a promotion. The channel is known up to
+/// `known`, and the journal allows sequences below `below`. Returns the first sequence after the promotion's gap.
 pub(crate) fn next_after(known: u64, below: u64) -> Result<u64, PromoteError> {
     let next = known.saturating_add(FURTHER);
     if next.saturating_add(FURTHER).min(MAX_SEQUENCE - 1) > below {

@@ -25,7 +25,7 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 /// The number of the line that repairs for all come on or go to, beside those of the spec's lines.
 pub(super) const REPAIRS: usize = usize::MAX;
 
-/// Sockets that were opened anew, on their way to the thread that uses them, and the counts.
+/// Sockets that were opened anew and that the using thread has not taken yet, and the counts.
 #[derive(Debug, Default)]
 pub(super) struct Renewal {
     is_there: AtomicBool,

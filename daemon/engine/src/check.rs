@@ -17,7 +17,7 @@ pub use crate::told::{Finding, Verdict};
 
 /// How long an answer may take that says whether something is allowed.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// A number that no last entry has, so nothing is stored behind it.
+/// A number that no last entry has, so nothing is stored after it.
 const NOWHERE: u64 = 1 << 62;
 
 #[derive(Default)]

@@ -78,7 +78,7 @@ pub enum EngineError {
     /// The stream is not there.
     #[error(
         "there is no stream {stream:?} on these servers: make it by `shmcast bridge stream create {channel}`, or send with \
-         --create (create = true)"
+         create = true"
     )]
     NoStream {
         /// The stream.

@@ -170,7 +170,7 @@ pub(crate) fn runtime() -> Result<Runtime, EngineError> {
 
 /// Answers go to inboxes alone. A reader's request names the subject of its answer, and could name that of the stream.
 const INBOX: &str = "_INBOX.";
-/// An append that waited for longer than this, because the process stood still, is not sent: a rival may write by now.
+/// An append that waited longer than this, because the process stood still, is dropped. A rival may write by now.
 const STALE_NS: u64 = SILENCE_NS / 2;
 
 /// The answer to an append: its round, and the log's number of the block or the trouble.

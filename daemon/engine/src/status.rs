@@ -80,7 +80,7 @@ pub struct ReceiveCounters {
     pub unopened: u64,
     /// Messages that came again.
     pub repeated: u64,
-    /// Blocks that were not built behind the one before them.
+    /// Blocks that were not built after the one before them.
     pub chain_breaks: u64,
     /// Times that the place in the log was looked for.
     pub searches: u64,
@@ -100,7 +100,7 @@ pub struct ReceiveCounters {
     pub is_connected: u64,
 }
 
-/// Servers that elect a leader refuse some appends. After so many in a row it is told.
+/// Servers that elect a leader refuse some appends. The sender reports a refusal after this many in a row.
 #[cfg_attr(not(feature = "nats"), allow(dead_code, reason = "there is no client to tell it"))]
 const TOLD_AFTER: u64 = 5;
 

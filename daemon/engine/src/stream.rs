@@ -144,7 +144,7 @@ struct Verifying {
     has_keys: bool,
 }
 
-/// Whether a part stands behind the one before it. A writer that started again begins the message anew.
+/// Whether a part follows the part before it. A writer that started again begins the message anew.
 fn joins(before: &mut (u64, usize), head: &Head, offset: u32, bytes: usize) -> bool {
     let (sequence, end) = *before;
     *before = (head.first, offset as usize + bytes);

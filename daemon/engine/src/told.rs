@@ -51,7 +51,7 @@ pub struct Verified {
     pub missing: Vec<Range>,
     /// Entries that are no sound blocks, by their numbers, each with the reason.
     pub damaged: Vec<(u64, String)>,
-    /// Blocks that were not built behind the one before them.
+    /// Blocks that were not built after the one before them.
     pub chain_breaks: u64,
     /// Sequences that are in more than one block.
     pub repeated: u64,

@@ -131,7 +131,7 @@ impl Cut {
         Ok(self.writer.bytes_written())
     }
 
-    /// The index time of later frames: no message before them is later.
+    /// Sets the index time of later frames. No earlier message has a later time.
     fn at(&mut self, wall_ns: u64, ticks: u64) {
         self.latest_ns = wall_ns;
         self.packer.at(self.now(), ticks);

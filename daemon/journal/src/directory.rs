@@ -410,7 +410,8 @@ mod tests {
         Step::Write { number, offset, pieces: vec![Piece::Own(bytes.into())], ahead: 0, durable: true }
     }
 
-    /// A write that the kernel refuses as none of whole pages goes through the page cache, and so do those behind it.
+    /// A write that the kernel refuses because it does not consist of whole pages goes through the page cache. So do
+    /// later writes.
     #[test]
     fn what_a_file_system_refuses_goes_through_the_cache() {
         let place = tempfile::tempdir().unwrap();

@@ -36,7 +36,7 @@ pub struct Trimmed {
     pub gone: Vec<String>,
     /// Names of the holds whose files had to go, since the file system had too little room.
     pub broken: Vec<String>,
-    /// Bytes that the file system lacks all the same of those that should be free.
+    /// Bytes that the file system still lacks of those that should be free.
     pub lacking: u64,
     /// Number of files that stayed although bytes are lacking, because their removal would free little or nothing: somebody has them open, or
     /// they have other names.
@@ -104,7 +104,7 @@ struct Excess<'a> {
     bytes: u64,
     /// Bytes that the file system lacks.
     lacking: u64,
-    /// Whether a file was removed of which nobody could say who has it open, and no room came of it.
+    /// Whether a file was removed without room coming of it, and the file system does not say who has it open.
     is_vain: bool,
     trimmed: &'a mut Trimmed,
 }
@@ -217,8 +217,8 @@ fn remove_folder(journal: &Journal, folder: &File) -> io::Result<()> {
     }
 }
 
-/// Whether nothing is added to a file any more. One that was given up stays without a trailer until the next recovery: a sealed one behind
-/// it has what it had not written.
+/// Whether nothing is added to a file any more. A file that was given up has no trailer until the next recovery. A
+/// sealed file after it holds what it lacks.
 fn is_over(file: &FileInfo, next: &FileInfo) -> bool {
     file.trailer.is_some() || (file.is_given_up() && next.trailer.is_some())
 }

@@ -33,7 +33,7 @@ const MOUNTS: &str = "/proc/self/mounts";
 const USUAL: &str = "/var/lib/shmcast";
 /// File systems whose files are gone with the power.
 const IN_MEMORY: [&str; 3] = ["tmpfs", "ramfs", "devtmpfs"];
-/// File systems of another host, or without promises of their own about a sync.
+/// File systems of another host, or without a promise of their own about `fsync`.
 const ELSEWHERE: [&str; 8] = ["nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "overlay"];
 
 /// A mounted file system, and a journal's directory in it.

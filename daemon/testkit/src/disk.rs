@@ -85,7 +85,7 @@ pub struct Small {
 }
 
 impl Small {
-    /// One of so many MiB. Without the right to mount, says that `test` is skipped.
+    /// A file system of this many MiB. Without the right to mount, prints that `test` is skipped.
     pub fn make(test: &str, mib: u32) -> Option<Self> {
         if !is_root() {
             skip(test, "only root can mount a file system");

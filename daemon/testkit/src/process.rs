@@ -171,7 +171,7 @@ pub fn run(command: &mut Command) -> Result<Output, String> {
 }
 
 /// A command that starts this test program again in the role `name`: it runs the ignored test `play` of the caller's module
-/// or of the one that is named. The role is the whole text; words behind the first blank are the role's arguments.
+/// or of the one that is named. The role is the whole text; words after the first blank are the role's arguments.
 ///
 /// `role!("read 5")` runs `play` of the module in which it stands; `role!(in "front", "read 5")` runs `front::play`;
 /// `role!(under ["strace", "-f"], "read 5")` has the command that is given start it.

@@ -17,7 +17,7 @@ pub struct FrameDraft {
     pub flags: FrameFlags,
     /// The sequence due at its first record.
     pub sequence: u64,
-    /// The sequence due behind its last record.
+    /// The sequence due after its last record.
     pub next: u64,
     /// Messages in it.
     pub messages: u32,
@@ -124,7 +124,7 @@ impl FrameBuilder {
         self.bytes.extend_from_slice(&ZEROS[..payload.len().wrapping_neg() % 8]);
     }
 
-    /// Closes the frame: its checksum, and its bytes with room for the header before them and the zeros behind them.
+    /// Closes the frame: its checksum, and its bytes with room for the header before them and the zeros after them.
     pub fn close(mut self) -> (FrameDraft, Vec<u8>) {
         let body = &self.bytes[FRAME_HEADER_BYTES..];
         self.draft.length = body.len() as u32;

@@ -55,7 +55,7 @@ impl Composer {
         Ok((Self::resume(header, FileHeader::crc_of(&page)), page))
     }
 
-    /// Begins behind the first page of a file that is there already: `chain` is [`FileHeader::crc_of`] that page.
+    /// Begins after the first page of a file that is there already: `chain` is [`FileHeader::crc_of`] that page.
     pub fn resume(header: &FileHeader, chain: u32) -> Self {
         Self {
             salt: header.salt,

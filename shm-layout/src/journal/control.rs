@@ -137,7 +137,7 @@ pub enum JournalControl {
         file: u64,
         /// Whole frames that were kept.
         frames: u64,
-        /// Bytes behind the last of them that were dropped.
+        /// Bytes after the last of them that were dropped.
         bytes: u64,
     },
     /// A kind of a later minor version; readers skip it.

@@ -184,7 +184,7 @@ impl FrameHeader {
         aligned(FRAME_HEADER_BYTES + self.length as usize)
     }
 
-    /// Compares the checksum of `body`, the bytes behind the header as stored.
+    /// Compares the checksum of `body`, the bytes after the header as stored.
     ///
     /// # Errors
     /// [`FormatError::Truncated`] or [`FormatError::Checksum`].

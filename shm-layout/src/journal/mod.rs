@@ -43,7 +43,7 @@ pub const FRAME_MAGIC: [u8; 4] = *b"SMJF";
 pub const TRAILER_MAGIC: [u8; 8] = *b"SHMCJEND";
 /// Format version: major and minor. A reader takes every minor of its major.
 pub const VERSION: (u16, u16) = (2, 0);
-/// Bytes of a file's header; the first frame stands behind it.
+/// Bytes of a file's header; the first frame stands after it.
 pub const FILE_HEADER_BYTES: usize = 4096;
 /// Bytes of a frame's header.
 pub const FRAME_HEADER_BYTES: usize = 64;

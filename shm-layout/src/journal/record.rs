@@ -52,7 +52,7 @@ impl<'a> Records<'a> {
         Self { rest: body, due: header.sequence, messages: header.messages, failed: false }
     }
 
-    /// Goes on in a body: `rest` are the bytes behind the records that were read, `due` and `messages` what
+    /// Goes on in a body: `rest` are the bytes after the records that were read, `due` and `messages` what
     /// [`due`](Self::due) and [`messages_left`](Self::messages_left) said then.
     pub const fn resume(rest: &'a [u8], due: u64, messages: u32) -> Self {
         Self { rest, due, messages, failed: false }

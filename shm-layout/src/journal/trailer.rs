@@ -13,7 +13,7 @@ pub struct Trailer {
     pub footer: u64,
     /// The sequence due at the first frame.
     pub first: u64,
-    /// The sequence due behind the last frame.
+    /// The sequence due after the last frame.
     pub next: u64,
     /// Messages in the file.
     pub messages: u64,

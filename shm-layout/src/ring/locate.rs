@@ -109,7 +109,7 @@ impl Locator {
         Self { cells, geometry }
     }
 
-    /// A place behind every message that was published before this call. The next message will stand there. While a publisher
+    /// A place after every message that was published before this call. The next message will stand there. While a publisher
     /// is at work, a message that came during the call may stand there already.
     ///
     /// If the publisher overwrites each such place at once, the result is an overwritten place. A reader that begins there
@@ -211,7 +211,7 @@ impl Locator {
         }
     }
 
-    /// The place right behind the message or gap before `sequence`, so that control records between the two are read. `None` if
+    /// The place right after the message or gap before `sequence`, so that control records between the two are read. `None` if
     /// that is no longer there, or if the publisher is faster.
     pub fn behind(&self, sequence: u64) -> Option<Place> {
         if sequence == self.start().sequence {
@@ -364,7 +364,7 @@ impl Locator {
         Ok(Found::Record { commit, sequence, after: Place { position: end, sequence: next } })
     }
 
-    /// Repeats a search until the writer did not overrun it; `None` if it did each time.
+    /// Repeats a search until one was not overrun by the writer. `None` if every attempt was.
     fn retry<T>(&self, mut search: impl FnMut(usize) -> Result<T, Miss>) -> Result<Option<T>, Corrupt> {
         for attempt in 0..ATTEMPTS {
             match search(attempt) {

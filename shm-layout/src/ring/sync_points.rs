@@ -18,7 +18,7 @@ fn release(is_weakened: bool) -> Ordering {
     if is_weakened { Ordering::Relaxed } else { Ordering::Release }
 }
 
-/// The writer stores a commit word after the payload and after the zero behind the record. A reader that sees the commit
+/// The writer stores a commit word after the payload and after the zero after the record. A reader that sees the commit
 /// word sees both.
 pub(super) mod commit {
     use super::*;
@@ -168,7 +168,7 @@ pub(super) mod lazy {
         published
     }
 
-    /// The count, and with it the records, for a reader that copies many of them at once.
+    /// Loads the count, for a reader that copies many records at once. What it counts is visible then.
     #[inline(always)]
     pub(in crate::ring) fn see_for_run(header: &Page) -> u64 {
         let published = peek(header);

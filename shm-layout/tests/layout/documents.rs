@@ -4,7 +4,9 @@ use serde::Serialize;
 use shmcast_layout::control::{
     Generation, History, Promotion, RefusalCode, Request, Response, VERSION, decode, encode,
 };
+use shmcast_layout::journal;
 use shmcast_layout::layout::charter;
+use shmcast_layout::layout::header;
 use shmcast_layout::layout::reader_page::bucket;
 use std::path::Path;
 
@@ -92,6 +94,17 @@ fn the_conversation_of_the_document_is_one() {
     let short = br#"{"request":"subscribe","channel":"t","resume":false,"park":false}"#;
     assert!(decode::<Request>(short).is_ok());
     assert!(encode(&requests[1]).len() < 65_536);
+}
+
+/// SPEC.md once spoke of layout 1.0 when the code had 2.0.
+#[test]
+fn a_version_that_a_document_has_wrong() {
+    let (major, minor) = header::VERSION;
+    let spec = document("SPEC.md");
+    assert!(spec.contains(&format!("a shmcast segment: layout {major}.{minor}.")));
+    assert!(spec.contains(&format!("| the major version is {major};")));
+    let (major, minor) = journal::VERSION;
+    assert!(document("JOURNAL.md").starts_with(&format!("# Format of a journal, version {major}.{minor}\n")));
 }
 
 #[test]

@@ -436,7 +436,8 @@ fn gone(testee: &mut Testee, generation: u64, epoch: u64) -> Result<Verdict> {
     expect(testee, "to the end of its messages", told)
 }
 
-/// The daemon tells of a death, and another comes back. In its charter the same numbers are those of a publisher that lives.
+/// The daemon reports a publisher's death, and another daemon replaces it. In the charter of the new daemon the same
+/// generation and epoch are those of a living publisher. The testee must not report that one as dead.
 fn gone_before(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, true);

@@ -25,8 +25,8 @@ pub(super) const LOOK_UP: Duration = Duration::from_millis(20);
 /// How often an idle thread that no daemon wakes checks whether the channel was removed. Empty polls do not
 /// see that.
 const LOOK_EVERY_NS: u64 = 5_000_000;
-/// The silence after which a thread sleeps until the daemon wakes it. Before that it sleeps by itself, because it
-/// knows when the next message is expected, and the daemon does not.
+/// After this silence a thread sleeps until the daemon wakes it. Before, it sleeps for a time of its own: it knows when
+/// the next message is expected, and the daemon does not.
 const PARK_AFTER_NS: u64 = 20_000_000;
 /// Pause between two attempts to attach to a channel that went away.
 const RETRY_NS: u64 = 20_000_000;

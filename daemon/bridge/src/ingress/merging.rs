@@ -3,10 +3,11 @@
 //! Packets that come together then cost a small part of what they cost one by one, and a packet that comes alone costs more. So the
 //! kernel is asked for it while many come together, and told to stop after a second in which few did.
 
-/// So many packets come together in one window of a feed that gains by it. A feed that comes packet by packet has this many in a
-/// window only if its receiver stood still for most of it.
+/// A feed gains by merging if this many packets come in one window. If packets come one by one, a window has as many
+/// only if the receiver stood still for most of it.
 const MANY: usize = 64;
-/// So many windows in a row with fewer are the end of it. A window is the time from one showing of the counters to the next, 10 ms or more.
+/// After this many windows in a row with fewer packets, merging ends. A window lasts from one update of the shown
+/// counters to the next, 10 ms or more.
 const CALM_WINDOWS: u32 = 100;
 
 /// The state of one socket.

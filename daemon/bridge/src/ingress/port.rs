@@ -98,7 +98,7 @@ impl Port {
         let _ = datagrams::merge(&self.socket, is_wanted);
     }
 
-    /// Sends a datagram, and copies it to the capture. Returns how many the kernel refused.
+    /// Sends a datagram, and copies it to the capture. Returns how many datagrams the kernel refused.
     pub(super) fn send(&self, to: SocketAddr, bytes: &[u8], tap: Option<&Tap>) -> u64 {
         let sent = datagrams::send(&self.socket, to, [bytes]);
         if let Some(tap) = tap {

@@ -87,8 +87,8 @@ mod tests {
         assert_eq!(receiver.awake.left_out_ns(), 50 * (SECOND_NS - COUNTED_NS));
     }
 
-    /// Its source has sent heartbeats alone. It wakes before a full socket, and another host's packet is before
-    /// those of the source.
+    /// The source sent only heartbeats. The receiver wakes before a full socket, in which another host's packet comes
+    /// before those of the source.
     #[test]
     fn a_line_stays_its_sources_while_the_receiver_stands_still() {
         let (source, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));

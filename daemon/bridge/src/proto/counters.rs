@@ -86,8 +86,7 @@ impl Histogram {
         0
     }
 
-    /// The words that it consists of, to copy it to another place. [`Histogram::from_words`] makes a
-    /// histogram of them.
+    /// Its words, for a copy to another place. [`Histogram::from_words`] makes a histogram of them.
     pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
         self.counts.iter().copied().chain([self.max_ns])
     }

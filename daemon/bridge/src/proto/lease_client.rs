@@ -177,7 +177,7 @@ impl LeaseClient {
         self.ask_anew();
     }
 
-    /// Makes what is sent next another question. Answers to the one before no longer count.
+    /// Makes the next question a new one. Answers to earlier questions no longer count.
     fn ask_anew(&mut self) {
         (self.nonce, self.sent) = (splitmix(self.nonce), 0);
     }

@@ -113,9 +113,9 @@ impl fmt::Display for Link {
 pub struct Pacer {
     rate: Rate,
     bucket: TokenBucket,
-    /// When nothing waited to be sent. What leaves next was published since then.
+    /// The last time at which nothing waited to be sent. What leaves next was published after it.
     empty_ns: u64,
-    /// Whether the next packets may have to wait. If not, nobody need read a clock before they leave.
+    /// Whether the next packets may have to wait. If not, the sender reads no clock before they leave.
     is_tight: bool,
 }
 

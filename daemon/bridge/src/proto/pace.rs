@@ -23,7 +23,8 @@ pub enum Advice {
     Poll,
     /// A message is expected from so many nanoseconds on, but not before.
     Later(u64),
-    /// A message was expected until so many nanoseconds ago. It is late, or the feed has become another.
+    /// A message was expected, and its time was over this many nanoseconds ago. The message is late, or the feed has
+    /// changed.
     Overdue(u64),
     /// Nothing is known of the next message.
     Unknown,

@@ -14,7 +14,7 @@ pub const MOST_AHEAD: u64 = 1 << 20;
 /// What is known of the terms of one channel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// The term that the moment stands for at which the ring was made.
+    /// The term of the time at which the ring was made.
     pub clock: u64,
     /// The last term that the state file, or this host, knows as its own.
     pub own: Option<u64>,

@@ -107,7 +107,7 @@ fn is_absence(error: &JournalError) -> bool {
     }
 }
 
-/// Reads the block that begins with `first`, where the reader is, or the oldest message behind it.
+/// Reads the block that begins with `first`, where the reader is, or the oldest message after it.
 fn read(reader: &mut Reader, first: u64) -> Result<Fetched, JournalError> {
     let mut block = Block::new(first);
     if reader.due() > first {

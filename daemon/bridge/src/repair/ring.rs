@@ -22,7 +22,7 @@ pub(super) struct Ring {
     subscriber: Option<Subscriber>,
     /// The number of the egress's attachment that the subscriber belongs to.
     pub(super) attached: u64,
-    /// The message that was last too large for an answer: its sequence, size and marks, and its bytes in `large`.
+    /// The last message that was too large for one answer: its sequence, size and marks. Its bytes are in `large`.
     kept: Option<(u64, usize, Meta)>,
     large: Vec<u8>,
 }

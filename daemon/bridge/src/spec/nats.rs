@@ -56,8 +56,8 @@ pub struct NatsSpec {
     pub subject: Option<String>,
     /// The domain of JetStream in which the stream is; that of the servers if `None`.
     pub domain: Option<String>,
-    /// The most bytes of a block: many messages go as one. 1024 to 8388608, and no more than the servers' `max_payload`;
-    /// 65536 by default.
+    /// The most bytes of a block. Many messages go as one block. 1024 to 8388608, and no more than the servers'
+    /// `max_payload`; 65536 by default.
     pub block_bytes: usize,
     /// How many blocks may be without an answer, 1 to 1024; 32 by default.
     pub in_flight: usize,

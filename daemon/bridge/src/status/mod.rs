@@ -194,7 +194,7 @@ pub struct SendCounters {
     pub datagrams_sent: u64,
     /// Those of them that left in one call with others of the same length.
     pub datagrams_segmented: u64,
-    /// Times that the kernel refused that for a line. Its packets leave one by one from then on.
+    /// Times that the kernel refused segments for a line. The line's later packets leave one by one.
     pub segments_refused: u64,
     /// The number of the system's error at the last of those times; 0 if there was none.
     pub segments_error: u64,
@@ -288,7 +288,7 @@ pub struct RepairCounters {
     pub plain_refused: u64,
     /// Native packets whose seal did not open: they are forged or damaged.
     pub forged: u64,
-    /// Native packets that were taken already, or are too old to know.
+    /// Native packets that came before, or that are too old to tell.
     pub replayed: u64,
     /// Native packets without a seal or with an unknown key, where sealed ones are required.
     pub unopened: u64,

@@ -69,7 +69,8 @@ pub struct ReceiveCounters {
     pub group: u64,
     /// The place among them, from 0. The first 16 ask at once for what they lost.
     pub place: u64,
-    /// Datagrams of lines that came in one with others, because their sender or the kernel put them together.
+    /// Datagrams of lines that the kernel handed over in one piece with others. The sender or the kernel had put them
+    /// together.
     pub datagrams_merged: u64,
     /// Datagrams of ours that the kernel refused to send.
     pub sends_refused: u64,

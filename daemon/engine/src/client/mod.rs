@@ -71,7 +71,7 @@ pub(crate) struct Log {
     pub(crate) takes_open: bool,
     /// The settings of the stream, if this end makes it where there is none.
     creates: Option<NatsSpec>,
-    /// Whether one server alone keeps the stream, so that it stores blocks behind named ones.
+    /// Whether one server alone keeps the stream. Only then the servers compare the name of the entry before.
     is_alone: Arc<AtomicBool>,
 }
 
@@ -292,7 +292,7 @@ impl Log {
         deleted.map_err(|e| refused(&self.name, sentence(&e))).map(|_| true)
     }
 
-    /// Appends a block behind the entry `after`, and nowhere else. With its own name goes the name of that entry, if it is known. The answer
+    /// Appends a block after the entry `after`, and nowhere else. With its own name goes the name of that entry, if it is known. The answer
     /// comes by the future.
     ///
     /// Where several servers keep the stream, the number alone counts: each of them compares names with what it has itself, and one that has
@@ -380,14 +380,14 @@ impl Log {
         Some(last)
     }
 
-    /// The numbers of the log's first and last entries; the first is behind the last if the log is empty.
+    /// The numbers of the log's first and last entries; the first is after the last if the log is empty.
     pub(crate) async fn bounds(&self) -> Option<(u64, u64)> {
         let state = self.state().await?;
         let first = if state.messages == 0 { state.last_sequence + 1 } else { state.first_sequence };
         Some((first, state.last_sequence))
     }
 
-    /// The first entry at or behind a number. The inner `None` says that there is none. Any copy gives an entry; only what the leader
+    /// The first entry at or after a number. The inner `None` says that there is none. Any copy gives an entry; only what the leader
     /// says counts against one.
     pub(crate) async fn get(&self, from: u64) -> Option<Option<(u64, Bytes)>> {
         let request = self.stream.direct_get_builder().sequence(from);

@@ -113,7 +113,8 @@ fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Opti
     packing.cut()
 }
 
-/// An event behind which other messages have the numbers. An end is none: the next publisher's messages go on behind it.
+/// An event that gives later sequences to other messages. An end is no such event: the next publisher's messages follow
+/// it.
 fn is_end(event: &Event<'_>) -> bool {
     matches!(event, Event::Restarted | Event::NewSession { .. })
 }

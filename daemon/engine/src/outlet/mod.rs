@@ -81,7 +81,7 @@ pub(crate) struct Outlet {
     end_ns: Option<u64>,
 }
 
-/// How the thread of either end waits. Answers of servers take longer than any of its sleeps.
+/// How the thread of each end waits. The answers of servers take longer than any of its sleeps.
 pub(crate) fn choice_of(wait: WaitMode) -> Choice {
     Choice::or_block(wait, "the way through servers takes longer than a sleep")
 }
@@ -235,7 +235,7 @@ impl Outlet {
         let _ = self.queues.0.send(order);
     }
 
-    /// The sequence behind the last one published; 0 while the channel is gone.
+    /// The sequence after the last one published; 0 while the channel is gone.
     fn published(&self) -> u64 {
         self.subscriber.as_ref().map_or(0, |ring| ring.next_sequence() + ring.lag())
     }

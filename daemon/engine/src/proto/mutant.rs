@@ -10,13 +10,13 @@ pub(super) enum Mutant {
     GoesOn,
     /// A log that has less than it acknowledged is not noticed.
     LossUnseen,
-    /// A block is appended behind an entry by its number alone.
+    /// A block is appended after an entry by its number alone.
     NumbersAlone,
     /// A writer that takes over does not say so.
     SaysNothing,
     /// A last block that does not open is passed over.
     PassesOver,
-    /// The reader takes a block behind a hole.
+    /// The reader takes a block after a hole.
     TakesHoles,
     /// The reader takes what it has already.
     TakesTwice,

@@ -56,7 +56,7 @@ impl Cut {
     }
 }
 
-/// Makes a block of its head and of the body that stands behind the head's place. Returns the block's CRC.
+/// Makes a block of its head and of the body that stands after the head's place. Returns the block's CRC.
 fn finish(head: Head, sealer: &Sealer, block: &mut Vec<u8>) -> u32 {
     let head = Head { key: sealer.key(), ..head };
     let (place, body) = block.split_first_chunk_mut().expect("a block has room for its head");

@@ -53,8 +53,8 @@ impl Want {
     }
 }
 
-/// Makes the blocks that answer requests. They are stored nowhere. It has the number of a writer of its own, and counts its blocks by itself, so
-/// that no seal is used twice.
+/// Makes the blocks that answer requests. The blocks are stored nowhere. It has a writer's number of its own and counts
+/// its blocks by itself, so no seal is used twice.
 #[derive(Debug)]
 pub struct Answerer {
     writer: u64,

@@ -99,7 +99,7 @@ pub enum Step {
         offset: u64,
         /// What to write.
         pieces: Vec<Piece>,
-        /// Bytes of zeros that may be written behind, where nothing stands yet.
+        /// Bytes of zeros that may be written after the frames, where the file is still empty.
         ahead: u64,
         /// Return only when it is safe from a power cut.
         durable: bool,

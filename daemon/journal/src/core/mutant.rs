@@ -18,9 +18,9 @@ pub(super) enum Mutant {
     HearsAll,
     /// Frames of another file are taken for this one's.
     NoSalt,
-    /// A frame behind a hole is not compared with the one behind it.
+    /// A frame behind a hole is not compared with the one after it.
     NoChain,
-    /// Whatever stands behind the first bad frame is dropped.
+    /// Whatever stands after the first bad frame is dropped.
     TruncateAtFirstBad,
     /// A reserve counts as soon as it is written.
     ReserveNotSynced,

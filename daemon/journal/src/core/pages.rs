@@ -31,7 +31,7 @@ impl Memory {
 pub struct Pages {
     /// The bytes of a page that is not full stand at its start, until the next write.
     last: Box<[u8; PAGE]>,
-    /// The file that was written last, and the offset behind the last byte.
+    /// The file that was written last, and the offset after the last byte.
     end: (u64, u64),
 }
 
@@ -92,7 +92,7 @@ impl Stretch<'_> {
         self.size
     }
 
-    /// Copies what stands `from` bytes behind the start into `memory`, and zeros behind the end.
+    /// Copies the bytes from `from` on into `memory`, and zeros after the end.
     pub fn copy(&self, from: usize, memory: &mut [u8]) {
         let parts = std::iter::once(self.before).chain(self.pieces.iter().map(Piece::bytes));
         let (mut skip, mut filled) = (from, 0);

@@ -9,7 +9,7 @@ use shmcast::journal::format::{
 use std::io;
 use thiserror::Error;
 
-/// Most bytes that are kept for people behind the last whole frame of a mended file.
+/// Most bytes that are kept for people after the last whole frame of a mended file.
 const TORN_KEPT: u64 = 1 << 20;
 /// The ending of the names of files in which they are kept.
 const TORN: &str = ".torn";
@@ -362,7 +362,7 @@ fn take_in(
 }
 
 impl Recovered {
-    /// Adds what was heard in the last file that has anything in it.
+    /// Adds the state that the last file with frames in it notes.
     fn hear(&mut self, header: &FileHeader, heard: &Heard) {
         self.reserve = self.reserve.max(header.reserve).max(heard.reserve);
         self.epoch = self.epoch.max(heard.epoch);
@@ -395,7 +395,7 @@ fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::
     Ok(heard)
 }
 
-/// Seals a file behind its last whole frame. What stands behind it is kept in a file of its own. The recorder's footer is written again if
+/// Seals a file after its last whole frame. What stands after it is kept in a file of its own. The recorder's footer is written again if
 /// it can be made: the next file chains to it. Everything up to `durable` was safe.
 fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan, durable: u64) -> io::Result<(u64, u32)> {
     let end = scan.composer.offset();

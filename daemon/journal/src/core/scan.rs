@@ -13,13 +13,13 @@ const CHUNK: usize = 64 << 10;
 /// What the frames of a file say.
 #[derive(Debug)]
 pub struct Scan {
-    /// The file as it stands, ready to be sealed behind its last whole frame.
+    /// The file as it stands, ready to be sealed after its last whole frame.
     pub composer: Composer,
     /// Whole frames.
     pub frames: u64,
     /// The greatest sequence that a frame says was durable.
     pub durable: u64,
-    /// Bytes in use behind the last whole frame.
+    /// Bytes in use after the last whole frame.
     pub behind: u64,
     /// The header of the footer at that place, if there is one. The next file chains to it.
     pub footer: Option<FrameHeader>,
@@ -91,7 +91,7 @@ impl Scan {
                     let Some((offset, head, said)) = scanner.beyond(&composer, &other)? else { break };
                     let loss = Loss { from: composer.due(), to: head.sequence - 1, cause: Cause::Torn };
                     let missing = (loss.to >= loss.from).then_some(loss);
-                    // A new footer stands right behind the last frame: its number follows.
+                    // A new footer stands right after the last frame: its number follows.
                     let is_footer = head.kind == FrameKind::Footer;
                     composer.skip(if is_footer { composer.offset() } else { offset }, missing);
                     (head, said)
@@ -159,7 +159,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(body.and_then(|body| Footer::decode(&body).ok()))
     }
 
-    /// The next whole frame of this file behind a place with none. The search notes how far the file is in use.
+    /// The next whole frame of this file after a place without one. The search notes how far the file is in use.
     fn beyond(
         &mut self,
         composer: &Composer,
@@ -205,7 +205,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(())
     }
 
-    /// A whole frame, unless the whole header right behind it belongs to another chain.
+    /// A whole frame, unless the whole header right after it belongs to another chain.
     fn accept(&mut self, place: u64) -> io::Result<Option<(u64, FrameHeader, Box<Said>)>> {
         if is(Mutant::TruncateAtFirstBad) {
             return Ok(None);

@@ -36,7 +36,8 @@ pub struct Settings {
     pub file_bytes: u64,
     /// A file is sealed when it is this old.
     pub roll_after: Option<Duration>,
-    /// Bytes of frames in memory from which on a sync does not wait for its interval, since they stay there until they are safe.
+    /// A sync does not wait for its interval once this many bytes of frames are in memory. Frames stay in memory until
+    /// they are safe.
     pub sync_bytes: usize,
     /// Most bytes in one write.
     pub group_bytes: usize,

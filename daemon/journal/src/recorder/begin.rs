@@ -19,7 +19,7 @@ pub(super) struct Begun {
     pub(super) subscriber: Subscriber,
     pub(super) packer: Packer,
     pub(super) writer: Writer,
-    /// Control records of the ring behind the last message that the journal has already.
+    /// Control records of the ring after the last message that the journal has already.
     pub(super) known: Vec<ControlRecord>,
     pub(super) first: u64,
     pub(super) missing: u64,
@@ -123,7 +123,7 @@ fn go_behind(subscriber: &mut Subscriber, sequence: u64) -> bool {
     }
 }
 
-/// The control records that the journal has behind its last message, where `due` is the sequence of the next one.
+/// The control records that the journal has after its last message, where `due` is the sequence of the next one.
 fn controls_at(path: &Path, due: u64) -> Result<Vec<ControlRecord>, RecordError> {
     let mut reader = Journal::open(path)?.read_from(due - 1)?;
     let mut known = Vec::new();

@@ -175,7 +175,7 @@ impl Drain {
             return Err(RecordError::Restarted);
         }
         let is_elsewhere = self.follow_ring()?;
-        // The first publisher of a ring is no event, and the very first has no record. The channel goes on behind the journal in a later
+        // The first publisher of a ring is no event, and the very first has no record. The channel goes on after the journal in a later
         // epoch than its.
         let Self { packer, subscriber, .. } = self;
         let stated = if packer.epoch() == 0 { subscriber.publisher_state() } else { None };
@@ -202,7 +202,7 @@ impl Drain {
         Ok(true)
     }
 
-    /// Notes that nothing follows, if nobody can publish and everything before is here.
+    /// Notes that nothing follows, if nobody can publish and all earlier messages are here.
     fn note_clean(&mut self) {
         let next = self.packer.due();
         if self.shared.over_at.load(Ordering::Relaxed) == next {

@@ -78,10 +78,10 @@ struct RecorderState {
     directory: Directory,
     lanes: [Sender<Op>; 3],
     start: Instant,
-    /// Once it is to stop, the time until which a disk that refuses is waited for.
+    /// How long a stopping recorder waits for a disk that refuses.
     stop: OnceLock<Instant>,
     ended: AtomicBool,
-    /// The sequence due behind the last message there will be, once it is to stop; 0 if that is not known.
+    /// The sequence due after the last message there will be, once it is to stop; 0 if that is not known.
     over_at: AtomicU64,
     /// The sequence that the reserve is to reach.
     wanted: AtomicU64,

@@ -35,7 +35,7 @@ const OF_COMMAND: [Entry; 6] = [
     ),
 ];
 
-/// The variable that verbs that go to servers of NATS read besides.
+/// The variable that verbs about servers of NATS read too.
 const OF_ENGINE: Entry = (
     ACCOUNT_VARIABLE,
     "Account at the servers of NATS, as USER:PASSWORD or a token. nats.account counts before it. An account in an argument is refused, because \

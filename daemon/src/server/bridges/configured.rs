@@ -300,7 +300,7 @@ impl Endpoint {
         }
     }
 
-    /// Sends what waits, serves repairs for a while, and stops. The session is not over.
+    /// Makes the bridge leave: it sends what waits, serves repairs for a while, and stops. The session does not end.
     pub(super) fn leave(&self) {
         match self {
             Self::Send(egress) => egress.leave(),

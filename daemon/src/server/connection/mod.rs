@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const STARTING: Duration = Duration::from_secs(2);
 /// How long a reader waits before it is looked whether somebody has brought the channel's memory back.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// How long after its connection a publisher's lock is looked at once more.
+/// A publisher's lock is looked at once more this long after its connection ended.
 const LAST_BREATH: Duration = Duration::from_millis(10);
 
 /// The reason why a connection ends.

@@ -174,7 +174,7 @@ struct Recording {
     channel: String,
     config: JournalConfig,
     stop: AtomicBool,
-    /// The sequence due behind the last message, if nobody can publish any more when it is to stop; else 0.
+    /// The sequence due after the last message, if nobody can publish any more when it is to stop; else 0.
     over_at: AtomicU64,
     /// The sequence that the reserve is to reach.
     wanted: AtomicU64,

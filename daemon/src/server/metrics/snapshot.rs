@@ -11,9 +11,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// Number of readers of one channel that are shown one by one: those that have been attached longest. The rest is
-/// summed under [`OTHERS`]. So a channel never has more than `MAX_READERS` + 1 times the series of a reader, however
-/// many attach.
+/// At most this many readers of one channel are shown one by one: those that have been attached longest. The others are
+/// summed under [`OTHERS`]. So a channel has at most `MAX_READERS` + 1 times the series of a reader.
 pub const MAX_READERS: usize = 128;
 /// The name of the sum of the readers beyond [`MAX_READERS`].
 pub const OTHERS: &str = "other";

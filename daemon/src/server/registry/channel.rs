@@ -334,7 +334,7 @@ impl Channel {
         }
     }
 
-    /// Whether the publisher has let go of the lock, and its connection has not ended.
+    /// Whether the publisher has released the lock while its connection is still there.
     pub(super) fn is_left(&self) -> bool {
         self.publisher.is_some()
             && self.current.as_ref().is_some_and(|it| it.has_publisher().is_ok_and(|has| !has))

@@ -28,7 +28,7 @@ pub struct MemoryRequest {
 pub struct After {
     /// The directory.
     pub dir: PathBuf,
-    /// The sequence due where the journal ended clean when this daemon started. Nobody was let in to publish since.
+    /// The sequence due at which the journal ended clean when this daemon started. No publisher was let in since.
     pub clean: Option<u64>,
 }
 
@@ -37,14 +37,14 @@ pub struct After {
 pub struct Memory {
     /// The segment.
     pub hosted: HostedSegment,
-    /// Whether it was made to go on behind the channel's journal.
+    /// Whether it was made to go on after the channel's journal.
     pub is_after_journal: bool,
     /// The reason why that was not possible, or not noted in the journal.
     pub trouble: Option<String>,
 }
 
 impl MemoryRequest {
-    /// Memory in which a channel's sequences begin again, or go on behind a journal. `before` is the channel's generation until then.
+    /// Memory in which a channel's sequences begin again, or go on after a journal. `before` is the channel's generation until then.
     /// Bridges name a stream by the time at which its sequences began. So the next stream's is a step later, however soon it begins and
     /// whatever the clock says.
     pub(super) fn of_next_stream(spec: HostedSpec, before: Option<&Entry>, after: Option<After>) -> Self {

@@ -171,7 +171,7 @@ impl Registry {
         Ok(channel)
     }
 
-    /// Brings back a removed channel that programs are still attached to. Its sequences begin again, or go on behind its journal, and
+    /// Brings back a removed channel that programs are still attached to. Its sequences begin again, or go on after its journal, and
     /// its publisher is cut off.
     fn revive(
         &mut self,

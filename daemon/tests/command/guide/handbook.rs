@@ -1,4 +1,4 @@
-//! The failure handbook quotes the programs. Each quoted text must be in the sources, and no event, state or
+//! The failure handbook and the page of texts quote the programs. Each quoted text must be in the sources, and no event, state or
 //! alert may be missing.
 
 use super::book;
@@ -8,9 +8,9 @@ use std::path::Path;
 /// Shortest piece of a text that is looked for. Shorter pieces are found in many places.
 const TELLING_BYTES: usize = 8;
 
-/// The first cells of the rows of a section's tables.
-fn first_cells(heading: &str) -> Vec<String> {
-    let text = book::text("failures");
+/// The first cells of the rows of the tables in a section of a page.
+fn first_cells(page: &str, heading: &str) -> Vec<String> {
+    let text = book::text(page);
     let start = text.find(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no {heading}"));
     let section = &text[start + heading.len() + 2..];
     let end = section.find("\n## ").unwrap_or(section.len());
@@ -21,6 +21,11 @@ fn first_cells(heading: &str) -> Vec<String> {
 /// The texts between backticks.
 fn quoted(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
+}
+
+fn is_event_of_a_bridge(text: &str) -> bool {
+    text.strip_prefix("bridge-")
+        .is_some_and(|rest| rest.bytes().all(|byte| byte == b'-' || byte.is_ascii_lowercase()))
 }
 
 /// All sources of the programs. Strings that are broken over lines are made whole.
@@ -71,7 +76,7 @@ fn a_text_that_no_program_prints() {
     ];
     let mut seen = 0;
     for heading in headings {
-        for cell in first_cells(heading) {
+        for cell in first_cells("messages", heading) {
             for text in quoted(&cell) {
                 for piece in
                     text.split("[..]").map(|piece| piece.trim_matches([' ', ':', ',', ';', '(', ')']))
@@ -90,14 +95,34 @@ fn a_text_that_no_program_prints() {
 
 #[test]
 fn an_event_that_the_handbook_leaves_out() {
-    let cells = first_cells("## The daemon").join(" ");
+    let cells = first_cells("messages", "## The daemon").join(" ");
     let known = quoted(&cells);
     let sources = sources();
     let told = sources.split(".tell(").skip(1).filter_map(|rest| rest.trim_start().strip_prefix('"'));
     let told: Vec<&str> = told.filter_map(|rest| rest.split_once('"')).map(|(event, _)| event).collect();
     assert!(told.len() > 10, "{told:?}");
-    for event in told {
+    // Events about a bridge's counters stand in tables.
+    let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/server/bridges/configured.rs");
+    let tables = fs::read_to_string(tables).unwrap();
+    let counted: Vec<&str> = tables.split('"').filter(|text| is_event_of_a_bridge(text)).collect();
+    assert!(counted.len() > 10, "{counted:?}");
+    for event in told.into_iter().chain(counted) {
         assert!(known.contains(&event), "the handbook lacks the event {event}");
+    }
+}
+
+/// The page of versions once had 1.0 for two formats that were at 2.0.
+#[test]
+fn a_version_that_the_guide_has_wrong() {
+    let text = book::text("compatibility");
+    for (what, source) in
+        [("layout of a segment", "layout/header.rs"), ("files of a journal", "journal/mod.rs")]
+    {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/src").join(source);
+        let source = fs::read_to_string(source).unwrap();
+        let (_, rest) = source.split_once("pub const VERSION: (u16, u16) = (").unwrap();
+        let version = rest.split_once(");").unwrap().0.replace(", ", ".");
+        assert!(text.contains(&format!("| {what} | {version}, in each ")), "{what} has {version}");
     }
 }
 
@@ -107,7 +132,7 @@ fn an_alert_that_the_handbook_leaves_out() {
     let rules = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
     let mut rules: Vec<&str> = rules.collect();
     rules.sort_unstable();
-    let cells = first_cells("## Alerts");
+    let cells = first_cells("messages", "## Alerts");
     let mut known: Vec<&str> = cells.iter().flat_map(|cell| quoted(cell)).collect();
     known.sort_unstable();
     assert_eq!(known, rules);
@@ -122,7 +147,7 @@ fn a_state_that_the_handbook_leaves_out() {
     let comment = &before[before.rfind("pub channel: String").unwrap()..];
     let states = quoted(comment);
     assert!(states.len() >= 8, "{states:?}");
-    let cells = first_cells("## States of a channel").join(" ");
+    let cells = first_cells("failures", "## States of a channel").join(" ");
     for state in states {
         assert!(quoted(&cells).contains(&state), "the handbook lacks the state {state}");
     }

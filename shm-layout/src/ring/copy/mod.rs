@@ -67,7 +67,7 @@ impl Copier {
     }
 
     /// Stores the bytes of a message that do not share a line with its header: all but the first `INLINE` bytes. Returns those
-    /// first bytes; the call may have stored some of them too. The bytes behind the payload in the last word are undefined.
+    /// first bytes; the call may have stored some of them too. The bytes after the payload in the last word are undefined.
     ///
     /// # Panics
     /// When the words have no room for all of it.
@@ -98,7 +98,7 @@ impl Copier {
 
     /// Loads the payload words of a whole record, from behind its header to the end of its last line, also those behind the
     /// message. So the copy needs no branch on the length, but for the loop over lines. It is fastest if `bytes` begin 16
-    /// bytes behind the start of a cache line, as the words do: then no copied piece crosses a line on either side.
+    /// bytes after the start of a cache line, as the words do: then no copied piece crosses a line on either side.
     ///
     /// # Panics
     /// Unless the words are [`INLINE_WORDS`] and a number of whole lines, and there are exactly as many bytes.

@@ -159,7 +159,7 @@ impl Reader {
 
     /// As [`poll`](Self::poll), but copies whole records and returns only the two common answers in full.
     ///
-    /// The payload goes to where it stands in its record, 16 bytes behind the start of `out`. The bytes around it in `out`
+    /// The payload goes to where it stands in its record, 16 bytes after the start of `out`. The bytes around it in `out`
     /// may change, up to the record's last line. The copy needs no branch on the length. If `out` is 64-byte aligned, no
     /// copied piece crosses a cache line. The answer is [`Glance::Other`] if the record does not fit in `out`.
     #[inline(always)]

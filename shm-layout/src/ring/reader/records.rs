@@ -31,7 +31,7 @@ impl Reader {
     /// Copies up to `most` messages as whole records to `out`, one after the other. It stops where there is no message, or at
     /// one whose record does not fit in the rest of `out`; [`poll`](Self::poll) tells which.
     ///
-    /// The bytes of `out` behind the records may change. `out` should be 64-byte aligned, and hold [`RUN`] bytes at least:
+    /// The bytes of `out` after the records may change. `out` should be 64-byte aligned, and hold [`RUN`] bytes at least:
     /// then small messages that the writer has left behind are copied many at once.
     ///
     /// Cost of a message in a run: the lines of its record, and a comparison of its commit word.

@@ -39,7 +39,8 @@ const MERGED_SLOT_BYTES: usize = (1 << 16) + 9 * 64;
 pub struct Inbox {
     slab: Vec<u8>,
     slot_bytes: usize,
-    /// Tells from the bytes how long each datagram is that the kernel put together with others; `None` if it never does.
+    /// Tells the length of the datagrams that the kernel put together, from their bytes. `None` if the kernel never
+    /// puts any together.
     segment_of: Option<SegmentOf>,
     arrivals: [Arrival; BATCH],
     received: usize,
@@ -50,7 +51,7 @@ pub struct Inbox {
     alone: u32,
 }
 
-/// How long each of the datagrams is, all but the last of which are equally long.
+/// The length of each of the datagrams in these bytes. The last one may be shorter.
 pub type SegmentOf = fn(&[u8]) -> usize;
 
 /// One delivery of the kernel: a datagram, or several that it put together.

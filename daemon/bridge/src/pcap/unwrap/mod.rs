@@ -69,7 +69,8 @@ pub struct Unwrap {
     feed: Option<Feed>,
     /// Packets of sessions that are not followed, in the order of the capture.
     kept: VecDeque<Kept>,
-    /// How many of them came since the followed session last spoke: a copy or an end is no word.
+    /// How many of the kept packets came since the followed session last sent new messages. Copies and ends do not
+    /// count as new.
     kept_since: usize,
     past: Vec<Past>,
     left: Left,

@@ -7,9 +7,9 @@ use crate::proto::session::Session;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// How many sessions that were left are remembered, and how many get a name in the account.
+/// How many sessions are remembered after they were left, and how many of them the report names.
 const REMEMBERED: usize = 256;
-/// How many packets behind the first are asked whether the first is far off.
+/// This many packets after a session's first one decide whether the first one's sequence is far off.
 const ASKED: usize = 64;
 
 /// A packet of a session that is not followed.

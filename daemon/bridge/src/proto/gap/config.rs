@@ -27,7 +27,7 @@ pub struct GapConfig {
     pub timeout_min_ns: u64,
     /// The time to wait for an answer while no round trip has been measured.
     pub timeout_first_ns: u64,
-    /// The longest wait that doubling leads to. A longer measured round trip still counts in full.
+    /// The longest wait that doubling leads to. If the measured round trip is longer, it counts in full.
     pub timeout_max_ns: u64,
     /// How many servers there are to ask, at most [`MAX_SERVERS`](super::super::MAX_SERVERS).
     pub servers: usize,

@@ -39,8 +39,8 @@ use turn::Turn;
 use super::MAX_SERVERS;
 use super::counters::ReceiverCounters;
 
-/// The most unanswered requests at a time until a server has shown that it answers more, and again when it
-/// does not.
+/// The most unanswered requests to a server that has not shown that it answers more. It applies again when the server
+/// stops answering.
 const FIRST_WINDOW: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,8 +73,8 @@ struct Hole {
     /// How often a server that answered other requests meanwhile did not answer this one.
     ignored: u32,
     last_server: usize,
-    /// One bit for each server that said once that it no longer holds the messages, and one for each that
-    /// said so twice. One answer alone may be forged.
+    /// Two bits for each server: one is set when the server first says that it no longer holds the messages, the other
+    /// when it says so again. A single answer may be forged.
     gone_once: u8,
     gone: u8,
     /// How often a server said that nothing of it is published yet.
@@ -114,7 +114,7 @@ pub struct Gaps {
     heard_ns: u64,
     /// The most requests unanswered at a time, for now.
     window: usize,
-    /// How late lines have lately been with messages that looked lost.
+    /// How late messages that looked lost have lately come by the lines.
     lateness_ns: u64,
     /// Messages that came lately, and the bytes that they took on the wire. Both fade, and both are
     /// multiplied by 16.
@@ -159,8 +159,8 @@ impl Gaps {
         self.holes.len()
     }
 
-    /// Whether early messages `first..end` may be kept. If the list is full, they may only if that makes no
-    /// further hole.
+    /// Whether early messages `first..end` may be kept. If the list of holes is full, only messages that make no
+    /// further hole may.
     pub fn has_room(&self, first: u64, end: u64) -> bool {
         if self.holes.len() < self.config.max_holes {
             return true;
@@ -408,7 +408,7 @@ impl Gaps {
         }
     }
 
-    /// Notes that a server sent messages that were there already. Most likely its first answer was late, not
+    /// Notes that a server sent messages that had arrived before. Most likely the server's first answer was late, not
     /// lost, so waits become longer.
     pub fn handle_needless(&mut self, now_ns: u64, server: usize) {
         if let Some(state) = self.servers.get_mut(server) {

@@ -10,9 +10,9 @@ use super::super::{MILLISECOND_NS, splitmix};
 use super::{Gaps, State};
 use shmcast::hosting::fault;
 
-/// So many receivers ask at once. A group that is no larger does not wait at all.
+/// The receivers of this many first places ask at once. A group of at most this size does not wait at all.
 const AT_ONCE: u16 = 16;
-/// No longer round trip of another receiver is believed.
+/// A longer round trip of another receiver is not believed.
 const LONGEST_MAX_NS: u64 = 50 * MILLISECOND_NS;
 
 /// A receiver's knowledge of its group.

@@ -34,8 +34,8 @@ use super::limit::{AllowList, Rate, SourceBuckets, TokenBucket, address_bytes};
 use super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use shmcast::hosting::fault;
 
-/// How many questions are answered a second from addresses for which the table of sources has no place. The answers are no
-/// longer than the questions.
+/// How many questions a second are answered together for all addresses that have no place in the table of sources.
+/// Answers are no longer than the questions.
 const CROWD: Rate = Rate { per_second: 20_000, burst: 2_000 };
 
 /// The rules by which leases are granted.
@@ -102,7 +102,7 @@ struct Wish {
     live: bool,
     lease_ms: u32,
     receiver: Option<u64>,
-    /// How long it took to use a cookie that was made for a question without one.
+    /// The time from handing out a cookie to a question without one until that cookie was used.
     rtt_ns: Option<u64>,
 }
 

@@ -158,7 +158,7 @@ impl Container {
     }
 }
 
-/// How long each packet is of those that the kernel put together into these bytes. See
+/// The length of each packet in `bytes`, into which the kernel put packets of equal length together. See
 /// [`wire::segment_of`](super::super::wire::segment_of).
 pub fn segment_of(bytes: &[u8]) -> usize {
     equal_packets(bytes, |bytes| {
@@ -209,7 +209,7 @@ impl Numbers {
         }
     }
 
-    /// How many packets it has numbered in the longer of its two rows.
+    /// How many packets it has sent in the longer one of its two rows of numbers.
     pub fn sent(&self) -> u64 {
         self.live.max(self.other & !OTHER)
     }

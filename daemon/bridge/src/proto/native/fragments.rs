@@ -27,7 +27,7 @@ const MAX_OPEN: usize = 4_096;
 const LEAST_CLASS: u32 = 12;
 /// How many classes there are.
 const CLASSES: usize = (MAX_MESSAGE_BYTES.ilog2() - LEAST_CLASS + 1) as usize;
-/// How many pieces a new buffer has room for. Few messages come in more.
+/// A new buffer has room for this many separate pieces. Few messages have more.
 const USUAL_PIECES: usize = 16;
 /// The most separate pieces of one message that are kept. Fragments that would make another are refused.
 const MAX_PIECES: usize = 1_024;
@@ -291,7 +291,7 @@ impl Assembler {
         Some(assembly)
     }
 
-    /// Whether a part at `offset` of the message `sequence` is the first of a server's answer.
+    /// Whether the part of message `sequence` at `offset` is the first part of a server's answer.
     pub fn begins_answer(&self, sequence: u64, offset: u32) -> bool {
         offset == self.position(sequence).map_or(0, |at| self.open[at].asked_from)
     }

@@ -71,7 +71,7 @@ impl Keyring {
         Ok(Keyring(keys))
     }
 
-    /// The key that seals at this time; the one whose time comes first if it has come for none.
+    /// The key that seals at this time. If no key's time has come, the key whose time comes first.
     pub fn sealing(&self, wall_ns: u64) -> Option<&GroupKey> {
         let due = self.0.iter().rev().find(|key| key.from_ns <= wall_ns);
         due.or_else(|| self.0.iter().min_by_key(|key| key.from_ns))

@@ -14,14 +14,14 @@ use shmcast::hosting::fault;
 const JUMP_WITNESSES: u32 = 3;
 /// The time over which those packets must come.
 const JUMP_NS: u64 = MILLISECOND_NS;
-/// How many packets of a line, in order and below a claim, contradict it.
+/// This many packets of a line, in order and below a claim, contradict the claim.
 const CONTRADICTIONS: u32 = 4;
 /// How long a line must repeat a claim, and say nothing else, before the claim is believed.
 const REPEATED_NS: u64 = SECOND_NS;
 /// An end is believed when it comes again from another line or server, or this much later. Copies of one
 /// packet come together.
 const END_AGAIN_NS: u64 = 100 * MICROSECOND_NS;
-/// So many ends are believed however close together they come: they are not copies of one packet.
+/// This many ends are believed however close together they come: that many cannot be copies of one packet.
 const ENDS: u32 = 3;
 /// A jump is plausible too if it is no longer than the feed's advance in this time.
 const BELIEVED_NS: u64 = SECOND_NS / 4;

@@ -8,7 +8,7 @@
 //! | silent, or ended | any that fits, but on native lines no other channel's | after three packets |
 //!
 //! On native lines each session but that of a mirror of another make is of a shmcast channel, so another tag is another channel: its
-//! messages are not to stand behind ours, however silent ours is. Senders of other makes may name each day's session as they like.
+//! messages are not to stand after ours, however silent ours is. Senders of other makes may name each day's session as they like.
 //!
 //! The packets of such a rival are kept before it is followed. They then count from the first one on, so
 //! waiting loses nothing.

@@ -43,7 +43,8 @@ use shmcast::MAX_SEQUENCE;
 use shmcast::hosting::fault;
 use std::ops::Range;
 
-/// So long after its last packet another feed is still told of. An idle one sends a heartbeat each second.
+/// Another feed on the lines is reported for this long after its last packet. An idle feed sends a heartbeat each
+/// second.
 const STRANGER_NS: u64 = 10 * SECOND_NS;
 
 /// The state of one receiver. Its memory is bounded by its configuration.

@@ -29,7 +29,7 @@ const MERGE_MAX_NS: u64 = 5 * MILLISECOND_NS;
 const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
 /// After so many first askers, half of them are forgotten.
 const REMEMBERED: u32 = 16;
-/// The first answer goes to all if at least one of so many first askers was followed by another.
+/// The first answer goes to all if at least one in this many first askers was followed by another.
 const SHARED: u32 = 4;
 /// One of so many first answers goes to its asker alone in any case, so that a change is noticed.
 const PROBE: u32 = 32;

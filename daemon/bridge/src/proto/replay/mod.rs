@@ -135,7 +135,7 @@ pub enum Reply {
         /// The size of the datagram.
         bytes: usize,
     },
-    /// None yet: the messages have to be read from the journal. Then [`Replay::answer_request`] gives the reply.
+    /// None yet: the messages must first be read from the journal. Then [`Replay::answer_request`] gives the reply.
     Fetch,
     /// No reply, for this reason.
     Nothing(Refusal),

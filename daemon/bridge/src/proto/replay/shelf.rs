@@ -32,7 +32,7 @@ pub struct Block {
     /// The end of each message in `bytes`, and its marks.
     records: Vec<(usize, Meta)>,
     bytes: Vec<u8>,
-    /// The sequence behind what is missing.
+    /// The sequence after what is missing.
     behind: u64,
 }
 
@@ -62,7 +62,7 @@ impl Block {
         self.behind = behind.max(self.next());
     }
 
-    /// The sequence behind its last message.
+    /// The sequence after its last message.
     pub fn next(&self) -> u64 {
         self.first + self.records.len() as u64
     }
@@ -105,7 +105,7 @@ pub enum Fetched {
 pub(super) enum Found {
     /// It is on the shelf.
     Here,
-    /// The journal has nothing before this sequence, as far as it goes; `u64::MAX` if it has nothing behind it either.
+    /// The journal has nothing before this sequence. `u64::MAX` if it has nothing after it either.
     Gone(u64),
     /// It has to be fetched.
     OnDisk,
@@ -157,7 +157,7 @@ impl Shelf {
         (!std::mem::replace(&mut self.is_fetching, true)).then_some(sequence)
     }
 
-    /// Begins to fetch the block behind the one that `sequence` is in, if somebody who reads in order will soon ask
+    /// Begins to fetch the block after the one that `sequence` is in, if somebody who reads in order will soon ask
     /// for it. `most` is a sequence that the ring has.
     pub(super) fn fetch_ahead(&mut self, sequence: u64, most: u64) -> Option<u64> {
         let block = self.blocks.iter().find(|block| block.has(sequence))?;

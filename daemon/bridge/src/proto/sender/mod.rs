@@ -106,7 +106,7 @@ pub struct Sender {
     open: Open,
     /// Numbers and seals the packets of a native line; `None` on a plain one.
     native: Option<Sealer>,
-    /// The bytes of the next message that are in fragments of the batch, or of one before it.
+    /// How many bytes of the next message are in fragments of this batch or an earlier one.
     part: usize,
     /// The time that heartbeats count from: the last data, the start, or the end of the session.
     quiet_since_ns: u64,
@@ -389,7 +389,7 @@ impl Sender {
     }
 }
 
-/// The slot with this number; `None` behind the last. `chunks_exact_mut` would divide.
+/// The slot with this number; `None` after the last. `chunks_exact_mut` would divide.
 #[inline]
 fn slot_of(slab: &mut [u8], size: usize, at: usize) -> Option<&mut [u8]> {
     slab.get_mut(at * size..(at + 1) * size)

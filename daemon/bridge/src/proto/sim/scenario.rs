@@ -31,7 +31,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// The sequence behind the missing ones, if this one is missing.
+    /// The sequence after the missing ones, if this one is missing.
     pub fn missing_to(&self, sequence: u64) -> Option<u64> {
         let lost = self.lost.iter().find(|lost| lost.contains(&sequence)).map(|lost| lost.end);
         lost.or((sequence < self.oldest).then_some(self.oldest))

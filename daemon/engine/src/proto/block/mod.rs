@@ -155,7 +155,7 @@ impl Head {
         BlockId { writer: self.writer, number: self.number }
     }
 
-    /// Whether the block is needed by a reader at which `due` comes next, or stands behind one that is.
+    /// Whether a reader that expects `due` needs the block, or a block that comes before it.
     pub fn reaches(&self, due: u64) -> bool {
         self.first >= due || self.end() > due
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! BOUNDS   the log's first and last number are asked for
 //! BISECT   the first block that reaches the sequence due is looked for, in some 20 steps
-//! FOLLOW   blocks come in the log's order. One that begins behind the sequence due -> BOUNDS, once; then -> HOLE
+//! FOLLOW   blocks come in the log's order. One that begins after the sequence due -> BOUNDS, once; then -> HOLE
 //!          nothing for half a second: the last entry is looked at; it is another one, or gone, or the log has one behind it,
 //!          which was lost on the way -> BOUNDS
 //! HOLE     writers are asked for what is missing. Mended, or given up -> BOUNDS
@@ -38,8 +38,8 @@ const IDLE_NS: u64 = 500 * MILLISECOND_NS;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Bounds,
-    /// The wanted block is in `low..=high`; `probe` is looked at next. `first` is the first entry there is at or behind `high`, and
-    /// `damaged` the one at or behind the middle, if it could not be read.
+    /// The wanted block is in `low..=high`; `probe` is looked at next. `first` is the first entry there is at or after `high`, and
+    /// `damaged` the one at or after the middle, if it could not be read.
     Bisect {
         low: u64,
         high: u64,
@@ -92,7 +92,7 @@ pub struct Reader {
     crc: Option<u32>,
     /// Whether the place was just looked for and each entry since came, so that a hole is one.
     is_certain: bool,
-    /// The last numbers that were passed over, and the one behind them.
+    /// The last numbers that were passed over, and the one after them.
     lacking: Option<(u64, u64)>,
     parts: Parts,
     opener: Opener,

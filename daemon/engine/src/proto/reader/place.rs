@@ -5,7 +5,7 @@ use crate::proto::block::Head;
 use crate::proto::mutant::{Mutant, is};
 
 impl Reader {
-    /// Takes the numbers of the log's first and last entries; the first is behind the last if the log is empty.
+    /// Takes the numbers of the log's first and last entries; the first is after the last if the log is empty.
     /// Returns the request to follow, if the place is known.
     pub fn handle_bounds(
         &mut self,
@@ -52,7 +52,7 @@ impl Reader {
         (self.round, Ask::Follow(from))
     }
 
-    /// Takes an entry that was asked for, `None` if there is none at or behind that number. Returns the request to follow, if
+    /// Takes an entry that was asked for, `None` if there is none at or after that number. Returns the request to follow, if
     /// the place is known.
     pub fn handle_get(&mut self, now_ns: u64, round: u64, entry: Option<(u64, &[u8])>) -> Option<(u64, Ask)> {
         if round != self.round {

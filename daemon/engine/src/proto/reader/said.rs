@@ -49,7 +49,7 @@ pub enum Delivery<'a> {
 pub enum Ask {
     /// The numbers of the log's first and last entries.
     Bounds,
-    /// The first entry at or behind this number.
+    /// The first entry at or after this number.
     Get(u64),
     /// All entries from this number on, as they come.
     Follow(u64),
@@ -68,7 +68,7 @@ pub struct ReaderCounters {
     pub unopened: u64,
     /// Sequences in blocks that had come before.
     pub repeated: u64,
-    /// Blocks that were not built behind the one that came before them.
+    /// Blocks that were not built after the one that came before them.
     pub chain_breaks: u64,
     /// Times that the place in the log was looked for.
     pub searches: u64,

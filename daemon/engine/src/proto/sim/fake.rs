@@ -76,7 +76,7 @@ impl Log {
         last
     }
 
-    /// The first entry at or behind a number.
+    /// The first entry at or after a number.
     pub(super) fn read(&self, from: u64) -> Option<(u64, Vec<u8>)> {
         let entry = self.entries.iter().find(|entry| entry.number >= from)?;
         Some((entry.number, entry.block.clone()))

@@ -3,7 +3,7 @@
 //! A story has a channel, one or two writers, a log, and a reader with a ring. Answers are lost, appends come late, the log
 //! loses its end or its beginning, exchanges blocks, drops and damages them, is removed and made again, and everybody is killed, stopped and
 //! started again. One of two writers may have other keys, strangers send pulses, and an operator orders takeovers. The reader must publish
-//! each message once, in order and byte for byte, and may name as lost only what nobody has. A block must stand behind the one that it was
+//! each message once, in order and byte for byte, and may name as lost only what nobody has. A block must stand after the one that it was
 //! built for, which its writer can open, and an ordered takeover of an idle channel must succeed.
 
 mod ends;

@@ -97,7 +97,7 @@ impl Writer {
         (self.state, self.is_taken, self.may_follow) = (State::Run, false, false);
         self.look_ns = now_ns + IDLE_LOOK_NS;
         (self.newest, self.had) = ((last.sequence, last.crc.unwrap_or(0)), self.had.max(last.sequence));
-        // If the last block is the one that was expected, and appends behind it were refused all the same, the servers do not know its name:
+        // If the last block is the one that was expected, and appends after it were refused all the same, the servers do not know its name:
         // another build stored it, or they were started again.
         let is_nameless = self.refused.0 == self.newest && self.refused.1 > 1 || is(Mutant::NumbersAlone);
         self.newest_id = last.id.filter(|_| !is_nameless);
@@ -120,7 +120,7 @@ impl Writer {
         (self.state, self.look_ns) = (State::Shut(why), now_ns + LOOK_NS);
     }
 
-    /// The log has another stream. A stream of a later session begins behind it.
+    /// The log has another stream. A stream of a later session begins after it.
     fn meet_other(&mut self, now_ns: u64, last: &Last, head: &Head) -> Result<(), Refusal> {
         let (ours, theirs) = (self.config.session, head.session);
         let is_later =

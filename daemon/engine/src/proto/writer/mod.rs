@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! START    the last block is asked for. It says where to go on.  It is another writer's -> FENCED.  It does not open -> SHUT
-//! RUN      blocks from there on, each only behind the one before it: one, and after its answer up to `in_flight`
+//! RUN      blocks from there on, each only after the one before it: one, and after its answer up to `in_flight`
 //!          refused, no answer, disconnected, busy -> RESYNC
 //! RESYNC   what is in flight is dropped, and the last block is asked for.  It is ours -> RUN.  Another writer's -> FENCED
 //! FENCED   another writer writes. Neither a new block nor a pulse of it for `silence_ns`, or an order -> START
@@ -15,7 +15,7 @@
 //!
 //! An append may be late: it comes to the log when its writer has given it up, or has stood still. The log looks at the number and the name
 //! of the entry before it, because numbers come again: a log that lost its end, or was removed, gives them to other blocks. A log of which several
-//! servers have copies compares no names, and its numbers never come again; a second block in flight may there stand behind a rival's first, which
+//! servers have copies compares no names, and its numbers never come again; a second block in flight may there stand after a rival's first, which
 //! readers notice. For each number a writer has one block: what was in flight is appended again as it was, byte for byte, and it does not
 //! matter which copy is stored.
 
@@ -92,7 +92,7 @@ pub struct Writer {
     newest: (u64, u32),
     /// The name of that block, if it is known and the log knows it too.
     newest_id: Option<BlockId>,
-    /// The block behind which appends were refused, and how many one after the other.
+    /// The block after which appends were refused, and how many one after the other.
     refused: ((u64, u32), u32),
     /// The log's highest number that is known to have been stored.
     had: u64,
@@ -121,7 +121,7 @@ pub struct Writer {
     resume: Option<Resume>,
     /// The last block that another writer had written.
     seen: (u64, u64),
-    /// The buffers of blocks that are stored, if nobody else has them.
+    /// Buffers of stored blocks that nobody else holds.
     spare: Vec<Vec<u8>>,
     sealer: Sealer,
     counters: WriterCounters,
@@ -214,7 +214,7 @@ impl Writer {
         self.start(now_ns);
     }
 
-    /// Takes the writing from another writer, or goes on behind a block that does not open.
+    /// Takes the writing from another writer, or goes on after a block that does not open.
     pub fn take_over(&mut self, now_ns: u64) {
         if self.state != State::Run {
             self.ordered_until_ns = now_ns + ORDER_NS;
@@ -376,7 +376,7 @@ impl Writer {
             Ok(_) => return self.resync(now_ns, Trouble::Refused),
             Err(trouble) => return self.resync(now_ns, trouble),
         };
-        // Each block stands behind the one before it, so the ones before it are stored as well.
+        // Each block stands after the one before it, so the ones before it are stored as well.
         while self.window.front().is_some_and(|flight| flight.sequence <= sequence)
             && let Some(flight) = self.window.pop_front()
         {

@@ -143,7 +143,7 @@ pub struct Append {
     pub round: u64,
     /// When it was given out.
     pub at_ns: u64,
-    /// The log's number of the entry behind which alone it may be stored.
+    /// The log's number of the entry after which alone it may be stored.
     pub after: u64,
     /// The name of that entry; `None` if the number alone counts.
     pub behind: Option<BlockId>,

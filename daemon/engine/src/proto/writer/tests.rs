@@ -188,7 +188,7 @@ fn a_stream_goes_on_in_a_later_session_and_another_one_begins_behind_it() {
         writer.take_over(0);
     }
     assert_eq!((writer.take_resume(), writer.session()), (Some(Resume::At(100)), CONFIG.session));
-    // One with another id begins behind it.
+    // One with another id begins after it.
     let config = WriterConfig { stream: Stream([9; 16]), ..later };
     let mut writer = Writer::new(config);
     let round = writer.poll(0).unwrap();
@@ -216,7 +216,7 @@ fn a_writer_that_takes_over_says_so_first() {
     writer.handle_ack(1, marker.round, Ok(41));
     let next = writer.append(1, Cut::gap(100, 100), 0);
     assert_eq!((next.after, next.behind), (41, Some(marked.id())));
-    // A writer that goes on behind its own block has nothing to say.
+    // A writer that goes on after its own block has nothing to say.
     let mut same = Writer::new(CONFIG);
     let round = same.poll(0).unwrap();
     same.handle_last(0, round, last(41, marked), 1_000).unwrap();

@@ -18,7 +18,7 @@ fn file(payloads: &[Vec<u8>], durable: u64) -> (Disk, Vec<(u64, FrameHeader)>) {
     file_behind(&page, composer, payloads, durable)
 }
 
-/// The same behind a first page that is given.
+/// The same after a first page that is given.
 fn file_behind(
     page: &[u8],
     mut composer: Composer,
@@ -145,7 +145,7 @@ fn a_file_of_a_later_minor_version_keeps_its_frames() {
     assert_eq!((recovered.due, recovered.mended[0].frames), (3, 2));
 }
 
-/// A payload that ends with a frame of `salt` and fills its own frame to the end, so that the real next frame stands right behind it.
+/// A payload that ends with a frame of `salt` and fills its own frame to the end, so that the real next frame stands right after it.
 fn payload_with_a_frame(salt: u64) -> Vec<u8> {
     let mut frame = FrameBuilder::new(Vec::new(), 5, 1);
     frame.message(&[0xfa; 700], 0, false, 1);
@@ -181,7 +181,7 @@ fn a_payload_does_not_pass_for_a_frame() {
     assert_eq!(whole(both), (3, 5), "the chain finds it even so");
 }
 
-/// At the end of a file no frame stands behind an imitation, and the salt alone tells it from a real one.
+/// At the end of a file no frame stands after an imitation, and the salt alone tells it from a real one.
 #[test]
 fn a_payload_at_the_end_does_not_pass_for_a_frame() {
     let end = |salt| {

@@ -24,8 +24,8 @@ use crate::proto::wire::Malformed;
 const SALT: &[u8] = b"shmcast-native-1";
 /// After so many packets a sender takes another number, and so another key.
 const RENEW_AFTER: u64 = 1 << 36;
-/// How often an unknown sender's packet is tried, a second. It bounds what a flood costs, and is so high that a real new
-/// sender is known within milliseconds of it.
+/// How many packets of unknown senders are tried with the group's key in a second. The rate bounds the cost of a flood.
+/// A real new sender is still known within milliseconds.
 const TRIES: Rate = Rate { per_second: 20_000, burst: 2_000 };
 
 /// The key of one sender. It seals packets, and what else is sent under numbers, such as the blocks of an engine.
@@ -98,7 +98,7 @@ impl Sealer {
         }
     }
 
-    /// Seals from now on with this key; with none, packets are sent open.
+    /// Seals later packets with this key. Without a key, packets leave unsealed.
     pub fn set_key(&mut self, group: Option<&GroupKey>) {
         if self.group.as_ref().map(|(known, _)| known) != group {
             let key = |group: &GroupKey| (*group, key_of(group, self.numbers.sender(), self.is_receiver));

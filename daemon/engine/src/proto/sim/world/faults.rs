@@ -41,7 +41,7 @@ impl World {
                 self.count_writer(1);
                 self.start_writer(1);
             }
-            // The reader's connection breaks. The servers notice it later, and go on behind the entries that they gave to it.
+            // The reader's connection breaks. The servers notice it later, and go on after the entries that they gave to it.
             16 => {
                 self.events.retain(|(_, _, event)| !matches!(event, Event::Entry(..)));
                 self.deaf_until_ns = self.now_ns + self.rng.u64(..SECOND_NS);

@@ -48,7 +48,7 @@ struct WriterActor {
 }
 
 impl WriterActor {
-    /// When an append that would come at this time comes, behind the one before it.
+    /// When an append that would come at this time comes, after the one before it.
     fn line_up(&mut self, at_ns: u64) -> u64 {
         self.line_ns = at_ns.max(self.line_ns + 1);
         self.line_ns
