@@ -32,6 +32,7 @@ pub mod socket;
 pub mod spec;
 mod state;
 pub mod status;
+pub mod table;
 pub mod thread;
 pub mod times;
 pub mod waiting;

@@ -131,7 +131,8 @@ pub(super) struct Silences(Vec<(usize, Heard)>);
 impl Silences {
     /// Whether the group of this line is to be joined again now.
     pub(super) fn is_due(&mut self, line: usize, counters: &ReceiveCounters, now: Instant) -> bool {
-        let (datagrams, feed) = (counters.lines[line].datagrams, (counters.packets, counters.horizon));
+        let (datagrams, feed) =
+            (counters.lines[line].socket.datagrams, (counters.feed.packets, counters.host.horizon));
         let fresh = || Heard { datagrams, since: now, feed, limit: SILENCE };
         let at = match self.0.iter().position(|(of, _)| *of == line) {
             Some(at) => at,
@@ -172,10 +173,10 @@ mod tests {
         let mut joined = Vec::new();
         for second in 0..200 {
             // Both are silent for the first ten seconds, and then the other one is heard.
-            counters.lines[1].datagrams += u64::from(second > 10);
-            counters.packets += u64::from(second > 10);
+            counters.lines[1].socket.datagrams += u64::from(second > 10);
+            counters.feed.packets += u64::from(second > 10);
             // After two minutes the line is heard once.
-            counters.lines[0].datagrams += u64::from(second == 150);
+            counters.lines[0].socket.datagrams += u64::from(second == 150);
             let now = start + Duration::from_secs(second);
             assert!(!silences.is_due(1, &counters, now));
             joined.extend(silences.is_due(0, &counters, now).then_some(second));

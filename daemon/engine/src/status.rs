@@ -1,103 +1,102 @@
 //! The counters of an engine's ends and the state of the connection, as other threads see them.
 
-use serde::Serialize;
+use shmcast_bridge::counters;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The counters of an end that sends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct SendCounters {
-    /// The sequence after the last message that the servers have acknowledged; 0 before the first answer.
-    pub stored: u64,
-    /// Messages that are published and not acknowledged.
-    pub behind: u64,
-    /// The age of the oldest block without an answer, in milliseconds.
-    pub behind_ms: u64,
-    /// Blocks without an answer.
-    pub in_flight: u64,
-    /// Messages put into blocks, those that were sent again included.
-    pub messages: u64,
-    /// Blocks that the servers have acknowledged.
-    pub blocks: u64,
-    /// Bytes of those blocks.
-    pub bytes: u64,
-    /// Messages that were overwritten before they were sent: a gap for every reader.
-    pub messages_missed: u64,
-    /// Messages that are gaps in the channel itself.
-    pub gap_messages: u64,
-    /// Times that the last block was asked for again, because another one stood there.
-    pub resyncs_refused: u64,
-    /// The same, because there was no answer in time.
-    pub resyncs_silent: u64,
-    /// The same, because the servers had too much to do, or no leader.
-    pub resyncs_busy: u64,
-    /// The same, because the connection broke.
-    pub resyncs_disconnected: u64,
-    /// The same, because another writer was heard.
-    pub resyncs_rival: u64,
-    /// Times that another writer owned the log, so that this one waited.
-    pub fenced: u64,
-    /// Whether another writer owns the log now.
-    pub is_fenced: u64,
-    /// Times that the last block did not open, so that this bridge waited: somebody writes with other keys.
-    pub shut_out: u64,
-    /// Whether that is so now.
-    pub is_shut_out: u64,
-    /// Messages that the servers had acknowledged and then did not have. They were sent again, as far as ring or journal
-    /// have them.
-    pub lost_by_engine: u64,
-    /// Times that this happened.
-    pub losses: u64,
-    /// Requests of readers for messages that the log lacks.
-    pub wanted: u64,
-    /// Connections lost.
-    pub disconnects: u64,
-    /// Whether there is a connection.
-    pub is_connected: u64,
+counters! {
+    /// The counters of an end that sends.
+    pub struct SendCounters {
+        /// The sequence after the last message that the servers have acknowledged; 0 before the first answer.
+        stored: gauge "engine_stored_sequence",
+        /// Messages that are published and not acknowledged.
+        behind: gauge "engine_behind_messages",
+        /// The age of the oldest block without an answer, in milliseconds.
+        behind_ms: gauge "engine_behind_milliseconds",
+        /// Blocks without an answer.
+        in_flight: gauge "engine_in_flight_blocks",
+        /// Messages put into blocks, those that were sent again included.
+        messages: counter "engine_sent_messages_total",
+        /// Blocks that the servers have acknowledged.
+        blocks: counter "engine_sent_blocks_total",
+        /// Bytes of those blocks.
+        bytes: counter "engine_sent_bytes_total",
+        /// Messages that were overwritten before they were sent: a gap for every reader.
+        messages_missed: counter "engine_missed_messages_total",
+        /// Messages that are gaps in the channel itself.
+        gap_messages,
+        /// Times that the last block was asked for again, because another one stood there.
+        resyncs_refused: counter "engine_resyncs_total" { cause = "refused" },
+        /// The same, because there was no answer in time.
+        resyncs_silent: counter "engine_resyncs_total" { cause = "silent" },
+        /// The same, because the servers had too much to do, or no leader.
+        resyncs_busy: counter "engine_resyncs_total" { cause = "busy" },
+        /// The same, because the connection broke.
+        resyncs_disconnected: counter "engine_resyncs_total" { cause = "disconnected" },
+        /// The same, because another writer was heard.
+        resyncs_rival: counter "engine_resyncs_total" { cause = "rival" },
+        /// Times that another bridge owned the stream, so that this one waited.
+        fenced: counter "engine_fenced_total",
+        /// 1 while another bridge writes the stream, and this one waits.
+        is_fenced: gauge "engine_fenced",
+        /// Times that the last block did not open, so that this bridge waited: somebody writes with other keys.
+        shut_out: counter "engine_shut_out_total",
+        /// 1 while that is so.
+        is_shut_out,
+        /// Messages that the servers had acknowledged and then did not have. They were sent again, as far as ring or journal
+        /// have them.
+        lost_by_engine: counter "engine_lost_messages_total",
+        /// Times that this happened.
+        losses,
+        /// Requests of receivers for messages that the stream lacks.
+        wanted: counter "engine_wanted_total",
+        /// Connections of the sender that broke.
+        disconnects: counter "engine_send_disconnects_total",
+        /// 1 while the sender has a connection to a server.
+        is_connected: gauge "engine_send_connected",
+    }
 }
 
-/// The counters of an end that receives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct ReceiveCounters {
-    /// The sequence due in the local channel.
-    pub next_sequence: u64,
-    /// Messages published into the local channel.
-    pub messages_published: u64,
-    /// Messages that nobody has: a gap in the local channel.
-    pub messages_missing: u64,
-    /// Messages longer than the local channel takes. They are among the missing.
-    pub messages_too_large: u64,
-    /// Blocks that brought something.
-    pub blocks: u64,
-    /// Bytes of entries that came.
-    pub bytes: u64,
-    /// Entries that were damaged, or no blocks.
-    pub damaged: u64,
-    /// Those of them whose seal did not open, that were sealed with another key, or that had no seal where one was needed.
-    pub unopened: u64,
-    /// Messages that came again.
-    pub repeated: u64,
-    /// Blocks that were not built after the one before them.
-    pub chain_breaks: u64,
-    /// Times that the place in the log was looked for.
-    pub searches: u64,
-    /// Times that the log's end had moved back: the servers lost what they had shown.
-    pub ends_moved: u64,
-    /// Holes in the log.
-    pub holes: u64,
-    /// Whether a hole is being mended now.
-    pub is_mending: u64,
-    /// Messages of holes that a writer had.
-    pub mended: u64,
-    /// Requests to writers.
-    pub wanted: u64,
-    /// Connections lost.
-    pub disconnects: u64,
-    /// Whether there is a connection.
-    pub is_connected: u64,
+counters! {
+    /// The counters of an end that receives.
+    pub struct ReceiveCounters {
+        /// The sequence due in the local channel.
+        next_sequence,
+        /// Messages published into the local channel.
+        messages_published: counter "engine_published_messages_total",
+        /// Messages that nobody has: a gap in the local channel.
+        messages_missing: counter "engine_missing_messages_total",
+        /// Messages longer than the local channel takes. They are among the missing.
+        messages_too_large,
+        /// Blocks that brought something.
+        blocks,
+        /// Bytes of entries that came.
+        bytes: counter "engine_received_bytes_total",
+        /// Entries that were damaged, or no blocks.
+        damaged: counter "engine_damaged_entries_total",
+        /// Those of them whose seal did not open, that were sealed with another key, or that had no seal where one was needed.
+        unopened: counter "engine_unopened_blocks_total",
+        /// Messages that came again.
+        repeated,
+        /// Blocks that were not built after the one before them.
+        chain_breaks: counter "engine_chain_breaks_total",
+        /// Times that the place in the log was looked for.
+        searches,
+        /// Times that the stream's end had moved back: the servers lost what they had shown.
+        ends_moved: counter "engine_ends_moved_total",
+        /// Holes in the stream.
+        holes: counter "engine_holes_total",
+        /// 1 while a hole is being mended.
+        is_mending: gauge "engine_mending",
+        /// Messages of holes that a sender had.
+        mended: counter "engine_mended_messages_total",
+        /// Requests to senders.
+        wanted,
+        /// Connections of the receiver that broke.
+        disconnects: counter "engine_receive_disconnects_total",
+        /// 1 while the receiver has a connection to a server.
+        is_connected: gauge "engine_receive_connected",
+    }
 }
 
 /// Servers that elect a leader refuse some appends. The sender reports a refusal after this many in a row.

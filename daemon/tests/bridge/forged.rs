@@ -72,7 +72,7 @@ fn none_costs_a_message(has_server: bool) {
         }
     }
     let next = publisher.next_sequence();
-    wait_for("the last message", || (ingress.counters().next_sequence == next).then_some(()));
+    wait_for("the last message", || (ingress.counters().host.next_sequence == next).then_some(()));
     let mut expected = 1u64;
     while let Some(event) = reader.try_recv().unwrap() {
         match event {
@@ -88,14 +88,14 @@ fn none_costs_a_message(has_server: bool) {
     eprintln!(
         "{} messages; {} claims contradicted, {} packets stale, {} foreign, {} early, {} implausible",
         expected - 1,
-        counters.claims_contradicted,
-        counters.packets_stale,
-        counters.packets_foreign,
-        counters.packets_early,
-        counters.packets_implausible
+        counters.feed.claims_contradicted,
+        counters.feed.packets_stale,
+        counters.feed.packets_foreign,
+        counters.feed.packets_early,
+        counters.feed.packets_implausible
     );
-    assert_eq!((expected, counters.messages_missing, counters.sessions), (next, 0, 1));
-    assert!(counters.claims_contradicted > 0 && counters.packets_early > 0);
+    assert_eq!((expected, counters.host.messages_missing, counters.feed.sessions), (next, 0, 1));
+    assert!(counters.feed.claims_contradicted > 0 && counters.feed.packets_early > 0);
 }
 
 #[test]

@@ -82,5 +82,5 @@ fn one_thread_publishes_sends_receives_and_reads() {
     assert!(!ingress.invoke() && !ingress.invoke());
     assert_eq!(ingress.ingress().life().phase(), Phase::Ended);
     let counters = ingress.ingress().counters();
-    assert_eq!((counters.messages_published, counters.messages_missing), (MESSAGES, 0));
+    assert_eq!((counters.host.messages_published, counters.host.messages_missing), (MESSAGES, 0));
 }

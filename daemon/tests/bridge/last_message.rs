@@ -52,14 +52,16 @@ fn a_lost_tail_is_noticed_by_heartbeats_and_mended() {
     let spec = BridgeSpec { receive: Some(receive), lines: line(arrives_at), ..BridgeSpec::new("t") };
     let channel = Publisher::builder("t").dir(b.path()).capacity(1 << 20).max_message(1_000);
     let ingress = Ingress::start(&spec, channel, IngressOptions::default()).unwrap();
-    wait_for("the lease", || (ingress.counters().leases_held == 1).then_some(()));
+    wait_for("the lease", || (ingress.counters().host.leases_held == 1).then_some(()));
     let rounds: u64 = number("SHMCAST_TAILS", 50);
     let stop = AtomicBool::new(false);
     let mut noticed = std::thread::scope(|scope| {
         let relaying = scope.spawn(|| lose_all_messages(&relay, arrives_at, &stop));
         for round in 1..=rounds {
             publisher.publish(&round.to_le_bytes()).unwrap();
-            wait_for("the lost message", || (ingress.counters().messages_published == round).then_some(()));
+            wait_for("the lost message", || {
+                (ingress.counters().host.messages_published == round).then_some(())
+            });
         }
         stop.store(true, Ordering::Relaxed);
         relaying.join().unwrap()
@@ -76,5 +78,5 @@ fn a_lost_tail_is_noticed_by_heartbeats_and_mended() {
     );
     assert_eq!(noticed.len() as u64, rounds);
     let counters = ingress.counters();
-    assert_eq!((counters.recovered_by_servers, counters.messages_missing), (rounds, 0));
+    assert_eq!((counters.host.recovered_by_servers, counters.host.messages_missing), (rounds, 0));
 }

@@ -58,7 +58,7 @@ fn a_lease_is_renewed_given_back_and_runs_out() {
     wait_for("both leases", || (leases().held == 2).then_some(()));
     wait_for("renewals past the first three seconds", || (leases().renewed >= 8).then_some(()));
     publish(&mut publisher, 100);
-    wait_for("the messages", || (ingress.counters().messages_published == 100).then_some(()));
+    wait_for("the messages", || (ingress.counters().host.messages_published == 100).then_some(()));
     assert_eq!((leases().expired, leases().granted), (0, 2));
 
     ingress.stop();
@@ -151,7 +151,7 @@ fn strangers_draw_no_byte_and_who_is_unproved_three_times_what_it_sent() {
     ];
     let counted = || {
         let counters = egress.repair_counters();
-        (counters.refused.not_allowed + counters.leases.not_allowed, counters.datagrams)
+        (counters.refused.not_allowed + counters.leases.not_allowed, counters.serving.datagrams)
     };
     let (mut refused, mut most) = (0, 0.0f64);
     for (what, question) in &questions {
@@ -228,9 +228,9 @@ fn a_flood_of_nonsense_costs_no_message() {
     wait_for("the last message", || (read() == next).then_some(()));
     let counters = wait_for("the flood's end", || {
         let counters = egress.repair_counters();
-        (counters.datagrams + counters.kernel_drops >= flood).then_some(counters)
+        (counters.serving.datagrams + counters.serving.kernel_drops >= flood).then_some(counters)
     });
-    assert!(counters.refused.malformed > 0 && ingress.counters().messages_missing == 0, "{counters:?}");
+    assert!(counters.refused.malformed > 0 && ingress.counters().host.messages_missing == 0, "{counters:?}");
 }
 
 /// Ends a flood when dropped.
@@ -265,7 +265,7 @@ fn a_flood_of_requests_does_not_keep_a_bridge_from_stopping() {
         }
         // The flood ends when this test has failed, too.
         let _over = Over(&stop);
-        wait_for("the flood", || (egress.repair_counters().requests > 10_000).then_some(()));
+        wait_for("the flood", || (egress.repair_counters().replay.requests > 10_000).then_some(()));
         egress.stop();
         wait_until("the bridge's end", || egress.is_finished());
     });

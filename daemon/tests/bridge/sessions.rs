@@ -93,9 +93,9 @@ fn a_channel_made_anew_is_a_new_session_from_its_first_message_on() {
     let mut reader = Subscriber::builder("t").dir(b.path()).start(Start::Oldest).open().unwrap();
     assert_eq!(read_to(&mut reader, 2), [format!("session {renewed}")]);
     let counters = wait_for("all in the counters", || {
-        Some(ingress.counters()).filter(|counters| counters.messages_published == 5)
+        Some(ingress.counters()).filter(|counters| counters.host.messages_published == 5)
     });
-    assert_eq!((counters.sessions, counters.messages_missing), (2, 0));
+    assert_eq!((counters.feed.sessions, counters.host.messages_missing), (2, 0));
 }
 
 #[test]
@@ -116,9 +116,9 @@ fn a_publisher_that_comes_back_goes_on_in_its_session() {
     assert_eq!(read_to(&mut reader, 5), ["NewEpoch { epoch: 2 }"]);
     assert_eq!((egress.life().session(), egress.counters().sessions), (Some(session), 1));
     let counters = wait_for("all in the counters", || {
-        Some(ingress.counters()).filter(|counters| counters.messages_published == 5)
+        Some(ingress.counters()).filter(|counters| counters.host.messages_published == 5)
     });
-    assert_eq!((counters.sessions, counters.messages_missing), (1, 0));
+    assert_eq!((counters.feed.sessions, counters.host.messages_missing), (1, 0));
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn a_next_session_loses_nothing_with(capacity: u64) {
     eprintln!("a ring of {} MiB was made within {:?}", capacity >> 20, making.elapsed());
     let egress = sending(a.path(), &line);
     first.publish(b"the first session").unwrap();
-    wait_for("the first session", || (ingress.counters().messages_published == 1).then_some(()));
+    wait_for("the first session", || (ingress.counters().host.messages_published == 1).then_some(()));
     drop(first);
     let mut second = Publisher::builder("t").dir(a.path()).anew().open().unwrap();
     let (started, messages) = (Instant::now(), 15_000);
@@ -229,11 +229,14 @@ fn a_next_session_loses_nothing_with(capacity: u64) {
     }
     wait_for("all messages", || {
         let counters = ingress.counters();
-        (counters.messages_published + counters.messages_missing == 1 + messages).then_some(())
+        (counters.host.messages_published + counters.host.messages_missing == 1 + messages).then_some(())
     });
     let counters = ingress.counters();
-    eprintln!("{} lost, {} dropped by the kernel", counters.messages_missing, counters.lines[0].kernel_drops);
-    assert_eq!((counters.messages_missing, counters.sessions), (0, 2));
+    eprintln!(
+        "{} lost, {} dropped by the kernel",
+        counters.host.messages_missing, counters.lines[0].socket.kernel_drops
+    );
+    assert_eq!((counters.host.messages_missing, counters.feed.sessions), (0, 2));
     assert_eq!(egress.counters().messages_missed, 0);
 }
 
@@ -251,13 +254,13 @@ fn a_next_session_is_followed_though_the_last_one_never_ended() {
         publisher.publish_batch(["1", "2", "3"]).unwrap();
         wait_for("the session", || (ingress.life().session() == Some(session)).then_some(()));
         let all = 3 * (sessions.len() as u64 + 1);
-        wait_for("its messages", || (ingress.counters().messages_published == all).then_some(()));
+        wait_for("its messages", || (ingress.counters().host.messages_published == all).then_some(()));
         sessions.push(session);
         egress.stop();
         // The next one has another epoch.
         next_epoch();
     }
-    assert_eq!((ingress.counters().messages_missing, ingress.counters().sessions), (0, 2));
+    assert_eq!((ingress.counters().host.messages_missing, ingress.counters().feed.sessions), (0, 2));
 }
 
 /// No server is there to be asked: what is published while no bridge runs comes from the next one.
@@ -274,12 +277,14 @@ fn a_bridge_with_a_state_file_goes_on_where_it_was() {
         assert!(session.is_none_or(|session| egress.life().session() == Some(session)));
         session = egress.life().session();
         publisher.publish_batch(["1", "2", "3"]).unwrap();
-        wait_for("all so far", || (ingress.counters().messages_published == 4 * round - 1).then_some(()));
+        wait_for("all so far", || {
+            (ingress.counters().host.messages_published == 4 * round - 1).then_some(())
+        });
         egress.stop();
         egress.join();
         publisher.publish(b"while nobody sends").unwrap();
     }
-    assert_eq!((ingress.counters().messages_missing, ingress.counters().sessions), (0, 1));
+    assert_eq!((ingress.counters().host.messages_missing, ingress.counters().feed.sessions), (0, 1));
 }
 
 /// Twice within the half second that an epoch is.
@@ -298,11 +303,11 @@ fn a_channel_made_anew_while_no_bridge_runs_has_a_later_epoch() {
         assert!(session.map(|session| session.epoch()) > last.map(|session: Session| session.epoch()));
         last = session;
         publisher.publish_batch(["1", "2", "3"]).unwrap();
-        wait_for("its messages", || (ingress.counters().messages_published == 3 * round).then_some(()));
+        wait_for("its messages", || (ingress.counters().host.messages_published == 3 * round).then_some(()));
         egress.stop();
         egress.join();
     }
-    assert_eq!((ingress.counters().messages_missing, ingress.counters().sessions), (0, 4));
+    assert_eq!((ingress.counters().host.messages_missing, ingress.counters().feed.sessions), (0, 4));
 }
 
 fn at(mut send: SendSpec, bind: SocketAddr) -> SendSpec {
@@ -464,17 +469,19 @@ fn an_older_feed_is_followed_when_the_newer_one_falls_silent() {
     let mut newer = publisher(dirs[1].path());
     let of_newer = sending(dirs[1].path(), &line);
     newer.publish(b"newer").unwrap();
-    wait_for("the newer one", || (ingress.counters().messages_published == 1).then_some(()));
+    wait_for("the newer one", || (ingress.counters().host.messages_published == 1).then_some(()));
     let of_older = of_older();
     older.publish_batch(["1", "2", "3"]).unwrap();
-    wait_for("the word that it is stale", || (of_older.repair_counters().told_stale > 0).then_some(()));
-    wait_for("the older one's packets", || (ingress.counters().packets_stale > 2).then_some(()));
+    wait_for("the word that it is stale", || {
+        (of_older.repair_counters().serving.told_stale > 0).then_some(())
+    });
+    wait_for("the older one's packets", || (ingress.counters().feed.packets_stale > 2).then_some(()));
     assert_eq!(ingress.life().session(), of_newer.life().session());
     drop(of_newer);
     let silent = Instant::now();
     wait_for("the older one", || (ingress.life().session() == of_older.life().session()).then_some(()));
     eprintln!("an older feed was followed after {:?}", silent.elapsed());
     older.publish_batch(["4", "5"]).unwrap();
-    wait_for("its messages", || (ingress.counters().messages_published >= 3).then_some(()));
-    assert_eq!(ingress.counters().sessions, 2);
+    wait_for("its messages", || (ingress.counters().host.messages_published >= 3).then_some(()));
+    assert_eq!(ingress.counters().feed.sessions, 2);
 }

@@ -69,13 +69,13 @@ impl Receiving {
             if let Some(port) = self.ports.iter_mut().find(|port| port.role == role) {
                 port.local = socket.local_addr().unwrap_or(port.local);
                 if let Some(line) = port.line_or(self.lines) {
-                    port.drops.look(&port.socket, &mut self.inlet.counters.lines[line].kernel_drops);
+                    port.drops.look(&port.socket, &mut self.inlet.counters.lines[line].socket.kernel_drops);
                 }
                 // A new socket counts its drops from 0, and its packets come one by one.
                 (port.socket, port.drops, port.merging) = (socket, Drops::default(), Merging::default());
             }
         }
         let counters = &mut self.inlet.counters;
-        (counters.lines_anew, counters.lines_rejoined) = self.shared.renewal.counts();
+        (counters.host.lines_anew, counters.host.lines_rejoined) = self.shared.renewal.counts();
     }
 }

@@ -11,6 +11,7 @@ use crate::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
 use crate::proto::lease_client::LeaseClient;
 use crate::proto::native::container::{Container, Kind};
 use crate::proto::receiver::Receiver;
+use crate::proto::wire::Malformed;
 
 /// Whether a datagram comes from a server, and not from the sender of a line. Native repairs for all receivers come on
 /// the lines themselves.
@@ -29,7 +30,7 @@ pub(super) fn is_from_server(role: Role, datagram: &Datagram<'_>, is_native: boo
 /// The server that a datagram comes from. Others are counted.
 pub(super) fn server_of(servers: &[SocketAddr], datagram: &Datagram<'_>, inlet: &mut Inlet) -> Option<usize> {
     let server = servers.iter().position(|server| *server == datagram.from);
-    inlet.counters.datagrams_unexpected += u64::from(server.is_none());
+    inlet.counters.host.datagrams_unexpected += u64::from(server.is_none());
     server
 }
 
@@ -101,7 +102,7 @@ fn handle_control(
                 receiver.note_place(server, place, group);
             }
         }
-        (Ok(_), None) => inlet.counters.datagrams_unexpected += 1,
-        (Err(_), _) => inlet.counters.malformed.control += 1,
+        (Ok(_), None) => inlet.counters.host.datagrams_unexpected += 1,
+        (Err(_), _) => receiver.count_malformed(Malformed::Control),
     }
 }

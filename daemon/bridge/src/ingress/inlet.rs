@@ -112,7 +112,7 @@ impl Inlet {
             Delivery::NewSession { session, next, .. } => return self.begin(session, next),
             Delivery::End { .. } => {
                 if let Some(publisher) = self.local.publisher.take() {
-                    self.counters.next_sequence = publisher.next_sequence();
+                    self.counters.host.next_sequence = publisher.next_sequence();
                     publisher.close();
                 }
                 self.shared.life.enter(Phase::Ending);
@@ -145,7 +145,7 @@ impl Inlet {
 
     /// The sequence of the next message in the local ring.
     pub(super) fn next_sequence(&self) -> u64 {
-        self.local.publisher.as_ref().map_or(self.counters.next_sequence, Publisher::next_sequence)
+        self.local.publisher.as_ref().map_or(self.counters.host.next_sequence, Publisher::next_sequence)
     }
 
     /// Makes the channel one of this host, and leaves it to its next publisher.
@@ -167,7 +167,7 @@ impl Inlet {
         let promotion = promotion::promote(publisher, came, tag, below)?;
         // The rest of the gap is no message that anybody is known to have published.
         self.local.counts.missing += came.1.saturating_sub(promotion.from);
-        self.counters.next_sequence = publisher.next_sequence();
+        self.counters.host.next_sequence = publisher.next_sequence();
         self.origins.add(promotion.session, run_of(publisher.header()));
         self.shared.life.note_session(promotion.session);
         if let Some(publisher) = self.local.publisher.take() {
@@ -191,7 +191,7 @@ impl Inlet {
             if let Some(publisher) = self.local.publisher.take() {
                 publisher.leave_open();
             }
-            self.counters.next_sequence = 1;
+            self.counters.host.next_sequence = 1;
             self.open(self.channel.clone().anew());
         } else if self.local.publisher.is_none() {
             self.open(self.channel.clone());

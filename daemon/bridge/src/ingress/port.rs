@@ -135,8 +135,8 @@ impl Port {
 
 /// Counts a datagram of a line.
 pub(super) fn note_datagram(counters: &mut ReceiveCounters, line: usize, datagram: &Datagram<'_>) {
-    counters.datagrams_merged += u64::from(datagram.is_merged);
-    let line = &mut counters.lines[line];
+    counters.host.datagrams_merged += u64::from(datagram.is_merged);
+    let line = &mut counters.lines[line].socket;
     line.datagrams += 1;
     line.truncated += u64::from(datagram.is_truncated);
 }

@@ -175,7 +175,7 @@ impl Receiving {
                     self.ports[at].note_batch();
                 }
                 // The error is a host's reply that nobody listens there. The next server's turn will come.
-                Err(_) => self.inlet.counters.receive_errors += 1,
+                Err(_) => self.inlet.counters.host.receive_errors += 1,
             }
         }
         found
@@ -219,7 +219,7 @@ impl Receiving {
             {
                 let (from, bytes) = (datagram.from.ip(), datagram.bytes);
                 if !lock.admits(now_ns, from, (head.as_ref(), bytes), receiver.horizon()) {
-                    inlet.counters.datagrams_locked_out += 1;
+                    inlet.counters.host.datagrams_locked_out += 1;
                     continue;
                 }
                 for kept in lock.take_kept().iter().flat_map(Kept::iter) {
@@ -227,7 +227,13 @@ impl Receiving {
                 }
             }
             if let (Some(line), Some(head)) = (dropping_line, &head) {
-                explain_a_loss(head, socket, drops, &mut inlet.counters.lines[line].kernel_drops, receiver);
+                explain_a_loss(
+                    head,
+                    socket,
+                    drops,
+                    &mut inlet.counters.lines[line].socket.kernel_drops,
+                    receiver,
+                );
             }
             if datagram.is_truncated {
                 // The datagram was cut off. Its parser would only report that its end is missing.
@@ -263,7 +269,7 @@ impl Receiving {
         let port = ports.iter().find(|port| port.role == Role::Servers);
         let mut send = |server: usize, request: &[u8]| {
             let (Some(port), Some(&to)) = (port, servers.get(server)) else { return };
-            inlet.counters.sends_refused += port.send(to, request, tap.as_ref());
+            inlet.counters.host.sends_refused += port.send(to, request, tap.as_ref());
         };
         match native {
             Some(native) => {
@@ -284,7 +290,7 @@ impl Receiving {
         let port = self.ports.iter().find(|port| port.role == Role::Servers);
         let (Some(port), Some(&to)) = (port, self.servers.get(server)) else { return };
         let packet = native::packet_of(self.native.as_mut(), word);
-        self.inlet.counters.sends_refused += port.send(to, packet, self.tap.as_ref());
+        self.inlet.counters.host.sends_refused += port.send(to, packet, self.tap.as_ref());
     }
 
     /// Doubts the leases of servers that left a request unanswered. Such a server may have restarted and
@@ -311,7 +317,7 @@ impl Receiving {
                 let lease = port.leases.get_mut(at);
                 if let Some(size) = lease.and_then(|lease| lease.poll_transmit(now_ns, &mut out)) {
                     let packet = native::packet_of(self.native.as_mut(), &out[..size]);
-                    self.inlet.counters.sends_refused += port.send(*to, packet, self.tap.as_ref());
+                    self.inlet.counters.host.sends_refused += port.send(*to, packet, self.tap.as_ref());
                 }
             }
         }
@@ -365,7 +371,7 @@ impl Receiving {
         }
         for port in &mut self.ports {
             if let Some(line) = port.line_or(self.lines) {
-                port.drops.look(&port.socket, &mut self.inlet.counters.lines[line].kernel_drops);
+                port.drops.look(&port.socket, &mut self.inlet.counters.lines[line].socket.kernel_drops);
             }
         }
         let is_held = |lease: &&LeaseClient| matches!(lease.state(), LeaseState::Held { .. });
@@ -373,24 +379,24 @@ impl Receiving {
         let next = self.inlet.next_sequence();
         let counters = &mut self.inlet.counters;
         counters.set(&self.receiver, self.servers.len());
-        counters.leases_held = held as u64;
+        counters.host.leases_held = held as u64;
         let counts = self.inlet.local.counts;
-        counters.messages_published = counts.published;
-        counters.messages_missing = counts.missing;
-        counters.messages_too_large = counts.too_large;
-        counters.messages_behind = counts.behind;
+        counters.host.messages_published = counts.published;
+        counters.host.messages_missing = counts.missing;
+        counters.host.messages_too_large = counts.too_large;
+        counters.host.messages_behind = counts.behind;
         if let Some(native) = &self.native {
             let unopened = native.unopened();
-            counters.forged = unopened.forged;
-            counters.replayed = unopened.replayed;
-            counters.unopened = unopened.unknown;
-            counters.origin_times = u64::from(self.inlet.local.times.are_kept());
-            counters.clock_error_ns = self.inlet.local.times.own_error_ns.into();
-            counters.sender_clock_error_ns = self.inlet.local.times.sender_error_ns.into();
+            counters.host.forged = unopened.forged;
+            counters.host.replayed = unopened.replayed;
+            counters.host.unopened = unopened.unknown;
+            counters.host.origin_times = u64::from(self.inlet.local.times.are_kept());
+            counters.host.clock_error_ns = self.inlet.local.times.own_error_ns.into();
+            counters.host.sender_clock_error_ns = self.inlet.local.times.sender_error_ns.into();
         }
-        counters.leases_full =
+        counters.host.leases_full =
             self.ports.iter().flat_map(|port| &port.leases).map(LeaseClient::times_full).sum();
-        counters.next_sequence = next;
+        counters.host.next_sequence = next;
         self.shared.counters.show(counters);
         if histograms {
             self.shared.recovery.show(&self.receiver.counters().recovery);

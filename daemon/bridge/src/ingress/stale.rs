@@ -23,7 +23,7 @@ impl Stale {
         now_ns: u64,
         receiver: &Receiver,
     ) -> Option<([u8; CONTROL_MAX_BYTES], usize)> {
-        let stale = receiver.counters().packets_stale;
+        let stale = receiver.counters().totals.packets_stale;
         if stale == self.told || now_ns.saturating_sub(self.told_ns) < EVERY_NS {
             return None;
         }

@@ -5,24 +5,66 @@
 
 use super::wire::Malformed;
 use super::{MAX_LINES, MAX_SERVERS};
+use crate::counters;
+use crate::table::Table;
 
-/// Dropped datagrams by reason.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MalformedCounters([u64; Malformed::COUNT]);
+counters! {
+    /// Datagrams dropped unread, by reason.
+    pub struct MalformedCounters {
+        /// Shorter than the header.
+        too_short: counter "malformed_datagrams_total" { reason = "too-short" },
+        /// Sequence 0.
+        sequence_zero: counter "malformed_datagrams_total" { reason = "sequence-zero" },
+        /// Sequence and count pass 2^64.
+        sequence_overflow: counter "malformed_datagrams_total" { reason = "sequence-overflow" },
+        /// A message reaches past the end.
+        truncated: counter "malformed_datagrams_total" { reason = "truncated" },
+        /// Bytes are left after the last message.
+        trailing_bytes: counter "malformed_datagrams_total" { reason = "trailing-bytes" },
+        /// Requests that are not 20 bytes long.
+        request_length: counter "malformed_datagrams_total" { reason = "request-length" },
+        /// Requests for no message, or for more than a count can mean.
+        request_count: counter "malformed_datagrams_total" { reason = "request-count" },
+        /// Damaged control datagrams, and requests sent to a receiver.
+        control: counter "malformed_datagrams_total" { reason = "control" },
+        /// Control datagrams of a version that this build does not speak.
+        control_version: counter "malformed_datagrams_total" { reason = "control-version" },
+        /// Packets that are not sound native ones, on a native line.
+        native: counter "malformed_datagrams_total" { reason = "native" },
+        /// Native packets of a version that this build does not speak.
+        native_version: counter "malformed_datagrams_total" { reason = "native-version" },
+    }
+}
 
 impl MalformedCounters {
     pub(crate) fn count(&mut self, reason: Malformed) {
-        self.0[reason as usize] += 1;
+        *self.slot(reason) += 1;
     }
 
     /// How many datagrams were dropped for `reason`.
-    pub fn of(&self, reason: Malformed) -> u64 {
-        self.0[reason as usize]
+    pub fn of(mut self, reason: Malformed) -> u64 {
+        *self.slot(reason)
+    }
+
+    fn slot(&mut self, reason: Malformed) -> &mut u64 {
+        match reason {
+            Malformed::TooShort => &mut self.too_short,
+            Malformed::SequenceZero => &mut self.sequence_zero,
+            Malformed::SequenceOverflow => &mut self.sequence_overflow,
+            Malformed::Truncated => &mut self.truncated,
+            Malformed::TrailingBytes => &mut self.trailing_bytes,
+            Malformed::RequestLength => &mut self.request_length,
+            Malformed::RequestCount => &mut self.request_count,
+            Malformed::Control => &mut self.control,
+            Malformed::ControlVersion => &mut self.control_version,
+            Malformed::Native => &mut self.native,
+            Malformed::NativeVersion => &mut self.native_version,
+        }
     }
 
     /// How many datagrams were dropped.
     pub fn total(&self) -> u64 {
-        self.0.iter().sum()
+        Self::FIELDS.iter().map(|field| (field.read)(self)).sum()
     }
 }
 
@@ -115,101 +157,113 @@ impl Histogram {
     }
 }
 
-/// The counters of one line.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LineCounters {
-    /// Sound packets of our session.
-    pub packets: u64,
-    /// Messages that came on this line before any other.
-    pub messages_first: u64,
-    /// Messages that were there already.
-    pub messages_duplicate: u64,
+counters! {
+    /// The counters of one line.
+    pub struct LineCounters {
+        /// Sound packets of our session.
+        packets,
+        /// Messages that came on this line before any other.
+        messages_first: counter "line_first_messages_total",
+        /// Messages of the line that were there already.
+        messages_duplicate: counter "line_duplicate_messages_total",
+    }
 }
 
-/// The counters of one retransmission server, as a receiver sees it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ServerCounters {
-    /// Requests sent to it.
-    pub requests: u64,
-    /// Requests that it did not answer in time.
-    pub timeouts: u64,
-    /// Packets that it sent.
-    pub packets: u64,
-    /// Datagram bytes that it sent.
-    pub repair_bytes: u64,
-    /// Missing messages that it brought.
-    pub messages_recovered: u64,
-    /// Times it said that it no longer holds the messages that were asked for.
-    pub gone: u64,
-    /// Times it said that it holds the messages that were asked for, but has used up its rate.
-    pub later: u64,
-    /// Times it said that none of the messages that were asked for is published yet.
-    pub held: u64,
-    /// Smoothed round trip, 0 before the first.
-    pub rtt_ns: u64,
+counters! {
+    /// The counters of one retransmission server, as a receiver sees it.
+    pub struct ServerCounters {
+        /// Requests sent to the server.
+        requests: counter "server_requests_total",
+        /// Requests that it did not answer in time.
+        timeouts: counter "server_timeouts_total",
+        /// Packets that it sent.
+        packets,
+        /// Bytes of retransmissions that it sent.
+        repair_bytes: counter "server_repair_bytes_total",
+        /// Missing messages that it brought.
+        messages_recovered: counter "server_recovered_messages_total",
+        /// Times it said that it no longer holds the messages that were asked for.
+        gone: counter "server_gone_total",
+        /// Times it said that it holds the messages that were asked for, but has used up its rate.
+        later: counter "server_later_total",
+        /// Times it said that none of the messages that were asked for is published yet.
+        held: counter "server_held_total",
+        /// Smoothed round trip in nanoseconds, 0 before the first.
+        rtt_ns,
+        /// 1 while the server is down: it has left requests unanswered and said nothing else. Whoever shows the counters fills it in.
+        down: gauge "server_down",
+    }
+}
+
+counters! {
+    /// The sums of a receiver.
+    pub struct ReceiverTotals {
+        /// Sound packets of our session, from anywhere.
+        packets: counter "received_packets_total",
+        /// Messages in those packets.
+        messages_received: counter "received_messages_total",
+        /// Messages handed on.
+        messages_delivered,
+        /// Messages that were there already, or lie before the place where we joined.
+        messages_duplicate: counter "duplicate_messages_total",
+        /// Early messages dropped because the store was full; they are asked for again.
+        messages_refused: counter "store_full_messages_total",
+        /// Heartbeats and end-of-session packets.
+        heartbeats,
+        /// Packets from a line that came after a later packet, and were still of use.
+        packets_reordered: counter "reordered_packets_total",
+        /// Holes found.
+        gaps: counter "gaps_total",
+        /// Messages in those holes.
+        gap_messages: counter "gap_messages_total",
+        /// Missing messages that a line brought after all.
+        recovered_by_lines: counter "recovered_messages_total" { source = "line" },
+        /// Messages asked for that a line then brought.
+        requested_needlessly: counter "requested_needlessly_total",
+        /// Messages given up after asking, and delivered as a gap.
+        messages_expired: counter "expired_messages_total",
+        /// Requests sent, first and repeated.
+        requests,
+        /// Requests sent again.
+        requests_repeated,
+        /// Losses that were not asked for at once, because others in the group may have lost the same.
+        requests_delayed: counter "delayed_requests_total",
+        /// Losses that a server mended before they were asked for here: others had asked.
+        requests_saved: counter "saved_requests_total",
+        /// Repairs for all receivers that brought nothing that was missing here.
+        repairs_overheard: counter "overheard_repairs_total",
+        /// Times that a server told all receivers to wait.
+        pauses: counter "pauses_total",
+        /// Sessions followed.
+        sessions: counter "sessions_total",
+        /// Packets of an earlier epoch of our channel.
+        packets_stale: counter "ignored_packets_total" { reason = "stale-session" },
+        /// Packets of somebody else's session.
+        packets_foreign: counter "ignored_packets_total" { reason = "foreign-session" },
+        /// Packets that claim to be implausibly far ahead, dropped until others confirm them.
+        packets_implausible: counter "ignored_packets_total" { reason = "implausible" },
+        /// Packets of a session that is not followed yet; once it is, they count among `packets` too.
+        packets_early: counter "ignored_packets_total" { reason = "early-session" },
+        /// Claims of messages that do not exist, forgotten when they were contradicted: more than a few are a forger's.
+        claims_contradicted: counter "contradicted_claims_total",
+        /// Packets of servers that nobody asked for, or nobody needs any more.
+        repairs_unasked: counter "ignored_packets_total" { reason = "unasked-repair" },
+        /// Fragments of messages larger than a packet.
+        fragments: counter "fragments_total",
+        /// Fragments that were there already.
+        fragments_duplicate,
+        /// Fragments of early messages dropped because there was no room; they are asked for again.
+        fragments_refused: counter "refused_fragments_total",
+        /// Native packets that were not looked into: copies, or older than all that is missing.
+        copies: counter "old_packets_total",
+    }
 }
 
 /// The counters of a receiver.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReceiverCounters {
-    /// Sound packets of our session, from anywhere.
-    pub packets: u64,
-    /// Messages in those packets.
-    pub messages_received: u64,
-    /// Messages handed out.
-    pub messages_delivered: u64,
-    /// Messages that were there already, or lie before the place where we joined.
-    pub messages_duplicate: u64,
-    /// Messages dropped because the store was full; they are asked for again.
-    pub messages_refused: u64,
-    /// Heartbeats and end-of-session packets.
-    pub heartbeats: u64,
-    /// Packets from a line that came after a later packet, and were still of use.
-    pub packets_reordered: u64,
-    /// Holes found.
-    pub gaps: u64,
-    /// Messages in those holes.
-    pub gap_messages: u64,
-    /// Missing messages that a line brought after all.
-    pub recovered_by_lines: u64,
-    /// Of those, the ones that had been asked for already.
-    pub requested_needlessly: u64,
-    /// Messages given up and delivered as a gap.
-    pub messages_expired: u64,
-    /// Requests sent, first and repeated.
-    pub requests: u64,
-    /// Requests sent again.
-    pub requests_repeated: u64,
-    /// Losses that were not asked for at once, because others in the group may have lost the same.
-    pub requests_delayed: u64,
-    /// Losses that a server mended before they were asked for: others had asked.
-    pub requests_saved: u64,
-    /// Repairs for all receivers that brought nothing that was missing here.
-    pub repairs_overheard: u64,
-    /// Times a server told all receivers to wait.
-    pub pauses: u64,
-    /// Sessions followed.
-    pub sessions: u64,
-    /// Packets of an earlier epoch of our channel.
-    pub packets_stale: u64,
-    /// Packets of somebody else's session.
-    pub packets_foreign: u64,
-    /// Packets that claim to be implausibly far ahead, dropped until others confirm them.
-    pub packets_implausible: u64,
-    /// Packets of a session that is not followed yet; once it is, they count among `packets` too.
-    pub packets_early: u64,
-    /// Claims of messages that do not exist, forgotten when they were contradicted.
-    pub claims_contradicted: u64,
-    /// Packets of servers that nobody asked for, or nobody needs any more.
-    pub repairs_unasked: u64,
-    /// Fragments of messages larger than a packet.
-    pub fragments: u64,
-    /// Fragments that were there already.
-    pub fragments_duplicate: u64,
-    /// Fragments of early messages dropped because there was no room; they are asked for again.
-    pub fragments_refused: u64,
-    /// Native packets that were not looked into: copies, or older than all that is missing.
-    pub copies: u64,
+    /// The sums.
+    pub totals: ReceiverTotals,
     /// Datagrams dropped unread.
     pub malformed: MalformedCounters,
     /// Each line.
@@ -273,75 +327,121 @@ pub enum Refusal {
     OnItsWay,
 }
 
-impl Refusal {
-    /// How many reasons there are.
-    pub const COUNT: usize = 10;
+counters! {
+    /// Requests that got no messages, by reason.
+    pub struct RefusedCounters {
+        /// The source is not on the allow-list.
+        not_allowed: counter "repair_refused_total" { reason = "not-allowed" },
+        /// The request is damaged.
+        malformed: counter "repair_refused_total" { reason = "malformed" },
+        /// It names another session.
+        foreign_session: counter "repair_refused_total" { reason = "foreign-session" },
+        /// The source has used up its rate.
+        source_rate: counter "repair_refused_total" { reason = "source-rate" },
+        /// All sources together have used up theirs.
+        global_rate: counter "repair_refused_total" { reason = "global-rate" },
+        /// Nothing of it is published yet.
+        not_yet: counter "repair_refused_total" { reason = "not-yet" },
+        /// The ring has overwritten it, and no journal has it.
+        gone: counter "repair_refused_total" { reason = "gone" },
+        /// The source has not proved its address.
+        unproved: counter "repair_refused_total" { reason = "unproved" },
+        /// The journal has it, and the disk had enough to do.
+        journal_busy: counter "repair_refused_total" { reason = "journal-busy" },
+        /// A repair of it for all receivers was on its way.
+        on_its_way: counter "repair_refused_total" { reason = "on-its-way" },
+    }
+}
+
+counters! {
+    /// What a retransmission server was asked for and sent.
+    pub struct ReplayTotals {
+        /// Requests for retransmission received.
+        requests: counter "repair_requests_total",
+        /// Replies with messages.
+        replies,
+        /// Messages sent again.
+        messages: counter "repair_messages_total",
+        /// Bytes of retransmissions sent.
+        bytes: counter "repair_bytes_total",
+        /// Those of the replies that went to all receivers at once.
+        multicast_replies: counter "repair_multicasts_total",
+        /// Times that all receivers were told to wait, because the rate was used up.
+        pauses: counter "repair_pauses_total",
+    }
+}
+
+counters! {
+    /// The replies that came from the channel's journal. They are among all replies.
+    pub struct JournalReplies {
+        /// Replies with messages that the ring had no more.
+        replies,
+        /// Of the messages sent again, those that the ring had no more and the journal had.
+        messages: counter "repair_journal_messages_total",
+        /// Of the bytes of retransmissions, those from the journal.
+        bytes: counter "repair_journal_bytes_total",
+    }
 }
 
 /// The counters of a retransmission server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReplayCounters {
-    /// Requests received.
-    pub requests: u64,
-    /// Replies with messages.
-    pub replies: u64,
-    /// Messages in them.
-    pub messages: u64,
-    /// Datagram bytes in them.
-    pub repair_bytes: u64,
-    /// Those of the replies that went to all receivers.
-    pub multicast_replies: u64,
-    /// Times that all receivers were told to wait.
-    pub pauses: u64,
-    /// Those of the replies that came from the journal.
-    pub journal_replies: u64,
-    /// Messages in them.
-    pub journal_messages: u64,
-    /// Datagram bytes in them.
-    pub journal_bytes: u64,
+    /// The sums.
+    pub totals: ReplayTotals,
+    /// Those of them from the journal.
+    pub journal: JournalReplies,
     /// Requests that got no messages, by reason.
-    refused: [u64; Refusal::COUNT],
+    pub refused: RefusedCounters,
 }
 
 impl ReplayCounters {
     pub(super) fn refuse(&mut self, reason: Refusal) -> Refusal {
-        self.refused[reason as usize] += 1;
+        *match reason {
+            Refusal::NotAllowed => &mut self.refused.not_allowed,
+            Refusal::Malformed => &mut self.refused.malformed,
+            Refusal::ForeignSession => &mut self.refused.foreign_session,
+            Refusal::SourceRate => &mut self.refused.source_rate,
+            Refusal::GlobalRate => &mut self.refused.global_rate,
+            Refusal::NotYet => &mut self.refused.not_yet,
+            Refusal::Gone => &mut self.refused.gone,
+            Refusal::Unproved => &mut self.refused.unproved,
+            Refusal::JournalBusy => &mut self.refused.journal_busy,
+            Refusal::OnItsWay => &mut self.refused.on_its_way,
+        } += 1;
         reason
-    }
-
-    /// How many requests got no messages for `reason`.
-    pub fn refused(&self, reason: Refusal) -> u64 {
-        self.refused[reason as usize]
     }
 }
 
-/// The counters of a lease server.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LeaseCounters {
-    /// Control datagrams received.
-    pub received: u64,
-    /// Datagrams from sources outside the allow-list; they get no reply.
-    pub not_allowed: u64,
-    /// Datagrams over the source's rate; they get no reply.
-    pub over_rate: u64,
-    /// Damaged or unexpected datagrams; they get no reply.
-    pub malformed: u64,
-    /// Cookies handed out.
-    pub cookies: u64,
-    /// Cookies that came back wrong or too old.
-    pub cookies_refused: u64,
-    /// Leases started.
-    pub granted: u64,
-    /// Leases renewed.
-    pub renewed: u64,
-    /// Leases given back.
-    pub released: u64,
-    /// Leases that ran out.
-    pub expired: u64,
-    /// Leases refused because every place is taken.
-    pub full: u64,
-    /// Leases that went over to another address of the same receiver.
-    pub replaced: u64,
+counters! {
+    /// The counters of a lease server.
+    pub struct LeaseCounters {
+        /// Leases now. Whoever shows the counters fills it in.
+        held: gauge "leases",
+        /// Control datagrams received.
+        received,
+        /// Control datagrams from sources outside of the allow-list; they get no reply.
+        not_allowed: counter "lease_events_total" { event = "not-allowed" },
+        /// Control datagrams over their source's rate; they get no reply.
+        over_rate: counter "lease_events_total" { event = "over-rate" },
+        /// Damaged or unexpected control datagrams; they get no reply.
+        malformed: counter "lease_events_total" { event = "malformed" },
+        /// Cookies handed out.
+        cookies: counter "lease_events_total" { event = "cookie" },
+        /// Cookies that came back wrong or too old.
+        cookies_refused: counter "lease_events_total" { event = "cookie-refused" },
+        /// Leases started.
+        granted: counter "lease_events_total" { event = "granted" },
+        /// Leases renewed.
+        renewed: counter "lease_events_total" { event = "renewed" },
+        /// Leases given back.
+        released: counter "lease_events_total" { event = "released" },
+        /// Leases that ran out.
+        expired: counter "lease_events_total" { event = "expired" },
+        /// Leases refused because every place was taken.
+        full: counter "lease_events_total" { event = "full" },
+        /// Leases that went over to another address of the same receiver.
+        replaced: counter "lease_events_total" { event = "replaced" },
+    }
 }
 
 #[cfg(test)]
@@ -375,7 +475,7 @@ mod tests {
         for reason in Malformed::ALL {
             counters.count(reason);
         }
-        assert!(Malformed::ALL.iter().all(|&reason| counters.of(reason) == 1));
+        assert!(MalformedCounters::FIELDS.iter().all(|field| (field.read)(&counters) == 1));
         assert_eq!(counters.total(), Malformed::COUNT as u64);
     }
 }

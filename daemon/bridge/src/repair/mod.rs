@@ -26,6 +26,7 @@ use super::BridgeError;
 use super::native::{Keys, MOST_TO_SERVER};
 use super::pcap::Tap;
 use super::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
+use super::proto::counters::LeaseCounters;
 use super::proto::lease::{LeaseConfig, LeaseServer};
 use super::proto::limit::{AllowList, Rate};
 use super::proto::link::Link;
@@ -253,7 +254,7 @@ impl Repair {
     fn measure(&mut self) {
         let now_ns = self.clock.now_ns();
         let live_bytes = self.shared.live_bytes.load(Ordering::Relaxed);
-        self.counters.link_rate_bytes = self.replay.note_live(now_ns, live_bytes).unwrap_or(0);
+        self.counters.serving.link_rate_bytes = self.replay.note_live(now_ns, live_bytes).unwrap_or(0);
         if now_ns.saturating_sub(self.feed.since_ns) >= MEASURE_EVERY_NS {
             self.feed.note(now_ns, self.shared.counters.read().bytes);
             self.replay.note_live_rate(self.feed.per_second);
@@ -265,10 +266,10 @@ impl Repair {
         let answers_plain = self.answers_plain;
         let now_ns = clock.now_ns();
         for datagram in inbox.datagrams() {
-            counters.datagrams += 1;
+            counters.serving.datagrams += 1;
             out.record(datagram.from, out.here, datagram.bytes);
             let is_plain = is_control(datagram.bytes) || datagram.bytes.len() == REQUEST_BYTES;
-            counters.replies_refused += match native {
+            counters.serving.replies_refused += match native {
                 Some(native) if !is_plain => native.answer(
                     now_ns,
                     &datagram,
@@ -277,7 +278,7 @@ impl Repair {
                     out,
                 ),
                 Some(_) if !answers_plain => {
-                    counters.plain_refused += 1;
+                    counters.serving.plain_refused += 1;
                     0
                 }
                 _ if is_control(datagram.bytes) => {
@@ -307,7 +308,7 @@ impl Repair {
         let now_ns = clock.now_ns();
         store.take(now_ns);
         while let Some(request) = store.ready(now_ns) {
-            counters.replies_refused += match (request, &mut *native) {
+            counters.serving.replies_refused += match (request, &mut *native) {
                 (Request::Plain { from, datagram }, _) => {
                     let source = (from, leases.is_proved(now_ns, from));
                     let with = (&mut *replay, &mut *store, Sent::of(shared));
@@ -332,20 +333,20 @@ impl Repair {
         let group = self.leases.len().saturating_sub(live.count()) as u64;
         let longest_ns = self.leases.longest_ns();
         self.replay.note_longest(longest_ns);
-        self.counters.longest_rtt_us = longest_ns / MICROSECOND_NS;
+        self.counters.serving.longest_rtt_us = longest_ns / MICROSECOND_NS;
         self.shared.group.store(group, Ordering::Relaxed);
         self.shared.longest_us.store(longest_ns / MICROSECOND_NS, Ordering::Relaxed);
     }
 
     fn show(&mut self) {
-        self.drops.look(&self.out.socket, &mut self.counters.kernel_drops);
-        self.counters.set(self.replay.counters(), self.leases.counters(), self.leases.len());
-        self.counters.journal.set(self.replay.counters(), &self.store.counters());
+        self.drops.look(&self.out.socket, &mut self.counters.serving.kernel_drops);
+        let leases = LeaseCounters { held: self.leases.len() as u64, ..*self.leases.counters() };
+        self.counters.set(self.replay.counters(), self.store.counters(), leases);
         if let Some(native) = &self.native {
             let unopened = native.unopened();
-            self.counters.forged = unopened.forged;
-            self.counters.replayed = unopened.replayed;
-            self.counters.unopened = unopened.unknown;
+            self.counters.serving.forged = unopened.forged;
+            self.counters.serving.replayed = unopened.replayed;
+            self.counters.serving.unopened = unopened.unknown;
         }
         self.shared.repair.show(&self.counters);
     }
@@ -363,7 +364,7 @@ fn answer_control(
     if let Some(ControlDatagram::Stale { session, .. }) = control {
         // Only a receiver with a lease is known to receive at its address.
         let is_believed = leases.is_proved(now_ns, from) && shared.note_told(session);
-        counters.told_stale += u64::from(is_believed);
+        counters.serving.told_stale += u64::from(is_believed);
         return None;
     }
     leases.handle_control(now_ns, from, control, out)

@@ -10,15 +10,17 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::proto::counters::{Histogram, LeaseCounters, Refusal, ReplayCounters, SenderCounters};
+use super::proto::counters::{
+    Histogram, JournalReplies, LeaseCounters, RefusedCounters, ReplayCounters, ReplayTotals, SenderCounters,
+};
 use super::proto::replay::PastCounters;
 use super::proto::session::Session;
-use super::proto::wire::Malformed;
 use super::proto::{MAX_LINES, MAX_SERVERS};
+use crate::counters;
 
 mod receive;
 pub use crate::waiting::Waiting;
-pub use receive::{LineStatus, MalformedStatus, ReceiveCounters, ServerStatus};
+pub use receive::{HostCounters, LineStatus, ReceiveCounters, SocketCounters};
 
 /// A set of counters shown to other threads.
 #[derive(Debug)]
@@ -174,63 +176,63 @@ impl Life {
     }
 }
 
-/// The counters of the sending thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct SendCounters {
-    /// The sequence after the last message sent.
-    pub next_sequence: u64,
-    /// Messages sent, each once however many lines there are.
-    pub messages: u64,
-    /// Packets with messages, each once.
-    pub packets: u64,
-    /// Bytes of those packets.
-    pub bytes: u64,
-    /// Heartbeats.
-    pub heartbeats: u64,
-    /// End-of-session packets.
-    pub ends: u64,
-    /// Datagrams that the kernel took, for all lines and leases.
-    pub datagrams_sent: u64,
-    /// Those of them that left in one call with others of the same length.
-    pub datagrams_segmented: u64,
-    /// Times that the kernel refused segments for a line. The line's later packets leave one by one.
-    pub segments_refused: u64,
-    /// The number of the system's error at the last of those times; 0 if there was none.
-    pub segments_error: u64,
-    /// Datagrams that the kernel refused; receivers ask for what was in them.
-    pub datagrams_refused: u64,
-    /// Times that the publisher overtook the bridge.
-    pub lapped: u64,
-    /// Messages overwritten before the bridge had read them, or out of order in the ring: a gap for every receiver.
-    pub messages_missed: u64,
-    /// Messages that are gaps in the channel itself.
-    pub gap_messages: u64,
-    /// Messages too long for a packet, though the channel promised otherwise.
-    pub messages_too_long: u64,
-    /// Sessions begun.
-    pub sessions: u64,
-    /// Times that a line took nothing for a while, because its buffer was full. Its datagrams of that time
-    /// count as refused.
-    pub pauses: u64,
-    /// The speed of the link in bits a second that live packets and repairs are held to; 0 if none.
-    pub link_bits: u64,
-    /// Times that live packets waited because they had used up their share of the link.
-    pub link_waits: u64,
-    /// The time that they waited, in nanoseconds.
-    pub link_waited_ns: u64,
-    /// Times that the state file could not be written.
-    pub state_errors: u64,
-    /// Times that a line was opened anew, because its interface was made anew or got another address.
-    pub lines_anew: u64,
-    /// The part among the egresses of the stream: 0 the only one, 1 listening, 2 standby, 3 sending.
-    pub role: u64,
-    /// The number of the claim that sends, as far as this egress knows; 0 for the only one.
-    pub claim: u64,
-    /// Times that this egress began to send in place of a peer, or because no peer did.
-    pub takeovers: u64,
-    /// Times that this egress left the sending to a peer.
-    pub yields: u64,
+counters! {
+    /// The counters of the sending thread.
+    pub struct SendCounters {
+        /// The sequence after the last message sent.
+        next_sequence,
+        /// Messages sent, each once however many lines there are.
+        messages: counter "sent_messages_total",
+        /// Packets with messages sent, each once.
+        packets: counter "sent_packets_total",
+        /// Bytes of those packets.
+        bytes: counter "sent_bytes_total",
+        /// Heartbeats sent.
+        heartbeats: counter "sent_heartbeats_total",
+        /// End-of-session packets.
+        ends,
+        /// Datagrams that the kernel took, for all lines and leases.
+        datagrams_sent: counter "sent_datagrams_total",
+        /// Datagrams that left in one call with others of the same length.
+        datagrams_segmented: counter "segmented_datagrams_total",
+        /// Times that the kernel refused segments for a line. The line's later packets leave one by one.
+        segments_refused: counter "segments_refused_total",
+        /// The number of the system's error at the last of those times; 0 if there was none.
+        segments_error,
+        /// Datagrams that the kernel refused to send; receivers ask for what was in them.
+        datagrams_refused: counter "refused_datagrams_total",
+        /// Times that the publisher overtook the sending bridge.
+        lapped: counter "lapped_total",
+        /// Messages overwritten before the bridge had sent them, or out of order in the ring: a gap for every receiver.
+        messages_missed: counter "missed_messages_total",
+        /// Messages that are gaps in the channel itself.
+        gap_messages,
+        /// Messages too long for a packet, though the channel promised otherwise.
+        messages_too_long: counter "too_long_messages_total",
+        /// Sessions begun.
+        sessions,
+        /// Times that a line took nothing for a while, because its buffer was full. Its datagrams of that time
+        /// count as refused.
+        pauses: counter "line_pauses_total",
+        /// The speed of the link in bits a second that live packets and repairs are held to; 0 if none.
+        link_bits,
+        /// Times that live packets had used up their share of the link and waited.
+        link_waits: counter "link_waits_total",
+        /// The time that they waited, in nanoseconds.
+        link_waited_ns,
+        /// Times that the state file could not be written.
+        state_errors: counter "state_errors_total",
+        /// Times that a line was opened anew, because its interface was made anew or got another address.
+        lines_anew: counter "sending_lines_anew_total",
+        /// The part among the egresses of the stream: 0 the only one, 1 listening, 2 standby, 3 sending.
+        role,
+        /// The number of the claim that sends, as far as this egress knows; 0 for the only one.
+        claim,
+        /// Times that this egress began to send in place of a peer, or because no peer did.
+        takeovers: counter "takeovers_total",
+        /// Times that this egress left the sending to a peer.
+        yields: counter "yields_total",
+    }
 }
 
 impl SendCounters {
@@ -258,173 +260,67 @@ impl SendCounters {
     }
 }
 
+counters! {
+    /// What the thread of repairs counts beside its state machines.
+    pub struct ServingCounters {
+        /// Datagrams received.
+        datagrams,
+        /// Requests that the kernel dropped because the socket's buffer was full.
+        kernel_drops: counter "repair_kernel_drops_total",
+        /// The longest round trip of any receiver, in microseconds; 0 if none is known.
+        longest_rtt_us,
+        /// Replies that the kernel refused to send.
+        replies_refused: counter "repair_replies_refused_total",
+        /// The bytes a second, on the wire, that live packets leave to repairs on the link; 0 if its speed is not known.
+        link_rate_bytes: gauge "repair_link_rate_bytes",
+        /// Plain requests and control datagrams to a server whose lines are all native.
+        plain_refused: counter "repair_plain_refused_total",
+        /// Native requests whose seal did not open: they are forged or damaged.
+        forged: counter "repair_forged_total",
+        /// Native requests that came before, or that are too old to tell.
+        replayed: counter "repair_replayed_total",
+        /// Native requests without a seal or with an unknown key, where sealed ones are required.
+        unopened: counter "repair_unopened_total",
+        /// Times that a receiver said that it follows a later session of this channel.
+        told_stale: counter "told_stale_total",
+    }
+}
+
 /// The counters of the retransmission server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RepairCounters {
-    /// Datagrams received.
-    pub datagrams: u64,
-    /// Datagrams that the kernel dropped because the socket's buffer was full.
-    pub kernel_drops: u64,
-    /// Requests received.
-    pub requests: u64,
-    /// Replies with messages.
-    pub replies: u64,
-    /// Messages in them.
-    pub messages: u64,
-    /// Bytes of them.
-    pub bytes: u64,
-    /// Those of the replies that went to all receivers at once.
-    pub multicast_replies: u64,
-    /// Times that all receivers were told to wait, because the rate was used up.
-    pub pauses: u64,
-    /// The longest round trip of any receiver, in microseconds; 0 if none is known.
-    pub longest_rtt_us: u64,
-    /// Replies that the kernel refused.
-    pub replies_refused: u64,
-    /// The bytes a second, on the wire, that live packets leave to repairs on the link; 0 if its speed is not known.
-    pub link_rate_bytes: u64,
-    /// Plain requests and control datagrams to a server whose lines are all native.
-    pub plain_refused: u64,
-    /// Native packets whose seal did not open: they are forged or damaged.
-    pub forged: u64,
-    /// Native packets that came before, or that are too old to tell.
-    pub replayed: u64,
-    /// Native packets without a seal or with an unknown key, where sealed ones are required.
-    pub unopened: u64,
-    /// Times that a receiver said that it follows a later session of this channel.
-    pub told_stale: u64,
-    /// The replies that came from the channel's journal. They are among those above.
+    /// Those of the thread.
+    #[serde(flatten)]
+    pub serving: ServingCounters,
+    /// Those of the state machine.
+    #[serde(flatten)]
+    pub replay: ReplayTotals,
+    /// Repairs from the channel's journal.
     pub journal: JournalStatus,
     /// Requests that got no messages.
-    pub refused: RefusedStatus,
+    pub refused: RefusedCounters,
     /// Leases.
-    pub leases: LeaseStatus,
+    pub leases: LeaseCounters,
 }
 
 /// Repairs from the channel's journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct JournalStatus {
-    /// Replies with messages that the ring had no more.
-    pub replies: u64,
-    /// Messages in them.
-    pub messages: u64,
-    /// Bytes of them.
-    pub bytes: u64,
-    /// Requests that waited for the disk.
-    pub waited: u64,
-    /// Requests that found no place to wait for the disk; they were told to ask later.
-    pub queue_full: u64,
-    /// Requests for messages that the recorder had not written yet; they were told to ask later.
-    pub not_yet: u64,
-    /// Blocks of messages read from the journal.
-    pub blocks: u64,
-    /// Times that the journal could not be read.
-    pub errors: u64,
-    /// Times that messages were looked for and there was no journal of this stream.
-    pub unusable: u64,
-}
-
-impl JournalStatus {
-    pub(super) fn set(&mut self, replay: &ReplayCounters, past: &PastCounters) {
-        (self.replies, self.messages, self.bytes) =
-            (replay.journal_replies, replay.journal_messages, replay.journal_bytes);
-        (self.waited, self.queue_full, self.not_yet) = (past.waited, past.queue_full, past.not_yet);
-        (self.blocks, self.errors, self.unusable) = (past.blocks, past.errors, past.unusable);
-    }
-}
-
-/// Requests that got no messages, by reason.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct RefusedStatus {
-    /// The source is not on the allow-list.
-    pub not_allowed: u64,
-    /// The request is damaged.
-    pub malformed: u64,
-    /// It names another session.
-    pub foreign_session: u64,
-    /// The source has used up its rate.
-    pub source_rate: u64,
-    /// All sources together have used up theirs.
-    pub global_rate: u64,
-    /// Nothing of it is published yet.
-    pub not_yet: u64,
-    /// The ring has overwritten it, and no journal has it.
-    pub gone: u64,
-    /// The source has not proved its address.
-    pub unproved: u64,
-    /// The journal has it, and the disk had enough to do.
-    pub journal_busy: u64,
-    /// A repair of it for all receivers was on its way.
-    pub on_its_way: u64,
-}
-
-/// Unicast leases.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct LeaseStatus {
-    /// Leases now.
-    pub held: u64,
-    /// Leases started.
-    pub granted: u64,
-    /// Leases renewed.
-    pub renewed: u64,
-    /// Leases given back.
-    pub released: u64,
-    /// Leases that ran out.
-    pub expired: u64,
-    /// Leases refused because every place was taken.
-    pub full: u64,
-    /// Cookies handed out.
-    pub cookies: u64,
-    /// Cookies that came back wrong or too old.
-    pub cookies_refused: u64,
-    /// Control datagrams from outside of the allow-list.
-    pub not_allowed: u64,
-    /// Control datagrams over their source's rate.
-    pub over_rate: u64,
-    /// Damaged control datagrams.
-    pub malformed: u64,
-    /// Leases that went over to another address of the same receiver.
-    pub replaced: u64,
+    /// The replies.
+    #[serde(flatten)]
+    pub replies: JournalReplies,
+    /// What reading the journal takes.
+    #[serde(flatten)]
+    pub past: PastCounters,
 }
 
 impl RepairCounters {
-    pub(super) fn set(&mut self, replay: &ReplayCounters, leases: &LeaseCounters, held: usize) {
-        self.requests = replay.requests;
-        self.replies = replay.replies;
-        self.messages = replay.messages;
-        self.bytes = replay.repair_bytes;
-        self.multicast_replies = replay.multicast_replies;
-        self.pauses = replay.pauses;
-        self.refused = RefusedStatus {
-            not_allowed: replay.refused(Refusal::NotAllowed),
-            malformed: replay.refused(Refusal::Malformed),
-            foreign_session: replay.refused(Refusal::ForeignSession),
-            source_rate: replay.refused(Refusal::SourceRate),
-            global_rate: replay.refused(Refusal::GlobalRate),
-            not_yet: replay.refused(Refusal::NotYet),
-            gone: replay.refused(Refusal::Gone),
-            unproved: replay.refused(Refusal::Unproved),
-            journal_busy: replay.refused(Refusal::JournalBusy),
-            on_its_way: replay.refused(Refusal::OnItsWay),
-        };
-        self.leases = LeaseStatus {
-            held: held as u64,
-            granted: leases.granted,
-            renewed: leases.renewed,
-            released: leases.released,
-            expired: leases.expired,
-            full: leases.full,
-            cookies: leases.cookies,
-            cookies_refused: leases.cookies_refused,
-            not_allowed: leases.not_allowed,
-            over_rate: leases.over_rate,
-            malformed: leases.malformed,
-            replaced: leases.replaced,
-        };
+    /// Copies the counters of the state machines. Those of the thread stay as they are.
+    pub(super) fn set(&mut self, replay: &ReplayCounters, past: PastCounters, leases: LeaseCounters) {
+        (self.replay, self.refused, self.leases) = (replay.totals, replay.refused, leases);
+        self.journal = JournalStatus { replies: replay.journal, past };
     }
 }
 

@@ -48,7 +48,7 @@ fn keeps_to_its_feed(profile: Profile) {
     let mirror = Publisher::builder(WANTED).dir(dirs[2].path()).capacity(1 << 20).max_message(1_000);
     let ingress = Ingress::start(&receive, mirror, IngressOptions::default()).unwrap();
     let wanted = send(dirs[0].path(), spec(WANTED, profile, line));
-    publish(&mut publishers, "the wanted feed", || ingress.counters().messages_published > 10);
+    publish(&mut publishers, "the wanted feed", || ingress.counters().host.messages_published > 10);
     assert_eq!(ingress.trouble(), None);
 
     // The first letters of both names are the same.
@@ -60,8 +60,8 @@ fn keeps_to_its_feed(profile: Profile) {
     let before = ingress.counters();
     publish(&mut publishers, "both feeds", || {
         let now = ingress.counters();
-        now.packets_foreign > before.packets_foreign + 50
-            && now.messages_published > before.messages_published + 50
+        now.feed.packets_foreign > before.feed.packets_foreign + 50
+            && now.host.messages_published > before.host.messages_published + 50
     });
     assert_eq!(ingress.life().session(), wanted.life().session());
 
@@ -72,7 +72,7 @@ fn keeps_to_its_feed(profile: Profile) {
     match profile {
         Profile::Native => {
             publish(&mut publishers, "a long silence", || began.elapsed() > SILENCE + SILENCE / 2);
-            assert_eq!((ingress.life().session(), ingress.counters().sessions), (session, 1));
+            assert_eq!((ingress.life().session(), ingress.counters().feed.sessions), (session, 1));
             assert!(ingress.trouble().is_some());
         }
         Profile::Plain => {

@@ -55,18 +55,18 @@ fn live_packets_and_repairs_asked_for_without_end_stay_within_the_link_and_the_r
     let took = began.elapsed().as_secs_f64();
     assert_eq!((live.messages_missed, live.link_bits), (0, 200_000_000));
     assert!(
-        live.link_waits > 0 && live.link_waited_ns > 0 && repairs.link_rate_bytes > 0,
+        live.link_waits > 0 && live.link_waited_ns > 0 && repairs.serving.link_rate_bytes > 0,
         "{live:?} {repairs:?}"
     );
 
     let link_bytes = link.bits_per_second() as f64 / 8.0;
     let live_bytes = (live.bytes + live.packets * FRAME_BYTES) as f64;
-    let repair_bytes = (repairs.bytes + repairs.replies * FRAME_BYTES) as f64;
+    let repair_bytes = (repairs.replay.bytes + repairs.replay.replies * FRAME_BYTES) as f64;
     assert!(live_bytes <= 0.95 * link_bytes * took + BURST_BYTES as f64, "{live_bytes} in {took} s");
     // Where the sending thread gets no CPU for a while, repairs take its share, and go on with it for 10 ms after that.
     assert!(
         live_bytes + repair_bytes <= 1.25 * link_bytes * took,
         "{live_bytes} and {repair_bytes} in {took} s"
     );
-    assert!(repairs.replies > 0, "nobody is answered beside live packets: {repairs:?}");
+    assert!(repairs.replay.replies > 0, "nobody is answered beside live packets: {repairs:?}");
 }

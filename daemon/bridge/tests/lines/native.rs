@@ -96,18 +96,23 @@ fn tag_key_and_time_cross_two_hops_and_so_do_the_largest_messages() {
     let from_a = send(a, spec(first, Some(keys.clone())));
     let to_b =
         receive(b, spec(first, Some(keys.clone())), from_a.repair_address().unwrap(), (CAPACITY, LARGEST));
-    wait_for("the first hop", || (to_b.counters().next_sequence > 20).then_some(()));
+    wait_for("the first hop", || (to_b.counters().host.next_sequence > 20).then_some(()));
     let from_b = send(b, spec(second, None));
     publish(MESSAGES / 2 + 1..=MESSAGES);
     let to_c = receive(c, spec(second, None), from_b.repair_address().unwrap(), (CAPACITY, LARGEST));
     wait_for("all messages", || {
         let (b, c) = (to_b.counters(), to_c.counters());
         assert_eq!((to_b.life().error(), to_c.life().error()), (None, None));
-        (c.next_sequence == MESSAGES + 1 && b.next_sequence == MESSAGES + 1).then_some(())
+        (c.host.next_sequence == MESSAGES + 1 && b.host.next_sequence == MESSAGES + 1).then_some(())
     });
     let (b, c_counters) = (to_b.counters(), to_c.counters());
-    assert_eq!((b.messages_missing, c_counters.messages_missing, b.forged + c_counters.forged), (0, 0, 0));
-    assert!(b.recovered_by_servers > 0 && b.fragments > 12_000 && c_counters.origin_times == 1);
+    assert_eq!(
+        (b.host.messages_missing, c_counters.host.messages_missing, b.host.forged + c_counters.host.forged),
+        (0, 0, 0)
+    );
+    assert!(
+        b.host.recovered_by_servers > 0 && b.feed.fragments > 12_000 && c_counters.host.origin_times == 1
+    );
 
     let mut reader = Subscriber::builder("t").dir(c).start(Start::Oldest).open().unwrap();
     let (clock_there, mut worst_ns, mut next) = (reader.clock(), 0, 1);
@@ -126,7 +131,7 @@ fn tag_key_and_time_cross_two_hops_and_so_do_the_largest_messages() {
     }
     println!(
         "times over two hops are off by at most {worst_ns} ns; {} fragments, {} repaired",
-        b.fragments, b.recovered_by_servers
+        b.feed.fragments, b.host.recovered_by_servers
     );
     assert!(worst_ns < 5_000_000, "a time is off by {worst_ns} ns");
 }
@@ -158,26 +163,28 @@ fn lines_of_both_profiles_follow_a_publisher_that_comes_back_and_a_channel_made_
             }
         };
         publisher.publish_batch(["1", "2", "3"]).unwrap();
-        each_has("the first messages", &|receiver| receiver.counters().messages_published == 3);
+        each_has("the first messages", &|receiver| receiver.counters().host.messages_published == 3);
         publisher.close();
         each_has("the end", &|receiver| receiver.life().phase() == Phase::Ending);
 
         let mut publisher = open(a).open().unwrap();
         publisher.publish_batch(["4", "5"]).unwrap();
-        each_has("those after the end", &|receiver| receiver.counters().messages_published == 5);
-        let beats = receivers.each_ref().map(|receiver| receiver.counters().heartbeats);
+        each_has("those after the end", &|receiver| receiver.counters().host.messages_published == 5);
+        let beats = receivers.each_ref().map(|receiver| receiver.counters().feed.heartbeats);
         for (receiver, beats) in receivers.iter().zip(beats) {
-            wait_for("four heartbeats", || (receiver.counters().heartbeats > beats + 3).then_some(()));
+            wait_for("four heartbeats", || (receiver.counters().feed.heartbeats > beats + 3).then_some(()));
             assert_eq!(receiver.life().phase(), Phase::Running, "the session goes on: {profiles:?}");
         }
 
         drop(publisher);
         let mut publisher = open(a).anew().open().unwrap();
         publisher.publish_batch(["one", "two"]).unwrap();
-        each_has("those of the channel made anew", &|receiver| receiver.counters().messages_published == 7);
+        each_has("those of the channel made anew", &|receiver| {
+            receiver.counters().host.messages_published == 7
+        });
         for receiver in &receivers {
             let counters = receiver.counters();
-            assert_eq!((counters.sessions, counters.messages_missing), (2, 0), "{profiles:?}");
+            assert_eq!((counters.feed.sessions, counters.host.messages_missing), (2, 0), "{profiles:?}");
             assert_eq!(receiver.life().session(), egress.life().session());
         }
         // The counters are some milliseconds old, and the receivers may be faster.
@@ -253,7 +260,7 @@ fn a_forger_without_the_key_costs_no_message() {
             heard.push(buffer[..size].to_vec());
         }
         heard.truncate(500);
-        let next = ingress.counters().next_sequence.max(1);
+        let next = ingress.counters().host.next_sequence.max(1);
         let mut packets = forgeries(session, next, round);
         if let Some(real) = heard.get(round as usize % heard.len().max(1)) {
             let mut changed = real.clone();
@@ -272,14 +279,17 @@ fn a_forger_without_the_key_costs_no_message() {
     let all = wait_for("all messages", || {
         let counters = ingress.counters();
         assert_eq!(ingress.life().error(), None);
-        (counters.next_sequence == published + 1).then_some(counters)
+        (counters.host.next_sequence == published + 1).then_some(counters)
     });
     println!(
         "{sent} forgeries to the line: {} not opened, {} forged, {} replayed, {} old; {published} messages, {} repaired, 0 lost",
-        all.unopened, all.forged, all.replayed, all.copies, all.recovered_by_servers
+        all.host.unopened, all.host.forged, all.host.replayed, all.feed.copies, all.host.recovered_by_servers
     );
-    assert_eq!((all.messages_missing, all.messages_published, all.sessions), (0, published, 1));
-    assert!(all.unopened > 0 && all.forged > 0);
+    assert_eq!(
+        (all.host.messages_missing, all.host.messages_published, all.feed.sessions),
+        (0, published, 1)
+    );
+    assert!(all.host.unopened > 0 && all.host.forged > 0);
     let mut reader = Subscriber::builder("t").dir(b).start(Start::Oldest).open().unwrap();
     let mut next = reader.next_sequence();
     while next <= published {
@@ -304,7 +314,7 @@ fn a_key_change_loses_nothing_and_an_open_or_damaged_keys_file_is_refused() {
     let mut publish = |egress: &Egress, ingress: &Ingress| {
         let last = (0..100).map(|_| publisher.publish(b"x").unwrap()).last().unwrap();
         assert_eq!(egress.life().error(), None);
-        wait_for("the messages", || (ingress.counters().next_sequence > last).then_some(()));
+        wait_for("the messages", || (ingress.counters().host.next_sequence > last).then_some(()));
     };
     publish(&egress, &ingress);
     std::fs::write(&path, "7 000102030405060708090a0b0c0d0e0f\n9 ffeeddccbbaa99887766554433221100\n")
@@ -318,7 +328,7 @@ fn a_key_change_loses_nothing_and_an_open_or_damaged_keys_file_is_refused() {
     std::fs::write(&path, "9 ffeeddccbbaa99887766554433221100\n").unwrap();
     ingress.reload_keys(&sends).unwrap();
     publish(&egress, &ingress);
-    assert_eq!((ingress.counters().messages_missing, ingress.counters().forged), (0, 0));
+    assert_eq!((ingress.counters().host.messages_missing, ingress.counters().host.forged), (0, 0));
 
     std::fs::write(&path, "9 ffee\n").unwrap();
     let error = ingress.reload_keys(&sends).unwrap_err().to_string();
@@ -365,7 +375,7 @@ fn passes_on() -> bool {
     };
     let (mut first, mut second) = (host("127.0.0.1", 1), host("127.0.0.2", 2));
     first(1..=20);
-    wait_for("the first host", || (ingress.counters().next_sequence == 21).then_some(()));
+    wait_for("the first host", || (ingress.counters().host.next_sequence == 21).then_some(()));
     // The first one is alive meanwhile, so that nothing of the second one is taken yet.
     let began = Instant::now();
     for sequence in 15..=40 {
@@ -376,14 +386,17 @@ fn passes_on() -> bool {
     wait_for("what was kept", || {
         std::thread::sleep(Duration::from_millis(10));
         second(41..=41);
-        (ingress.counters().next_sequence == 42).then_some(())
+        (ingress.counters().host.next_sequence == 42).then_some(())
     });
     if began.elapsed() > Duration::from_secs(1) {
         return false;
     }
     let counters = ingress.counters();
-    assert_eq!((counters.messages_missing, counters.messages_published, counters.forged), (0, 41, 0));
-    assert!(counters.datagrams_locked_out >= 20, "{}", counters.datagrams_locked_out);
+    assert_eq!(
+        (counters.host.messages_missing, counters.host.messages_published, counters.host.forged),
+        (0, 41, 0)
+    );
+    assert!(counters.host.datagrams_locked_out >= 20, "{}", counters.host.datagrams_locked_out);
     let mut reader = Subscriber::builder("t").dir(dir.path()).start(Start::Oldest).open().unwrap();
     let mut next = 1u64;
     while next <= 41 {

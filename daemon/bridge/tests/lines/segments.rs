@@ -137,16 +137,16 @@ fn segments_that_are_put_together_bring_every_byte_though_some_are_lost() {
             }
         }
         let received =
-            wait_for_counters(|| ingress.counters(), |received| received.messages_published == last);
-        let are_lost = received.lines[0].kernel_drops > 0 && received.recovered_by_servers > 0;
-        if are_lost && received.datagrams_merged > 0 || last >= 50 * MESSAGES {
+            wait_for_counters(|| ingress.counters(), |received| received.host.messages_published == last);
+        let are_lost = received.lines[0].socket.kernel_drops > 0 && received.host.recovered_by_servers > 0;
+        if are_lost && received.host.datagrams_merged > 0 || last >= 50 * MESSAGES {
             break received;
         }
         last += MESSAGES;
         (next..=last).for_each(|n| _ = publisher.publish(&message(n)).unwrap());
     };
-    let (merged, repaired) = (received.datagrams_merged, received.recovered_by_servers);
-    assert!(merged > 0 && repaired > 0 && received.lines[0].kernel_drops > 0, "{received:?}");
+    let (merged, repaired) = (received.host.datagrams_merged, received.host.recovered_by_servers);
+    assert!(merged > 0 && repaired > 0 && received.lines[0].socket.kernel_drops > 0, "{received:?}");
     assert!(egress.counters().datagrams_segmented > 0);
 }
 
@@ -163,9 +163,13 @@ fn packets_are_put_together_during_a_burst_and_not_a_second_later() {
     let egress = send(here.path());
     let mut last = MESSAGES;
     let arrived = |last| {
-        let received = wait_for_counters(|| ingress.counters(), |it| it.messages_published == last);
-        assert_eq!((received.messages_published, received.messages_missing), (last, 0), "{received:?}");
-        received.datagrams_merged
+        let received = wait_for_counters(|| ingress.counters(), |it| it.host.messages_published == last);
+        assert_eq!(
+            (received.host.messages_published, received.host.messages_missing),
+            (last, 0),
+            "{received:?}"
+        );
+        received.host.datagrams_merged
     };
     let mut merged = 0;
     for _ in 0..2 {

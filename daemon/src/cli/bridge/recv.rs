@@ -133,8 +133,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         }
         progress.set_message(so_far(&counters));
         progress.tick();
-        missing.look(&progress, counters.messages_missing, |more| missed(channel, &counters, more));
-        let drops = counters.lines.iter().map(|line| line.kernel_drops).sum();
+        missing.look(&progress, counters.host.messages_missing, |more| missed(channel, &counters, more));
+        let drops = counters.lines.iter().map(|line| line.socket.kernel_drops).sum();
         dropped.look(&progress, drops, |more| {
             format!(
                 "{channel}: the kernel dropped at least {} datagrams: raise receive.buffer_bytes, or give the bridge a CPU",
@@ -146,23 +146,23 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     progress.finish_and_clear();
     finish(capture)?;
     report(args, &ingress)?;
-    outcome(channel, ingress.life(), ingress.counters().messages_missing, interrupted)
+    outcome(channel, ingress.life(), ingress.counters().host.messages_missing, interrupted)
 }
 
 /// The line that shows how far the bridge is.
 fn so_far(counters: &ReceiveCounters) -> String {
     format!(
         "published {} messages, {} repaired, {} missing now, {} for ever",
-        grouped(counters.messages_published),
-        grouped(counters.recovered_by_servers),
-        grouped(counters.horizon.saturating_sub(counters.next_sequence)),
-        grouped(counters.messages_missing),
+        grouped(counters.host.messages_published),
+        grouped(counters.host.recovered_by_servers),
+        grouped(counters.host.horizon.saturating_sub(counters.host.next_sequence)),
+        grouped(counters.host.messages_missing),
     )
 }
 
 /// The alarm for `more` messages that are given up since the last alarm.
 fn missed(channel: &str, counters: &ReceiveCounters, more: u64) -> String {
-    let hint = match counters.messages_too_large {
+    let hint = match counters.host.messages_too_large {
         0 => String::new(),
         large => format!(
             "; {} so far are larger than the channel takes: make it with a larger --max-message",
@@ -191,10 +191,10 @@ fn report(args: &Args, ingress: &Ingress) -> Result<()> {
     note!(
         "{}: published {} messages up to sequence {}, {} missing; {} repaired{}{}",
         args.channel,
-        grouped(counters.messages_published),
-        counters.next_sequence.saturating_sub(1),
-        grouped(counters.messages_missing),
-        grouped(counters.recovered_by_servers),
+        grouped(counters.host.messages_published),
+        counters.host.next_sequence.saturating_sub(1),
+        grouped(counters.host.messages_missing),
+        grouped(counters.host.recovered_by_servers),
         percentiles("repair", &recovery),
         percentiles("receive to ring", &to_ring),
     );

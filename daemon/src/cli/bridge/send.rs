@@ -144,7 +144,7 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
             "{state} {} messages in {} packets, {} repaired{}",
             grouped(counters.messages),
             grouped(counters.packets),
-            grouped(egress.repair_counters().messages),
+            grouped(egress.repair_counters().replay.messages),
             from_journal(&egress.repair_counters()),
         ));
         progress.tick();
@@ -222,7 +222,7 @@ fn check_history(channel: &str, dir: &Path, subscriber: &SubscriberBuilder) -> R
 }
 
 fn from_journal(repair: &RepairCounters) -> String {
-    match repair.journal.messages {
+    match repair.journal.replies.messages {
         0 => String::new(),
         messages => format!(" ({} from the journal)", grouped(messages)),
     }
@@ -247,7 +247,7 @@ fn report(args: &Args, spec: &BridgeSpec, egress: &Egress) -> Result<()> {
         grouped(counters.messages),
         grouped(counters.packets),
         size(counters.bytes),
-        grouped(repair.messages),
+        grouped(repair.replay.messages),
         from_journal(&repair),
         counters.next_sequence.saturating_sub(1),
         grouped(counters.messages_missed),

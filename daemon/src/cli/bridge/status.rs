@@ -192,8 +192,8 @@ mod tests {
     fn counters_that_are_not_zero_are_told() {
         assert_eq!(counts(&figures(|_, _, _| {})), [""; 0]);
         let some = figures(|send, repair, receive| {
-            (send.claim, send.takeovers, repair.pauses) = (3, 1_200, 2);
-            (receive.group, receive.place, receive.requests_saved) = (40, 0, 7);
+            (send.claim, send.takeovers, repair.replay.pauses) = (3, 1_200, 2);
+            (receive.host.group, receive.host.place, receive.feed.requests_saved) = (40, 0, 7);
         });
         let said = [
             "the egress with claim 3 sends",

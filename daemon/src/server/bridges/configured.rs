@@ -25,14 +25,19 @@ const SEND_NEWS: [News<RepairCounters>; 3] = [
     (
         "bridge-told-stale",
         1,
-        |c| c.told_stale,
+        |c| c.serving.told_stale,
         "times a receiver said that it follows a later session of this channel",
     ),
-    ("bridge-journal-failed", 1, |c| c.journal.errors, "times the journal could not be read for repairs"),
+    (
+        "bridge-journal-failed",
+        1,
+        |c| c.journal.past.errors,
+        "times the journal could not be read for repairs",
+    ),
     (
         "bridge-journal-unusable",
         1,
-        |c| c.journal.unusable,
+        |c| c.journal.past.unusable,
         "times repairs were to come from the journal, and it is not there or not that of this stream",
     ),
 ];
@@ -83,38 +88,38 @@ const NEWS: [News<ReceiveCounters>; 7] = [
     (
         "bridge-other-feed",
         10,
-        |c| c.packets_stale + c.packets_foreign + c.datagrams_locked_out,
+        |c| c.feed.packets_stale + c.feed.packets_foreign + c.host.datagrams_locked_out,
         "packets of an older session, of another feed or from another host were dropped",
     ),
     (
         "bridge-contradicted",
         5,
-        |c| c.claims_contradicted,
+        |c| c.feed.claims_contradicted,
         "claims of messages that do not exist were forgotten",
     ),
     (
         "bridge-forged",
         1,
-        |c| c.forged,
+        |c| c.host.forged,
         "packets had a seal that does not open: somebody forges them, or a keys file is wrong",
     ),
     (
         "bridge-unsealed",
         1,
-        |c| c.unopened,
+        |c| c.host.unopened,
         "packets came without a seal, or with a key that is not in the keys file",
     ),
-    ("bridge-lease-refused", 1, |c| c.leases_full, "times a server had no place for this bridge"),
+    ("bridge-lease-refused", 1, |c| c.host.leases_full, "times a server had no place for this bridge"),
     (
         "bridge-line-anew",
         1,
-        |c| c.lines_anew,
+        |c| c.host.lines_anew,
         "times a line was opened anew, as its interface was made anew or got another address",
     ),
     (
         "bridge-line-rejoined",
         1,
-        |c| c.lines_rejoined,
+        |c| c.host.lines_rejoined,
         "times a group was joined again, as its line was silent while the feed went on",
     ),
 ];
@@ -423,8 +428,8 @@ mod tests {
         let (mut told, start) = (Told::default(), Instant::now());
         let counted = |stale, contradicted, full| {
             let mut counters = shmcast_bridge::status::Board::<ReceiveCounters>::default().read();
-            (counters.packets_stale, counters.claims_contradicted) = (stale, contradicted);
-            counters.leases_full = full;
+            (counters.feed.packets_stale, counters.feed.claims_contradicted) = (stale, contradicted);
+            counters.host.leases_full = full;
             counters
         };
         let mut events = |counters, seconds| {

@@ -1,61 +1,88 @@
-//! Families of figures, of which each bridge has a sample.
+//! Families of figures of bridges. A table of counters says what its counters are called; each bridge that has the table has a sample of each.
 
 use super::exposition::Text;
 use crate::server::bridges::BridgeFigures;
 use shmcast_bridge::proto::counters::Histogram;
+use shmcast_bridge::table::{Field, Metric, Table};
 
 /// The ends of the buckets, as exponents of two in nanoseconds: 256 ns to 17 s.
 const EXPONENTS: [u32; 19] = [8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24, 26, 28, 30, 34];
 
-/// Reads one figure from a set of counters.
-pub(super) type Figure<C> = fn(&C) -> u64;
+/// What the families count whose samples differ by a label. Those without one say it by their counter.
+const LABELLED: [(&str, &str); 6] = [
+    ("repair_refused_total", "Requests that drew no messages, by reason."),
+    ("lease_events_total", "What became of requests for leases."),
+    ("recovered_messages_total", "Missing messages that came after all, by where from."),
+    ("malformed_datagrams_total", "Datagrams dropped unread because they are damaged, by reason."),
+    ("ignored_packets_total", "Sound packets that were not for this bridge, by reason."),
+    ("engine_resyncs_total", "Times that the sender asked for the end of the stream again, by cause."),
+];
 
-/// One family with a sample for each bridge that has one.
-pub(super) fn each(
-    text: &mut Text,
-    bridges: &[BridgeFigures],
-    name: &str,
-    kind: &str,
-    help: &str,
-    figure: impl Fn(&BridgeFigures) -> Option<u64>,
-) {
-    let name = format!("shmcast_bridge_{name}");
-    text.family(&name, kind, help);
-    for bridge in bridges {
-        if let Some(value) = figure(bridge) {
-            text.sample(&name, &[("bridge", bridge.spec.title())], value);
+/// Families in the making: each with its samples, in the order in which they were met.
+#[derive(Default)]
+pub(super) struct Families<'a>(Vec<Family<'a>>);
+
+struct Family<'a> {
+    name: &'static str,
+    kind: &'static str,
+    help: String,
+    samples: Vec<(Vec<(&'static str, &'a str)>, u64)>,
+}
+
+impl<'a> Families<'a> {
+    /// Names the families of a table, so that they are told of without a bridge that has them.
+    pub(super) fn declare<T: Table>(mut self) -> Self {
+        for Field { help, metric, .. } in T::FIELDS {
+            if let Some(metric) = metric {
+                self.family(metric, help);
+            }
+        }
+        self
+    }
+
+    /// Adds the counters of a table, each to its family, with these labels.
+    pub(super) fn add<T: Table>(&mut self, table: &T, labels: &[(&'static str, &'a str)]) {
+        for Field { help, metric, read } in T::FIELDS {
+            if let Some(metric) = metric {
+                let labels = labels.iter().copied().chain(metric.label).collect();
+                self.family(metric, help).samples.push((labels, read(table)));
+            }
+        }
+    }
+
+    fn family(&mut self, metric: &Metric, help: &str) -> &mut Family<'a> {
+        let at = self.0.iter().position(|family| family.name == metric.name).unwrap_or_else(|| {
+            let labelled = LABELLED.iter().find(|(labelled, _)| *labelled == metric.name);
+            let help = labelled.map_or(help.trim(), |(_, help)| help).to_owned();
+            self.0.push(Family { name: metric.name, kind: metric.kind, help, samples: Vec::new() });
+            self.0.len() - 1
+        });
+        &mut self.0[at]
+    }
+
+    /// Writes all of them.
+    pub(super) fn render(self, text: &mut Text) {
+        for Family { name, kind, help, samples } in self.0 {
+            let name = format!("shmcast_bridge_{name}");
+            text.family(&name, kind, &help);
+            samples.iter().for_each(|(labels, value)| text.sample(&name, labels, value));
         }
     }
 }
 
-/// Families of one kind, each of one figure.
-pub(super) fn families<C>(
+/// One family that no counter is, with a sample for each bridge that has one.
+pub(super) fn each<V: std::fmt::Display>(
     text: &mut Text,
     bridges: &[BridgeFigures],
-    kind: &str,
-    figures: &[(&str, &str, Figure<C>)],
-    counters: impl Fn(&BridgeFigures) -> Option<C>,
-) {
-    for (name, help, figure) in figures {
-        each(text, bridges, name, kind, help, |bridge| counters(bridge).map(|counters| figure(&counters)));
-    }
-}
-
-/// One family of counters with a sample for each bridge and each value of a label.
-pub(super) fn by<C>(
-    text: &mut Text,
-    bridges: &[BridgeFigures],
-    (name, label): (&str, &str),
+    name: &str,
     help: &str,
-    figures: &[(&str, Figure<C>)],
-    counters: impl Fn(&BridgeFigures) -> Option<C>,
+    figure: impl Fn(&BridgeFigures) -> Option<V>,
 ) {
     let name = format!("shmcast_bridge_{name}");
-    text.family(&name, "counter", help);
+    text.family(&name, "gauge", help);
     for bridge in bridges {
-        let Some(counters) = counters(bridge) else { continue };
-        for (value, figure) in figures {
-            text.sample(&name, &[("bridge", bridge.spec.title()), (label, value)], figure(&counters));
+        if let Some(value) = figure(bridge) {
+            text.sample(&name, &[("bridge", bridge.spec.title())], value);
         }
     }
 }

@@ -12,7 +12,6 @@ use tokio::net::TcpListener;
 
 mod bridges;
 mod buckets;
-mod engines;
 mod exposition;
 mod families;
 mod hiccups;

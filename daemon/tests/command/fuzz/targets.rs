@@ -384,9 +384,9 @@ pub fn receiver(data: &[u8]) {
     }
     let counters = receiver.counters();
     let waiting = receiver.backlog().1.messages();
-    assert_eq!(counters.messages_delivered, delivered);
+    assert_eq!(counters.totals.messages_delivered, delivered);
     assert_eq!(
-        counters.messages_received,
-        delivered + counters.messages_duplicate + counters.messages_refused + waiting
+        counters.totals.messages_received,
+        delivered + counters.totals.messages_duplicate + counters.totals.messages_refused + waiting
     );
 }

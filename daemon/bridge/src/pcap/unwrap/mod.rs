@@ -329,13 +329,13 @@ impl Sums {
     fn of(receiver: &Receiver) -> Sums {
         let counters = receiver.counters();
         Sums {
-            received: counters.messages_received,
-            delivered: counters.messages_delivered,
-            duplicate: counters.messages_duplicate,
-            refused: counters.messages_refused + counters.fragments_refused,
-            expired: counters.messages_expired,
-            reordered: counters.packets_reordered,
-            parts: counters.fragments - counters.fragments_duplicate,
+            received: counters.totals.messages_received,
+            delivered: counters.totals.messages_delivered,
+            duplicate: counters.totals.messages_duplicate,
+            refused: counters.totals.messages_refused + counters.totals.fragments_refused,
+            expired: counters.totals.messages_expired,
+            reordered: counters.totals.packets_reordered,
+            parts: counters.totals.fragments - counters.totals.fragments_duplicate,
         }
     }
 }

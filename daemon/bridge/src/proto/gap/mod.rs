@@ -204,7 +204,7 @@ impl Gaps {
             return;
         }
         // This is a claim of a peer, so sums of such numbers may pass any bound.
-        counters.gap_messages = counters.gap_messages.saturating_add(end - first);
+        counters.totals.gap_messages = counters.totals.gap_messages.saturating_add(end - first);
         let (crowded, shown) = (self.is_crowded(), self.shown);
         if let Some(last) = self.holes.back_mut().filter(|last| last.end == first) {
             // Let the claim grow as one hole, instead of one for each packet.
@@ -218,7 +218,7 @@ impl Gaps {
                 return;
             }
         }
-        counters.gaps += 1;
+        counters.totals.gaps += 1;
         let until_ns = now_ns.saturating_add(self.hold_ns());
         self.due_ns = self.due_ns.min(until_ns);
         self.holes.push_back(Hole {
@@ -321,14 +321,14 @@ impl Gaps {
                     counters.messages_recovered += messages;
                 }
                 // Somebody else asked for it.
-                counters.requests_saved += u64::from(hole.attempts == 0);
+                counters.totals.requests_saved += u64::from(hole.attempts == 0);
                 counters.recovery.record(took_ns, messages);
                 self.lateness_ns -= self.lateness_ns / 16;
             }
             None => {
-                counters.recovered_by_lines += messages;
+                counters.totals.recovered_by_lines += messages;
                 if hole.attempts > 0 {
-                    counters.requested_needlessly += messages;
+                    counters.totals.requested_needlessly += messages;
                 }
                 // The hold rises at once and falls slowly, because one needless request costs more than a few
                 // longer holds.

@@ -69,7 +69,7 @@ impl Gaps {
         if hole.attempts == 0 {
             hole.asked_ns = now_ns;
         } else {
-            counters.requests_repeated += 1;
+            counters.totals.requests_repeated += 1;
         }
         hole.attempts = hole.attempts.saturating_add(1);
         hole.last_server = server;
@@ -80,7 +80,7 @@ impl Gaps {
         let ask = Ask { server, first: hole.first, count };
         let gone = hole.gone;
         let mut note = |server: usize| {
-            counters.requests += 1;
+            counters.totals.requests += 1;
             counters.servers[server].requests += 1;
         };
         note(server);

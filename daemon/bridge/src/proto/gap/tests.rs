@@ -27,7 +27,7 @@ fn reordering_is_not_asked_for() {
     assert_eq!(gaps.fill(49 * US, 5..8, None, &mut counters), 3);
     assert!(gaps.is_empty());
     gaps.handle_timeout(60 * US, &mut counters);
-    assert_eq!((asks(&mut gaps, 60 * US, &mut counters), counters.recovered_by_lines), (vec![], 3));
+    assert_eq!((asks(&mut gaps, 60 * US, &mut counters), counters.totals.recovered_by_lines), (vec![], 3));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn wait_doubles_and_servers_take_turns() {
     );
     assert_eq!(waits_us[..4], [200, 400, 800, 1_600]);
     assert_eq!(waits_us[11], 50_000, "doubling ends at 50 ms");
-    assert_eq!(counters.requests_repeated, 11);
+    assert_eq!(counters.totals.requests_repeated, 11);
     assert!(now_ns > 0);
 }
 
@@ -89,7 +89,7 @@ fn long_round_trip_is_learnt_and_not_asked_into_the_ground() {
         gaps.handle_timeout(now_ns, &mut counters);
         asks(&mut gaps, now_ns, &mut counters);
     }
-    assert!(counters.requests <= 8, "{} requests within one round trip", counters.requests);
+    assert!(counters.totals.requests <= 8, "{} requests within one round trip", counters.totals.requests);
     gaps.handle_reply(50 * US + rtt_ns, 0, 1, &mut counters);
     gaps.fill(50 * US + rtt_ns, 1..2, Some(0), &mut counters);
     assert!(counters.servers[0].rtt_ns >= rtt_ns);
@@ -188,7 +188,7 @@ fn a_dead_server_costs_one_wait_at_a_time_and_soon_none() {
         gaps.handle_timeout(now_ns, &mut counters);
         for (server, first, count) in asks(&mut gaps, now_ns, &mut counters) {
             // Of requests to the server that is there one in eight is lost.
-            if server == 0 && (first % 8 != 3 || counters.requests_repeated % 2 == 1) {
+            if server == 0 && (first % 8 != 3 || counters.totals.requests_repeated % 2 == 1) {
                 answers.push_back((now_ns + 100 * US, first, count));
             }
             asked_late += u64::from(server == 1 && now_ns > 500 * MILLISECOND_NS);

@@ -95,7 +95,7 @@ impl Gaps {
         if delay_ns == 0 {
             return State::Wanted;
         }
-        counters.requests_delayed += 1;
+        counters.totals.requests_delayed += 1;
         State::Suspect { until_ns: now_ns.saturating_add(delay_ns) }
     }
 

@@ -138,13 +138,13 @@ impl Receiver {
     // Forgets the claims from `sequence` on, and everything that followed from them.
     fn retract(&mut self, sequence: u64) {
         self.gaps.retract(sequence);
-        self.counters.messages_refused += self.store.truncate(sequence);
+        self.counters.totals.messages_refused += self.store.truncate(sequence);
         self.assembler.retain(self.next, sequence);
         (self.horizon, self.ahead) = (sequence, self.ahead.min(sequence));
         self.lines.iter_mut().for_each(|line| *line = (*line).min(sequence));
         self.claim = None;
         self.end = self.end.filter(|end| end.sequence <= sequence);
-        self.counters.claims_contradicted += 1;
+        self.counters.totals.claims_contradicted += 1;
     }
 
     /// Takes a server's answer to a request that started at `first`: nothing from `first` on is published

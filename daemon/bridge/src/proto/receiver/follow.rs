@@ -169,7 +169,7 @@ impl Receiver {
             }
             Verdict::Watch(least_ns) => {
                 let Some(kept) = self.rivals.note(now_ns, (origin, session, datagram), least_ns) else {
-                    self.counters.packets_early += 1;
+                    self.counters.totals.packets_early += 1;
                     return false;
                 };
                 let first = kept.first().and_then(|(_, bytes)| self.parse(bytes).ok());
@@ -180,11 +180,11 @@ impl Receiver {
                 true
             }
             Verdict::Stale => {
-                self.counters.packets_stale += 1;
+                self.counters.totals.packets_stale += 1;
                 false
             }
             Verdict::Foreign => {
-                self.counters.packets_foreign += 1;
+                self.counters.totals.packets_foreign += 1;
                 false
             }
         }
@@ -240,7 +240,7 @@ impl Receiver {
         (self.ahead, self.heard_ns, self.pulse) = (0, Some(now_ns), None);
         self.assembler.retain(0, 0);
         self.lines = [self.next; MAX_LINES];
-        self.counters.sessions += 1;
+        self.counters.totals.sessions += 1;
         sink(Delivery::NewSession { session, next: self.next, previous });
     }
 }

@@ -131,7 +131,7 @@ impl Receiver {
         let end = packet.end();
         // This holds for a packet that begins a session too: no channel has such sequences.
         if end > MAX_SEQUENCE && !fault!("packets_of_any_sequence") {
-            self.counters.packets_implausible += 1;
+            self.counters.totals.packets_implausible += 1;
             return;
         }
         if self.session != Some(packet.session) && !self.follow(now_ns, origin, (&packet, datagram), sink) {
@@ -141,10 +141,10 @@ impl Receiver {
             self.heard_ns = Some(now_ns);
         }
         if !self.is_plausible(now_ns, end) {
-            self.counters.packets_implausible += 1;
+            self.counters.totals.packets_implausible += 1;
             return;
         }
-        self.counters.packets += 1;
+        self.counters.totals.packets += 1;
         let Some(has_messages) = self.handle_body(now_ns, origin, (&packet, datagram.len()), sink) else {
             return;
         };
@@ -190,11 +190,11 @@ impl Receiver {
             }
             Body::Heartbeat | Body::End if matches!(origin, Origin::Repair(_)) => None,
             Body::Heartbeat => {
-                self.counters.heartbeats += 1;
+                self.counters.totals.heartbeats += 1;
                 Some(false)
             }
             Body::End => {
-                self.counters.heartbeats += 1;
+                self.counters.totals.heartbeats += 1;
                 self.note_end(now_ns, origin, packet.sequence);
                 Some(false)
             }
@@ -260,7 +260,7 @@ impl Receiver {
         sink: &mut impl FnMut(Delivery<'_>),
     ) {
         let (first, end) = (messages.first(), messages.end());
-        self.counters.messages_received += messages.count();
+        self.counters.totals.messages_received += messages.count();
         if !messages.is_large() {
             let sizes = messages.iter().map(|(_, data)| data.len());
             self.gaps.note_sizes(messages.count(), messages.blocks().len(), sizes);
@@ -279,7 +279,7 @@ impl Receiver {
             }
             filled + fresh
         } else {
-            self.counters.messages_duplicate += messages.count();
+            self.counters.totals.messages_duplicate += messages.count();
             0
         };
         self.note_use(origin, &messages, of_use);
@@ -291,8 +291,8 @@ impl Receiver {
     // Delivers those of `messages` that are not delivered yet. They start at or before `next`.
     fn deliver(&mut self, messages: Messages<'_>, sink: &mut impl FnMut(Delivery<'_>)) {
         let known = self.next.min(messages.end()) - messages.first();
-        self.counters.messages_duplicate += known;
-        self.counters.messages_delivered += messages.count() - known;
+        self.counters.totals.messages_duplicate += known;
+        self.counters.totals.messages_delivered += messages.count() - known;
         for message in messages.messages().skip(known as usize) {
             let (sequence, data, meta) = (message.sequence, message.data, message.meta);
             sink(Delivery::Message { sequence, data, meta });
@@ -322,8 +322,8 @@ impl Receiver {
                 refused += count;
             }
         }
-        self.counters.messages_refused += refused;
-        self.counters.messages_duplicate += messages.count() - kept - refused;
+        self.counters.totals.messages_refused += refused;
+        self.counters.totals.messages_duplicate += messages.count() - kept - refused;
         kept
     }
 
@@ -340,7 +340,7 @@ impl Receiver {
         match (server, filled) {
             (_, 0) => {}
             (Some(server), _) => self.gaps.handle_rest(server, packet_first),
-            (None, _) => self.counters.packets_reordered += 1,
+            (None, _) => self.counters.totals.packets_reordered += 1,
         }
         filled
     }
@@ -388,7 +388,8 @@ impl Receiver {
                 self.store.recycle(run);
             } else if let Some(end) = self.gaps.take_expired(self.next) {
                 let given_up = end - self.next;
-                self.counters.messages_expired = self.counters.messages_expired.saturating_add(given_up);
+                self.counters.totals.messages_expired =
+                    self.counters.totals.messages_expired.saturating_add(given_up);
                 sink(Delivery::Gap { from: self.next, to: end });
                 self.next = end;
             } else {

@@ -15,7 +15,7 @@ impl Receiver {
         fragment: &Fragment<'_>,
         sink: &mut impl FnMut(Delivery<'_>),
     ) -> bool {
-        self.counters.fragments += 1;
+        self.counters.totals.fragments += 1;
         let is_wanted = match origin {
             Origin::Line(_) => true,
             Origin::Server(server) => self.note_part_of_reply(now_ns, server, sequence, fragment),
@@ -28,13 +28,13 @@ impl Receiver {
         }
         let is_there = sequence < self.next || self.store.next_missing(sequence, sequence + 1).is_none();
         if is_there {
-            self.counters.fragments_duplicate += 1;
+            self.counters.totals.fragments_duplicate += 1;
             return true;
         }
         self.raise_horizon(now_ns, sequence);
         match self.assembler.take(sequence, fragment, sequence == self.next) {
-            FragmentOutcome::Refused => self.counters.fragments_refused += 1,
-            FragmentOutcome::Known => self.counters.fragments_duplicate += 1,
+            FragmentOutcome::Refused => self.counters.totals.fragments_refused += 1,
+            FragmentOutcome::Known => self.counters.totals.fragments_duplicate += 1,
             FragmentOutcome::Part { is_last } => {
                 if let Origin::Server(server) | Origin::Repair(server) = origin {
                     self.gaps.handle_part(now_ns, server, sequence, is_last);
@@ -63,7 +63,7 @@ impl Receiver {
         }
         let is_asked_for = self.gaps.is_missing(sequence);
         if !is_asked_for {
-            self.counters.repairs_unasked += 1;
+            self.counters.totals.repairs_unasked += 1;
         }
         is_asked_for
     }
@@ -97,7 +97,7 @@ impl Receiver {
     /// all that is missing. `head` says what it brought.
     pub fn note_copy(&mut self, now_ns: u64, origin: Origin, head: &Head) {
         let messages = u64::from(head.messages);
-        self.counters.copies += 1;
+        self.counters.totals.copies += 1;
         if let Origin::Line(line) = origin {
             self.pass(now_ns, line, head.end().min(self.horizon));
             if let Some(counters) = self.counters.lines.get_mut(line) {

@@ -59,7 +59,7 @@ impl Receiver {
     pub fn handle_pause(&mut self, now_ns: u64, server: usize, (session, wait_ns): (Session, u64)) {
         self.gaps.note_ours(server);
         if self.session == Some(session) {
-            self.counters.pauses += 1;
+            self.counters.totals.pauses += 1;
             self.gaps.handle_pause(now_ns, server, wait_ns);
         }
     }
@@ -85,7 +85,7 @@ impl Receiver {
         self.gaps.handle_reply(now_ns, server, first, &mut self.counters);
         let is_asked_for = self.gaps.is_missing(first) || fault!("repairs_need_no_request");
         if !is_asked_for {
-            self.counters.repairs_unasked += 1;
+            self.counters.totals.repairs_unasked += 1;
             self.gaps.handle_needless(now_ns, server);
         }
         is_asked_for
@@ -101,7 +101,7 @@ impl Receiver {
     ) -> bool {
         let is_missing = self.gaps.is_any_missing(messages);
         if !is_missing {
-            self.counters.repairs_overheard += 1;
+            self.counters.totals.repairs_overheard += 1;
         } else if let Some(counters) = self.counters.servers.get_mut(server) {
             counters.packets += 1;
             counters.repair_bytes += size as u64;

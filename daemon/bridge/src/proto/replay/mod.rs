@@ -25,7 +25,7 @@ mod tests;
 use std::net::SocketAddr;
 
 use super::control::{CONTROL_MAX_BYTES, ControlDatagram};
-use super::counters::{Refusal, ReplayCounters};
+use super::counters::{Refusal, ReplayCounters, ReplayTotals};
 use super::limit::{AllowList, Rate, SourceBuckets, TokenBucket};
 use super::link::{FRAME_BYTES, Link, Remainder};
 use super::session::Session;
@@ -226,7 +226,7 @@ impl Replay {
         out: &mut [u8],
         read: impl FnMut(u64, &mut [u8]) -> Option<usize>,
     ) -> Reply {
-        self.counters.requests += 1;
+        self.counters.totals.requests += 1;
         self.answer_request(now_ns, (from, proved), datagram, (session, held), out, read)
     }
 
@@ -256,7 +256,7 @@ impl Replay {
                 later => write(later, out).map_or(nothing, |bytes| Reply::Later { bytes }),
             };
         }
-        let before = self.counters;
+        let before = self.counters.totals;
         let limit = self.limit(proved, datagram.len()).min(out.len());
         let out = &mut out[..limit];
         let reply = if request.first >= held.next {
@@ -331,7 +331,7 @@ impl Replay {
             Wait::One => later,
             Wait::Ignored => None,
             Wait::All(wait_ns) => {
-                self.counters.pauses += 1;
+                self.counters.totals.pauses += 1;
                 let wait_us = u32::try_from(wait_ns / MICROSECOND_NS).unwrap_or(u32::MAX);
                 Some(ControlDatagram::Pause { session, wait_us })
             }
@@ -405,10 +405,10 @@ impl Replay {
         }
         let count = packet.count();
         if let Some(bytes) = packet.finish(out, request.session) {
-            self.counters.replies += 1;
-            self.counters.messages += u64::from(count);
-            self.counters.repair_bytes += bytes as u64;
-            self.counters.multicast_replies += u64::from(to_all);
+            self.counters.totals.replies += 1;
+            self.counters.totals.messages += u64::from(count);
+            self.counters.totals.bytes += bytes as u64;
+            self.counters.totals.multicast_replies += u64::from(to_all);
             return Reply::Messages { bytes, count, to_all };
         }
         // Not one message fitted. Either an unproved source may not have one, or the ring overwrote it
@@ -455,12 +455,12 @@ impl Replay {
     }
 
     // Counts the replies since `before` as the journal's, if they came from there.
-    fn note_place(&mut self, before: &ReplayCounters, place: Place) {
+    fn note_place(&mut self, before: &ReplayTotals, place: Place) {
         let counters = &mut self.counters;
         if place == Place::Shelf {
-            counters.journal_replies += counters.replies - before.replies;
-            counters.journal_messages += counters.messages - before.messages;
-            counters.journal_bytes += counters.repair_bytes - before.repair_bytes;
+            counters.journal.replies += counters.totals.replies - before.replies;
+            counters.journal.messages += counters.totals.messages - before.messages;
+            counters.journal.bytes += counters.totals.bytes - before.bytes;
         }
     }
 

@@ -69,7 +69,7 @@ impl Replay {
         exchange: &mut Exchange<'_>,
         out: &mut [u8],
     ) {
-        self.counters.requests += 1;
+        self.counters.totals.requests += 1;
         self.answer_ask(now_ns, (from, proved), (asked, asked_bytes), held, exchange, out);
     }
 
@@ -104,7 +104,7 @@ impl Replay {
                     _ => continue,
                 }
             }
-            let before = self.counters;
+            let before = self.counters.totals;
             exchange.to_all = false;
             let bytes = if request.first >= held.next {
                 say(self.held(&request, held), exchange, out)
@@ -170,7 +170,7 @@ impl Replay {
         }
         let count = packet.count();
         if let Some(body) = packet.finish(out) {
-            self.counters.messages += u64::from(count);
+            self.counters.totals.messages += u64::from(count);
             return self.send(Kind::Data, (request.session, request.first, count), body, exchange, out);
         }
         if !may_have_all {
@@ -238,7 +238,7 @@ impl Replay {
             }
         }
         if entry.offset == 0 {
-            self.counters.messages += 1;
+            self.counters.totals.messages += 1;
         }
         sent
     }
@@ -252,9 +252,9 @@ impl Replay {
         out: &mut [u8],
     ) -> usize {
         let bytes = HEAD_BYTES + body;
-        self.counters.replies += 1;
-        self.counters.multicast_replies += u64::from(exchange.to_all);
-        self.counters.repair_bytes += bytes as u64;
+        self.counters.totals.replies += 1;
+        self.counters.totals.multicast_replies += u64::from(exchange.to_all);
+        self.counters.totals.bytes += bytes as u64;
         (exchange.emit)(out, (kind, exchange.to_all), about, body);
         bytes
     }

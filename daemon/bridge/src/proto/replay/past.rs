@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use super::shelf::{Fetched, Found, Shelf};
 use super::{Held, Place};
+use crate::counters;
 use crate::proto::{MILLISECOND_NS, SECOND_NS};
 
 /// The most requests that wait for the disk.
@@ -17,21 +18,22 @@ const PAUSE_NS: u64 = 100 * MILLISECOND_NS;
 /// How long a journal that cannot be read is taken for one that still holds its messages.
 const PATIENCE_NS: u64 = 5 * SECOND_NS;
 
-/// The counters of the journal's side of a server.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PastCounters {
-    /// Requests that waited for the disk.
-    pub waited: u64,
-    /// Requests that found the queue full; they were told to ask later.
-    pub queue_full: u64,
-    /// Requests for messages that the recorder had not written yet; they were told to ask later.
-    pub not_yet: u64,
-    /// Blocks read.
-    pub blocks: u64,
-    /// Times that the journal could not be read.
-    pub errors: u64,
-    /// Times that there was no journal of this stream.
-    pub unusable: u64,
+counters! {
+    /// The counters of the journal's side of a server.
+    pub struct PastCounters {
+        /// Requests that waited until the journal was read.
+        waited: counter "repair_journal_waited_total",
+        /// Requests that found no place to wait for the disk; they were told to ask later.
+        queue_full: counter "repair_journal_queue_full_total",
+        /// Requests for messages that the recorder had not written yet; they were told to ask later.
+        not_yet: counter "repair_journal_not_yet_total",
+        /// Blocks of messages read from the journal for retransmissions.
+        blocks: counter "repair_journal_blocks_total",
+        /// Times that the journal could not be read for retransmissions.
+        errors: counter "repair_journal_errors_total",
+        /// Times that there was no journal of this stream where one was to be read.
+        unusable: counter "repair_journal_unusable_total",
+    }
 }
 
 impl PastCounters {

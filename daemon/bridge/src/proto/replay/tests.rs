@@ -75,7 +75,7 @@ fn what_is_not_published_yet_is_said_so_within_three_times_the_question() {
         let held = ControlDatagram::Held { session: session(), first, oldest: 10, next: 100 };
         assert_eq!((ControlDatagram::parse(&out[..bytes]), bytes <= 60), (Ok(held), true));
     }
-    assert_eq!(own.counters().refused(Refusal::NotYet), 4);
+    assert_eq!(own.counters().refused.not_yet, 4);
 }
 
 #[test]
@@ -87,8 +87,8 @@ fn every_refusal_has_its_reason() {
     assert_eq!(reason(&request(10, 1)[..19]), Reply::Nothing(Refusal::Malformed));
     let foreign = Request { session: Session::named("other").unwrap(), first: 10, count: 1 }.encode();
     assert_eq!(reason(&foreign), Reply::Nothing(Refusal::ForeignSession));
-    assert_eq!(own.counters().requests, 4);
-    assert_eq!(own.counters().refused(Refusal::Gone), 1);
+    assert_eq!(own.counters().totals.requests, 4);
+    assert_eq!(own.counters().refused.gone, 1);
 }
 
 #[test]
@@ -98,15 +98,15 @@ fn flood_is_held_to_the_rates() {
     for _ in 0..1_000 {
         ask(&mut own, "10.0.0.1:9", true, &request(20, 13));
     }
-    assert_eq!(own.counters().replies, 4, "four datagrams of 1346 bytes use up 5000");
-    assert_eq!(own.counters().refused(Refusal::SourceRate), 996);
+    assert_eq!(own.counters().totals.replies, 4, "four datagrams of 1346 bytes use up 5000");
+    assert_eq!(own.counters().refused.source_rate, 996);
     let (reply, _) = ask(&mut own, "10.0.0.2:9", true, &request(20, 1));
     assert!(matches!(reply, Reply::Messages { .. }), "another source has its own bucket");
     let mut own = replay(ReplayConfig { global_rate: rate, ..ReplayConfig::default() });
     for n in 0..100 {
         ask(&mut own, &format!("10.0.0.{n}:9"), true, &request(20, 13));
     }
-    assert_eq!((own.counters().replies, own.counters().refused(Refusal::GlobalRate)), (4, 96));
+    assert_eq!((own.counters().totals.replies, own.counters().refused.global_rate), (4, 96));
 }
 
 #[test]
@@ -136,7 +136,11 @@ fn rates_grow_with_the_feed_unless_they_were_given() {
         for _ in 0..20 {
             ask(&mut own, "10.0.0.1:9", true, &request(20, 13));
         }
-        assert_eq!(own.counters().replies, expected, "of 1346 bytes, from a burst of ten times as much");
+        assert_eq!(
+            own.counters().totals.replies,
+            expected,
+            "of 1346 bytes, from a burst of ten times as much"
+        );
         own.note_live_rate(0);
         assert_eq!(own.global_rate, ReplayConfig::default().global_rate);
     }
@@ -168,8 +172,8 @@ fn native_receivers_are_told_as_much_as_plain_ones() {
     for (announce, expected) in [(true, vec![gone, held, Kind::Data, later]), (false, vec![Kind::Data; 2])] {
         let mut own = replay(ReplayConfig { announce, source_rate, ..ReplayConfig::default() });
         assert_eq!(ask_natively(&mut own, &[9, 100, 20, 21, 22]), expected, "announce = {announce}");
-        let refused = [Refusal::Gone, Refusal::NotYet, Refusal::SourceRate];
-        assert_eq!(refused.map(|refusal| own.counters().refused(refusal)), [1; 3]);
+        let refused = own.counters().refused;
+        assert_eq!([refused.gone, refused.not_yet, refused.source_rate], [1; 3]);
     }
 }
 
@@ -195,8 +199,8 @@ fn what_the_journal_has_is_fetched_or_promised_to_who_has_proved_his_address() {
     assert!(matches!(ask_past(&mut own, true, Place::Shelf).0, Reply::Messages { .. }));
     assert!(matches!(ask_past(&mut own, true, Place::Ring).0, Reply::Messages { .. }));
     let counters = own.counters();
-    assert_eq!((counters.replies, counters.journal_replies, counters.journal_messages), (2, 1, 13));
-    assert_eq!((counters.requests, counters.refused(Refusal::JournalBusy)), (5, 1));
+    assert_eq!((counters.totals.replies, counters.journal.replies, counters.journal.messages), (2, 1, 13));
+    assert_eq!((counters.totals.requests, counters.refused.journal_busy), (5, 1));
     // A message that was overwritten between the look and the reading is in the journal.
     let held = Held { is_backed: true, ..HELD };
     let from = ("10.0.0.1:9".parse().unwrap(), true);

@@ -179,8 +179,8 @@ impl World {
         }
         let (history, checker) = (&self.history, &mut peer.checker);
         let mut sink = |delivery: Delivery<'_>| checker.take(delivery, history);
-        let refused = peer.receiver.counters().messages_refused;
-        let received = peer.receiver.counters().messages_received;
+        let refused = peer.receiver.counters().totals.messages_refused;
+        let received = peer.receiver.counters().totals.messages_received;
         let repair_bytes = match &input {
             Some((Origin::Server(_), bytes)) => bytes.len() as u64,
             _ => 0,
@@ -199,9 +199,9 @@ impl World {
             peer.receiver.handle_timeout(now_ns, &mut sink);
         }
         let counters = peer.receiver.counters();
-        let refused = counters.messages_refused - refused;
+        let refused = counters.totals.messages_refused - refused;
         self.totals.unusable_repair_bytes +=
-            repair_bytes * refused / (counters.messages_received - received).max(1);
+            repair_bytes * refused / (counters.totals.messages_received - received).max(1);
         let (receiver, codec) = (&mut peer.receiver, &mut peer.codec);
         let poll = || match is_native {
             true => native::poll_ask(now_ns, codec, receiver),

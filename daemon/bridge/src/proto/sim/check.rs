@@ -185,8 +185,10 @@ pub fn check_backlog(receiver: &Receiver, config: &ReceiverConfig, max_holes: us
     assert!(store.packets() <= config.max_early_packets, "more packets than allowed");
     assert!(gaps.len() <= max_holes, "{} holes, at most {max_holes}", gaps.len());
     let counters = receiver.counters();
-    let known = counters.messages_delivered + counters.messages_duplicate + counters.messages_refused;
-    assert_eq!(counters.messages_received, known + store.messages(), "the counters do not add up");
+    let known = counters.totals.messages_delivered
+        + counters.totals.messages_duplicate
+        + counters.totals.messages_refused;
+    assert_eq!(counters.totals.messages_received, known + store.messages(), "the counters do not add up");
     let mut holes = gaps.iter().peekable();
     let mut at = receiver.next();
     while let Some(missing) = store.next_missing(at, receiver.horizon()) {

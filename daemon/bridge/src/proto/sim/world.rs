@@ -261,8 +261,8 @@ pub(super) fn sum_receiver(totals: &mut Totals, receiver: &Receiver) {
     let counters = receiver.counters();
     totals.recovery.merge(&counters.recovery);
     totals.malformed += counters.malformed.total();
-    totals.fragments += counters.fragments;
-    totals.fragments_refused += counters.fragments_refused;
+    totals.fragments += counters.totals.fragments;
+    totals.fragments_refused += counters.totals.fragments_refused;
 }
 
 pub(super) fn new_sender(session: Session, next: u64, now_ns: u64, (wire, id): (Wire, u64)) -> Sender {

@@ -34,7 +34,7 @@ fn a_claim_is_not_given_up_by_time_and_forgotten_when_the_line_goes_on_below_it(
             for n in 2..8 {
                 assert_eq!(rig.put(900 * MS + n, LINE, &packet(session(1), n, 1)), [n.to_string()]);
             }
-            assert_eq!((rig.receiver.horizon(), rig.receiver.counters().claims_contradicted), (8, 1));
+            assert_eq!((rig.receiver.horizon(), rig.receiver.counters().totals.claims_contradicted), (8, 1));
             assert!(rig.receiver.backlog().0.is_empty());
         }
     }
@@ -144,7 +144,7 @@ fn one_packet_begins_no_session_and_none_is_lost_by_waiting() {
     let out = rig.put(2 + 10 * MS, LINE, &packet(session(6), 401, 2));
     let expected = std::iter::once("+6@1".to_owned()).chain((1..403).map(|n| n.to_string()));
     assert_eq!(out, expected.collect::<Vec<_>>());
-    assert_eq!(rig.receiver.counters().packets_early, 201);
+    assert_eq!(rig.receiver.counters().totals.packets_early, 201);
 }
 
 /// It sends a heartbeat each second, some of which are lost.
@@ -171,7 +171,10 @@ fn an_older_session_is_followed_once_the_newer_is_silent() {
         for n in 1..30 {
             assert!(rig.put(n * 100 * MS, LINE, &packet(session(3), n, 1)).is_empty());
         }
-        assert_eq!((rig.receiver.counters().packets_stale, rig.receiver.session()), (29, Some(session(7))));
+        assert_eq!(
+            (rig.receiver.counters().totals.packets_stale, rig.receiver.session()),
+            (29, Some(session(7)))
+        );
         let followed = (30..40).find_map(|n| {
             let out = rig.put(n * 100 * MS, LINE, &packet(session(3), n, 1));
             (!out.is_empty()).then_some((n, out))
@@ -201,6 +204,6 @@ fn packets_of_an_answer_that_all_bear_its_first_sequence_are_not_believed() {
     assert_eq!(rig.put(70 * US, Origin::Server(0), &answer(2..4)), ["2", "3"]);
     // Four messages, of which the last two would be taken for 4 and 5.
     assert!(rig.put(70 * US, Origin::Server(0), &answer(4..8)).is_empty());
-    assert_eq!(rig.receiver.counters().repairs_unasked, 1);
+    assert_eq!(rig.receiver.counters().totals.repairs_unasked, 1);
     assert_eq!(rig.requests(80 * US), [(4, 5)]);
 }

@@ -93,7 +93,7 @@ fn first_copy_wins_whatever_the_line() {
     assert!(rig.put(2, LINE, &packet(session(1), 3, 1)).is_empty());
     let counters = rig.receiver.counters();
     assert_eq!((counters.lines[0].messages_first, counters.lines[1].messages_first), (2, 1));
-    assert_eq!((counters.messages_duplicate, counters.messages_delivered), (3, 3));
+    assert_eq!((counters.totals.messages_duplicate, counters.totals.messages_delivered), (3, 3));
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn restarted_publisher_is_followed_and_what_it_left_is_told() {
     let out = rig.announce(2, session(2), &packet(session(2), 1, 1));
     assert_eq!(out, ["gap 2..4", "4", "5", "+2@1", "1"]);
     assert!(rig.put(30 * MS, LINE, &packet(session(1), 2, 2)).is_empty());
-    assert_eq!(rig.receiver.counters().packets_stale, 1);
+    assert_eq!(rig.receiver.counters().totals.packets_stale, 1);
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn strangers_are_counted_not_followed() {
         rig.put(1, Origin::Server(0), &packet(session(2), 1, 1)).is_empty(),
         "servers introduce no session"
     );
-    assert_eq!((rig.receiver.counters().packets_foreign, rig.receiver.next()), (2, 2));
+    assert_eq!((rig.receiver.counters().totals.packets_foreign, rig.receiver.next()), (2, 2));
     let follow = Follow::First { silence_ns: SECOND_NS };
     let mut rig = Rig::new(ReceiverConfig { follow, ..config() });
     rig.put(0, LINE, &packet(session(9), 1, 1));
@@ -198,7 +198,7 @@ fn one_wild_packet_does_not_skip_the_feed() {
     assert!(rig.put(1, LINE, &heartbeat(session(1), 1 << 60)).is_empty());
     assert!(rig.put(1, LINE, &packet(session(1), 1 << 60, 1)).is_empty());
     assert_eq!(rig.put(2, LINE, &packet(session(1), 2, 1)), ["2"]);
-    assert_eq!((rig.receiver.horizon(), rig.receiver.counters().packets_implausible), (3, 2));
+    assert_eq!((rig.receiver.horizon(), rig.receiver.counters().totals.packets_implausible), (3, 2));
     for n in 0..3 {
         rig.put(3, LINE, &heartbeat(session(1), 10_000_000 + n));
     }
@@ -217,7 +217,7 @@ fn packets_beyond_all_sequences_are_dropped_and_counted() {
             assert!(rig.put(n, LINE, &heartbeat(session(1), first + 1)).is_empty());
             assert!(rig.put(n, LINE, &end_of_session(session(1), first + 1)).is_empty());
         }
-        assert_eq!((rig.receiver.session(), rig.receiver.counters().packets_implausible), (None, 12));
+        assert_eq!((rig.receiver.session(), rig.receiver.counters().totals.packets_implausible), (None, 12));
         assert_eq!(rig.put(9, LINE, &packet(session(1), 5, 1)), ["+1@5", "5"]);
     }
     let mut rig = Rig::new(config());
@@ -233,7 +233,10 @@ fn full_store_refuses_and_recovers() {
     for n in 0..20 {
         rig.put(1, LINE, &packet(session(1), 3 + n, 1));
     }
-    assert_eq!((rig.receiver.backlog().1.packets(), rig.receiver.counters().messages_refused), (3, 17));
+    assert_eq!(
+        (rig.receiver.backlog().1.packets(), rig.receiver.counters().totals.messages_refused),
+        (3, 17)
+    );
     assert_eq!(rig.put(2, LINE, &packet(session(1), 2, 1)), ["2", "3", "4", "5"]);
     rig.wait(100 * US);
     assert_eq!(rig.requests(100 * US).iter().map(|ask| u64::from(ask.1)).sum::<u64>(), 17);
@@ -253,5 +256,5 @@ fn gap_is_told_exactly_when_the_ring_has_moved_on() {
     rig.receiver.handle_gone(75 * US, 0, (session(1), 2, 5), &mut |delivery| out.push(text(delivery)));
     assert_eq!(out, ["gap 2..5"]);
     assert_eq!(rig.put(80 * US, Origin::Server(0), &packet(session(1), 5, 3)), ["5", "6", "7", "8"]);
-    assert_eq!(rig.receiver.counters().messages_expired, 3);
+    assert_eq!(rig.receiver.counters().totals.messages_expired, 3);
 }
