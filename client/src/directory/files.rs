@@ -199,6 +199,9 @@ impl ChannelFiles {
     }
 
     /// Opens the lock file, to look at its lock.
+    ///
+    /// # Errors
+    /// Only its owner may.
     pub(crate) fn lock_file(&self) -> Result<File, ChannelError> {
         let opened = self.folder.file(LOCK, OFlags::RDONLY);
         opened.map_err(ChannelError::os("watch the publisher by", self.folder.path_of(LOCK)))

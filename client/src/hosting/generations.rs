@@ -1,5 +1,7 @@
 //! The move of a channel to another segment. It is prepared completely first, and then done by one store to the
 //! charter.
+//!
+//! No example a function: as module `hosting`.
 
 use super::{HostedSegment, HostedSpec, LAST_EPOCH, fault};
 use shmcast_layout::charter::{Charter, Entry, HostCharter};

@@ -23,6 +23,9 @@ pub fn most_after(next: u64) -> u64 {
 
 /// Checks whether the journal of a channel has noted enough sequences for a promotion. The channel is known up to
 /// `known`, and the journal allows sequences below `below`. Returns the first sequence after the promotion's gap.
+///
+/// # Errors
+/// [`PromoteError::BeyondJournal`].
 pub(crate) fn next_after(known: u64, below: u64) -> Result<u64, PromoteError> {
     let next = known.saturating_add(FURTHER);
     if next.saturating_add(FURTHER).min(MAX_SEQUENCE - 1) > below {
