@@ -227,13 +227,8 @@ impl Receiving {
                 }
             }
             if let (Some(line), Some(head)) = (dropping_line, &head) {
-                explain_a_loss(
-                    head,
-                    socket,
-                    drops,
-                    &mut inlet.counters.lines[line].socket.kernel_drops,
-                    receiver,
-                );
+                let dropped = &mut inlet.counters.lines[line].socket.kernel_drops;
+                explain_a_loss(head, socket, drops, dropped, receiver);
             }
             if datagram.is_truncated {
                 // The datagram was cut off. Its parser would only report that its end is missing.

@@ -13,8 +13,11 @@ use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::{HostCounters, ReceiveCounters, SendCounters, ServingCounters, SocketCounters};
 use shmcast_engine::status as engine;
 
+/// Where a bridge has a distribution.
+type Times = fn(&Counted) -> Option<&Histogram>;
+
 /// Families of distributions: the name, what it is, and where a bridge has it.
-const TIMES: [(&str, &str, fn(&Counted) -> Option<&Histogram>); 3] = [
+const TIMES: [(&str, &str, Times); 3] = [
     (
         "recovery_seconds",
         "From noticing a loss to having the message, from servers.",
@@ -35,6 +38,26 @@ const TIMES: [(&str, &str, fn(&Counted) -> Option<&Histogram>); 3] = [
     }),
 ];
 
+/// The names of a bridge's lines and servers.
+struct Names {
+    lines: Vec<String>,
+    servers: Vec<String>,
+}
+
+impl Names {
+    fn of(spec: &BridgeSpec) -> Names {
+        let servers = || spec.receive.iter().flat_map(|receive| &receive.servers);
+        let groups = spec.lines.iter().enumerate().map(|(index, line)| format!("{index}:{}", line.group));
+        // Unicast leases come after the configured lines, one for each server.
+        let is_unicast = spec.receive.as_ref().is_some_and(|receive| receive.unicast);
+        let leases = servers().filter(|_| is_unicast).map(|server| format!("unicast:{server}"));
+        Names {
+            lines: groups.chain(leases).collect(),
+            servers: servers().enumerate().map(|(index, server)| format!("{index}:{server}")).collect(),
+        }
+    }
+}
+
 /// All families of all bridges.
 pub(super) fn render(text: &mut Text, bridges: &[BridgeFigures]) {
     let name = "shmcast_bridge_up";
@@ -46,54 +69,10 @@ pub(super) fn render(text: &mut Text, bridges: &[BridgeFigures]) {
         let is_up = matches!(bridge.state, "running" | "listening" | "standby" | "ending" | "leaving");
         text.sample(name, &labels, u64::from(is_up));
     }
-    let names: Vec<[Vec<String>; 2]> =
-        bridges.iter().map(|bridge| [line_names(&bridge.spec), server_names(&bridge.spec)]).collect();
-    let mut families = Families::default()
-        .declare::<SendCounters>()
-        .declare::<ServingCounters>()
-        .declare::<ReplayTotals>()
-        .declare::<JournalReplies>()
-        .declare::<PastCounters>()
-        .declare::<RefusedCounters>()
-        .declare::<LeaseCounters>()
-        .declare::<HostCounters>()
-        .declare::<ReceiverTotals>()
-        .declare::<MalformedCounters>()
-        .declare::<SocketCounters>()
-        .declare::<LineCounters>()
-        .declare::<ServerCounters>()
-        .declare::<engine::SendCounters>()
-        .declare::<engine::ReceiveCounters>();
-    for (bridge, [lines, servers]) in bridges.iter().zip(&names) {
-        let own = [("bridge", bridge.spec.title())];
-        match &bridge.counted {
-            Some(Counted::Send(counters, repair)) => {
-                families.add(&**counters, &own);
-                if let Some(repair) = repair {
-                    families.add(&repair.serving, &own);
-                    families.add(&repair.replay, &own);
-                    families.add(&repair.journal.replies, &own);
-                    families.add(&repair.journal.past, &own);
-                    families.add(&repair.refused, &own);
-                    families.add(&repair.leases, &own);
-                }
-            }
-            Some(Counted::Receive { counters, .. }) => {
-                families.add(&counters.host, &own);
-                families.add(&counters.feed, &own);
-                families.add(&counters.malformed, &own);
-                for (line, counted) in lines.iter().zip(&counters.lines) {
-                    families.add(&counted.socket, &[own[0], ("line", line)]);
-                    families.add(&counted.feed, &[own[0], ("line", line)]);
-                }
-                for (server, counted) in servers.iter().zip(&counters.servers) {
-                    families.add(counted, &[own[0], ("server", server)]);
-                }
-            }
-            Some(Counted::EngineSend(counters, _)) => families.add(&**counters, &own),
-            Some(Counted::EngineReceive(counters)) => families.add(&**counters, &own),
-            None => {}
-        }
+    let names: Vec<Names> = bridges.iter().map(|bridge| Names::of(&bridge.spec)).collect();
+    let mut families = declared();
+    for (bridge, names) in bridges.iter().zip(&names) {
+        add(&mut families, bridge, names);
     }
     families.render(text);
     figured_out(text, bridges, &names);
@@ -109,8 +88,61 @@ pub(super) fn render(text: &mut Text, bridges: &[BridgeFigures]) {
     }
 }
 
+/// The families of all tables, without a sample.
+fn declared<'a>() -> Families<'a> {
+    Families::default()
+        .declare::<SendCounters>()
+        .declare::<ServingCounters>()
+        .declare::<ReplayTotals>()
+        .declare::<JournalReplies>()
+        .declare::<PastCounters>()
+        .declare::<RefusedCounters>()
+        .declare::<LeaseCounters>()
+        .declare::<HostCounters>()
+        .declare::<ReceiverTotals>()
+        .declare::<MalformedCounters>()
+        .declare::<SocketCounters>()
+        .declare::<LineCounters>()
+        .declare::<ServerCounters>()
+        .declare::<engine::SendCounters>()
+        .declare::<engine::ReceiveCounters>()
+}
+
+/// Adds the tables of one bridge.
+fn add<'a>(families: &mut Families<'a>, bridge: &'a BridgeFigures, names: &'a Names) {
+    let own = ("bridge", bridge.spec.title());
+    match &bridge.counted {
+        Some(Counted::Send(counters, repair)) => {
+            families.add(&**counters, &[own]);
+            if let Some(repair) = repair {
+                families.add(&repair.serving, &[own]);
+                families.add(&repair.replay, &[own]);
+                families.add(&repair.journal.replies, &[own]);
+                families.add(&repair.journal.past, &[own]);
+                families.add(&repair.refused, &[own]);
+                families.add(&repair.leases, &[own]);
+            }
+        }
+        Some(Counted::Receive { counters, .. }) => {
+            families.add(&counters.host, &[own]);
+            families.add(&counters.feed, &[own]);
+            families.add(&counters.malformed, &[own]);
+            for (line, counted) in names.lines.iter().zip(&counters.lines) {
+                families.add(&counted.socket, &[own, ("line", line)]);
+                families.add(&counted.feed, &[own, ("line", line)]);
+            }
+            for (server, counted) in names.servers.iter().zip(&counters.servers) {
+                families.add(counted, &[own, ("server", server)]);
+            }
+        }
+        Some(Counted::EngineSend(counters, _)) => families.add(&**counters, &[own]),
+        Some(Counted::EngineReceive(counters)) => families.add(&**counters, &[own]),
+        None => {}
+    }
+}
+
 /// Gauges that are no counters, but are figured out of some.
-fn figured_out(text: &mut Text, bridges: &[BridgeFigures], names: &[[Vec<String>; 2]]) {
+fn figured_out(text: &mut Text, bridges: &[BridgeFigures], names: &[Names]) {
     let help = "1 while the bridge sends, 0 while it stands by for a peer.";
     each(text, bridges, "sending", help, |bridge| sent(bridge).map(|c| u64::from(!c.is_standing_by())));
     let help = "The speed of the link that packets are held to, in bytes a second; 0 if none.";
@@ -120,26 +152,13 @@ fn figured_out(text: &mut Text, bridges: &[BridgeFigures], names: &[[Vec<String>
     each(text, bridges, "behind_messages", help, |bridge| received(bridge).map(behind));
     let name = "shmcast_bridge_server_rtt_seconds";
     text.family(name, "gauge", "Smoothed round trip to the server; 0 before the first.");
-    for (bridge, [_, servers]) in bridges.iter().zip(names) {
+    for (bridge, names) in bridges.iter().zip(names) {
         let Some(counters) = received(bridge) else { continue };
-        for (server, counted) in servers.iter().zip(&counters.servers) {
+        for (server, counted) in names.servers.iter().zip(&counters.servers) {
             let labels = [("bridge", bridge.spec.title()), ("server", server.as_str())];
             text.sample(name, &labels, counted.rtt_ns as f64 / 1e9);
         }
     }
-}
-
-/// The names of the lines: first the configured ones, then one for each server of unicast leases.
-fn line_names(spec: &BridgeSpec) -> Vec<String> {
-    let unicast = spec.receive.iter().filter(|receive| receive.unicast).flat_map(|receive| &receive.servers);
-    let groups = spec.lines.iter().enumerate().map(|(index, line)| format!("{index}:{}", line.group));
-    groups.chain(unicast.map(|server| format!("unicast:{server}"))).collect()
-}
-
-/// The names of the servers.
-fn server_names(spec: &BridgeSpec) -> Vec<String> {
-    let servers = spec.receive.iter().flat_map(|receive| &receive.servers).enumerate();
-    servers.map(|(index, server)| format!("{index}:{server}")).collect()
 }
 
 fn sent(bridge: &BridgeFigures) -> Option<&SendCounters> {
