@@ -6,11 +6,11 @@ use shmcast::hosting::fault;
 
 /// A time between two readings counts as at most this. A receiver that sleeps wakes after 20 ms, so one that
 /// comes much later stood still. For one that a program invokes less often the clock is slow, and goes on.
-pub const COUNTED_NS: u64 = 40 * MILLISECOND_NS;
+pub(crate) const COUNTED_NS: u64 = 40 * MILLISECOND_NS;
 
 /// A clock that leaves out the time in which its owner stood still.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Awake {
+pub(crate) struct Awake {
     read_ns: u64,
     left_out_ns: u64,
 }
@@ -19,7 +19,7 @@ impl Awake {
     /// The time by this clock. `now_ns` is the time by a clock that goes on. Call it before each look into the
     /// sockets.
     #[inline]
-    pub fn at(&mut self, now_ns: u64) -> u64 {
+    pub(crate) fn at(&mut self, now_ns: u64) -> u64 {
         let since_ns = now_ns.saturating_sub(self.read_ns);
         if !fault!("a_standstill_is_a_silence") {
             self.left_out_ns += since_ns.saturating_sub(COUNTED_NS);
@@ -29,7 +29,7 @@ impl Awake {
     }
 
     /// How much time was left out so far, in nanoseconds.
-    pub fn left_out_ns(&self) -> u64 {
+    pub(crate) fn left_out_ns(&self) -> u64 {
         self.left_out_ns
     }
 }

@@ -12,7 +12,7 @@
 //! back is never longer than its question.
 
 use super::bytes::{Reader, Writer};
-use super::claim::{Claim, Role};
+pub use super::claim::{Claim, Role};
 use super::session::Session;
 use super::wire::message::Malformed;
 use super::wire::mold::HEADER_BYTES;

@@ -9,13 +9,13 @@ use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, ControlDatagram, Cookie};
 use super::{MILLISECOND_NS, SECOND_NS, splitmix};
 
 /// The first wait for an answer; doubled at each repeat up to [`RETRY_MAX_NS`].
-pub const RETRY_FIRST_NS: u64 = 50 * MILLISECOND_NS;
+pub(crate) const RETRY_FIRST_NS: u64 = 50 * MILLISECOND_NS;
 /// The longest wait for an answer.
-pub const RETRY_MAX_NS: u64 = 2 * SECOND_NS;
+pub(crate) const RETRY_MAX_NS: u64 = 2 * SECOND_NS;
 /// A held lease that is doubted is asked for again at most this often.
-pub const DOUBT_EVERY_NS: u64 = 2 * RETRY_FIRST_NS;
+pub(crate) const DOUBT_EVERY_NS: u64 = 2 * RETRY_FIRST_NS;
 /// How often a stopping client gives its lease back before it lets the lease run out.
-pub const UNSUBSCRIBE_TRIES: u32 = 5;
+pub(crate) const UNSUBSCRIBE_TRIES: u32 = 5;
 
 /// How many times in a row the client sends Join to a server that may be too old to know it. Then it sends
 /// Subscribe as many times.
@@ -23,7 +23,7 @@ const JOIN_TRIES: u32 = 2;
 
 /// The state of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LeaseState {
+pub(crate) enum LeaseState {
     /// Asking for a cookie.
     Greeting,
     /// Asking for a lease.
@@ -41,7 +41,7 @@ pub enum LeaseState {
 
 /// The receiving side: gets a lease, keeps it, gives it back.
 #[derive(Debug)]
-pub struct LeaseClient {
+pub(crate) struct LeaseClient {
     live: bool,
     lease_ms: u32,
     /// The receiver's identity, in 48 bits.
@@ -73,7 +73,7 @@ pub struct LeaseClient {
 impl LeaseClient {
     /// A client that starts asking at `now_ns`. `live` asks for the feed itself; without it the lease only proves our
     /// address to a retransmission server. `lease_ms` 0 leaves the time to the server. `seed` should be random.
-    pub fn new(now_ns: u64, live: bool, lease_ms: u32, seed: u64) -> LeaseClient {
+    pub(crate) fn new(now_ns: u64, live: bool, lease_ms: u32, seed: u64) -> LeaseClient {
         LeaseClient {
             live,
             lease_ms,
@@ -96,18 +96,18 @@ impl LeaseClient {
     }
 
     /// Names the receiver by 48 bits that no other receiver has. The server then gives it its former place.
-    pub fn with_receiver(self, receiver: u64) -> LeaseClient {
+    pub(crate) fn with_receiver(self, receiver: u64) -> LeaseClient {
         LeaseClient { receiver: Some(receiver & 0xFFFF_FFFF_FFFF), ..self }
     }
 
     /// Notes that a packet came from the server, so the server has not forgotten us.
-    pub fn note_traffic(&mut self, now_ns: u64) {
+    pub(crate) fn note_traffic(&mut self, now_ns: u64) {
         self.heard_ns = now_ns;
     }
 
     /// Notes that the server did not answer a request. The request may be lost, or the server has restarted,
     /// knows no lease and answers us like a stranger. The client asks again for a lease that it holds.
-    pub fn doubt(&mut self, now_ns: u64) {
+    pub(crate) fn doubt(&mut self, now_ns: u64) {
         let is_held = matches!(self.state, LeaseState::Held { .. });
         if is_held && now_ns.saturating_sub(self.asked_ns) >= DOUBT_EVERY_NS {
             self.send_at_ns = now_ns;
@@ -115,7 +115,7 @@ impl LeaseClient {
     }
 
     /// Takes a control datagram. Answers to questions that we did not ask are ignored.
-    pub fn handle_control(&mut self, now_ns: u64, control: &ControlDatagram) {
+    pub(crate) fn handle_control(&mut self, now_ns: u64, control: &ControlDatagram) {
         let (ControlDatagram::Cookie { nonce, .. }
         | ControlDatagram::Granted { nonce, .. }
         | ControlDatagram::Joined { nonce, .. }
@@ -183,7 +183,7 @@ impl LeaseClient {
     }
 
     /// Gives the lease back. The client repeats this [`UNSUBSCRIBE_TRIES`] times at most.
-    pub fn stop(&mut self, now_ns: u64) {
+    pub(crate) fn stop(&mut self, now_ns: u64) {
         match self.state {
             LeaseState::Greeting | LeaseState::Gone => self.enter(now_ns, LeaseState::Gone),
             LeaseState::Subscribing | LeaseState::Held { .. } => self.enter(now_ns, LeaseState::Leaving),
@@ -192,7 +192,7 @@ impl LeaseClient {
     }
 
     /// Writes the datagram that is due now to `out` and returns its size; `None` if none is due.
-    pub fn poll_transmit(&mut self, now_ns: u64, out: &mut [u8; CONTROL_MAX_BYTES]) -> Option<usize> {
+    pub(crate) fn poll_transmit(&mut self, now_ns: u64, out: &mut [u8; CONTROL_MAX_BYTES]) -> Option<usize> {
         if self.next_deadline().is_none_or(|at_ns| at_ns > now_ns) {
             return None;
         }
@@ -228,7 +228,7 @@ impl LeaseClient {
     }
 
     /// When [`LeaseClient::poll_transmit`] has something to send; `None` when all is over.
-    pub fn next_deadline(&self) -> Option<u64> {
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
         match self.state {
             LeaseState::Gone => None,
             // A feed with live packets has a heartbeat each second; repairs alone may well be silent.
@@ -240,23 +240,23 @@ impl LeaseClient {
     }
 
     /// The state of the client.
-    pub fn state(&self) -> LeaseState {
+    pub(crate) fn state(&self) -> LeaseState {
         self.state
     }
 
     /// The last round trip measured, for `Receiver::note_rtt`.
-    pub fn rtt_ns(&self) -> Option<u64> {
+    pub(crate) fn rtt_ns(&self) -> Option<u64> {
         self.rtt_ns
     }
 
     /// The place among the receivers that ask the server for repairs, and how many there are, as it last said; `None` if it
     /// did not say, or if the lease is for the feed itself.
-    pub fn place(&self) -> Option<(u16, u16)> {
+    pub(crate) fn place(&self) -> Option<(u16, u16)> {
         self.place.filter(|_| !self.live)
     }
 
     /// How often the server had no place for us.
-    pub fn times_full(&self) -> u64 {
+    pub(crate) fn times_full(&self) -> u64 {
         self.full
     }
 }

@@ -14,25 +14,25 @@
 //! they are parsed whole, checked, and then used. Nothing here panics on them, every table has a bound, and every loop
 //! ends.
 
-pub mod awake;
+pub(crate) mod awake;
 mod bytes;
-pub mod claim;
+pub(crate) mod claim;
 pub mod control;
 pub mod counters;
 pub mod gap;
-pub mod lease;
-pub mod lease_client;
+pub(crate) mod lease;
+pub(crate) mod lease_client;
 pub mod limit;
 pub mod link;
 pub mod native;
-pub mod pace;
+pub(crate) mod pace;
 pub mod receiver;
 pub mod replay;
 pub mod sender;
 pub mod session;
-pub mod source;
+pub(crate) mod source;
 pub mod store;
-pub mod term;
+pub(crate) mod term;
 pub mod wire;
 
 /// One microsecond in nanoseconds.

@@ -18,7 +18,7 @@ const SLOWEST_NS: u64 = 20_000 * MICROSECOND_NS;
 
 /// Advice for a thread that has nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Advice {
+pub(crate) enum Advice {
     /// A message is expected now: poll.
     Poll,
     /// A message is expected from so many nanoseconds on, but not before.
@@ -32,7 +32,7 @@ pub enum Advice {
 
 /// The pace of one feed. It has no clock of its own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Pace {
+pub(crate) struct Pace {
     last_ns: u64,
     /// The mean time between two messages of late.
     gap_ns: u64,
@@ -44,13 +44,13 @@ pub struct Pace {
 
 impl Pace {
     /// A feed whose next message is always expected for this long after the last.
-    pub fn polling_for(polls_for_ns: u64) -> Pace {
+    pub(crate) fn polling_for(polls_for_ns: u64) -> Pace {
         Pace { polls_for_ns, ..Pace::default() }
     }
 
     /// Messages came.
     #[inline]
-    pub fn note(&mut self, now_ns: u64) {
+    pub(crate) fn note(&mut self, now_ns: u64) {
         let gap_ns = now_ns.saturating_sub(self.last_ns).min(2 * SLOWEST_NS);
         self.last_ns = now_ns;
         self.deviation_ns = (3 * self.deviation_ns + gap_ns.abs_diff(self.gap_ns)) / 4;
@@ -58,13 +58,13 @@ impl Pace {
     }
 
     /// When messages last came; 0 if none did.
-    pub fn last_ns(&self) -> u64 {
+    pub(crate) fn last_ns(&self) -> u64 {
         self.last_ns
     }
 
     /// Advice for a thread that has nothing to do at `now_ns`.
     #[inline]
-    pub fn advice(&self, now_ns: u64) -> Advice {
+    pub(crate) fn advice(&self, now_ns: u64) -> Advice {
         if now_ns.saturating_sub(self.last_ns) < self.polls_for_ns {
             return Advice::Poll;
         }

@@ -34,7 +34,7 @@ const MAX_KEPT: usize = 512;
 
 /// The lock of one line.
 #[derive(Debug)]
-pub struct SourceLock {
+pub(crate) struct SourceLock {
     listed: AllowList,
     /// The source that the line is locked to, or that sent the packets before.
     source: Option<IpAddr>,
@@ -47,7 +47,7 @@ pub struct SourceLock {
 
 /// The last packets of a copy, in the order in which they came.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub(crate) struct Kept {
     /// Each with the sequence after its last message.
     packets: VecDeque<(u64, Vec<u8>)>,
     /// Memory of packets that are no longer kept.
@@ -67,7 +67,7 @@ impl Kept {
     }
 
     /// The datagrams.
-    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
         self.packets.iter().map(|(_, bytes)| &bytes[..])
     }
 }
@@ -84,14 +84,14 @@ struct Rival {
 
 impl SourceLock {
     /// An open line. If `listed` is not empty, the line takes packets of the listed sources only.
-    pub fn new(listed: AllowList) -> SourceLock {
+    pub(crate) fn new(listed: AllowList) -> SourceLock {
         SourceLock { listed, source: None, packets: 0, heard_ns: 0, rival: None, passed: None }
     }
 
     /// Whether to take a packet. `head` is its beginning, if that is sound, and `due` the sequence up to which
     /// the receiver has heard of messages. If the packet is taken, those of [`take_kept`](Self::take_kept) come
     /// before it.
-    pub fn admits(
+    pub(crate) fn admits(
         &mut self,
         now_ns: u64,
         from: IpAddr,
@@ -124,7 +124,7 @@ impl SourceLock {
     /// The packets that the line's new source sent before it was admitted, if the packet admitted it. Call after
     /// every packet that was taken, and before the next.
     #[inline]
-    pub fn take_kept(&mut self) -> Option<Kept> {
+    pub(crate) fn take_kept(&mut self) -> Option<Kept> {
         self.passed.take()
     }
 

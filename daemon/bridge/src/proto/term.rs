@@ -9,11 +9,11 @@ use super::session::EPOCH_LIMIT;
 
 /// A heard or told term that is further ahead than this many is not believed. Otherwise one forged packet
 /// would use up all terms.
-pub const MOST_AHEAD: u64 = 1 << 20;
+pub(crate) const MOST_AHEAD: u64 = 1 << 20;
 
 /// What is known of the terms of one channel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Terms {
+pub(crate) struct Terms {
     /// The term of the time at which the ring was made.
     pub clock: u64,
     /// The last term that the state file, or this host, knows as its own.
@@ -26,7 +26,7 @@ pub struct Terms {
 
 impl Terms {
     /// The term of the new session.
-    pub fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         let sure = self.sure();
         // Another egress of the same ring sends under the ring's own term, and that is no reason for a new
         // one.
@@ -38,7 +38,7 @@ impl Terms {
 
     /// The highest heard or told term that is believed. Look for the highest among those up to this one: a
     /// forged one beyond it would hide them.
-    pub fn most(&self) -> u64 {
+    pub(crate) fn most(&self) -> u64 {
         self.sure().saturating_add(MOST_AHEAD)
     }
 

@@ -174,3 +174,24 @@ fn received(bridge: &BridgeFigures) -> Option<&ReceiveCounters> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Prometheus drops a whole answer in which a family stands twice.
+    #[test]
+    fn each_family_stands_once_and_is_named_for_its_kind() {
+        let mut text = Text::default();
+        render(&mut text, &[]);
+        let families: Vec<&str> = text.0.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+        assert!(families.len() > 100, "{families:?}");
+        let mut names: Vec<&str> = families.iter().filter_map(|family| family.split(' ').next()).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+        for family in families {
+            let (name, kind) = family.split_once(' ').unwrap();
+            assert_eq!(name.ends_with("_total"), kind == "counter", "{family}");
+        }
+    }
+}

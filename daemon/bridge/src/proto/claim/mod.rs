@@ -65,7 +65,7 @@ pub struct Claim {
 
 /// The configuration of an election.
 #[derive(Debug, Clone, Copy)]
-pub struct ElectionConfig {
+pub(crate) struct ElectionConfig {
     /// The silence after which a standby of rank 0 takes over, in nanoseconds.
     pub takeover_ns: u64,
     /// Our rank.
@@ -76,7 +76,7 @@ pub struct ElectionConfig {
 
 /// The step that an egress has to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// Send this session from this sequence on. `None` if nothing of it was heard: from our own beginning.
     Take(Session, Option<u64>),
     /// Stop sending once everything before this sequence has left. The other egress sends this session from
@@ -102,7 +102,7 @@ struct Sending {
 
 /// The state of one egress among its peers.
 #[derive(Debug)]
-pub struct Election {
+pub(crate) struct Election {
     config: ElectionConfig,
     role: Role,
     session: Session,
@@ -129,7 +129,7 @@ pub struct Election {
 
 impl Election {
     /// An egress that begins to listen at `now_ns`.
-    pub fn new(
+    pub(crate) fn new(
         config: ElectionConfig,
         now_ns: u64,
         session: Session,
@@ -161,14 +161,14 @@ impl Election {
 
     /// Notes the beginning of a turn of the sending loop. Returns whether the loop stood still for so long that
     /// another egress may have taken over: read everything that waits before anything is sent.
-    pub fn note_turn(&mut self, now_ns: u64) -> bool {
+    pub(crate) fn note_turn(&mut self, now_ns: u64) -> bool {
         let stood_ns = now_ns.saturating_sub(self.turned_ns);
         self.turned_ns = now_ns;
         stood_ns >= self.config.takeover_ns / 2
     }
 
     /// Notes that our ring is another one, or carries another session, from now on.
-    pub fn note_ring(&mut self, session: Session, stream: u64, is_mirror: bool) {
+    pub(crate) fn note_ring(&mut self, session: Session, stream: u64, is_mirror: bool) {
         if session != self.session {
             (self.packets, self.seen, self.line_ns) = (0, 0, None);
         }
@@ -176,7 +176,7 @@ impl Election {
     }
 
     /// Takes a peer's claim. `hears` says whether the peer's packets reach us on a line.
-    pub fn handle_claim(&mut self, now_ns: u64, from: IpAddr, claim: &Claim, hears: bool) {
+    pub(crate) fn handle_claim(&mut self, now_ns: u64, from: IpAddr, claim: &Claim, hears: bool) {
         let is_ours = claim.session == self.session || claim.stream == self.stream;
         if claim.sender == self.config.sender || !is_ours {
             return;
@@ -223,7 +223,13 @@ impl Election {
     }
 
     /// Takes a packet that somebody else sent on a line.
-    pub fn handle_packet(&mut self, now_ns: u64, from: IpAddr, session: Session, (first, end): (u64, u64)) {
+    pub(crate) fn handle_packet(
+        &mut self,
+        now_ns: u64,
+        from: IpAddr,
+        session: Session,
+        (first, end): (u64, u64),
+    ) {
         if session != self.session && self.other.is_none_or(|other| other.session != session) {
             return;
         }
@@ -274,7 +280,7 @@ impl Election {
     }
 
     /// Takes over now, by hand.
-    pub fn take(&mut self, now_ns: u64) {
+    pub(crate) fn take(&mut self, now_ns: u64) {
         if self.role == Role::Active {
             return;
         }
@@ -303,7 +309,7 @@ impl Election {
     }
 
     /// Does what is due, and returns the step to take.
-    pub fn poll(&mut self, now_ns: u64) -> Option<Step> {
+    pub(crate) fn poll(&mut self, now_ns: u64) -> Option<Step> {
         if self.role != Role::Active && now_ns >= self.take_due_ns() {
             match self.role {
                 Role::Listen if self.better => {
@@ -334,7 +340,7 @@ impl Election {
 
     /// The claim to send to every peer, if it is due. `next` is the sequence before which everything has left
     /// on all lines.
-    pub fn poll_claim(&mut self, now_ns: u64, next: u64) -> Option<Claim> {
+    pub(crate) fn poll_claim(&mut self, now_ns: u64, next: u64) -> Option<Claim> {
         if now_ns < self.claim_due_ns {
             return None;
         }
@@ -352,32 +358,32 @@ impl Election {
     }
 
     /// When [`poll`](Self::poll) or [`poll_claim`](Self::poll_claim) has something to do.
-    pub fn next_deadline(&self) -> u64 {
+    pub(crate) fn next_deadline(&self) -> u64 {
         self.take_due_ns().min(self.claim_due_ns)
     }
 
     /// The session that we send, or would send.
-    pub fn session(&self) -> Session {
+    pub(crate) fn session(&self) -> Session {
         self.session
     }
 
     /// The role.
-    pub fn role(&self) -> Role {
+    pub(crate) fn role(&self) -> Role {
         self.role
     }
 
     /// Our rank.
-    pub fn rank(&self) -> u8 {
+    pub(crate) fn rank(&self) -> u8 {
         self.config.rank
     }
 
     /// The claim that sends: our own, or the highest that was heard.
-    pub fn claim(&self) -> u64 {
+    pub(crate) fn claim(&self) -> u64 {
         if self.role == Role::Active { self.claim } else { self.highest }
     }
 
     /// How often we have begun to send, and how often we have yielded.
-    pub fn changes(&self) -> (u64, u64) {
+    pub(crate) fn changes(&self) -> (u64, u64) {
         (self.takeovers, self.yields)
     }
 }

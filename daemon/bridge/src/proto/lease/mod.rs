@@ -40,7 +40,7 @@ const CROWD: Rate = Rate { per_second: 20_000, burst: 2_000 };
 
 /// The rules by which leases are granted.
 #[derive(Debug, Clone)]
-pub struct LeaseConfig {
+pub(crate) struct LeaseConfig {
     /// The networks that may have leases. Empty by default: nobody.
     pub allow: AllowList,
     /// How long a lease lasts, in nanoseconds. A client may ask for less, not for more.
@@ -108,7 +108,7 @@ struct Wish {
 
 /// The serving side: a bounded table of leases, and cookies that need no table.
 #[derive(Debug)]
-pub struct LeaseServer {
+pub(crate) struct LeaseServer {
     config: LeaseConfig,
     key: [u8; 16],
     epoch: u64,
@@ -128,7 +128,7 @@ pub struct LeaseServer {
 impl LeaseServer {
     /// A server without leases. `key` must come from the system's random source, anew at each start; `epoch` tells
     /// this run from earlier ones.
-    pub fn new(mut config: LeaseConfig, key: [u8; 16], epoch: u64) -> LeaseServer {
+    pub(crate) fn new(mut config: LeaseConfig, key: [u8; 16], epoch: u64) -> LeaseServer {
         config.max_proved = config.max_proved.max(config.max_leases);
         LeaseServer {
             leases: HashMap::with_capacity(config.max_proved.max(config.max_leases)),
@@ -145,7 +145,8 @@ impl LeaseServer {
     }
 
     /// Answers one control datagram. Returns the size of the reply in `out`, or `None` if there is no reply.
-    pub fn handle_datagram(
+    #[cfg(test)]
+    pub(crate) fn handle_datagram(
         &mut self,
         now_ns: u64,
         from: SocketAddr,
@@ -155,8 +156,8 @@ impl LeaseServer {
         self.handle_control(now_ns, from, ControlDatagram::parse(datagram).ok(), out)
     }
 
-    /// As [`LeaseServer::handle_datagram`], for a datagram that was parsed already; `None` if it is malformed.
-    pub fn handle_control(
+    /// Answers one control datagram; `None` is a malformed one. Returns the size of the reply in `out`, or `None` if there is no reply.
+    pub(crate) fn handle_control(
         &mut self,
         now_ns: u64,
         from: SocketAddr,
@@ -352,7 +353,7 @@ impl LeaseServer {
     }
 
     /// Ends leases that ran out. Call when [`LeaseServer::next_deadline`] has come; early calls are free.
-    pub fn expire(&mut self, now_ns: u64) {
+    pub(crate) fn expire(&mut self, now_ns: u64) {
         if now_ns < self.ends_ns {
             return;
         }
@@ -364,38 +365,40 @@ impl LeaseServer {
     }
 
     /// When the next lease may run out, if there is one.
-    pub fn next_deadline(&self) -> Option<u64> {
+    #[cfg(test)]
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
         (!self.leases.is_empty()).then_some(self.ends_ns)
     }
 
     /// The addresses that live packets are sent to.
-    pub fn live_addresses(&self, now_ns: u64) -> impl Iterator<Item = SocketAddr> + Clone + '_ {
+    pub(crate) fn live_addresses(&self, now_ns: u64) -> impl Iterator<Item = SocketAddr> + Clone + '_ {
         let is_live = move |lease: &Lease| lease.live && lease.ends_ns > now_ns;
         self.leases.iter().filter(move |(_, lease)| is_live(lease)).map(|(address, _)| *address)
     }
 
     /// Whether this address holds a lease, and so has proved that it receives there.
-    pub fn is_proved(&self, now_ns: u64, address: SocketAddr) -> bool {
+    pub(crate) fn is_proved(&self, now_ns: u64, address: SocketAddr) -> bool {
         self.leases.get(&address).is_some_and(|lease| lease.ends_ns > now_ns)
     }
 
     /// The longest round trip of any receiver that has a lease, as far as it is known; 0 if none is.
-    pub fn longest_ns(&self) -> u64 {
+    pub(crate) fn longest_ns(&self) -> u64 {
         self.longest_ns
     }
 
     /// How many leases there are, those about to expire included.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.leases.len()
     }
 
     /// Whether there is no lease.
-    pub fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
         self.leases.is_empty()
     }
 
     /// The counters so far.
-    pub fn counters(&self) -> &LeaseCounters {
+    pub(crate) fn counters(&self) -> &LeaseCounters {
         &self.counters
     }
 }
