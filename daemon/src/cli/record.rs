@@ -21,7 +21,7 @@ Example: shmcast record ticks --to /var/tmp/ticks --sync 10ms
 
 Everything in the ring and everything published from now on goes into files of DIR.
 Ctrl-C and SIGTERM seal the file and end it. Run again, it goes on where the journal
-ends. What is missing is named in the journal: what the ring had lost by then, and
+ends. A channel that begins anew is another stream, and goes into another folder of DIR. What is missing is named in the journal: what the ring had lost by then, and
 what came too fast for the disk.
 
 What survives a power cut is set by --sync. 10ms, or any interval: everything up to
@@ -100,15 +100,41 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     let settings = args.settings()?;
     let (host, channel) = args.host.host_of(&args.channel)?;
-    let subscriber =
-        host.subscriber(&channel).role(Role::Recorder).start(Start::Oldest).history(History::Never);
-    let subscriber = match subscriber.open_while(|| args.wait_channel && !stop.is_set()) {
-        Ok(subscriber) => subscriber,
-        Err(e) if e.is_unknown_channel() && args.wait_channel => return Ok(ExitCode::SUCCESS),
-        Err(e) if e.is_unknown_channel() => bail!("{e} (--wait-channel)"),
-        Err(e) => return Err(e.into()),
+    let (mut sums, mut waits) = (Sums::default(), args.wait_channel);
+    let ended = loop {
+        let subscriber =
+            host.subscriber(&channel).role(Role::Recorder).start(Start::Oldest).history(History::Never);
+        let subscriber = match subscriber.open_while(|| waits && !stop.is_set()) {
+            Ok(subscriber) => subscriber,
+            Err(e) if e.is_unknown_channel() && waits && sums.streams == 0 => return Ok(ExitCode::SUCCESS),
+            Err(e) if e.is_unknown_channel() && waits => break Ok(()),
+            Err(e) if e.is_unknown_channel() => bail!("{e} (--wait-channel)"),
+            Err(e) => return Err(e.into()),
+        };
+        let recorder = Recorder::start(&args.to, subscriber, settings.clone())?;
+        sums.streams += 1;
+        match record(args, (&host, &channel), recorder, &stop, &mut sums) {
+            Err(RecordError::Restarted) if !stop.is_set() => {
+                note!("{channel}: began anew: goes on with the new stream, in a folder of its own");
+                // Its ring is made in a moment, if it is not there yet.
+                waits = true;
+            }
+            ended => break ended,
+        }
     };
-    let recorder = Recorder::start(&args.to, subscriber, settings)?;
+    sums.tell(args, &channel)?;
+    ended?;
+    Ok(if sums.overrun + sums.missing > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+}
+
+/// Records one stream until it is over, or until the command is.
+fn record(
+    args: &Args,
+    (host, channel): (&Host, &str),
+    recorder: Recorder,
+    stop: &Stop,
+    sums: &mut Sums,
+) -> Result<(), RecordError> {
     let begun = recorder.progress();
     note!("{channel}: recording into {} from sequence {}", args.to.display(), grouped(begun.first));
     if begun.missing > 0 {
@@ -117,37 +143,77 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.io.is_some_and(|io| io != begun.io) {
         note!("{channel}: the file system takes no O_DIRECT: written through the page cache");
     }
-    let (mut watch, mut end) = (Watch::new(&channel), PresentEnd::default());
+    let (mut watch, mut end) = (Watch::new(channel), PresentEnd::default());
     while recorder.is_running() && !stop.is_set() {
         std::thread::sleep(LOOK);
         let progress = recorder.progress();
         watch.errors(&recorder);
         watch.show(&progress);
-        if args.until_end && progress.has_ended && end.is_reached(&host, &channel, &progress)? {
+        if args.until_end && progress.has_ended && end.is_reached(host, channel, &progress) {
             break;
         }
     }
     let mut last = recorder.progress();
     let ended = recorder.stop();
     watch.end();
-    let refused = match ended {
-        Ok(progress) => {
-            last = progress;
-            None
+    match &ended {
+        Ok(progress) => last = *progress,
+        // Nobody can read back messages whose file has lost its name.
+        Err(RecordError::Moved { .. }) => last.durable = 0,
+        Err(_) => {}
+    }
+    sums.add(last);
+    ended.map(|_| ())
+}
+
+/// What was recorded of all streams.
+#[derive(Default)]
+struct Sums {
+    /// How many streams were recorded. A channel that begins anew is another one.
+    streams: u64,
+    messages: u64,
+    bytes: u64,
+    overrun: u64,
+    missing: u64,
+    /// How far the last stream is.
+    last: Option<Progress>,
+}
+
+impl Sums {
+    fn add(&mut self, progress: Progress) {
+        self.messages += progress.messages;
+        self.bytes += progress.bytes;
+        self.overrun += progress.overrun;
+        self.missing += progress.missing;
+        self.last = Some(progress);
+    }
+
+    fn tell(&self, args: &Args, channel: &str) -> Result<()> {
+        let Some(last) = &self.last else { return Ok(()) };
+        if args.json {
+            return print_json(&json!({
+                "channel": channel,
+                "directory": args.to,
+                "streams": self.streams,
+                "first": last.first,
+                "messages": self.messages,
+                "drained": last.drained,
+                "written": last.written,
+                "durable": last.durable,
+                "overrun": self.overrun,
+                "missing": self.missing,
+                "bytes": self.bytes,
+                "file": last.file,
+                "io": last.io.name(),
+            }));
         }
-        Err(error) => {
-            // Nobody can read back messages whose file has lost its name.
-            if matches!(error, RecordError::Moved { .. }) {
-                last.durable = 0;
-            }
-            Some(error)
+        let of = if self.streams > 1 { format!(" of {} streams", self.streams) } else { String::new() };
+        let (messages, bytes) = (grouped(self.messages), bytesize::ByteSize(self.bytes));
+        note!("{channel}: {messages} messages{of} up to sequence {} in {bytes}", grouped(last.durable));
+        if self.overrun > 0 {
+            note!("{channel}: {} messages came too fast and are missing", grouped(self.overrun));
         }
-    };
-    summary(args, &channel, &last)?;
-    match refused {
-        Some(error) => Err(error.into()),
-        None if last.overrun + last.missing > 0 => Ok(ExitCode::from(MISSED)),
-        None => Ok(ExitCode::SUCCESS),
+        Ok(())
     }
 }
 
@@ -160,50 +226,22 @@ struct PresentEnd {
 
 impl PresentEnd {
     /// Whether the channel is over, and the recorder has all of it.
-    fn is_reached(&mut self, host: &Host, channel: &str, progress: &Progress) -> Result<bool> {
-        let reader = match self.reader.take() {
-            Some(reader) => reader,
-            None => {
-                host.subscriber(channel).start(Start::Latest).history(History::Never).page(false).open()?
-            }
-        };
+    fn is_reached(&mut self, host: &Host, channel: &str, progress: &Progress) -> bool {
+        let open = || host.subscriber(channel).start(Start::Latest).history(History::Never).page(false).open();
+        // A channel that cannot be opened now is looked at again.
+        let Some(reader) = self.reader.take().or_else(|| open().ok()) else { return false };
         let reader = self.reader.insert(reader);
         for _ in 0..MOST_EVENTS {
             match reader.try_recv() {
                 Ok(Some(_)) => {}
-                Ok(None) => return Ok(reader.is_at_end() && progress.drained >= reader.next_sequence() - 1),
+                Ok(None) => return reader.is_at_end() && progress.drained >= reader.next_sequence() - 1,
                 // The channel is made anew: the recorder says what that means.
                 Err(_) => break,
             }
         }
         self.reader = None;
-        Ok(false)
+        false
     }
-}
-
-fn summary(args: &Args, channel: &str, progress: &Progress) -> Result<()> {
-    if args.json {
-        return print_json(&json!({
-            "channel": channel,
-            "directory": args.to,
-            "first": progress.first,
-            "messages": progress.messages,
-            "drained": progress.drained,
-            "written": progress.written,
-            "durable": progress.durable,
-            "overrun": progress.overrun,
-            "missing": progress.missing,
-            "bytes": progress.bytes,
-            "file": progress.file,
-            "io": progress.io.name(),
-        }));
-    }
-    let (messages, bytes) = (grouped(progress.messages), bytesize::ByteSize(progress.bytes));
-    note!("{channel}: {messages} messages up to sequence {} in {bytes}", grouped(progress.durable));
-    if progress.overrun > 0 {
-        note!("{channel}: {} messages came too fast and are missing", grouped(progress.overrun));
-    }
-    Ok(())
 }
 
 /// What is said while it records.
