@@ -63,7 +63,7 @@ pub enum RecordError {
     },
     /// The channel began anew while it was recorded. Everything before is in the journal.
     #[error(
-        "the channel began anew, and its sequences count from 1: record it again, and the new stream gets a folder of its own"
+        "the channel began anew, and its sequences count from 1: the new stream is to be recorded in a folder of its own"
     )]
     Restarted,
     /// The channel cannot be read any more.
@@ -80,4 +80,11 @@ pub enum RecordError {
         /// Messages that were read and not written, and those left in the ring. The number may be up to 64 too low.
         lost: u64,
     },
+}
+
+impl RecordError {
+    /// Whether the channel began anew: its new stream is to be recorded in a folder of its own. All of the stream before is in the journal.
+    pub fn is_restart(&self) -> bool {
+        matches!(self, Self::Restarted | Self::Receive(RecvError::Superseded))
+    }
 }

@@ -114,7 +114,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         let recorder = Recorder::start(&args.to, subscriber, settings.clone())?;
         sums.streams += 1;
         match record(args, (&host, &channel), recorder, &stop, &mut sums) {
-            Err(RecordError::Restarted) if !stop.is_set() => {
+            Err(error) if error.is_restart() && !stop.is_set() => {
                 note!("{channel}: began anew: goes on with the new stream, in a folder of its own");
                 // Its ring is made in a moment, if it is not there yet.
                 waits = true;
@@ -227,7 +227,8 @@ struct PresentEnd {
 impl PresentEnd {
     /// Whether the channel is over, and the recorder has all of it.
     fn is_reached(&mut self, host: &Host, channel: &str, progress: &Progress) -> bool {
-        let open = || host.subscriber(channel).start(Start::Latest).history(History::Never).page(false).open();
+        let open =
+            || host.subscriber(channel).start(Start::Latest).history(History::Never).page(false).open();
         // A channel that cannot be opened now is looked at again.
         let Some(reader) = self.reader.take().or_else(|| open().ok()) else { return false };
         let reader = self.reader.insert(reader);

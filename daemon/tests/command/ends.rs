@@ -117,6 +117,38 @@ fn a_recorder_stays_while_somebody_publishes() {
 }
 
 #[test]
+fn a_recorder_follows_a_channel_that_begins_anew() {
+    let host = Host::new();
+    let channels = host.dir.path().join("channels");
+    fs::create_dir_all(&channels).unwrap();
+    let builder = || Publisher::builder("t").dir(&channels).capacity(64 << 10);
+    let mut first = builder().open().unwrap();
+    first.publish_batch(["1", "2", "3", "4", "5"]).unwrap();
+    let journal = host.dir.path().join("journal").display().to_string();
+    let recorder = host.start(&format!("record t --to {journal} --until-end --json"));
+    wait_until("the first stream", || host.json("stat t --json")["readers"][0]["received"] == 5);
+    first.leave_open();
+    let mut second = builder().anew().open().unwrap();
+    second.publish_batch(["a", "b", "c"]).unwrap();
+    wait_until("the second stream", || host.json("stat t --json")["readers"][0]["received"] == 3);
+    second.close();
+    let output = recorder.output();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("began anew: goes on with the new stream"), "{said}");
+    let sums: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&sums["streams"], &sums["messages"], &sums["durable"]),
+        (&2.into(), &8.into(), &3.into()),
+        "{sums}"
+    );
+    let newest = host.run(&format!("journal dump {journal}"));
+    assert!(text(&newest.stdout).contains("\"payload\":\"c\",\"sequence\":3"), "{newest:?}");
+    let folders = fs::read_dir(&journal).unwrap().filter(|entry| entry.as_ref().unwrap().path().is_dir());
+    assert_eq!(folders.count(), 2);
+}
+
+#[test]
 fn a_feed_that_begins_a_new_session_ends_no_reader_that_waits() {
     let (far, near) = (Host::new(), Host::new());
     let [_, _, high, low] = std::process::id().to_be_bytes();
