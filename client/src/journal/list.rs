@@ -2,7 +2,7 @@
 
 use super::JournalError;
 use crate::directory::Folder;
-use crate::lock;
+use crate::lock::{self, Held};
 use rustix::fs::OFlags;
 use shmcast_layout::journal::{
     FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FormatError, FrameHeader, TRAILER_BYTES, Trailer,
@@ -72,20 +72,30 @@ pub struct Journal {
     listed: Option<(i64, i64)>,
 }
 
-/// Takes the lock of a journal's directory for a recorder, as long as `lock`, the directory's file of this name, is open. False if
-/// another recorder has it. The lock belongs to the open file description, and the kernel releases it however the recorder ends.
+/// The lock of a journal's folder, which its recorder holds. Dropping it releases the lock at once, whatever child processes have of its file; the
+/// kernel releases it however the recorder ends.
+#[derive(Debug)]
+pub struct JournalLock {
+    _held: Held,
+}
+
+/// Takes the lock of a journal's folder for a recorder: `lock` is the folder's file of this name. `None` if another recorder has it.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
-/// let file = std::fs::File::create(dir.path().join("lock"))?;
-/// assert!(shmcast::journal::take_lock(&file)?);
+/// let file = || std::fs::File::create(dir.path().join("lock"));
+/// let held = shmcast::journal::take_lock(file()?)?;
+/// assert!(held.is_some() && shmcast::journal::take_lock(file()?)?.is_none());
+/// drop(held);
+/// assert!(shmcast::journal::take_lock(file()?)?.is_some());
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
 /// # Errors
 /// The system's error.
-pub fn take_lock(lock: &File) -> io::Result<bool> {
-    lock::try_lock(lock)
+pub fn take_lock(lock: File) -> io::Result<Option<JournalLock>> {
+    let is_free = lock::try_lock(&lock)?;
+    Ok(is_free.then(|| JournalLock { _held: Held::new(lock) }))
 }
 
 /// A file that is open, and what its header and trailer say.

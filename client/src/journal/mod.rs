@@ -40,7 +40,7 @@ pub use ending::{Ending, create};
 pub use error::JournalError;
 pub use files::{Lent, Wanted};
 pub use header::{header_of, ring_identity, salt};
-pub use list::{FileInfo, Journal, Problem, take_lock};
+pub use list::{FileInfo, Journal, JournalLock, Problem, take_lock};
 pub use reader::{Entry, Reader};
 pub use shmcast_layout::journal as format;
 pub use shmcast_layout::journal::{Cause, JournalControl, Loss};

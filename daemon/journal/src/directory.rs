@@ -7,7 +7,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use shmcast::StreamId;
 use shmcast::hosting::fault;
 use shmcast::journal::format::{PAGE, SPARE};
-use shmcast::journal::{Journal, Streams, folder_of};
+use shmcast::journal::{Journal, JournalLock, Streams, folder_of, take_lock};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -35,7 +35,7 @@ const TMPFS: u64 = 0x0102_1994;
 pub struct Directory {
     path: PathBuf,
     handle: File,
-    _lock: File,
+    _lock: JournalLock,
     open: Mutex<BTreeMap<u64, (String, Arc<File>)>>,
     /// Whether files are written by `O_DIRECT`.
     is_direct: AtomicBool,
@@ -51,9 +51,7 @@ impl Directory {
         make(path)?;
         let handle = open_directory(path)?;
         let lock = at(&handle, "lock", OFlags::RDWR | OFlags::CREATE)?;
-        if !shmcast::journal::take_lock(&lock)? {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
+        let lock = take_lock(lock)?.ok_or(io::ErrorKind::WouldBlock)?;
         let is_direct = io == Io::Direct && takes_direct(&handle)?;
         Ok(Self {
             path: path.to_owned(),

@@ -59,7 +59,9 @@ fn a_lease_is_renewed_given_back_and_runs_out() {
     wait_for("renewals past the first three seconds", || (leases().renewed >= 8).then_some(()));
     publish(&mut publisher, 100);
     wait_for("the messages", || (ingress.counters().host.messages_published == 100).then_some(()));
-    assert_eq!((leases().expired, leases().granted), (0, 2));
+    // On a busy machine a receiver may stand still for longer than a lease lasts. It takes another one for each that ran out.
+    let now = wait_for("both leases", || Some(leases()).filter(|now| now.held == 2));
+    assert_eq!(now.granted, 2 + now.expired, "{now:?}");
 
     ingress.stop();
     ingress.join();
@@ -219,8 +221,10 @@ fn a_flood_of_nonsense_costs_no_message() {
             stop.store(true, Ordering::Relaxed);
         });
         while !stop.load(Ordering::Relaxed) {
-            publish(&mut publisher, 10);
-            read();
+            // The far ring has room for some 700 of the longest, and a reader that is lapped is another test's.
+            if read() + 300 > publisher.next_sequence() {
+                publish(&mut publisher, 10);
+            }
             std::thread::sleep(Duration::from_millis(1));
         }
         publisher.next_sequence()

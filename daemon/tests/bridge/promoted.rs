@@ -185,13 +185,14 @@ fn a_channel_of_files_is_promoted_when_its_bridge_has_ended() {
         hosts.shmcast(Host::A, &format!("bridge send t --to {GROUP} --interface va0 --set send.from=oldest"));
     let mirror: Running =
         hosts.shmcast(Host::B, &format!("bridge recv t --from {GROUP} --interface vb0 --set receive.from=1"));
-    publisher.publish(b"1").unwrap();
+    // A bridge listens before it makes the channel. Nobody would send again what it has not heard.
     let mut at_b = Subscriber::builder("t")
         .dir(hosts.channels(Host::B))
         .start(Start::Oldest)
         .wait_for_channel(Duration::from_secs(60))
         .open()
         .unwrap();
+    publisher.publish(b"1").unwrap();
     events_to(&mut at_b, 1);
     let (code, _, said) = promote(&hosts, "");
     assert!(code == 1 && said.contains("in use by publisher shmcast"), "{code} {said}");

@@ -169,6 +169,12 @@ fn readers_go_on_with_the_next_publisher_after_one_was_killed() {
     assert_eq!(text(&fs::read(&output).unwrap()), "one\ntwo\nthree\n");
 }
 
+fn times_slept(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let slept = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    slept.trim().parse().unwrap()
+}
+
 /// The publisher waits for nobody, and may end before the reader looks again.
 #[test]
 fn a_reader_that_waited_for_the_channel_gets_its_first_messages() {
@@ -176,11 +182,7 @@ fn a_reader_that_waited_for_the_channel_gets_its_first_messages() {
     let output = host.dir.path().join("out");
     let reader = host.subscribe_to("t --wait-channel", &output);
     // A reader that waits for a channel looks for it, sleeps, and looks again.
-    wait_until("the reader to have slept", || {
-        let status = fs::read_to_string(format!("/proc/{}/status", reader.id())).unwrap();
-        let slept = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
-        slept.trim().parse::<u64>().unwrap() > 30
-    });
+    wait_until("the reader to have slept", || times_slept(reader.id()) > 30);
     let input = host.file("input", b"1\n2\n3\n");
     assert!(host.run(&format!("pub t --input {} --capacity 64KiB", input.display())).status.success());
     let (code, stderr) = end(reader);
@@ -195,8 +197,11 @@ fn a_reader_that_waits_for_publishers_reads_on_when_its_channel_is_made_again() 
     let publisher =
         || shmcast::Publisher::builder("t").dir(host.dir.path().join("channels")).capacity(64 << 10);
     publisher().open().unwrap().close();
-    let reader = host.subscribe_to("t --wait-channel", &output);
+    let reader = host.subscribe_to("t --wait-channel --wait sleep:1000", &output);
     wait_until("the reader", || host.json("stat t --json")["readers"][0]["pid"] == reader.id());
+    // It shows itself before it has looked at the channel once more. One that takes the next channel then has heard of no change.
+    let before = times_slept(reader.id());
+    wait_until("the reader to wait", || times_slept(reader.id()) > before + 30);
     let mut again = publisher().anew().open().unwrap();
     again.publish_batch(["one\n", "two\n"]).unwrap();
     again.close();

@@ -7,7 +7,7 @@ use shmcast_engine::proto::want::Want;
 use shmcast_testkit::PATIENCE;
 use shmcast_testkit::nats::{Relay, alone};
 use shmcast_testkit::wait_until;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -121,26 +121,29 @@ fn requests_for_what_is_not_published_yet_hold_nothing_up() {
     feed.wait_for(2_000, &mut [&mut send, &mut receive]);
     let far = shmcast::Subscriber::builder("ticks").dir(feed.far.dir.path().join("channels"));
     let session = Session::from_bytes(far.open().unwrap().remote_session().unwrap());
+    // The sender has message 1, and its answer tells that it has come so far.
+    let known = Want { session, first: 1, offset: 0 }.encode();
+    let known = [&b"PUB shmcast.ticks.want _INBOX.asker 32\r\n"[..], &known, b"\r\n"].concat();
     let want = Want { session, first: 1 << 40, offset: 0 }.encode();
     let mut asker = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-    asker.write_all(b"CONNECT {\"verbose\":false}\r\n").unwrap();
+    asker.write_all(b"CONNECT {\"verbose\":false}\r\nSUB _INBOX.asker 1\r\n").unwrap();
+    asker.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
     let request = [&b"PUB shmcast.ticks.want _INBOX.nobody 32\r\n"[..], &want, b"\r\n"].concat();
     // An answer to the stream's own subject would be stored there by the sender's hand.
     let there = Want { session, first: 1, offset: 0 }.encode();
     let forged = [&b"PUB shmcast.ticks.want shmcast.ticks 32\r\n"[..], &there, b"\r\n"].concat();
-    let request = [request, forged].concat();
+    let request = [request, forged].concat().repeat(10);
     let enough = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // For longer than the messages are waited for, but not for ever, so that the test can fail.
-            let begun = Instant::now();
-            while begun.elapsed() < 2 * PATIENCE {
-                if enough.load(Ordering::Relaxed) {
-                    break;
-                }
-                asker.write_all(&request.repeat(10)).unwrap();
-                std::thread::sleep(Duration::from_millis(10));
+            let (begun, mut answers, mut buffer) = (Instant::now(), 0, [0; 1 << 16]);
+            while begun.elapsed() < 2 * PATIENCE && (answers < 3 || !enough.load(Ordering::Relaxed)) {
+                asker.write_all(&[&request[..], &known].concat()).unwrap();
+                let size = asker.read(&mut buffer).unwrap_or(0);
+                answers += buffer[..size].windows(16).filter(|part| part == b"MSG _INBOX.asker").count();
             }
+            assert!(answers >= 3, "the sender does not answer");
         });
         feed.wait_for(pace.messages + 1, &mut [&mut send, &mut receive]);
         enough.store(true, Ordering::Relaxed);

@@ -308,7 +308,7 @@ fn a_large_damaged_frame_of_a_growing_file_costs_no_more_than_itself() {
     let file = OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(b"not what was written", offset + bytes / 2).unwrap();
     let lock = fs::File::create(dir.path().join("lock")).unwrap();
-    assert!(shmcast::journal::take_lock(&lock).unwrap());
+    let _held = shmcast::journal::take_lock(lock).unwrap().unwrap();
     let mut reader = Journal::open(dir.path()).unwrap().read_from(1).unwrap();
     let deadline = std::time::Instant::now() + PATIENCE;
     let (mut messages, mut losses) = (0, Vec::new());

@@ -12,7 +12,7 @@ use async_nats::jetstream::stream::{
     RetentionPolicy, Source, State, StorageType, Stream,
 };
 use async_nats::jetstream::{Context, ErrorCode, context};
-use async_nats::{Client, ConnectOptions, Event, HeaderMap};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap};
 use bytes::Bytes;
 use shmcast_bridge::Keys;
 use shmcast_bridge::spec::server::{Account, ServerAddress};
@@ -31,6 +31,8 @@ use crate::status::Link;
 
 /// How long a server may take to answer a new connection.
 const CONNECT: Duration = Duration::from_secs(3);
+/// How many times a bridge tries to connect at its start, if nobody says no.
+const CONNECT_TRIES: u32 = 3;
 /// How often a connection is tried out: one that is dead without a word is left within two of these.
 const PING: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts to connect again.
@@ -145,9 +147,18 @@ async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result
     }
     // The client gets addresses without accounts, so that no error of its own can show one.
     let addresses: Vec<String> = nats.servers.iter().map(ToString::to_string).collect();
-    let client = options.connect(addresses).await.map_err(|e| failed(sentence(&e)))?;
-    link.connected();
-    Ok(client)
+    for tries in 1.. {
+        match options.clone().connect(&addresses[..]).await {
+            // Servers far away, or busy ones, may need longer than one try.
+            Err(e) if e.kind() == ConnectErrorKind::TimedOut && tries < CONNECT_TRIES => {}
+            Err(e) => return Err(failed(sentence(&e))),
+            Ok(client) => {
+                link.connected();
+                return Ok(client);
+            }
+        }
+    }
+    unreachable!("the last try returns")
 }
 
 /// The names of the servers.

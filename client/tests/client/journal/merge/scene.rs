@@ -6,7 +6,7 @@ use shmcast::journal::{Cause, JournalControl, Loss};
 use shmcast::{Event, History, Publisher, Records, RecvError, Start, Subscriber, Wait};
 #[cfg(feature = "tokio")]
 use shmcast::{Message, OwnedEvent, OwnedMessage};
-use shmcast_testkit::{PATIENCE, scratch, wait_until};
+use shmcast_testkit::{PATIENCE, scratch};
 use std::time::{Duration, Instant};
 
 /// A channel with a small ring, its publisher, and a recorder that writes what it is told to write.
@@ -16,7 +16,7 @@ pub(super) struct Scene {
     pub(super) book: Book,
     /// The sequence that the journal neither holds nor names as lost yet.
     pub(super) due: u64,
-    pub(super) lock: Option<std::fs::File>,
+    pub(super) lock: Option<shmcast::journal::JournalLock>,
 }
 
 pub(super) const CAPACITY: u64 = 64 << 10;
@@ -110,9 +110,7 @@ impl Scene {
         self.lock = None;
         self.lock = lives.then(|| {
             let file = std::fs::File::create(self.book.dir.join("lock")).unwrap();
-            // A process that another test starts at this moment has the earlier lock until it executes its program.
-            wait_until("the recorder's lock", || shmcast::journal::take_lock(&file).unwrap());
-            file
+            shmcast::journal::take_lock(file).unwrap().expect("nobody has it")
         });
     }
 
