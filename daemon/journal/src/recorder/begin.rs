@@ -33,8 +33,11 @@ pub(super) fn begin(
 ) -> Result<Begun, RecordError> {
     let path = directory.path().to_owned();
     let os = |source| RecordError::Os { path: path.clone(), source };
-    let recovered = recover(&mut ByName::new(&directory))
+    let mut recovered = recover(&mut ByName::new(&directory))
         .map_err(|source| RecordError::Recover { path: path.clone(), source })?;
+    if recovered.last.is_none() {
+        recovered.next_number = recovered.next_number.max(directory.first_number());
+    }
     let mut epoch = subscriber.publisher_state().map_or(subscriber.epoch(), |(epoch, _)| epoch);
     let is_same_ring = recovered.ring == Some(subscriber.header().uuid);
     let took_over = recovered.last.is_some() && (1..epoch).contains(&recovered.epoch);
