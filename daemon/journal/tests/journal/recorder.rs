@@ -584,6 +584,35 @@ fn a_publisher_that_took_over_meanwhile_is_told_before_its_first_message() {
     assert!(told.ends_with(&[(11, 2), (21, 3)]), "{told:?}");
 }
 
+/// A recorder that comes late finds messages of several publishers in the ring. Its journal once named the last one as that of all of them.
+#[test]
+fn a_new_journal_says_where_each_publisher_in_the_ring_began() {
+    let host = Host::new();
+    for turn in 1..=3u64 {
+        let mut publisher = host.publisher("t", 1 << 20);
+        for sequence in turn * 10 - 9..=turn * 10 {
+            publisher.publish(&payload(sequence)).unwrap();
+        }
+    }
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == 30);
+    recorder.stop().unwrap();
+    let mut reader = Journal::open(host.dir()).unwrap().read_from(1).unwrap();
+    let mut told = Vec::new();
+    while let Some(entry) = reader.next().unwrap() {
+        if let Entry::Control { sequence, control, .. } = entry {
+            match control {
+                JournalControl::Ring(ControlRecord::Epoch { epoch }) => told.push((sequence, epoch)),
+                JournalControl::Source { epoch, .. } => {
+                    assert_eq!(epoch, 0, "the ring does not say whose these are")
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(told, [(11, 2), (21, 3)]);
+}
+
 /// Any user who can open a directory can lock it. Holds and retention do not wait for that lock.
 #[test]
 fn a_lock_on_the_directory_keeps_nobody_waiting() {
