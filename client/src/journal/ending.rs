@@ -273,14 +273,14 @@ pub fn create(path: impl AsRef<Path>, ring: &Header) -> Result<(), JournalError>
 
 /// As [`create`], for a ring that is read from `sequences.start` on; `sequences.end` is published next.
 pub(crate) fn create_for(path: &Path, ring: &Header, sequences: Range<u64>) -> Result<(), JournalError> {
-    let folder = make_folder(path, ring.stream)?;
+    let (folder, file) = make_folder(path, ring.stream)?;
     let os = |what| JournalError::os(what, folder.path());
     let _lock = lock_of(&folder)?;
     if has_journal(&folder)? {
         return Err(os("begin a journal in")(io::ErrorKind::AlreadyExists.into()));
     }
     let header = header_of(ring).map_err(os("make a header for"))?;
-    let header = FileHeader { sequence: sequences.start, epoch: 1, ..header };
+    let header = FileHeader { file, sequence: sequences.start, epoch: 1, ..header };
     add_file(&folder, header, sequences, Some(Clock::of_segment(ring).now()))
 }
 
@@ -324,8 +324,8 @@ fn add_file(
 }
 
 /// Opens the folder of a stream in the journal's directory at `path`, and makes what is not there of both. Their names are safe from a power
-/// cut then.
-fn make_folder(path: &Path, stream: StreamId) -> Result<Folder, JournalError> {
+/// cut then. The number is that of the stream's first file, if it has none.
+fn make_folder(path: &Path, stream: StreamId) -> Result<(Folder, u64), JournalError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = folder_of(path, stream);
     for (path, parent) in [(path, parent), (folder.as_path(), path)] {
@@ -339,8 +339,9 @@ fn make_folder(path: &Path, stream: StreamId) -> Result<Folder, JournalError> {
         }
     }
     // Nothing is begun in a directory of another form.
-    Streams::open(path)?;
-    Folder::named(&folder).map_err(JournalError::os("open the directory", folder))
+    let first = Streams::open(path)?.first_number();
+    let folder = Folder::named(&folder).map_err(JournalError::os("open the directory", folder))?;
+    Ok((folder, first))
 }
 
 /// Whether there is a file of a journal, or one that was begun.

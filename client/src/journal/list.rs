@@ -179,6 +179,11 @@ impl Journal {
         self.named.or_else(|| self.files.first().map(|file| file.header.stream))
     }
 
+    /// The number of the last file; 0 without one.
+    pub(super) fn newest_number(&self) -> u64 {
+        self.files.last().map_or(0, |file| file.header.file)
+    }
+
     /// The wall clock at which the last file was begun; 0 without one.
     pub(super) fn newest_ns(&self) -> u64 {
         self.files.last().map_or(0, |file| file.header.wall_ns)

@@ -84,8 +84,21 @@ impl Streams {
                 Err(e) => return Err(JournalError::os("open the folder of a stream in", path)(e)),
             }
         }
-        self.journals.sort_by_key(Journal::newest_ns);
+        self.journals.sort_by_key(|journal| (journal.newest_number(), journal.newest_ns()));
         Ok(())
+    }
+
+    /// The number of the first file of a stream that begins beside these: it is above all of theirs. So the stream that began last has the
+    /// highest number, whatever the wall clock was set to meanwhile.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let streams = shmcast::journal::Streams::open(dir.path())?;
+    /// assert_eq!(streams.first_number(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn first_number(&self) -> u64 {
+        self.journals.iter().map(Journal::newest_number).max().unwrap_or(0) + 1
     }
 
     /// Whether a stream's folder still has its name.
@@ -95,7 +108,7 @@ impl Streams {
         matches!((named, own), (Some(Ok(named)), Ok(own)) if is_same_file(&named, &own))
     }
 
-    /// The journals, that with the newest file last. One may have no file.
+    /// The journals, that of the stream that began last behind the others. One may have no file.
     ///
     /// ```no_run
     /// # let streams = shmcast::journal::Streams::open("/var/lib/shmcast/ticks")?;
@@ -108,7 +121,7 @@ impl Streams {
         &self.journals
     }
 
-    /// The journal of a stream as it is now. If it has no folder, and if no stream is named, the one with the newest file. `None` if there is
+    /// The journal of a stream as it is now. If it has no folder, and if no stream is named, the one that began last. `None` if there is
     /// no file at all.
     ///
     /// Cost: that of a look at the stream's folder; if it is not known, at all folders.

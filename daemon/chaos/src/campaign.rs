@@ -1,15 +1,18 @@
 //! Many stories, several at a time. Each is judged as soon as it is over.
 
 use crate::generate;
+use crate::matrix::played::{Pair, pairs};
 use crate::oracle::{Violation, judge};
 use crate::run::{Programs, play};
 use crate::standstill;
 use crate::story::{Profile, Story};
 use anyhow::Result;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often a story may lose a port and be played again.
@@ -26,6 +29,8 @@ pub struct Plan {
     pub time: Option<Duration>,
     /// Each seed is played in one of these, one after the other.
     pub profiles: Vec<Profile>,
+    /// Only stories that play a pair of a feature and an event which no earlier one has played.
+    pub pairs: bool,
     /// Number of stories that are played at a time.
     pub at_a_time: usize,
     /// The directory in which stories are played.
@@ -90,6 +95,14 @@ fn lost_a_port(error: &anyhow::Error) -> bool {
     })
 }
 
+/// Whether the story plays a pair that none before it has played.
+fn plays_another(story: &Story, met: &Mutex<BTreeSet<Pair>>) -> bool {
+    let mut met = met.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = met.len();
+    met.extend(pairs(story));
+    met.len() > before
+}
+
 /// Plays stories until the plan is done or `each` returns false.
 ///
 /// # Errors
@@ -98,10 +111,11 @@ pub fn play_all(plan: &Plan, programs: &Programs, mut each: impl FnMut(Played) -
     let started = Instant::now();
     let (next, is_enough) = (AtomicU64::new(0), AtomicBool::new(false));
     let (sender, played) = channel();
+    let met = Mutex::new(BTreeSet::new());
     std::thread::scope(|scope| {
         for _ in 0..plan.at_a_time {
             let sender: Sender<Result<Played>> = sender.clone();
-            let (next, is_enough) = (&next, &is_enough);
+            let (next, is_enough, met) = (&next, &is_enough, &met);
             scope.spawn(move || {
                 while !is_enough.load(Ordering::Relaxed)
                     && plan.time.is_none_or(|time| started.elapsed() < time)
@@ -112,6 +126,9 @@ pub fn play_all(plan: &Plan, programs: &Programs, mut each: impl FnMut(Played) -
                     }
                     let profile = plan.profiles[(at % plan.profiles.len() as u64) as usize];
                     let story = generate::story(plan.seed.wrapping_add(at), profile);
+                    if plan.pairs && !plays_another(&story, met) {
+                        continue;
+                    }
                     let played = play_one(story, programs, &plan.under, |found| !found.is_empty());
                     if sender.send(played).is_err() {
                         return;

@@ -10,6 +10,7 @@ pub mod campaign;
 pub mod faults;
 pub mod generate;
 pub mod log;
+pub mod matrix;
 pub mod oracle;
 pub mod payload;
 pub mod report;

@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use shmcast_chaos::campaign::{Plan, Played, play_all, play_one};
 use shmcast_chaos::faults;
+use shmcast_chaos::matrix;
 use shmcast_chaos::report::Report;
 use shmcast_chaos::run::Programs;
 use shmcast_chaos::shrink::shrink;
@@ -23,6 +24,7 @@ Examples:
   shmcast-chaos --seeds 100 --only journal       recorders that die, and readers that go on in the past
   shmcast-chaos --seeds 100 --only hosts         senders that take over from each other, between network namespaces
   shmcast-chaos --testee ./testee-c --testee 'java -cp shmcast.jar:. Testee'
+  shmcast-chaos --seeds 2000 --pairs             few stories: one for each feature that meets an event
   shmcast-chaos faults                           mended faults are put back, and must be found
 
 The programs shmcastd and shmcast are those beside this one. As root more can be done to them.
@@ -65,6 +67,9 @@ struct Cli {
     /// Go on after this many stories that failed
     #[arg(long, value_name = "N", default_value_t = 5)]
     failures: usize,
+    /// Leave out stories in which no feature meets an event that it has not met in an earlier one
+    #[arg(long, conflicts_with = "story")]
+    pairs: bool,
     /// Say how often each pair of steps met in one story
     #[arg(long)]
     coverage: bool,
@@ -95,6 +100,12 @@ struct Cli {
 enum Verb {
     /// Puts mended faults back, one at a time, and plays the stories that are to find them
     Faults(Faults),
+    /// Writes MATRIX.md, and says what is wrong with the matrix of features by events
+    Matrix {
+        /// Only say in which profile's stories this feature meets this event, and in which seed first
+        #[arg(long, num_args = 2, value_names = ["FEATURE", "EVENT"])]
+        pair: Option<Vec<String>>,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -141,8 +152,12 @@ fn exit_code(result: Result<bool>) -> ExitCode {
 
 /// Plays what the command line asks for. Returns whether all was well.
 fn run(cli: &Cli) -> Result<bool> {
-    if let Some(Verb::Faults(faults)) = &cli.verb {
-        return if faults.find { find_faults(faults) } else { verify_faults(faults) };
+    match &cli.verb {
+        Some(Verb::Faults(faults)) if faults.find => return find_faults(faults),
+        Some(Verb::Faults(faults)) => return verify_faults(faults),
+        Some(Verb::Matrix { pair: Some(pair) }) => return Ok(tell_of_pair(&pair[0], &pair[1])),
+        Some(Verb::Matrix { pair: None }) => return matrix::write().map(|()| true),
+        None => {}
     }
     let profiles = if cli.only.is_empty() { possible_profiles() } else { cli.only.clone() };
     if let (true, Some(seed)) = (cli.print, cli.seed) {
@@ -195,6 +210,15 @@ fn run(cli: &Cli) -> Result<bool> {
     // The report of what was played comes first.
     played_all?;
     Ok(failed.is_empty())
+}
+
+/// Prints the first seed of each profile whose story has the feature meet the event. Returns whether there is one.
+fn tell_of_pair(feature: &str, event: &str) -> bool {
+    let found = matrix::first_stories(feature, event);
+    for (profile, seed) in &found {
+        println!("--only {} --seed {seed}", format!("{profile:?}").to_lowercase());
+    }
+    !found.is_empty()
 }
 
 /// All profiles that can be played here.
@@ -268,7 +292,7 @@ fn plan(cli: &Cli, profiles: Vec<Profile>) -> Plan {
     let names: Vec<String> = profiles.iter().map(|profile| format!("{profile:?}").to_lowercase()).collect();
     eprintln!("shmcast-chaos: seeds from {seed} on, profiles {}", names.join(","));
     let (at_a_time, under) = (cli.at_a_time.max(1), cli.under.clone());
-    Plan { seed, seeds, time, profiles, at_a_time, under }
+    Plan { seed, seeds, time, profiles, pairs: cli.pairs, at_a_time, under }
 }
 
 fn tell(cli: &Cli, played: &Played) {

@@ -25,6 +25,7 @@ fn play(profile: Profile) {
         seeds,
         time: None,
         profiles: vec![profile],
+        pairs: false,
         at_a_time: 3,
         under: PathBuf::from("/dev/shm"),
     };

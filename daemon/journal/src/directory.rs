@@ -36,6 +36,8 @@ pub struct Directory {
     path: PathBuf,
     handle: File,
     _lock: JournalLock,
+    /// The number of the stream's first file, if it has none.
+    first_number: u64,
     open: Mutex<BTreeMap<u64, (String, Arc<File>)>>,
     /// Whether files are written by `O_DIRECT`.
     is_direct: AtomicBool,
@@ -57,6 +59,7 @@ impl Directory {
             path: path.to_owned(),
             handle,
             _lock: lock,
+            first_number: 1,
             open: Mutex::default(),
             is_direct: AtomicBool::new(is_direct),
             pages: Mutex::new((Pages::default(), [(); DEPTH].map(|()| Memory::new(PAGES)))),
@@ -79,10 +82,16 @@ impl Directory {
         let newest = streams.journals().last().and_then(Journal::stream);
         let stream = if fault!("a_journal_takes_any_stream") { newest.unwrap_or(stream) } else { stream };
         let path = folder_of(path, stream);
-        Self::lock(&path, io).map_err(|source| match source.kind() {
+        let locked = Self::lock(&path, io).map_err(|source| match source.kind() {
             io::ErrorKind::WouldBlock => RecordError::Busy { path },
             _ => RecordError::Os { path, source },
-        })
+        })?;
+        Ok(Self { first_number: streams.first_number(), ..locked })
+    }
+
+    /// The number of the stream's first file, if it has none: above those of all streams before it.
+    pub(crate) fn first_number(&self) -> u64 {
+        self.first_number
     }
 
     /// Its path.

@@ -129,7 +129,7 @@ impl Excess<'_> {
         while let Some(file) = files.get(at) {
             let next = files.get(at + 1);
             let is_over = !is_recorded || next.is_some_and(|next| is_over(file, next));
-            let since = next.map(|next| next.header.wall_ns).or(over_ns).unwrap_or(self.wall_ns);
+            let since = over_at(&files[at..], over_ns, self.wall_ns);
             let is_due = self.is_due(since, held(&holds, next).next().is_some());
             if !is_over || !(is_due || self.lacking > 0) {
                 break;
@@ -215,6 +215,16 @@ fn remove_folder(journal: &Journal, folder: &File) -> io::Result<()> {
         Err(error) if error != Errno::NOTEMPTY && error != Errno::NOENT => Err(error.into()),
         _ => Ok(()),
     }
+}
+
+/// The time at which the first of these files was over, by the clock as it was set then: when the next file was begun, or `last_ns` after the
+/// last file. A time in the future was taken while the clock was ahead, and the next time that is not in the future counts. A time before
+/// the file's own beginning was taken after the clock was set back, and the beginning counts.
+fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
+    let has_been = |ns: &u64| *ns <= wall_ns;
+    let later = files.iter().skip(1).map(|file| file.header.wall_ns).chain(last_ns);
+    let begun = files.first().map(|file| file.header.wall_ns).filter(has_been).unwrap_or(0);
+    later.into_iter().find(has_been).unwrap_or(wall_ns).max(begun)
 }
 
 /// Whether nothing is added to a file any more. A file that was given up has no trailer until the next recovery. A

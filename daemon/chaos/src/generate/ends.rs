@@ -26,7 +26,8 @@ impl Writer {
             Profile::Tools if self.random.bool() => self.close_the_readers(),
             Profile::Tools => self.pipe(),
             Profile::Daemon => self.end_with_a_daemon(),
-            Profile::Strict | Profile::Bridge | Profile::Journal | Profile::Hosts => {}
+            Profile::Journal => self.end_with_a_recorder(),
+            Profile::Strict | Profile::Bridge | Profile::Hosts => {}
         }
     }
 
@@ -102,6 +103,25 @@ impl Writer {
 
     fn end_with_a_daemon(&mut self) {
         if self.random.u8(..4) > 0 { self.squat() } else { self.steps.push(Step::Outlive { brief: false }) }
+    }
+
+    /// `shmcast record` dies, ends or stands still while it records. Single steps seldom reach one that runs.
+    fn end_with_a_recorder(&mut self) {
+        let channel = self.channel();
+        let (whom, holder) = (Whom::Recorder(channel), self.holder_of(channel, 0));
+        self.steps.push(Step::Start { whom });
+        for _ in 0..self.random.u8(1..4) {
+            self.steps.push(Step::Race {});
+            self.publish_much(holder);
+            let ms = self.random.u32(1..40);
+            self.steps.push(Step::Wait { ms });
+            match self.random.u8(..4) {
+                0 => self.steps.push(Step::Crash { whom }),
+                1 => self.steps.extend([Step::Kill { whom, after_us: 0 }, Step::Start { whom }]),
+                2 => self.steps.push(Step::Restart { whom }),
+                _ => self.steps.extend([Step::Stop { whom }, Step::Wait { ms }, Step::Continue { whom }]),
+            }
+        }
     }
 
     fn squat(&mut self) {

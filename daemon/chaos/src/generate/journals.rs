@@ -132,7 +132,7 @@ impl Writer {
     }
 
     /// Publishes more than a small ring holds, most often so slowly that a recorder keeps up.
-    fn publish_much(&mut self, who: u8) {
+    pub(super) fn publish_much(&mut self, who: u8) {
         let sizes = [Sizes::Tiny, Sizes::Line, Sizes::Mixed, Sizes::Mixed, Sizes::Large];
         let sizes = sizes[self.random.usize(..sizes.len())];
         let sending = [Sending::Single, Sending::Marked, Sending::Batch, Sending::Claim];

@@ -1,6 +1,6 @@
 //! How a recording begins: recovery, the place in the ring, and the first records.
 
-use super::now;
+use super::{LAG_ERROR, now};
 use crate::core::{Begin, Packer, Packing, Pool, Recovered, Settings, Writer, recover};
 use crate::directory::{ByName, Directory};
 use crate::error::RecordError;
@@ -21,6 +21,8 @@ pub(super) struct Begun {
     pub(super) writer: Writer,
     /// Control records of the ring after the last message that the journal has already.
     pub(super) known: Vec<ControlRecord>,
+    /// Behind this sequence this epoch is in force, if the ring has not said before where it began.
+    pub(super) epoch_by: Option<(u64, u64)>,
     pub(super) first: u64,
     pub(super) missing: u64,
 }
@@ -33,8 +35,11 @@ pub(super) fn begin(
 ) -> Result<Begun, RecordError> {
     let path = directory.path().to_owned();
     let os = |source| RecordError::Os { path: path.clone(), source };
-    let recovered = recover(&mut ByName::new(&directory))
+    let mut recovered = recover(&mut ByName::new(&directory))
         .map_err(|source| RecordError::Recover { path: path.clone(), source })?;
+    if recovered.last.is_none() {
+        recovered.next_number = recovered.next_number.max(directory.first_number());
+    }
     let mut epoch = subscriber.publisher_state().map_or(subscriber.epoch(), |(epoch, _)| epoch);
     let is_same_ring = recovered.ring == Some(subscriber.header().uuid);
     let took_over = recovered.last.is_some() && (1..epoch).contains(&recovered.epoch);
@@ -50,6 +55,12 @@ pub(super) fn begin(
     }
     let known = if is_behind { controls_at(&path, recovered.due)? } else { Vec::new() };
     let loss = if is_behind { None } else { place(&mut subscriber, &recovered, &path)? };
+    // The first messages of a new journal may be of earlier publishers than the present one. The ring says where each later one begins.
+    let waits = recovered.last.is_none() && epoch > 1 && subscriber.lag() > 0;
+    let epoch_by = waits.then(|| (subscriber.next_sequence() + subscriber.lag() + LAG_ERROR, epoch));
+    if waits {
+        epoch = 0;
+    }
     let due = loss.map_or(subscriber.next_sequence(), |loss| loss.from);
     let header = header(&subscriber, &recovered, due, epoch).map_err(os)?;
     let pool = Pool::default();
@@ -71,7 +82,7 @@ pub(super) fn begin(
         writer.push(frame);
     }
     let missing = loss.map_or(0, |loss| loss.to - loss.from + 1);
-    Ok(Begun { directory, subscriber, packer, writer, known, first: due, missing })
+    Ok(Begun { directory, subscriber, packer, writer, known, epoch_by, first: due, missing })
 }
 
 /// Moves the subscriber to where the journal ends. What the ring has no more is lost.

@@ -1,7 +1,7 @@
 //! The thread that reads the ring and packs frames.
 
-use super::RecorderState;
 use super::begin::header_of_ring;
+use super::{LAG_ERROR, RecorderState};
 use crate::core::{Packer, SyncPolicy};
 use crate::error::RecordError;
 use shmcast::hosting::{fault, session_words};
@@ -30,9 +30,6 @@ const BYTES_A_NS: u64 = 4;
 
 /// Time between two looks at the names of directory and files.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// The lag of a subscriber may be too low by so many messages.
-const LAG_ERROR: u64 = 64;
 
 /// The sleeps of a recorder that finds nothing in the ring.
 #[derive(Debug)]
@@ -78,6 +75,8 @@ pub(super) struct Drain {
     pub(super) next: u64,
     /// Control records at the sequence where the recording begins that the journal has already.
     pub(super) known: Vec<ControlRecord>,
+    /// Behind this sequence this epoch is noted, if it was not found in its place.
+    pub(super) epoch_by: Option<(u64, u64)>,
     pub(super) naps: Naps,
     /// Bytes of messages that were taken last.
     pub(super) came: usize,
@@ -177,9 +176,14 @@ impl Drain {
         let is_elsewhere = self.follow_ring()?;
         // The first publisher of a ring is no event, and the very first has no record. The channel goes on after the journal in a later
         // epoch than its.
-        let Self { packer, subscriber, .. } = self;
-        let stated = if packer.epoch() == 0 { subscriber.publisher_state() } else { None };
-        let epoch = stated.map_or(subscriber.epoch(), |(epoch, _)| epoch);
+        let Self { packer, subscriber, epoch_by, .. } = self;
+        let stated = match *epoch_by {
+            Some((by, epoch)) => (packer.due() >= by || taken == 0).then_some(epoch),
+            None if packer.epoch() == 0 => subscriber.publisher_state().map(|(epoch, _)| epoch),
+            None => None,
+        };
+        *epoch_by = epoch_by.filter(|_| stated.is_none());
+        let epoch = stated.unwrap_or(subscriber.epoch());
         if epoch > packer.epoch() {
             packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch }));
         }

@@ -58,6 +58,9 @@ pub struct Progress {
     pub has_ended: bool,
 }
 
+/// The lag of a subscriber may be too low by so many messages.
+const LAG_ERROR: u64 = 64;
+
 /// The time, counted from `start`. Both clocks are read again, some times at most, where a pause between them would pass for a step of
 /// the wall clock.
 fn now(start: Instant) -> Now {
@@ -218,10 +221,21 @@ impl Recorder {
         let ring = subscriber.header().uuid;
         let naps = Naps::new(sync, subscriber.header().geometry.capacity);
         let is_each = sync == SyncPolicy::Each;
-        let (next, known) = (subscriber.next_sequence(), begun.known);
+        let (next, known, epoch_by) = (subscriber.next_sequence(), begun.known, begun.epoch_by);
         let look_at = Duration::ZERO;
-        let drain =
-            Drain { shared: own, packer, subscriber, ring, next, known, naps, came: 0, is_each, look_at };
+        let drain = Drain {
+            shared: own,
+            packer,
+            subscriber,
+            ring,
+            next,
+            known,
+            epoch_by,
+            naps,
+            came: 0,
+            is_each,
+            look_at,
+        };
         let drain = spawn("journal-drain", path, move || drain.run())?;
         Ok(Self { shared, drain, lanes })
     }

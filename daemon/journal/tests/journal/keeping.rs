@@ -1,13 +1,16 @@
-//! Old files that go for room, on small file systems in memory.
+//! Old files that go for room, on small file systems in memory, and for their age.
 
 use shmcast::journal::Streams;
+use shmcast::journal::format::{FILE_HEADER_BYTES, FileHeader};
 use shmcast::{History, Publisher, Start, Subscriber};
 use shmcast_journal::core::Settings;
 use shmcast_journal::{Keep, Recorder, Trimmed, hold};
 use shmcast_testkit::disk::Small;
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -115,5 +118,38 @@ fn journals_of_one_file_system_make_room_once() {
             trims.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert_eq!(gone, 1);
+    }
+}
+
+/// Gives the file at this place another time of its beginning.
+fn begun_at(dir: &Path, at: usize, wall_ns: u64) {
+    let path = &files(dir)[at];
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut page = vec![0; FILE_HEADER_BYTES];
+    file.read_exact_at(&mut page, 0).unwrap();
+    let header = FileHeader { wall_ns, ..FileHeader::decode(&page).unwrap() };
+    file.write_all_at(&header.encode().unwrap(), 0).unwrap();
+}
+
+/// The clock was a year ahead, or in 1970, when a file was begun. Files before it once stayed for a year, or were removed at once.
+#[test]
+fn a_file_that_was_begun_while_the_clock_was_wrong_keeps_and_costs_no_other() {
+    const HOUR: u64 = 3_600_000_000_000;
+    let now = 500_000 * HOUR;
+    let begun = |at: usize| now - 100 * HOUR + at as u64 * HOUR;
+    for (wrong, at) in [(now + 10_000 * HOUR, 3), (0, 1)] {
+        let room = tempfile::TempDir::new().unwrap();
+        let dir = room.path().join("journal");
+        let count = record(&dir);
+        (0..count).for_each(|file| begun_at(&dir, file, if file == at { wrong } else { begun(file) }));
+        let gone = |age_hours: u64| {
+            let (mut trimmed, age) = (Trimmed::default(), Duration::from_nanos(age_hours * HOUR));
+            let keep = Keep { age: Some(age), ..Keep::default() };
+            keep.trim(&Streams::open(&dir).unwrap(), None, now, &mut trimmed).unwrap();
+            trimmed.gone.len()
+        };
+        assert_eq!(gone(100), 0, "all are younger");
+        // Those that were over when file 6 was begun, and a moment before.
+        assert_eq!(gone(93), 6);
     }
 }

@@ -1,7 +1,9 @@
 //! Recorders with their threads, on the file system of this machine.
 
 use shmcast::journal::format::{Cause, Composer, ControlRecord, FileHeader, JournalControl, file_name};
-use shmcast::journal::{Ending, Entry, Journal, JournalError, Streams, Verdict, Verify, create, folder_of};
+use shmcast::journal::{
+    Ending, Entry, Journal, JournalError, Streams, Verdict, Verify, create, folder_of, header_of,
+};
 use shmcast::{History, Publisher, Start, StreamId, Subscriber};
 use shmcast_journal::core::{Io, Settings, SyncPolicy};
 use shmcast_journal::{Keep, Progress, RecordError, Recorder, Trimmed};
@@ -582,6 +584,35 @@ fn a_publisher_that_took_over_meanwhile_is_told_before_its_first_message() {
     assert!(told.ends_with(&[(11, 2), (21, 3)]), "{told:?}");
 }
 
+/// A recorder that comes late finds messages of several publishers in the ring. Its journal once named the last one as that of all of them.
+#[test]
+fn a_new_journal_says_where_each_publisher_in_the_ring_began() {
+    let host = Host::new();
+    for turn in 1..=3u64 {
+        let mut publisher = host.publisher("t", 1 << 20);
+        for sequence in turn * 10 - 9..=turn * 10 {
+            publisher.publish(&payload(sequence)).unwrap();
+        }
+    }
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == 30);
+    recorder.stop().unwrap();
+    let mut reader = Journal::open(host.dir()).unwrap().read_from(1).unwrap();
+    let mut told = Vec::new();
+    while let Some(entry) = reader.next().unwrap() {
+        if let Entry::Control { sequence, control, .. } = entry {
+            match control {
+                JournalControl::Ring(ControlRecord::Epoch { epoch }) => told.push((sequence, epoch)),
+                JournalControl::Source { epoch, .. } => {
+                    assert_eq!(epoch, 0, "the ring does not say whose these are")
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(told, [(11, 2), (21, 3)]);
+}
+
 /// Any user who can open a directory can lock it. Holds and retention do not wait for that lock.
 #[test]
 fn a_lock_on_the_directory_keeps_nobody_waiting() {
@@ -676,6 +707,39 @@ fn retention_counts_all_streams_of_a_directory() {
     let left = Streams::open(host.dir()).unwrap();
     let [own] = left.journals() else { panic!("{left:?}") };
     assert_eq!((own.stream(), own.files().len()), (Some(last), 1), "the file that is recorded to stays");
+}
+
+/// The clock was ahead when a channel began, and was set back before that was made anew. The stream that began last is the newest all the
+/// same: for verbs, for the next daemon after a reboot, and for retention, which removes the oldest first.
+#[test]
+fn the_stream_that_began_last_is_the_newest_whatever_the_clock_was() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 1 << 20);
+    let ahead = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64 + 86_400_000_000_000;
+    let (older, own) = (StreamId::from_words([1, 2]), publisher.header().stream);
+    let header = header_of(publisher.header()).unwrap();
+    let header = FileHeader { stream: older, sequence: 100, wall_ns: ahead, ..header };
+    std::fs::create_dir(folder_of(host.dir(), older)).unwrap();
+    let page = header.encode().unwrap();
+    std::fs::write(folder_of(host.dir(), older).join(file_name(1, 100)), page).unwrap();
+    for turn in 1..=2 {
+        publisher.publish(b"anew").unwrap();
+        let recorder = host.record("t", SyncPolicy::Each);
+        until(&recorder, |progress| progress.durable == turn);
+        recorder.stop().unwrap();
+        let streams = Streams::open(host.dir()).unwrap();
+        let newest = streams.journals().last().unwrap();
+        let numbers: Vec<u64> = newest.files().iter().map(|file| file.header.file).collect();
+        assert_eq!((newest.stream(), numbers), (Some(own), (2..2 + turn).collect()));
+        assert_eq!(ending(&host).due(), turn + 1);
+    }
+    // So it is for a journal that is begun with the ring.
+    let mut third = publisher.header().clone();
+    third.stream = StreamId::from_words([3, 4]);
+    create(host.dir(), &third).unwrap();
+    let streams = Streams::open(host.dir()).unwrap();
+    let newest = streams.journals().last().unwrap();
+    assert_eq!((newest.stream(), newest.files()[0].header.file), (Some(third.stream), 4));
 }
 
 /// A directory with files in it, as an earlier version wrote it, is refused with the words that mend it.

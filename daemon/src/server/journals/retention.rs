@@ -7,10 +7,15 @@ use shmcast::journal::Journal;
 use shmcast_journal::Trimmed;
 use std::fs;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most programs that an event names.
 const NAMED: usize = 3;
+/// How long a clock that was set must go on from there until files are removed by it.
+const BELIEVED_AFTER: Duration = Duration::from_secs(3600);
+/// A step that is followed at once.
+const UNNOTICED: Duration = Duration::from_secs(1);
 
 /// How far the lack of room on the file system was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -26,13 +31,13 @@ pub(super) enum Room {
 impl Work {
     /// Removes the oldest files as the configuration says, and counts the rest.
     pub(super) fn trim(&self, room: &mut Room) -> Result<()> {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall_ns = believed_ns();
         let stream = self.recording.state().stream;
         let counted = self.recording.with_files(|streams| {
             let mut trimmed = Trimmed::default();
             streams.refresh()?;
             let keep = self.recording.config.keep();
-            let result = keep.trim(streams, stream, wall.as_nanos() as u64, &mut trimmed);
+            let result = keep.trim(streams, stream, wall_ns, &mut trimmed);
             if !trimmed.gone.is_empty() {
                 streams.refresh()?;
             }
@@ -64,6 +69,43 @@ impl Work {
             (Room::Told, _) => Room::Told,
         };
         result.with_context(|| self.recording.shown())
+    }
+}
+
+/// The wall clock that ages of files are counted by.
+fn believed_ns() -> u64 {
+    static CLOCK: Mutex<Option<SettledClock>> = Mutex::new(None);
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let mono = START.elapsed();
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut clock = CLOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    clock.get_or_insert_default().now(mono, wall).as_nanos() as u64
+}
+
+/// A wall clock that is believed an hour after it was set: one that leaps ahead for a moment takes no file that is not old.
+#[derive(Debug, Default)]
+struct SettledClock {
+    /// How far the wall clock was ahead of the time since the start when it was believed last.
+    believed: Option<Duration>,
+    /// Since when it shows another time than is believed.
+    set_at: Option<Duration>,
+}
+
+impl SettledClock {
+    /// The time that is believed, `mono` after the start, where the clock shows `wall`.
+    fn now(&mut self, mono: Duration, wall: Duration) -> Duration {
+        let ahead = wall.saturating_sub(mono);
+        let believed = *self.believed.get_or_insert(ahead);
+        if ahead.abs_diff(believed) <= UNNOTICED {
+            (self.believed, self.set_at) = (Some(ahead), None);
+            return wall;
+        }
+        let since = *self.set_at.get_or_insert(mono);
+        if mono.saturating_sub(since) < BELIEVED_AFTER {
+            return mono + believed;
+        }
+        (self.believed, self.set_at) = (Some(ahead), None);
+        wall
     }
 }
 
@@ -109,4 +151,32 @@ fn holders(dir: &Path) -> Vec<String> {
         format!("pid {pid} ({})", command.trim())
     };
     pids.filter(holds).map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    //! Files were removed by a clock that leapt years ahead for a minute.
+
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_removes_nothing_for_an_hour() {
+        let (minute, year) = (Duration::from_secs(60), Duration::from_secs(365 * 86_400));
+        let mut clock = SettledClock::default();
+        let begun = 56 * year;
+        let mut mono = Duration::ZERO;
+        assert_eq!(clock.now(mono, begun), begun);
+        for _ in 0..59 {
+            mono += minute;
+            assert_eq!(clock.now(mono, begun + mono + year), begun + mono, "it leapt ahead");
+        }
+        mono += minute;
+        assert_eq!(clock.now(mono, begun + mono), begun + mono, "it was set right again");
+        let set = mono + minute;
+        let set_back = begun - year;
+        assert_eq!(clock.now(set, set_back + set), begun + set);
+        mono = set + BELIEVED_AFTER;
+        assert_eq!(clock.now(mono, set_back + mono), set_back + mono, "it stays so");
+        assert_eq!(clock.now(mono, set_back + mono + UNNOTICED), set_back + mono + UNNOTICED, "a small step");
+    }
 }

@@ -1,0 +1,384 @@
+//! The pairs of a feature and an event that a story plays, read from its steps.
+//!
+//! The steps are followed as the runner follows them: who is attached to which channel, who holds it, and what runs. An event
+//! counts for the features of the channel that it happens to, for the readers of that channel, and for the bridge that carries
+//! it. Steps that would be skipped count for nothing.
+
+use crate::story::{Change, Does, How, NetStep, Plant, Start, Step, Story, Trouble, Waiting, Way, Whom};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The name of a feature and that of an event, as `matrix.toml` has them.
+pub type Pair = (&'static str, &'static str);
+
+/// All pairs that the story plays.
+pub fn pairs(story: &Story) -> BTreeSet<Pair> {
+    let mut scan = Scan::new(story);
+    story.steps.iter().for_each(|step| scan.take(step));
+    scan.pairs
+}
+
+/// The features of one reader.
+type Own = BTreeSet<&'static str>;
+
+struct Scan<'a> {
+    story: &'a Story,
+    pairs: BTreeSet<Pair>,
+    /// The channel of each publisher that has one.
+    publishers: BTreeMap<u8, u8>,
+    /// The channel of each reader, and what the reader uses.
+    readers: BTreeMap<u8, (u8, Own)>,
+    /// Readers that left in order.
+    left: BTreeSet<u8>,
+    /// Channels that somebody has published on.
+    begun: BTreeSet<u8>,
+    /// Channels whose last publisher closed them.
+    closed: BTreeSet<u8>,
+    /// Channels that `shmcast record` records.
+    recorded: BTreeSet<u8>,
+    /// By the channel's number: whether it is strict, whether it has the daemon's journal.
+    strict: Vec<bool>,
+    journals: Vec<bool>,
+    has_second_sender: bool,
+    is_second_sender_closed: bool,
+    is_promoted: bool,
+}
+
+impl<'a> Scan<'a> {
+    fn new(story: &'a Story) -> Self {
+        let channels = &story.setup.channels;
+        Self {
+            story,
+            pairs: BTreeSet::new(),
+            publishers: BTreeMap::new(),
+            readers: BTreeMap::new(),
+            left: BTreeSet::new(),
+            begun: BTreeSet::new(),
+            closed: BTreeSet::new(),
+            recorded: BTreeSet::new(),
+            strict: channels.iter().map(|channel| channel.strict).collect(),
+            journals: channels.iter().map(|channel| channel.journal.is_some()).collect(),
+            has_second_sender: story.setup.net.as_ref().is_some_and(|net| net.has_peer),
+            is_second_sender_closed: false,
+            is_promoted: false,
+        }
+    }
+
+    fn has_daemon(&self) -> bool {
+        self.story.profile.has_daemon()
+    }
+
+    /// The number of a channel in the story's list, and the host where it lies.
+    fn place(&self, channel: u8) -> (usize, u8) {
+        let count = self.story.setup.channels.len();
+        (usize::from(channel) % count, channel / count as u8)
+    }
+
+    /// The features of a channel.
+    fn of_channel(&self, channel: u8) -> Own {
+        let (at, host) = self.place(channel);
+        let mut features = Own::new();
+        match (self.has_daemon(), self.strict[at]) {
+            (false, _) => features.insert("files"),
+            (true, false) => features.insert("daemon"),
+            // A mirror's ring is one.
+            (true, true) if host == 0 => features.insert("strict"),
+            (true, true) => false,
+        };
+        if host == 0 && self.journals[at] && self.has_daemon() {
+            features.insert("journal-daemon");
+        }
+        if host == 0 && self.recorded.contains(&(at as u8)) {
+            features.insert("record");
+        }
+        features
+    }
+
+    /// The features of the bridge that carries a channel, if one does.
+    fn of_bridge(&self, channel: u8) -> Own {
+        let mut features = Own::new();
+        if self.place(channel).0 != 0 {
+            return features;
+        }
+        if self.story.setup.lines.is_some() {
+            features.insert("plain");
+        }
+        let Some(net) = &self.story.setup.net else { return features };
+        features.insert(if net.native { "native" } else { "plain" });
+        let more = [
+            ("sealed", net.sealed),
+            ("multicast", net.lines > 1),
+            ("standby", net.has_peer || net.way == Way::Mirrors),
+            ("promoted", self.is_promoted),
+        ];
+        features.extend(more.iter().filter(|(_, has)| *has).map(|(name, _)| *name));
+        features
+    }
+
+    fn readers_of(&self, channel: u8) -> Own {
+        self.readers.values().filter(|(of, _)| *of == channel).flat_map(|(_, own)| own).copied().collect()
+    }
+
+    fn hit(&mut self, event: &'static str, features: impl IntoIterator<Item = &'static str>) {
+        self.pairs.extend(features.into_iter().map(|feature| (feature, event)));
+    }
+
+    /// Something happens to a channel: its own features, its readers and its bridge meet it.
+    fn hit_channel(&mut self, event: &'static str, channel: u8) {
+        let features = [self.of_channel(channel), self.readers_of(channel), self.of_bridge(channel)];
+        self.hit(event, features.into_iter().flatten());
+    }
+
+    /// Something happens to the bridge.
+    fn hit_bridge(&mut self, event: &'static str) {
+        let features = self.of_bridge(0);
+        self.hit(event, features);
+    }
+
+    /// Something happens to the second sender, which reads the channel as any program does.
+    fn hit_second_sender(&mut self, event: &'static str) {
+        let features = self.of_channel(0);
+        self.hit(event, features);
+        self.hit_bridge(event);
+    }
+
+    /// Something happens to the daemon of a host.
+    fn hit_daemon(&mut self, event: &'static str, whom: Whom) {
+        let host = match whom {
+            Whom::Daemon => 0,
+            Whom::Far => 1,
+            Whom::Host(host) => host,
+            Whom::Publisher(_) | Whom::Reader(_) | Whom::Recorder(_) => return,
+        };
+        if !self.has_daemon() {
+            return;
+        }
+        let channels = self.begun.iter().copied().chain(self.readers.values().map(|(channel, _)| *channel));
+        let here: BTreeSet<u8> = channels.filter(|channel| self.place(*channel).1 == host).collect();
+        here.into_iter().for_each(|channel| self.hit_channel(event, channel));
+        if !self.begun.is_empty() {
+            self.hit_bridge(event);
+        }
+    }
+
+    /// Something happens to a publisher, a reader, a recorder or a daemon.
+    fn hit_process(&mut self, what: &'static str, whom: Whom) {
+        match whom {
+            Whom::Publisher(who) => {
+                if let Some(channel) = self.publishers.get(&who).copied() {
+                    self.hit_channel(named("publisher", what), channel);
+                }
+            }
+            Whom::Reader(who) => {
+                if let Some((channel, own)) = self.readers.get(&who).cloned() {
+                    let features = self.of_channel(channel);
+                    self.hit(named("reader", what), features.into_iter().chain(own));
+                }
+            }
+            Whom::Recorder(channel) => {
+                let channel = self.place(channel).0 as u8;
+                if self.recorded.contains(&channel) {
+                    let features = self.of_channel(channel);
+                    // The daemon's own recorder is another one.
+                    let met = features.into_iter().filter(|feature| *feature != "journal-daemon");
+                    self.hit(named("recorder", what), met);
+                }
+            }
+            Whom::Daemon | Whom::Far | Whom::Host(_) => self.hit_daemon(named("daemon", what), whom),
+        }
+    }
+
+    fn take(&mut self, step: &Step) {
+        match *step {
+            Step::Open { who, channel, anew, .. } => self.open(who, channel, anew && !self.has_daemon()),
+            Step::OpenWithMode { who, channel, .. } => self.open(who, channel, false),
+            Step::Close { who } => self.close(who),
+            Step::Subscribe { who, channel, start, wait, .. } => self.subscribe(who, channel, start, wait),
+            Step::Read { who, how: How::Async | How::Mixed, .. } => {
+                if let Some((_, own)) = self.readers.get_mut(&who) {
+                    own.insert("async");
+                }
+            }
+            Step::Leave { who } => self.left.extend(self.readers.remove(&who).map(|_| who)),
+            Step::Kill { whom, .. } => {
+                self.hit_process("killed", whom);
+                self.forget(whom);
+            }
+            Step::Crash { whom } => self.hit_process("killed", whom),
+            Step::Restart { whom } => self.hit_process("restarted", whom),
+            Step::Stop { whom } => self.hit_process("stopped", whom),
+            Step::Start { whom: Whom::Recorder(channel) } => {
+                self.recorded.insert(self.place(channel).0 as u8);
+            }
+            Step::Limit { whom, spare: Some(_) } => self.hit_process("descriptors", whom),
+            Step::Fork { whom } => self.hit_process("fork", whom),
+            Step::TakeOver { channel } => self.take_over(channel),
+            Step::Reload { channel, change } => self.reload(channel, change),
+            Step::Plant { plant, channel } => self.plant(plant, channel),
+            Step::Tamper { channel, .. } => self.hit_channel("host.foreign", channel),
+            Step::Unknown {} => self.hit("host.foreign", ["files"]),
+            Step::Carry { trouble, .. } => self.carry(trouble),
+            Step::Forge { .. } => self.hit_bridge("host.foreign"),
+            Step::Net(step) => self.take_between_hosts(step),
+            _ => {}
+        }
+    }
+
+    fn open(&mut self, who: u8, channel: u8, anew: bool) {
+        // Who attaches again leaves first.
+        self.close(who);
+        if self.publishers.values().any(|held| *held == channel) {
+            return;
+        }
+        if anew && self.begun.contains(&channel) {
+            self.hit_channel("publisher.anew", channel);
+            // Its readers are told that it is over.
+            self.readers.retain(|_, (of, _)| *of != channel);
+        } else if self.closed.contains(&channel) {
+            self.hit_channel("publisher.restarted", channel);
+        }
+        self.closed.remove(&channel);
+        self.begun.insert(channel);
+        self.publishers.insert(who, channel);
+    }
+
+    fn close(&mut self, who: u8) {
+        if let Some(channel) = self.publishers.remove(&who) {
+            self.closed.insert(channel);
+        }
+    }
+
+    fn subscribe(&mut self, who: u8, channel: u8, start: Start, wait: Waiting) {
+        self.readers.remove(&who);
+        if !self.has_daemon() && !self.begun.contains(&channel) {
+            return;
+        }
+        let start = match start {
+            Start::Latest => "latest",
+            Start::Oldest => "oldest",
+            Start::Sequence(_) => "sequence",
+        };
+        let mut own = Own::from([start]);
+        if wait == Waiting::Park {
+            own.insert("parked");
+        }
+        self.readers.insert(who, (channel, own));
+        if self.left.remove(&who) {
+            self.hit_process("restarted", Whom::Reader(who));
+        }
+    }
+
+    fn forget(&mut self, whom: Whom) {
+        match whom {
+            Whom::Publisher(who) => {
+                self.publishers.remove(&who);
+            }
+            Whom::Reader(who) => {
+                self.readers.remove(&who);
+            }
+            Whom::Recorder(channel) => {
+                self.recorded.remove(&(self.place(channel).0 as u8));
+            }
+            Whom::Daemon | Whom::Far | Whom::Host(_) => {}
+        }
+    }
+
+    fn take_over(&mut self, channel: u8) {
+        let is_held = self.publishers.values().any(|held| *held == channel);
+        if is_held && self.strict[self.place(channel).0] {
+            self.hit_channel("control.takeover", channel);
+            self.publishers.retain(|_, held| *held != channel);
+        }
+    }
+
+    fn reload(&mut self, channel: u8, change: Change) {
+        let at = self.place(channel).0;
+        if !self.has_daemon() || !self.begun.contains(&channel) {
+            return;
+        }
+        let event = match change {
+            // The bridge of a channel that is left out is left out too.
+            Change::Remove => "control.removed",
+            Change::Add => "control.added",
+            Change::Largest | Change::Capacity => "control.sizes",
+            Change::Mode => "control.mode",
+            Change::Journal if self.story.setup.channels[at].journal.is_some() => "control.journal",
+            Change::Broken => "control.refused",
+            Change::Journal | Change::Nothing => return,
+        };
+        self.hit_channel(event, channel);
+        match change {
+            Change::Mode => self.strict[at] ^= true,
+            Change::Journal => {
+                self.journals[at] ^= true;
+                self.hit_channel(event, channel);
+            }
+            _ => {}
+        }
+    }
+
+    fn plant(&mut self, plant: Plant, channel: u8) {
+        match plant {
+            Plant::ReadersLink if self.begun.contains(&channel) => self.hit_channel("files.link", channel),
+            Plant::ReadersFile if self.begun.contains(&channel) => self.hit_channel("host.foreign", channel),
+            Plant::Folder | Plant::FolderAlike if !self.has_daemon() => self.hit("host.foreign", ["files"]),
+            _ => {}
+        }
+    }
+
+    fn carry(&mut self, trouble: Trouble) {
+        let pairs: &[Pair] = match trouble {
+            Trouble::Prelude | Trouble::Strangers | Trouble::Impostor => &[("plain", "host.foreign")],
+            Trouble::Anew => &[("plain", "publisher.anew")],
+            Trouble::Older | Trouble::Idle => &[("plain", "bridge.killed")],
+            Trouble::Crashes => &[("unicast", "bridge.killed")],
+            Trouble::DeadServer | Trouble::OtherMake | Trouble::Requests => &[],
+        };
+        self.pairs.extend(pairs);
+    }
+
+    fn take_between_hosts(&mut self, step: NetStep) {
+        match step {
+            NetStep::Sender { does: Does::Kill } if self.has_second_sender => {
+                self.has_second_sender = false;
+                self.hit_second_sender("bridge.killed");
+            }
+            NetStep::Sender { does: Does::End } if self.has_second_sender => {
+                (self.has_second_sender, self.is_second_sender_closed) = (false, true);
+            }
+            NetStep::Sender { does: Does::Stop } if self.has_second_sender => {
+                self.hit_second_sender("bridge.stopped")
+            }
+            NetStep::Sender { does: Does::Start } => {
+                if std::mem::take(&mut self.is_second_sender_closed) {
+                    self.hit_second_sender("bridge.restarted");
+                }
+                self.has_second_sender = self.story.setup.net.as_ref().is_some_and(|net| net.has_peer);
+            }
+            NetStep::TakeOver { .. } => self.hit_bridge("control.takeover"),
+            NetStep::Keys { .. } => self.hit_bridge("control.keys"),
+            NetStep::Remake { .. } => self.hit_bridge("host.interface"),
+            NetStep::Play { .. } => self.hit_bridge("host.foreign"),
+            NetStep::Promote {} => self.is_promoted = true,
+            NetStep::Sender { .. } | NetStep::Quality { .. } | NetStep::CutOff { .. } => {}
+        }
+    }
+}
+
+/// The event of a process. The host's limits are the host's.
+fn named(process: &'static str, what: &'static str) -> &'static str {
+    match (process, what) {
+        (_, "descriptors") => "host.descriptors",
+        (_, "fork") => "host.fork",
+        ("publisher", "killed") => "publisher.killed",
+        ("publisher", _) => "publisher.stopped",
+        ("reader", "killed") => "reader.killed",
+        ("reader", "restarted") => "reader.restarted",
+        ("reader", _) => "reader.stopped",
+        ("recorder", "killed") => "recorder.killed",
+        ("recorder", "restarted") => "recorder.restarted",
+        ("recorder", _) => "recorder.stopped",
+        (_, "killed") => "daemon.killed",
+        (_, "restarted") => "daemon.restarted",
+        _ => "daemon.stopped",
+    }
+}

@@ -1,0 +1,174 @@
+//! `matrix.toml`: the features, the events, and what is said of their cells.
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// A feature is a row of the matrix.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Feature {
+    /// Its name in `matrix.toml`.
+    pub name: String,
+    /// What it is.
+    pub what: String,
+    /// The features that rules name together have one group.
+    pub group: String,
+}
+
+/// An event is a column of the matrix.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Event {
+    /// `group.name`; each group is a table of `MATRIX.md`.
+    pub name: String,
+    /// What happens.
+    pub what: String,
+}
+
+impl Event {
+    /// The table that it is in.
+    pub fn group(&self) -> &str {
+        self.name.split('.').next().unwrap_or_default()
+    }
+}
+
+/// Cells whose feature and event cannot meet.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Never {
+    /// Features, or groups of them.
+    pub of: Vec<String>,
+    /// Events, or groups of them.
+    pub at: Vec<String>,
+    /// The reason, which holds for each of the cells.
+    pub why: String,
+}
+
+/// Cells that a test shows.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shown {
+    /// `FILE: TEST`
+    pub test: String,
+    /// Features, or groups of them.
+    pub of: Vec<String>,
+    /// Events, or groups of them.
+    pub at: Vec<String>,
+}
+
+/// The whole file. A test or a story goes before `open`, and `open` before `never`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// The number of open cells. It becomes smaller.
+    pub open_at_most: usize,
+    /// The rows, in their order.
+    pub feature: Vec<Feature>,
+    /// The columns, in their order.
+    pub event: Vec<Event>,
+    /// The cells that cannot be.
+    pub never: Vec<Never>,
+    /// The cells that tests show.
+    pub shown: Vec<Shown>,
+    /// By feature: the events that it can meet, and nothing shows it yet.
+    pub open: BTreeMap<String, Vec<String>>,
+}
+
+impl Table {
+    /// Reads the file's text.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(text: &str) -> Result<Self> {
+        let table: Self = toml::from_str(text)?;
+        let tests: BTreeSet<&str> = table.shown.iter().map(|shown| shown.test.as_str()).collect();
+        ensure!(tests.len() == table.shown.len(), "a test stands there twice");
+        for never in &table.never {
+            ensure!(!never.why.is_empty(), "cells of {:?} are impossible without a reason", never.of);
+        }
+        for (of, at) in table.rules() {
+            table.cells(of, at)?;
+        }
+        Ok(table)
+    }
+
+    fn rules(&self) -> impl Iterator<Item = (&[String], &[String])> {
+        let never = self.never.iter().map(|it| (&it.of[..], &it.at[..]));
+        let shown = self.shown.iter().map(|it| (&it.of[..], &it.at[..]));
+        let open = self.open.iter().map(|(of, at)| (std::slice::from_ref(of), &at[..]));
+        never.chain(shown).chain(open)
+    }
+
+    /// The cells of these features, or groups of features, at these events, or groups of events.
+    ///
+    /// # Errors
+    /// The first name that is none.
+    pub fn cells(&self, of: &[String], at: &[String]) -> Result<Vec<(&str, &str)>> {
+        let (mut features, mut events) = (Vec::new(), Vec::new());
+        for name in of {
+            let before = features.len();
+            let found = self.feature.iter().filter(|it| it.name == *name || it.group == *name);
+            features.extend(found.map(|it| it.name.as_str()));
+            ensure!(features.len() > before, "{name} is no feature");
+        }
+        for name in at {
+            let before = events.len();
+            let found = self.event.iter().filter(|it| it.name == *name || it.group() == name);
+            events.extend(found.map(|it| it.name.as_str()));
+            ensure!(events.len() > before, "{name} is no event");
+        }
+        Ok(features
+            .into_iter()
+            .flat_map(|feature| events.iter().map(move |event| (feature, *event)))
+            .collect())
+    }
+
+    /// The tests that are not in the tree at `root`, each with a word about it.
+    ///
+    /// # Errors
+    /// The reason why a file cannot be read that is there.
+    pub fn lacking(&self, root: &Path) -> Result<Vec<String>> {
+        let mut lacking = Vec::new();
+        for Shown { test, .. } in &self.shown {
+            let (file, name) = test.split_once(": ").with_context(|| format!("{test} is not FILE: TEST"))?;
+            match fs::read_to_string(root.join(file)) {
+                Ok(text) if is_in(&text, file, name) => {}
+                Ok(_) => lacking.push(format!("{test} is not there")),
+                Err(e) => lacking.push(format!("{test}: {e}")),
+            }
+        }
+        Ok(lacking)
+    }
+}
+
+/// Whether the text of a file has a test of this name, in the form of its language.
+fn is_in(text: &str, file: &str, name: &str) -> bool {
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    let begins =
+        |line: usize, words: &[String]| words.iter().any(|word| lines[line].starts_with(word.as_str()));
+    let is_marked = |line: usize, mark: &str| {
+        let above = lines[..line].iter().rev().take_while(|line| !line.is_empty() && !line.starts_with('}'));
+        above.clone().any(|line| line.starts_with(mark))
+    };
+    match file.rsplit('.').next() {
+        Some("rs") => {
+            // A program without the usual harness has the names of its tests in a table. Those of `proptest!` look like all others.
+            let words = [format!("fn {name}("), format!("async fn {name}(")];
+            (0..lines.len()).any(|line| {
+                begins(line, &words) && (is_marked(line, "#[test]") || is_marked(line, "#[tokio::test"))
+                    || begins(line, &[format!("(\"{name}\", ")])
+            })
+        }
+        Some("py") => {
+            (0..lines.len()).any(|line| begins(line, &[format!("def {name}("), format!("async def {name}(")]))
+        }
+        Some("go") => (0..lines.len()).any(|line| begins(line, &[format!("func {name}(t *testing.T)")])),
+        Some("java") => {
+            (0..lines.len()).any(|line| begins(line, &[format!("void {name}(")]) && is_marked(line, "@Test"))
+        }
+        _ => false,
+    }
+}
