@@ -33,8 +33,9 @@ pub(super) struct Failover {
     peers: Vec<SocketAddr>,
     /// The multicast lines, as receivers hear them.
     hearing: Hearing,
-    /// Whether packets of peers on other hosts are heard and recognised as theirs; the next field says it for peers on this host.
+    /// Whether packets of peers on other hosts are heard and recognised as theirs.
     hears_others: bool,
+    /// Whether packets of peers on this host are heard and recognised as theirs.
     hears_here: bool,
     bind: SocketAddr,
     pub(super) heard_ns: u64,
