@@ -12,7 +12,7 @@
 //! sleeps on its bell                     <---  rings
 //! page: awake
 //! ```
-//! The functions have no examples: a host uses them together with a control socket, as the daemon's `server/waker` does.
+//! No example a function: a host uses them together with a control socket, as the daemon's `server/waker` does.
 //!
 //! The bell is a socket pair and not an eventfd, for three reasons. First, each call that rings can say that it must
 //! not block. The flag of an eventfd belongs to all who hold it, and its counter may be full. Second, one reader cannot

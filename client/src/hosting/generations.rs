@@ -1,6 +1,6 @@
 //! The move of a channel to another segment. The move is prepared completely, and then done by one store to the charter.
 //!
-//! The functions have no examples, for the reason that module `hosting` gives.
+//! No example a function: the reason is that of module `hosting`.
 
 use super::{HostedSegment, HostedSpec, LAST_EPOCH, fault};
 use shmcast_layout::charter::{Charter, Entry, HostCharter};

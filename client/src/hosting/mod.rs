@@ -3,7 +3,7 @@
 //! All of it is anonymous memory of the hosting user, with a sealed size. So nobody can truncate the memory under a map, and only the host
 //! (and root) can open it again for writing. Readers get a read-only descriptor that is opened for them.
 //!
-//! The functions have no examples: they are useful only together with a control socket, as in the daemon's `server/registry`.
+//! No example a function: they are useful only together with a control socket, as in the daemon's `server/registry`.
 
 mod generations;
 

@@ -11,7 +11,7 @@
 //! mirror the origin of its channel. [`pcap`] reads and writes captures. [`private`] reads files with secrets. A bridge uses channels
 //! through the client library, as any program does; it needs no daemon.
 //!
-//! The functions have no examples: programs run a bridge as the command `shmcast bridge` or as a table of the daemon's configuration.
+//! No example a function: programs run a bridge as the command `shmcast bridge` or as a table of the daemon's configuration.
 //! The state machines of [`proto`] are shown by its simulation.
 #![forbid(unsafe_code)]
 
