@@ -10,7 +10,7 @@
 //!   LeaseServer <──control──> LeaseClient                 who may have unicast data at all
 //! ```
 //!
-//! Time is `u64` nanoseconds of any monotonic clock; a receiver uses that of [`awake`]. The bytes of a peer are claims: they are parsed
+//! Time is `u64` nanoseconds of any monotonic clock; a receiver uses that of `awake`. The bytes of a peer are claims: they are parsed
 //! whole, checked, and then used. Nothing here panics on them, every table has a bound, and every loop ends.
 
 pub(crate) mod awake;
