@@ -14,13 +14,12 @@ use std::time::Duration;
 pub struct Clock {
     kind: ClockKind,
     hz: u64,
-    /// Nanoseconds a tick, times 2^32.
+    /// Nanoseconds per tick, times 2^32.
     ns_per_tick: u64,
 }
 
 impl Clock {
-    /// The best clock of this machine. The first call in a process takes about 20 ms if the counter's rate has to be
-    /// measured.
+    /// Returns the best clock of this machine. The first call in a process takes about 20 ms if the counter's rate has to be measured.
     ///
     /// ```
     /// let clock = shmcast::Clock::of_this_host();
@@ -39,7 +38,7 @@ impl Clock {
         })
     }
 
-    /// The clock of this kind; without one, and where the counter is not fit for it, the best of this machine.
+    /// Returns the clock of this kind. Returns the best clock of this machine if no kind is given, or if the counter is not usable.
     pub(crate) fn of_kind(kind: Option<ClockKind>) -> Self {
         match kind {
             Some(ClockKind::Monotonic) => Self::new(ClockKind::Monotonic, 1_000_000_000),
@@ -56,7 +55,7 @@ impl Clock {
         Self { kind, hz, ns_per_tick }
     }
 
-    /// The current time in ticks. Costs about 10 ns with the counter, 25 ns without.
+    /// Returns the current time in ticks. Costs about 10 ns with the counter, 25 ns without.
     ///
     /// ```
     /// let clock = shmcast::Clock::of_this_host();
@@ -120,7 +119,7 @@ impl Clock {
         self.ns(ticks_since(now, time))
     }
 
-    /// A count of ticks in nanoseconds.
+    /// Converts a count of ticks to nanoseconds.
     ///
     /// ```
     /// let clock = shmcast::Clock::of_this_host();
@@ -143,7 +142,7 @@ impl Clock {
         self.kind
     }
 
-    /// Ticks a second.
+    /// Ticks per second.
     ///
     /// ```
     /// println!("{} ticks a second", shmcast::Clock::of_this_host().hz());
@@ -153,19 +152,18 @@ impl Clock {
     }
 }
 
-/// Over how much time the counter is measured at least.
+/// Least time over which the counter is measured.
 const MEASURED_NS: u64 = 20_000_000;
 
-/// Both clocks when the measurement began.
+/// Both clocks at the beginning of the measurement.
 static BEGUN: OnceLock<(u64, u64)> = OnceLock::new();
 
-/// Begins to measure the counter. The time until [`Clock::of_this_host`] is called then need
-/// not be waited for. About 1 us.
+/// Begins to measure the counter. A later [`Clock::of_this_host`] waits only for the rest of the measuring time. Takes about 1 us.
 pub(crate) fn begin_measuring() {
     BEGUN.get_or_init(simultaneous);
 }
 
-/// Counts ticks over at least 20 ms of CLOCK_MONOTONIC: good to a few parts in a million.
+/// Counts ticks over at least 20 ms of CLOCK_MONOTONIC. The result is exact to a few parts in a million.
 fn measure_hz() -> u64 {
     let (start_ns, start) = *BEGUN.get_or_init(simultaneous);
     let passed_ns = counter::monotonic_ns().saturating_sub(start_ns);
@@ -174,7 +172,7 @@ fn measure_hz() -> u64 {
     (u128::from(end.wrapping_sub(start)) * 1_000_000_000 / u128::from(end_ns - start_ns)) as u64
 }
 
-/// Reads both clocks at the same instant. It tries 16 times, and takes the try that was interrupted least.
+/// Reads both clocks at the same instant: tries 16 times, and uses the try that was interrupted least.
 fn simultaneous() -> (u64, u64) {
     let tries = (0..16).map(|_| {
         let before = counter::ticks();

@@ -1,12 +1,12 @@
-//! The end of a channel as it is now, told from the ends of its earlier publishers.
+//! Distinguishes the end of a channel from the ends of its earlier publishers.
 
 use crate::{Event, Start, State, Subscriber};
 
-/// Notes what a subscriber receives, and says whether the channel is over.
+/// Notes what a subscriber receives, and answers whether the channel is over.
 ///
-/// Give it each event that is received, and ask it whenever nothing more waits: what it says may become true a little after the
-/// [`Event::End`] itself, and it does not become true after the end of a publisher whom another one followed. Messages need not be
-/// given.
+/// Pass each received event to [`note`](Self::note), and ask whether the channel is over whenever there is nothing more to receive. The
+/// answer may become true a little after the [`Event::End`] itself. It stays false after the end of a publisher whom another one followed.
+/// Messages need not be noted.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -29,16 +29,16 @@ use crate::{Event, Start, State, Subscriber};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EndWatch {
-    /// Whether an `End` was received, and since then nothing that announces a next publisher.
+    /// Whether an `End` was received, and nothing after it announced a next publisher.
     has_ended: bool,
-    /// The end that counts for none: the epoch of a publisher that had closed the channel before, and the sequence due there.
+    /// The end that does not count: the epoch of a publisher that had closed the channel before, and the sequence due at that end.
     old_end: Option<(u64, u64)>,
 }
 
 impl EndWatch {
-    /// The watch of a subscriber that was just opened with this start. One that begins with the latest message of a closed channel waits for
-    /// the next publisher: the end of the one before is not its end, however often it reads it. With [`EndWatch::default`] it is. Costs a few
-    /// loads.
+    /// The watch of a subscriber that was just opened with this start. A subscriber that begins with the latest message of a closed channel
+    /// waits for the next publisher: the end of the earlier publisher does not count, however often the subscriber reads it. With
+    /// [`EndWatch::default`] that end counts. Costs a few loads.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -78,13 +78,13 @@ impl EndWatch {
             Event::End => self.has_ended = true,
             Event::Message(_) | Event::NewEpoch { .. } | Event::NewSession { .. } => self.has_ended = false,
             Event::Restarted => *self = Self::default(),
-            // Losses and the like say nothing of publishers.
+            // Other events, such as losses, do not say anything about publishers.
             _ => {}
         }
     }
 
-    /// Whether an end was the last that was received, and `subscriber`, which received it, [is at the channel's
-    /// end](Subscriber::is_at_end). Costs what that does. See [`EndWatch`] for an example.
+    /// Whether the last event was an end, and `subscriber`, which received it, [is at the channel's end](Subscriber::is_at_end). Costs as
+    /// much as that call. See [`EndWatch`] for an example.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -150,7 +150,7 @@ pub enum ChannelError {
         /// The system's error.
         source: io::Error,
     },
-    /// A daemon accepted the request at the socket, and has not answered in time.
+    /// A daemon accepted the request at the socket, but has not answered in time.
     #[error(
         "the daemon did not answer within {} s at {}: check whether it hangs (systemctl status shmcastd), and restart it",
         patience.as_secs_f32(), socket.display()
@@ -158,7 +158,7 @@ pub enum ChannelError {
     Silent {
         /// The path of the socket.
         socket: PathBuf,
-        /// The time that was waited for it.
+        /// How long the answer was waited for.
         patience: Duration,
     },
     /// The daemon refused.
@@ -169,7 +169,7 @@ pub enum ChannelError {
         /// The reason, for people.
         why: String,
     },
-    /// [`Wait::Park`](crate::Wait::Park) on a channel that is a file. Nobody would wake the reader.
+    /// [`Wait::Park`](crate::Wait::Park) was asked for on a channel that is a file. Nobody would wake the reader.
     #[error(
         "channel {name:?} is a file in {}, and only a daemon wakes parked readers: wait otherwise, such as by \
          sleeping, or have shmcastd own the channel",
@@ -181,8 +181,8 @@ pub enum ChannelError {
         /// The directory in which it lies.
         dir: PathBuf,
     },
-    /// A publisher cannot go on after the journal that was given: no message can be published until that is mended. Or a reader cannot
-    /// read the journal that was named, or in which it begins.
+    /// A publisher cannot continue after the journal that was given, and no message can be published until the journal is repaired. Or a
+    /// reader cannot read the journal that was named, or in which it begins.
     #[error("channel {name:?}: {source}")]
     Journal {
         /// The channel.
@@ -224,28 +224,28 @@ impl ChannelError {
         move |source| Self::Os { what, path, source }
     }
 
-    /// Whether the system lacked descriptors or memory, so that nothing is known.
+    /// Whether the system lacked descriptors or memory, so that the error says nothing about the channel.
     pub(crate) fn is_shortage(&self) -> bool {
         matches!(self, Self::Os { source, .. } if is_shortage(source))
     }
 
-    /// Whether a file that the channel consists of is not there.
+    /// Whether a file of the channel does not exist.
     pub(crate) fn is_absent(&self) -> bool {
         matches!(self, Self::Os { source, .. } if is_absent(source))
     }
 }
 
-/// A message schema as a channel's header names it.
+/// A message schema as a channel's header gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaId {
-    /// The application's number for it; 0 if the channel has none.
+    /// The application's number for the schema; 0 if the channel has none.
     pub id: u64,
-    /// The application's name for it. One that is asked for and empty stands for any.
+    /// The application's name for the schema. A reader that asks for the empty name accepts any name.
     pub name: String,
 }
 
 impl SchemaId {
-    /// The schema that a header names.
+    /// Returns the schema that a header gives.
     pub(crate) fn of(header: &Header) -> Self {
         Self { id: header.schema_id, name: header.schema.clone() }
     }
@@ -279,20 +279,19 @@ impl fmt::Display for SchemaId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// The payload exceeds the channel's largest message.
+    /// The payload is larger than the channel's largest message.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
     /// The channel's sequences are used up, or a gap would use them up.
     #[error(transparent)]
     OutOfSequences(#[from] OutOfSequences),
-    /// The daemon gave the channel to another publisher, because an operator asked for it, or while this one did not
-    /// run.
+    /// The daemon gave the channel to another publisher, because an operator asked for it, or while this publisher did not run.
     #[error(
         "the channel was taken from this publisher, and nobody receives what it publishes: end it, or open the \
          channel again"
     )]
     CutOff,
-    /// This is the copy that a forked child has of its parent's publisher.
+    /// This publisher is the copy that a forked child has of its parent's publisher.
     #[error(
         "this publisher belongs to the process that was forked: open one of its own here, or publish there"
     )]
@@ -313,14 +312,14 @@ impl From<WriteError> for PublishError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Holder {
-    /// Its publisher, by process id and command name; without both if its process cannot be seen from here.
+    /// A publisher. Its process id and command name are missing if its process cannot be seen from here.
     Publisher {
         /// Process id.
         pid: Option<u32>,
         /// Command name.
         command: Option<String>,
     },
-    /// This many readers, one of them with this process id.
+    /// Readers.
     Readers {
         /// Their number.
         count: usize,
@@ -345,7 +344,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Whether the file, or a directory on the way to it, is not there.
+/// Whether the file, or a directory on the path to it, does not exist.
 pub(crate) fn is_absent(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

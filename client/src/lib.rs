@@ -1,4 +1,4 @@
-//! One publisher, a hundred local readers, one cache line a message.
+//! One publisher, a hundred local readers, one cache line per message.
 //!
 //! A **channel** is a named stream of messages with one publisher. It lives in a shared-memory **segment**: the
 //! publisher writes records into a ring, and each reader polls the place where the next one will appear, through a map

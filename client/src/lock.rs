@@ -1,6 +1,5 @@
-//! Open-file-description locks. An open file holds the lock, and the kernel releases it when the last descriptor of the
-//! file closes, however the process ends. So the kernel says whether a process lives; it is never guessed from a
-//! process id or a timeout.
+//! Open-file-description locks. An open file holds the lock, and the kernel releases it when the last descriptor of the file closes,
+//! however the process ends. So the kernel decides whether a process lives; nobody guesses it from a process id or a timeout.
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -15,7 +14,7 @@ fn whole_file() -> libc::flock {
     libc::flock { l_type: libc::F_WRLCK as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
-/// Takes the exclusive lock. False if another open file holds it.
+/// Takes the exclusive lock. Returns false if another open file holds it.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match fcntl(file, FcntlArg::F_OFD_SETLK(&whole_file())) {
         Ok(_) => Ok(true),
@@ -24,11 +23,11 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// A lock that [`try_lock`] took. Dropping it releases the lock at once, even if there are duplicates of the
-/// descriptor: those shown to a daemon, and those that a child process has between its `vfork` and its exec.
+/// A lock that [`try_lock`] took. Dropping it releases the lock at once, even if there are duplicates of the descriptor: those that a
+/// daemon was shown, and those that a child process has between its `vfork` and its exec.
 ///
-/// The lock belongs to the process that took it. A forked child has a copy of this without the lock's file, and dropping the copy changes
-/// nothing.
+/// The lock belongs to the process that took it. A forked child has a copy of this value without the lock's file, and dropping the copy
+/// changes nothing.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) file: ParentsOnly<File>,
@@ -63,11 +62,11 @@ impl Drop for Held {
     }
 }
 
-/// The process that made something that others see. A forked child's copy must not undo it.
+/// The process that made something which others see. A forked child's copy must not undo it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Owner {
     pid: u32,
-    /// The count of forks that this process has.
+    /// The process's count of forks when this value was made.
     forks: u32,
 }
 
@@ -76,7 +75,7 @@ impl Owner {
         Self { pid: std::process::id(), forks: fork::watch() }
     }
 
-    /// Whether this process is the owner, also if it was made past the C library. Costs one system call.
+    /// Whether this process is the owner. Recognises even a child that was made without the C library. Costs one system call.
     pub(crate) fn is_this_process(self) -> bool {
         self.pid == std::process::id() || fault!("children_act_for_their_parent")
     }
@@ -95,16 +94,16 @@ pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
     Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
 }
 
-/// The epoch and the last state of a publisher that died: nobody holds `lock`, and by `state`, which is that of its segment,
-/// nobody has closed the channel.
+/// Returns the epoch and the last state of a publisher that died: nobody holds `lock`, and according to `state`, which reads the state of
+/// the lock's segment, nobody has closed the channel.
 ///
-/// A publisher takes the lock before it touches the segment's state, and closes the channel before it lets go of the lock.
-/// A state that is the same before and after the look at the lock is therefore the state of that moment.
+/// A publisher takes the lock before it touches the segment's state, and closes the channel before it releases the lock. So a state that is
+/// the same before and after the look at the lock is the state of that moment.
 pub(crate) fn dead_publisher(lock: &File, state: impl Fn() -> Option<(u64, State)>) -> Option<(u64, State)> {
     let before = state();
     let Some((_, State::Active | State::Recovering)) = before else { return None };
     fence(Ordering::Acquire);
-    // A lock that cannot be looked at says nothing.
+    // A lock that cannot be looked at proves nothing.
     if is_locked(lock).unwrap_or(true) {
         return None;
     }

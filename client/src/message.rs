@@ -12,19 +12,19 @@ use thiserror::Error;
 pub struct Message<'a> {
     /// Its bytes. In a subscriber's own buffer they start on a 16-byte boundary.
     pub payload: &'a [u8],
-    /// Its number in the channel, from 1; the same on every host.
+    /// Its number in the channel, counted from 1. It is the same on every host.
     pub sequence: u64,
     /// The tag that the publisher gave it; see [`Mark::tag`](crate::Mark::tag).
     pub tag: u16,
     /// Whether a reader that lost its place may start again from it; see [`Mark::key`](crate::Mark::key).
     pub key: bool,
-    /// The time of its publication: the low 48 bits of the channel's clock, for
-    /// [`Clock::ns_since`](crate::Clock::ns_since). 0 if the publisher gives no times; see [`Stamps`](crate::Stamps).
+    /// The time of its publication: the low 48 bits of the channel's clock, for [`Clock::ns_since`](crate::Clock::ns_since). 0 if the
+    /// publisher stamps no times; see [`Stamps`](crate::Stamps).
     pub time: u64,
 }
 
 impl Message<'_> {
-    /// Nanoseconds since its publication; `None` if it carries no time. Reads the clock, which takes 8 to 25 ns. Otherwise as
+    /// Nanoseconds since the message was published; `None` if it carries no time. Reads the clock, which takes 8 to 25 ns. Otherwise as
     /// [`Clock::ns_since`](crate::Clock::ns_since).
     ///
     /// ```
@@ -50,17 +50,17 @@ impl Message<'_> {
 pub enum Event<'a> {
     /// A message.
     Message(Message<'a>),
-    /// The publisher overtook this reader. The reader goes on at `resumed_at`.
+    /// The publisher overtook this reader. The reader continues at `resumed_at`.
     Lapped(Lapped),
-    /// Messages that never reached this host. A bridge gave them up.
+    /// Messages that never reached this host, because a bridge gave them up.
     Gap {
         /// First missing sequence.
         from: u64,
         /// Last missing sequence, inclusive.
         to: u64,
     },
-    /// Messages that the channel's journal does not have, and the ring no longer. Told only to a reader that reads the journal;
-    /// see [`SubscriberBuilder::history`](crate::SubscriberBuilder::history).
+    /// Messages that neither the channel's journal nor the ring has. Only a reader that reads the journal receives this event; see
+    /// [`SubscriberBuilder::history`](crate::SubscriberBuilder::history).
     Lost {
         /// First missing sequence.
         from: u64,
@@ -69,10 +69,9 @@ pub enum Event<'a> {
         /// The reason, as the journal names it.
         cause: Cause,
     },
-    /// The reader has caught up: what follows comes from the ring again, and not from the journal. Nothing is missing between
-    /// the two.
+    /// The reader has caught up: it now reads from the ring again, and no longer from the journal. Nothing is missing between the two.
     Live {
-        /// The sequence that comes next.
+        /// The sequence of the next message.
         sequence: u64,
     },
     /// Another publisher took over. Sequences continue.
@@ -80,12 +79,12 @@ pub enum Event<'a> {
         /// The epoch of the new publisher.
         epoch: u64,
     },
-    /// The publisher died without closing the channel, and no other has taken over yet. Told once a death, after all that it
-    /// published, and only to those who asked by [`watch_publisher`](crate::SubscriberBuilder::watch_publisher). Receiving
-    /// again waits for the next publisher. If the next one is there before this reader looked, only
-    /// [`NewEpoch`](Self::NewEpoch) is told.
+    /// The publisher died without closing the channel, and no other publisher has taken over yet. The event arrives once per death, after
+    /// everything that the publisher published, and only if [`watch_publisher`](crate::SubscriberBuilder::watch_publisher) asked for it.
+    /// Receiving again waits for the next publisher. If the next publisher takes over before this reader looks, only
+    /// [`NewEpoch`](Self::NewEpoch) is reported.
     PublisherGone {
-        /// Its incarnation.
+        /// The epoch of the publisher that died.
         epoch: u64,
     },
     /// The remote publisher behind a bridge began a new session.
@@ -93,22 +92,22 @@ pub enum Event<'a> {
         /// The session's identity on the wire.
         session: [u8; 10],
     },
-    /// The channel began again: sequences count from 1. The reason is that the daemon lost the memory of a channel
-    /// without a journal, or that a publisher began it again, such as a bridge whose source did so. Earlier messages
-    /// that have not been received by now are lost.
+    /// The channel began again: sequences count from 1. The reason is that the daemon lost the memory of a channel without a journal, or
+    /// that a publisher restarted the channel, such as a bridge whose source was restarted. Earlier messages that have not been received by
+    /// now are lost.
     Restarted,
-    /// A publisher closed the channel. Receiving again goes on with the next publisher, and waits for one if none has come. A
-    /// subscriber that reads the past gets this for each publisher that has closed;
-    /// [`is_at_end`](crate::Subscriber::is_at_end) says whether it is the channel's end as it is now.
+    /// A publisher closed the channel. Receiving again continues with the next publisher, and waits for one if there is none yet. A
+    /// subscriber that reads from the journal gets this event for each publisher that has closed;
+    /// [`is_at_end`](crate::Subscriber::is_at_end) says whether it is the channel's end at this moment.
     End,
 }
 
-/// Messages overwritten before they were read.
+/// Messages that were overwritten before they were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lapped {
     /// Their exact number.
     pub missed: u64,
-    /// The sequence that comes next.
+    /// The sequence of the next message.
     pub resumed_at: u64,
 }
 
@@ -116,7 +115,7 @@ pub struct Lapped {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RecvError {
-    /// The buffer given is too small. Nothing was consumed: receive again into a larger one.
+    /// The buffer given is too small. Nothing was consumed: receive again into a larger buffer.
     #[error("the next message has {needed} B, the buffer {available} B: receive into a larger buffer")]
     TooSmall {
         /// Bytes the message needs.
@@ -127,12 +126,12 @@ pub enum RecvError {
     /// Another program wrote to the segment.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
-    /// A lapped reader found no place at which to go on.
+    /// A lapped reader found no place at which to continue.
     #[error(transparent)]
     Locate(#[from] LocateError),
-    /// The recorder of the channel's journal runs, but for two seconds it has neither written the next message nor named it as
-    /// lost; the ring does not have it any more. Or the daemon that lends the journal has not answered for two seconds, and for less
-    /// than ten. Nothing was consumed: receive again to go on waiting, or seek.
+    /// The recorder of the channel's journal runs, but for two seconds it has neither written the next message nor reported it as lost, and
+    /// the ring does not have the message any more. Or the daemon that lends the journal has not answered for two seconds, but for less
+    /// than ten. Nothing was consumed: receive again to wait longer, or seek.
     #[error(
         "sequence {sequence} is no longer in the ring and not yet in the journal, whose recorder or daemon stands still: receive \
          again to wait for it, or go on elsewhere"
@@ -141,17 +140,17 @@ pub enum RecvError {
         /// The sequence that is waited for.
         sequence: u64,
     },
-    /// The channel goes on in a segment that this process cannot map. Nothing was consumed: receive again.
+    /// The channel continues in a segment that this process cannot map. Nothing was consumed: receive again.
     #[error(
         "the channel goes on in memory that this process cannot map: free descriptors or address space, then receive \
          again"
     )]
     Unmapped,
-    /// The segment has been replaced by another, or its file was removed. A reader to whom no message comes notices the removal within
-    /// about a second. New subscribers do not receive what is published into the removed file.
+    /// Another segment has replaced this one, or the file of this one was removed. A reader that receives no messages notices the removal
+    /// within about a second. New subscribers do not receive what is published into the removed file.
     #[error("the channel was removed, or has moved to a new segment: subscribe again")]
     Superseded,
-    /// This is the copy that a forked child has of its parent's subscriber. Nothing was consumed.
+    /// This subscriber is the copy that a forked child has of its parent's subscriber. Nothing was consumed.
     #[error("this subscriber belongs to the process that was forked: open one of its own here")]
     Forked,
 }

@@ -5,7 +5,7 @@ use crate::message::{Event, Lapped, Message};
 use shmcast_layout::journal::Cause;
 use std::convert::Infallible;
 
-/// A [`Message`] with a payload of its own: its bytes, or the value that they stand for (see module `typed`).
+/// A [`Message`] that owns its payload: the bytes, or the value that they encode (see module `typed`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedMessage<P = Vec<u8>> {
     /// Its bytes or its value.
@@ -38,7 +38,7 @@ pub enum OwnedEvent<P = Vec<u8>> {
 }
 
 impl Message<'_> {
-    /// The same message with bytes of its own. Cost: an allocation and a copy.
+    /// Copies the message with its bytes. Cost: an allocation and a copy.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -59,7 +59,7 @@ impl Message<'_> {
 }
 
 impl Event<'_> {
-    /// The same event without a borrow. Cost: for a message an allocation and a copy, else nothing.
+    /// Copies the event, without a borrow. Cost: for a message an allocation and a copy, else nothing.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -76,7 +76,7 @@ impl Event<'_> {
         owned
     }
 
-    /// The same with another payload, borrowing nothing.
+    /// Replaces the payload and borrows nothing.
     pub(crate) fn try_map<P, E>(
         self,
         payload: impl FnOnce(&Message<'_>) -> Result<P, E>,

@@ -7,7 +7,7 @@ use shmcast_layout::layout::header::{ClockKind, State};
 use shmcast_layout::reader_page::ReaderStats;
 
 impl ChannelInfo {
-    /// The channel and its readers in the form that tools print and daemons send.
+    /// Returns the channel and its readers in the form that tools print and daemons send.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -48,7 +48,7 @@ impl ChannelInfo {
 }
 
 impl ChannelDetail {
-    /// The channel without its publisher and readers. `unheld` says that nobody holds the writer lock.
+    /// Returns the status of the channel without its publisher and readers. `unheld` says that nobody holds the writer lock.
     pub(crate) fn status(&self, name: &str, unheld: bool) -> ChannelStatus {
         let (header, geometry) = (&self.header, &self.header.geometry);
         let error = [&self.oldest, &self.tail].into_iter().find_map(|place| place.as_ref().err().cloned());
@@ -120,7 +120,7 @@ fn unseen(name: &str, state: &str, error: Option<String>) -> ChannelStatus {
     }
 }
 
-/// The status of a reader from its page. `next` is the channel's next sequence.
+/// Makes the status of a reader from its page. `next` is the channel's next sequence.
 pub(crate) fn reader_status(stats: &ReaderStats, process: Process, next: Option<u64>) -> ReaderStatus {
     let latency_ns = stats.latency_ns(0.5).map(|p50| {
         let at = |quantile| stats.latency_ns(quantile).unwrap_or(p50);

@@ -1,4 +1,4 @@
-//! The pauses of a reader between two empty polls.
+//! How a reader pauses between two empty polls.
 
 use crossbeam_utils::Backoff;
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -9,7 +9,7 @@ use rustix::thread::sched_yield;
 use std::io;
 use std::time::Duration;
 
-/// How [`Subscriber::recv`](crate::Subscriber::recv) waits. The publisher's cost is the same with each: it does not
+/// How [`Subscriber::recv`](crate::Subscriber::recv) waits. The publisher's cost is the same with each strategy: the publisher does not
 /// know whether a reader waits, and wakes none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -17,11 +17,11 @@ pub enum Wait {
     /// Polls without a pause. Gives the lowest latency, and keeps one core at 100 %. Use it for no more readers than
     /// there are free cores.
     Spin,
-    /// As `Spin`, for the highest rate. A reader that catches up with the publisher in the middle of a burst, or that
-    /// takes batches and comes within [`BURST_CLOSE`] messages of it, lets the publisher get ahead for [`BURST_PAUSE`].
-    /// Cache lines near the publisher go back and forth between both; a reader that stays behind gets several messages
-    /// at once from lines that are ready. A message that follows [`BURST`] others within [`BURST_WITHIN`] may come
-    /// later by that pause. At lower rates there is no difference from `Spin`.
+    /// As `Spin`, for the highest rate. A reader lets the publisher get ahead for [`BURST_PAUSE`] if it catches up with the publisher in
+    /// the middle of a burst, or if it takes batches and gets within [`BURST_CLOSE`] messages of the publisher. Cache lines near the
+    /// publisher move back and forth between both; a reader that stays behind gets several messages at once from lines that are ready. A
+    /// message that follows [`BURST`] others within [`BURST_WITHIN`] may be delayed by that pause. At lower rates there is no difference
+    /// from `Spin`.
     Burst,
     /// Polls this many times, then yields the core after each further poll.
     SpinThenYield(u32),
@@ -33,15 +33,14 @@ pub enum Wait {
     Backoff,
     /// Sleeps this long between polls. Adds this time and a wake-up to the latency, and uses next to no CPU.
     Sleep(Duration),
-    /// Sleeps until the daemon's waker rings. Uses next to no CPU. A message wakes it late by a small share of the
-    /// silence before that message. Only for channels of a daemon. While no daemon runs, it waits as `Sleep` with a
-    /// millisecond.
+    /// Sleeps until the daemon's waker rings. Uses next to no CPU. The wake-up delays a message by a small share of the silence before it.
+    /// Only for channels of a daemon. While no daemon runs, it waits as `Sleep` with a millisecond.
     Park,
 }
 
-/// Number of messages that [`Wait::Burst`] takes for a burst, if they come within [`BURST_WITHIN`].
+/// Number of messages that [`Wait::Burst`] treats as a burst, if they arrive within [`BURST_WITHIN`].
 pub const BURST: u64 = 32;
-/// Time within which the messages of a burst come. This is a rate of 4 million messages a second and more.
+/// Time within which the messages of a burst arrive. This is a rate of 4 million messages a second or more.
 pub const BURST_WITHIN: Duration = Duration::from_micros(8);
 /// A reader with [`Wait::Burst`] that takes batches is close to the publisher if it is behind by fewer messages than
 /// this.
@@ -58,7 +57,7 @@ const YIELDS_PER_LOOK: u32 = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
     idle: u32,
-    /// How often a record was there but could not be received.
+    /// How often a record was found that could not be received.
     vain: u32,
     backoff: Backoff,
 }
@@ -79,8 +78,8 @@ impl Waiter {
         idle_otherwise(wait, self.idle, &self.backoff)
     }
 
-    /// Notes that a record is there. Returns true when it has been there many times but could not be received: then it
-    /// is time for the checks as well.
+    /// Notes that a record is there. Returns true if a record has been there many times but could not be received: then, too, the checks
+    /// that polls do not make are due.
     #[inline(always)]
     pub(crate) fn found(&mut self) -> bool {
         self.vain = self.vain.wrapping_add(1);
@@ -88,7 +87,7 @@ impl Waiter {
     }
 }
 
-/// Takes the count by value. So the count stays in a register where this is not called.
+/// Takes the count by value, so that the count stays in a register where this function is not called.
 #[inline(never)]
 fn idle_otherwise(wait: Wait, idle: u32, backoff: &Backoff) -> bool {
     match wait {

@@ -3,8 +3,8 @@
 //! Each verb of the command is one file under [`cli`]. The daemon is under [`server`], its configuration under
 //! [`config`].
 //!
-//! The features `captures`, `http`, `nats`, `top` and `tune` are all on by default. What needs one that is off is refused by an error
-//! that names it.
+//! The features `captures`, `http`, `nats`, `top` and `tune` are all on by default. If a feature is off, whatever needs it is refused with
+//! an error that names the feature.
 #![forbid(unsafe_code)]
 // The command prints only through `cli::say`, which does not panic if the output cannot be written.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -18,7 +18,7 @@ pub mod server;
 #[cfg(feature = "tune")]
 pub mod tune;
 
-/// The end of an error about something that this build has not.
+/// Returns the end of an error about something that this build does not include.
 fn without(feature: &str) -> String {
     format!(
         "this build is without the feature `{feature}`, which `cargo build -p shmcast-daemon --features {feature}` has"

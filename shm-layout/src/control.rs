@@ -1,25 +1,24 @@
 //! The messages of the control socket: requests of programs, replies of the daemon, and reports of channels.
 //!
-//! One packet holds one JSON object of at most [`MAX_PACKET`](crate::sys::handoff::MAX_PACKET) bytes; descriptors come
-//! beside it. A connection begins with [`Request::Hello`]. Each connection is one attachment. It lasts as long as the program
-//! holds the connection, and ends with it, for whatever reason. Unknown requests and fields are errors, so that neither side
-//! guesses.
+//! One packet holds one JSON object of at most [`MAX_PACKET`](crate::sys::handoff::MAX_PACKET) bytes, with the descriptors beside it. A
+//! connection begins with [`Request::Hello`]. Each connection is one attachment. The attachment lasts as long as the program holds the
+//! connection, and ends with it, for whatever reason. Unknown requests and fields are errors, so that neither side guesses.
 //!
-//! `CONTROL.md`, which lies beside `SPEC.md`, has the conversation for other languages: each request with its reply and the
-//! descriptors on both sides, and what comes unasked.
+//! `CONTROL.md`, which lies beside `SPEC.md`, describes the conversation for other languages: each request with its reply and the
+//! descriptors on both sides, and the packets that the daemon sends without a request.
 //!
 //! A bell is one end of a stream socket pair that the reader made; the reader keeps the other end. A byte in it means "look",
 //! and nothing else: the reader is about to sleep, or the daemon has seen something to read. Each reader has a pair of its
 //! own, so that no process can take, stop or forge the rings of another.
 //!
-//! A subscriber may get `moved`, with the new segment and its lock, at any time after it was subscribed. If it asked by `watch`, it
-//! may get `publisher-gone`; the segment's state decides about that, and the word means nothing once the state has gone on. A
-//! publisher gets `cut-off` when its channel was taken from it. `moved` and `cut-off` come after the charter says so, and the charter decides
+//! A subscriber may get `moved`, with the new segment and its lock, at any time after it was subscribed. If it asked by `watch`, it may get
+//! `publisher-gone`; the segment's state decides about that, and the packet means nothing once the state has changed. A publisher gets
+//! `cut-off` when its channel was taken from it. The daemon sends `moved` and `cut-off` after the charter says so, and the charter decides
 //! ([`layout::charter`](crate::layout::charter)).
 //!
-//! The lock of a segment is a sealed file that holds the segment's uuid. The publisher keeps it locked. Readers carry a
-//! descriptor of it that cannot lock it. After a daemon has died, the next one learns from the first program that comes back
-//! whether the publisher lives, even if the publisher is stopped and cannot say so itself.
+//! The lock of a segment is a sealed file that holds the segment's uuid. The publisher keeps the file locked. Readers carry a descriptor of
+//! it that cannot lock it. After a daemon has died, the next daemon learns from the first program that attaches again whether the publisher
+//! lives, even if the publisher is stopped and cannot answer itself.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -54,10 +53,10 @@ pub enum Request {
         resume: bool,
         /// The reader sleeps between messages and wants to be woken through the bell sent with this.
         park: bool,
-        /// The daemon neither counts this reader nor shows it to tools: it reads on behalf of others.
+        /// The daemon neither counts this reader nor shows it to tools, because it reads on behalf of others.
         #[serde(default)]
         hidden: bool,
-        /// The reader is to be told when the publisher dies; false may be left out.
+        /// The reader wants to be informed when the publisher dies; false may be left out.
         #[serde(default, skip_serializing_if = "is_false")]
         watch: bool,
     },
@@ -70,16 +69,16 @@ pub enum Request {
     },
     /// Report all bridges whose channels the asking user may read.
     Bridges {},
-    /// Make a bridge that stands by send in place of its peer.
+    /// Let a bridge that stands by take over from its peer.
     BridgeTakeOver {
         /// The bridge's name.
         bridge: String,
     },
-    /// Make a channel that a bridge receives one of this host: the publisher's host is gone.
+    /// Promote a channel that a bridge receives to one of this host, because the publisher's host is gone.
     BridgePromote {
         /// The channel.
         channel: String,
-        /// Whether to do so though the publisher's host is heard; false may be left out.
+        /// Whether to promote even if the publisher's host is heard; false may be left out.
         #[serde(default, skip_serializing_if = "is_false")]
         force: bool,
     },
@@ -98,17 +97,17 @@ pub enum Request {
     History {
         /// The channel.
         channel: String,
-        /// The stream, in 32 hexadecimal digits. Where the journal does not have it, a file of the newest stream is lent, whose header says
-        /// so. Without it: the newest stream.
+        /// The stream, in 32 hexadecimal digits. If the journal does not have it, the daemon lends a file of the newest stream, whose
+        /// header says so. Without this field: the newest stream.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stream: Option<String>,
         /// The message with this sequence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sequence: Option<u64>,
-        /// The first message of this time or later, in nanoseconds since 1970. Not beside a sequence.
+        /// The first message of this time or later, in nanoseconds since 1970. Not together with a sequence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         time_ns: Option<u64>,
-        /// The salt of the file that was read to its end: a later one is lent, if there is one.
+        /// The salt of the file that was read to its end: the daemon lends a later file, if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         read: Option<u64>,
     },
@@ -128,25 +127,26 @@ fn is_false(flag: &bool) -> bool {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Response {
-    /// The conversation may go on.
+    /// The conversation may continue.
     Welcome {
         /// [`VERSION`] of the daemon.
         version: u32,
         /// Grows with each start of the daemon.
         instance: u64,
     },
-    /// The daemon still makes the memory of its channels. Greet again at once; that greeting waits until it is done.
+    /// The daemon is still making the memory of its channels. Greet again at once; the daemon answers that greeting when the memory is
+    /// made.
     Starting {},
     /// Attached as publisher.
     Publishing {
-        /// The generation that it publishes in.
+        /// The generation into which it publishes.
         generation: u64,
     },
     /// Attached as reader.
     Subscribed(Generation),
     /// The reply is complete.
     Done {},
-    /// Not granted.
+    /// The request is refused.
     Refused {
         /// The reason, for programs.
         code: RefusalCode,
@@ -162,38 +162,38 @@ pub enum Response {
     },
     /// A bridge.
     Bridge(Box<BridgeStatus>),
-    /// The channel is one of this host.
+    /// The channel is now one of this host.
     Promoted(Promotion),
-    /// The channel goes on in the segment that comes with this.
+    /// The channel continues in the segment that is sent with this.
     Moved(Generation),
-    /// The channel's publisher died without closing it. Only for readers that asked to be told.
+    /// The channel's publisher died without closing it. Only for readers that asked for this.
     PublisherGone {
-        /// The generation that it published in.
+        /// The generation into which it published.
         generation: u64,
-        /// Its incarnation.
+        /// Its epoch.
         epoch: u64,
     },
-    /// A file of the channel's journal, which comes with this.
+    /// A file of the channel's journal, which is sent with this.
     History(History),
-    /// The channel was taken from this publisher. No reader gets what it publishes from now on.
+    /// The channel was taken from this publisher. No reader receives what it publishes from now on.
     CutOff {},
     /// An event.
     Event(Event),
 }
 
-/// A channel that was received from another host, and is one of this host from now on.
+/// A channel that was received from another host, and belongs to this host from now on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promotion {
-    /// The session that it is sent as from now on.
+    /// The session under which it is sent from now on.
     pub session: String,
-    /// The first of the messages that will never come.
+    /// The first of the messages that will never arrive.
     pub from: u64,
-    /// The last of them. The next message published has the sequence after it.
+    /// The last of the messages that will never arrive. The next message published has the sequence after it.
     pub to: u64,
 }
 
-/// One of the segments in which a channel lives, one after another. The daemon tells its readers these facts, because
-/// publishers can write to the segment itself.
+/// One of the segments in which a channel lives, one after another. The daemon sends this description to readers, because publishers can
+/// write to the segment itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {
     /// Its number, from 1.
@@ -204,22 +204,21 @@ pub struct Generation {
     pub restarted: u64,
     /// Whether each publisher gets a generation of its own, so that messages may be void.
     pub strict: bool,
-    /// Whether the daemon keeps a journal of the channel, for readers to ask for with [`Request::History`].
+    /// Whether the daemon keeps a journal of the channel, which readers can request by [`Request::History`].
     #[serde(default, skip_serializing_if = "is_false")]
     pub journal: bool,
 }
 
-/// A file of a channel's journal, as the daemon lends it to a reader. The reader checks everything: the bytes of the file
-/// decide.
+/// A file of a channel's journal, as the daemon lends it to a reader. The reader checks everything: only the bytes of the file decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     /// The number of the file.
     pub file: u64,
-    /// The sequence due at the file's first frame. If it is above the one asked for, nothing older is kept.
+    /// The sequence due at the file's first frame. If it is above the sequence asked for, nothing older is kept.
     pub first: u64,
-    /// The offset of a frame from which to read on: at or before the frame that has what was asked for.
+    /// The offset of a frame from which to read: the frame that has what was asked for, or an earlier one.
     pub offset: u64,
-    /// Whether a recorder appends to the journal now.
+    /// Whether a recorder appends to the journal at present.
     pub recording: bool,
 }
 
@@ -240,7 +239,7 @@ pub enum RefusalCode {
     Limit,
     /// The request cannot be understood or does not fit the conversation.
     BadRequest,
-    /// The daemon could not do it.
+    /// The daemon tried and failed.
     Failed,
     /// The daemon keeps no journal of this channel.
     NoJournal,
@@ -265,9 +264,9 @@ impl RefusalCode {
 /// A process at one end of a channel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Process id, as far as it is known.
+    /// Process id, if it is known.
     pub pid: Option<u32>,
-    /// Its user, where a daemon asked the kernel.
+    /// Its user, if a daemon asked the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// Its command name, if it can be seen from here.
@@ -284,7 +283,7 @@ pub struct ChannelStatus {
     pub state: String,
     /// Its publisher; `None` if there is none, or none that can be seen.
     pub publisher: Option<Process>,
-    /// Incarnations of the publisher so far.
+    /// Number of publishers so far.
     pub epoch: u64,
     /// Bytes of the ring.
     pub capacity_bytes: u64,
@@ -299,7 +298,7 @@ pub struct ChannelStatus {
     pub created_ns: u64,
     /// `counter` or `monotonic`.
     pub clock: String,
-    /// The clock's ticks a second.
+    /// The clock's ticks per second.
     pub clock_hz: u64,
     /// The application's number for the message schema; 0 if unused.
     pub schema_id: u64,
@@ -307,7 +306,7 @@ pub struct ChannelStatus {
     pub schema: String,
     /// The operator's `key=value` lines.
     pub labels: String,
-    /// Payload bytes published; up to 64 messages behind.
+    /// Number of payload bytes published. The figure may lack the last 64 messages.
     pub published_bytes: u64,
     /// The oldest message that a reader can start from.
     pub oldest_sequence: Option<u64>,
@@ -316,10 +315,10 @@ pub struct ChannelStatus {
     /// A description of the damage, if there is any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The segment's generation, where a daemon owns the channel.
+    /// The segment's generation, if a daemon owns the channel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
-    /// `takeover` or `strict`, where a daemon owns the channel.
+    /// `takeover` or `strict`, if a daemon owns the channel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// Its journal, if the daemon keeps one.
@@ -330,15 +329,15 @@ pub struct ChannelStatus {
     pub readers: Vec<ReaderStatus>,
 }
 
-/// The journal that a daemon keeps of a channel, as tools show it. Counts begin again when the recorder does.
+/// The journal that a daemon keeps of a channel, as tools show it. The counts restart with the recorder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalStatus {
     /// Its directory.
     pub directory: String,
-    /// `starting`, `recording`, `refused` (the disk takes nothing, and is tried again) or `failed` (the recorder ended, and is started
-    /// again).
+    /// `starting`, `recording`, `refused` (the disk accepts nothing, and is tried again) or `failed` (the recorder ended, and is
+    /// restarted).
     pub state: String,
-    /// The reason why it is not recorded.
+    /// The reason why the channel is not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// First sequence of this recording.
@@ -347,11 +346,11 @@ pub struct JournalStatus {
     pub drained: u64,
     /// Last sequence in a file.
     pub written: u64,
-    /// Everything up to this sequence is safe from a power cut, or named as lost.
+    /// Everything up to this sequence is safe from a power cut, or reported as lost.
     pub durable: u64,
     /// Messages recorded.
     pub messages: u64,
-    /// Messages that came too fast for the disk.
+    /// Messages that were published too fast for the disk.
     pub overrun: u64,
     /// Sequences that were missing when the recording began.
     pub missing: u64,
@@ -449,12 +448,12 @@ pub struct Event {
     pub detail: Option<String>,
 }
 
-/// A message as a packet.
+/// Encodes a message as a packet.
 pub fn encode(message: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(message).expect("control messages have string keys and no failing serializers")
 }
 
-/// A packet as a message.
+/// Decodes a packet.
 ///
 /// # Errors
 /// A description of what is wrong with the packet.

@@ -17,13 +17,13 @@ pub enum OpenError {
         /// Bytes needed.
         needed: u64,
     },
-    /// The first word is not ours.
+    /// The first word is not shmcast's magic.
     #[error("foreign: starts with {found:#018x}, which is no shmcast segment (or its creator died half way)")]
     Foreign {
         /// The first word found.
         found: u64,
     },
-    /// Made by a build with another layout.
+    /// The segment was made by a build with another layout.
     #[error(
         "layout version {found_major}.{found_minor}, but this build reads {major}.x: use the same release on both sides"
     )]
@@ -45,10 +45,10 @@ pub enum OpenError {
         /// Checksum of the bytes found.
         computed: u32,
     },
-    /// Sizes that no creator writes.
+    /// The header has sizes that no creator writes.
     #[error("impossible sizes in the header: {0}")]
     Geometry(#[from] GeometryError),
-    /// A field of the header with a value that no creator writes.
+    /// A field of the header has a value that no creator writes.
     #[error("damaged header: {what}")]
     Field {
         /// The field and what is wrong with it.
@@ -64,7 +64,7 @@ pub enum OpenError {
     },
 }
 
-/// A record that no correct writer can have left at its place.
+/// A record that no correct writer can have left at its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "corrupt record at position {position}: word {word:#018x} where sequence {sequence} was due; another program wrote to the segment: remove the channel, or begin it anew"
@@ -90,13 +90,13 @@ pub struct TooLarge {
     pub max_message: u64,
 }
 
-/// A sequence beyond the last that a channel counts to.
+/// A sequence beyond the last one that a channel can count to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "sequence {sequence} is out of reach, since a channel counts to {MAX_SEQUENCE}: remove the channel or begin it anew"
 )]
 pub struct OutOfSequences {
-    /// The sequence that the call would skip, or give to the message.
+    /// The sequence that the call would skip, or assign to the message.
     pub sequence: u64,
 }
 
@@ -106,7 +106,7 @@ pub enum WriteError {
     /// The payload is too large.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    /// The channel has used its sequences up.
+    /// The channel has used up its sequences.
     #[error(transparent)]
     OutOfSequences(#[from] OutOfSequences),
 }

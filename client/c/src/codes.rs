@@ -1,6 +1,6 @@
-//! The numbers of the header. They never change their meaning; new ones are added.
+//! The numbers of the header. A number never changes its meaning; new ones are added.
 
-/// Codes that functions return: success, nothing, or what went wrong.
+/// Codes that functions return: success, nothing, or the kind of error.
 #[allow(missing_docs, reason = "the header explains each")]
 pub mod code {
     pub const OK: i32 = 0;

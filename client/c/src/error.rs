@@ -1,4 +1,4 @@
-//! Errors: each is a code, and a sentence that the calling thread keeps.
+//! Errors. Each is a code, and a sentence that is kept for the calling thread.
 
 use crate::codes::code;
 use shmcast::control::RefusalCode;
@@ -7,10 +7,10 @@ use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
 use std::fmt::{self, Display, Write};
 
-/// Bytes of a sentence with the zero after it. A longer one is cut.
+/// Bytes of a sentence, including the zero after it. A longer sentence is cut.
 const ROOM: usize = 1024;
 
-/// The last error of a thread. Needs no destructor, so that it is there as long as the thread is.
+/// The last error of a thread. It needs no destructor, so that it exists as long as the thread does.
 struct Last {
     text: [u8; ROOM],
     os: i32,
@@ -20,7 +20,7 @@ thread_local! {
     static LAST: RefCell<Last> = const { RefCell::new(Last { text: [0; ROOM], os: 0 }) };
 }
 
-/// Writes as much as there is room for, and leaves no part of a character.
+/// Writes as much text as there is room for. It never cuts a character.
 struct Text<'a> {
     room: &'a mut [u8; ROOM],
     length: usize,
@@ -38,12 +38,12 @@ impl Write for Text<'_> {
     }
 }
 
-/// The code that a function failed with. The thread keeps the sentence already.
+/// The code with which a function failed. The sentence is kept for the thread already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Failure(pub(crate) i32);
 
 impl Failure {
-    /// Keeps the sentence for the calling thread. A zero byte of it would end the sentence: it is shown as a question mark.
+    /// Keeps the sentence for the calling thread. A zero byte in it, which would end the sentence, becomes a question mark.
     #[cold]
     pub(crate) fn new(code: i32, sentence: impl Display) -> Self {
         Self::with_os(code, 0, sentence)
@@ -52,7 +52,7 @@ impl Failure {
     fn with_os(code: i32, os: i32, sentence: impl Display) -> Self {
         LAST.with_borrow_mut(|last| {
             let mut text = Text { room: &mut last.text, length: 0 };
-            // A sentence that is cut is still an error's.
+            // A sentence that is cut still describes the error.
             let _ = write!(text, "{sentence}");
             let length = text.length;
             last.text[..length].iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b'?');

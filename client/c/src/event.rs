@@ -1,4 +1,4 @@
-//! Events as the header lays them out.
+//! Events in the layout of the header.
 
 use crate::codes::kind;
 
@@ -30,7 +30,7 @@ pub union What {
     pub session: [u8; 10],
 }
 
-/// Numbers of a loss by a lap.
+/// The numbers of a lap.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]
@@ -39,7 +39,7 @@ pub struct Lapped {
     pub resumed_at: u64,
 }
 
-/// Numbers of messages that never came.
+/// The numbers of messages that never arrived.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]
@@ -127,7 +127,7 @@ impl Event {
                 what.gap = Gap { from, to };
                 kind::GAP
             }
-            // The header's event of missing messages; the cause has no field in it.
+            // This is the header's event of missing messages. It has no field for the cause.
             shmcast::Event::Lost { from, to, .. } => {
                 what.gap = Gap { from, to };
                 kind::GAP

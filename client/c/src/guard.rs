@@ -8,24 +8,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 const IDLE: u8 = 0;
-/// A call is going on.
+/// A call is under way.
 const ENTERED: u8 = 1;
-/// A call panicked. Nobody knows what it left behind.
+/// A call panicked. The state that it left behind is unknown.
 const BROKEN: u8 = 2;
 
-/// The value behind a pointer of the header.
+/// The value that a pointer of the header points to.
 pub(crate) struct Handle<T> {
     state: AtomicU8,
     inner: UnsafeCell<T>,
 }
 
 impl<T> Handle<T> {
-    /// The handle's address, for the caller to keep until [`close`](Self::close).
+    /// Returns the handle's address, which the caller keeps until [`close`](Self::close).
     pub(crate) fn open(inner: T) -> *mut Self {
         Box::into_raw(Box::new(Self { state: AtomicU8::new(IDLE), inner: UnsafeCell::new(inner) }))
     }
 
-    /// Puts the handle of a new value, a `what`, at `out`. If there is none to put there, `out` holds null.
+    /// Makes the handle of a new value, a `what`, and writes its address to `out`. If that fails, writes null.
     ///
     /// # Safety
     /// `out` is null or a place that may be written to.
@@ -49,8 +49,8 @@ impl<T> Handle<T> {
         })
     }
 
-    /// Runs a call on what the handle holds. Refuses null, a call from within another, and a handle that a panic has broken; most
-    /// calls from two threads at once are noticed too, and none is waited for.
+    /// Runs a call on the handle's value. Refuses null, a call from within another call, and a handle that a panic has broken. Most calls
+    /// from two threads at once are also noticed and refused.
     ///
     /// # Safety
     /// `this` is null or came from [`open`](Self::open) of this type and was not closed; no other thread is in a call on it.
@@ -79,10 +79,10 @@ impl<T> Handle<T> {
         }
     }
 
-    /// Drops the handle and what it holds. Null is nothing to close.
+    /// Drops the handle and its value. Does nothing for null.
     ///
     /// # Safety
-    /// As of [`enter`](Self::enter); the pointer is worth nothing afterwards.
+    /// As of [`enter`](Self::enter). The pointer is invalid afterwards.
     pub(crate) unsafe fn close(this: *mut Self) -> Result<(), Failure> {
         // SAFETY: by this function's contract, it is null or points to a handle that lives.
         let Some(handle) = (unsafe { this.as_ref() }) else { return Ok(()) };
@@ -98,7 +98,7 @@ impl<T> Handle<T> {
     }
 }
 
-/// Runs what needs no handle.
+/// Runs a call that needs no handle.
 pub(crate) fn catch<R>(body: impl FnOnce() -> Result<R, Failure>) -> Result<R, Failure> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| Err(panicked()))
 }
@@ -129,7 +129,7 @@ fn panicked() -> Failure {
     )
 }
 
-/// A text that the caller passed; `None` for null.
+/// Returns a text that the caller passed; `None` for null.
 ///
 /// # Safety
 /// `text` is null or ends with a zero, and lives and stays as it is for as long as `'a`.
@@ -143,7 +143,7 @@ pub(crate) unsafe fn text<'a>(what: &str, text: *const c_char) -> Result<Option<
     Ok(Some(text))
 }
 
-/// Bytes that the caller passed; null is allowed for none.
+/// Returns bytes that the caller passed. Null is allowed for no bytes.
 ///
 /// # Safety
 /// `bytes` is null or points to `length` bytes that live and stay as they are for as long as `'a`.
@@ -159,7 +159,7 @@ pub(crate) unsafe fn bytes<'a>(bytes: *const u8, length: usize) -> Result<&'a [u
     Ok(unsafe { std::slice::from_raw_parts(bytes, length) })
 }
 
-/// Bytes that the caller lends to be written to; null is allowed for none.
+/// Returns bytes that the caller lends to be written to. Null is allowed for no bytes.
 ///
 /// # Safety
 /// As of [`bytes`], and nobody else uses them for as long as `'a`.
@@ -175,7 +175,7 @@ pub(crate) unsafe fn room<'a>(bytes: *mut u8, size: usize) -> Result<&'a mut [u8
     Ok(unsafe { std::slice::from_raw_parts_mut(bytes, size) })
 }
 
-/// Numbers that the caller passed.
+/// Returns numbers that the caller passed.
 ///
 /// # Safety
 /// `numbers` points to `count` numbers that live and stay as they are for as long as `'a`.

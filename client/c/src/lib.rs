@@ -1,7 +1,7 @@
 //! The C interface of shmcast. `include/shmcast.h` is its contract: what each function does, its errors, and who may call it.
 //!
-//! Here stand the types of that header and the functions that it declares. A function checks what it was given, calls the library
-//! `shmcast`, and turns the answer into a code and the numbers beside it. No panic leaves it.
+//! This crate has the types of that header and the functions that it declares. A function checks its arguments, calls the library
+//! `shmcast`, and converts the result to a code and the numbers beside it. No panic leaves a function.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod codes;

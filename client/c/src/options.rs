@@ -1,5 +1,5 @@
-//! Options, which say their size first: a program built with an older header gives fewer of them, and one built with a newer header
-//! may give more, as long as those are zero.
+//! Options, which begin with their size: a program built with an older header passes fewer of them, and one built with a newer header may
+//! pass more, as long as the additional ones are zero.
 
 use crate::codes::option as given;
 use crate::error::Failure;
@@ -58,10 +58,10 @@ pub struct SubscribeOptions {
     pub tag_count: usize,
 }
 
-/// Options hold their own size at least.
+/// The least size of options, which include their own size.
 const SMALLEST: u32 = size_of::<u32>() as u32;
 
-/// Structs of which each bit pattern is a value, all zeros among them.
+/// Structs for which each bit pattern is a value, including all zeros.
 ///
 /// # Safety
 /// That must be so, and the struct must begin with its size as a `u32`.
@@ -71,7 +71,7 @@ unsafe impl Options for PublishOptions {}
 // SAFETY: integers and raw pointers, the first of them the size.
 unsafe impl Options for SubscribeOptions {}
 
-/// Copies what the caller gave; the rest is zero, which is the default of everything.
+/// Copies the caller's options. The rest is zero, which is the default of every option.
 ///
 /// # Safety
 /// `options` is null, or points to a `u32` that is the count of readable bytes there, itself included.
@@ -130,7 +130,7 @@ unsafe fn place<'a>(dir: *const c_char, socket: *const c_char) -> Result<Place<'
     })
 }
 
-/// `numa_node` is for those who may choose one.
+/// Reads the steps in `flags`. `numa_node` is given only if the caller may choose a node.
 fn preparation(flags: u32, numa_node: Option<u32>) -> Result<Option<Preparation>, Failure> {
     let has = |flag| flags & flag != 0;
     let mut steps = given::PREPARE_PREFAULT | given::PREPARE_HUGE_PAGES | given::PREPARE_LOCK;
@@ -162,7 +162,7 @@ fn is_zero(reserved: u32) -> Result<(), Failure> {
     if reserved == 0 { Ok(()) } else { Err(unknown("reserved", reserved)) }
 }
 
-/// A channel's name, which must be there.
+/// Returns a channel's name, which is required.
 ///
 /// # Safety
 /// `name` is null or a text that ends with a zero.

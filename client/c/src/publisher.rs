@@ -10,7 +10,7 @@ use std::ffi::c_char;
 /// `shmcast_publisher`.
 pub(crate) type PublisherHandle = Handle<Publishing>;
 
-/// A publisher, and what is claimed of it.
+/// A publisher, and the open claim on it.
 pub(crate) struct Publishing {
     publisher: Publisher,
     claimed: Option<usize>,
@@ -22,8 +22,7 @@ impl Publishing {
         Failure::publishing(&self.publisher.header().channel, error)
     }
 
-    /// Publishes by `how`. Refused while a claim is open, because `how` would overwrite the memory that the claim was
-    /// given.
+    /// Publishes by `how`. Refuses while a claim is open, because `how` would overwrite the claim's memory.
     #[inline(always)]
     fn publish(
         &mut self,
@@ -41,7 +40,7 @@ fn claimed() -> Failure {
     Failure::new(code::MISUSE, "a claim is open on this publisher: commit or abort it first")
 }
 
-/// Code for the caller; a sequence goes where it is wanted.
+/// Returns the code for the caller, and writes the sequence to `sequence`.
 ///
 /// # Safety
 /// `sequence` is null or may be written to.
@@ -81,7 +80,7 @@ pub(crate) unsafe extern "C" fn shmcast_publisher_close(this: *mut PublisherHand
     done(unsafe { Handle::close(this) })
 }
 
-/// Publishes what lies at `data`, by `how`.
+/// Publishes the bytes at `data`, by `how`.
 ///
 /// # Safety
 /// `this` as for [`Handle::enter`], `data` as for [`bytes`], `sequence` as for [`answer`].
@@ -160,7 +159,7 @@ pub(crate) unsafe extern "C" fn shmcast_claim(
         if out.is_null() {
             return Err(no_bytes(length));
         }
-        // The claim is dropped at once, and the next one lends the same bytes as they were left.
+        // The claim is dropped at once. The next claim lends the same bytes, unchanged.
         let place = this.publisher.claim(length).map(|mut claim| claim.as_mut_ptr());
         let place = place.map_err(|error| this.failure(error))?;
         this.claimed = Some(length);
@@ -229,7 +228,7 @@ pub(crate) unsafe extern "C" fn shmcast_session(this: *mut PublisherHandle, iden
     done(unsafe { Handle::enter(this, call) })
 }
 
-/// A fact about a publisher; `otherwise` if there is no publisher to ask.
+/// Asks a publisher; returns `otherwise` if there is no publisher to ask.
 ///
 /// # Safety
 /// As of [`Handle::enter`].

@@ -21,7 +21,7 @@ pub(crate) struct Receiver {
     end: EndWatch,
 }
 
-/// Notes what is no message, of which the watch needs nothing.
+/// Notes an event that is no message. The watch does not need messages.
 #[inline(always)]
 fn note(end: &mut EndWatch, event: &shmcast::Event<'_>) {
     if !matches!(event, shmcast::Event::Message(_)) {
@@ -29,7 +29,7 @@ fn note(end: &mut EndWatch, event: &shmcast::Event<'_>) {
     }
 }
 
-/// Bytes of a batch: it stays in a core's first cache until the program has looked at it.
+/// Bytes of a batch. It fits into a core's first cache until the program has read it.
 const BATCH_BYTES: usize = 16 << 10;
 
 /// `SHMCAST_FOREVER`.
@@ -40,7 +40,7 @@ fn failure(channel: &Subscriber, error: RecvError) -> Failure {
     Failure::receiving(&channel.header().channel, error)
 }
 
-/// The end of a wait of so long; `None` if it has none.
+/// Returns the deadline of a wait; `None` if it has none.
 fn deadline(timeout_ns: u64) -> Option<Instant> {
     if timeout_ns == FOREVER { None } else { Instant::now().checked_add(Duration::from_nanos(timeout_ns)) }
 }
@@ -50,7 +50,7 @@ fn nowhere() -> Failure {
     Failure::argument("there is nowhere to put the event: pass a pointer to one")
 }
 
-/// Receives by `how`, and puts what came where the caller wants it.
+/// Receives by `how`, and writes the event to `out`.
 ///
 /// # Safety
 /// `this` as for [`Handle::enter`]; `out` is null or may be written to.
@@ -279,7 +279,7 @@ pub(crate) unsafe extern "C" fn shmcast_seek(this: *mut SubscriberHandle, sequen
     done(sought)
 }
 
-/// A fact about a subscriber; `otherwise` if there is no subscriber to ask.
+/// Asks a subscriber; returns `otherwise` if there is no subscriber to ask.
 ///
 /// # Safety
 /// As of [`Handle::enter`].

@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A daemon of this suite's own, with the channel `t`. It ends with this value.
+/// A daemon of this suite, with the channel `t`. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct Daemon {
     program: PathBuf,
     config: PathBuf,
-    /// Its socket.
+    /// The daemon's socket.
     pub socket: PathBuf,
     child: Child,
 }
 
 impl Daemon {
-    /// Starts one whose files are in `dir`, and waits until it answers. `more` are lines of the channel's configuration.
+    /// Starts a daemon whose files are in `dir`, and waits until it answers. `more` are lines of the channel's configuration.
     ///
     /// # Errors
     /// If there is no `shmcastd` in `$SHMCAST_BIN` or beside this program, or it does not answer.
@@ -38,7 +38,7 @@ impl Daemon {
         Ok(this)
     }
 
-    /// Kills it as SIGKILL does.
+    /// Kills the daemon with SIGKILL.
     ///
     /// # Errors
     /// If the system refuses.
@@ -48,7 +48,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Starts it again after a kill.
+    /// Starts the daemon again after a kill.
     ///
     /// # Errors
     /// If it does not answer.
@@ -69,7 +69,7 @@ impl Daemon {
     }
 }
 
-/// The program beside this one, or beside the directory of a test.
+/// Returns the program beside this one, or beside the directory of a test.
 fn beside() -> Result<PathBuf> {
     let this = std::env::current_exe()?;
     let mut places = this.ancestors().skip(1).take(2).map(|dir| dir.join("shmcastd"));

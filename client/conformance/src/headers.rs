@@ -1,4 +1,4 @@
-//! Level 1: whether a header is accepted, and if not, why.
+//! Level 1: whether a header is accepted, and if not, for which reason it is refused.
 
 use crate::model::Start;
 use crate::scribe::{CAPACITY, Life, MAX_MESSAGE, Scribe, WORDS, checksum};
@@ -6,7 +6,7 @@ use crate::stage::{Stage, Verdict, same};
 use crate::testee::{Answer, Testee};
 use anyhow::Result;
 
-/// A header: what is changed, and the reason for which it is refused.
+/// A changed header, and the reason for which it is refused.
 #[derive(Debug)]
 pub struct Vector {
     /// Its name.
@@ -15,20 +15,20 @@ pub struct Vector {
     refused: Option<&'static str>,
 }
 
-/// Words with other values, under a true checksum.
+/// Words with other values, with a correct checksum.
 type Change<'a> = &'a [(usize, u64)];
 
 fn bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Vectors that are changes of one whole header.
+/// Collects vectors that are changes of one whole header.
 struct Vectors {
     whole: Vec<u64>,
     made: Vec<Vector>,
 }
 
-/// A change by its name, and the reason by which a reader refuses it, if it does.
+/// A change, its name, and the reason for which a reader refuses it, if it does.
 type Named<'a> = (&'a str, Change<'a>, Option<&'static str>);
 
 const SIZES: Option<&str> = Some("geometry");
@@ -92,14 +92,14 @@ impl Vectors {
         self.made.push(Vector { name: name.into(), bytes, refused });
     }
 
-    /// Adds the header with words changed, under the checksum that it had.
+    /// Adds the header with changed words, with the checksum of the unchanged header.
     fn damaged(&mut self, name: impl Into<String>, change: Change<'_>, refused: Option<&'static str>) {
         let mut words = self.whole.clone();
         change.iter().for_each(|(word, value)| words[*word] = *value);
         self.add(name, bytes(&words), refused);
     }
 
-    /// Adds the header with words changed, under a true checksum.
+    /// Adds the header with changed words, with a correct checksum.
     fn forge(&mut self, name: impl Into<String>, change: Change<'_>, refused: Option<&'static str>) {
         let mut words = self.whole.clone();
         change.iter().for_each(|(word, value)| words[*word] = *value);
@@ -107,7 +107,7 @@ impl Vectors {
         self.add(name, bytes(&words), refused);
     }
 
-    /// Files of other lengths.
+    /// Adds files of other lengths.
     fn lengths(&mut self) {
         let whole = bytes(&self.whole);
         self.add("whole", whole.clone(), None);
@@ -136,22 +136,22 @@ impl Vectors {
         }
     }
 
-    /// Words that changed behind the checksum's back.
+    /// Adds headers with words that changed without their checksum.
     fn damage(&mut self) {
-        // Each word that the checksum covers, some of the names' and of what lies behind them.
+        // Each word that the checksum covers, some words of the names, and some after the names.
         for word in (2..=15).chain([64, 65, 68, 70, 300, 511]) {
             for bit in [0, 31, 63] {
                 let value = self.whole[word] ^ 1 << bit;
                 self.damaged(format!("damage-word-{word}-bit-{bit}"), &[(word, value)], Some("checksum"));
             }
         }
-        // Words that the checksum does not cover do not count.
+        // Words that the checksum does not cover do not matter.
         for word in [17, 31, 40, 60, 63] {
             self.damaged(format!("reserved-word-{word}"), &[(word, u64::MAX)], None);
         }
     }
 
-    /// The first rule that fails gives the reason.
+    /// The first failing rule determines the reason.
     fn order_of_rules(&mut self) {
         self.damaged("checksum-before-geometry", &[(2, 0)], Some("checksum"));
         self.damaged("version-before-checksum", &[(1, 9 << 16)], Some("version"));
@@ -161,7 +161,7 @@ impl Vectors {
 }
 
 impl Vector {
-    /// Plays it.
+    /// Plays the vector.
     ///
     /// # Errors
     /// If the testee fails.

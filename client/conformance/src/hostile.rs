@@ -1,5 +1,5 @@
-//! Level 5: segments with random words where something stood. They may be refused, or give what they give, in order. They must not
-//! crash a reader, nor hold it up, nor give it a message that cannot be there.
+//! Level 5: segments in which some words were replaced by random ones. A reader may refuse them, or return any events in order. It must not
+//! crash or hang, nor return a message that cannot be there.
 
 use crate::scribe::{MAX_MESSAGE, checksum};
 use crate::segments;
@@ -10,9 +10,9 @@ use fastrand::Rng;
 
 /// Number of vectors. Each is a history with many mutants.
 pub const SEEDS: u64 = 20;
-/// Mutants of a vector, unless more are asked for.
+/// Default number of mutants of a vector.
 pub const MUTANTS: u64 = 30;
-/// Events that a reader takes at most.
+/// Greatest number of events that a reader takes.
 const MOST: usize = 40;
 
 /// A history and mutants of its segment.
@@ -24,12 +24,12 @@ pub struct Vector {
     mutants: u64,
 }
 
-/// All vectors, with so many mutants each.
+/// Returns all vectors, with this many mutants each.
 pub fn vectors(mutants: u64) -> Vec<Vector> {
     (0..SEEDS).map(|seed| Vector { name: format!("mutants-of-seed-{seed}"), seed, mutants }).collect()
 }
 
-/// Reasons to refuse. A segment that says that it is superseded may also count as none.
+/// Reasons to refuse a segment. A segment that says that it is superseded may also count as no segment.
 const REASONS: [&str; 10] = [
     "truncated",
     "foreign",
@@ -44,7 +44,7 @@ const REASONS: [&str; 10] = [
 ];
 
 impl Vector {
-    /// Plays it.
+    /// Plays the vector.
     ///
     /// # Errors
     /// If the testee fails.
@@ -57,7 +57,7 @@ impl Vector {
             let mut forged = words.clone();
             let mut changed = vec![15];
             for _ in 0..dice.usize(1..5) {
-                // Half of the changes are where readers look first.
+                // Half of the changes are at the words that readers use first.
                 let at = if dice.bool() {
                     [16, 32, 48, 49, 50, 56, 57][dice.usize(0..7)]
                 } else {
@@ -89,7 +89,7 @@ fn changed_word(words: &[u64], at: usize, stands: &[usize], dice: &mut Rng) -> u
         1 => [0, 1, u64::MAX, 1 << 61, 1 << 62, (1 << 48) - 1, (1 << 48) - 2][dice.usize(0..7)],
         2 => word ^ 1 << dice.u8(0..64),
         3 => word.wrapping_add(dice.u64(0..130)).wrapping_sub(65),
-        // Another length, flag or sequence under the rest of a commit word.
+        // The length, a flag or the sequence changes, and the rest of the commit word stays.
         4 => word & !0x1ff_ffff | dice.u64(0..0x1ff_ffff) >> dice.u8(0..25),
         _ => words[stands[dice.usize(0..stands.len())]],
     }
@@ -114,7 +114,7 @@ fn read(stage: &Stage, testee: &mut Testee, dice: &mut Rng) -> Result<Verdict> {
                         return Ok(fails(how, "events that go on", format!("{event}, where {due} was due")));
                     }
                 }
-                // An error is the last thing that is told.
+                // After an error there are no more events.
                 let last = events.last().map(String::as_str);
                 if matches!(last, Some("corrupt" | "superseded")) {
                     return Ok(Ok(()));
@@ -126,7 +126,7 @@ fn read(stage: &Stage, testee: &mut Testee, dice: &mut Rng) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// Whether an event can follow what came before it.
+/// Whether an event can follow the previous ones.
 fn goes_on(event: &str, due: &mut u64) -> bool {
     let mut words = event.split(' ');
     let kind = words.next().unwrap_or_default();

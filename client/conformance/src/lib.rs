@@ -1,5 +1,5 @@
-//! Whether a client of shmcast in any language reads the same bytes the same way. README.md beside this package has the
-//! contract of a testee, and the command `conform` plays the suite.
+//! Checks whether a client of shmcast in any language reads the same bytes in the same way. README.md beside this package has the contract
+//! of a testee, and the command `conform` plays the suite.
 
 pub mod control;
 pub mod daemon;
@@ -26,7 +26,7 @@ use testee::Testee;
 /// The levels.
 pub const LEVELS: [u8; 7] = [1, 2, 3, 4, 5, 6, 7];
 
-/// How much of the levels that have no end is played.
+/// For how long the levels without a natural end are played.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// How long each race lasts.
@@ -53,10 +53,10 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// Plays it.
+    /// Plays the vector.
     ///
     /// # Errors
-    /// If the testee ends, hangs, or gives an answer that is none.
+    /// If the testee ends, hangs, or gives an answer that is not valid.
     pub fn play(&self, testee: &mut Testee) -> Result<Verdict> {
         (self.play)(testee)
     }

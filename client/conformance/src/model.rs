@@ -1,4 +1,5 @@
-//! The events that a reader is to receive by SPEC.md, section 3, worked out from the list of records that were committed, not from their bytes.
+//! The events that a reader must receive by SPEC.md, section 3. They are derived from the list of committed records, not from the records'
+//! bytes.
 
 use crate::scribe::{CAPACITY, COUNT, ENTRIES, FRONTIER, ROOM, Record, STATE, Sort, Store, indexed};
 
@@ -7,9 +8,9 @@ use crate::scribe::{CAPACITY, COUNT, ENTRIES, FRONTIER, ROOM, Record, STATE, Sor
 pub enum Sought {
     /// Position, and the sequence that is due there.
     At(u64, u64),
-    /// Overwritten, or out of reach.
+    /// It was overwritten, or is out of reach.
     Gone,
-    /// Still to come.
+    /// It is not published yet.
     NotYet,
 }
 
@@ -23,7 +24,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// A segment that nobody has written to.
+    /// Makes a segment that nobody has written to.
     pub fn new(words: Vec<u64>) -> Self {
         Self { words, records: Vec::new() }
     }
@@ -44,7 +45,7 @@ impl Model {
         (self.words[STATE] >> 8, self.words[STATE] & 0xff)
     }
 
-    /// The oldest place that a reader finds (SPEC 3.4), by a look at every entry.
+    /// Returns the oldest place that a reader finds (SPEC 3.4), by looking at every entry.
     pub fn oldest(&self) -> (u64, u64) {
         let safe = (self.words[FRONTIER] + ROOM).saturating_sub(CAPACITY);
         if safe == 0 {
@@ -58,7 +59,7 @@ impl Model {
         self.verified(indexed(&self.words, sequence), sequence)
     }
 
-    /// A place with the sequence that is due there, or behind the record that leads to `sequence`.
+    /// Returns a place with the sequence that is due there, or after the record that leads to `sequence`.
     fn verified(&self, position: u64, sequence: u64) -> (u64, u64) {
         match self.records.iter().find(|record| record.position == position) {
             Some(record) if record.sequence < sequence && record.next == sequence => (record.after, sequence),
@@ -76,7 +77,7 @@ impl Model {
         if sequence == next {
             return Sought::At(tail, next);
         }
-        // The record that carries it, or the gap that covers it.
+        // The record with this sequence, or the gap that covers it.
         let carrier = self.records.iter().find(|record| (record.sequence..record.next).contains(&sequence));
         let Some(carrier) = carrier.filter(|_| sequence >= 1) else { return Sought::Gone };
         let carrier = Sought::At(carrier.position, carrier.sequence);
@@ -90,7 +91,7 @@ impl Model {
             let (position, sequence) = self.verified(from, sequence);
             return Sought::At(position, sequence);
         }
-        // Only a walk from the oldest place leads there.
+        // Only a walk from the oldest place leads to this record.
         if sequence >= self.oldest().1 { carrier } else { Sought::Gone }
     }
 }
@@ -103,7 +104,7 @@ pub struct Expected {
     began_in: u64,
     has_ended: bool,
     in_doubt: bool,
-    /// The first sequence that was asked for and is gone.
+    /// The first sequence that was requested and is gone.
     behind: Option<u64>,
 }
 
@@ -119,7 +120,7 @@ pub enum Start {
 }
 
 impl Expected {
-    /// A reader that begins here; `None` if the sequence has not come yet.
+    /// Makes a reader that begins here; `None` if the sequence has not been published yet.
     pub fn open(model: &Model, start: Start) -> Option<Self> {
         let began_in = if (1..=4).contains(&model.state().1) { model.state().0 } else { 0 };
         let known = if start == Start::Latest || began_in == 1 { began_in } else { 0 };
@@ -135,7 +136,7 @@ impl Expected {
         Some(Self { place, known, began_in, has_ended: false, in_doubt: false, behind })
     }
 
-    /// Goes to a place by `seek`.
+    /// Moves to a sequence by `seek`.
     pub fn seek(&mut self, model: &Model, sequence: u64) -> &'static str {
         match model.seek(sequence) {
             Sought::NotYet => "not yet",
@@ -154,7 +155,7 @@ impl Expected {
         }
     }
 
-    /// All events until nothing is left.
+    /// Returns all events until nothing is left.
     pub fn poll(&mut self, model: &Model) -> Vec<String> {
         let mut events = Vec::new();
         if self.behind.take().is_some() || model.words[FRONTIER].saturating_sub(self.place.0) > CAPACITY {
@@ -170,7 +171,7 @@ impl Expected {
             match &record.sort {
                 Sort::Silent => continue,
                 Sort::Event(text) => {
-                    // Only a control record says that the stream has not ended.
+                    // Only a control record keeps the end of the stream in force.
                     self.has_ended &= text.starts_with("message");
                     events.push(text.clone());
                 }

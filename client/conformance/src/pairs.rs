@@ -1,4 +1,4 @@
-//! Each language that publishes with each that receives: a million messages through a small ring, with payloads that check themselves,
+//! Pairs of each publishing language with each receiving one: a million messages through a small ring, with payloads that check themselves,
 //! while publishers and daemons are killed.
 
 use crate::daemon::Daemon;
@@ -26,7 +26,7 @@ pub struct Plan {
     pub kills: u32,
     /// Whether the channel is a daemon's.
     pub by_daemon: bool,
-    /// Decides when somebody is killed.
+    /// The seed that decides when processes are killed.
     pub seed: u64,
 }
 
@@ -82,7 +82,7 @@ fn place(dir: &Path, daemon: Option<&Daemon>) -> String {
 }
 
 impl Pair {
-    /// Opens the publisher. A daemon that was just started may not let it in at once.
+    /// Opens the publisher. A daemon that was just started may refuse it at first.
     fn create(&mut self) -> Result<()> {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
@@ -98,7 +98,7 @@ impl Pair {
         }
     }
 
-    /// A reader comes to a daemon that lives, however long the start of its program takes.
+    /// Waits until the reader has attached, so that it finds a living daemon, however long the start of its program takes.
     fn wait_for_reader(&self) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         let until = Instant::now() + Duration::from_secs(60);
@@ -111,17 +111,17 @@ impl Pair {
         Ok(())
     }
 
-    /// Publishes all, and kills meanwhile. Returns how many publishers and daemons.
+    /// Publishes all messages, and kills processes meanwhile. Returns how many publishers and daemons it killed.
     fn publish(&mut self) -> Result<(u32, u32)> {
         let (mut publishers, mut daemons) = (0, 0);
         let until = Instant::now() + PATIENCE;
-        // Each life of the publisher ends at a message of its own, so that all the kills happen however fast it is.
+        // Each life of the publisher ends at a fixed message, so that all kills happen however fast it is.
         for kill in 0..self.plan.kills {
             let share = self.plan.messages / u64::from(self.plan.kills + 1);
             let to = share * u64::from(kill + 1);
             self.produce(to)?;
             self.finish(until)?;
-            // It goes on, and is killed in the middle.
+            // The publisher continues, and is killed in the middle.
             self.produce(to + share / 2)?;
             let is_done = self.writer.hear_within(Duration::from_micros(self.dice.u64(50..3000)))?.is_some();
             if let Some(daemon) = self.daemon.as_mut().filter(|_| kill % 2 == 1) {

@@ -1,11 +1,11 @@
-//! Payloads that check themselves: a message's sequence says how long it is and which bytes it has.
+//! Payloads that check themselves: a message's sequence determines its length and its bytes.
 
 /// The largest payload.
 pub const LONGEST: usize = 64 << 10;
-/// Payloads begin at so many places of the table. A prime, so that neighbours in a ring differ.
+/// Payloads begin at this many places of the table. It is a prime, so that neighbours in a ring differ.
 const PLACES: usize = 4093;
 
-/// The table of bytes that payloads are cut from.
+/// The table of bytes from which payloads are cut.
 #[derive(Debug, Clone)]
 pub struct Payloads {
     table: Vec<u8>,
@@ -13,7 +13,7 @@ pub struct Payloads {
 }
 
 impl Payloads {
-    /// Payloads of at most so many bytes.
+    /// Makes payloads of at most this many bytes.
     pub fn new(longest: usize) -> Self {
         let mut x = 1_u32;
         let table = (0..LONGEST + PLACES).map(|_| {
@@ -23,7 +23,7 @@ impl Payloads {
         Self { table: table.collect(), longest }
     }
 
-    /// The payload of a message. Most are short, and one in 64 has the longest size.
+    /// Returns the payload of a message. Most are short, and one in 64 has the longest size.
     pub fn of(&self, sequence: u64) -> &[u8] {
         let hash = (sequence as u32).wrapping_mul(2_654_435_761);
         let (rest, kind) = ((hash >> 14) as usize, hash >> 8 & 63);

@@ -19,7 +19,7 @@ pub struct Vector {
     lasts: Duration,
 }
 
-/// All vectors, each of which lasts so long.
+/// Returns all vectors, each of which lasts this long.
 pub fn vectors(lasts: Duration) -> Vec<Vector> {
     let rings = [(64 << 10, 0), (64 << 10, 40), (64 << 10, 8192), (1 << 20, 40), (1 << 20, 65_536)];
     let all = rings.into_iter().flat_map(|(capacity, longest)| {
@@ -39,14 +39,14 @@ pub fn vectors(lasts: Duration) -> Vec<Vector> {
 pub struct Counts {
     /// Messages with the right bytes.
     pub received: u64,
-    /// Messages that it was told are lost.
+    /// Messages that were reported to it as lost.
     pub missed: u64,
-    /// Messages with wrong bytes, and events that must not come.
+    /// Messages with wrong bytes, and events that must not occur.
     pub wrong: u64,
 }
 
 impl Counts {
-    /// Reads an answer to `consume`.
+    /// Parses an answer to `consume`.
     ///
     /// # Errors
     /// If it is another answer.
@@ -55,7 +55,7 @@ impl Counts {
         Ok(Self { received: number("received")?, missed: number("missed")?, wrong: number("wrong")? })
     }
 
-    /// Whether all is accounted for.
+    /// Judges whether all messages are accounted for.
     pub fn judge(self, published: u64) -> Verdict {
         if self.wrong == 0 && self.received + self.missed == published && self.received > 0 {
             return Ok(());
@@ -82,7 +82,7 @@ pub fn in_dir(dir: &Path) -> String {
 }
 
 impl Vector {
-    /// Plays it.
+    /// Plays the vector.
     ///
     /// # Errors
     /// If the testee fails.
@@ -91,7 +91,7 @@ impl Vector {
         let builder = Publisher::builder("t").dir(dir.path()).capacity(self.capacity);
         let mut publisher = builder.prepare(Preparation::NONE).open()?;
         let payloads = Payloads::new(self.longest);
-        // The first is there before the reader is, and the others while it reads.
+        // The first message exists before the reader, and the others are published while it reads.
         publisher.publish(payloads.of(1))?;
         consume(testee, &in_dir(dir.path()), self.how, self.longest)?;
         let until = Instant::now() + self.lasts;

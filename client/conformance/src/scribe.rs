@@ -1,7 +1,7 @@
-//! A writer by SPEC.md, sections 1 and 2. It keeps each store that it makes, in the order in which a reader may see them.
+//! A writer that follows SPEC.md, sections 1 and 2. It keeps each store that it makes, in the order in which a reader may see the stores.
 //!
-//! It shares no code with the library, so that both would have to misread the document in the same way. It knows nothing of
-//! other processes: it writes into its own words, and the list of stores is played into a file.
+//! The writer shares no code with the library, so both would have to misread the document in the same way to agree on an error. It knows
+//! nothing of other processes: it writes into its own words, and the list of stores is played into a file.
 
 const GRANULE: u64 = 64;
 const AHEAD: u64 = 2048;
@@ -29,18 +29,18 @@ pub enum Life {
     Recovering = 2,
     /// The last writer closed it.
     Closed = 3,
-    /// Another segment goes on.
+    /// Another segment continues the channel.
     Superseded = 4,
 }
 
 /// The meaning of a committed record for readers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sort {
-    /// Nothing: a pad, or a kind to come.
+    /// Nothing: a pad, or a future kind.
     Silent,
     /// This event.
     Event(String),
-    /// A new writer of this epoch.
+    /// A new writer with this epoch.
     Epoch(u64),
     /// The end of the stream.
     End,
@@ -49,9 +49,9 @@ pub enum Sort {
 /// A committed record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Where it begins.
+    /// The position at which it begins.
     pub position: u64,
-    /// Where the next one begins.
+    /// The position at which the next record begins.
     pub after: u64,
     /// The sequence that was due before it.
     pub sequence: u64,
@@ -86,7 +86,7 @@ pub const WORDS: usize = DATA + CAPACITY as usize / 8;
 /// Bytes by which the frontier advances.
 pub const ROOM: u64 = CHUNK;
 
-/// A segment that nobody has written to, with a true checksum.
+/// Makes a segment that nobody has written to, with a correct checksum.
 pub fn empty() -> Vec<u64> {
     let mut words = vec![0; WORDS];
     words[0] = u64::from_le_bytes(*b"SHMCAST1");
@@ -100,20 +100,20 @@ pub fn empty() -> Vec<u64> {
         1_000_000_000,
         7,
     ]);
-    // "ticks", "itch-5.0" and "venue=x", each behind its length.
+    // "ticks", "itch-5.0" and "venue=x", each after its length.
     words[64..70].copy_from_slice(&[5, 0x73_6b63_6974, 8, 0x302e_352d_6863_7469, 7, 0x78_3d65_756e_6576]);
     checksum(&mut words);
     words
 }
 
-/// Makes the checksum of a header true.
+/// Corrects the checksum of a header.
 pub fn checksum(words: &mut [u64]) {
     let fold =
         |crc, words: &[u64]| words.iter().fold(crc, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()));
     words[15] = u64::from(fold(fold(0, &words[1..15]), &words[64..PAGE]));
 }
 
-/// Bytes of a record with so large a payload.
+/// Returns the bytes of a record with a payload of this length.
 fn record_bytes(length: u64) -> u64 {
     (16 + length).next_multiple_of(GRANULE)
 }
@@ -122,7 +122,7 @@ fn record_bytes(length: u64) -> u64 {
 #[derive(Debug)]
 pub struct Scribe {
     words: Vec<u64>,
-    /// Its stores since [`stores`](Self::stores) was last taken.
+    /// Its stores since the caller last took them.
     pub stores: Vec<Store>,
     tail: u64,
     next: u64,
@@ -192,7 +192,7 @@ impl Scribe {
         }
     }
 
-    /// Tells that the sequences up to `to` will never come (SPEC 2.4).
+    /// Announces that the sequences up to `to` will never be published (SPEC 2.4).
     pub fn gap(&mut self, to: u64, time: u64) {
         let from = self.next;
         self.make_room(24);
@@ -208,7 +208,7 @@ impl Scribe {
         self.update_lazy(time);
     }
 
-    /// Tells of a remote session.
+    /// Announces a remote session.
     pub fn session(&mut self, identity: [u8; 10], time: u64) {
         let (high, low) = identity.split_first_chunk::<8>().expect("ten bytes");
         let (high, low) = (u64::from_le_bytes(*high), u64::from(u16::from_le_bytes([low[0], low[1]])));
@@ -219,7 +219,7 @@ impl Scribe {
         self.store(59, 1 << 63 | low);
     }
 
-    /// Writes a control record of a kind that no reader knows.
+    /// Writes a control record of a kind that no reader knows yet.
     pub fn to_come(&mut self, kind: u64, time: u64) {
         self.control([kind, 1, 2], Sort::Silent, time);
     }
@@ -253,7 +253,7 @@ impl Scribe {
         self.update_lazy(time);
     }
 
-    /// Writes a pad if a record does not fit before the end of the ring, and makes its place ready.
+    /// Writes a pad if a record does not fit before the end of the ring, and prepares the record's place.
     fn make_room(&mut self, length: u64) {
         let (n, rest) = (record_bytes(length), CAPACITY - self.tail % CAPACITY);
         if n > rest {
@@ -336,7 +336,7 @@ impl Scribe {
     }
 }
 
-/// The index entry of a sequence.
+/// Returns the index entry of a sequence.
 pub(crate) fn indexed(words: &[u64], sequence: u64) -> u64 {
     words[PAGE + (sequence % ENTRIES) as usize]
 }

@@ -1,4 +1,4 @@
-//! A scripted daemon by CONTROL.md: it says what a vector tells it to say, and keeps what it heard.
+//! A scripted daemon that follows CONTROL.md: it sends the packets that a vector sets, and keeps the requests that it heard.
 
 use crate::stage::{nameless, scratch};
 use anyhow::{Context, Result, bail};
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long it waits for what a client has to do.
+/// How long it waits for a client.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 const MOST: usize = 8;
 
@@ -31,22 +31,22 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// A text alone.
+    /// Makes a packet with only a text.
     pub fn text(text: impl Into<Vec<u8>>) -> Self {
         Self { text: text.into(), files: Vec::new() }
     }
 }
 
-/// The daemon's answers. An empty list, or one that is used up, ends the connection.
+/// The daemon's answers. An empty list, or one whose answers were all sent, ends the connection.
 #[derive(Debug, Clone, Default)]
 pub struct Scene {
-    /// To the hellos of a connection, in turn.
+    /// The answers to the hellos of a connection, in turn.
     pub hello: Vec<Packet>,
-    /// To `subscribe`.
+    /// The answers to `subscribe`.
     pub subscribe: Vec<Packet>,
 }
 
-/// A request that was heard, with the identities of the files that came along.
+/// A request that was heard, with the identities of the files that were sent with it.
 #[derive(Debug, Clone)]
 pub struct Heard {
     /// The request.
@@ -63,7 +63,7 @@ struct State {
     is_over: bool,
 }
 
-/// The daemon. It ends with this value.
+/// The daemon. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct Script {
     /// Its directory.
@@ -71,7 +71,7 @@ pub struct Script {
     state: Arc<Mutex<State>>,
 }
 
-/// Which file this is.
+/// Returns the identity of a file.
 ///
 /// # Errors
 /// If the system refuses.
@@ -85,7 +85,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl Script {
-    /// Starts it.
+    /// Starts the daemon.
     ///
     /// # Errors
     /// If it cannot listen.
@@ -110,7 +110,7 @@ impl Script {
         Ok(this)
     }
 
-    /// Its socket.
+    /// The daemon's socket.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("control.sock")
     }
@@ -125,10 +125,10 @@ impl Script {
         std::mem::take(&mut lock(&self.state).heard)
     }
 
-    /// Waits for a `subscribe`, and gives it.
+    /// Waits for a `subscribe`, and returns it.
     ///
     /// # Errors
-    /// If none comes in time.
+    /// If none arrives in time.
     pub fn wait_for_subscribe(&self) -> Result<Heard> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -143,16 +143,16 @@ impl Script {
         }
     }
 
-    /// Sends a packet to whoever is attached.
+    /// Sends a packet to the attached client.
     ///
     /// # Errors
-    /// If nobody is.
+    /// If no client is attached.
     pub fn push(&self, packet: &Packet) -> Result<()> {
         let attached = lock(&self.state).attached.last().cloned().context("nobody is attached")?;
         send(&attached, packet)
     }
 
-    /// Ends all attachments, as a daemon that dies does.
+    /// Ends all attachments, as a dying daemon does.
     pub fn hang_up(&self) {
         for connection in lock(&self.state).attached.drain(..) {
             let _ = rustix::net::shutdown(&*connection, Shutdown::Both);
@@ -164,7 +164,7 @@ impl Drop for Script {
     fn drop(&mut self) {
         lock(&self.state).is_over = true;
         self.hang_up();
-        // Wakes the listener.
+        // This wakes the listener.
         let _ = SocketAddrUnix::new(self.socket()).map(|address| {
             let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
             socket.map(|socket| rustix::net::connect(&socket, &address))
@@ -190,7 +190,7 @@ fn serve(connection: &Arc<OwnedFd>, state: &Mutex<State>) -> Option<()> {
             }
             answer
         };
-        // While it is held, nothing else goes to this client, so that the answer is the first packet.
+        // While this lock is held, nothing else is sent to this client, so that the answer is the first packet.
         if answer.is_none_or(|answer| send(connection, &answer).is_err()) {
             let _ = rustix::net::shutdown(connection, Shutdown::Both);
             return None;
@@ -235,18 +235,18 @@ pub struct Charter(pub Arc<File>);
 /// A verdict of a charter.
 #[derive(Debug, Clone, Copy)]
 pub enum Word {
-    /// All may be handed out.
+    /// All messages may be returned.
     Open,
-    /// Nothing of a strict channel.
+    /// Nothing of a strict channel may be returned.
     Closing,
-    /// The messages below.
+    /// Only the messages below this sequence are valid.
     Cut(u64),
-    /// The same, and the end of the stream at that place.
+    /// As `Cut`, with the end of the stream at that place.
     Ended(u64),
 }
 
 impl Charter {
-    /// One whose generations have no verdict yet.
+    /// Makes a charter whose generations have no verdict yet.
     ///
     /// # Errors
     /// If the file cannot be made.

@@ -1,4 +1,4 @@
-//! Level 2: whole segments, written at random by seed, read from several starts.
+//! Level 2: whole segments, written at random from a seed, and read from several starts.
 
 use crate::model::{Model, Start};
 use crate::scribe::{MAX_MESSAGE, Scribe, empty};
@@ -9,7 +9,7 @@ use anyhow::Result;
 /// Number of histories.
 pub const SEEDS: u64 = 40;
 
-/// A history, and the place to read it from.
+/// A history, and where to begin to read it.
 #[derive(Debug)]
 pub struct Vector {
     /// Its name.
@@ -18,7 +18,7 @@ pub struct Vector {
     start: Option<Start>,
 }
 
-/// All vectors: each history from the oldest, the latest, and a sequence by `open`; and others by `seek`.
+/// Returns all vectors: each history from the oldest message, the latest, and a sequence by `open`; and others by `seek`.
 pub fn vectors() -> Vec<Vector> {
     let all = (0..SEEDS).flat_map(|seed| {
         let next = write(seed).1;
@@ -34,7 +34,7 @@ pub fn vectors() -> Vec<Vector> {
     all.collect()
 }
 
-/// A payload of a size that is of interest.
+/// Returns a payload of an interesting size.
 fn payload(dice: &mut fastrand::Rng, sequence: u64) -> Vec<u8> {
     let near = [0, 8, 47, 48, 49, 64, 111, 112, 113, 511, 512, 513, 4096, MAX_MESSAGE];
     let length = match dice.u8(0..4) {
@@ -45,12 +45,12 @@ fn payload(dice: &mut fastrand::Rng, sequence: u64) -> Vec<u8> {
     (0..length).map(|i| (i as u8).wrapping_mul(31).wrapping_add(sequence as u8)).collect()
 }
 
-/// Writes a history; its model and next sequence.
+/// Writes a history. Returns its model and next sequence.
 pub fn write(seed: u64) -> (Model, u64) {
     let mut dice = fastrand::Rng::with_seed(seed);
     let mut words = empty();
     if seed % 5 == 4 {
-        // A minor version to come.
+        // This is a future minor version.
         words[1] = 0x2_0009;
         crate::scribe::checksum(&mut words);
     }
@@ -90,7 +90,7 @@ pub fn write(seed: u64) -> (Model, u64) {
 }
 
 impl Vector {
-    /// Plays it.
+    /// Plays the vector.
     ///
     /// # Errors
     /// If the testee fails.
@@ -106,7 +106,7 @@ impl Vector {
     }
 }
 
-/// Reads from one start: one at a time, and in batches.
+/// Reads from one start, one event at a time and in batches.
 fn from(stage: &Stage, model: &Model, testee: &mut Testee, start: Start) -> Result<Verdict> {
     for how in ["poll", "batch"] {
         let mut expected = match stage.open_as(testee, model, start)? {
@@ -124,7 +124,7 @@ fn from(stage: &Stage, model: &Model, testee: &mut Testee, start: Start) -> Resu
     Ok(Ok(()))
 }
 
-/// Goes to and fro.
+/// Seeks back and forth.
 fn by_seek(stage: &Stage, model: &Model, testee: &mut Testee, next: u64, seed: u64) -> Result<Verdict> {
     let mut expected = match stage.open_as(testee, model, Start::Latest)? {
         Ok(Some(expected)) => expected,

@@ -10,14 +10,14 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// A step that went wrong.
+/// A failed step.
 #[derive(Debug, Clone, Serialize)]
 pub struct Failure {
     /// The step.
     pub step: String,
-    /// The answer that had to come.
+    /// The expected answer.
     pub expected: String,
-    /// The answer that came.
+    /// The answer that was received.
     pub got: String,
 }
 
@@ -31,12 +31,12 @@ pub struct Stage {
     segment: File,
 }
 
-/// The verdict on a step that went wrong.
+/// Makes the verdict on a failed step.
 pub fn fails(step: impl Into<String>, expected: impl Into<String>, got: impl Into<String>) -> Verdict {
     Err(Failure { step: step.into(), expected: expected.into(), got: got.into() })
 }
 
-/// Returns early with what does not pass.
+/// Returns early if a verdict is a failure.
 macro_rules! passes {
     ($verdict:expr) => {
         if let Err(failure) = $verdict {
@@ -46,7 +46,7 @@ macro_rules! passes {
 }
 pub(crate) use passes;
 
-/// A directory of its own, in shared memory where the machine has it.
+/// Makes a temporary directory, in shared memory if the machine has it.
 ///
 /// # Errors
 /// If it cannot be made.
@@ -56,7 +56,7 @@ pub fn scratch() -> Result<TempDir> {
     Ok(builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir())?)
 }
 
-/// A file without a name, in shared memory where the machine has it.
+/// Makes a file without a name, in shared memory if the machine has it.
 ///
 /// # Errors
 /// If it cannot be made.
@@ -65,7 +65,7 @@ pub fn nameless() -> Result<File> {
 }
 
 impl Stage {
-    /// A channel whose segment has these bytes.
+    /// Makes a channel whose segment has these bytes.
     ///
     /// # Errors
     /// If the files cannot be made.
@@ -83,7 +83,7 @@ impl Stage {
         Ok(Self { dir, segment })
     }
 
-    /// A channel whose segment has these words.
+    /// Makes a channel whose segment has these words.
     ///
     /// # Errors
     /// As of [`with`](Self::with).
@@ -91,7 +91,7 @@ impl Stage {
         Self::with(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
     }
 
-    /// Plays a store.
+    /// Plays a store into the segment.
     ///
     /// # Errors
     /// If the file cannot be written to.
@@ -99,7 +99,7 @@ impl Stage {
         Ok(self.segment.write_all_at(&store.value.to_le_bytes(), store.word as u64 * 8)?)
     }
 
-    /// Writes these words anew.
+    /// Writes these words again.
     ///
     /// # Errors
     /// If the file cannot be written to.
@@ -115,7 +115,7 @@ impl Stage {
         self.dir.path()
     }
 
-    /// Has the testee open the channel.
+    /// Makes the testee open the channel.
     ///
     /// # Errors
     /// If the testee fails.
@@ -129,7 +129,7 @@ impl Stage {
         testee.ask(&format!(r#"{{"do":"open","dir":"{dir}","channel":"t","start":{start}}}"#))
     }
 
-    /// Opens, and compares with the reader that is expected; gives that one if it can be opened.
+    /// Opens the channel, and compares the answer with the expected reader. Returns that reader if it could be opened.
     ///
     /// # Errors
     /// If the testee fails.
@@ -149,7 +149,7 @@ impl Stage {
     }
 }
 
-/// Compares an answer.
+/// Compares an answer with the expected one.
 pub fn same(step: String, expected: &Answer, got: &Answer) -> Verdict {
     if expected == got {
         return Ok(());
@@ -162,7 +162,7 @@ pub fn same(step: String, expected: &Answer, got: &Answer) -> Verdict {
     fails(step, format!("{expected:?}"), format!("{got:?}"))
 }
 
-/// Has the testee receive what there is, and compares.
+/// Makes the testee receive all available events, and compares them.
 ///
 /// # Errors
 /// If the testee fails.

@@ -1,4 +1,4 @@
-//! A testee: a process that is asked and answers, one line each.
+//! A testee: a process that receives requests and answers them, in one line each.
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Deserialize;
@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How long an answer may take. A testee that needs more hangs.
+/// How long an answer may take. A testee that takes longer counts as hanging.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The first line of a testee.
@@ -26,12 +26,12 @@ pub struct Hello {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, untagged)]
 pub enum Answer {
-    /// Done.
+    /// The request succeeded.
     Done {
         /// Always true.
         ok: bool,
     },
-    /// Not done.
+    /// The request failed.
     Refused {
         /// The reason in a word or two.
         refused: String,
@@ -44,17 +44,17 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// The answer to a request that succeeded.
+    /// Makes the answer to a request that succeeded.
     pub const fn done() -> Self {
         Self::Done { ok: true }
     }
 
-    /// The answer to one that failed, with this reason.
+    /// Makes the answer to a request that failed for this reason.
     pub fn refused(why: impl Into<String>) -> Self {
         Self::Refused { refused: why.into() }
     }
 
-    /// The number in the event of this name.
+    /// Returns the number in the event of this name.
     ///
     /// # Errors
     /// If no event is a number of that name.
@@ -77,10 +77,10 @@ pub struct Testee {
 }
 
 impl Testee {
-    /// Starts it.
+    /// Starts the testee.
     ///
     /// # Errors
-    /// If it cannot be started, or says something else than its name.
+    /// If it cannot be started, or if its first line is not valid.
     pub fn start(command: &[OsString]) -> Result<Self> {
         let (program, arguments) = command.split_first().context("no testee: name its command")?;
         let mut child = Command::new(program)
@@ -98,7 +98,7 @@ impl Testee {
         Ok(Self { command: command.to_vec(), child, asked, said, hello })
     }
 
-    /// Kills it as SIGKILL does, and starts it again.
+    /// Kills the testee with SIGKILL, and starts it again.
     ///
     /// # Errors
     /// If it does not start.
@@ -109,7 +109,7 @@ impl Testee {
         Ok(())
     }
 
-    /// Kills it as SIGKILL does.
+    /// Kills the testee with SIGKILL.
     ///
     /// # Errors
     /// If the system refuses.
@@ -124,16 +124,16 @@ impl Testee {
         self.child.id()
     }
 
-    /// Asks, and gives the answer.
+    /// Sends a request, and returns the answer.
     ///
     /// # Errors
-    /// If it ended, takes too long, or its answer is none.
+    /// If it has ended, takes too long, or gives an answer that is not valid.
     pub fn ask(&mut self, request: &str) -> Result<Answer> {
         self.tell(request)?;
         self.hear(PATIENCE).with_context(|| format!("it was asked {request}"))
     }
 
-    /// Asks, and does not wait for the answer.
+    /// Sends a request, and does not wait for the answer.
     ///
     /// # Errors
     /// If it has ended.
@@ -143,18 +143,18 @@ impl Testee {
         self.asked.flush().map_err(lost)
     }
 
-    /// The answer to what was asked.
+    /// Returns the answer to the last request.
     ///
     /// # Errors
-    /// If it ended, takes longer than this, or its answer is none.
+    /// If it has ended, takes longer than this, or gives an answer that is not valid.
     pub fn hear(&mut self, patience: Duration) -> Result<Answer> {
         parse(&next(&self.said, patience)?)
     }
 
-    /// The answer to what was asked, if it comes in this time.
+    /// Returns the answer to the last request, if it arrives within this time.
     ///
     /// # Errors
-    /// If it ended, or its answer is none.
+    /// If it has ended, or gives an answer that is not valid.
     pub fn hear_within(&mut self, limit: Duration) -> Result<Option<Answer>> {
         match self.said.recv_timeout(limit) {
             Ok(line) => parse(&line).map(Some),

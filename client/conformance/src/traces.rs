@@ -1,4 +1,4 @@
-//! Level 3: a writer's stores one at a time, and what a reader may see after each.
+//! Level 3: a writer's stores one at a time, and the events that a reader may see after each.
 
 use crate::model::{Expected, Model, Start};
 use crate::scribe::{Life, Scribe, Store, empty};
@@ -6,18 +6,18 @@ use crate::stage::{Stage, Verdict, poll};
 use crate::testee::Testee;
 use anyhow::Result;
 
-/// A history, and the stores that are played one by one behind it.
+/// A history, and the stores that are played one by one after it.
 pub struct Vector {
     /// Its name.
     pub name: String,
-    /// The segment before the reader comes.
+    /// The segment before the reader attaches.
     before: Model,
     stores: Vec<Store>,
-    /// Whether the reader looks only after the last of them.
+    /// Whether the reader looks only after the last store.
     is_late: bool,
 }
 
-/// A segment in which so many bytes of records, or a few more, have been written.
+/// Makes a segment in which this many bytes of records, or a few more, have been written.
 pub(crate) fn written(bytes: u64) -> (Model, Scribe) {
     let mut model = Model::new(empty());
     let mut scribe = Scribe::take(empty(), (0, 1), 1);
@@ -50,12 +50,12 @@ const ACTS: [(&str, Act); 9] = [
 /// All vectors.
 pub fn vectors() -> Vec<Vector> {
     let mut vectors = Vec::new();
-    // At the start, in the middle, right before the end of the ring, and where records lie from a lap before.
+    // The traces are at the start, in the middle, right before the end of the ring, and where records of the previous lap lie.
     for (where_, bytes) in [("start", 0), ("middle", 20_000), ("wrap", 65_472), ("second-lap", 100_000)] {
         for (what, act) in ACTS {
             let (before, mut scribe) = written(bytes);
             act(&mut scribe);
-            // And one more behind it, which must not come early either.
+            // Another message follows, which must not be received early either.
             if !what.starts_with("close") {
                 scribe.publish(b"behind", 4, false, 9001);
             }
@@ -68,14 +68,14 @@ pub fn vectors() -> Vec<Vector> {
     vectors
 }
 
-/// A writer dies behind each of its stores, and another takes over.
+/// A writer dies after each of its stores, and another takes over.
 fn deaths(vectors: &mut Vec<Vector>) {
     for (where_, bytes) in [("start", 6400), ("wrap", 65_472)] {
         for (what, act) in &ACTS[1..4] {
             let (before, mut scribe) = written(bytes);
             act(&mut scribe);
             let stores = std::mem::take(&mut scribe.stores);
-            // The stores that matter: all up to the one after the commit.
+            // The relevant stores: all up to the one after the commit.
             let commit = stores.iter().rposition(|store| store.commits.is_some()).unwrap_or(0);
             for dies_at in [0, 1, 2, commit / 2, commit, commit + 1, stores.len()] {
                 let mut model = before.clone();
@@ -91,7 +91,7 @@ fn deaths(vectors: &mut Vec<Vector>) {
     vectors.dedup_by(|one, other| one.name == other.name);
 }
 
-/// A reader that does not look while the writer goes on.
+/// A reader does not look while the writer continues.
 fn laps(vectors: &mut Vec<Vector>) {
     for messages in [10, 900, 1000, 1100, 1500, 3000] {
         for with in ["messages", "takeover", "close"] {
@@ -118,7 +118,7 @@ fn laps(vectors: &mut Vec<Vector>) {
 }
 
 impl Vector {
-    /// Plays it.
+    /// Plays the vector.
     ///
     /// # Errors
     /// If the testee fails.

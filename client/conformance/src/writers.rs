@@ -1,6 +1,5 @@
-//! Level 7: the testee publishes. Its bytes are those that SPEC.md asks for, except times, process ids and the uuid.
-//! Its lock keeps other publishers out. When a publisher dies, the testee takes over from the reference, and the
-//! reference from the testee.
+//! Level 7: the testee publishes. Its bytes must be those that SPEC.md requires, except times, process ids and the uuid. Its lock must keep
+//! other publishers out. When a publisher dies, the testee takes over from the reference, and the reference from the testee.
 
 use crate::model::Model;
 use crate::payload::Payloads;
@@ -24,15 +23,15 @@ const DEATHS: u64 = 8;
 /// The scene of a vector.
 #[derive(Debug)]
 enum Plot {
-    /// Publishes at random.
+    /// The testee publishes at random.
     History(u64),
     /// The testee holds the lock.
     HoldsTheLock,
-    /// Another holds it.
+    /// Another publisher holds the lock.
     IsLockedOut,
-    /// Messages that do not fit.
+    /// The testee publishes messages that do not fit.
     TooLarge,
-    /// The testee takes over from one that died behind so many of its last stores.
+    /// The testee takes over from a publisher that died before so many of its last stores.
     TakesOver(usize, u64),
     /// The testee is killed, and others take over.
     Dies(u64),
@@ -64,7 +63,7 @@ pub fn vectors() -> Vec<Vector> {
 }
 
 impl Vector {
-    /// Plays it.
+    /// Plays the vector.
     ///
     /// # Errors
     /// If the testee fails.
@@ -89,7 +88,7 @@ fn create(testee: &mut Testee, dir: &Path) -> Result<Answer> {
     testee.ask(&format!(r#"{{"do":"create",{place},"channel":"t","capacity":{CAPACITY}}}"#))
 }
 
-/// Has the testee publish a message, and the writer of this suite too.
+/// Makes the testee and the writer of this suite publish the same message.
 fn publish(
     testee: &mut Testee,
     scribe: &mut Scribe,
@@ -112,7 +111,7 @@ fn history(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     passes!(same("create".into(), &Answer::done(), &create(testee, dir.path())?));
     let mut model = Model::new(empty());
     let mut scribe = Scribe::take(empty(), (0, 1), 1);
-    // Over several laps all payloads are whole words, because what stands after them in a word means nothing.
+    // Over several laps all payloads are whole words, because the bytes after a payload in its last word have no meaning.
     let (most, unit) = if seed.is_multiple_of(2) { (700, 8) } else { (60, 1) };
     let messages = dice.usize(1..most);
     for number in 0..messages {
@@ -138,7 +137,7 @@ fn history(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     compare(dir.path(), &model, "after its end", Some(0))
 }
 
-/// The words of the channel's segment.
+/// Reads the words of the channel's segment.
 fn words_in(dir: &Path) -> Result<Vec<u64>> {
     let bytes = fs::read(dir.join("t/segment"))?;
     let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
@@ -157,7 +156,7 @@ fn compare(dir: &Path, model: &Model, when: &str, pid: Option<u64>) -> Result<Ve
     if sum[15] != theirs[15] {
         return Ok(differs(15, sum[15], theirs[15]));
     }
-    // Uuid, stream id, created, clock, schema and names are the channel's own, and so are times and the process id.
+    // Uuid, stream id, time of creation, clock, schema and names are the channel's own, and so are times and the process id.
     let fixed = (0..8).chain(16..33).chain(34..49).chain(50..64).chain(512..DATA);
     let version = u64::from(u32::MAX);
     let is_same = |at: usize| (theirs[at] ^ ours[at]) & if at == 1 { version } else { u64::MAX } == 0;
@@ -169,7 +168,7 @@ fn compare(dir: &Path, model: &Model, when: &str, pid: Option<u64>) -> Result<Ve
     }
     let tail = model.tail().0;
     let mut is_free = vec![true; CAPACITY as usize / 64];
-    // A record whose first word is cleaned for the next lap is one no more.
+    // A record whose first word is zeroed for the next lap is no record any more.
     for record in model.records.iter().filter(|record| record.position + CAPACITY >= tail) {
         let from = (record.position % CAPACITY) as usize;
         if ours[DATA + from / 8] != 0 {
@@ -179,19 +178,19 @@ fn compare(dir: &Path, model: &Model, when: &str, pid: Option<u64>) -> Result<Ve
             }
         }
     }
-    // Elsewhere, only the first word of each granule means something.
+    // Elsewhere, only the first word of each granule has a meaning.
     let granules = (0..is_free.len()).filter(|granule| is_free[*granule]).map(|granule| DATA + granule * 8);
     let wrong = { granules }.find(|at| theirs[*at] != ours[*at]);
     Ok(wrong.map_or(Ok(()), |at| differs(at, ours[at], theirs[at])))
 }
 
-/// A word of the record that is not as it must be.
+/// Finds a word of the record that is wrong.
 fn different(record: &Record, theirs: &[u64], ours: &[u64]) -> Option<usize> {
     let at = DATA + (record.position % CAPACITY) as usize / 8;
     if theirs[at] != ours[at] {
         return Some(at);
     }
-    // A pad has no more; of a control record the words count, and of a message tag and payload.
+    // A pad has no more. Of a control record its words count, and of a message its tag and payload.
     let is_pad = ours[at] >> 26 & 1 == 1;
     if is_pad {
         return None;

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes before each payload.
 const HEADER: usize = 16;
-/// Memory of batches that are gone which is kept for later ones.
+/// Number of dropped batches whose memory is kept for later ones.
 const KEPT: usize = 4;
 
-/// The memory of a subscriber's batches that nobody looks at any more.
+/// The memory of a subscriber's batches that have been dropped.
 #[derive(Default)]
 pub(crate) struct Pool(Mutex<Vec<Records>>);
 
@@ -44,9 +44,9 @@ pub(crate) struct Batch {
     records: Option<Records>,
     pool: Arc<Pool>,
     clock: Clock,
-    /// When it was received, by the clock.
+    /// The time at which the batch was received, by the channel's clock.
     received: u64,
-    /// The size of every payload, if they have one.
+    /// The size of every payload, if all have the same.
     size: Option<usize>,
 }
 
@@ -58,18 +58,18 @@ impl Drop for Batch {
     }
 }
 
-/// Bytes that a record with a payload of so many takes.
+/// Returns the bytes of a record with a payload of this size.
 fn stride(size: usize) -> usize {
     (HEADER + size).next_multiple_of(64)
 }
 
-/// The length in a record's commit word, which begins `record`.
+/// Reads the length in the commit word at the beginning of `record`.
 fn length(record: &[u8]) -> usize {
     let word = record.first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
     (word & ((1 << 25) - 1)) as usize
 }
 
-/// The size of all payloads, if they have one. Looks at one word a message.
+/// Returns the size of all payloads, if they have the same. Reads one word per message.
 fn common_size(records: &Records) -> Option<usize> {
     let bytes = records.as_bytes();
     let size = length(bytes);

@@ -1,4 +1,4 @@
-//! Errors as exceptions. `python/shmcast/_errors.py` has the classes, each with a `code` that stays and the system's `os_errno`.
+//! Errors as exceptions. `python/shmcast/_errors.py` has the classes, each with a `code` that never changes and the system's `os_errno`.
 
 use pyo3::prelude::*;
 use shmcast::control::RefusalCode;

@@ -1,4 +1,4 @@
-//! Messages and events as Python objects that cannot change.
+//! Messages and events as immutable Python objects.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

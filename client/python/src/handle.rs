@@ -1,5 +1,5 @@
-//! The guard between a Python object and the publisher or subscriber in it: one thread at a time, not after a close, and
-//! not in a forked child.
+//! The guard between a Python object and its publisher or subscriber. It allows only one thread at a time, and refuses calls after a close
+//! and in a forked child.
 
 use crate::error::misuse;
 use pyo3::prelude::*;
@@ -9,9 +9,9 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// Holds a publisher or subscriber until it is closed.
 pub(crate) struct Handle<T> {
-    /// In memory of its own: Python gives its objects an alignment of 16 bytes, and a subscriber wants that of a cache line.
+    /// The value has memory of its own: Python aligns its objects to 16 bytes, and a subscriber needs the alignment of a cache line.
     inner: Mutex<Option<Box<T>>>,
-    /// The count of forks of the process that made this.
+    /// The count of forks of the process that made this handle.
     born: u32,
     what: &'static str,
 }
@@ -24,7 +24,7 @@ impl<T> Handle<T> {
         Self { inner: Mutex::new(Some(Box::new(inner))), born: fork::watch(), what }
     }
 
-    /// The publisher or subscriber, for this thread. Never waits for another thread.
+    /// Locks the publisher or subscriber for this thread. Never waits for another thread.
     #[inline]
     pub(crate) fn enter(&self) -> PyResult<InUse<'_, T>> {
         if self.born == fork::count()
@@ -36,7 +36,7 @@ impl<T> Handle<T> {
         Err(self.refusal())
     }
 
-    /// The answer of the publisher or subscriber.
+    /// Asks the publisher or subscriber.
     pub(crate) fn ask<R>(&self, what: impl FnOnce(&T) -> R) -> PyResult<R> {
         Ok(what(&*self.enter()?))
     }
@@ -63,10 +63,10 @@ impl<T> Handle<T> {
         self.born != fork::count()
     }
 
-    /// Takes out what is to be closed; `None` if it is closed already.
+    /// Takes out the value to be closed; `None` if it is closed already.
     pub(crate) fn close(&self) -> PyResult<Option<T>> {
         if self.is_of_parent() {
-            // The parent's stays as it is, and a `with` in the child ends like any other.
+            // The parent's value stays as it is, and a `with` in the child ends like any other.
             return Ok(None);
         }
         match self.inner.try_lock() {

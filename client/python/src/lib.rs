@@ -1,8 +1,8 @@
-//! The module `_shmcast`: the library's calls for Python. Their docstrings say what each does;
-//! `python/shmcast/_shmcast.pyi` has the signatures.
+//! The module `_shmcast`: the library's calls for Python. Their docstrings say what each call does; `python/shmcast/_shmcast.pyi` has the
+//! signatures.
 //!
-//! Nothing here waits while it holds the interpreter. A call that finds something to receive never lets it go, which costs less than a
-//! message; one that finds nothing does, for at most 50 ms between two looks at signals.
+//! No call waits while it holds the interpreter. A call that finds something to receive never releases the interpreter, since that would
+//! cost more than a message. A call that finds nothing does, and checks for signals at least every 50 ms.
 
 mod batch;
 mod error;
@@ -14,7 +14,7 @@ mod subscriber;
 
 use pyo3::prelude::*;
 
-// No interpreter without its lock has run the tests.
+// The tests have not been run with an interpreter without its lock.
 #[pymodule(gil_used = true)]
 mod _shmcast {
     #[pymodule_export]

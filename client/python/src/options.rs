@@ -1,4 +1,4 @@
-//! The arguments of `Publisher(...)` and `Subscriber(...)`, as the library's options.
+//! The arguments of `Publisher(...)` and `Subscriber(...)`, converted to the library's options.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -82,7 +82,7 @@ pub(crate) fn resume(resume: &str) -> PyResult<Resume> {
 }
 
 /// # Errors
-/// `TypeError` for one text, whose letters would be taken for steps.
+/// `TypeError` for a single text, whose letters would be mistaken for steps.
 pub(crate) fn preparation(steps: &Bound<'_, PyAny>) -> PyResult<Preparation> {
     if steps.extract::<&str>().is_ok() {
         return Err(PyTypeError::new_err(format!("prepare={}: give a list of steps", steps.repr()?)));

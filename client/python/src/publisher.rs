@@ -28,7 +28,7 @@ pub(crate) struct Publisher {
 /// An object that lends its memory.
 struct Lent<'py> {
     buffer: PyUntypedBuffer,
-    /// For as long as this thread is attached, no other runs Python code that could change the memory.
+    /// As long as this thread is attached, no other thread runs Python code that could change the memory.
     _py: Python<'py>,
 }
 
@@ -46,7 +46,7 @@ impl<'py> Lent<'py> {
         }
     }
 
-    /// All of it.
+    /// Returns all bytes.
     fn bytes(&self) -> PyResult<&[u8]> {
         if !self.buffer.is_c_contiguous() {
             return Err(PyBufferError::new_err(
@@ -62,7 +62,7 @@ impl<'py> Lent<'py> {
         Ok(unsafe { std::slice::from_raw_parts(at, length) })
     }
 
-    /// The rows, each of which must have its bytes one behind the other.
+    /// Returns the rows. The bytes of each row must be contiguous.
     fn rows(&self) -> PyResult<impl Iterator<Item = &[u8]>> {
         let shape = self.buffer.shape();
         let Some((&count, inner)) = shape.split_first() else {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a wait lasts at most between two looks at signals.
+/// Longest time of a wait between two checks for signals.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// Receives a channel's messages, in order, each once: `for event in subscriber` until the channel is over.
@@ -41,11 +41,11 @@ const SLICE: Duration = Duration::from_millis(50);
 #[pyclass(frozen, weakref, module = "shmcast")]
 pub(crate) struct Subscriber {
     handle: Handle<Reader>,
-    /// Whether an iteration has given an end last.
+    /// Whether the last event of an iteration was an end.
     gave_end: AtomicBool,
     channel: String,
     pool: Arc<Pool>,
-    /// Bytes of a batch: by default it stays in a core's second cache until it has been looked at.
+    /// Bytes of a batch. By default it fits into a core's second cache until it has been read.
     room: usize,
 }
 
@@ -84,8 +84,8 @@ fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     Ok(Instant::now().checked_add(seconds("timeout", timeout)?))
 }
 
-/// Calls `attempt` with one slice of the wait after the other until it returns something, detached from the interpreter. Looks at
-/// signals in between.
+/// Calls `attempt` for one slice of the wait after the other until it returns something, detached from the interpreter. Checks for signals
+/// in between.
 fn wait_in_slices<R>(
     py: Python<'_>,
     deadline: Option<Instant>,
@@ -102,7 +102,7 @@ fn wait_in_slices<R>(
     }
 }
 
-/// Opens the channel as the builder says, and waits for it for at most `patience`. Looks at signals meanwhile.
+/// Opens the channel as the builder says, and waits for it for at most `patience`. Checks for signals meanwhile.
 fn open(py: Python<'_>, builder: SubscriberBuilder, patience: Option<f64>) -> PyResult<shmcast::Subscriber> {
     let patience = patience.map_or(Ok(Duration::ZERO), |patience| seconds("wait_for_channel", patience))?;
     let start = Instant::now();
@@ -121,7 +121,7 @@ fn open(py: Python<'_>, builder: SubscriberBuilder, patience: Option<f64>) -> Py
 }
 
 impl Subscriber {
-    /// The next event if there is one. Stays attached to the interpreter.
+    /// Returns the next event if there is one. Stays attached to the interpreter.
     #[inline]
     fn take<R>(&self, of: impl FnOnce(&Event<'_>) -> PyResult<R>) -> PyResult<Option<R>> {
         let mut reader = self.handle.enter()?;
@@ -439,7 +439,7 @@ pub(crate) struct Batches {
     subscriber: Py<Subscriber>,
     most: usize,
     timeout: Option<f64>,
-    /// Whether the last batch held an end.
+    /// Whether the last batch contained an end.
     gave_end: AtomicBool,
 }
 
@@ -457,7 +457,7 @@ impl Batches {
             self.gave_end.store(batch.records().event() == Some(Event::End), Ordering::Relaxed);
             return Ok(Some(batch));
         }
-        // Behind an end it looks from time to time whether that was the last.
+        // After an end, this checks now and then whether it was the channel's end.
         let until = deadline(self.timeout)?;
         loop {
             if is_over()? {

@@ -1,7 +1,7 @@
 //! The connection to a daemon, for the channels that it owns.
 //!
-//! A program asks the daemon once, at the start. After that, data flows without the daemon, and an attached program
-//! goes on whether the daemon lives or dies.
+//! A program asks the daemon once, at the start. After that, data flows without the daemon. An attached program continues when the daemon
+//! dies.
 
 use crate::error::ChannelError;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -41,7 +41,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// The daemon at [`default_socket`](Self::default_socket).
+    /// Connects to the daemon at [`default_socket`](Self::default_socket).
     ///
     /// # Errors
     /// [`ChannelError::NoDaemon`] if nothing listens there. [`ChannelError::Silent`] if the daemon does not answer
@@ -56,7 +56,7 @@ impl Client {
         Self::at(Self::default_socket())
     }
 
-    /// The daemon that listens at `socket`.
+    /// Connects to the daemon that listens at `socket`.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -71,8 +71,8 @@ impl Client {
         Ok(Self { socket })
     }
 
-    /// The first of these: `$SHMCAST_SOCKET`; [`DEFAULT_SOCKET`] if it exists; `shmcast/control.sock` in
-    /// `$XDG_RUNTIME_DIR`, where a daemon of this user's own listens; else [`DEFAULT_SOCKET`].
+    /// Returns the first of these: `$SHMCAST_SOCKET`; [`DEFAULT_SOCKET`] if it exists; `shmcast/control.sock` in `$XDG_RUNTIME_DIR`, where
+    /// a daemon of this user's own listens; else [`DEFAULT_SOCKET`].
     ///
     /// ```
     /// println!("{}", shmcast::Client::default_socket().display());
@@ -100,7 +100,7 @@ impl Client {
         &self.socket
     }
 
-    /// All channels that this user may read, with their readers.
+    /// Returns all channels that this user may read, with their readers.
     ///
     /// # Errors
     /// [`ChannelError`] when the daemon is gone or refuses.
@@ -116,10 +116,10 @@ impl Client {
         self.report(&Request::List {})
     }
 
-    /// One channel, with its readers.
+    /// Returns one channel, with its readers.
     ///
     /// # Errors
-    /// [`ChannelError::Refused`] when there is none, or this user may not read it.
+    /// [`ChannelError::Refused`] when there is no such channel, or this user may not read it.
     ///
     /// ```no_run
     /// # let client = shmcast::Client::connect()?;
@@ -131,7 +131,7 @@ impl Client {
         channels.into_iter().next().ok_or_else(|| self.confused("no channel in the answer"))
     }
 
-    /// The daemon's bridges to other hosts whose channels this user may read.
+    /// Returns the daemon's bridges to other hosts whose channels this user may read.
     ///
     /// # Errors
     /// [`ChannelError`] when the daemon is gone or refuses.
@@ -155,8 +155,7 @@ impl Client {
         Ok(bridges)
     }
 
-    /// Makes a bridge of the daemon that stands by send in place of its peer, without a loss or a pause. A bridge that sends
-    /// already goes on.
+    /// Lets a bridge that stands by take over from its peer, without a loss or a pause. Changes nothing if the bridge sends already.
     ///
     /// # Errors
     /// [`ChannelError::Refused`] if there is no such bridge, if it has no peers, or if this user may not publish on its
@@ -172,10 +171,10 @@ impl Client {
         conversation.ask(&Request::BridgeTakeOver { bridge: name.into() }, &[]).map(drop)
     }
 
-    /// Makes a channel that a bridge of the daemon receives one of this host, because its publisher's host is gone. Any
-    /// program that may publish on it can open it then. Its sequences go on 2^32 further, so that none is used twice, and
-    /// readers get the gap. With `force`, this is done though the publisher's host was heard within the last three seconds, or
-    /// though the channel's journal does not record.
+    /// Promotes a channel that a bridge of the daemon receives, because its publisher's host is gone. The channel becomes one of this host,
+    /// and any program that may publish on it can open it. The promotion skips 2^32 sequences, so that none is used twice, and readers
+    /// receive the gap. With `force`, the channel is promoted even if the publisher's host was heard within the last three seconds, or if
+    /// the channel's journal does not record.
     ///
     /// # Errors
     /// [`ChannelError::Refused`] if no bridge receives the channel, if its publisher's host is heard, if its journal does not
@@ -232,7 +231,7 @@ impl Client {
         Ok(self.events_after(0)?.1)
     }
 
-    /// Up to `last` past events, oldest first, and the events from then on. Between the two, no event is missing or
+    /// Returns up to `last` past events, oldest first, and a stream of the events from then on. Between the two, no event is missing or
     /// repeated. A daemon keeps a limited number of past events, and none across its restarts.
     ///
     /// # Errors
@@ -277,7 +276,7 @@ impl Client {
         Ok(channels)
     }
 
-    /// Sends a request that is answered in many parts, and gives each to `take`, which returns the fault of a part.
+    /// Sends a request that is answered in many parts, and passes each part to `take`, which returns the fault of a part.
     fn ask_for_all(
         &self,
         request: &Request,
@@ -305,7 +304,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// The next event; `None` if none came for a tenth of a second.
+    /// Returns the next event, or `None` if no event arrives within a tenth of a second.
     ///
     /// # Errors
     /// [`ChannelError::NoDaemon`] when the daemon has gone.
@@ -342,7 +341,7 @@ impl Conversation {
         Self::open_within(path, PATIENCE)
     }
 
-    /// As [`open`](Self::open), with less patience for each answer.
+    /// As [`open`](Self::open), but waits for each answer only for `patience`.
     pub(crate) fn open_within(path: &Path, patience: Duration) -> Result<Self, ChannelError> {
         let gone = |source| ChannelError::NoDaemon { socket: path.to_owned(), source };
         let socket = handoff::connect(path).map_err(gone)?;
@@ -353,7 +352,7 @@ impl Conversation {
         loop {
             match conversation.ask(&Request::Hello { version: VERSION }, &[])?.0 {
                 Response::Welcome { version: VERSION, .. } => return Ok(conversation),
-                // The daemon answers so only after a while, so this is no busy loop.
+                // The daemon sends this answer only after a pause, so the loop is not busy.
                 Response::Starting {} if started.elapsed() < STARTING => {}
                 Response::Starting {} => {
                     return Err(ChannelError::Silent { socket: path.to_owned(), patience: STARTING });
@@ -375,7 +374,7 @@ impl Conversation {
         self.receive()
     }
 
-    /// The socket, which from now on does not block.
+    /// Makes the socket non-blocking and returns it.
     pub(crate) fn into_socket(self) -> Result<OwnedFd, ChannelError> {
         rustix::io::ioctl_fionbio(&self.socket, true).map_err(|e| self.gone(e.into()))?;
         Ok(self.socket)
@@ -394,7 +393,7 @@ impl Conversation {
         Ok((reply, granted))
     }
 
-    /// The error for an answer that does not fit the question.
+    /// Makes the error for an answer that does not fit the question.
     pub(crate) fn confused(&self, reply: &Response) -> ChannelError {
         self.gone(io::Error::other(format!("an answer that does not fit the question: {reply:?}")))
     }
@@ -439,7 +438,7 @@ impl Conversation {
     fn gone(&self, source: io::Error) -> ChannelError {
         let socket = self.path.clone();
         match source.kind() {
-            // The socket's error after its timeout.
+            // A socket reports `WouldBlock` after its timeout.
             io::ErrorKind::WouldBlock => ChannelError::Silent { socket, patience: self.patience },
             _ => ChannelError::NoDaemon { socket, source },
         }

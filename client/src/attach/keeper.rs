@@ -1,8 +1,8 @@
-//! Staying attached. For each daemon one thread of the process holds the sockets of all attachments to it, and registers them again when
-//! the daemon has been replaced. It waits for the daemon's answers, so one that hangs keeps nobody from another.
+//! Keeps this process attached. For each daemon, one thread of the process holds the sockets of all attachments to it, and registers them
+//! again when the daemon has been replaced. A daemon that hangs delays only its own keeper.
 //!
-//! Publishing and receiving do not use it. It sleeps in `poll` while the daemon lives. If that is gone, it tries to attach again, after 20 ms
-//! at first and every second later. It ends a second after the last attachment.
+//! Publishing and receiving do not use the keeper. It sleeps in `poll` while the daemon lives. When the daemon is gone, the keeper tries to
+//! attach again, after 20 ms at first and every second later. It ends one second after the last attachment.
 
 use crate::attach::connect::Conversation;
 use crate::attach::park;
@@ -24,12 +24,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Number of segments that are kept for a late reader. A reader that falls further behind misses the older ones, and
-/// counts its loss.
+/// Number of segments that are kept for a late reader. A reader that falls further behind misses the older segments, and counts its loss.
 pub(crate) const MOST_WAITING: usize = 8;
 const FIRST_KNOCK: Duration = Duration::from_millis(20);
 const LAST_KNOCK: Duration = Duration::from_secs(1);
-/// How long a keeper without attachments stays.
+/// How long a keeper lives on without attachments.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// An attachment to a daemon. Dropping it detaches.
@@ -42,11 +41,11 @@ pub(crate) struct Attachment {
 #[derive(Debug)]
 struct Inner {
     daemon: PathBuf,
-    /// The request to a daemon that does not know us.
+    /// The request that attaches to a daemon which does not know this attachment.
     resume: Request,
-    /// The preparation of the memory in which the channel goes on.
+    /// How the memory is prepared in which the channel continues.
     preparation: Preparation,
-    /// The descriptors to show it: the segment and its lock; then a reader's page, and its bell if it parks.
+    /// The descriptors that such a daemon is shown: the segment and its lock; for a reader also its page, and its bell if it parks.
     descriptors: Mutex<Vec<Arc<ParentsOnly<File>>>>,
     /// The channel's charter.
     charter: Mutex<File>,
@@ -57,20 +56,20 @@ struct Inner {
     left: AtomicBool,
     /// Whether the channel has been given to another publisher.
     cut_off: AtomicBool,
-    /// The segments in which the channel goes on, one after the other.
+    /// The segments in which the channel continues, one after the other.
     moved: Mutex<VecDeque<Successor>>,
     has_moved: AtomicBool,
-    /// Generation and epoch of the last publisher that died, by the daemon's word.
+    /// Generation and epoch of the last publisher that died, as the daemon reported it.
     dead: Mutex<(u64, u64)>,
-    /// Whether that may be the publisher that the reader reads, or one that it has yet to come to.
+    /// Whether `dead` may be the publisher that the reader reads, or a later one that the reader has not reached yet.
     has_died: AtomicBool,
 }
 
-/// A segment in which a channel goes on, as the daemon sent it.
+/// A segment in which a channel continues, as the daemon sent it.
 #[derive(Debug)]
 pub(crate) struct Successor {
     pub(crate) segment: Arc<ParentsOnly<File>>,
-    /// The segment, mapped and prepared here, so that its reader can go on at once; `None` if that failed.
+    /// The segment, mapped and prepared here, so that its reader can continue at once; `None` if that failed.
     pub(crate) ready: Option<(Segment, Vec<Step>)>,
     pub(crate) generation: Generation,
     /// A new charter, if a daemon made one because it did not have the earlier one.
@@ -108,7 +107,7 @@ impl Attachment {
         Self { shared, keeper }
     }
 
-    /// Whether a daemon knows of us at the moment. Costs one load.
+    /// Whether a daemon knows this attachment at the moment. Costs one load.
     pub(crate) fn is_connected(&self) -> bool {
         self.shared.connected.load(Ordering::Acquire)
     }
@@ -119,28 +118,29 @@ impl Attachment {
         self.shared.cut_off.load(Ordering::Relaxed)
     }
 
-    /// Whether the daemon said that this publisher has died. One load as long as nobody died.
+    /// Whether the daemon reported that the publisher of this generation and epoch has died. Costs one load as long as no publisher has
+    /// died.
     pub(crate) fn has_died(&self, generation: u64, epoch: u64) -> bool {
         let has_died = &self.shared.has_died;
         if !has_died.load(Ordering::Acquire) {
             return false;
         }
         let dead = lock(&self.shared.dead);
-        // One that was succeeded is no news any more.
+        // Another publisher has succeeded the dead one, so its death is not looked at again.
         let is_old = dead.0 == generation && dead.1 < epoch;
         has_died.store(!is_old, Ordering::Relaxed);
         *dead == (generation, epoch)
     }
 
-    /// Whether the channel goes on in a segment that was not taken yet. Costs one load.
+    /// Whether the channel continues in a segment that was not taken yet. Costs one load.
     pub(crate) fn has_moved(&self) -> bool {
         self.shared.has_moved.load(Ordering::Acquire)
     }
 
-    /// Takes the next segment in which the channel goes on. Costs one load if there is none.
+    /// Takes the next segment in which the channel continues. Costs one load if there is none.
     pub(crate) fn moved(&self) -> Option<Successor> {
         let moved = &self.shared.has_moved;
-        // Every reader that has nothing to read calls this, so it is one load while there is no segment.
+        // Every reader that finds nothing to read calls this, so it is one load while there is no segment.
         if !moved.load(Ordering::Acquire) {
             return None;
         }
@@ -157,7 +157,7 @@ impl Drop for Attachment {
             return;
         }
         self.shared.left.store(true, Ordering::Release);
-        // The keeper may be polling the socket, which keeps it open, so it is shut down.
+        // While the keeper polls the socket, dropping it here does not close it. So it is shut down.
         if let Some(socket) = lock(&self.shared.socket).take() {
             let _ = shutdown(&**socket, Shutdown::Both);
         }
@@ -165,12 +165,12 @@ impl Drop for Attachment {
     }
 }
 
-/// Locks a mutex. A poisoned one is used: its value is plain data, valid wherever its holder panicked.
+/// Locks a mutex, even a poisoned one: its value is plain data, and valid wherever its holder panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The keepers of this process, by the sockets of their daemons.
+/// The keepers of this process, with the paths of their daemons' sockets.
 static KEEPERS: Mutex<Vec<(Owner, PathBuf, Weak<Keeper>)>> = Mutex::new(Vec::new());
 
 /// A keeper's thread and its attachments.
@@ -180,10 +180,10 @@ pub(crate) struct Keeper {
     bell: OwnedFd,
 }
 
-/// The process's keeper of attachments to the daemon at `socket`. Starts one if there is none.
+/// Returns the process's keeper of attachments to the daemon at `socket`. Starts a keeper if there is none.
 ///
 /// # Errors
-/// [`ChannelError::Os`] if there is no descriptor or thread for it.
+/// [`ChannelError::Os`] if there is no descriptor or thread for the keeper.
 pub(crate) fn keeper(socket: &Path) -> Result<Arc<Keeper>, ChannelError> {
     let os = |what| ChannelError::os(what, "the thread that keeps attachments");
     let mut known = lock(&KEEPERS);
@@ -209,7 +209,7 @@ impl Keeper {
     }
 
     fn wake(&self) {
-        // If the counter is full, it rings already.
+        // If the counter is full, the bell rings already.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
@@ -248,7 +248,7 @@ impl Keeper {
         }
     }
 
-    /// Whether nobody has this keeper any more. Nobody can get it from then on.
+    /// Whether nobody uses this keeper any more. If so, it is also forgotten, and nobody can get it from then on.
     fn is_over(self: &Arc<Self>) -> bool {
         let mut known = lock(&KEEPERS);
         let is_over = Arc::strong_count(self) == 1 && lock(&self.attachments).is_empty();
@@ -259,8 +259,8 @@ impl Keeper {
     /// Sleeps until a daemon sends a packet or hangs up, the list changes, or `patience` is over. Returns the
     /// attachments whose sockets are ready.
     fn wait(&self, attachments: &[Arc<Inner>], patience: Option<Duration>) -> Vec<Arc<Inner>> {
-        // We hold the sockets while we sleep. So the number of one that is given up meanwhile cannot be another's when
-        // we look at it.
+        // We hold the sockets while we sleep. So the number of a socket that is given up meanwhile cannot belong to another one when we
+        // look at the result.
         let is_deaf = |socket: &Arc<ParentsOnly<OwnedFd>>| {
             fault!("without_a_spare_descriptor_nobody_listens") && socket.try_clone().is_err()
         };
@@ -301,24 +301,24 @@ impl Inner {
                 return self.rouse();
             }
             (Some(Ok(Response::CutOff {})), _) => self.give_up(),
-            // This process had no room for the descriptors. When we attach again, the daemon gives them again.
+            // This process had no room for the descriptors. The daemon sends them again when we attach again.
             (Some(Ok(Response::Moved(_))) | None, _) => {}
             _ => return,
         }
         *socket = None;
-        // This must come before the reader looks. If it still believed that a waker watches it, it would sleep again,
-        // and nobody would wake it.
+        // This store must come before the reader looks. A reader that still believed in a waker would sleep again, and nobody would wake
+        // it.
         self.connected.store(false, Ordering::Release);
         self.rouse();
     }
 
-    /// Goes on in the segment that the daemon sent: the first descriptor is the segment, the second its lock.
+    /// Continues in the segment that the daemon sent: the first descriptor is the segment, the second its lock.
     fn note_generation(&self, generation: Generation, sent: Vec<File>, charter: Option<File>) {
         let mut sent = sent.into_iter().map(shown);
         let (Some(segment), Some(its_lock)) = (sent.next(), sent.next()) else { return };
         lock(&self.descriptors)[..2].clone_from_slice(&[segment.clone(), its_lock]);
         if charter.is_some() {
-            // Another charter counts generations from 1 again.
+            // A new charter counts generations from 1 again.
             *lock(&self.dead) = (0, 0);
         }
         let ready = Segment::open(&segment, Access::Read).ok().map(|segment| {
@@ -346,20 +346,20 @@ impl Inner {
         Some(charter)
     }
 
-    /// Notes that the channel has gone on with another publisher. We do not attach again.
+    /// Notes that the channel continues with another publisher. This publisher does not attach again.
     fn give_up(&self) {
         self.cut_off.store(true, Ordering::Relaxed);
         self.left.store(true, Ordering::Release);
     }
 
-    /// Wakes a parked reader, so that it looks. Its daemon's waker does not know what happened here.
+    /// Wakes a parked reader, so that it looks at its state. The daemon's waker does not know that this state has changed.
     fn rouse(&self) {
         if let Some(bell) = lock(&self.descriptors).get(3) {
             park::ring(&***bell);
         }
     }
 
-    /// Tries to attach again. If it fails, it is tried again later; the data flows without it.
+    /// Tries to attach again. After a failure the keeper tries again later; data flows meanwhile.
     fn knock(&self) {
         let Ok(mut conversation) = Conversation::open(&self.daemon) else { return };
         let answer = {
@@ -375,7 +375,7 @@ impl Inner {
         let Ok(attached) = conversation.into_socket() else { return };
         if let Response::Subscribed(generation) = reply {
             if granted.len() != 4 {
-                // At the moment this process has no room for the descriptors.
+                // This process has no room for the descriptors at the moment.
                 return;
             }
             let charter = granted.pop().and_then(|charter| self.note_charter(charter));
@@ -392,7 +392,7 @@ impl Inner {
     }
 }
 
-/// Something that the daemon knows this process by.
+/// Wraps something by which the daemon knows this process. Forked children do not keep it.
 fn shown<T: AsFd>(inner: T) -> Arc<ParentsOnly<T>> {
     Arc::new(ParentsOnly::new(inner))
 }

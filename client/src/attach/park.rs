@@ -1,5 +1,5 @@
-//! Sleeping until the daemon reports that there is something to read. So a publisher wakes no reader, and
-//! does not know which readers sleep.
+//! Parking: a reader sleeps until the daemon reports that there is something to read. The publisher wakes no reader, and does not know
+//! which readers sleep.
 //!
 //! Both ends are here: [`Parking`] is the reader's, [`ParkedReader`] the host's. They share two things that belong to
 //! this reader alone: the word in its page that says where it sleeps, and a socket pair, the bell.
@@ -32,9 +32,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Default limit of a nap. A daemon that hangs can make a parked reader late by this.
+/// Default limit of a nap. A daemon that hangs can delay a parked reader by this time.
 pub(crate) const LONGEST_NAP: Duration = Duration::from_millis(100);
-/// Pause between two looks of a reader that nobody would wake: its daemon is gone, or it has none.
+/// Pause between two looks of a reader that nobody would wake, because its daemon is gone or it has none.
 pub(crate) const ALONE: Duration = Duration::from_millis(1);
 
 /// The reader's end of parking.
@@ -42,12 +42,12 @@ pub(crate) const ALONE: Duration = Duration::from_millis(1);
 pub(crate) struct Parking {
     bell: UnixStream,
     page: ReaderPage,
-    /// Number of the nap. It tells one nap from the next.
+    /// Number of the nap. It distinguishes one nap from the next.
     nap: u64,
     longest: Duration,
 }
 
-/// Makes a bell: the reader's end, and the one for daemons.
+/// Makes a bell. Returns the reader's end and the end for daemons.
 pub(crate) fn bell() -> io::Result<(UnixStream, File)> {
     let (near, far) = UnixStream::pair()?;
     near.set_nonblocking(true)?;
@@ -55,7 +55,7 @@ pub(crate) fn bell() -> io::Result<(UnixStream, File)> {
 }
 
 impl Parking {
-    /// The parking of the reader with this `page`, which sleeps for at most `longest` at a time.
+    /// Makes the parking of the reader with this `page`. The reader sleeps for at most `longest` at a time.
     pub(crate) fn new(bell: UnixStream, page: ReaderPage, longest: Duration) -> Self {
         Self { bell, page, nap: 0, longest }
     }
@@ -72,12 +72,12 @@ impl Parking {
         self.page.woke();
     }
 
-    /// How long the reader sleeps at most at a time.
+    /// The longest time that the reader sleeps at once.
     pub(crate) fn longest(&self) -> Duration {
         self.longest
     }
 
-    /// The reader's end of the bell. It is readable once it has rung.
+    /// The reader's end of the bell. It is readable after a ring.
     pub(crate) fn bell(&self) -> &UnixStream {
         &self.bell
     }
@@ -92,7 +92,7 @@ impl Parking {
         ring(&self.bell);
     }
 
-    /// Sleeps until the bell rings, a signal comes, or the time is over: the shorter of `limit` and the longest nap.
+    /// Sleeps until the bell rings, a signal arrives, or the shorter of `limit` and the longest nap is over.
     pub(crate) fn sleep(&self, limit: Duration) {
         let _nap = Nap(self);
         // A time that is too long for a timespec counts as endless.
@@ -105,7 +105,7 @@ impl Parking {
     #[cfg(feature = "tokio")]
     pub(crate) async fn nap(&self) {
         let _nap = Nap(self);
-        // The registration is for this nap alone, since the next may be in another event loop.
+        // The registration is only for this nap, since the next nap may be in another event loop.
         let bell = self.bell.try_clone().and_then(tokio::net::UnixStream::from_std);
         match bell {
             Ok(bell) => drop(tokio::time::timeout(self.longest, bell.readable()).await),
@@ -121,24 +121,24 @@ pub(crate) struct Bells {
     epoll: OwnedFd,
 }
 
-/// Bells that one call of [`ringing`](Bells::ringing) reports. The others keep ringing.
+/// Greatest number of bells that one call of [`ringing`](Bells::ringing) reports. The others keep ringing.
 const HEARD_AT_ONCE: usize = 16;
 
 impl Bells {
     pub(crate) fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        // Event loops take only nonblocking files. Nothing here would block anyway.
+        // Event loops accept only nonblocking files. Nothing here would block anyway.
         rustix::io::ioctl_fionbio(&epoll, true)?;
         Ok(Self { epoll })
     }
 
-    /// Adds a reader's bell, which is known as `index` from then on.
+    /// Adds a reader's bell. Reports name it by `index`.
     pub(crate) fn add(&self, index: usize, parking: &Parking) -> io::Result<()> {
         let data = epoll::EventData::new_u64(index as u64);
         Ok(epoll::add(&self.epoll, &parking.bell, data, epoll::EventFlags::IN)?)
     }
 
-    /// Sleeps until a bell rings, a signal comes, or the time is over.
+    /// Sleeps until a bell rings, a signal arrives, or the time is over.
     pub(crate) fn sleep(&self, limit: Duration) {
         let timeout = Timespec::try_from(limit).ok();
         // An error is ignored: the caller looks at the rings next in any case.
@@ -148,9 +148,8 @@ impl Bells {
     /// Sleeps as [`sleep`](Self::sleep), while other tasks run. The future may be dropped at any time.
     #[cfg(feature = "tokio")]
     pub(crate) async fn nap(&self, limit: Duration) {
-        // The registration is for this nap alone, since the next may be in another event loop. The event loop
-        // has no type for an epoll descriptor, and a stream is the nearest. Only its readiness is used, which
-        // is the same for both.
+        // The registration is only for this nap, since the next nap may be in another event loop. The event loop has no type for an epoll
+        // descriptor, and a stream is the nearest. Only its readiness is used, which is the same for both.
         let bells = self.epoll.try_clone().map(UnixStream::from).and_then(tokio::net::UnixStream::from_std);
         match bells {
             Ok(bells) => drop(tokio::time::timeout(limit, bells.readable()).await),
@@ -168,7 +167,7 @@ impl Bells {
     }
 }
 
-/// A nap. It ends when this is dropped, also when the wait is given up.
+/// A nap. It ends when this value is dropped, also if the wait is given up.
 struct Nap<'a>(&'a Parking);
 
 impl Drop for Nap<'_> {
@@ -183,7 +182,7 @@ pub(crate) fn ring(bell: impl AsFd) {
     let _ = send(bell, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Empties the bell. Returns false if it had not rung.
+/// Empties the bell. Returns false if the bell had not rung.
 fn hear(bell: impl AsFd) -> bool {
     matches!(recv(bell, &mut [0u8; 512], RecvFlags::DONTWAIT), Ok((_, 1..)))
 }
@@ -191,11 +190,11 @@ fn hear(bell: impl AsFd) -> bool {
 /// The result of a host's look at a reader that may sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight {
-    /// It does not sleep, or has been woken already.
+    /// The reader does not sleep, or has been woken already.
     Awake,
-    /// It sleeps, and there is nothing for it to read.
+    /// The reader sleeps, and there is nothing for it to read.
     Asleep,
-    /// It slept, and has just been woken.
+    /// The reader slept, and has just been woken.
     Woken,
 }
 
@@ -205,7 +204,7 @@ pub struct ParkedReader {
     page: HostPage,
     ring: Locator,
     bell: Bell,
-    /// The page's word when the reader was last woken.
+    /// The word in the page when the reader was last woken.
     woken: u64,
 }
 
@@ -216,9 +215,9 @@ impl ParkedReader {
         Ok(Self { page, ring, bell: Bell::new(bell)?, woken: 0 })
     }
 
-    /// Looks whether the reader sleeps and has something to read. If so, wakes it, once for each nap. The content of
-    /// its page is a claim. With any content, this reads two words of the ring, makes at most one system call, which
-    /// does not block, and affects no other reader.
+    /// Looks whether the reader sleeps and has something to read. If so, wakes it, once for each nap. The content of the reader's page is a
+    /// claim. Whatever it says, this call reads two words of the ring, makes at most one system call, which does not block, and affects no
+    /// other reader.
     ///
     /// Cost: one cache line of the page, and two of the ring, which are the same for all readers that sleep at the same
     /// place.
@@ -240,7 +239,7 @@ impl ParkedReader {
         self.woken = 0;
     }
 
-    /// Its bell, to wait for a ring.
+    /// Returns the reader's bell, to wait for a ring.
     pub fn bell(&self) -> Bell {
         self.bell.clone()
     }
@@ -251,8 +250,8 @@ impl ParkedReader {
 pub struct Bell(Arc<UnixStream>);
 
 impl Bell {
-    /// Accepts only an end of a socket pair. A reader may hold other sockets, such as a connection to another service,
-    /// and a write to these would be in the host's name.
+    /// Accepts only an end of a socket pair. A reader may hold other sockets, such as a connection to another service, and the host's write
+    /// to such a socket would be in the host's name.
     fn new(file: File) -> io::Result<Self> {
         let is_stream = sockopt::socket_domain(&file).is_ok_and(|domain| domain == AddressFamily::UNIX)
             && sockopt::socket_type(&file).is_ok_and(|kind| kind == SocketType::STREAM);
@@ -266,8 +265,8 @@ impl Bell {
         Err(io::Error::new(io::ErrorKind::InvalidInput, what))
     }
 
-    /// Blocks until `other` is readable or one of `bells` rings, and takes in the rings. Returns the indices of bells
-    /// that their readers have shut, or that misbehave. Waiting for such a bell would never block again.
+    /// Blocks until `other` is readable or one of `bells` rings, and empties the bells that rang. Returns the indices of bells that their
+    /// readers have shut, or that misbehave. A wait for such a bell would never block again.
     ///
     /// # Errors
     /// The error of `poll`: `EINTR` after a signal, `EINVAL` for more bells than this process may have descriptors.

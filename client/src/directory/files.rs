@@ -1,4 +1,4 @@
-//! One channel's files: the lock, the segment and the reader pages, in the directory that holds them.
+//! The files of one channel: the lock, the segment and the reader pages, in the channel's directory.
 
 use super::folder::{Folder, is_same_file, mode, unique};
 use super::ours::{self, Inventory, LOCK, READERS, REMOVED, SEGMENT, UNFINISHED, not_a_channel};
@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// An open channel directory, in the open directory of channels.
+/// A channel's open directory, and the open directory of channels in which it lies.
 #[derive(Debug)]
 pub(crate) struct ChannelFiles {
     parent: Folder,
@@ -24,7 +24,7 @@ pub(crate) struct ChannelFiles {
     is_new: bool,
 }
 
-/// The writer lock, held.
+/// The writer lock, while this process holds it.
 #[derive(Debug)]
 pub(crate) struct Locked {
     pub(crate) held: Held,
@@ -49,7 +49,7 @@ impl ChannelFiles {
         self.folder.path_of(UNFINISHED)
     }
 
-    /// Opens the segment; `None` if there is none.
+    /// Opens the segment. Returns `None` if there is none.
     pub(crate) fn segment(&self, access: OFlags) -> Result<Option<File>, ChannelError> {
         match self.folder.file(SEGMENT, access) {
             Ok(file) => Ok(Some(file)),
@@ -70,14 +70,14 @@ impl ChannelFiles {
         Inventory::of(&self.folder).map_err(ChannelError::os("look into", self.folder.path()))
     }
 
-    /// Whether this directory is a channel: it has a segment, or is what a publisher left that died while it made one. A publisher that is
-    /// making one has the lock, or is about to take it and has made nothing else.
+    /// Whether this directory is a channel. It is one if it has a segment, or if a publisher died in it while making the segment. A
+    /// publisher that is still making the segment holds the lock, or is about to take it and has made nothing else.
     ///
     /// # Errors
-    /// The system lacks what it takes to look.
+    /// If the system lacks the resources to look.
     pub(super) fn is_channel(&self) -> Result<bool, ChannelError> {
         let looked = |found: io::Result<bool>| match found {
-            // It is another user's private channel, and is listed as private.
+            // This is another user's private channel. It is listed as private.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(true),
             Err(e) if is_shortage(&e) => Err(ChannelError::os("look into", self.folder.path())(e)),
             found => Ok(found.unwrap_or(false)),
@@ -90,10 +90,10 @@ impl ChannelFiles {
                 return Ok(false);
             }
             if self.folder.stat(SEGMENT).is_ok() {
-                return Ok(true); // a damaged one
+                return Ok(true); // the segment is damaged
             }
             let lock = match self.folder.file(LOCK, OFlags::RDONLY) {
-                // Another user's lock says nothing, and here is nothing to open.
+                // The lock of another user cannot be read, and there is no segment to open.
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(false),
                 lock => lock?,
             };
@@ -101,14 +101,14 @@ impl ChannelFiles {
                 || [UNFINISHED, READERS].iter().any(|name| self.folder.stat(name).is_ok());
             Ok(has_begun && !lock::is_locked(&lock)?)
         };
-        // Its publisher may have finished and ended between the two looks.
+        // The publisher may have finished the segment and ended between the two looks.
         Ok(looked(is_left())? || looked(ours::is_segment(&self.folder))?)
     }
 
     /// Refuses to publish into a directory that is not a channel's. Reads only.
     ///
-    /// A segment makes the directory a channel. Other files may lie among the reader pages, since every user who may
-    /// read may make files there. These must not keep the publisher out.
+    /// A segment makes the directory a channel. Other files may lie among the reader pages, since every user who may read may make files
+    /// there. Such files must not keep the publisher out.
     pub(crate) fn check_usable(&self) -> Result<(), ChannelError> {
         if ours::is_segment(&self.folder).map_err(ChannelError::os("open", self.segment_path()))? {
             return match self.readers() {
@@ -124,8 +124,8 @@ impl ChannelFiles {
         Err(ChannelError::ForeignDirectory { dir: self.folder.path().to_owned(), owner })
     }
 
-    /// Refuses a channel whose directory or segment exists with another mode than `wanted`. Also refuses one in a
-    /// directory that keeps out users whom `wanted` lets in.
+    /// Refuses a channel whose directory or segment exists with another mode than `wanted`. Also refuses a channel that lies in a directory
+    /// which keeps out users whom `wanted` lets in.
     pub(crate) fn check_mode(&self, wanted: u32) -> Result<(), ChannelError> {
         let of = |folder: &Folder| match folder.own_stat() {
             Ok(stat) => Ok((folder.path().to_owned(), mode(&stat) & 0o777)),
@@ -147,11 +147,11 @@ impl ChannelFiles {
         }
     }
 
-    /// Takes the writer lock and writes this process's id to the file. Makes the file if there is none and `may_make`
-    /// is true. `None` if the channel is not there, or was removed at this moment.
+    /// Takes the writer lock and writes this process's id to the file. Makes the file if there is none and `may_make` is true. Returns
+    /// `None` if the channel does not exist, or was removed at this moment.
     ///
     /// # Errors
-    /// [`ChannelError::NotAChannel`] if the file is not a lock of ours. Nothing is written to it then.
+    /// [`ChannelError::NotAChannel`] if the file is not a lock of ours. Nothing is written to such a file.
     pub(crate) fn lock(&self, may_make: bool) -> Result<Option<Locked>, ChannelError> {
         let os = |what| ChannelError::os(what, self.folder.path_of(LOCK));
         let owner = self.folder.own_stat().map_err(os("look at"))?.st_uid;
@@ -179,8 +179,8 @@ impl ChannelFiles {
             return Err(ChannelError::InUse { name: self.name.clone(), holder: holder(&file) });
         }
         let held = Held::new(file);
-        // A process that removes the channel renames it under this lock. If that was between our opening and locking,
-        // this lock protects nothing.
+        // A process that removes the channel renames it under this lock. If it did so after we had opened the file and before we locked it,
+        // our lock protects nothing.
         match self.parent.stat(PathBuf::from(&self.name).join(LOCK)) {
             Ok(there) if is_same_file(&there, &stat) => {}
             Ok(_) => return Ok(None),
@@ -201,14 +201,14 @@ impl ChannelFiles {
     /// Opens the lock file, to look at its lock.
     ///
     /// # Errors
-    /// Only its owner may.
+    /// If this user is not the owner of the file.
     pub(crate) fn lock_file(&self) -> Result<File, ChannelError> {
         let opened = self.folder.file(LOCK, OFlags::RDONLY);
         opened.map_err(ChannelError::os("watch the publisher by", self.folder.path_of(LOCK)))
     }
 
-    /// Makes the directory for reader pages if there is none. Every user who may enter the channel may make a page in
-    /// it, and nobody may remove another's. The caller holds the lock.
+    /// Makes the directory for reader pages if there is none. Every user who may enter the channel may make a page in it, and nobody may
+    /// remove the page of another user. The caller holds the lock.
     pub(crate) fn make_readers(&self, mode: u32) -> Result<(), ChannelError> {
         match self.folder.make(READERS, 0o1000 | mode | (mode & 0o011) << 1) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
@@ -228,7 +228,7 @@ impl ChannelFiles {
         made.map_err(ChannelError::os("create", self.unfinished_path()))
     }
 
-    /// Gives the finished segment its name. It replaces an existing segment.
+    /// Gives the finished segment its name. Replaces an existing segment.
     pub(crate) fn finish(&self) -> Result<(), ChannelError> {
         let named = self.folder.rename(UNFINISHED, SEGMENT);
         named.map_err(ChannelError::os("name", self.segment_path()))
@@ -241,11 +241,10 @@ impl ChannelFiles {
         }
     }
 
-    /// Removes the files that this process made here, after [`make_unfinished`](Self::make_unfinished) or a later step
-    /// failed.
+    /// Removes the files that this process made here. Called if [`make_unfinished`](Self::make_unfinished) or a later step failed.
     pub(crate) fn undo(&self, is_lock_new: bool) {
         let _ = self.folder.unlink(UNFINISHED);
-        // If there was a channel before, this process made only the new segment.
+        // If the channel existed before, this process made only the new segment.
         if self.folder.stat(SEGMENT).is_ok() {
             return;
         }
@@ -310,8 +309,7 @@ impl ChannelFiles {
     }
 }
 
-/// Removes all files in a removed channel's directory. A late reader may still add its page meanwhile, so it tries a
-/// few times.
+/// Removes all files in a removed channel's directory. Tries several times, since a late reader may add its page meanwhile.
 fn empty(folder: &Folder) -> io::Result<()> {
     for _ in 0..8 {
         if let Ok(readers) = folder.folder(READERS) {
@@ -324,7 +322,7 @@ fn empty(folder: &Folder) -> io::Result<()> {
             _ => break,
         }
     }
-    // The lock goes last, since it proves that the others are ours.
+    // The lock is removed last, since it proves that the other files are ours.
     for name in [UNFINISHED, SEGMENT, LOCK] {
         match folder.unlink(name) {
             Err(e) if !is_absent(&e) => return Err(e),
@@ -339,8 +337,9 @@ fn segment_mode(mode: u32) -> u32 {
     0o600 | mode & 0o444
 }
 
-/// The living publisher of a channel whose files were removed under it, and whose lock had the name that `lock`, which was made just now, has.
-/// It goes on publishing to its readers, so another one beside it would split them. Looks through the processes of this user.
+/// Looks for a living publisher whose channel's files were removed while it published. `lock` has just been made, and has the same path as
+/// that publisher's lock had. The publisher continues to publish to its readers, so a second publisher beside it would split them. Looks
+/// through the processes of this user.
 fn holder_without_files(lock: &File) -> Option<Holder> {
     let own = fs::read_link(format!("/proc/self/fd/{}", lock.as_raw_fd())).ok()?;
     let mut removed = own.into_os_string();
@@ -358,12 +357,12 @@ fn holder_without_files(lock: &File) -> Option<Holder> {
     })
 }
 
-/// The holder that the content of the lock file names. It is for messages only; the lock itself decides.
+/// The holder that the content of the lock file names. It serves only for messages; the lock itself decides.
 fn holder(lock: &File) -> Holder {
     let mut text = String::new();
     let _ = lock.take(32).read_to_string(&mut text);
-    // The id is one of the publisher's own namespace, and perhaps of a process that has ended and left the lock to a child. Here
-    // another process may have it.
+    // The id belongs to the publisher's own PID namespace, where another process may have it here. It may also belong to a process that has
+    // ended and left the lock to a child.
     let pid = text.trim().parse().ok().filter(|pid| has_open(*pid, lock));
     Holder::Publisher { pid, command: pid.and_then(super::command_of) }
 }

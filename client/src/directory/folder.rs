@@ -1,7 +1,7 @@
-//! A directory that was opened once. Names are looked up in it, and no link is followed.
+//! An open directory. Names are looked up in it, and no link is followed.
 //!
-//! Each call looks a path up again, and a user who may write to a directory on it can put a link there in between. A
-//! descriptor stays with the directory that was checked.
+//! Every call with a path looks the path up again. In between, a user who may write to a directory on the path can put a link there. A
+//! descriptor always means the directory that was checked.
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long another process may have a lease of a file that is opened.
+/// How long to wait for another process to give up its lease of a file.
 const LEASED: Duration = Duration::from_millis(100);
 
 /// An open directory. Opening it needs no right to list it.
@@ -26,8 +26,8 @@ pub(crate) struct Folder {
     path: PathBuf,
 }
 
-/// As `openat`, but the descriptor is never 0, 1 or 2. A program that has closed these, as daemons do, may still print
-/// to them. What it prints must not go into our files.
+/// As `openat`, but the descriptor is never 0, 1 or 2. A program that has closed these, as daemons do, may still print to them, and its
+/// output must not go into our files.
 fn open(
     dir: impl AsFd,
     name: impl rustix::path::Arg,
@@ -44,17 +44,17 @@ fn open(
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl Folder {
-    /// The directory at a path that the user gave. Links in it are the user's choice, and are followed.
+    /// Opens the directory at a path that the user gave. Links in the path are the user's choice, and are followed.
     pub(crate) fn named(path: &Path) -> io::Result<Self> {
         Ok(Self { fd: open(CWD, path, FOLDER, Mode::empty())?, path: path.to_owned() })
     }
 
-    /// The directory at a path that the user did not give. Its last part must not be a link.
+    /// Opens the directory at a path that the user did not give. The last part of the path must not be a link.
     pub(crate) fn unnamed(path: &Path) -> io::Result<Self> {
         Ok(Self { fd: open(CWD, path, FOLDER | OFlags::NOFOLLOW, Mode::empty())?, path: path.to_owned() })
     }
 
-    /// The directory `name` in this one. A link is refused as [`io::ErrorKind::NotADirectory`].
+    /// Opens the directory `name` in this one. Refuses a link with [`io::ErrorKind::NotADirectory`].
     pub(crate) fn folder(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
         let name = name.as_ref();
         let flags = if fault!("links_are_followed") { FOLDER } else { FOLDER | OFlags::NOFOLLOW };
@@ -67,7 +67,7 @@ impl Folder {
         let until = Instant::now() + LEASED;
         let file = loop {
             match open(&self.fd, name.as_ref(), flags, Mode::empty()) {
-                // The owner of the file looks whether anybody has it open.
+                // The owner of the file holds a lease, to learn whether anybody has the file open.
                 Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::yield_now(),
                 opened => break File::from(opened?),
             }
@@ -98,12 +98,12 @@ impl Folder {
         Ok(fchmod(self.readable()?, Mode::from_raw_mode(mode))?)
     }
 
-    /// The same directory, opened again so that it can be listed.
+    /// Opens the same directory again, so that it can be listed.
     fn readable(&self) -> io::Result<OwnedFd> {
         Ok(openat(&self.fd, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// The names in it, in no particular order.
+    /// Returns the names in the directory, in no particular order.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         for entry in Dir::new(self.readable()?)? {
@@ -115,7 +115,7 @@ impl Folder {
         Ok(names)
     }
 
-    /// The metadata of `name`, which may be a path below this directory. For a link, those of the link itself.
+    /// Returns the metadata of `name`, which may be a path below this directory. For a link, the metadata is that of the link itself.
     pub(crate) fn stat(&self, name: impl AsRef<Path>) -> io::Result<Stat> {
         Ok(statat(&self.fd, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW)?)
     }
@@ -125,7 +125,7 @@ impl Folder {
         Ok(fstat(&self.fd)?)
     }
 
-    /// Makes the names in it safe from a power cut.
+    /// Makes the names in the directory safe from a power cut.
     pub(crate) fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fsync(self.readable()?)?)
     }
@@ -139,7 +139,7 @@ impl Folder {
         Ok(unlinkat(&self.fd, name.as_ref(), AtFlags::REMOVEDIR)?)
     }
 
-    /// Renames an entry. It replaces an existing one.
+    /// Renames an entry. Replaces an existing entry of the new name.
     pub(crate) fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(renameat_with(&self.fd, from.as_ref(), &self.fd, to.as_ref(), RenameFlags::empty())?)
     }
@@ -170,7 +170,7 @@ pub(crate) fn is_same_file(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// A part of a file name that no other process uses, even in another PID namespace: 16 random hexadecimal digits.
+/// Returns a part of a file name that no other process uses, even in another PID namespace: 16 random hexadecimal digits.
 pub(crate) fn unique() -> String {
     let mut random = [0; 8];
     getrandom::fill(&mut random).expect("Linux gives random bytes once it has booted");

@@ -34,7 +34,7 @@ pub struct ChannelInfo {
     pub readers: Vec<ReaderInfo>,
 }
 
-/// The facts from a segment's header and ring.
+/// What a segment's header and ring say.
 #[derive(Debug, Clone)]
 pub struct ChannelDetail {
     /// The immutable header.
@@ -43,11 +43,11 @@ pub struct ChannelDetail {
     pub epoch: u64,
     /// The publisher's state; `None` before the first publisher took the segment.
     pub state: Option<State>,
-    /// The place of the next message; an error if the ring is damaged.
+    /// The position and sequence of the next message; an error if the ring is damaged.
     pub tail: Result<Place, String>,
-    /// The place of the oldest message that a reader can start from.
+    /// The position and sequence of the oldest message that a reader can start from.
     pub oldest: Result<Place, String>,
-    /// Payload bytes published, up to 64 messages behind.
+    /// Number of payload bytes published. The figure may lack the last 64 messages.
     pub published_bytes: u64,
 }
 
@@ -69,7 +69,7 @@ impl ChannelDetail {
 /// A live reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaderInfo {
-    /// The figures on its page. The process id is 0 if the process cannot be seen from here, as one in another PID namespace.
+    /// The figures on the reader's page. The process id is 0 if the process cannot be seen from here, such as one in another PID namespace.
     pub stats: ReaderStats,
     /// Its command name, if its process is visible from here.
     pub command: Option<String>,
@@ -80,7 +80,7 @@ pub struct ReaderInfo {
 pub struct Removed {
     /// The channel's directory.
     pub dir: PathBuf,
-    /// Its contents, in order: `lock`, `readers`, `segment`, and pages that dead readers left, as `readers/PAGE`.
+    /// What was removed from the directory, in order: `lock`, `readers`, `segment`, and pages that dead readers left, as `readers/PAGE`.
     pub files: Vec<String>,
     /// Bytes of memory that its files took.
     pub bytes: u64,

@@ -63,7 +63,7 @@ pub struct Directory {
 }
 
 impl Default for Directory {
-    /// The first of these:
+    /// Returns the first of these:
     /// 1. `$SHMCAST_DIR`, if it is set and not empty;
     /// 2. [`SHARED_DIR`], if root owns it and this user may enter and list it. shmcast never makes it. The
     ///    administrator does, for example with mode 1777 for all users, or 0750 for those of a group;
@@ -81,8 +81,8 @@ fn me() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
-/// Whether the administrator has made a directory for all, and lets this user in. Any user may make one in /dev/shm, so
-/// only one of root counts.
+/// Whether root has made a directory for all users, and this user may enter and list it. Any user may make such a directory in /dev/shm, so
+/// only one that root owns counts.
 fn is_shared(path: &Path) -> bool {
     if fault!("first_user_owns_the_default") {
         return true;
@@ -92,7 +92,7 @@ fn is_shared(path: &Path) -> bool {
 }
 
 impl Directory {
-    /// The directory at `path`, which need not exist yet. Links in the path are followed.
+    /// Names the directory at `path`, which need not exist yet. Links in the path are followed.
     ///
     /// ```
     /// let directory = shmcast::Directory::at("/dev/shm/feeds");
@@ -111,11 +111,11 @@ impl Directory {
         &self.path
     }
 
-    /// Looks at every channel, in order of their names. A directory that does not exist holds none. A subdirectory that
-    /// has neither a segment nor a lock file of shmcast's is no channel, and neither is one that a publisher is just making: a channel is
-    /// there from the moment at which it can be opened.
+    /// Looks at every channel, in the order of their names. A directory that does not exist holds no channels. A subdirectory is no channel
+    /// if it has neither a segment nor a lock file of shmcast's, or while a publisher is still making the channel: a channel exists from
+    /// the moment at which it can be opened.
     ///
-    /// It also removes pages that dead readers left. Nothing else is changed.
+    /// This call also removes pages that dead readers left. It changes nothing else.
     ///
     /// # Errors
     /// [`ChannelError`] if the directory, or a subdirectory, cannot be looked at, such as for a lack of descriptors. A damaged channel is
@@ -202,7 +202,7 @@ impl Directory {
         if !inventory.is_channel() {
             return Err(self.not_found(name));
         }
-        // The lock keeps a publisher from starting while we look for readers and remove.
+        // The lock keeps a publisher from starting while we look for readers and remove the files.
         let Some(_lock) = files.lock(inventory.has_segment)? else { return Err(self.not_found(name)) };
         let readers = files.live_readers()?;
         if let Some(first) = readers.first() {
@@ -210,7 +210,7 @@ impl Directory {
             return Err(ChannelError::InUse { name: name.into(), holder });
         }
         let inventory = files.inventory()?.all_ours(files.folder())?;
-        // A reader that has opened the segment and not yet shown its page must not wait for ever on a removed segment.
+        // A reader may have opened the segment and not yet shown its page. It must not wait for ever on a removed segment.
         let segment = match files.segment(OFlags::RDWR) {
             Err(e) if e.is_shortage() => return Err(e),
             segment => segment.ok().flatten(),
@@ -221,7 +221,7 @@ impl Directory {
         files.discard(inventory)
     }
 
-    /// Of an error that permissions gave: whose channel it is, if it is another user's.
+    /// Explains an error that permissions caused: if the channel is another user's, the result names that user.
     pub(crate) fn explained(&self, name: &str, error: ChannelError) -> ChannelError {
         let path = self.path.join(name);
         let owner = fs::symlink_metadata(&path).map(|found| found.uid()).ok();
@@ -240,7 +240,7 @@ impl Directory {
         ChannelError::NotFound { name: name.into(), dir: self.path.clone() }
     }
 
-    /// The directory of a channel, with any content; `None` if there is none.
+    /// Opens the directory of a channel, with any content. Returns `None` if there is none.
     pub(crate) fn files(&self, name: &str) -> Result<Option<ChannelFiles>, ChannelError> {
         check_name(name).map_err(|why| ChannelError::Name { name: name.into(), why })?;
         let Some(parent) = self.open()? else { return Ok(None) };
@@ -251,7 +251,7 @@ impl Directory {
         }
     }
 
-    /// Opens the directory; `None` if there is none.
+    /// Opens the directory. Returns `None` if there is none.
     ///
     /// Any user may make a directory in /dev/shm, so by default our channels must not go into another user's directory.
     fn open(&self) -> Result<Option<Folder>, ChannelError> {
@@ -271,15 +271,15 @@ impl Directory {
         if self.explicit || [me(), 0].contains(&owner) { Ok(Some(folder)) } else { foreign(owner) }
     }
 
-    /// Opens the directory of a channel for its publisher. Makes it and this directory, with exactly `mode`, if they do
-    /// not exist. `None` if another process removed it at this moment.
+    /// Opens the directory of a channel for its publisher. Makes it and this directory, with exactly `mode`, if they do not exist. Returns
+    /// `None` if another process removed the channel's directory at this moment.
     pub(crate) fn create(&self, name: &str, mode: u32) -> Result<Option<ChannelFiles>, ChannelError> {
         check_name(name).map_err(|why| ChannelError::Name { name: name.into(), why })?;
         let parent = self.open_or_make(mode)?;
         let (folder, is_new) = match parent.make(name, mode) {
             Ok(folder) => (folder, true),
             Err(e) if is_shortage(&e) => {
-                // It may have been made before it could not be opened.
+                // The directory may have been made, and then could not be opened.
                 let _ = parent.remove_empty(name);
                 return Err(ChannelError::os("create directory", self.path.join(name))(e));
             }
@@ -325,8 +325,8 @@ pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Whether the process with this id, as this pid namespace counts, has the file open. The files of another user's
-/// process are not shown. Such a process counts as having the file open if the file is that user's.
+/// Whether the process with this id in our PID namespace has the file open. The open files of another user's process are not shown. Such a
+/// process counts as having the file open if the file belongs to that user.
 fn has_open(pid: u32, file: &File) -> bool {
     let Ok(wanted) = file.metadata() else { return false };
     let is_it = |of: fs::Metadata| (of.dev(), of.ino()) == (wanted.dev(), wanted.ino());

@@ -1,4 +1,4 @@
-//! The files that are ours, and the proof of that.
+//! Which files belong to a channel, and the proof of that.
 //!
 //! A file is removed, overwritten or followed only if it is proved to be ours. A name alone is never enough:
 //!
@@ -45,7 +45,7 @@ const LOCK_BYTES: i64 = 16;
 /// All entries of a channel's directory.
 #[derive(Debug, Default)]
 pub(super) struct Inventory {
-    /// The names of our files, with the bytes of memory that they take. Those of reader pages begin with `readers/`.
+    /// The names of our files, with the bytes of memory that each takes. The names of reader pages begin with `readers/`.
     pub(super) files: Vec<(String, u64)>,
     /// The first entry that is not ours, and the reason.
     pub(super) foreign: Option<(String, &'static str)>,
@@ -54,9 +54,9 @@ pub(super) struct Inventory {
 }
 
 impl Inventory {
-    /// Looks at all entries of `folder`. If the caller does not hold the channel's lock, publishers and removers may
-    /// change it meanwhile. Their files may then be missing here, but are not taken for foreign: they make the lock
-    /// file first and remove it last, so it is looked at after the listing and before all other entries.
+    /// Looks at all entries of `folder`. If the caller does not hold the channel's lock, publishers and removers may change the folder
+    /// meanwhile. Their files may then be missing in the result, but never count as foreign: publishers make the lock file first, removers
+    /// remove it last, and it is looked at after the listing and before all other entries.
     pub(super) fn of(folder: &Folder) -> io::Result<Self> {
         let names = sorted_names(folder)?;
         let lock = lock_of(folder)?;
@@ -111,7 +111,7 @@ impl Inventory {
         }
     }
 
-    /// Whether it has a lock or a segment of a channel.
+    /// Whether the directory has a lock or a segment of a channel.
     pub(super) fn is_channel(&self) -> bool {
         self.files.iter().any(|(name, _)| name == LOCK || name == SEGMENT)
     }
@@ -137,8 +137,8 @@ pub(super) fn is_segment(folder: &Folder) -> io::Result<bool> {
     }
 }
 
-/// Whether the lock file is ours; `None` if there is none. The content of another user's lock file cannot be read, and
-/// is not checked.
+/// Whether the lock file is ours; `None` if there is no lock file. The content of another user's lock file cannot be read, and is not
+/// checked.
 pub(super) fn lock_of(folder: &Folder) -> io::Result<Option<bool>> {
     let owner = folder.own_stat()?.st_uid;
     match folder.stat(LOCK) {
@@ -154,7 +154,7 @@ pub(super) fn lock_of(folder: &Folder) -> io::Result<Option<bool>> {
     }
 }
 
-/// Whether a lock file's metadata are as those of ours. `owner` is the directory's owner.
+/// Whether the metadata are those of a lock file of ours. `owner` is the directory's owner.
 pub(super) fn is_lock(stat: &Stat, owner: u32) -> bool {
     let me = nix::unistd::geteuid().as_raw();
     let is_private = mode(stat) & !0o600 == 0 && stat.st_size <= LOCK_BYTES;
@@ -222,7 +222,7 @@ fn page_magics(name: &OsStr) -> &'static [Option<u64>] {
     if is_hidden(name) { HIDDEN } else { &HIDDEN[..1] }
 }
 
-/// The names in a directory, in order; none if it was removed meanwhile.
+/// Returns the names in a directory, in order. Returns no names if the directory was removed meanwhile.
 fn sorted_names(folder: &Folder) -> io::Result<Vec<OsString>> {
     let mut names = match folder.names() {
         Err(e) if is_absent(&e) => Vec::new(),
@@ -232,8 +232,8 @@ fn sorted_names(folder: &Folder) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Whether a file begins with one of `words`. False for a link, a pipe or a directory. An error if there is no such
-/// file, or if it may not be read.
+/// Whether a file begins with one of `words`. False for a link, a pipe or a directory. Returns an error if the file does not exist or may
+/// not be read.
 fn begins_with(folder: &Folder, name: impl AsRef<OsStr>, words: &[Option<u64>]) -> io::Result<bool> {
     match folder.file(name, OFlags::RDONLY) {
         Ok(file) => Ok(words.contains(&first_word(&file)?)),

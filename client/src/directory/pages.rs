@@ -13,10 +13,10 @@ use std::fs::File;
 use std::io;
 
 impl ChannelFiles {
-    /// The live readers, which are known by the locks on their pages. Removes pages of dead readers, if this user may.
+    /// Returns the live readers, which are known by the locks on their pages. Removes pages of dead readers, if this user may.
     ///
     /// # Errors
-    /// The system lacks what it takes to look at all pages.
+    /// If the system lacks the resources to look at all pages.
     pub(super) fn live_readers(&self) -> Result<Vec<ReaderInfo>, ChannelError> {
         let pages = match self.readers() {
             Err(e) if e.is_shortage() => return Err(e),
@@ -33,7 +33,7 @@ impl ChannelFiles {
         Ok(readers)
     }
 
-    /// Removes pages of dead readers, if this user may. Costs some system calls a page.
+    /// Removes pages of dead readers, if this user may. Costs some system calls per page.
     pub(crate) fn sweep_dead_readers(&self) {
         let Ok(pages) = self.readers() else { return };
         for name in pages.names().unwrap_or_default() {
@@ -42,7 +42,7 @@ impl ChannelFiles {
     }
 }
 
-/// The entry that was found; `None` if it has gone, or this user cannot look at it.
+/// Returns the entry that was found; `None` if it no longer exists, or this user cannot look at it.
 fn known<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Err(e) if is_shortage(&e) => Err(e),
@@ -50,7 +50,7 @@ fn known<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// The page of a living reader. Removes the page if its reader is dead. Does not touch a file that is not a page.
+/// Opens the page of a living reader. Removes the page if its reader is dead. Does not touch a file that is not a page.
 fn alive(pages: &Folder, name: &OsStr) -> io::Result<Option<File>> {
     let sweeps_all = fault!("sweeps_what_is_no_page") || fault!("links_are_followed");
     if !ours::is_page_name(name) && !sweeps_all {
@@ -59,7 +59,7 @@ fn alive(pages: &Folder, name: &OsStr) -> io::Result<Option<File>> {
     let file = pages.file(name, OFlags::RDONLY)?;
     let is_empty = file.metadata()?.len() == 0;
     if is_empty {
-        return Ok(None); // just made; it is locked before it gets its size
+        return Ok(None); // the page was just made: it is locked before it gets its size
     }
     let is_ours = ours::begins_as_page(&file, name)? || sweeps_all;
     if lock::is_locked(&file)? {
@@ -73,14 +73,14 @@ fn alive(pages: &Folder, name: &OsStr) -> io::Result<Option<File>> {
     Ok(None)
 }
 
-/// The reader of one page, if it lives and its page is shown.
+/// Returns the reader of one page, if it lives and its page is shown.
 fn look_at(pages: &Folder, name: &OsStr) -> io::Result<Option<ReaderInfo>> {
     let Some(file) = alive(pages, name)?.filter(|_| !ours::is_hidden(name)) else {
-        return Ok(None); // dead, or being made
+        return Ok(None); // the reader is dead, or its page is being made
     };
     let Ok(Some(mut stats)) = ReaderStats::read(&file) else { return Ok(None) };
     let Ok(pid) = stats.pid.try_into() else { return Ok(None) };
-    // The id is one of the reader's own namespace. Here another process may have it.
+    // The id belongs to the reader's own PID namespace. Here another process may have it.
     let is_seen = has_open(pid, &file);
     stats.pid = if is_seen { stats.pid } else { 0 };
     let command = is_seen.then(|| command_of(pid)).flatten();

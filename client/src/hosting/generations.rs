@@ -1,7 +1,6 @@
-//! The move of a channel to another segment. It is prepared completely first, and then done by one store to the
-//! charter.
+//! The move of a channel to another segment. The move is prepared completely, and then done by one store to the charter.
 //!
-//! No example a function: as module `hosting`.
+//! No example a function: the reason is that of module `hosting`.
 
 use super::{HostedSegment, HostedSpec, LAST_EPOCH, fault};
 use shmcast_layout::charter::{Charter, Entry, HostCharter};
@@ -20,13 +19,12 @@ const LAST_SEQUENCE: u64 = NO_CUT - 1;
 /// The point at which the previous generation ends for all of its readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// At its tail; sequences go on from there. If the ring is damaged, the tail is not known, and this acts as
-    /// [`Void`](Self::Void).
+    /// At its tail; sequences continue. If the ring is damaged, the tail is not known, and this acts as [`Void`](Self::Void).
     Tail,
     /// At its tail; sequences begin at 1 again.
     Restart,
-    /// Nowhere: readers get all messages that they still find, and then sequences begin at 1 again. For memory that the
-    /// host has lost while readers may still hold it.
+    /// Nowhere: readers receive all messages that they still find, and then sequences begin at 1 again. This is for memory that the host
+    /// has lost while readers may still hold it.
     Lost,
     /// At once: messages that a reader has not received yet are void, and sequences begin at 1 again.
     Void,
@@ -40,7 +38,7 @@ pub struct HostedCharter {
 }
 
 impl HostedCharter {
-    /// Makes the charter of the channel `name` in `file`, which is empty and of mode 0600.
+    /// Writes the charter of channel `name` into `file`. The caller has created `file`, empty and with mode 0600.
     ///
     /// # Errors
     /// The system's error.
@@ -48,7 +46,7 @@ impl HostedCharter {
         Ok(Self { charter: HostCharter::create(&file, name, boot)?, file })
     }
 
-    /// Opens the charter that an earlier host left in `file`; `None` if it is not of this channel and boot.
+    /// Opens the charter that an earlier host left in `file`. Returns `None` if it belongs to another channel or another boot.
     ///
     /// # Errors
     /// The system's error.
@@ -57,7 +55,7 @@ impl HostedCharter {
         Ok(charter.map(|charter| Self { charter, file }))
     }
 
-    /// A new read-only descriptor of the charter, for a program.
+    /// Opens a new read-only descriptor of the charter, for a program.
     ///
     /// # Errors
     /// The error of `open`.
@@ -70,7 +68,7 @@ impl HostedCharter {
         self.charter.current()
     }
 
-    /// The current generation, in the form in which readers are told of it.
+    /// The current generation, in the form that is sent to readers.
     pub fn generation(&self) -> Option<Generation> {
         let Entry { generation, first, restarted, is_strict, .. } = *self.charter.current()?;
         Some(Generation { generation, first, restarted, strict: is_strict, journal: false })
@@ -81,16 +79,15 @@ impl HostedCharter {
         self.charter.grant();
     }
 
-    /// Tells programs, also those that are attached, whether the host keeps a journal of the channel.
+    /// Publishes to all programs, also those that are attached, whether the host keeps a journal of the channel.
     pub fn set_journal(&self, has_journal: bool) {
         self.charter.set_journal(has_journal);
     }
 
-    /// Moves the channel to `next`, which was made for `spec` and which no program has seen yet. `before` is its
-    /// current segment, unless that is lost. Where `next` was made to
-    /// [`continue_from`](HostedSegment::continue_from) the channel's journal, its sequences do not begin at 1: they
-    /// go on there after each cut. `ready` does all other steps that can fail. If it fails, nothing has changed;
-    /// after it, nothing can fail.
+    /// Moves the channel to `next`, which was made for `spec` and which no program has seen yet. `before` is the channel's current segment,
+    /// unless that is lost. If `next` was made to [`continue_from`](HostedSegment::continue_from) the channel's journal, its sequences do
+    /// not begin at 1: after each kind of cut they continue where the journal ended. `ready` does all other steps that can fail. If `ready`
+    /// fails, nothing has changed; after it, nothing can fail.
     ///
     /// # Errors
     /// The error of `ready` or of the system. The channel stays as it was.
@@ -139,8 +136,7 @@ impl HostedCharter {
             entry.restarted = current.map_or(entry.restarted, |current| current.restarted);
         }
         self.charter.go_on(entry, below, ended);
-        // This tells tools, and a publisher that was granted the old segment and has not opened it yet. Nothing depends
-        // on it.
+        // This informs tools, and a publisher that was granted the old segment and has not opened it yet. Nothing depends on it.
         if let Some(before) = before.filter(|before| before.segment.access() == Access::Write) {
             before.segment.supersede();
         }
@@ -153,8 +149,7 @@ impl HostedCharter {
     }
 }
 
-/// The first void sequence: the one after all messages that were committed before this call. `None` if the ring is
-/// damaged.
+/// Returns the first void sequence: the one after all messages that were committed before this call. Returns `None` if the ring is damaged.
 fn tail(locator: &Locator, current: &Entry) -> Option<u64> {
     let next = locator.tail_bound().ok()?.next_sequence();
     (current.first..=LAST_SEQUENCE).contains(&next).then_some(next)
@@ -164,10 +159,10 @@ fn has_ended(before: &HostedSegment) -> bool {
     matches!(before.segment.state(), Some((_, State::Closed)))
 }
 
-/// The identity of this boot. A charter of another boot names memory that is gone.
+/// Returns the identity of this boot. A charter of another boot names memory that is gone.
 ///
 /// # Errors
-/// If the kernel does not give it.
+/// If the kernel does not report it.
 pub fn boot_id() -> io::Result<[u64; 2]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let digits: String = text.trim().chars().filter(|c| *c != '-').collect();

@@ -1,9 +1,9 @@
 //! The segments and reader pages that a daemon hands out. This is for programs that own channels on behalf of others.
 //!
-//! All of it is anonymous memory of the hosting user, with a sealed size. So nobody can truncate it under a map, and
-//! only the host (and root) can open it again for writing. Readers get a read-only descriptor that is opened for them.
+//! All of it is anonymous memory of the hosting user, with a sealed size. So nobody can truncate the memory under a map, and only the host
+//! (and root) can open it again for writing. Readers get a read-only descriptor that is opened for them.
 //!
-//! No example a function: they serve only together with a control socket, as in the daemon's `server/registry`.
+//! No example a function: they are useful only together with a control socket, as in the daemon's `server/registry`.
 
 mod generations;
 
@@ -34,8 +34,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Least time between the `created_ns` of two streams of one channel, whose sequences both begin at 1. Bridges name a
-/// stream by that time, in steps of this length.
+/// Least time between the `created_ns` of two streams of one channel whose sequences both begin at 1. Bridges name a stream by that time,
+/// in steps of this length.
 pub const STREAM_STEP_NS: u64 = 500_000_000;
 
 /// Highest epoch that is believed to be a publisher's count.
@@ -54,16 +54,16 @@ pub struct HostedSpec {
     pub schema: (u64, String),
     /// The operator's `key=value` lines.
     pub labels: String,
-    /// The clock that stamps messages; the best of this machine if `None`, or if the counter is not fit for it.
+    /// The clock that stamps messages. If it is `None` or the counter is not usable, the best clock of this machine.
     pub clock: Option<ClockKind>,
     /// The preparation of the memory.
     pub preparation: Preparation,
-    /// Whether each publisher gets its own generation, so that no reader gets messages of a publisher that was cut off.
+    /// Whether each publisher gets its own generation, so that no reader receives messages of a publisher that was cut off.
     pub is_strict: bool,
 }
 
 impl HostedSpec {
-    /// Checks whether such a channel can be made, apart from the memory that it needs. Makes nothing.
+    /// Checks whether such a channel can be made, except for the memory that it needs. Makes nothing.
     ///
     /// # Errors
     /// [`ChannelError::Name`], [`ChannelError::Geometry`], or [`ChannelError::Segment`] for labels that do not fit.
@@ -80,7 +80,7 @@ impl HostedSpec {
         Ok(Geometry::new(self.capacity, self.max_message)?.segment_bytes())
     }
 
-    /// Bytes of the largest payload that the channel will take.
+    /// Bytes of the largest payload that the channel will accept.
     ///
     /// # Errors
     /// [`ChannelError::Geometry`]
@@ -100,18 +100,18 @@ impl HostedSpec {
 #[derive(Debug)]
 pub struct HostedSegment {
     file: File,
-    /// The file that the publisher locks. It holds the segment's identity, which nobody can change. Readers get only a
-    /// path descriptor of it, so that none can hold the lock.
+    /// The file that the publisher locks. It holds the segment's identity, which nobody can change. Readers get only a path descriptor of
+    /// the file, so that none of them can hold the lock.
     lock: File,
     segment: Segment,
     steps: Vec<Step>,
 }
 
 impl HostedSegment {
-    /// Makes an empty segment. It belongs to no channel before a [`HostedCharter`] names it. `stream` is the stream that goes on in it;
-    /// without one it begins a new one. `created_ns` is the time at which the sequences of the channel's memory began, if that is not
-    /// now; bridges name their sessions by it.
-    /// Takes time in proportion to the capacity: up to seconds for gigabytes.
+    /// Makes an empty segment. It belongs to no channel before a [`HostedCharter`] names it. `stream` is the stream that continues in the
+    /// segment; without it, the segment begins a new stream. `created_ns` is the time at which the sequences of the channel's memory began,
+    /// if that is not now; bridges name their sessions by it.
+    /// The call takes time in proportion to the capacity, up to seconds for gigabytes.
     ///
     /// # Errors
     /// [`ChannelError`] for a bad name or size, or if there is no memory.
@@ -131,8 +131,8 @@ impl HostedSegment {
         Ok(Self { file, lock, segment, steps })
     }
 
-    /// Makes a new segment, which no program has seen, continue a channel whose memory is gone: its first message is `next`, and its
-    /// first publisher comes after that of `epoch`.
+    /// Lets a new segment, which no program has seen, continue a channel whose memory is gone. The first message gets sequence `next`, and
+    /// the first publisher an epoch after `epoch`.
     ///
     /// # Panics
     /// When the segment has had a publisher, or `next` is 0 or beyond [`MAX_SEQUENCE`](crate::MAX_SEQUENCE).
@@ -140,13 +140,13 @@ impl HostedSegment {
         self.segment.continue_from(next, epoch.min(LAST_EPOCH), 0);
     }
 
-    /// Takes the writer lock, so that no publisher comes as long as the result lives. `None` if a publisher has it, or if the last one
-    /// has not closed the channel. `before` is the last epoch before the segment was made.
+    /// Takes the writer lock, so that no publisher can open the segment as long as the result lives. Returns `None` if a publisher holds
+    /// the lock, or if the last publisher has not closed the channel. `before` is the last epoch before the segment was made.
     ///
     /// # Errors
     /// The system's error.
     pub fn hold(&self, before: u64) -> io::Result<Option<Hold>> {
-        // Opened anew: the service manager holds what we opened first, and would hold its lock.
+        // The file is opened again: the service manager keeps the description that we opened first, and would keep its lock.
         let lock = memfd::reopen_read_write(&self.lock)?;
         if !lock::try_lock(&lock)? {
             return Ok(None);
@@ -154,13 +154,12 @@ impl HostedSegment {
         Ok(Hold::of(Held::new(lock), &self.segment, before))
     }
 
-    /// Takes back the segment that the charter names, and its lock. They come from the service manager's store, or from
-    /// a program that was attached when an earlier host died. `None` for any other memory and for a damaged segment, so
-    /// that nobody can pass off one channel's memory as another's.
+    /// Takes back the segment that the charter names, and its lock. Both come from the service manager's store, or from a program that was
+    /// attached when an earlier host died. Returns `None` for any other memory and for a damaged segment, so that nobody can pass off one
+    /// channel's memory as another's.
     ///
     /// # Errors
-    /// The system's error, such as when no descriptors are left. Then it is not known which memory it is, and the
-    /// caller must try again.
+    /// The system's error, such as when no descriptors are left. In this case the memory was not identified, and the caller must try again.
     pub fn adopt(name: &str, entry: &Entry, file: &File, lock: &File) -> Result<Option<Self>, ChannelError> {
         let os = |what| ChannelError::os(what, format!("memfd:{name}"));
         if !memfd::is_own(file).map_err(os("look at"))?
@@ -170,8 +169,7 @@ impl HostedSegment {
         }
         let Some(lock) = adopt_lock(lock, entry).map_err(os("open the lock of"))? else { return Ok(None) };
         let file = memfd::reopen_read_write(file).map_err(os("open"))?;
-        // If the segment was sealed after its publisher had mapped it, it can only be opened for reading, which is
-        // enough.
+        // If the segment was sealed after its publisher had mapped it, it can only be opened for reading. That is enough.
         let opened = Segment::open(&file, Access::Write).or_else(|_| Segment::open(&file, Access::Read));
         match opened {
             Ok(segment) => Ok(Some(Self { file, lock, segment, steps: Vec::new() })),
@@ -185,7 +183,7 @@ impl HostedSegment {
         memfd::is_ours(file).unwrap_or(false)
     }
 
-    /// The charter's entry for this segment, as generation number `generation`.
+    /// Makes the charter's entry for this segment, as generation number `generation`.
     ///
     /// # Errors
     /// The error of `fstat`.
@@ -204,14 +202,14 @@ impl HostedSegment {
         })
     }
 
-    /// Tells readers that the channel does not go on in this segment. Its publisher must have ended.
+    /// Marks the segment, so that readers learn that the channel does not continue in it. Its publisher must have ended.
     pub fn supersede(&self) {
         if self.segment.access() == Access::Write {
             self.segment.supersede();
         }
     }
 
-    /// Seals the segment: from now on nobody can map it for writing. To be called when its publisher has mapped it.
+    /// Seals the segment: from now on nobody can map it for writing. Call this after its publisher has mapped it.
     ///
     /// # Errors
     /// The error of `fcntl`.
@@ -219,7 +217,7 @@ impl HostedSegment {
         memfd::seal_future_writes(&self.file)
     }
 
-    /// New descriptors for a publisher: the writable segment, and the lock.
+    /// Opens new descriptors for a publisher: the writable segment, and the lock.
     ///
     /// # Errors
     /// The error of `open`.
@@ -227,7 +225,7 @@ impl HostedSegment {
         Ok([memfd::reopen_read_write(&self.file)?, memfd::reopen_read_write(&self.lock)?])
     }
 
-    /// New descriptors for a reader: the read-only segment, and a path descriptor of the lock, which it shows to the
+    /// Opens new descriptors for a reader: the read-only segment, and a path descriptor of the lock. The reader shows the latter to the
     /// next host.
     ///
     /// # Errors
@@ -241,7 +239,7 @@ impl HostedSegment {
         [&self.file, &self.lock]
     }
 
-    /// Whether a publisher lives, attached to this host or not. The kernel says it by the lock.
+    /// Whether a publisher lives, attached to this host or not. The kernel answers this by the lock.
     ///
     /// # Errors
     /// The error of `fcntl`.
@@ -249,11 +247,11 @@ impl HostedSegment {
         lock::is_locked(&self.lock)
     }
 
-    /// The epoch of the segment's publisher, if that died without closing the channel: the kernel's word. `before` is the last
-    /// epoch before the segment was made.
+    /// The epoch of the segment's publisher, if the kernel's lock says that it died without closing the channel. `before` is the last epoch
+    /// before the segment was made.
     pub fn dead_publisher(&self, before: u64) -> Option<u64> {
         match lock::dead_publisher(&self.lock, || self.segment.state())? {
-            // No publisher has come since.
+            // No publisher has opened the segment since.
             (epoch, State::Recovering) if epoch <= before => None,
             (epoch, _) => Some(epoch),
         }
@@ -274,14 +272,14 @@ impl HostedSegment {
         &self.steps
     }
 
-    /// A function that locks the memory again after [`adopt`](Self::adopt), since memory stays locked only as long as
-    /// the process that locked it maps it. Huge pages stay as they are: to collapse pages in use would cause page
-    /// faults in their users. The function takes time in proportion to the capacity, in the thread that calls it.
+    /// Returns a function that locks the memory again after [`adopt`](Self::adopt), since memory stays locked only as long as the process
+    /// that locked it maps it. Huge pages stay as they are: collapsing pages in use would cause page faults in their users. The function
+    /// takes time in proportion to the capacity, in the thread that calls it.
     pub fn lock_again(&self) -> impl FnOnce() -> Vec<Step> + Send + use<> {
         self.segment.preparer(Preparation { lock: true, ..Preparation::NONE })
     }
 
-    /// The channel as it is now, without its publisher and readers. The host knows these.
+    /// The channel as it is now, without its publisher and readers, which the host knows.
     pub fn status(&self) -> ChannelStatus {
         let unheld = !self.has_publisher().unwrap_or(true);
         ChannelDetail::of(&self.segment).status(&self.segment.header().channel, unheld)
@@ -303,7 +301,7 @@ impl HostedSegment {
     }
 }
 
-/// A channel that is closed, or that nobody has published on, and on which nobody can publish as long as this lives.
+/// Proof that the channel is closed or nobody has published on it, and that nobody can publish on it as long as this value lives.
 #[derive(Debug)]
 pub struct Hold {
     next: u64,
@@ -336,7 +334,7 @@ pub struct HostedPage {
 }
 
 impl HostedPage {
-    /// Makes an empty page. Its reader fills it.
+    /// Makes an empty page, which its reader fills.
     ///
     /// # Errors
     /// The system's error.
@@ -347,7 +345,7 @@ impl HostedPage {
         Ok(Self { page: HostPage::open(&file)?, file })
     }
 
-    /// Takes back a page of this user's making from the reader that holds it.
+    /// Takes back a page that this user made from the reader that holds it.
     ///
     /// # Errors
     /// `InvalidInput` for any other file.
@@ -362,7 +360,7 @@ impl HostedPage {
         Ok(Self { page: HostPage::open(&file)?, file })
     }
 
-    /// A new descriptor for the reader.
+    /// Opens a new descriptor for the reader.
     ///
     /// # Errors
     /// The error of `open`.
@@ -370,8 +368,7 @@ impl HostedPage {
         memfd::reopen_read_write(&self.file)
     }
 
-    /// The host's end of a reader that sleeps between messages of `segment`. `bell` is the end of the bell that the
-    /// reader sent.
+    /// Returns the host's end of a reader that sleeps between messages of `segment`. `bell` is the end of the bell that the reader sent.
     ///
     /// # Errors
     /// `InvalidInput` if `bell` is not an end of a stream socket pair.
@@ -403,7 +400,7 @@ fn new_lock(header: &Header) -> Result<File, ChannelError> {
     Ok(lock)
 }
 
-/// Opens the lock that a program shows; `None` if it is not the one that the charter names.
+/// Opens the lock that a program shows. Returns `None` if it is not the one that the charter names.
 fn adopt_lock(shown: &File, entry: &Entry) -> io::Result<Option<File>> {
     if !memfd::is_own(shown)? || file_id(shown)?[1] != entry.lock {
         return Ok(None);
@@ -418,7 +415,7 @@ fn adopt_lock(shown: &File, entry: &Entry) -> io::Result<Option<File>> {
     Ok(is_the_one.then_some(lock))
 }
 
-/// Device and inode of a file, also of one that [`memfd::reopen_as_path`] opened.
+/// Returns device and inode of a file, also of one that [`memfd::reopen_as_path`] opened.
 fn file_id(file: &File) -> io::Result<[u64; 2]> {
     use std::os::unix::fs::MetadataExt;
     let metadata = file.metadata()?;
@@ -430,7 +427,7 @@ fn identity([high, low]: [u64; 2]) -> [u8; 16] {
     (u128::from(high) << 64 | u128::from(low)).to_be_bytes()
 }
 
-/// The header for a new segment, of a new stream unless one goes on in it.
+/// Makes the header for a new segment. Without `stream`, the segment begins a new stream.
 pub(crate) fn new_header(
     name: &str,
     geometry: Geometry,
@@ -460,7 +457,7 @@ pub(crate) fn new_header(
 }
 
 impl ParkedReader {
-    /// Notes that the channel goes on in `segment`. The caller tells the reader in another way, which wakes it.
+    /// Notes that the channel continues in `segment`. The caller tells the reader in another way, which wakes it.
     pub fn watch(&mut self, segment: &HostedSegment) {
         self.watch_ring(segment.locator());
     }

@@ -1,4 +1,4 @@
-//! One file, frame by frame.
+//! Walks through one file, frame by frame.
 
 use super::window::{AHEAD, Window};
 use shmcast_layout::journal::{
@@ -10,10 +10,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A bad frame before whole ones may still be being written for this long.
+/// For this long, a bad frame before whole ones may be one that is still being written.
 const UNSURE: Duration = Duration::from_millis(100);
-/// How far after a bad frame the search for the next one goes in a file that grows. The space prepared for later frames
-/// may be long, but a recorder leaves no hole of more than a few frames.
+/// How far beyond a bad frame the search for the next one reaches in a file that grows. The space prepared for later frames may be long,
+/// but a recorder leaves no hole of more than a few frames.
 const HOLE: u64 = (2 * AHEAD + MAX_BODY) as u64 / 8;
 
 /// The next thing in a file.
@@ -21,7 +21,7 @@ const HOLE: u64 = (2 * AHEAD + MAX_BODY) as u64 / 8;
 pub(super) enum Step {
     /// A whole frame. Its body is [`Cursor::body`].
     Frame(FrameHeader),
-    /// Nothing more is written.
+    /// Nothing more has been written.
     End,
     /// The file is sealed, and this was its last frame.
     Sealed,
@@ -30,7 +30,7 @@ pub(super) enum Step {
 /// Bytes that are no frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fault {
-    /// Where a frame was due.
+    /// Offset at which a frame was due.
     pub(super) offset: u64,
     /// Bytes up to the next whole frame, or to the end.
     pub(super) bytes: u64,
@@ -43,26 +43,26 @@ pub(super) struct Fault {
 pub(super) struct Cursor {
     window: Window,
     salt: u64,
-    /// The place of the next frame.
+    /// The offset of the next frame.
     offset: u64,
-    /// The place of the last frame that was returned.
+    /// The offset of the last frame that was returned.
     at: u64,
-    /// The number and the chain of the next frame, unless a jump came before it.
+    /// The number and the chain of the next frame; `None` after a jump.
     expected: Option<(u32, u32)>,
-    /// Those of the first frame.
+    /// The number and the chain of the first frame.
     first: (u32, u32),
     trailer: Option<Trailer>,
     /// Whether somebody may be writing to the file.
     is_growing: bool,
-    /// A bad frame that may be one that is being written, and since when.
+    /// A bad frame that may still be being written, and the time since when it was seen.
     unsure: Option<(u64, Instant)>,
     fault: Option<Fault>,
 }
 
-/// The contents of a place.
+/// What was found at an offset.
 enum Found {
     Frame(FrameHeader),
-    /// No frame. With the end of its body where the header is whole.
+    /// No frame, and the offset after its body if its header is whole.
     Bad(FormatError, Option<u64>),
 }
 
@@ -82,7 +82,7 @@ impl Cursor {
         }
     }
 
-    /// Whether somebody may be writing to the file, so that what is missing at its end may come.
+    /// Sets whether somebody may be writing to the file, so that what is missing at its end may still be written.
     pub(super) fn set_growing(&mut self, is_growing: bool) {
         self.is_growing = is_growing;
     }
@@ -101,13 +101,13 @@ impl Cursor {
         self.at
     }
 
-    /// Reads what comes next, if it is not in memory, into the kernel's cache.
+    /// Reads the bytes that are due next into the kernel's cache, if they are not in memory.
     #[cfg(feature = "tokio")]
     pub(super) fn read_ahead(&self) -> Option<impl FnOnce() + Send + 'static> {
         self.window.read_ahead(self.offset, self.is_growing)
     }
 
-    /// Goes on at a frame that an index names.
+    /// Continues at a frame that an index names.
     pub(super) fn jump(&mut self, offset: u64) {
         let start = FILE_HEADER_BYTES as u64;
         if offset == start {
@@ -117,7 +117,7 @@ impl Cursor {
         }
     }
 
-    /// The damage that was passed over since the last call.
+    /// Takes the damage that was passed over since the last call.
     pub(super) fn take_fault(&mut self) -> Option<Fault> {
         self.fault.take()
     }
@@ -127,7 +127,7 @@ impl Cursor {
         self.window.peek(self.at + FRAME_HEADER_BYTES as u64, header.length as usize)
     }
 
-    /// The bytes between the last frame's body and the next place, and behind the footer those up to the trailer.
+    /// The bytes between the last frame's body and the next frame; after the footer, those up to the trailer.
     pub(super) fn padding(&mut self, header: &FrameHeader) -> io::Result<&[u8]> {
         let from = self.at + (FRAME_HEADER_BYTES + header.length as usize) as u64;
         let end = match (header.kind, self.trailer) {
@@ -140,7 +140,7 @@ impl Cursor {
         Ok(self.window.peek(from, length - header.length as usize))
     }
 
-    /// The whole frame at `offset`, if it is of this kind.
+    /// Reads the whole frame at `offset`, if it is of this kind.
     pub(super) fn read_at(
         &mut self,
         offset: u64,
@@ -155,15 +155,15 @@ impl Cursor {
         }
     }
 
-    /// The footer of a sealed file, if it is whole. The cursor stays where it is.
+    /// Reads the footer of a sealed file, if it is whole. The cursor does not move.
     pub(super) fn footer(&mut self) -> io::Result<Option<Footer>> {
         let Some(trailer) = self.trailer else { return Ok(None) };
         let frame = self.read_at(trailer.footer, FrameKind::Footer)?;
         Ok(frame.and_then(|(_, body)| Footer::decode(body).ok()))
     }
 
-    /// The header of the frame that is due, without a look at its body. Moves on behind it. For searches: who wants the records
-    /// goes back.
+    /// Returns the header of the frame that is due, without a look at its body, and moves past the frame. This is for searches: a caller
+    /// that wants the records goes back.
     pub(super) fn skim(&mut self) -> io::Result<Option<FrameHeader>> {
         let bytes = self.window.get(self.offset, FRAME_HEADER_BYTES)?;
         let Ok(header) = FrameHeader::decode(bytes, self.salt) else { return Ok(None) };
@@ -173,7 +173,7 @@ impl Cursor {
         Ok(Some(header))
     }
 
-    /// The next frame of any kind but pads. `due` is the sequence due at it: frames of earlier ones are refused.
+    /// Returns the next frame of any kind but pads. `due` is the sequence due at the frame: frames with an earlier sequence are refused.
     pub(super) fn next(&mut self, due: u64) -> io::Result<Step> {
         loop {
             if self.trailer.is_some_and(|trailer| self.offset > trailer.footer) {
@@ -194,7 +194,7 @@ impl Cursor {
                 Found::Bad(why, behind) => {
                     self.has_waited(self.offset);
                     if !self.search(due, why, behind)? {
-                        // The next search comes when it has been so for as long again.
+                        // The next search happens after the frame has been bad for as long again.
                         self.unsure = self.unsure.filter(|(_, since)| since.elapsed() <= UNSURE);
                         return Ok(if self.trailer.is_some() { Step::Sealed } else { Step::End });
                     }
@@ -210,8 +210,8 @@ impl Cursor {
         self.unsure = None;
     }
 
-    /// Whether nothing has been written at the end of a growing file. Costs one small read. Now and then the answer is no, so that
-    /// a hole with frames behind it is found.
+    /// Whether nothing has been written at the end of a growing file. Costs one small read. Now and then the answer is no, so that a hole
+    /// with frames after it is found.
     fn is_nothing_yet(&mut self) -> io::Result<bool> {
         if self.trailer.is_some() || !self.is_growing {
             return Ok(false);
@@ -220,8 +220,8 @@ impl Cursor {
         Ok(!is_written && !self.has_waited(self.offset))
     }
 
-    /// The contents of the place that is due, read anew: memory may hold an older state than the file. In a file
-    /// that is not sealed also past the kernel's pages, once.
+    /// Reads the place that is due again, since memory may hold an older state than the file. In a file that is not sealed, it is also read
+    /// once past the kernel's pages.
     fn look_twice(&mut self, due: u64) -> io::Result<Found> {
         if self.trailer.is_some() {
             return self.look_due(due);
@@ -236,7 +236,7 @@ impl Cursor {
         }
     }
 
-    /// The frame at the place that is due, if it is the one that is due.
+    /// Returns the frame at the place that is due, if it has the number that is due.
     fn look_due(&mut self, due: u64) -> io::Result<Found> {
         let found = self.look(self.offset, false)?;
         let Found::Frame(header) = found else { return Ok(found) };
@@ -254,7 +254,7 @@ impl Cursor {
         Ok(Found::Bad(why, None))
     }
 
-    /// The frame at `offset`, whatever its number.
+    /// Returns the frame at `offset`, with any number.
     fn look(&mut self, offset: u64, is_guess: bool) -> io::Result<Found> {
         let salt = self.salt;
         let bytes = self.window.get(offset, FRAME_HEADER_BYTES)?;
@@ -269,7 +269,7 @@ impl Cursor {
             return Ok(Found::Bad(why, Some(end)));
         }
         if is_guess {
-            // A payload may hold the image of a frame. The frame after a real one chains to it.
+            // A payload may contain the image of a frame. The frame after a real frame chains to it.
             let next = self.window.get(end, FRAME_HEADER_BYTES)?;
             if FrameHeader::decode(next, salt).is_ok_and(|next| next.chain != header.crc()) {
                 let what = "the frame behind it does not chain to it";
@@ -279,7 +279,7 @@ impl Cursor {
         Ok(Found::Frame(header))
     }
 
-    /// Looks for the next whole frame behind a bad one, and goes to it. False if there is none, or if it is too early to say.
+    /// Looks for the next whole frame after a bad one, and moves to it. Returns false if there is none, or if it is too early to say.
     fn search(&mut self, due: u64, why: FormatError, behind: Option<u64>) -> io::Result<bool> {
         let bad = self.offset;
         let mut at = behind.unwrap_or(bad + FRAME_ALIGN as u64);
@@ -322,7 +322,7 @@ impl Cursor {
         }
     }
 
-    /// The next place below `end` at which a frame may begin.
+    /// The next offset below `end` at which a frame may begin.
     fn candidate(&mut self, from: u64, end: u64) -> io::Result<Option<u64>> {
         let mut at = from;
         while at < end {
@@ -330,7 +330,7 @@ impl Cursor {
             if piece.len() < FRAME_HEADER_BYTES {
                 return Ok(None);
             }
-            // The rest of what is in memory, in one go.
+            // Looks through the rest of what is in memory at once.
             let rest = self.window.peek(at, usize::MAX);
             let found = rest.chunks_exact(FRAME_ALIGN).position(|place| place[..4] == FRAME_MAGIC);
             if let Some(found) = found {

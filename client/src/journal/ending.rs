@@ -1,9 +1,9 @@
-//! The end of a journal, and the beginning of a ring that goes on after it.
+//! The end of a journal, and the beginning of a ring that continues after it.
 //!
-//! When a channel's memory is gone, such as after a reboot, its sequences go on after its journal: at the next one if the journal ends
-//! with a clean record, otherwise after the reserve, which no publisher has passed. Before anybody sees the new ring, a file that is safe
-//! from a power cut names the sequences that are left out, the ring, and the next reserve. So the journal leads a reader across, and no
-//! sequence is given twice, whatever happens next.
+//! When a channel's memory is gone, such as after a reboot, its sequences continue after its journal. They continue at the next sequence if
+//! the journal ends with a clean record, and otherwise after the reserve, which no publisher has passed. Before anybody sees the new ring,
+//! a file that is safe from a power cut names the sequences that are left out, the ring, and the next reserve. So the journal leads a
+//! reader across, and no sequence is used twice, whatever happens next.
 
 use super::cursor::{Cursor, Step};
 use super::header::{boot, header_of, salt};
@@ -52,20 +52,20 @@ pub struct Ending {
     said: Said,
 }
 
-/// The reserve, the epoch and the clean end, as the last records name them.
+/// The reserve, the epoch and the clean end that the last records give.
 #[derive(Debug, Clone, Copy, Default)]
 struct Said {
     reserve: u64,
     epoch: u64,
-    /// The next sequence by a clean record, if nothing follows it.
+    /// The next sequence according to a clean record, if nothing follows that record.
     clean: Option<u64>,
 }
 
 impl Ending {
-    /// Looks at the end of the journal of `channel` in the directory at `path`, and takes its lock: of a stream, or of the newest one. Of a
-    /// recorder's that was killed, everything that it wrote counts.
+    /// Looks at the end of the journal of `channel` in the directory at `path`, and takes its lock. With a stream, it is that stream's
+    /// journal, and else the newest one. If the recorder was killed, everything that it wrote counts.
     ///
-    /// Cost: the headers of all files, and the last one read if it is not sealed, at the speed of the disk.
+    /// Cost: the headers of all files are read, and the last file as a whole if it is not sealed, at the speed of the disk.
     ///
     /// # Errors
     /// [`JournalError::Empty`] if there is no journal. [`JournalError::Busy`] while a recorder writes there.
@@ -90,7 +90,7 @@ impl Ending {
             let is_sought = stream.is_none_or(|stream| own.stream().is_some_and(|own| own.is(stream)));
             // Nothing is made in a directory that has no journal.
             if is_sought && has_journal(own.folder())? {
-                // One that cannot be read may be the newest.
+                // A file that cannot be read may be the newest.
                 if own.files().is_empty() {
                     check_problems(&own)?;
                 }
@@ -106,8 +106,8 @@ impl Ending {
         let named = names.iter().filter_map(|name| parse_file_name(name.to_str()?)).max().unwrap_or(0);
         check_problems(&journal)?;
         let last = journal.files().last().ok_or_else(|| JournalError::Empty { path: path.clone() })?.clone();
-        // The files are synced before they are read, so that nothing that is read goes. An error is that of an earlier write: then
-        // the contents of the disk are read.
+        // The files are synced before they are read, so that nothing that was read is lost later. An error is that of an earlier write: in
+        // that case the contents of the disk are read.
         for file in journal.files().iter().filter(|file| file.trailer.is_none()) {
             let _ = journal.folder().file(&file.name, OFlags::RDONLY).and_then(|file| file.sync_all());
         }
@@ -120,7 +120,7 @@ impl Ending {
         Ok(Self { last: last.header.clone(), journal, _lock: lock, next_number, previous, due, said })
     }
 
-    /// The sequence due behind everything in the journal.
+    /// The sequence due after everything in the journal.
     ///
     /// ```no_run
     /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
@@ -131,7 +131,7 @@ impl Ending {
         self.due
     }
 
-    /// Whether the journal says that nothing was published behind it.
+    /// Whether the journal says that nothing was published after its end.
     ///
     /// ```no_run
     /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
@@ -158,7 +158,7 @@ impl Ending {
         (next < MAX_SEQUENCE - 1).then_some(next).ok_or_else(used_up)
     }
 
-    /// The last epoch that the journal names. The next publisher's is greater.
+    /// The last epoch that the journal gives. The next publisher's epoch is greater.
     ///
     /// ```no_run
     /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
@@ -169,8 +169,9 @@ impl Ending {
         self.said.epoch.max(self.last.epoch)
     }
 
-    /// Notes in the journal that the channel goes on at sequence `first` in the ring with this header, which nobody has seen yet:
-    /// what is left out, the ring, and the next reserve. When it returns, this is safe from a power cut.
+    /// Notes in the journal that the channel continues at sequence `first` in the ring with this header, which nobody has seen yet. The
+    /// note names the sequences that are left out, the ring, and the next reserve. When the call returns, the note is safe from a power
+    /// cut.
     ///
     /// # Errors
     /// [`JournalError::Os`]; the journal ends as before.
@@ -189,15 +190,15 @@ impl Ending {
         assert!(first >= self.due, "a ring begins behind the journal");
         assert!(self.stream().is(ring.stream), "the ring was made for the stream of the journal");
         let own = header_of(ring).map_err(JournalError::os("make a header for", self.journal.path()))?;
-        // That of the ring's first publisher. It is noted at once: the ring may be gone again before a recorder has seen it.
+        // The epoch of the ring's first publisher. It is noted at once: the ring may be lost before a recorder has seen it.
         let epoch = self.epoch().saturating_add(1);
         let header = FileHeader { epoch, ..own };
         self.write(header, first..first, Some(Clock::of_segment(ring).now()))
     }
 
-    /// Notes in the journal that the channel goes on in its ring, which is there still, at sequence `next`. Without that, what is
-    /// published next would be behind a clean end, or come near the reserve, until a recorder has written. When it returns, this is
-    /// safe from a power cut.
+    /// Notes in the journal that the channel continues in its ring, which still exists, at sequence `next`. Without the note, messages that
+    /// are published next would lie after a clean end, or come near the reserve, until a recorder has written. When the call returns, the
+    /// note is safe from a power cut.
     ///
     /// # Errors
     /// [`JournalError::Os`]; the journal ends as before.
@@ -228,12 +229,12 @@ impl Ending {
         self.last.stream
     }
 
-    /// Whether the journal must be reopened before a ring goes on at `next`: it ends clean, or the reserve is near.
+    /// Whether the journal must be reopened before a ring continues at `next`, because the journal ends clean or the reserve is near.
     pub(crate) fn needs_reopening(&self, next: u64) -> bool {
         self.is_clean() || next.saturating_add(RESERVE / 2) > self.said.reserve
     }
 
-    /// The ring is read from `sequences.start` on. `sequences.end` is the next sequence to be published.
+    /// Writes the file. The ring is read from `sequences.start` on. `sequences.end` is the next sequence to be published.
     fn write(
         self,
         header: FileHeader,
@@ -251,11 +252,10 @@ impl Ending {
     }
 }
 
-/// Begins a journal in the directory at `path`, which is made if it is not there, for a channel whose first ring has this header and
-/// was shown to nobody: from now on no sequence is given twice. When it returns, this is safe from a power cut.
-///
+/// Begins a journal in the directory at `path`, for a channel whose first ring has this header and was shown to nobody. The directory is
+/// made if it does not exist. From now on no sequence is used twice. When the call returns, this is safe from a power cut.
 /// # Errors
-/// [`JournalError::Os`], also where there is a journal, and [`JournalError::Busy`] while a recorder writes there.
+/// [`JournalError::Os`], also if there is a journal already, and [`JournalError::Busy`] while a recorder writes there.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -271,7 +271,7 @@ pub fn create(path: impl AsRef<Path>, ring: &Header) -> Result<(), JournalError>
     create_for(path.as_ref(), ring, 1..1)
 }
 
-/// As [`create`], for a ring that is read from `sequences.start` on; `sequences.end` is published next.
+/// As [`create`], for a ring that is read from `sequences.start` on. `sequences.end` is the next sequence to be published.
 pub(crate) fn create_for(path: &Path, ring: &Header, sequences: Range<u64>) -> Result<(), JournalError> {
     let (folder, file) = make_folder(path, ring.stream)?;
     let os = |what| JournalError::os(what, folder.path());
@@ -284,8 +284,8 @@ pub(crate) fn create_for(path: &Path, ring: &Header, sequences: Range<u64>) -> R
     add_file(&folder, header, sequences, Some(Clock::of_segment(ring).now()))
 }
 
-/// Adds one sealed file, in which the channel goes on at the first of these `sequences`. Their end is the next that is published. The
-/// caller has the lock. `ticks` is the time on the ring's clock.
+/// Adds one sealed file, in which the channel continues at `sequences.start`. `sequences.end` is the next sequence to be published. The
+/// caller holds the lock. `ticks` is the time on the ring's clock.
 fn add_file(
     folder: &Folder,
     header: FileHeader,
@@ -344,7 +344,7 @@ fn make_folder(path: &Path, stream: StreamId) -> Result<(Folder, u64), JournalEr
     Ok((folder, first))
 }
 
-/// Whether there is a file of a journal, or one that was begun.
+/// Whether there is a file of a journal, finished or not.
 fn has_journal(folder: &Folder) -> Result<bool, JournalError> {
     let names = folder.names().map_err(JournalError::os("list", folder.path()))?;
     let is_file = |name: &str| name == SPARE || parse_file_name(name).is_some();
@@ -365,7 +365,7 @@ fn lock_of(folder: &Folder) -> Result<Held, JournalError> {
     }
 }
 
-/// Gives a file that a recorder had begun its name, if it had none yet, as the next recorder would.
+/// Gives a file that a recorder had begun and not yet named its name, as the next recorder would.
 fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     let os = || JournalError::os("name", folder.path_of(SPARE));
     let file = match folder.file(SPARE, OFlags::RDONLY) {
@@ -376,7 +376,7 @@ fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     let mut page = [0; FILE_HEADER_BYTES];
     let header = match file.read_exact_at(&mut page, 0) {
         Ok(()) => FileHeader::decode(&page),
-        // Nothing was written to it. It goes when the next file is made.
+        // Nothing was written to the file. It is removed when the next file is made.
         Err(_) => return Ok(()),
     };
     match header {
@@ -392,7 +392,7 @@ fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     }
 }
 
-/// Refuses a directory in which a file lies that is whole and cannot be understood. One whose header is not whole never was durable.
+/// Refuses a directory with a file that is whole and cannot be understood. A file whose header is not whole was never durable.
 fn check_problems(journal: &Journal) -> Result<(), JournalError> {
     let own = journal.files().first().map(|file| file.header.stream);
     for problem in journal.problems() {
@@ -408,19 +408,19 @@ fn check_problems(journal: &Journal) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// The greatest reserve that a file's records name.
+/// Returns the greatest reserve that a file's records name.
 pub(super) fn reserve_in(opened: Opened, path: &Path) -> Result<u64, JournalError> {
     last_words(opened, path).map(|(_, said)| said.reserve)
 }
 
-/// The sequence due behind a file, and what its records say.
+/// Returns the sequence due after a file, and what its last records say.
 fn last_words(opened: Opened, path: &Path) -> Result<(u64, Said), JournalError> {
     let Opened { file, header, chain, trailer, .. } = opened;
     let os = || JournalError::os("read", path);
     let mut cursor = Cursor::new(file, chain, &header, trailer);
     let mut said = Said::default();
     let mut due = header.sequence;
-    // The footer has the places of all control records, unless there were too many.
+    // The footer has the offsets of all control records, unless there were too many.
     let footer = cursor.footer().map_err(os())?.filter(|footer| !footer.controls_left_out);
     if let (Some(footer), Some(trailer)) = (footer, trailer) {
         let mut places: Vec<u64> = footer.controls.iter().map(|control| control.offset).collect();
@@ -446,7 +446,7 @@ fn last_words(opened: Opened, path: &Path) -> Result<(u64, Said), JournalError> 
 }
 
 impl Said {
-    /// Takes in a frame. The result is the sequence due behind it.
+    /// Takes in a frame. Returns the sequence due after it.
     fn listen(
         &mut self,
         frame: &FrameHeader,
@@ -485,7 +485,7 @@ impl Said {
     }
 }
 
-/// Writes a whole file, and gives it its name when it is safe.
+/// Writes a whole file. It gets its name when its content is safe.
 fn put(folder: &Folder, name: &str, parts: &[&[u8]]) -> io::Result<()> {
     let _ = folder.unlink(SPARE);
     let mut file = folder.create(SPARE, PRIVATE)?;

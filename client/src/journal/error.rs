@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// The reason why a journal cannot be read. Damage of single frames is no error: it is a loss, told in its place.
+/// The reason why a journal cannot be read. Damage of single frames is no error: the reader reports it as a loss at its place.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum JournalError {
@@ -35,10 +35,10 @@ pub enum JournalError {
     Flat {
         /// The directory.
         path: PathBuf,
-        /// The stream of the files, if they tell.
+        /// The stream of the files, if they name it.
         stream: Option<StreamId>,
     },
-    /// A file is no file of a journal, or one of a format that this build does not read.
+    /// A file does not belong to a journal, or has a format that this build does not read.
     #[error("{}: {source}", path.display())]
     Format {
         /// The file.
@@ -62,7 +62,7 @@ pub enum JournalError {
         /// The directory.
         path: PathBuf,
     },
-    /// A recorder writes to the journal, and has not noted that the channel's sequences have gone so far.
+    /// A recorder writes to the journal, and has not noted that the channel's sequences reach so far.
     #[error(
         "{}: its recorder has not noted that the channel goes on at sequence {next}: a power cut would give it again. Look whether \
          the recorder runs and records this channel, and try again",
@@ -74,23 +74,23 @@ pub enum JournalError {
         /// The sequence of the next message.
         next: u64,
     },
-    /// The journal is that of another channel.
+    /// The journal belongs to another channel.
     #[error("{}: holds the journal of channel {found:?}, not of {channel:?}: give another directory", path.display())]
     OtherChannel {
         /// The directory.
         path: PathBuf,
         /// The channel whose journal it is.
         found: String,
-        /// The channel that was to go on.
+        /// The channel that was to be continued.
         channel: String,
     },
-    /// Files of two journals lie in one directory, so it is not known which of them the channel goes on after.
+    /// Files of two journals lie in one directory, so it is not known after which of them the channel continues.
     #[error("{}: belongs to another journal than the files beside it: move it elsewhere", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// The journal is that of another stream: the channel's sequences have begun again since, or before.
+    /// The journal belongs to another stream: the channel's sequences have begun again since, or before.
     #[error(
         "{}: holds stream {found}, not {wanted}: the channel's sequences began again in between; read it by itself, with `shmcast journal`",
         path.display()
@@ -100,16 +100,16 @@ pub enum JournalError {
         path: PathBuf,
         /// The stream that it holds.
         found: StreamId,
-        /// The stream that was to be read, or to go on.
+        /// The stream that was to be read or continued.
         wanted: StreamId,
     },
-    /// No sequence is left behind the journal's end.
+    /// No sequence is left after the journal's end.
     #[error("{}: the journal has used up all sequences: move it away, and the channel begins at 1", path.display())]
     UsedUp {
         /// The directory.
         path: PathBuf,
     },
-    /// The channel's ring lies before what the journal has of its stream, and would give sequences again.
+    /// The channel's ring ends before what the journal has of its stream, and would use sequences again.
     #[error(
         "{}: the journal goes on at sequence {due}, and the channel's ring, of the same stream, at {next}: remove the \
          channel, and it begins behind the journal; or give another directory",
@@ -118,12 +118,12 @@ pub enum JournalError {
     Behind {
         /// The directory.
         path: PathBuf,
-        /// The sequence due behind the journal.
+        /// The sequence due after the journal.
         due: u64,
-        /// The sequence that the ring goes on at.
+        /// The sequence at which the ring continues.
         next: u64,
     },
-    /// A daemon owns the channel, and goes on after the journal of its configuration by itself.
+    /// A daemon owns the channel, and itself continues after the journal of its configuration.
     #[error(
         "the channel is a daemon's, which goes on behind the channel's journal by itself: leave the directory out"
     )]
@@ -133,7 +133,7 @@ pub enum JournalError {
     Channel(#[from] ChannelError),
 }
 
-/// The words that say how a directory with files gets its folder.
+/// Explains how files in the directory get into a folder of their stream.
 fn moving(path: &Path, stream: Option<StreamId>) -> String {
     let path = path.display();
     match stream {
@@ -143,19 +143,19 @@ fn moving(path: &Path, stream: Option<StreamId>) -> String {
 }
 
 impl JournalError {
-    /// A frame that cannot be read, since it is compressed by `codec`.
+    /// The error for a frame that cannot be read, since it is compressed by `codec`.
     pub(super) fn codec(path: impl Into<PathBuf>, offset: u64, codec: Codec) -> Self {
         let codec = if codec == Codec::Lz4 { "LZ4" } else { "zstd" };
         Self::Codec { path: path.into(), offset, codec }
     }
 
-    /// Whether no daemon answers now, so that the answer may come later.
+    /// Whether no daemon answers now. It may answer later.
     pub(crate) const fn is_absence(&self) -> bool {
         matches!(self, Self::Channel(ChannelError::NoDaemon { .. } | ChannelError::Silent { .. }))
             || self.is_crowded()
     }
 
-    /// Whether it says that there is no journal of the channel's stream.
+    /// Whether the error says that there is no journal of the channel's stream.
     pub(crate) const fn is_none(&self) -> bool {
         matches!(
             self,
@@ -165,7 +165,7 @@ impl JournalError {
         )
     }
 
-    /// Whether the directory is not there.
+    /// Whether the directory does not exist.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Os { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }

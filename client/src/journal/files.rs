@@ -1,4 +1,4 @@
-//! Where the files of a journal come from, a directory or the daemon that owns the channel, and the rings that they name.
+//! Where the files of a journal come from: a directory, or the daemon that owns the channel.
 
 use super::JournalError;
 use super::list::{Journal, Opened};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// How long a daemon may take to answer a reader that was lapped.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long a reader asks a daemon again that has too many requests.
+/// For how long a reader repeats a request to a daemon that has too many requests.
 const CROWDED: Duration = Duration::from_millis(1500);
 
 /// A daemon that does not answer is expected back for this long.
@@ -21,14 +21,14 @@ pub(crate) const PATIENCE_FOR_DAEMON: Duration = Duration::from_secs(10);
 
 /// Pause between two looks for the next file.
 const PAUSE_FOR_FILES: Duration = Duration::from_millis(20);
-/// The same, where a daemon has to be asked.
+/// Pause between two looks for the next file, if a daemon has to be asked.
 const PAUSE_FOR_DAEMON: Duration = Duration::from_secs(1);
 
 /// The files of one stream.
 #[derive(Debug)]
 pub(crate) struct Files {
     place: Place,
-    /// The stream that is read. Files of another one are an error. Where nobody asked for one, it is that of the first file.
+    /// The stream that is read. Files of another stream are an error. If the caller asked for no stream, it is that of the first file.
     stream: Option<StreamId>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Files {
 enum Place {
     /// In a directory that this process may read.
     Directory(Journal),
-    /// Of a daemon, which lends one after the other.
+    /// With a daemon, which lends one file after the other.
     Daemon {
         client: Client,
         channel: String,
@@ -52,25 +52,25 @@ enum Place {
 pub(super) struct Picked {
     pub(super) opened: Opened,
     pub(super) path: PathBuf,
-    /// A place from which to look, as the daemon says.
+    /// An offset at which to begin the search, as the daemon suggests.
     pub(super) hint: Option<u64>,
-    /// The sequence at which it ends, because a later file begins there.
+    /// The sequence at which the file ends, because a later file begins there.
     pub(super) limit: Option<u64>,
 }
 
 /// The message that is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// The one with this sequence.
+    /// The message with this sequence.
     Sequence(u64),
-    /// The first of this time or later, in nanoseconds of the wall clock since 1970.
+    /// The first message of this time or later, in nanoseconds of the wall clock since 1970.
     Time(u64),
 }
 
-/// A file of a journal that another process may be given.
+/// A file of a journal that may be passed to another process.
 #[derive(Debug)]
 pub struct Lent {
-    /// It was opened anew, and for reading only.
+    /// The file, opened again for this, and only for reading.
     pub file: Arc<File>,
     /// Its number.
     pub number: u64,
@@ -79,12 +79,12 @@ pub struct Lent {
 }
 
 impl Journal {
-    /// Opens the file that has what is wanted, to be lent to a reader in another process. If nothing that old is kept, it is the
-    /// oldest file; if it is not recorded yet, the newest. `None` if there is no file. [Refresh](Self::refresh) the list before, to see
-    /// files that came since.
+    /// Opens the file that has what is wanted, to be lent to a reader in another process. If nothing that old is kept, the result is the
+    /// oldest file; if it is not recorded yet, the newest. Returns `None` if there is no file. [Refresh](Self::refresh) the list before, to
+    /// see newer files.
     ///
-    /// `read` is the salt of the file that the reader has read to its end. A file behind that one is lent, if there is one: several may
-    /// begin with the same sequence, and hold control records.
+    /// `read` is the salt of the file that the reader has read to its end. A file after that one is lent, if there is one: several files
+    /// may begin with the same sequence, and contain control records.
     ///
     /// # Errors
     /// [`JournalError`] if the directory or the file cannot be read.
@@ -111,7 +111,7 @@ impl Journal {
         }))
     }
 
-    /// Picks among the files with a number above `after`. Retention may have removed a file between the look at the list and the file.
+    /// Picks among the files with a number above `after`. Retention may have removed a file after the list was made.
     fn pick(&mut self, wanted: Wanted, after: u64) -> Result<Option<Picked>, JournalError> {
         match pick_listed(self, wanted, after) {
             Err(JournalError::Os { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
@@ -124,24 +124,24 @@ impl Journal {
 }
 
 impl Files {
-    /// Those that lie in a directory.
+    /// The files in a directory.
     pub(crate) const fn of_directory(journal: Journal) -> Self {
         Self { place: Place::Directory(journal), stream: None }
     }
 
-    /// The files that the daemon lends of a channel.
+    /// The files of a channel that the daemon lends.
     pub(crate) fn of_daemon(client: &Client, channel: &str) -> Self {
         let (client, channel) = (client.clone(), channel.to_owned());
         let place = Place::Daemon { client, channel, recording: false, answered: None };
         Self { place, stream: None }
     }
 
-    /// The files of this stream alone.
+    /// Restricts the files to those of this stream.
     pub(crate) fn of_stream(self, stream: StreamId) -> Self {
         Self { stream: Some(stream), ..self }
     }
 
-    /// The newest file that begins at or before what is wanted, or the oldest if none does. `None` if there is no file.
+    /// Picks the newest file that begins at or before what is wanted, or the oldest if none does. Returns `None` if there is no file.
     pub(super) fn pick(&mut self, wanted: Wanted) -> Result<Option<Picked>, JournalError> {
         let picked = match &mut self.place {
             Place::Directory(journal) => journal.pick(wanted, 0)?,
@@ -150,7 +150,7 @@ impl Files {
         self.check(picked)
     }
 
-    /// The file in which the journal goes on after the file of this number and salt, which has nothing more at sequence `due`.
+    /// Picks the file in which the journal continues after the file of this number and salt, which has nothing more at sequence `due`.
     pub(super) fn pick_after(
         &mut self,
         (number, salt): (u64, u64),
@@ -164,7 +164,7 @@ impl Files {
             let wanted = Wanted::Sequence(end.unwrap_or(due).max(due));
             match self.ask(wanted, Some(salt)) {
                 Err(e) if e.is_absence() && self.is_waited_for() => return Ok(None),
-                // Numbers say nothing: the daemon may record to another directory now.
+                // Numbers mean nothing here: the daemon may record to another directory now.
                 asked => Some(asked?).filter(|picked| picked.opened.header.salt != salt),
             }
         };
@@ -191,7 +191,7 @@ impl Files {
         Ok(Some(picked))
     }
 
-    /// Asks the daemon. One that has too many requests is asked again, after a pause that others do not share.
+    /// Asks the daemon. If it has too many requests, it is asked again, after a pause that readers do not share.
     fn ask(&mut self, wanted: Wanted, read: Option<u64>) -> Result<Picked, JournalError> {
         let begun = Instant::now();
         loop {
@@ -228,7 +228,7 @@ impl Files {
         Ok(Picked { opened, path, hint: Some(offset), limit: None })
     }
 
-    /// Whether the daemon that does not answer may be restarting. The next daemon's recorder goes on with the journal.
+    /// Whether a daemon that does not answer may be restarting. The next daemon's recorder continues the journal.
     fn is_waited_for(&mut self) -> bool {
         let Place::Daemon { recording, answered, .. } = &mut self.place else { return false };
         let is_gone = answered.is_none_or(|answered| answered.elapsed() >= PATIENCE_FOR_DAEMON);
@@ -236,14 +236,13 @@ impl Files {
         *recording
     }
 
-    /// Whether this is the oldest file that is kept. A reader that goes on in it and wants earlier messages has lost
-    /// them.
+    /// Whether this is the oldest file that is kept. A reader that continues in it and wants earlier messages has lost them.
     pub(super) fn is_oldest(&self, number: u64) -> bool {
         match &self.place {
             Place::Directory(journal) => {
                 journal.files().first().is_some_and(|file| file.header.file == number)
             }
-            // It lends the file that has what is wanted, or else the oldest.
+            // The daemon lends the file that has what is wanted, or else the oldest.
             Place::Daemon { .. } => true,
         }
     }
@@ -256,7 +255,7 @@ impl Files {
         }
     }
 
-    /// The pause between two looks for the next file, if the last one has not ended.
+    /// The pause between two looks for the next file, while the last file has not ended.
     pub(super) fn pause(&self) -> Duration {
         match &self.place {
             Place::Directory(_) => PAUSE_FOR_FILES,
@@ -281,7 +280,7 @@ fn pick_listed(journal: &Journal, wanted: Wanted, after: u64) -> Result<Option<P
         }
     };
     let mut at = (0..later.len()).rev().find(is_before).unwrap_or(0);
-    // A file without messages, before one that begins with the same sequence, has control records all the same.
+    // A file without messages may precede one that begins with the same sequence. It has control records.
     while after > 0 && at > 0 && later[at - 1].header.sequence == later[at].header.sequence {
         at -= 1;
     }

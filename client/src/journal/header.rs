@@ -6,7 +6,7 @@ use crate::hosting::boot_id;
 use shmcast_layout::layout::header::Header;
 use std::io;
 
-/// The ring with this header, as journals name it.
+/// Describes the ring with this header, as journals do.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -20,11 +20,11 @@ pub fn ring_identity(ring: &Header) -> RingIdentity {
     RingIdentity { uuid: ring.uuid, generation: 0, clock: clock.kind(), clock_hz: clock.hz() }
 }
 
-/// The header of the first file of a new journal, of the channel in this ring. Salt and wall clock are still those of
-/// no file. What it says of the ring holds for each file that has messages of this ring.
+/// Makes the header of the first file of a new journal, of the channel in this ring. Salt and wall clock are not set yet. What the header
+/// says of the ring holds for each file that has messages of this ring.
 ///
 /// # Errors
-/// The system's error, if it gives no boot id.
+/// The system's error, if it reports no boot id.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -57,13 +57,13 @@ pub fn header_of(ring: &Header) -> io::Result<FileHeader> {
     })
 }
 
-/// The kernel's boot id, as headers have it.
+/// The kernel's boot id, in the form of the headers.
 pub(super) fn boot() -> io::Result<[u8; 16]> {
     let [high, low] = boot_id()?;
     Ok((u128::from(high) << 64 | u128::from(low)).to_be_bytes())
 }
 
-/// A random number for the salt of a file, not 0.
+/// Returns a random number for the salt of a file, not 0.
 ///
 /// # Errors
 /// The system's error.

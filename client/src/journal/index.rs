@@ -4,7 +4,7 @@ use super::cursor::Cursor;
 use shmcast_layout::journal::{FILE_HEADER_BYTES, FrameKind, IndexEntry};
 use std::io;
 
-/// Least distance of two frames that are remembered of a file that is not sealed.
+/// Least distance between two remembered frames of a file that is not sealed.
 const APART: u64 = 1 << 20;
 
 /// The known frames of one file, for the next seek into it.
@@ -14,26 +14,26 @@ pub(super) struct Known {
     pub(super) file: u64,
     /// The sequence due at its first frame.
     pub(super) first: u64,
-    /// Some of its frames in order, or those of its footer.
+    /// Some of the file's frames in order, or those of its footer.
     frames: Vec<IndexEntry>,
-    /// Whether they are those of the footer.
+    /// Whether `frames` are those of the footer.
     is_whole: bool,
-    /// A frame was seen that begins with this sequence, so all before it is in the file.
+    /// A frame was seen that begins with this sequence, so all earlier sequences are in the file.
     pub(super) seen: u64,
 }
 
 impl Known {
-    /// Nothing of the file.
+    /// Knows nothing of the file.
     pub(super) fn of(file: u64, first: u64) -> Self {
         Self { file, first, ..Self::default() }
     }
 
-    /// The place of the first frame, and the sequence due there.
+    /// The offset of the first frame, and the sequence due there.
     pub(super) fn start(&self) -> (u64, u64) {
         (FILE_HEADER_BYTES as u64, self.first)
     }
 
-    /// The last frame that is before what is sought; `None` for the file's start. The cursor goes elsewhere.
+    /// Finds the last known frame before what is sought; `None` for the file's start. The cursor moves.
     pub(super) fn place(
         &mut self,
         cursor: &mut Cursor,

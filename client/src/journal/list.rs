@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Two changes of a directory that are further apart have different times.
+/// Two changes of a directory that are further apart than this have different times.
 const SAME_TIME: Duration = Duration::from_secs(1);
 
 /// A file of a journal.
@@ -34,7 +34,8 @@ pub struct FileInfo {
 }
 
 impl FileInfo {
-    /// Whether its recorder gave it up after an error of the disk. Messages that it had not made safe are in the next file as well.
+    /// Whether its recorder abandoned it after an error of the disk. Messages that the recorder had not made safe are in the next file as
+    /// well.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -46,7 +47,7 @@ impl FileInfo {
     }
 }
 
-/// An entry of the directory that is named like a file of the journal, and is none or not this journal's.
+/// An entry of the directory that is named like a file of the journal, and is no such file, or belongs to another journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Its name in the directory.
@@ -57,17 +58,17 @@ pub struct Problem {
 
 /// A journal in a directory, as it was when it was opened or last refreshed.
 ///
-/// Cost: 1 KiB of memory a file.
+/// Cost: 1 KiB of memory per file.
 #[derive(Debug)]
 pub struct Journal {
     folder: Folder,
-    /// The stream that the folder is named by. Files of another one are problems.
+    /// The stream that the folder is named by. Files of another stream are problems.
     named: Option<StreamId>,
-    /// The file that a recorder locks, if it could be opened at the last look at the directory.
+    /// The file that a recorder locks, if the last look at the directory could open it.
     lock: Option<File>,
     files: Vec<Arc<FileInfo>>,
     problems: Vec<Problem>,
-    /// When names in the directory last changed, as the last look found it. None if another change may have the same time, or if a file
+    /// When names in the directory last changed, as the last look found it. `None` if another change may have the same time, or if a file
     /// was not understood.
     listed: Option<(i64, i64)>,
 }
@@ -98,7 +99,7 @@ pub fn take_lock(lock: File) -> io::Result<Option<JournalLock>> {
     Ok(is_free.then(|| JournalLock { _held: Held::new(lock) }))
 }
 
-/// A file that is open, and what its header and trailer say.
+/// A file that is open, and the content of its header and trailer.
 pub(super) struct Opened {
     pub(super) file: Arc<File>,
     pub(super) header: FileHeader,
@@ -108,11 +109,11 @@ pub(super) struct Opened {
     pub(super) bytes: u64,
 }
 
-/// A file whose header is not whole, as far as its name and its frames tell.
+/// A file whose header is not whole, as far as its name and its frames describe it.
 pub(super) struct Headless {
     /// The sequence due at its first frame, as its name says.
     pub(super) first: u64,
-    /// The greatest sequence that its frames name as durable.
+    /// The greatest sequence that its frames report as durable.
     pub(super) durable: u64,
     /// The sequence at which it ends, because a later file begins there.
     pub(super) limit: Option<u64>,
@@ -148,12 +149,12 @@ impl Opened {
 }
 
 impl Journal {
-    /// The folder of a stream, of which nothing was read.
+    /// The folder of a stream, before anything in it is read.
     pub(super) fn in_folder(folder: &Folder, stream: StreamId) -> io::Result<Self> {
         Ok(Self::of(folder.folder(stream.to_string())?, Some(stream)))
     }
 
-    /// The directory at `path`, of which nothing was read.
+    /// The directory at `path`, before anything in it is read.
     pub(super) fn unlisted(path: &Path) -> Result<Self, JournalError> {
         let folder = Folder::named(path).map_err(JournalError::os("open the directory", path))?;
         Ok(Self::of(folder, None))
@@ -168,7 +169,7 @@ impl Journal {
         !self.files.is_empty() || !self.problems.is_empty()
     }
 
-    /// The stream that the journal keeps; `None` if there is no file that tells.
+    /// The stream that the journal keeps; `None` if no file names it.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -189,7 +190,7 @@ impl Journal {
         self.files.last().map_or(0, |file| file.header.wall_ns)
     }
 
-    /// Looks at the directory again. Files that were sealed when they were last looked at are not read again.
+    /// Looks at the directory again. Files that were already sealed at the last look are not read again.
     ///
     /// # Errors
     /// [`JournalError::Os`] if the directory cannot be listed.
@@ -225,7 +226,7 @@ impl Journal {
                 Err(Some(why)) => self.problems.push(Problem { name, why }),
             }
         }
-        // A file may have its name before its first bytes. Only the last one does.
+        // A file may have its name before its first bytes. This is possible only for the last file.
         let last = self.files.iter().filter_map(|file| parse_file_name(&file.name)).max();
         let is_all_written = unwritten.is_empty();
         self.problems.extend(unwritten.into_iter().filter(|file| parse_file_name(&file.name) <= last));
@@ -234,7 +235,7 @@ impl Journal {
         Ok(())
     }
 
-    /// When names in the directory last changed; `None` if that was so lately that another change may have the same time.
+    /// When names in the directory last changed; `None` if that was so recent that another change may have the same time.
     fn changed(&self) -> Option<(i64, i64)> {
         let stat = self.folder.own_stat().ok()?;
         let at = (stat.st_mtime, stat.st_mtime_nsec as i64);
@@ -243,7 +244,7 @@ impl Journal {
         (since(now) > SAME_TIME).then_some(at)
     }
 
-    /// Looks again at the files that were not sealed. False if one of them has gone or is not understood.
+    /// Looks again at the files that were not sealed. Returns false if one of them is gone or is not understood.
     fn look_at_open_files(&mut self) -> bool {
         for at in 0..self.files.len() {
             if self.files[at].trailer.is_none() {
@@ -254,7 +255,7 @@ impl Journal {
         true
     }
 
-    /// The file, or what is wrong with it. `None` if it was removed meanwhile.
+    /// Looks at one file. The error says what is wrong with the file, and is `None` if the file was removed meanwhile.
     fn look_at(&self, name: &str) -> Result<FileInfo, Option<String>> {
         let gone = |e: io::Error| match e.kind() {
             io::ErrorKind::NotFound => None,
@@ -273,7 +274,7 @@ impl Journal {
         Opened::new(self.folder.file(name, OFlags::RDONLY)?)
     }
 
-    /// Looks at a file whose header is not whole; `None` if it is no such file.
+    /// Looks at a file whose header is not whole. Returns `None` if it is no such file.
     pub(super) fn headless(&self, name: &str) -> Option<Headless> {
         let number = parse_file_name(name)?;
         let first = sequence_in_name(name)?;
@@ -284,7 +285,7 @@ impl Journal {
         let (mut durable, mut at, mut salt) = (0, FILE_HEADER_BYTES as u64, None);
         let mut bytes = [0; FRAME_HEADER_BYTES];
         while file.read_exact_at(&mut bytes, at).is_ok() {
-            // The salt of the first frame is taken for that of the file.
+            // The salt of the first frame is assumed to be that of the file.
             let own = u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes"));
             let Ok(frame) = FrameHeader::decode(&bytes, *salt.get_or_insert(own)) else { break };
             durable = durable.max(frame.durable);
@@ -304,7 +305,7 @@ impl Journal {
         read.is_ok() && start.iter().all(|byte| *byte == 0)
     }
 
-    /// Puts the files in order. Leaves out the files of other journals, and copies of one file.
+    /// Sorts the files. Leaves out the files of other journals, and copies of one file.
     fn sort(&mut self) {
         let mut counts: HashMap<StreamId, usize> = HashMap::new();
         for file in &self.files {
@@ -369,7 +370,7 @@ impl Journal {
         self.folder.path()
     }
 
-    /// The oldest sequence that is kept, or named as lost; `None` if there is no usable file.
+    /// The oldest sequence that is kept, or reported as lost; `None` if there is no usable file.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -380,8 +381,8 @@ impl Journal {
         self.files.first().map(|file| file.header.sequence)
     }
 
-    /// Whether a recorder runs. It has the directory's [lock](take_lock), whose file is opened with each look at the directory; without
-    /// the right to open it, the answer is no. Cost: one system call.
+    /// Whether a recorder runs. It holds the directory's [lock](take_lock), whose file is opened with each look at the directory. If this
+    /// user may not open that file, the answer is no. Cost: one system call.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -392,7 +393,7 @@ impl Journal {
         self.lock.as_ref().is_some_and(|file| lock::is_locked(file).unwrap_or(false))
     }
 
-    /// The sequence at which the file at `at` in the list ends, whatever stands in it: the least one with which a later file begins.
+    /// The sequence at which the file at `at` in the list ends, whatever it contains: the least sequence with which a later file begins.
     pub(super) fn limit_of(&self, at: usize) -> Option<u64> {
         self.files[at + 1..].iter().map(|later| later.header.sequence).min()
     }
@@ -406,7 +407,7 @@ impl Journal {
         self.folder.path_of(&file.name)
     }
 
-    /// Opens a file of the list, anew.
+    /// Opens a file of the list again.
     pub(super) fn open_file(&self, file: &FileInfo) -> Result<Opened, JournalError> {
         let path = || self.path_of(file);
         self.open_name(&file.name)

@@ -11,15 +11,15 @@ use shmcast_layout::journal::{
 use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 use std::io;
 
-/// Bytes within which a clock record is looked for.
+/// Number of bytes within which a clock record is looked for.
 const CLOCK_WITHIN: u64 = 128 << 10;
 
 impl Journal {
-    /// A reader whose first entry is at `sequence`, or a later one. No [`Entry::Lost`] tells of sequences before the oldest that is
-    /// kept: compare with [`first_sequence`](Self::first_sequence).
+    /// Opens a reader whose first entry is at `sequence`, or later. No [`Entry::Lost`] reports sequences before the oldest that is kept:
+    /// compare with [`first_sequence`](Self::first_sequence).
     ///
-    /// Cost: in a sealed file two reads, one of the footer and one of the frame. In the last file, a read of all frames' headers
-    /// before it.
+    /// Cost: two reads in a sealed file, one of the footer and one of the frame. In the last file, the headers of all earlier frames are
+    /// read.
     ///
     /// # Errors
     /// [`JournalError`] if a file cannot be read.
@@ -34,7 +34,7 @@ impl Journal {
         Reader::open(Files::of_directory(self), sequence)
     }
 
-    /// A reader whose first message is the first of this time or later: of wall-clock time in nanoseconds since 1970.
+    /// Opens a reader whose first message is the first of this wall-clock time or later, in nanoseconds since 1970.
     ///
     /// Cost: as [`read_from`](Self::read_from).
     ///
@@ -82,13 +82,13 @@ impl Reader {
         }
     }
 
-    /// A reader at the last key message, or, if there is none, at the oldest entry.
+    /// Opens a reader at the last key message, or at the oldest entry if there is no key message.
     pub(crate) fn open_at_last_key(files: Files) -> Result<Self, JournalError> {
         let mut reader = Self::nowhere(files);
         let (mut wanted, mut before) = (MAX_SEQUENCE - 1, None);
         while let Some(Picked { opened, path, limit, .. }) = reader.files.pick(Wanted::Sequence(wanted))? {
             let Opened { file, header, chain, trailer, .. } = opened;
-            // The oldest file is given again and again to who wants what is before it.
+            // If the wanted sequence is before the oldest file, the oldest file is returned again and again.
             if before.is_some_and(|before| header.file >= before) {
                 break;
             }
@@ -109,11 +109,11 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Goes on at `sequence`, or at the oldest that is kept behind it; [`due`](Self::due) says which. It knows the frames of the file
-    /// that it is in, so that the next seek into the same file reads no more than the frame.
+    /// Moves to `sequence`, or to the oldest later sequence that is kept; [`due`](Self::due) says which. The reader remembers the frames of
+    /// its current file, so that the next seek into the same file reads no more than the frame.
     ///
     /// # Errors
-    /// [`JournalError`] if a file cannot be read. The reader is then nowhere, and the next seek begins anew.
+    /// [`JournalError`] if a file cannot be read. The reader then has no place, and the next seek starts from nothing.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -136,7 +136,7 @@ impl Reader {
         self.go_to_frame(|entry| entry.sequence < sequence)
     }
 
-    /// Goes to the last frame of the file that is before what is sought, or to the first one.
+    /// Moves to the last frame of the file that is before what is sought, or to the first frame.
     fn go_to_frame(&mut self, is_before: impl Fn(&IndexEntry) -> bool) -> Result<(), JournalError> {
         let cursor = self.cursor.as_mut().expect("a file was entered");
         let start = self.known.place(cursor, self.hint, is_before);
@@ -147,7 +147,7 @@ impl Reader {
         self.look_for_clock()
     }
 
-    /// Whether the file that is open has the sequence, as far as its frames are known.
+    /// Whether the open file has the sequence, as far as its frames are known.
     fn is_in_file(&self, sequence: u64) -> bool {
         let Some(cursor) = &self.cursor else { return false };
         let behind = cursor.trailer().map_or(self.known.seen, |trailer| trailer.next);
@@ -155,7 +155,7 @@ impl Reader {
         (self.known.first..end).contains(&sequence)
     }
 
-    /// Takes the next clock record, from the place that is due on, for what stands before it. Recorders write one in each 64 KiB.
+    /// Looks from the due place on for the next clock record, which is used for the messages before it. Recorders write one in each 64 KiB.
     fn look_for_clock(&mut self) -> Result<(), JournalError> {
         let Some(cursor) = &mut self.cursor else { return Ok(()) };
         let path = &self.path;
@@ -180,7 +180,7 @@ impl Reader {
     }
 }
 
-/// The last key message of a file below sequence `limit`.
+/// Returns the last key message of a file below sequence `limit`.
 fn last_key(cursor: &mut Cursor, limit: u64) -> io::Result<Option<u64>> {
     if let Some(footer) = cursor.footer()? {
         let below = footer.keys.partition_point(|key| key.sequence < limit);

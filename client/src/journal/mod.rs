@@ -1,11 +1,11 @@
-//! Journals: what channels published, kept in files, and how it is read.
+//! Journals: files that keep what channels published, and how to read them.
 //!
-//! A recorder writes a journal, in a daemon or as `shmcast record`. `JOURNAL.md` of the crate `shmcast-layout` has the bytes. This
-//! module reads: it opens regular files and follows no link in the directory, maps nothing, and takes each byte for a claim
-//! that is checked before it is used. [`Ending`] and [`create`] alone write: one small file, when a channel
-//! goes on after the journal in a new ring, and when it begins.
+//! A recorder writes a journal, in a daemon or as `shmcast record`. `JOURNAL.md` of the crate `shmcast-layout` defines the bytes. This
+//! module reads: it opens regular files and follows no link in the directory, maps nothing, and treats each byte as a claim that is checked
+//! before it is used. Only [`Ending`] and [`create`] write: one small file, when a channel continues after the journal in a new ring, and
+//! when a journal begins.
 //!
-//! A [`Subscriber`](crate::Subscriber) reads the journal of its channel by itself where it has one; see
+//! A [`Subscriber`](crate::Subscriber) reads the journal of its channel by itself if there is one; see
 //! [`SubscriberBuilder::history`](crate::SubscriberBuilder::history). To read a journal without its channel:
 //!
 //! ```no_run

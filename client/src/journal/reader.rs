@@ -1,4 +1,4 @@
-//! Reading a journal in order, across its files.
+//! Reads a journal in order, across its files.
 
 use super::cursor::{Cursor, Step};
 use super::files::{Files, Picked};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Pause between two looks at the end of a journal that is being written.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// The contents of one place in a journal.
+/// One entry of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Entry<'a> {
@@ -23,11 +23,11 @@ pub enum Entry<'a> {
     Message(Message<'a>),
     /// The journal does not have these sequences. The next entry is at `to + 1`.
     Lost(Loss),
-    /// A control record, of the ring or the journal's own.
+    /// A control record, either the ring's or the journal's own.
     Control {
-        /// The sequence due at it.
+        /// The sequence due at the record.
         sequence: u64,
-        /// Its time in ticks of the ring's clock; 0 for none.
+        /// The record's time in ticks of the ring's clock; 0 if it has none.
         time: u64,
         /// Its content.
         control: JournalControl,
@@ -36,9 +36,10 @@ pub enum Entry<'a> {
 
 /// Reads a journal in order: each sequence once, as a message, or as part of a gap or a loss.
 ///
-/// Reads by `pread` and 1 MiB ahead; allocates that much, or the largest frame of the files if that is more (32 MiB at most).
-/// Everything is checked before it is returned: checksums, salts, numbers, chains and sequences. A part that fails is
-/// [`Entry::Lost`] with exactly its sequences. So are files that were removed, as the oldest ones, before this reader came to them: by
+/// The reader uses `pread` and reads 1 MiB ahead. It allocates that much, or the largest frame of the files if that is more (32 MiB at
+/// most). Everything is checked before it is returned: checksums, salts, numbers, chains and sequences. A part that fails the check is
+/// [`Entry::Lost`] with exactly its sequences. Old files that retention removed before this reader reached them are also reported as lost,
+/// with [`Cause::Cut`].
 /// [`Cause::Cut`].
 #[derive(Debug)]
 pub struct Reader {
@@ -50,22 +51,22 @@ pub struct Reader {
     /// Number and salt of the file.
     file: (u64, u64),
     header: Option<Box<FileHeader>>,
-    /// The sequence at which the next file begins, if one is known.
+    /// The sequence at which the next file begins, if that is known.
     pub(super) limit: Option<u64>,
     pub(super) due: u64,
-    /// The sequence due at the next frame, as far as the frames before it say. A reader that seeks is behind its own.
+    /// The sequence due at the next frame, according to the frames before it. It is below `due` while the reader seeks.
     pub(super) due_in_file: u64,
     frame: Option<InFrame>,
     /// The place before the last entry.
     before: Option<(u64, InFrame)>,
     /// Whether the file's last frame was read.
     is_over: bool,
-    /// Wall clock and ticks at one moment.
+    /// Wall clock and ticks at the same moment.
     pub(super) clock: Option<(u64, u64)>,
-    /// Nothing is looked at before this time.
+    /// Until this time, the reader does not look for more.
     rest_until: Option<Instant>,
     looked_for_files: Option<Instant>,
-    /// The sequence at which it went on when retention had removed what came before.
+    /// The sequence at which the reader continued after retention had removed earlier ones.
     trimmed: Option<u64>,
 }
 
@@ -73,7 +74,7 @@ pub struct Reader {
 #[derive(Debug, Clone, Copy)]
 struct InFrame {
     header: FrameHeader,
-    /// Bytes of the body behind the records that were read.
+    /// Number of bytes of the body after the records that were read.
     left: usize,
     messages: u32,
     due: u64,
@@ -113,8 +114,8 @@ impl Reader {
         self.due
     }
 
-    /// Wall-clock time of a record's `time`, in nanoseconds since 1970; `None` without a time. It is exact to what the clock
-    /// was set between two of the journal's clock records, which are a second apart.
+    /// Converts a record's `time` to wall-clock time, in nanoseconds since 1970; `None` without a time. The result is inexact by at most
+    /// what the clock was adjusted between two of the journal's clock records, which are a second apart.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -129,8 +130,8 @@ impl Reader {
         wall_ns(self.clock?, self.header()?.ring.clock_hz, time)
     }
 
-    /// The header of the file that the last entry came from: its ring, that ring's clock and the schema of its messages. Another ring
-    /// begins another file. Before the first entry it is that of the first file, and `None` if there is no file.
+    /// The header of the file that the last entry came from. It describes the ring, that ring's clock and the schema of its messages. Each
+    /// ring begins another file. Before the first entry it is the header of the first file, and `None` if there is no file.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -141,7 +142,7 @@ impl Reader {
         self.header.as_deref()
     }
 
-    /// Whether a recorder runs, so that more may come behind the end.
+    /// Whether a recorder runs, so that more may be written after the end.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -152,31 +153,31 @@ impl Reader {
         self.files.is_recording()
     }
 
-    /// Whether nothing of a frame is left, so that this is a place between two frames.
+    /// Whether the reader is between two frames, with nothing left of the current one.
     pub(crate) fn is_between_frames(&self) -> bool {
         self.frame.is_none_or(|frame| frame.left == 0)
     }
 
-    /// Whether retention removed the files before this sequence while it was read.
+    /// Whether retention removed the files before this sequence while they were read.
     pub(crate) fn was_trimmed_to(&self, sequence: u64) -> bool {
         self.trimmed == Some(sequence)
     }
 
-    /// Looks at the end of the journal with the next call, however recently it was looked at.
+    /// Makes the next call look at the end of the journal, even if the last look was recent.
     pub(crate) fn look_now(&mut self) {
         (self.rest_until, self.looked_for_files) = (None, None);
     }
 
-    /// Brings what is read next into the kernel's cache, if it is not in memory here. To be called where it may block.
+    /// Reads the bytes that are due next into the kernel's cache, if they are not in memory here. Call it on a thread that may block.
     #[cfg(feature = "tokio")]
     pub(crate) fn read_ahead(&self) -> Option<impl FnOnce() + Send + 'static> {
         self.cursor.as_ref().filter(|_| self.is_between_frames())?.read_ahead()
     }
 
-    /// Goes on in a file, at its start.
+    /// Continues at the start of a file.
     pub(super) fn enter(&mut self, picked: Picked, due: u64) {
         let Picked { opened: Opened { file, header, chain, trailer, .. }, path, hint, limit } = picked;
-        // Control records may stand between the last message of a sealed file and the first of the next.
+        // Control records may lie between the last message of a sealed file and the first of the next.
         let ends_there = |limit: &u64| trailer.is_some_and(|trailer| trailer.next == *limit);
         let limit =
             limit.filter(|limit| !ends_there(limit) || fault!("the_last_records_of_a_file_are_ignored"));
@@ -185,7 +186,7 @@ impl Reader {
         self.cursor = Some(cursor);
         (self.path, self.hint, self.limit) = (path, hint, limit);
         self.file = (header.file, header.salt);
-        // A clock record holds for all messages of its ring, also behind the end of a file.
+        // A clock record is valid for all messages of its ring, also in later files.
         if self.header().is_none_or(|before| before.ring.uuid != header.ring.uuid) {
             self.clock = None;
         }
@@ -203,15 +204,15 @@ impl Reader {
         (self.frame, self.before, self.is_over, self.rest_until) = (None, None, false, None);
     }
 
-    /// Goes back before the entry that was returned last, if that was a record.
+    /// Goes back before the entry that was returned last, if that entry was a record.
     pub(crate) fn unread(&mut self) {
         if let Some((due, frame)) = self.before.take() {
             (self.due, self.frame) = (due, Some(frame));
         }
     }
 
-    /// The next entry; `None` at the end of what is written by now. Later calls return what has come meanwhile. Never waits for a
-    /// recorder, but may wait for a disk.
+    /// Returns the next entry, or `None` at the end of what is written by now. Later calls return what has been written meanwhile. The call
+    /// never waits for a recorder, but may wait for a disk.
     ///
     /// # Errors
     /// [`JournalError`] if a file cannot be opened or read at all. The reader stays where it is.
@@ -224,7 +225,7 @@ impl Reader {
     /// }
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
-    // It lends what it returns, so it cannot be an iterator.
+    // The result borrows from the reader, so the reader cannot be an iterator.
     #[expect(clippy::should_implement_trait, reason = "an iterator could not lend its items")]
     pub fn next(&mut self) -> Result<Option<Entry<'_>>, JournalError> {
         loop {
@@ -250,14 +251,14 @@ impl Reader {
         }
     }
 
-    /// Takes the next record of the frame that is not before the sequence due. `None` at the frame's end.
+    /// Takes the next record of the frame that is not before the sequence due. Returns `None` at the frame's end.
     fn record(&mut self, mut frame: InFrame) -> Option<(RecordHead, InFrame)> {
         loop {
             let cursor = self.cursor.as_ref()?;
             let body = cursor.body(&frame.header);
             let rest = body.len().checked_sub(frame.left).and_then(|from| body.get(from..))?;
             let mut records = Records::resume(rest, frame.due, frame.messages);
-            // A record that is wrong under a right checksum: what is missing then shows in the next frame's sequence.
+            // If a record is wrong although the checksum is right, the next frame's sequence shows what is missing.
             let record = records.next()?.ok()?;
             let before = frame;
             (frame.left, frame.messages, frame.due) =
@@ -297,7 +298,7 @@ impl Reader {
         }
     }
 
-    /// Moves behind a record and returns it.
+    /// Moves past a record and returns it.
     fn lend(&mut self, taken: RecordHead, next: InFrame) -> Entry<'_> {
         let sequence = self.due;
         self.frame = Some(next);
@@ -325,7 +326,7 @@ impl Reader {
         }
     }
 
-    /// Goes on behind the frame. The loss is what is missing before the next one; `None` at the end of what is written.
+    /// Moves past the frame. Returns the loss before the next frame, if any; the outer `None` means the end of what is written.
     fn advance(&mut self) -> Result<Option<Option<Loss>>, JournalError> {
         if self.rest_until.is_some_and(|until| Instant::now() < until) {
             return Ok(None);
@@ -360,7 +361,7 @@ impl Reader {
         }
     }
 
-    /// The loss if `sequence` comes next.
+    /// Returns the loss before `sequence`, if `sequence` is the next that was found.
     fn missing(&mut self, sequence: u64) -> Result<Option<Loss>, JournalError> {
         let next = self.limit.map_or(sequence, |limit| limit.min(sequence));
         if next <= self.due {
@@ -371,10 +372,10 @@ impl Reader {
         Ok(Some(Loss { from, to: next - 1, cause }))
     }
 
-    /// The cause that the footer gives for a hole; without one, the disk lost the frames.
+    /// Returns the cause that the footer gives for a hole. Without a footer, the disk lost the frames.
     fn cause_of(&mut self, from: u64) -> Result<Cause, JournalError> {
         let Some(cursor) = self.cursor.as_mut() else { return Ok(Cause::Damaged) };
-        // The footer may lie outside of what is in memory: what is lost was noted, and the frame is read again.
+        // The footer may lie outside of what is in memory. The loss has been noted, and the frame is read again.
         let at = cursor.at();
         let footer = cursor.footer().map_err(JournalError::os("read", &self.path))?;
         let holes = footer.map(|footer| footer.holes).unwrap_or_default();
@@ -383,7 +384,7 @@ impl Reader {
         Ok(hole.map_or(Cause::Damaged, |hole| hole.cause))
     }
 
-    /// At the end of a file that is not sealed.
+    /// Handles the end of a file that is not sealed.
     fn wait_or_go_on(&mut self) -> Result<Option<Option<Loss>>, JournalError> {
         let now = Instant::now();
         let pause = self.files.pause();
@@ -403,7 +404,7 @@ impl Reader {
         Ok(found)
     }
 
-    /// Goes on in the next file, if there is one.
+    /// Continues in the next file, if there is one.
     fn go_on(&mut self) -> Result<Option<Option<Loss>>, JournalError> {
         let end = self.cursor.as_ref().and_then(|cursor| cursor.trailer()).map(|trailer| trailer.next);
         let Some(picked) = self.files.pick_after(self.file, self.due, end)? else {

@@ -1,4 +1,4 @@
-//! Waits for a recorder: before a publisher goes on after a long gap, the journal says how far its sequences may have gone.
+//! Waits for a recorder's reserve, which says how far a channel's sequences may have gone, before a publisher continues after a long gap.
 
 use super::ending::reserve_in;
 use super::{Journal, JournalError};
@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Waits until a reserve beyond `next` is safe from a power cut, in the folder of a stream that a recorder writes.
 ///
 /// # Errors
-/// [`JournalError::Unreserved`] if the recorder does not note one within some seconds.
+/// [`JournalError::Unreserved`] if the recorder does not note such a reserve within some seconds.
 pub(crate) fn wait_for_reserve(path: &Path, next: u64) -> Result<(), JournalError> {
     let least = next.saturating_add(RESERVE / 4).min(MAX_SEQUENCE - 1);
     let until = Instant::now() + PATIENCE;
@@ -25,7 +25,7 @@ pub(crate) fn wait_for_reserve(path: &Path, next: u64) -> Result<(), JournalErro
         match noted(&mut journal, least) {
             Ok(reserve) if reserve >= least => return Ok(()),
             Ok(_) => {}
-            // A file may get another name, or be taken away, between two looks.
+            // A file may be renamed or removed between two looks.
             Err(JournalError::Os { source, .. }) if source.kind() == ErrorKind::NotFound => {}
             Err(other) => return Err(other),
         }
@@ -36,12 +36,12 @@ pub(crate) fn wait_for_reserve(path: &Path, next: u64) -> Result<(), JournalErro
     }
 }
 
-/// The greatest reserve that is safe from a power cut. The last file is read only if no header has `least`.
+/// Returns the greatest reserve that is safe from a power cut. The last file is read only if no header names at least `least`.
 fn noted(journal: &mut Journal, least: u64) -> Result<u64, JournalError> {
     journal.refresh()?;
     let reserve = journal.files().iter().map(|file| file.header.reserve).max().unwrap_or(0);
     let Some(last) = journal.files().last().filter(|_| reserve < least).cloned() else { return Ok(reserve) };
-    // All that another program has written to the file is safe then, and so is all that is read below.
+    // After this, all that another program has written to the file is safe, and so is all that is read below.
     let synced = journal.folder().file(&last.name, OFlags::RDONLY).and_then(|file| file.sync_all());
     synced.map_err(JournalError::os("sync", journal.path_of(&last)))?;
     Ok(reserve.max(reserve_in(journal.open_file(&last)?, &journal.path_of(&last))?))

@@ -5,7 +5,7 @@
 //!   holds.lock                          locked while holds are noted or files removed
 //!   0123456789abcdef0123456789abcdef/   one stream: its files, its recorder's lock, its holds
 //! ```
-//! A channel that begins anew has another stream, and so another folder. Nothing is renamed.
+//! A channel that restarts has another stream, and so another folder. Nothing is renamed.
 
 use super::error::JournalError;
 use super::list::Journal;
@@ -26,7 +26,7 @@ pub fn folder_of(path: impl AsRef<Path>, stream: StreamId) -> PathBuf {
     path.as_ref().join(stream.to_string())
 }
 
-/// The journals in a directory, one a stream, as they were when they were last refreshed.
+/// The journals in a directory, one for each stream, as they were when they were last refreshed.
 #[derive(Debug)]
 pub struct Streams {
     folder: Folder,
@@ -34,7 +34,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Looks at all streams in the directory at `path`. There may be none. Links in the path are followed, and none in the directory.
+    /// Looks at all streams in the directory at `path`. There may be none. Links in the path are followed; links in the directory are not.
     ///
     /// # Errors
     /// [`JournalError`] if the directory or a stream's folder cannot be read. [`JournalError::Flat`] if files of a journal lie in the
@@ -124,7 +124,7 @@ impl Streams {
     /// The journal of a stream as it is now. If it has no folder, and if no stream is named, the one that began last. `None` if there is
     /// no file at all.
     ///
-    /// Cost: that of a look at the stream's folder; if it is not known, at all folders.
+    /// Cost: one look at the stream's folder if it is known, and else at all folders.
     ///
     /// # Errors
     /// As of [`open`](Self::open).
@@ -154,7 +154,7 @@ impl Streams {
         self.journals.iter().position(|journal| journal.stream().is_some_and(|own| own.is(stream)))
     }
 
-    /// Refuses a directory that has the journal of another channel.
+    /// Refuses a directory that contains the journal of another channel.
     ///
     /// # Errors
     /// [`JournalError::OtherChannel`].
@@ -191,7 +191,7 @@ impl Streams {
         self.folder.path()
     }
 
-    /// The journals, as [`journals`](Self::journals) gives them.
+    /// The journals, in the order of [`journals`](Self::journals).
     ///
     /// ```no_run
     /// # let streams = shmcast::journal::Streams::open("/var/lib/shmcast/ticks")?;
@@ -204,8 +204,8 @@ impl Streams {
 }
 
 impl Journal {
-    /// Reads the headers and trailers of all files of the newest stream in the journal's directory at `path`. It may be the folder of one
-    /// stream as well: then it is that one. Links in the path are followed, and none in the directory.
+    /// Reads the headers and trailers of all files of the newest stream in the journal's directory at `path`. If `path` is the folder of
+    /// one stream, reads that stream. Links in the path are followed; links in the directory are not.
     ///
     /// # Errors
     /// [`JournalError`] if the directory cannot be read, or has no file of a journal. Files that cannot be used are
@@ -226,16 +226,16 @@ impl Journal {
         }
         let empty = || JournalError::Empty { path: path.to_owned() };
         match Streams::open(path) {
-            // It is the folder of one stream, whose files say nothing yet.
+            // The directory is the folder of one stream, and its files do not name the stream yet.
             Err(JournalError::Flat { .. }) => Err(empty()),
             streams => streams?.into_journals().into_iter().rev().find(Self::has_any).ok_or_else(empty),
         }
     }
 
-    /// As [`open`](Self::open), of one stream in the directory.
+    /// As [`open`](Self::open), for one stream in the directory.
     ///
     /// # Errors
-    /// As of [`open`](Self::open); [`JournalError::OtherStream`] if the directory has others alone.
+    /// As of [`open`](Self::open); [`JournalError::OtherStream`] if the directory has only other streams.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -260,8 +260,8 @@ impl Journal {
         }
     }
 
-    /// The journal of a stream in the directory at `path`, which may have no file yet. If it has no folder, the newest one: its recorder may
-    /// be about to go on to this stream.
+    /// Returns the journal of a stream in the directory at `path`. The journal may have no file yet. If the stream has no folder, returns
+    /// the newest journal, since its recorder may be about to change to the stream.
     pub(crate) fn open_for(path: &Path, stream: StreamId) -> Result<Self, JournalError> {
         let folder = Folder::named(path).map_err(JournalError::os("open the directory", path))?;
         match Self::in_folder(&folder, stream) {
@@ -271,7 +271,7 @@ impl Journal {
         }
     }
 
-    /// The error of a directory in which files lie themselves, and not in the folder of their stream.
+    /// Makes the error for a directory in which files lie directly, and not in the folder of their stream.
     fn flat(path: &Path) -> JournalError {
         let found = Self::unlisted(path).and_then(|mut journal| journal.refresh().map(|()| journal));
         let stream = found.ok().and_then(|journal| journal.stream());

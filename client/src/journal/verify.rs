@@ -1,4 +1,4 @@
-//! Checking a whole journal: every byte that means something, and that all parts agree.
+//! Checks a whole journal: every byte that has a meaning, and that all parts agree.
 
 use super::cursor::{Cursor, Fault, Step};
 use super::list::{FileInfo, Headless, Journal, Opened};
@@ -10,15 +10,15 @@ use shmcast_layout::journal::{
 };
 use std::sync::Arc;
 
-/// Most losses and most damages that are listed. Those beyond are counted.
+/// Greatest number of losses and of damages that are listed. Further ones are only counted.
 const MOST_LISTED: usize = 10_000;
 
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// All is there.
+    /// Nothing is missing or damaged.
     Whole,
-    /// Sequences are missing, each named by the journal itself.
+    /// Sequences are missing, and the journal itself reports each of them as lost.
     Losses,
     /// Something is wrong with a file.
     Damaged,
@@ -31,7 +31,7 @@ pub struct Damage {
     pub file: String,
     /// Byte offset.
     pub offset: u64,
-    /// Bytes up to where it goes on; 0 if that is not known.
+    /// Number of bytes up to the next valid place; 0 if that is not known.
     pub bytes: u64,
     /// The fault.
     pub what: String,
@@ -42,13 +42,13 @@ pub struct Damage {
 pub struct Verified {
     /// Files that were checked.
     pub files: u64,
-    /// Frames, whole ones.
+    /// Whole frames.
     pub frames: u64,
-    /// Messages in them.
+    /// Messages in the frames.
     pub messages: u64,
     /// Bytes that were checked.
     pub bytes: u64,
-    /// The first sequence, and the one due at the end.
+    /// The first sequence, and the sequence due at the end.
     pub sequences: Option<(u64, u64)>,
     /// Sequences that are missing, in order.
     pub losses: Vec<Loss>,
@@ -73,7 +73,7 @@ impl Verified {
         }
     }
 
-    /// Messages that are missing by this cause.
+    /// Number of messages that are missing for this cause.
     ///
     /// ```
     /// use shmcast::journal::{Cause, Verified};
@@ -118,19 +118,20 @@ pub struct Verify<'a> {
     journal: &'a Journal,
     files: &'a [Arc<FileInfo>],
     found: Verified,
-    /// The sequence due. Also number, salt and chain of the file before, if the next file must chain to it.
+    /// The sequence due.
     due: Option<u64>,
+    /// Number, salt and chain of the previous file, if the next file must chain to it.
     before: Option<(u64, u64, u32)>,
-    /// Everything up to this sequence was durable, as some frame says.
+    /// The greatest sequence that some frame reports as durable.
     durable: u64,
-    /// Faults that are damage only if something durable stood there. Later files say whether.
+    /// Faults that count as damage only if something durable stood there. Later files decide that.
     undecided: Vec<Undecided>,
 }
 
-/// A fault of a disk, or what a power cut leaves of a file that was not durable.
+/// A fault of a disk, or the remains of a file that was not durable at a power cut.
 #[derive(Debug)]
 struct Undecided {
-    /// The sequence that is due there. It was durable, if it is damage.
+    /// The sequence due at the fault. The fault is damage if this sequence was durable.
     due: u64,
     damage: Damage,
 }
@@ -138,7 +139,7 @@ struct Undecided {
 /// The state of the check of one file.
 #[derive(Debug, Default)]
 struct InFile {
-    /// The sequence due, also behind the place where a later file begins.
+    /// The sequence due, also beyond the place where a later file begins.
     due: u64,
     entries: Vec<IndexEntry>,
     messages: u64,
@@ -151,7 +152,7 @@ struct InFile {
 }
 
 impl<'a> Verify<'a> {
-    /// A check of all files that the journal listed.
+    /// Prepares a check of all files that the journal listed.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -170,7 +171,7 @@ impl<'a> Verify<'a> {
         }
     }
 
-    /// Checks one file after the other, and reports what was found so far after each frame.
+    /// Checks one file after the other, and reports the findings so far after each frame.
     ///
     /// # Errors
     /// [`JournalError`] if a file cannot be read at all.
@@ -190,7 +191,7 @@ impl<'a> Verify<'a> {
                     self.durable = self.durable.max(durable);
                     self.decide_later(first, damage);
                 }
-                Some(_) => {} // later files have what was in it
+                Some(_) => {} // later files have its messages
                 None => self.found.add(damage),
             }
         }
@@ -202,7 +203,7 @@ impl<'a> Verify<'a> {
         Ok(self.found)
     }
 
-    /// Decides which faults are damage. A fault in bytes that were never durable is not.
+    /// Decides which faults are damage. A fault in bytes that were never durable is no damage.
     fn decide(&mut self) {
         for Undecided { due, damage } in std::mem::take(&mut self.undecided) {
             if self.durable >= due {
@@ -231,7 +232,7 @@ impl<'a> Verify<'a> {
         progress: &mut impl FnMut(&Verified),
     ) -> Result<(), JournalError> {
         let opened = match self.journal.open_file(file) {
-            // Retention may have taken it meanwhile.
+            // Retention may have removed the file meanwhile.
             Err(JournalError::Os { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(());
             }
@@ -250,7 +251,7 @@ impl<'a> Verify<'a> {
         }
         self.due = Some(header.sequence);
         if trailer.is_some() {
-            // The files before it were sealed before it was.
+            // All earlier files were sealed before this file was.
             self.durable = self.durable.max(header.sequence - 1);
         }
         if let Some((number, salt, chain)) = self.before
@@ -286,13 +287,13 @@ impl<'a> Verify<'a> {
             let step = cursor.next(due).map_err(os())?;
             if let Some(Fault { offset, bytes, why }) = cursor.take_fault() {
                 in_file.is_damaged = true;
-                // Recovery has found it before, and the footer tells of it.
+                // Recovery found this fault before, and the footer reports it.
                 let is_known = holes.iter().any(|hole| (hole.from..=hole.to).contains(&in_file.due));
                 let damage = Damage { file: file.name.clone(), offset, bytes, what: why.to_string() };
                 let is_void = limit.is_some_and(|limit| in_file.due >= limit);
                 match cursor.trailer() {
                     Some(_) if !is_known => self.found.add(damage),
-                    // Of a file that is not sealed, later ones have everything that stood behind their beginning.
+                    // The file is not sealed: later files have everything that stood after their beginning.
                     None if !is_void => self.decide_later(in_file.due, damage),
                     _ => {}
                 }
@@ -328,7 +329,7 @@ impl<'a> Verify<'a> {
         }
     }
 
-    /// Notes what is missing if `sequence` comes next.
+    /// Notes what is missing before `sequence`, if `sequence` is the next that was found.
     fn missing(&mut self, sequence: u64, holes: &[Loss], limit: Option<u64>) {
         let due = self.due.unwrap_or(1);
         let next = limit.map_or(sequence, |limit| limit.min(sequence));
@@ -408,7 +409,7 @@ impl<'a> Verify<'a> {
         let is_known = |entry: &IndexEntry| in_file.entries.binary_search_by_key(&entry.offset, |e| e.offset);
         let is_wrong = |entry: &&IndexEntry| match is_known(entry) {
             Ok(at) => in_file.entries[at] != **entry,
-            // A frame that is bad is named rightly all the same.
+            // An index may rightly name a frame that is damaged and so was not found.
             Err(_) => !in_file.is_damaged,
         };
         if let Some(entry) = entries.iter().find(is_wrong) {
@@ -430,7 +431,7 @@ impl<'a> Verify<'a> {
         limit: Option<u64>,
     ) {
         let Some(trailer) = trailer else {
-            // A file that is being sealed gets its size when its trailer is safe, and not before.
+            // A file that is being sealed gets its final size only after its trailer is safe.
             if let Some((offset, _, header)) = &in_file.footer {
                 let end = offset + (header.frame_bytes() + TRAILER_BYTES) as u64;
                 if bytes == end.next_multiple_of(PAGE as u64) || fault!("a_seal_under_way_is_damage") {

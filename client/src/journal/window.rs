@@ -7,34 +7,33 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Bytes that are read at once.
+/// Number of bytes that are read at once.
 pub(super) const AHEAD: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// A window over a file, which moves on with the reader. It reads by `pread` alone: a map would turn errors of the disk into
-/// signals.
+/// A window over a file, which moves along with the reader. It is filled only by `pread`: a map would turn errors of the disk into signals.
 #[derive(Debug)]
 pub(super) struct Window {
     file: Arc<File>,
     start: u64,
     buffer: Vec<u8>,
-    /// Bytes of the buffer that were read.
+    /// Number of bytes in the buffer that were read.
     filled: usize,
 }
 
 impl Window {
     pub(super) fn of(file: Arc<File>) -> Self {
-        // Advice only: a file system that does not take it reads ahead in its own way.
+        // This is only advice: a file system that does not accept it reads ahead in its own way.
         let _ = fadvise(&file, 0, None, Advice::Sequential);
         Self { file, start: 0, buffer: Vec::new(), filled: 0 }
     }
 
-    /// Bytes of the file now.
+    /// The current size of the file in bytes.
     pub(super) fn file_bytes(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
 
-    /// The bytes from `at` on, `length` of them; fewer at the file's end.
+    /// Returns `length` bytes from `at` on; fewer at the file's end.
     pub(super) fn get(&mut self, at: u64, length: usize) -> io::Result<&[u8]> {
         if !self.holds(at, length) {
             self.fill(at, length)?;
@@ -48,7 +47,7 @@ impl Window {
         &self.buffer[from..from.saturating_add(length).min(self.filled)]
     }
 
-    /// As [`get`](Self::get), but reads again what is in memory. With `drop_cache` the kernel reads again too.
+    /// As [`get`](Self::get), but reads again even what is in memory. With `drop_cache`, the kernel reads again too.
     pub(super) fn get_anew(&mut self, at: u64, length: usize, drop_cache: bool) -> io::Result<&[u8]> {
         if drop_cache {
             let _ = fadvise(&self.file, at, NonZeroU64::new(length as u64), Advice::DontNeed);
@@ -57,7 +56,7 @@ impl Window {
         Ok(self.peek(at, length))
     }
 
-    /// The first bytes at `at` as they are in the file now; `None` at its end.
+    /// Reads `N` bytes at `at` as they are in the file now. Returns `None` at the file's end.
     pub(super) fn probe<const N: usize>(&self, at: u64) -> io::Result<Option<[u8; N]>> {
         let mut bytes = [0; N];
         match self.file.read_exact_at(&mut bytes, at) {
@@ -67,7 +66,7 @@ impl Window {
         }
     }
 
-    /// Reads what stands at `at`, and throws it away: it is in the kernel's cache then. `None` if it is in memory here.
+    /// Returns a function that reads the bytes at `at` into the kernel's cache. Returns `None` if they are in memory here.
     #[cfg(feature = "tokio")]
     pub(super) fn read_ahead(&self, at: u64, is_end: bool) -> Option<impl FnOnce() + Send + 'static> {
         let file = Arc::clone(&self.file);
@@ -75,7 +74,7 @@ impl Window {
         (!is_here).then_some(move || {
             let mut piece = vec![0; AHEAD / 8];
             for step in 0..8 {
-                // An error is met again by the reader itself.
+                // The reader itself meets any error again.
                 if file
                     .read_at(&mut piece, at + step * (AHEAD / 8) as u64)
                     .is_ok_and(|read| read < piece.len())
@@ -94,7 +93,7 @@ impl Window {
     }
 
     fn fill(&mut self, at: u64, length: usize) -> io::Result<()> {
-        // No more than there is: many readers have small files.
+        // The buffer is not larger than the rest of the file, since many readers have small files.
         let there = self.file_bytes()?.saturating_sub(at).min(AHEAD as u64) as usize;
         let wanted = length.max(there);
         if self.buffer.len() < wanted {
@@ -104,7 +103,7 @@ impl Window {
         self.start = at;
         self.filled = read(&self.file, &mut self.buffer[..wanted], at)?;
         if goes_on {
-            // The disk works on what comes next while this is looked at.
+            // The disk reads the next bytes while these are processed.
             let next = at + self.filled as u64;
             let _ = fadvise(&self.file, next, NonZeroU64::new(AHEAD as u64), Advice::WillNeed);
         }
@@ -112,7 +111,7 @@ impl Window {
     }
 }
 
-/// Reads up to the file's end. Pages that the disk does not give are zeros: no frame is made of zeros.
+/// Reads up to the file's end. Pages that the disk cannot read become zeros: no frame consists of zeros.
 fn read(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

@@ -98,8 +98,7 @@ impl PublisherBuilder {
         self
     }
 
-    /// The place in which the channel is looked for: the daemon's socket, or the directory. A channel's name
-    /// is unique in it.
+    /// The place in which the channel is looked for: the daemon's socket, or the directory. Within it, a channel's name is unique.
     ///
     /// ```
     /// let builder = shmcast::Publisher::builder("ticks").dir("/dev/shm/mine");
@@ -229,9 +228,9 @@ impl PublisherBuilder {
         self
     }
 
-    /// The clock that stamps messages. Only for a new channel that is a file. The default is the CPU's counter where it is
-    /// invariant, which takes some 10 ns to read, and else CLOCK_MONOTONIC, which takes some 25 ns. CLOCK_MONOTONIC is for
-    /// readers whose language cannot read the counter, such as Java. A counter that is not invariant is never taken.
+    /// The clock that stamps messages. Only for a new channel that is a file. The default is the CPU's counter if it is invariant, which
+    /// takes some 10 ns to read, and else CLOCK_MONOTONIC, which takes some 25 ns. CLOCK_MONOTONIC is for readers whose language cannot
+    /// read the counter, such as Java. A counter that is not invariant is never used.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -246,11 +245,9 @@ impl PublisherBuilder {
         self
     }
 
-    /// Replaces the existing segment by a new one, in which sequences begin at 1 again. This is for a channel
-    /// whose remote source has begun again. Readers of the old segment get
-    /// [`RecvError::Superseded`](crate::RecvError::Superseded), or, if a daemon owns the channel,
-    /// [`Event::Restarted`](crate::Event::Restarted). Sizes, schema and labels stay as they are unless they
-    /// are given.
+    /// Replaces the existing segment by a new one, in which sequences begin at 1 again. This is for a channel whose remote source was
+    /// restarted. Readers of the old segment get [`RecvError::Superseded`](crate::RecvError::Superseded), or, if a daemon owns the channel,
+    /// [`Event::Restarted`](crate::Event::Restarted). Sizes, schema and labels stay as they are unless they are given.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -266,18 +263,18 @@ impl PublisherBuilder {
         self
     }
 
-    /// Lets the sequences of a channel that is made go on after the journal in the directory `journal`, so that none is given twice
-    /// when the channel's memory was lost, such as by a reboot. They go on at the next one if the journal ends with a clean record, and
-    /// else 2^32 further, which no publisher has reached. Readers of the journal are told what is left out. The epoch goes on, too. If
-    /// there is no journal yet, one is begun, in a directory that is made if its parent is there. The notes are safe from a power cut
-    /// before anybody can see the channel.
+    /// Lets the sequences of a new channel continue after the journal in the directory `journal`, so that none is used twice when the
+    /// channel's memory was lost, such as by a reboot. If the journal ends with a clean record, they continue at the next sequence.
+    /// Otherwise they continue 2^32 further, which no publisher has reached, and readers of the journal are told which sequences are left
+    /// out. The epoch continues, too. If there is no journal yet, one is begun; its directory is made if its parent exists. The notes are
+    /// safe from a power cut before anybody can see the channel.
     ///
-    /// If the channel is there, it goes on where it was, and the journal is told if need be. With [`anew`](Self::anew), the sequences
-    /// of the new segment go on after the journal as well.
+    /// If the channel exists, it continues where it was, and this is noted in the journal if necessary. With [`anew`](Self::anew), the
+    /// sequences of the new segment continue after the journal as well.
     ///
-    /// This is for a channel that is a file, and that `shmcast record` records into this directory; a daemon does the same by
-    /// itself for a channel with a journal. While nobody records, sequences are safe for 2^31 messages after each start of a publisher.
-    /// It takes a sync of the file system when the channel is made.
+    /// This is for a channel that is a file, and that `shmcast record` records into this directory. A daemon does the same by itself for a
+    /// channel with a journal. While nobody records, sequences are safe for 2^31 messages after each start of a publisher. Making the
+    /// channel includes one sync of the file system.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -301,15 +298,14 @@ impl PublisherBuilder {
     /// sequences continue, whether the last publisher closed the channel or died. Attached readers stay
     /// attached.
     ///
-    /// The memory of a new channel is reserved first, which takes about 0.2 ms a MiB. So a full file system
-    /// is an error here and no crash later. [`prepare`](Self::prepare) documents the other times. The first
-    /// `open` in a process also measures the clock, for 20 ms at most.
+    /// The memory of a new channel is reserved first, which takes about 0.2 ms per MiB. So a full file system is an error here, and no
+    /// crash later. [`prepare`](Self::prepare) documents the other times. The first `open` in a process also measures the clock, for 20 ms
+    /// at most.
     ///
     /// # Errors
-    /// [`ChannelError::InUse`] with the holder while another publisher lives. [`ChannelError::NotAChannel`] for a
-    /// directory that holds foreign files. [`ChannelError::Mismatch`], [`ChannelError::Mode`],
-    /// [`ChannelError::Segment`] and others. [`ChannelError::Journal`] with [`continue_from`](Self::continue_from). After each of
-    /// them, nothing has changed.
+    /// [`ChannelError::InUse`] with the holder while another publisher lives. [`ChannelError::NotAChannel`] for a directory that holds
+    /// foreign files. [`ChannelError::Mismatch`], [`ChannelError::Mode`], [`ChannelError::Segment`] and others. [`ChannelError::Journal`]
+    /// with [`continue_from`](Self::continue_from). After any of these errors, nothing has changed.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -35,7 +35,7 @@ impl PublisherBuilder {
         }
     }
 
-    /// Takes the writer lock, after all checks that are possible before a write. `None` if the channel is gone.
+    /// Takes the writer lock, after all checks that are possible before a write. Returns `None` if the channel no longer exists.
     fn lock(&self, files: &ChannelFiles) -> Result<Option<Locked>, ChannelError> {
         files.check_usable()?;
         if let Some(mode) = self.mode
@@ -80,12 +80,12 @@ impl PublisherBuilder {
             self.labels.clone_from(labels);
         }
         let publisher = self.make(files, Geometry::new(capacity, max_message)?, lock, next_of(&old))?;
-        // This comes last: a reader that is told by it, and attaches again, must find the new segment.
+        // This store is the last step: a reader that notices it and attaches again must find the new segment.
         old.supersede();
         Ok(publisher)
     }
 
-    /// Makes the channel. With a journal to go on after, its first sequence is not below `least`.
+    /// Makes the channel. If it continues after a journal, its first sequence is not below `least`.
     fn make(
         self,
         files: &ChannelFiles,
@@ -100,7 +100,7 @@ impl PublisherBuilder {
         });
         let segment = made.inspect_err(|_| files.undo(lock.is_new))?;
         let publisher = self.start(segment, lock.held)?;
-        // From here on it is seen. All that can fail has succeeded.
+        // From here on the channel is visible. All steps that can fail have succeeded.
         files.finish().inspect_err(|_| files.undo(lock.is_new))?;
         Ok(publisher)
     }
@@ -119,7 +119,7 @@ impl PublisherBuilder {
             ChannelError::Os { source, .. } if is_full(&source) => no_room(),
             other => other,
         })?;
-        // Before the clock is asked for, which has to be measured for a while.
+        // The memory is reserved before the clock is used, since measuring the clock takes a while.
         reserve(&file, geometry.segment_bytes()).map_err(|source| match source {
             source if is_full(&source) => no_room(),
             source => ChannelError::os("reserve memory for", files.unfinished_path())(source),

@@ -1,4 +1,4 @@
-//! The facts that a publisher has of itself and of its channel.
+//! What a publisher knows about itself and its channel.
 
 use super::Publisher;
 use crate::clock::Clock;
@@ -6,8 +6,8 @@ use shmcast_layout::layout::header::Header;
 use shmcast_layout::mem::Step;
 
 impl Publisher {
-    /// The remote session that this channel carries, by the last [`session`](Self::session) of this publisher or one
-    /// before it; `None` if there was none.
+    /// The remote session that this channel carries, as the last call of [`session`](Self::session) by this or an earlier publisher gave
+    /// it; `None` if there was none.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -32,7 +32,7 @@ impl Publisher {
         self.writer.next_sequence()
     }
 
-    /// This publisher's incarnation: 1 for the first of a channel, one more for each that follows.
+    /// This publisher's epoch: 1 for the first publisher of a channel, and one more for each later one.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -82,8 +82,8 @@ impl Publisher {
         self.clock
     }
 
-    /// How the preparation of the memory went, step by step, refusals included. Empty while a part of it still runs beside
-    /// this publisher, which is for some tens of ms after the opening of a large ring; see
+    /// The steps of the memory's preparation, with their results, refusals included. Empty while a part of the preparation still runs
+    /// beside this publisher, which takes some tens of ms after the opening of a large ring; see
     /// [`PublisherBuilder::prepare`](super::PublisherBuilder::prepare).
     ///
     /// ```
@@ -98,7 +98,7 @@ impl Publisher {
         self.prepared.steps()
     }
 
-    /// The header that the channel was made with.
+    /// The header with which the channel was made.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -110,8 +110,7 @@ impl Publisher {
         self.segment.header()
     }
 
-    /// Whether a daemon knows of this publisher at the moment; `None` where the channel is a file. Data flows either
-    /// way.
+    /// Whether a daemon knows this publisher at the moment; `None` if the channel is a file. Data flows either way.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -22,21 +22,21 @@ use std::ops::{Deref, DerefMut, Range};
 
 pub use builder::{DEFAULT_CAPACITY, PublisherBuilder};
 
-/// Bytes of a buffer for one message that are touched before the first message.
+/// Number of bytes of a message buffer that are touched before the first message.
 pub(crate) const TOUCHED_BYTES: usize = 64 << 10;
 
 /// Publishes messages into a channel: one publisher a channel, any number of readers.
 ///
-/// Nothing here waits for anybody. `publish` is a few dozen stores to memory that readers poll; it makes no system
-/// call, takes no lock, allocates nothing, and costs the same for one reader and for a hundred. Readers that cannot
-/// keep up are lapped and told how many messages they missed.
+/// Nothing here waits for anybody. `publish` makes a few dozen stores to memory that readers poll. It makes no system call, takes no lock,
+/// allocates nothing, and costs the same for one reader and for a hundred. Readers that cannot keep up are lapped, and learn how many
+/// messages they missed.
 ///
-/// Dropping a publisher closes the channel, except while the thread panics: then readers see no end, and the next
-/// publisher takes over as after a crash.
+/// Dropping a publisher closes the channel, except while the thread panics. After a panic readers see no end, and the next publisher takes
+/// over as after a crash.
 ///
-/// After a `fork` the publisher belongs to the parent. The child's copy publishes nothing, and says [`PublishError::Forked`]; dropping it there,
-/// or ending the child, changes nothing. If the parent ends, the channel is free, whatever its children do. A program that puts itself into the
-/// background opens its publishers after that.
+/// After a `fork` the publisher belongs to the parent. The child's copy publishes nothing, and returns [`PublishError::Forked`]. Dropping
+/// the copy in the child, or ending the child, changes nothing. If the parent ends, the channel is free, whatever its children do. A
+/// program that puts itself into the background opens its publishers after that.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -57,9 +57,9 @@ pub struct Publisher {
     /// Claims are written here and copied into the ring in one burst.
     staging: Box<[u8]>,
     prepared: Prepared,
-    /// Whether dropping it leaves the stream without an end.
+    /// Whether dropping the publisher leaves the stream without an end.
     stays_open: bool,
-    /// Held until the writer is done; the kernel lets go of it if we die.
+    /// The writer lock. It is held until the writer is done; if this process dies, the kernel releases it.
     lock: Held,
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Hosted>,
@@ -69,7 +69,7 @@ pub struct Publisher {
 struct Hosted {
     attachment: Attachment,
     charter: Charter,
-    /// The generation that it publishes in.
+    /// The generation into which it publishes.
     generation: u64,
 }
 
@@ -86,19 +86,19 @@ impl Hosted {
 pub struct Mark {
     /// A number for the publisher's own use, such as a message type. Every reader gets it.
     pub tag: u16,
-    /// Whether a reader that lost its place may start afresh from this message, as from a snapshot.
+    /// Whether a reader that lost its place may restart from this message, as from a snapshot.
     pub key: bool,
 }
 
-/// The choice of messages that carry the time of their publication.
+/// Which messages carry the time of their publication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Stamps {
-    /// Each message: the clock is read for it, or once for a batch.
+    /// Each message. The clock is read for each message, or once for a batch.
     #[default]
     Each,
-    /// Those alone that are published with a given time, by [`Publisher::publish_at`]. The clock is not read, which takes 8
-    /// to 10 ns, about half of the time that a message of 32 B takes at full rate. Readers know no latency of such messages.
+    /// Only messages that [`Publisher::publish_at`] publishes, with the time that it is given. The clock is not read, which saves 8 to 10
+    /// ns, about half of the time that a message of 32 B takes at full rate. Readers know no latency of the other messages.
     Given,
 }
 
@@ -124,13 +124,13 @@ impl Publisher {
         PublisherBuilder::new(name.into())
     }
 
-    /// Publishes one message; returns its sequence.
+    /// Publishes one message and returns its sequence.
     ///
     /// Cost: about one store a word, 50 to 100 ns for 64 bytes with readers polling on other cores; wait-free.
     ///
     /// # Errors
-    /// [`PublishError::TooLarge`] when the payload exceeds [`max_message`](Self::max_message), and
-    /// [`PublishError::CutOff`] once a daemon has given the channel to another publisher; nothing is published then.
+    /// [`PublishError::TooLarge`] when the payload exceeds [`max_message`](Self::max_message), and [`PublishError::CutOff`] once a daemon
+    /// has given the channel to another publisher. After an error nothing was published.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -146,7 +146,7 @@ impl Publisher {
     /// Publishes one message with a tag or as a key message; otherwise as [`publish`](Self::publish).
     ///
     /// # Errors
-    /// [`PublishError`]; nothing is published then.
+    /// [`PublishError`]. After an error nothing was published.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -162,9 +162,9 @@ impl Publisher {
         Ok(self.writer.publish_timed(payload, mark.tag, mark.key, || self.stamps.stamp(self.clock))?)
     }
 
-    /// As [`publish_with`](Self::publish_with), with a time that the caller has read already from
-    /// [`clock`](Self::clock), such as that of the event that the message tells of. Readers get its low 48 bits, and
-    /// count latencies from there. Saves reading the clock, some 8 ns.
+    /// As [`publish_with`](Self::publish_with), with a time that the caller has already read from [`clock`](Self::clock), such as the time
+    /// of the event that the message reports. Readers get its low 48 bits, and count latencies from it. This saves reading the clock, some
+    /// 8 ns.
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
@@ -185,10 +185,10 @@ impl Publisher {
         Ok(self.writer.publish(payload, mark.tag, mark.key, time)?)
     }
 
-    /// Publishes several messages with one time stamp; returns their sequences. Saves reading the clock for each.
+    /// Publishes several messages with one time stamp and returns their sequences. This saves reading the clock for each message.
     ///
     /// # Errors
-    /// [`PublishError`] at the first payload that is too large: those before it are published, it and the rest are not.
+    /// [`PublishError`] at the first payload that is too large. The payloads before it are published; it and the later ones are not.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -229,11 +229,11 @@ impl Publisher {
         Ok(first..self.writer.next_sequence())
     }
 
-    /// Lends `length` bytes to write a message into, for serializers that need a place to write to. Nothing is
-    /// published before [`Claim::commit`], and a claim that is dropped leaves no trace.
+    /// Lends `length` bytes into which the caller writes a message, for serializers that need a place to write to. Nothing is published
+    /// before [`Claim::commit`], and a claim that is dropped leaves no trace.
     ///
-    /// The bytes hold whatever earlier claims of this publisher left there. Cost: one copy more than filling the ring
-    /// directly, in cache, which is what lets the message enter the ring in one burst.
+    /// At first the bytes hold what earlier claims of this publisher left there. Cost: one copy in cache more than filling the ring
+    /// directly. The copy lets the message enter the ring in one burst.
     ///
     /// # Errors
     /// [`PublishError`].
@@ -257,11 +257,11 @@ impl Publisher {
         Ok(Claim { publisher: self, length, mark: Mark::default() })
     }
 
-    /// Publishes one message that lies in several pieces, as `writev` does: a header here, a body there. Cost: as a
-    /// [`claim`](Self::claim), one copy more than [`publish`](Self::publish), in cache.
+    /// Publishes one message whose payload lies in several pieces, as `writev` does. Cost: as for a [`claim`](Self::claim), one copy in
+    /// cache more than [`publish`](Self::publish).
     ///
     /// # Errors
-    /// [`PublishError`]; nothing is published then.
+    /// [`PublishError`]. After an error nothing was published.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -284,11 +284,11 @@ impl Publisher {
         claim.mark(mark).commit(length)
     }
 
-    /// Whether a daemon has given the channel to another publisher, so that nobody receives what this one publishes: two
-    /// loads of words that change once. Always false where the channel is a file.
+    /// Whether a daemon has given the channel to another publisher, so that nobody receives what this one publishes. Costs two loads of
+    /// words that change only once. Always false if the channel is a file.
     ///
-    /// A message that was being published at that moment may have reached nobody. The next publisher's sequences go on where
-    /// this one's were cut off.
+    /// A message that was being published at that moment may have reached nobody. The next publisher's sequences continue where this one's
+    /// were cut off.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -309,8 +309,7 @@ impl Publisher {
         if self.lock.is_copied() { Err(PublishError::Forked) } else { Ok(()) }
     }
 
-    /// Closes the channel: readers get everything published so far, and then the end of the stream. The same as
-    /// dropping, said aloud.
+    /// Closes the channel: readers get everything published so far, and then the end of the stream. Dropping the publisher does the same.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -336,13 +335,13 @@ impl Publisher {
         self.stays_open = true;
     }
 
-    /// Tells readers that the messages from the next one up to and with `last` will never come; the next message published gets
-    /// sequence `last + 1`. For those who carry a numbered stream from elsewhere into a channel. Does nothing when `last`
-    /// lies behind.
+    /// Announces to readers that the messages from the next one up to and including `last` will never be published. The next message gets
+    /// sequence `last + 1`. This is for programs that carry a numbered stream from elsewhere into a channel. Does nothing when `last` lies
+    /// before the next sequence.
     ///
     /// # Errors
-    /// [`PublishError::OutOfSequences`] when `last` is [`MAX_SEQUENCE`](crate::MAX_SEQUENCE) or more, and
-    /// [`PublishError::CutOff`]; readers are told nothing then.
+    /// [`PublishError::OutOfSequences`] when `last` is [`MAX_SEQUENCE`](crate::MAX_SEQUENCE) or more, and [`PublishError::CutOff`]. After
+    /// an error nothing was announced.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -357,10 +356,10 @@ impl Publisher {
         Ok(self.writer.gap(last, self.clock.now())?)
     }
 
-    /// Tells readers that the remote publisher behind this channel began a new session.
+    /// Announces to readers that the remote publisher behind this channel began a new session.
     ///
     /// # Errors
-    /// [`PublishError::CutOff`]; readers are told nothing then.
+    /// [`PublishError::CutOff`]. After an error nothing was announced.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -402,7 +401,7 @@ pub struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// Sets tag and key flag of the message.
+    /// Sets the message's tag and key flag.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -421,11 +420,11 @@ impl Claim<'_> {
     /// Publishes the first `length` bytes and returns the sequence.
     ///
     /// # Errors
-    /// [`PublishError::CutOff`], if the channel was taken since the claim, and [`PublishError::OutOfSequences`]; nothing is
-    /// published then.
+    /// [`PublishError::CutOff`] if the channel was taken after the claim was made, and [`PublishError::OutOfSequences`]. After an error
+    /// nothing was published.
     ///
     /// # Panics
-    /// When `length` exceeds what was claimed.
+    /// When `length` exceeds the length that was claimed.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -442,7 +441,7 @@ impl Claim<'_> {
         Ok(writer.publish(&staging[..length], self.mark.tag, self.mark.key, stamps.stamp(*clock))?)
     }
 
-    /// Publishes nothing. The same as dropping, said aloud.
+    /// Publishes nothing. Dropping the claim does the same.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

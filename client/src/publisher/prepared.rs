@@ -1,8 +1,7 @@
-//! Preparing a publisher's memory: all of it before [`open`](super::PublisherBuilder::open) returns, or most
-//! of it afterwards.
+//! Preparing a publisher's memory: all of it before [`open`](super::PublisherBuilder::open) returns, or most of it afterwards.
 //!
-//! A thread prepares the memory that is left after `open`. It touches nothing but the map. It continues only
-//! as long as the publisher exists, and nobody waits for it.
+//! A thread prepares the memory that is left after `open`. It touches nothing but the map. It runs only as long as the publisher exists,
+//! and nobody waits for it.
 
 use rustix::process::nice;
 use shmcast_layout::mem::{Pieces, Preparation, Step, is_real_time};
@@ -13,19 +12,19 @@ use std::sync::{Arc, OnceLock};
 /// Bytes that are touched before `open` returns. The rest of a larger segment is prepared afterwards.
 const FIRST_BYTES: u64 = 8 << 20;
 
-/// The lowest priority, as `setpriority` counts: all other threads that want the CPU go first.
+/// The lowest priority, in the numbers of `setpriority`: all other threads that want the CPU run first.
 const LOWEST_PRIORITY: i32 = 19;
 
 /// The progress and the result of preparing the memory.
 pub(super) struct Prepared(Arc<OnceLock<Vec<Step>>>);
 
 impl Prepared {
-    /// Does all that is `wanted` before it returns.
+    /// Performs all `wanted` steps before it returns.
     pub(super) fn now(segment: &Segment, wanted: Preparation) -> Self {
         Self::done(segment.prepare(wanted))
     }
 
-    /// Has all pages locked and touched: the first ones before it returns, the rest by a thread of its own.
+    /// Locks and touches all pages: the first ones before it returns, the rest on a thread of its own.
     ///
     /// If the opener is a real-time thread, all pages are touched before this returns. On a CPU that such a
     /// thread never gives away, the preparing thread would never finish, and it might block other threads of
@@ -46,12 +45,12 @@ impl Prepared {
             let is_wanted = || publisher.strong_count() > 0;
             let touched: io::Result<()> = pieces.take_while(|_| is_wanted()).collect();
             if let Some(prepared) = publisher.upgrade() {
-                let _ = prepared.set(steps(touched, lock)); // nobody else sets it
+                let _ = prepared.set(steps(touched, lock)); // no other thread sets it
             }
         });
         match thread {
             Ok(_) => Self(prepared),
-            // No thread can be started. Opening takes longer, and the publisher is as well prepared.
+            // No thread can be started. Opening takes longer, and the publisher is prepared just as well.
             Err(_) => Self::now(segment, Preparation { prefault: true, lock: true, ..Preparation::NONE }),
         }
     }

@@ -1,4 +1,4 @@
-//! Waiting in an event loop that is not ours: the bell's descriptor, and the step before each sleep.
+//! Waiting in the caller's event loop: the bell's descriptor, and the step before each sleep.
 
 use super::Subscriber;
 use super::waiting::Rest;
@@ -10,9 +10,9 @@ use std::time::Duration;
 /// The next step of a program that waits in an event loop of its own. [`Subscriber::arm`] returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Armed<'a> {
-    /// This was there after all. It has been received: go on receiving.
+    /// There was an event after all. It has been received: continue to receive.
     Event(Event<'a>),
-    /// Nothing is there: wait until the descriptor is readable, or for this long, and then receive.
+    /// There is nothing to receive. Wait until the descriptor is readable, or for this long, and then receive.
     Wait(Duration),
 }
 
@@ -32,11 +32,11 @@ impl Subscriber {
         self.parking.as_ref().map(|parking| parking.bell().as_fd())
     }
 
-    /// To be called before each sleep in an event loop, when [`try_recv`](Self::try_recv) has found nothing. Asks the daemon's
-    /// waker for a ring, and looks once more, so that nothing is slept through.
+    /// Prepares a sleep. Call this before each sleep in an event loop, when [`try_recv`](Self::try_recv) has found nothing. The call asks
+    /// the daemon's waker for a ring, and looks once more, so that no message is slept through.
     ///
-    /// Without a daemon that would ring, the time to wait is a millisecond: so channels that are files, and readers whose
-    /// daemon is away, work in the same loop. Cost: three system calls where a daemon rings.
+    /// If no daemon would ring, the time to wait is a millisecond. So channels that are files, and readers whose daemon is away, work in
+    /// the same loop. Cost: three system calls if a daemon rings.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -77,8 +77,8 @@ impl Subscriber {
         }
     }
 
-    /// Takes the request of [`arm`](Self::arm) back, and empties the descriptor. A program that goes on receiving needs this
-    /// only when the descriptor stays in its event loop meanwhile: the next `arm` does the same.
+    /// Withdraws the request of [`arm`](Self::arm), and empties the descriptor. A program that continues to receive needs this only if the
+    /// descriptor stays in its event loop meanwhile: the next `arm` does the same.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -16,21 +16,21 @@ pub(super) struct Buffer(Box<[Line]>);
 struct Line([u8; 64]);
 
 impl Buffer {
-    /// Bytes for the largest record, whose lines are copied whole, or for a run of small ones.
+    /// Number of bytes for the largest record, whose lines are copied whole, or for a run of small records.
     pub(super) fn room_for(header: &Header) -> usize {
         record_bytes(header.geometry.max_message).max(RUN) as usize
     }
 
-    /// Room for so many bytes.
+    /// Makes a buffer of this many bytes.
     pub(super) fn with_room(bytes: usize) -> Self {
         let lines = bytes / size_of::<Line>();
         let mut lines = <[Line]>::new_box_zeroed_with_elems(lines).expect("room for one message");
-        // Zeros come as pages yet to be faulted in: touch those that messages of common sizes need.
+        // Zeroed pages are faulted in only at their first use. This touches those that messages of common sizes need.
         lines.iter_mut().take(TOUCHED_BYTES / size_of::<Line>()).for_each(|line| line.0[0] = 0xff);
         Self(lines)
     }
 
-    /// Makes room for a payload that is larger than any of the ring's, such as one of the journal's.
+    /// Makes room for a payload that is larger than any in the ring, such as one from the journal.
     pub(super) fn make_room(&mut self, payload: usize) {
         let needed = record_bytes(payload as u64) as usize;
         if needed > self.bytes() {

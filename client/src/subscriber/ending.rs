@@ -1,20 +1,20 @@
-//! Whether the end of a stream is the end of the channel as it is now, or the end of an earlier publisher.
+//! Distinguishes the end of the channel at this moment from the end of an earlier publisher.
 
 use super::{Doubt, Subscriber};
 use shmcast_layout::layout::header::{State, WRITER_PID};
 use std::sync::atomic::{Ordering, fence};
 
 impl Subscriber {
-    /// Whether the channel ends here as things stand: nobody publishes on it, and nothing comes after what this subscriber has
-    /// received, neither in the ring nor in the journal.
+    /// Whether the channel ends here at this moment: nobody publishes on it, and neither the ring nor the journal has anything after what
+    /// this subscriber has received.
     ///
-    /// [`Event::End`](crate::Event::End) says that *a* publisher closed the channel. A subscriber that reads the past gets one
-    /// such event for each publisher that has closed. Ask this at each of them, and go on receiving while the answer is no.
+    /// [`Event::End`](crate::Event::End) says that *a* publisher closed the channel. A subscriber that reads from the journal gets one such
+    /// event for each publisher that has closed. Call this at each of them, and continue to receive while it returns false.
     ///
-    /// The answer is of this moment: a later publisher may open the channel again. After a publisher that died without closing, the
-    /// answer stays no.
+    /// The answer holds only for this moment: a later publisher may open the channel again. After a publisher that died without closing,
+    /// the answer stays false.
     ///
-    /// Cost: a few loads; while the journal is read, also a short search in the ring. No system call.
+    /// Cost: a few loads; while the journal is read, also a short search in the ring. It makes no system call.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -42,21 +42,21 @@ impl Subscriber {
             Some(State::Closed) => true,
             // The publisher sets the state after the end that was just read.
             Some(State::Active) => self.reader.has_ended(),
-            // A ring that continues the channel, and that nobody has opened yet. One that this subscriber came to from the ring
-            // before was made for a publisher, which is about to open it.
+            // This ring continues the channel, and nobody has opened it yet. If this subscriber moved to it from an earlier ring, the ring
+            // was made for a publisher which is about to open it.
             Some(State::Recovering) | None => self.moves == 0 && self.segment.header_word(WRITER_PID) == 0,
             Some(State::Superseded) => false,
         };
         is_over && !self.has_anything_behind()
     }
 
-    /// Whether a later segment is here or will come.
+    /// Whether a later segment is here or is going to arrive.
     fn is_leaving_or_withheld(&self) -> bool {
         let is_open = self.verdict_on_read() == shmcast_layout::layout::charter::Verdict::Open;
         !is_open || self.hosted.as_ref().is_some_and(|hosted| hosted.has_next())
     }
 
-    /// Whether there is more after the last record received: in the ring, also while the journal is read.
+    /// Whether there is more after the last record received. While the journal is read, this looks into the ring.
     fn has_anything_behind(&self) -> bool {
         match self.doubt {
             Doubt::Past | Doubt::Behind => {

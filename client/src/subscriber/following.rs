@@ -1,5 +1,4 @@
-//! Laps, takeovers and changes of segment: the place at which a subscriber goes on after each, and the messages that
-//! are void.
+//! Laps, takeovers and changes of segment: where a subscriber continues after each, and which messages are void.
 
 use super::past::Entered;
 use super::{Buffer, Doubt, Outcome, Resume, Subscriber};
@@ -16,11 +15,11 @@ use shmcast_layout::segment::{Access, Segment};
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-/// Rest of a reader that waits for a journal, or for the daemon that lends it.
+/// How long a reader rests while it waits for a journal, or for the daemon that lends it.
 const WAIT_FOR_FILES: Duration = Duration::from_micros(200);
 
 impl Subscriber {
-    /// The event of a new epoch that is in the segment's state, and whose record this reader has jumped over.
+    /// Returns the event of a new epoch which is in the segment's state, and whose record this reader has jumped over.
     pub(super) fn epoch_in_force(&mut self) -> Option<Outcome> {
         // While a new publisher is recovering, its record is still to come. One that has closed is not reported any
         // more.
@@ -34,15 +33,14 @@ impl Subscriber {
         self.tell_epoch(epoch)
     }
 
-    /// Called when nothing is left to receive after a lap. If the record of a takeover was overwritten, the event is
-    /// given now.
+    /// Called when nothing is left to receive after a lap. If the record of a takeover was overwritten, the event is returned now.
     #[cold]
     pub(super) fn hidden_epoch(&mut self) -> Option<Outcome> {
         let state = self.reader.state();
         if self.has_more() || self.is_withheld() {
             return None;
         }
-        // Records from here on are read as usual.
+        // From here on, records are read as usual.
         self.doubt = Doubt::None;
         let (epoch, State::Active) = state? else { return None };
         if epoch <= self.epoch.max(self.began_in) {
@@ -52,8 +50,8 @@ impl Subscriber {
         Some(Outcome::Other(Event::NewEpoch { epoch }))
     }
 
-    /// Takes this epoch for the one that was told last, so that each later publisher is told, also one that had taken over before this
-    /// subscriber was opened. For a reader that goes on where an earlier one ended.
+    /// Treats this epoch as the last one that was reported, so that each later publisher is reported, even one that had taken over before
+    /// this subscriber was opened. For a reader that continues where an earlier reader ended.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -77,30 +75,30 @@ impl Subscriber {
         self.reader.locator().is_ready(self.position())
     }
 
-    /// Notes the epoch. Gives the event only if an earlier publisher was known, which the new one succeeds.
+    /// Notes the epoch. Returns the event only if the epoch of an earlier publisher was known.
     fn tell_epoch(&mut self, epoch: u64) -> Option<Outcome> {
         let told = std::mem::replace(&mut self.epoch, epoch);
         (told > 0).then_some(Outcome::Other(Event::NewEpoch { epoch }))
     }
 
-    /// If the reader began at a sequence that is gone, gives the lap with its loss.
+    /// If the reader began at a sequence that is gone, returns the lap with its loss.
     #[cold]
     pub(super) fn begin(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(sequence) = self.behind else { return Ok(None) };
-        // The poll was at a place that is not this reader's, so its result is ignored.
+        // The poll was made at a place that is not this reader's, so its result is ignored.
         self.reader.jump(Place::nowhere(sequence));
         self.skip()
     }
 
-    /// Goes on after a lap, or before all that the ring has: in the journal, if there is one that has more. Then there is no event
-    /// yet, and the caller polls again: only it knows where a message is to be copied.
+    /// Continues after a lap, or at a sequence before everything in the ring: in the journal, if there is one that has more. In this case
+    /// there is no event yet, and the caller polls again, since only the caller knows where a message is to be copied.
     #[cold]
     pub(super) fn skip(&mut self) -> Result<Option<Outcome>, RecvError> {
         let is_wanted = self.behind.is_some() || self.resume == Resume::Oldest;
         let entered = if is_wanted { self.enter_past(self.next_sequence()) } else { Entered::Not };
         match entered {
             Entered::Past => return Ok(None),
-            // The next poll asks again. A reader that waits for a bell is rung at once, so that this one rests.
+            // The next poll asks again. This reader pauses here because a reader that waits for a bell is rung at once.
             Entered::NotYet => {
                 std::thread::sleep(WAIT_FOR_FILES);
                 return Ok(None);
@@ -113,13 +111,13 @@ impl Subscriber {
         self.skip_in_ring()
     }
 
-    /// Goes on after a loss.
+    /// Continues after a loss.
     #[cold]
     pub(super) fn skip_in_ring(&mut self) -> Result<Option<Outcome>, RecvError> {
         let before = self.reader.place();
         let resumed = self.reader.resume(self.resume);
-        // Messages of a publisher that was cut off must not count as missed. If nothing valid is left here, the valid
-        // loss is counted where the channel goes on.
+        // Messages of a publisher that was cut off must not count as missed. If nothing valid is left here, the valid loss is counted in
+        // the segment where the channel continues.
         let nothing_left = match self.verdict_on_read() {
             Verdict::Open => false,
             Verdict::Closing => true,
@@ -151,7 +149,7 @@ impl Subscriber {
         self.hosted.as_ref().map_or(Verdict::Open, |hosted| hosted.verdict_on_read())
     }
 
-    /// Whether nothing of a strict channel may be handed out, since its publisher was or is about to be cut off.
+    /// Whether nothing of a strict channel may be returned, since its publisher was cut off or is about to be.
     pub(super) fn is_withheld(&self) -> bool {
         self.is_strict() && self.verdict_on_read() != Verdict::Open
     }
@@ -161,7 +159,7 @@ impl Subscriber {
         matches!(self.verdict_on_read(), Verdict::Cut { .. })
     }
 
-    /// Whether the record that was just read from a strict channel must not be handed out, or not yet.
+    /// Whether the record that was just read from a strict channel must not be returned, or not yet.
     #[inline]
     pub(super) fn withholds(&self, poll: &Poll) -> bool {
         if fault!("void_messages_are_handed_out") {
@@ -172,7 +170,7 @@ impl Subscriber {
             (Verdict::Closing, _) => true,
             (Verdict::Cut { below, .. }, Poll::Message(copied)) => copied.sequence >= below,
             (Verdict::Cut { below, .. }, Poll::Control(ControlRecord::Gap { from, .. })) => *from >= below,
-            // The charter says whether an end right at the cut was there before it.
+            // The charter says whether an end right at the cut was written before the cut.
             (Verdict::Cut { below, ended }, Poll::Control(ControlRecord::End)) => {
                 let next = self.next_sequence();
                 next > below || next == below && !ended
@@ -183,9 +181,9 @@ impl Subscriber {
         }
     }
 
-    /// Called when nothing valid is left here. Goes on in the next segment if the daemon has sent it.
+    /// Called when nothing valid is left here. Continues in the next segment if the daemon has sent it.
     ///
-    /// The daemon sends it after the charter has said that this generation is over. So the segment must have been here
+    /// The daemon sends the next segment after the charter has said that this generation is over. So the segment must have been here
     /// *before* the poll that found nothing. The first call only takes the segment, and the caller polls once more.
     #[inline]
     pub(super) fn try_next_segment(&mut self) -> Result<Option<Outcome>, RecvError> {
@@ -194,7 +192,7 @@ impl Subscriber {
         if hosted.look_ahead() && was_here && hosted.may_go_on() { self.go_on() } else { Ok(None) }
     }
 
-    /// Goes on in a later segment if message `sequence` is there. Returns whether it did.
+    /// Continues in a later segment if message `sequence` is there. Returns whether it did.
     ///
     /// # Errors
     /// If the sequence belongs to a later segment and cannot be received there. The reader stays where it is.
@@ -216,11 +214,11 @@ impl Subscriber {
         let Some(hosted) = &mut self.hosted else { return Ok(None) };
         let Some(next) = hosted.next.front_mut() else { return Ok(None) };
         if next.charter.is_none() && next.generation.generation <= hosted.generation.generation {
-            // It came from a daemon that did not have the newest segment yet.
+            // The segment was sent by a daemon that did not have the newest segment yet.
             hosted.next.pop_front();
             return Ok(None);
         }
-        // These are the steps that can fail. Until they are done, this reader stays as it is.
+        // The following steps can fail. Until they are done, this reader stays as it is.
         let charter =
             next.charter.as_ref().map(Charter::open).transpose().map_err(|_| RecvError::Unmapped)?;
         let (segment, steps) = match next.ready.take() {
@@ -235,7 +233,7 @@ impl Subscriber {
         let expected = match is_restart {
             // A reader that joined after void messages expects a higher sequence than there is.
             false => expected.min(generation.first),
-            // A stream may begin after a journal, and not at 1.
+            // A stream may begin after a journal, and not with sequence 1.
             true if generation.restarted == generation.generation => generation.first,
             true => 1,
         };
@@ -248,7 +246,7 @@ impl Subscriber {
         self.behind = (expected < generation.first).then_some(expected);
         self.doubt = if self.behind.is_some() { Doubt::Behind } else { Doubt::None };
         if let Some(expected) = self.behind {
-            // No message is handed out before the loss is told, or read in the journal.
+            // No message is returned before the loss is reported, or read in the journal.
             self.reader.jump(Place::nowhere(expected));
         }
         if is_restart {
@@ -279,7 +277,7 @@ impl Subscriber {
     }
 }
 
-/// The place of message `sequence`; `None` if it is no longer there.
+/// Finds the place of message `sequence`. Returns `None` if it is no longer there.
 pub(super) fn seek(segment: &Segment, sequence: u64) -> Result<Option<Place>, LocateError> {
     match segment.locator().seek(sequence) {
         Err(LocateError::TooOld { .. }) => Ok(None),

@@ -1,4 +1,4 @@
-//! The generations of a daemon's channel, as one of its readers knows them.
+//! The generations of a daemon's channel, as one of its readers sees them.
 //!
 //! A channel of a daemon lives in one segment after another. The charter says which of them are over, and from which
 //! sequence on; only the daemon writes it. A reader is in one of three states:
@@ -13,7 +13,7 @@
 //!          tells Restarted, or Lapped for what lies between;
 //!          a failure leaves it in FOLLOWING, to be tried again
 //! ```
-//! The charter alone distinguishes READING from WAITING, and it is read each time. In FOLLOWING, `next` is not empty.
+//! Only the charter distinguishes READING from WAITING, and it is read each time. In FOLLOWING, `next` is not empty.
 
 use super::origin::Origin;
 use crate::attach::keeper::{Attachment, MOST_WAITING, Successor};
@@ -29,11 +29,11 @@ use std::collections::VecDeque;
 pub(super) struct Hosted {
     pub(super) attachment: Attachment,
     pub(super) charter: Charter,
-    /// Where the journal is, if there comes to be one.
+    /// Where the journal is, if the channel gets one later.
     pub(super) journal: Option<Origin>,
-    /// The generation that it reads.
+    /// The generation that the subscriber reads.
     pub(super) generation: Generation,
-    /// The segments in which the channel goes on, in their order. Usually there is none, or one.
+    /// The segments in which the channel continues, in their order. Usually there is none, or one.
     pub(super) next: VecDeque<Successor>,
 }
 
@@ -44,8 +44,8 @@ impl Hosted {
         self.charter.verdict_on_read(self.generation.generation)
     }
 
-    /// Takes a segment that the daemon has sent. Returns whether there is one to go on in. Costs one load while the
-    /// daemon has sent nothing.
+    /// Takes a segment that the daemon has sent. Returns whether there is a segment to continue in. Costs one load while the daemon has
+    /// sent nothing.
     #[inline]
     pub(super) fn look_ahead(&mut self) -> bool {
         if self.next.is_empty() {
@@ -59,8 +59,7 @@ impl Hosted {
         !self.next.is_empty() || self.attachment.has_moved()
     }
 
-    /// Whether the next segment is here and this one is over. If the next segment has a new charter, ours does not
-    /// count any more.
+    /// Whether the next segment is here and this one is over. If the next segment has a new charter, the present charter no longer counts.
     pub(super) fn may_go_on(&self) -> bool {
         let is_over = || matches!(self.verdict_on_read(), Verdict::Cut { .. });
         self.next.front().is_some_and(|next| next.charter.is_some() || is_over())
@@ -72,10 +71,10 @@ impl Hosted {
         self.next.front().is_some_and(|next| next.charter.is_some() || next.generation.restarted > before)
     }
 
-    /// Looks for message `sequence` in the segments in which the channel goes on. `None` if it belongs to the current
-    /// segment. Otherwise returns its place, and the number of segments before the one that it is in.
+    /// Looks for message `sequence` in the segments in which the channel continues. Returns `None` if it belongs to the current segment.
+    /// Otherwise returns its place, and the number of segments before the one that it is in.
     ///
-    /// The reader does not move. So after a search that fails, it is where it was.
+    /// The reader does not move, so it keeps its place if the search fails.
     pub(super) fn find_ahead(&mut self, sequence: u64) -> Option<Result<(usize, Place), LocateError>> {
         if !self.look_ahead() || !self.may_go_on() {
             return None;

@@ -13,15 +13,15 @@ pub struct Iter<'a> {
 impl Iterator for Iter<'_> {
     type Item = Result<OwnedEvent, RecvError>;
 
-    /// Waits as [`Subscriber::recv`] does. Never `None`, since another publisher may come after an end.
+    /// Waits as [`Subscriber::recv`] does. Never returns `None`, since another publisher may follow after an end.
     fn next(&mut self) -> Option<Self::Item> {
         Some(self.subscriber.recv().map(Event::into_owned))
     }
 }
 
 impl Subscriber {
-    /// An iterator over the events from here on, each with bytes of its own. Cost: one allocation for each message more
-    /// than [`recv`](Self::recv).
+    /// Returns an iterator over the events from here on. Each event owns its bytes. Cost: one allocation for each message more than
+    /// [`recv`](Self::recv).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -5,7 +5,7 @@ use super::{Doubt, Subscriber};
 use crate::journal::{JournalError, Reader};
 use shmcast_layout::layout::stream::StreamId;
 
-/// The journal of a channel, to be read apart from the ring, on another thread; from [`Subscriber::take_journal`].
+/// The journal of a channel, to be read independently of the ring, on another thread. [`Subscriber::take_journal`] returns it.
 #[derive(Debug)]
 pub struct ChannelJournal {
     origin: Origin,
@@ -13,9 +13,9 @@ pub struct ChannelJournal {
 }
 
 impl Subscriber {
-    /// The channel's journal, for a program that reads it beside the ring, such as one that answers for the past. From now on this
-    /// subscriber reads the ring alone, as with [`History::Never`](crate::History::Never). `None` if the channel has no journal, as
-    /// [`SubscriberBuilder::history`](crate::SubscriberBuilder::history) says, or if this subscriber is reading it.
+    /// Takes the channel's journal, for a program that reads it beside the ring, such as one that answers requests for old messages. From
+    /// now on this subscriber reads only the ring, as with [`History::Never`](crate::History::Never). Returns `None` if the channel has no
+    /// journal, as [`SubscriberBuilder::history`](crate::SubscriberBuilder::history) says, or if this subscriber is reading it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -33,8 +33,8 @@ impl Subscriber {
 }
 
 impl ChannelJournal {
-    /// A reader whose first entry is at `sequence`, or a later one, as [`Journal::read_from`](crate::journal::Journal::read_from)
-    /// gives it. `None` if the journal is that of another stream, if it has no file yet, and if a stranger owns its directory.
+    /// Opens a reader whose first entry is at `sequence`, or later, as [`Journal::read_from`](crate::journal::Journal::read_from) does.
+    /// Returns `None` if the journal belongs to another stream, if it has no file yet, or if an untrusted user owns its directory.
     ///
     /// Cost: reads from the disk, or asks the daemon and waits half a second for its answer at most.
     ///

@@ -1,4 +1,4 @@
-//! Facts about a subscriber and its channel. To read them does not touch the stream.
+//! What a subscriber knows about itself and its channel. Reading it does not touch the stream.
 
 use super::{Doubt, Subscriber};
 use crate::clock::Clock;
@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 
 impl Subscriber {
-    /// The sequence of the next message expected.
+    /// The sequence of the next message.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -21,8 +21,8 @@ impl Subscriber {
         self.reader.place().sequence
     }
 
-    /// The first message that the channel's present ring can have. It is 1 for a channel that began with this ring. A ring that
-    /// continues a channel begins where the one before it ended.
+    /// The first message that the channel's present ring can have. It is 1 for a channel that began with this ring. A ring that continues a
+    /// channel begins where the previous ring ended.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -35,7 +35,7 @@ impl Subscriber {
         self.segment.first_sequence()
     }
 
-    /// The number of bytes of the stream before the next expected record; 0 while the journal is read, or is to be read first.
+    /// The number of bytes of the stream before the next record; 0 while the journal is read, or is to be read first.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -65,9 +65,9 @@ impl Subscriber {
         self.reader.lag()
     }
 
-    /// The publisher's epoch, as far as the stream has given it. After a start or a seek into the middle of the stream
-    /// it is 0, until the stream gives it. A reader that was lapped beyond the event of a new epoch gets the event once
-    /// there is nothing else to receive.
+    /// The publisher's epoch, as far as the stream has reported it. After a start or a seek into the middle of the stream it is 0, until
+    /// the stream reports it. A reader that was lapped beyond the event of a new epoch gets the event once there is nothing else to
+    /// receive.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -96,8 +96,8 @@ impl Subscriber {
         self.reader.state()
     }
 
-    /// The remote session that this channel carries, as its publisher last noted it; `None` if the channel carries
-    /// none. While it changes, the result may mix both sessions. The stream says where it changes.
+    /// The remote session that this channel carries, as its publisher last noted it; `None` if the channel carries none. While the
+    /// publisher changes it, the result may mix both sessions. The stream reports where it changes.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -129,7 +129,7 @@ impl Subscriber {
         self.in_past().map_or(self.clock, |file| Clock::new(file.ring.clock, file.ring.clock_hz))
     }
 
-    /// The header that the channel was made with.
+    /// The header with which the channel was made.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -155,10 +155,9 @@ impl Subscriber {
         &self.steps
     }
 
-    /// The reason why tools cannot see this subscriber, although it was to have a
-    /// [`page`](crate::SubscriberBuilder::page): the file system was full or read-only, or this user may not write
-    /// there. `None` if it has its page, or wants none. Messages are received either way, but `rm` removes the channel
-    /// although such a reader uses it.
+    /// The reason why tools cannot see this subscriber, although it asked for a [`page`](crate::SubscriberBuilder::page): the file system
+    /// was full or read-only, or this user may not write there. `None` if the subscriber has its page, or asked for none. Messages are
+    /// received either way, but `rm` removes the channel although such a reader uses it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -173,7 +172,7 @@ impl Subscriber {
         self.page_refused.as_ref()
     }
 
-    /// Whether a daemon knows of this subscriber at the moment; `None` if the channel is a file. Data flows either way.
+    /// Whether a daemon knows this subscriber at the moment; `None` if the channel is a file. Data flows either way.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

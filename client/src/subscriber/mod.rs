@@ -56,17 +56,17 @@ pub use stream::EventStream;
 use tags::Tags;
 use watch::Watch;
 
-/// Messages handed out at most before they are counted on the page.
+/// Greatest number of messages that are returned before they are counted on the page.
 const BATCH: usize = 64;
 
-/// Receives a channel's messages, in order, each once.
+/// Receives a channel's messages, in order, each one once.
 ///
-/// Reads through a map that the kernel lets nobody write through; neither the publisher nor other readers can notice
-/// it. Receiving makes no system call unless the wait strategy does, takes no lock and allocates nothing, except while it reads the
-/// journal (see [`SubscriberBuilder::history`]).
+/// A subscriber reads through a map through which the kernel lets nobody write. Neither the publisher nor other readers can notice it.
+/// Receiving makes no system call unless the wait strategy does, takes no lock and allocates nothing, except while it reads the journal
+/// (see [`SubscriberBuilder::history`]).
 ///
-/// After a `fork` the subscriber belongs to the parent. The child's copy receives nothing, and says [`RecvError::Forked`]; dropping it changes
-/// nothing that tools see.
+/// After a `fork` the subscriber belongs to the parent. The child's copy receives nothing, and returns [`RecvError::Forked`]. Dropping the
+/// copy changes nothing that tools see.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -82,7 +82,8 @@ const BATCH: usize = 64;
 /// assert_eq!(subscriber.try_recv()?, None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-// The fields stand as they are needed, for the reason that `Reader` gives: a message asks for its second line, for the third,
+// The fields are in the order in which they are used, for the reason that `Reader` gives: a message uses the second line, the third line,
+// which begins with the end of the reader, and the page.
 // which begins with the end of the reader, and for the page.
 #[repr(C, align(64))]
 pub struct Subscriber {
@@ -91,42 +92,42 @@ pub struct Subscriber {
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Box<Hosted>>,
     wait: Wait,
-    /// Whether each message is looked at before it is handed out: it may be void, since the channel is strict, or none of
-    /// `tags`, or the journal is read. A copy of what those fields say, in the line that each message asks for.
+    /// Whether each message must be checked before it is returned: because the channel is strict, because `tags` may leave it out, or
+    /// because the journal is read. A copy of what those fields say, in the line that each message uses.
     is_checked: bool,
     doubt: Doubt,
-    /// Whether the last batch came close to the publisher; only with [`Wait::Burst`], which then may let it get ahead.
+    /// Whether the last batch ended close to the publisher. Set only with [`Wait::Burst`], which may then let the publisher get ahead.
     came_close: bool,
     record_latency: bool,
-    /// The count of forks of the process that opened it.
+    /// The count of forks of the process that opened the subscriber.
     forks: u32,
     // The fourth line.
     page: Option<Page>,
     clock: Clock,
     // Cold fields.
-    /// The sequence and the time from which [`Wait::Burst`] counts.
+    /// The sequence and the time from which [`Wait::Burst`] counts messages.
     burst_mark: (u64, u64),
-    /// The sequence after the last message that was there when [`Wait::Burst`] had last let the publisher get ahead.
+    /// The sequence after the last message that existed when [`Wait::Burst`] last let the publisher get ahead.
     burst_target: u64,
     resume: Resume,
     /// The publisher's epoch in the last event about it.
     epoch: u64,
-    /// The epoch at the time of the last start or seek. It gives no event, even after a lap.
+    /// The epoch at the time of the last start or seek. It causes no event, even after a lap.
     began_in: u64,
-    /// The sequence to begin with, if it lies before everything that is left of a segment that continues another. The
-    /// ring has no record of that loss.
+    /// The sequence to begin with, if it is older than everything that is left of a segment that continues another. The ring has no record
+    /// of that loss.
     behind: Option<u64>,
     segment: Segment,
     steps: Vec<Step>,
-    /// How often the channel went on in another segment since this subscriber was opened.
+    /// How often the channel has continued in another segment since this subscriber was opened.
     moves: u64,
     /// The reason why there is no page although one was asked for.
     page_refused: Option<io::Error>,
     /// The reader's end of parking, for a subscriber that was opened with [`Wait::Park`].
     parking: Option<Parking>,
-    /// The tags of the messages that are handed out; all of them if `None`.
+    /// The tags of the messages that are returned; all tags if `None`.
     tags: Option<Tags>,
-    /// How it notices that the publisher died, if the caller asked to be told.
+    /// How the subscriber notices that the publisher died, if the caller asked for this event.
     watch: Option<Box<Watch>>,
     named: Option<Box<named::Named>>,
     /// The channel's journal, if it may have one.
@@ -135,15 +136,15 @@ pub struct Subscriber {
 
 const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
 
-/// An event that must be given before all others.
+/// An event that must be returned before all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
     None,
     /// A lap may have hidden that another publisher took over.
     Epoch,
-    /// The reader expects messages that are older than all that is left: `behind` says from where on.
+    /// The reader expects messages that are older than everything that is left. `behind` is the first of them.
     Behind,
-    /// The reader reads the journal; see `past`.
+    /// The reader reads the journal; see module `past`.
     Past,
 }
 
@@ -160,11 +161,10 @@ impl Subscriber {
         SubscriberBuilder::new(name.into())
     }
 
-    /// Waits for the next event and returns it; messages are copied into a buffer that this subscriber owns.
+    /// Waits for the next event and returns it. Messages are copied into a buffer that this subscriber owns.
     ///
-    /// Blocks, by the wait strategy, for as long as nothing comes: the end of a stream is an event, and so is a new
-    /// publisher. A publisher that dies says nothing; those who ask for it by
-    /// [`watch_publisher`](SubscriberBuilder::watch_publisher) are told.
+    /// Blocks, by the wait strategy, as long as nothing arrives. The end of a stream is an event, and so is a new publisher. The death of a
+    /// publisher is an event only with [`watch_publisher`](SubscriberBuilder::watch_publisher).
     ///
     /// # Errors
     /// [`RecvError`]; only the [`TooSmall`](RecvError::TooSmall) of the `_into` variant is worth another try.
@@ -188,13 +188,12 @@ impl Subscriber {
         Ok(event.expect("waiting without a deadline ends with an event"))
     }
 
-    /// As [`recv`](Self::recv), in an event loop: other tasks run until something comes. To be opened with
-    /// [`Wait::Park`], so that the daemon's waker rings; with any other strategy, and on channels that are files, this
-    /// looks every millisecond.
+    /// As [`recv`](Self::recv), in an event loop: other tasks run until something arrives. Open the subscriber with [`Wait::Park`], so that
+    /// the daemon's waker rings. With any other strategy, and on channels that are files, this call looks every millisecond.
     ///
-    /// Cancel-safe: a future that is dropped before it is ready has received nothing. A stream that always has more
-    /// gives way to other tasks now and then. Cost when something is there: as [`try_recv`](Self::try_recv), and no
-    /// system call; before a sleep, a few.
+    /// Cancel-safe: a future that is dropped before it is ready has received nothing. A subscriber that always has more lets other tasks
+    /// run now and then. Cost if an event is there: as [`try_recv`](Self::try_recv), without a system call. Before a sleep, some system
+    /// calls.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -225,7 +224,7 @@ impl Subscriber {
         Ok(self.lend(outcome))
     }
 
-    /// As [`recv`](Self::recv), but `None` when nothing came before `deadline`.
+    /// As [`recv`](Self::recv), but returns `None` if nothing arrived before `deadline`.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -251,9 +250,9 @@ impl Subscriber {
         self.receive::<true>(deadline)
     }
 
-    /// The next event if there is one. Never waits.
+    /// Returns the next event if there is one. Never waits.
     ///
-    /// Cost when nothing is there: one load of a line in this core's cache.
+    /// Cost if there is none: one load of a line in this core's cache.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -276,7 +275,7 @@ impl Subscriber {
     /// ring and the caller.
     ///
     /// # Errors
-    /// [`RecvError::TooSmall`] when the message is larger than the buffer; it stays the next one.
+    /// [`RecvError::TooSmall`] when the message is larger than the buffer. It remains the next message.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -293,7 +292,7 @@ impl Subscriber {
     pub fn try_recv_into<'a>(&mut self, buffer: &'a mut [u8]) -> Result<Option<Event<'a>>, RecvError> {
         self.check_process()?;
         let before = self.reader.place();
-        // The two common answers are given in place, as in `receive`.
+        // The two common results are returned in place, as in `receive`.
         let outcome = match self.reader.glance_into(buffer) {
             Glance::Message(copied) if !self.is_checked => {
                 self.note_received(copied.time);
@@ -307,19 +306,19 @@ impl Subscriber {
         Ok(outcome.map(|outcome| outcome.into_event(buffer)))
     }
 
-    /// Hands up to `most` events that are there already to `each`, and returns how many there were. Never waits, but with
-    /// [`Wait::Burst`] may first let the publisher get ahead.
+    /// Passes up to `most` events that are there already to `each`, and returns how many there were. Never waits, but with [`Wait::Burst`]
+    /// may first let the publisher get ahead.
     ///
-    /// A batch ends where the channel goes on in another ring: its messages have the [`header`](Self::header) and the
+    /// A batch ends where the channel continues in another ring: its messages have the [`header`](Self::header) and the
     /// [`clock`](Self::clock) that the subscriber had before the call. So a batch may be short, or empty, although there is more.
     ///
-    /// `each` returns nothing, or a [`ControlFlow`] that may stop it. The event at which it stopped has been received and
-    /// counts; the next call goes on after it.
+    /// `each` returns nothing, or a [`ControlFlow`] that may stop it. The event at which it stopped has been received and counts; the next
+    /// call continues after it.
     ///
-    /// After a panic in `each` that was caught, messages handed out before it may come again.
+    /// After a panic in `each` that was caught, messages that were passed before it may be repeated.
     ///
     /// # Errors
-    /// [`RecvError`]; the events before it have been handed out.
+    /// [`RecvError`]. The events before it have been passed to `each`.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -377,8 +376,8 @@ impl Subscriber {
         Ok(handed)
     }
 
-    /// Hands out messages until something else comes; none if each must be checked first. Returns how many, and whether
-    /// `each` stopped.
+    /// Passes messages on until there is something else; none if each message must be checked first. Returns how many there were, and
+    /// whether `each` stopped.
     #[inline(always)]
     fn recv_messages<F: Flow>(&mut self, most: usize, mut each: impl FnMut(Event<'_>) -> F) -> (usize, bool) {
         if self.is_checked {
@@ -403,11 +402,11 @@ impl Subscriber {
         (taken, is_over)
     }
 
-    /// Goes on at message `sequence`, forwards or backwards. O(1) in the ring; further back, files of the
-    /// journal are opened. Messages passed over do not count as missed.
+    /// Continues at message `sequence`, forwards or backwards. O(1) in the ring; for older messages, files of the journal are opened.
+    /// Messages that are skipped do not count as missed.
     ///
     /// # Errors
-    /// [`LocateError::TooOld`] and [`LocateError::NotYet`] say what is there instead; the subscriber stays where it is.
+    /// [`LocateError::TooOld`] and [`LocateError::NotYet`] say what is available instead. The subscriber keeps its place.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -439,9 +438,9 @@ impl Subscriber {
 
     /// Polls for the next event, once or, if it `WAITS`, until there is one or the deadline has passed.
     ///
-    /// One loop with one poll in it, all of it inline, where the two common answers are given in place: a message then goes
-    /// to the caller in registers and is never put together in memory, and a turn of one among many readers needs few
-    /// pages of code, each of which it finds in no TLB.
+    /// All of this is one inline loop with one poll, and the two common results are returned in place. So a message reaches the caller in
+    /// registers and is never put together in memory. And if many readers share a core, each time slice uses few pages of code, each of
+    /// which causes a TLB miss.
     #[inline(always)]
     fn receive<const WAITS: bool>(
         &mut self,
@@ -455,7 +454,7 @@ impl Subscriber {
                     self.note_received(copied.time);
                     return Ok(Some(Event::Message(message(copied, self.buffer.payload()))));
                 }
-                // It may be void, or of another tag than asked for.
+                // The message may be void, or have another tag than the caller asked for.
                 Glance::Message(copied) => self.admit_message(copied)?,
                 Glance::Nothing if self.is_all_in_the_ring() => None,
                 Glance::Nothing => self.tell_nothing()?,
@@ -473,8 +472,7 @@ impl Subscriber {
         }
     }
 
-    /// Whether nothing but a record can be news: there is no daemon that moves the channel elsewhere, and no takeover that a
-    /// lap may have hidden.
+    /// Whether only a record can be news: no daemon can move the channel elsewhere, and no lap may have hidden a takeover.
     #[inline(always)]
     fn is_all_in_the_ring(&self) -> bool {
         self.hosted.is_none() && self.doubt == Doubt::None

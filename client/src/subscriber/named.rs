@@ -1,5 +1,5 @@
-//! Notices that the file of the segment was removed, for example by a cleaner. New readers do not find the channel then, and the next
-//! publisher makes another one.
+//! Notices that the file of the segment was removed, for example by a cleaner. In this case new readers do not find the channel, and the
+//! next publisher makes another one.
 
 use super::{Outcome, Subscriber};
 use crate::directory::ChannelFiles;
@@ -7,10 +7,10 @@ use crate::message::RecvError;
 use shmcast_layout::fault;
 use std::time::Duration;
 
-/// Pause between two looks. One look is a system call.
+/// Pause between two looks. One look costs a system call.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The name of a segment. The segment itself is not kept open: through a descriptor of it, its owner could map it for writing.
+/// The name of a segment. The segment's file itself is not kept open, since its owner could map it for writing through a descriptor of it.
 #[derive(Debug)]
 pub(super) struct Named {
     files: ChannelFiles,
@@ -29,7 +29,7 @@ impl Named {
 }
 
 impl Subscriber {
-    /// Called when there is nothing else to tell. Fails if the segment has no name any more.
+    /// Called when there is nothing else to report. Fails if the segment no longer has its name.
     pub(super) fn look_for_name(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(named) = self.named.as_deref_mut() else { return Ok(None) };
         let now = self.clock.now();

@@ -1,4 +1,4 @@
-//! Where a subscriber finds what the ring has no more.
+//! Where a subscriber finds messages that the ring no longer has.
 
 use crate::attach::connect::Client;
 use crate::journal::{Files, Journal, JournalError, PATIENCE_FOR_DAEMON, Reader};
@@ -8,25 +8,25 @@ use shmcast_layout::layout::stream::StreamId;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Environment variable that names a directory with journals of channels that are files: that of channel `ticks` is `ticks` in
-/// it.
+/// Environment variable that names a directory with journals of channels that are files. The journal of channel `ticks` is its subdirectory
+/// `ticks`.
 pub(super) const JOURNALS_VARIABLE: &str = "SHMCAST_JOURNALS";
 
-/// How long the recorder may stand still before the caller is told.
+/// How long the recorder may stand still before the caller gets an error.
 pub(super) const STALL: Duration = Duration::from_secs(2);
-/// Pause before a journal that could not be had is looked for again.
+/// Pause before the subscriber looks again for a journal that it did not find.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long a recorder may take to begin the journal of a new stream.
 const NAMED_WITHIN: Duration = Duration::from_millis(500);
-/// Pause before the next look for it.
+/// Pause before the next look for such a journal.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Where a subscriber finds what the ring has no more; see [`SubscriberBuilder::history`](crate::SubscriberBuilder::history).
+/// Where a subscriber finds messages that the ring no longer has; see [`SubscriberBuilder::history`](crate::SubscriberBuilder::history).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum History {
-    /// The journal that the channel's daemon keeps. Of a channel that is a file: the directory of its name in
-    /// `$SHMCAST_JOURNALS`, if that is set, and if root, this user or the channel's owner owns it.
+    /// The journal that the channel's daemon keeps. For a channel that is a file: the directory of its name in `$SHMCAST_JOURNALS`, if that
+    /// variable is set, and if root, this user or the channel's owner owns the directory.
     #[default]
     Auto,
     /// Nowhere: what was overwritten is lost.
@@ -40,22 +40,22 @@ pub enum History {
 pub(super) struct Past {
     origin: Origin,
     pub(super) reader: Option<Reader>,
-    /// The caller's strategy, to be put back.
+    /// The caller's wait strategy, which is restored later.
     pub(super) wait: Wait,
     pub(super) waits_since: Option<Instant>,
     /// Whether the journal was read to its end after its recorder had gone.
     pub(super) is_final: bool,
-    /// A journal that could not be had is not looked for before this.
+    /// The subscriber does not look for the journal again before this time.
     again_at: Option<Instant>,
-    /// The time since which no daemon answers.
+    /// The time since when no daemon answers.
     absent_since: Option<Instant>,
-    /// The sequence for which the journal is looked for, and since when.
+    /// The sequence for which the subscriber looks for the journal, and the time since when it looks.
     sought: Option<(u64, Instant)>,
     pub(super) told: Told,
 }
 
-/// The control records that were told at the sequence due, so that none is told again from the other source. Its memory is
-/// allocated once: live readers come here as well.
+/// The control records that were reported at the sequence due, so that none is reported again from the other source. The memory for them is
+/// allocated once, since live readers use it as well.
 #[derive(Debug)]
 pub(super) struct Told {
     due: u64,
@@ -64,7 +64,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Most records that are remembered.
+    /// Greatest number of records that are remembered.
     const MOST: usize = 64;
 
     fn new() -> Self {
@@ -72,25 +72,25 @@ impl Told {
         Self { due: 0, from_here: room(), from_there: room() }
     }
 
-    /// Nothing was told.
+    /// Forgets all records.
     pub(super) fn clear(&mut self) {
         self.from_here.clear();
         self.from_there.clear();
     }
 
-    /// Notes that the reader goes over to the other source.
+    /// Notes that the reader changes to the other source.
     pub(super) fn go_over(&mut self) {
         self.from_there.append(&mut self.from_here);
     }
 
-    /// Whether a control record, which was just read, is news.
+    /// Whether a control record, which was just read, has not been reported yet.
     pub(super) fn note(&mut self, due: u64, control: ControlRecord) -> bool {
         if self.due != due {
             self.clear();
             self.due = due;
         }
         if let Some(at) = self.from_there.iter().position(|told| *told == control) {
-            // It has been told, and may have to be known when the reader goes back.
+            // The record has been reported. It is remembered, since the reader may go back to the other source.
             self.from_there.remove(at);
             self.from_here.push(control);
             return false;
@@ -104,18 +104,18 @@ impl Told {
 
 #[derive(Debug, Clone)]
 pub(super) enum Origin {
-    /// A directory, and the users of whom one must own it, unless this user named it.
+    /// A directory, and the users of whom one must own it; `None` if this user named the directory.
     Directory(PathBuf, Option<Vec<u32>>),
     Daemon(Client, String),
 }
 
-/// The reason why a look for the journal gave no reader.
+/// The reason why the subscriber found no journal to read.
 pub(super) enum Missing {
-    /// It may be there soon: its recorder may be about to begin it, or whoever has it to answer.
+    /// The journal may be available soon: its recorder may be about to begin it, or its daemon may be about to answer.
     NotYet,
-    /// There is none of this stream.
+    /// There is no journal of this stream.
     None,
-    /// It cannot be said what there is.
+    /// It is not known whether there is a journal.
     Unknown(JournalError),
 }
 
@@ -126,7 +126,7 @@ impl From<JournalError> for Missing {
 }
 
 impl Origin {
-    /// The files of a stream; `None` if nobody whom this process trusts owns the folder that they lie in.
+    /// Returns the files of a stream; `None` if nobody whom this process trusts owns their folder.
     pub(super) fn files(&self, stream: StreamId) -> Result<Option<Files>, JournalError> {
         let files = match self {
             Self::Daemon(client, channel) => Files::of_daemon(client, channel),
@@ -151,7 +151,7 @@ impl Origin {
         matches!(self, Self::Directory(_, None))
     }
 
-    /// Refuses a directory that the user named and that cannot be read. It need not have a file yet.
+    /// Refuses a directory that the user named and that cannot be read. It need not contain a file yet.
     pub(super) fn check(&self) -> Result<(), JournalError> {
         match self {
             Self::Directory(path, None) => {
@@ -181,23 +181,23 @@ impl Past {
         self.origin
     }
 
-    /// Called when the channel begins anew: the journal so far is that of another stream.
+    /// Called when the channel restarts: the journal so far belongs to another stream.
     pub(super) fn forget(&mut self) {
         (self.reader, self.again_at, self.sought) = (None, None, None);
         self.told.clear();
     }
 
-    /// The journal is not looked for for a while.
+    /// Makes the subscriber not look for the journal for a while.
     pub(super) fn rest(&mut self) {
         (self.again_at, self.sought) = (Some(Instant::now() + AGAIN), None);
     }
 
-    /// Whether the daemon that lends the journal may be one that is started again.
+    /// Whether the daemon that lends the journal may be restarting.
     pub(super) fn is_waited_for(&self) -> bool {
         self.absent_since.is_some_and(|since| since.elapsed() < PATIENCE_FOR_DAEMON)
     }
 
-    /// Opens the journal, if it is that of this stream, and waits for it. An error if it cannot be said what there is.
+    /// Opens the journal of this stream, and waits for it. Returns an error if it is not known whether there is one.
     pub(super) fn open_and_wait(
         &mut self,
         stream: StreamId,
@@ -209,15 +209,15 @@ impl Past {
                 Ok(reader) => return Ok(Some(reader)),
                 Err(Missing::NotYet) => std::thread::sleep(LOOK_AGAIN),
                 Err(Missing::None) => return Ok(None),
-                // A daemon that has much to do is asked again.
+                // A daemon that is busy is asked again.
                 Err(Missing::Unknown(e)) if e.is_absence() && self.is_waited_for() => {}
                 Err(Missing::Unknown(e)) => return Err(e),
             }
         }
     }
 
-    /// Opens the journal, if it is that of this stream. A daemon that has just died is waited for, and so is a recorder, which begins the
-    /// journal of a stream that has just begun within some milliseconds: then the caller asks again later.
+    /// Opens the journal if it is that of this stream. If a daemon has just died, or if a stream has just begun, whose journal its recorder
+    /// begins within some milliseconds, the result is [`Missing::NotYet`], and the caller asks again later.
     pub(super) fn open(
         &mut self,
         stream: StreamId,
@@ -244,7 +244,7 @@ impl Past {
             Missing::Unknown(_) => STALL,
             Missing::None => Duration::ZERO,
         };
-        // The look itself may have taken long, such as in a process that was stopped: then another one decides.
+        // The look itself may have taken long, such as in a process that was stopped. So a late look does not decide; the next one does.
         if now - begun < patience {
             (self.sought, self.again_at) = (Some((due, begun)), Some(Instant::now() + LOOK_AGAIN));
             return Err(Missing::NotYet);
@@ -258,7 +258,7 @@ impl Past {
         })
     }
 
-    /// One look at the journal.
+    /// Looks for the journal once.
     fn look(
         &self,
         stream: StreamId,
@@ -266,7 +266,7 @@ impl Past {
         open: impl Fn(Files) -> Result<Reader, JournalError>,
     ) -> Result<Reader, Missing> {
         let files = match self.origin.files(stream) {
-            // The default directory may lack. Only a directory that the user named must be there.
+            // The default directory may be missing. A directory that the user named must exist.
             Err(e) if e.is_not_found() && !self.origin.is_named() => return Err(Missing::None),
             files => files?,
         };

@@ -1,9 +1,9 @@
-//! The event that a call ends with, before it borrows the buffer.
+//! The event that a call ends with, before the event borrows the buffer.
 
 use crate::message::{Event, Message};
 use shmcast_layout::ring::reader::Copied;
 
-/// An event without its payload, which the caller gets once the buffer is lent out.
+/// An event without its payload. The caller gets the payload when the buffer is lent out.
 pub(super) enum Outcome {
     Message(Copied),
     Other(Event<'static>),

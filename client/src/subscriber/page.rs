@@ -1,5 +1,4 @@
-//! The page that a subscriber shows to tools. It is made, locked and named so that it exists exactly as long as its
-//! reader lives.
+//! The page that a subscriber shows to tools. The page is made, locked and named so that it exists exactly as long as its reader lives.
 
 use crate::clock::Clock;
 use crate::directory::{ChannelFiles, Folder, unique};
@@ -21,7 +20,7 @@ use std::os::unix::fs::PermissionsExt;
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) page: ReaderPage,
-    /// Its entry in a directory, until this is dropped. A page from a daemon has none.
+    /// The page's entry in a directory, until this value is dropped. A page from a daemon has none.
     #[expect(dead_code, reason = "it is there to be dropped")]
     pub(super) shown: Option<Box<Shown>>,
 }
@@ -31,7 +30,8 @@ pub(super) struct Page {
 pub(super) struct Shown {
     pages: Folder,
     name: String,
-    /// Shows that this reader lives. It is not the file that is mapped, since a child shares the maps of its parent.
+    /// The lock that proves that this reader lives. It is on a file of its own, not on the file that is mapped, since a child shares the
+    /// maps of its parent.
     lock: Held,
 }
 
@@ -39,8 +39,7 @@ impl Drop for Shown {
     fn drop(&mut self) {
         // A forked child's copy must not remove the page of its parent.
         if !self.lock.is_a_childs() {
-            // If the page cannot be removed, the next program that lists the readers removes it, since its lock is
-            // gone.
+            // If the page cannot be removed, the next program that lists the readers removes it, since its lock is gone.
             let _ = self.pages.unlink(&self.name);
         }
     }
@@ -72,7 +71,7 @@ fn is_refusal(e: &io::Error) -> bool {
     matches!(e.kind(), FileTooLarge | PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
-/// Makes a page under a hidden name, locks it, and only then shows it, since a page without a lock counts as dead.
+/// Makes a page under a hidden name, locks it, and only then gives it its name, since a page without a lock counts as dead.
 pub(super) fn show_page(
     files: &ChannelFiles,
     role: Role,
@@ -89,8 +88,8 @@ pub(super) fn show_page(
     let show = || {
         let locked = pages.file(&hidden, OFlags::RDWR).map_err(os("open the reader page"))?;
         lock::try_lock(&locked).map_err(os("lock the reader page"))?;
-        // This sets the mode in spite of the umask: if the channel's owner could not read the page, it would not
-        // prevent the removal of the channel.
+        // This sets the mode in spite of the umask. If the channel's owner could not read the page, it would not prevent the removal of the
+        // channel.
         file.set_permissions(Permissions::from_mode(0o644)).map_err(os("set the mode of"))?;
         let page = ReaderPage::create(&file, pid, role, header.uuid, place)
             .map_err(|source| ChannelError::Segment { path: path.clone(), source })?;
@@ -98,12 +97,12 @@ pub(super) fn show_page(
         Ok((page, Held::new(locked)))
     };
     let (page, lock) = show().inspect_err(|_: &ChannelError| drop(pages.unlink(&hidden)))?;
-    // A reader that crashes and starts again for ever would leave a page each time.
+    // Without this, a reader that crashes and restarts again and again would leave a page each time.
     files.sweep_dead_readers();
     Ok(Page { page, shown: Some(Box::new(Shown { pages, name, lock })) })
 }
 
-/// Counts the latency of a message of `time`, if it has one, that has just been received.
+/// Counts the latency of a message of `time` that has just been received, if the message has a time.
 #[inline(never)]
 pub(super) fn note_latency(page: &ReaderPage, clock: &Clock, time: u64) {
     let now = clock.now();

@@ -1,4 +1,4 @@
-//! From the ring into the channel's journal and back, without a seam.
+//! Changes from the ring to the channel's journal and back, without a missing or repeated message.
 //!
 //! ```text
 //!            lapped, or begun before all that the ring has, and the journal has it
@@ -7,14 +7,15 @@
 //!     +--- the sequence due is in the ring with a quarter of it to spare: Live ---+
 //!          or it is there, and the journal has no more
 //! ```
-//! The whole state is the sequence that is due. Below it, each sequence was delivered once, or told as missing by one event. Both
-//! sources are addressed by sequence, and both have the same stream: nothing needs to overlap, and
-//! the reader may go over at any message.
+//! The whole state is the sequence that is due. Each lower sequence was delivered once, or reported as missing by one event. Both sources
+//! are addressed by sequence, and both have the same stream. So nothing needs to overlap, and the reader may change its source at any
+//! message.
 //!
-//! While a recorder lives, it alone says what is lost: a reader waits for it. When it is gone, what neither source has is a lap.
+//! While a recorder lives, only the recorder decides what is lost: a reader waits for it. When the recorder is gone, sequences that neither
+//! source has are a lap.
 //!
-//! In the past the reader of the ring stands at a place that no ring has, so that its polls find no message; `Doubt::Past` leads
-//! every other outcome here. So nothing of this is on the way of a live message.
+//! While the journal is read, the reader of the ring stands at a place that no ring has, so that its polls find no message. `Doubt::Past`
+//! leads every other result here. So a live message costs nothing more.
 
 use super::hosted::Hosted;
 use super::origin::{Missing, Past, STALL};
@@ -30,24 +31,24 @@ use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Copied, Poll};
 use std::time::{Duration, Instant};
 
-/// How a reader of the journal waits when nothing is there: the disk is not faster.
+/// How a reader of the journal waits when there is nothing to read. The disk is not faster.
 const WAIT: Wait = Wait::Sleep(Duration::from_micros(200));
 
-/// The outcome of a step into the past.
+/// The result of a try to read from the journal.
 pub(super) enum Entered {
     Past,
-    /// The journal may be there soon.
+    /// The journal may be available soon.
     NotYet,
     Not,
 }
 
 impl Subscriber {
-    /// Whether each message of the ring is to be looked at before it is handed out.
+    /// Whether each message of the ring must be checked before it is returned.
     pub(super) fn must_check(&self) -> bool {
         self.is_strict() || self.tags.is_some()
     }
 
-    /// Goes on in the journal at `sequence`, if there is one of this stream. Nothing is changed otherwise.
+    /// Continues in the journal at `sequence`, if there is a journal of this stream. Otherwise changes nothing.
     #[cold]
     pub(super) fn enter_past(&mut self, sequence: u64) -> Entered {
         let stream = self.header().stream;
@@ -65,7 +66,7 @@ impl Subscriber {
         }
     }
 
-    /// Looks for the journal of a channel that had none when the reader attached.
+    /// Looks for the journal of a channel that had no journal when the reader attached.
     fn find_journal(&mut self) {
         if let Some(hosted) = &mut self.hosted
             && self.past.is_none()
@@ -76,7 +77,7 @@ impl Subscriber {
         }
     }
 
-    /// Goes on in the journal at `sequence`, if that itself is there. Waits for the journal.
+    /// Continues in the journal at `sequence`, if the journal has that very sequence. Waits for the journal.
     pub(super) fn seek_past(&mut self, sequence: u64) -> bool {
         let stream = self.header().stream;
         self.find_journal();
@@ -87,7 +88,7 @@ impl Subscriber {
             return false;
         }
         reader.unread();
-        // A loss that only the frames around it tell of is no record to go back before.
+        // A loss that only the frames around it reveal has no record to which the reader could go back.
         if reader.due() != sequence && reader.seek(sequence).is_err() {
             return false;
         }
@@ -107,7 +108,7 @@ impl Subscriber {
         self.reader.jump(Place::nowhere(sequence));
     }
 
-    /// Is the reader of the ring again, and of nothing else. The caller gives it a place.
+    /// Returns to the ring. The caller gives the reader of the ring a place.
     pub(super) fn leave_past(&mut self) {
         if self.doubt != Doubt::Past {
             return;
@@ -120,7 +121,7 @@ impl Subscriber {
         }
     }
 
-    /// Polls the journal, or goes back to the ring. Copies a message to `out`, or to this subscriber's own buffer.
+    /// Polls the journal, or returns to the ring. Copies a message to `out`, or to this subscriber's own buffer.
     #[cold]
     #[inline(never)]
     pub(super) fn poll_past(&mut self, mut out: Option<&mut [u8]>) -> Result<Option<Outcome>, RecvError> {
@@ -134,7 +135,7 @@ impl Subscriber {
             };
             let due = self.reader.place().sequence;
             if reader.due() > due {
-                // Retention took what lies between.
+                // Retention removed what lies between.
                 let (missed, resumed_at) = (reader.due() - due, reader.due());
                 return self.lose_to_retention(missed, resumed_at);
             }
@@ -182,13 +183,13 @@ impl Subscriber {
         if may_pass && self.may_wait_for_past() { Ok(None) } else { self.give_up_past() }
     }
 
-    /// Whether the journal is waited for that cannot be read just now: descriptors, or memory, may lack for a moment.
+    /// Whether to wait for a journal that cannot be read just now: descriptors, or memory, may be short for a moment.
     fn may_wait_for_past(&mut self) -> bool {
         let Some(past) = &mut self.past else { return false };
         past.waits_since.get_or_insert_with(Instant::now).elapsed() < STALL
     }
 
-    /// The header of the journal's file that the last event came from, if it came from there.
+    /// The header of the journal's file that the last event came from; `None` if the event came from the ring.
     pub(crate) fn in_past(&self) -> Option<&FileHeader> {
         if self.doubt == Doubt::Past { self.past_reader()?.header() } else { None }
     }
@@ -226,15 +227,14 @@ impl Subscriber {
         }
     }
 
-    /// Notes the control record that is about to be told. False if it was told at this sequence from the other source: ring and
-    /// journal both have it.
+    /// Notes the control record that is about to be reported. Returns false if it was reported at this sequence from the other source: ring
+    /// and journal both have it.
     pub(super) fn note_told(&mut self, control: ControlRecord) -> bool {
         let due = self.reader.place().sequence;
         self.past.as_mut().is_none_or(|past| past.told.note(due, control))
     }
 
-    /// Goes back to the ring if the sequence due is there: with room, so that the reader is not lapped again at once, or
-    /// without.
+    /// Returns to the ring if it has the sequence due. With `with_room`, only if the reader would not be lapped again at once.
     fn try_live(&mut self, with_room: bool) -> Result<Option<Outcome>, RecvError> {
         let due = self.reader.place().sequence;
         match self.seek_ahead(due) {
@@ -243,21 +243,21 @@ impl Subscriber {
                 return Ok(self.go_on_in_ring(due, place));
             }
             Ok(false) => {}
-            // It is of a later segment, which does not have it: the end of this one is not the place.
+            // The sequence belongs to a later segment, which does not have it. The end of this segment is not its place.
             Err(_) if fault!("the_end_of_a_segment_is_live") => {}
             Err(_) => return Ok(None),
         }
         let Ok(place) = self.reader.locator().seek(due) else { return Ok(None) };
         let enough = if with_room { self.header().geometry.capacity / 4 } else { 0 };
-        // A gap in the ring may cover the sequence: its record comes next then, and begins before.
+        // A gap in the ring may cover the sequence. Its record is the next one, and begins at an earlier sequence.
         if !self.is_of_this_segment(due) || place.sequence != due || self.reader.spare(place) < enough {
             return Ok(None);
         }
         Ok(self.go_on_in_ring(due, place))
     }
 
-    /// Whether a message belongs to the segment that is read here. A void message may have the sequence of a valid one, which is in
-    /// a later segment, and the end of a segment that is over is the place of a message that will never be there.
+    /// Whether a message belongs to the segment that is read here. A void message may have the same sequence as a valid one in a later
+    /// segment. And the end of a segment that is over is the place of a message that will never be written there.
     fn is_of_this_segment(&self, sequence: u64) -> bool {
         match self.verdict_on_read() {
             Verdict::Open => true,
@@ -278,8 +278,8 @@ impl Subscriber {
         Outcome::Other(Event::Live { sequence: self.next_sequence() })
     }
 
-    /// The journal has no more by now. The inner `None` is that nothing is there; the outer one, that the journal is to be asked
-    /// again.
+    /// Handles the end of what the journal has now. The inner `None` means that there is nothing to read; the outer one, that the journal
+    /// must be polled again.
     fn at_the_end_of_the_past(&mut self) -> Result<Option<Option<Outcome>>, RecvError> {
         if let Some(live) = self.try_live(false)? {
             return Ok(Some(Some(live)));
@@ -291,7 +291,7 @@ impl Subscriber {
         let due = self.reader.place().sequence;
         let ahead = self.find_ahead(due);
         match ahead.unwrap_or_else(|| self.reader.locator().seek(due)) {
-            // It is there now, or the next poll finds it in a gap of the ring, which begins before it.
+            // The message is there now, or the next poll finds the sequence in a gap of the ring, which begins at an earlier sequence.
             Ok(place) if place.sequence == due || ahead.is_some() => return Ok(Some(None)),
             Ok(place) => return Ok(Some(self.go_on_in_a_gap(due, place))),
             Err(LocateError::NotYet { .. }) => return Ok(Some(None)),
@@ -300,7 +300,7 @@ impl Subscriber {
         }
         let Some(past) = &mut self.past else { return Ok(Some(None)) };
         if !past.reader.as_ref().is_some_and(Reader::is_recording) {
-            // The recorder wrote its last frames before it went.
+            // The recorder may have written its last frames just before it ended.
             if !past.is_final {
                 past.is_final = true;
                 past.reader.iter_mut().for_each(Reader::look_now);
@@ -317,7 +317,7 @@ impl Subscriber {
         Ok(Some(None))
     }
 
-    /// Whether the channel begins anew in the next segment, which is here.
+    /// Whether the channel restarts in the next segment, and this segment is here.
     fn is_restarted(&mut self) -> bool {
         let is_next = |hosted: &mut Box<Hosted>| {
             hosted.look_ahead() && hosted.may_go_on() && hosted.is_restarted_next()
@@ -325,12 +325,12 @@ impl Subscriber {
         self.hosted.as_mut().is_some_and(is_next)
     }
 
-    /// Goes on at a place of the ring that was found for the sequence due: at the message itself, or behind a gap that has it.
+    /// Continues at a place of the ring that was found for the sequence due: at the message itself, or after a gap that includes it.
     fn go_on_in_ring(&mut self, due: u64, place: Place) -> Option<Outcome> {
         if place.sequence != due {
             return self.go_on_in_a_gap(due, place);
         }
-        // Records before the message may be of more than it: another epoch, or a session.
+        // Records before the message may report more: another epoch, or a session.
         let behind = if fault!("records_at_the_seam_are_passed_over") {
             None
         } else {
@@ -347,7 +347,7 @@ impl Subscriber {
         Some(self.go_live())
     }
 
-    /// The sequence due lies within a gap of the ring: goes on after it, and tells what is missing of it.
+    /// Called if the sequence due lies within a gap of the ring. Continues after the gap, and reports the rest of it as missing.
     fn go_on_in_a_gap(&mut self, due: u64, place: Place) -> Option<Outcome> {
         self.reader.jump(place);
         let Poll::Control(ControlRecord::Gap { to, .. }) = self.reader.poll(self.buffer.payload_mut()) else {
@@ -361,12 +361,12 @@ impl Subscriber {
         Some(Outcome::Other(Event::Gap { from: due, to }))
     }
 
-    /// The journal cannot go on: what the ring does not have is lost to this reader.
+    /// Called if the journal cannot continue. What the ring does not have is lost to this reader.
     fn give_up_past(&mut self) -> Result<Option<Outcome>, RecvError> {
         let due = self.reader.place().sequence;
         match self.find_ahead(due) {
             None => {}
-            // The next poll finds it there.
+            // The next poll finds the message there.
             Some(Ok(_)) => return self.try_live(false),
             Some(Err(LocateError::TooOld { oldest, .. })) => return Ok(self.skip_ahead(due, oldest)),
             Some(Err(LocateError::Corrupt(corrupt))) => return Err(corrupt.into()),
@@ -377,7 +377,7 @@ impl Subscriber {
             return self.go_on();
         }
         if !self.is_of_this_segment(due) {
-            // The next segment will come, and then the next poll goes on in it.
+            // The next segment is going to arrive, and a later poll continues in it.
             return Ok(None);
         }
         self.leave_past();
@@ -394,14 +394,14 @@ impl Subscriber {
         }
     }
 
-    /// The place of a message in the segments in which the channel goes on. `None` if it belongs to this one.
+    /// Finds the place of a message in the segments in which the channel continues. Returns `None` if the message belongs to this segment.
     fn find_ahead(&mut self, sequence: u64) -> Option<Result<Place, LocateError>> {
         let found = self.hosted.as_mut()?.find_ahead(sequence)?;
         Some(found.map(|(_, place)| place))
     }
 
-    /// Goes on in a later segment, whose `oldest` message is beyond the one that is due. `None` if the publisher was faster: the next
-    /// poll tries again.
+    /// Continues in a later segment, whose `oldest` message is newer than the one that is due. Returns `None` if the publisher was faster:
+    /// the next poll tries again.
     fn skip_ahead(&mut self, due: u64, oldest: u64) -> Option<Outcome> {
         if !matches!(self.seek_ahead(oldest), Ok(true)) {
             return None;
@@ -416,9 +416,9 @@ impl Subscriber {
         Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at })))
     }
 
-    /// The sequence due is older than all that the journal keeps.
+    /// Called if the sequence due is older than everything that the journal keeps.
     fn lose_to_retention(&mut self, missed: u64, resumed_at: u64) -> Result<Option<Outcome>, RecvError> {
-        // The ring may reach further back.
+        // The ring may have older messages than the journal.
         let due = self.reader.place().sequence;
         let sought = self.find_ahead(due).unwrap_or_else(|| self.reader.locator().seek(due));
         match sought {
@@ -435,14 +435,14 @@ impl Subscriber {
         Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at }))))
     }
 
-    /// Reads ahead in the journal on a thread that may block, so that the disk keeps no other task waiting.
+    /// Reads ahead in the journal on a thread that may block, so that no other task waits for the disk.
     #[cfg(feature = "tokio")]
     pub(super) async fn read_ahead_async(&mut self) {
         if self.doubt != Doubt::Past {
             return;
         }
         if let Some(ahead) = self.past_reader().and_then(Reader::read_ahead) {
-            // It only fills the kernel's cache: who drops this future loses nothing.
+            // The task only fills the kernel's cache, so a caller that drops this future loses nothing.
             let _ = tokio::task::spawn_blocking(ahead).await;
         }
     }

@@ -1,4 +1,4 @@
-//! Many messages in one call, as whole records. Other languages walk through them without a call for each.
+//! Many messages in one call, as whole records. Programs in other languages walk through them without a call for each.
 
 use super::{Buffer, Doubt, Outcome, Subscriber, note_latency};
 use crate::message::{Event, Message, RecvError};
@@ -11,11 +11,11 @@ use std::time::Instant;
 
 const HEADER: usize = RECORD_HEADER as usize;
 
-/// Messages that were copied out of a ring together, and the event behind them. [`Subscriber::recv_records`] fills it.
+/// Messages that were copied out of a ring together, and the event after them. [`Subscriber::recv_records`] fills it.
 ///
-/// Each message is a record as it stands in the ring: a commit word, a meta word, the payload, and bytes without meaning up to a
-/// multiple of 64. `SPEC.md` of the crate `shmcast-layout` has the bits. Between two records there are no other bytes, so messages
-/// of one size are an array with a stride.
+/// Each message is a record as it lies in the ring: a commit word, a meta word, the payload, and bytes without meaning up to a multiple of
+/// 64. `SPEC.md` of the crate `shmcast-layout` defines the bits. There are no other bytes between two records, so messages of one size form
+/// an array with a stride.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -45,9 +45,8 @@ pub struct Records {
 }
 
 impl Records {
-    /// Room for so many bytes of records, or for one message that is larger. [`Subscriber::recv_records`] makes more room
-    /// when such a message comes. 16 KiB stay in a core's first cache, and are the fastest for small
-    /// messages that are looked at once.
+    /// Makes room for this many bytes of records, or for one message that is larger. [`Subscriber::recv_records`] makes more room when such
+    /// a message arrives. 16 KiB fit into a core's first cache, and are the fastest for small messages that are processed at once.
     ///
     /// ```
     /// assert!(shmcast::Records::with_room(64 << 10).is_empty());
@@ -75,7 +74,7 @@ impl Records {
         self.messages == 0
     }
 
-    /// The event that came behind the messages; never a message.
+    /// The event after the messages; never a message.
     ///
     /// ```
     /// assert_eq!(shmcast::Records::with_room(4096).event(), None);
@@ -84,7 +83,7 @@ impl Records {
         self.event
     }
 
-    /// The sequence of the first message; 0 if there is none. That of a later one follows from the low 32 bits in its record.
+    /// The sequence of the first message; 0 if there is none. That of a later message follows from the low 32 bits in its record.
     ///
     /// ```
     /// assert_eq!(shmcast::Records::with_room(4096).first_sequence(), 0);
@@ -123,7 +122,7 @@ impl Records {
                 [0, 8].map(|at| u64::from_le_bytes(header[at..at + 8].try_into().expect("a word")));
             let (commit, meta) = (Commit::from_word(commit), Meta::from_word(meta));
             let (record, others) = rest.split_at(commit.record_bytes() as usize);
-            // Messages may have been left out by their tags, so sequences may jump.
+            // Tags may have left out messages, so sequences may jump.
             let sequence = due + u64::from(commit.sequence_low().wrapping_sub(due as u32));
             (rest, due) = (others, sequence + 1);
             let payload = &record[HEADER..HEADER + commit.length() as usize];
@@ -140,7 +139,7 @@ impl Records {
         &mut self.buffer.records()[self.bytes..]
     }
 
-    /// Counts messages that were put behind the others.
+    /// Counts messages that were appended.
     fn add(&mut self, messages: usize, bytes: usize, first: u64) {
         if self.messages == 0 && messages > 0 {
             self.first = first;
@@ -155,7 +154,7 @@ impl Records {
         self.add(1, record_bytes(copied.length as u64) as usize, copied.sequence);
     }
 
-    /// Puts a message with its `payload`, which begins these bytes, into records that hold nothing.
+    /// Puts a message whose payload begins `payload` into empty records.
     fn copy(&mut self, copied: &Copied, payload: &[u8]) {
         self.buffer.make_room(copied.length);
         self.buffer.payload_mut()[..copied.length].copy_from_slice(&payload[..copied.length]);
@@ -164,17 +163,16 @@ impl Records {
 }
 
 impl Subscriber {
-    /// Puts up to `most` messages that are there already into `records`, in place of what it held, and the first event behind
-    /// them that is no message. Returns how many there were, the event among them. Never waits, but with [`Wait::Burst`] may
-    /// first let the publisher get ahead.
+    /// Replaces the content of `records` by up to `most` messages that are there already, and the first other event after them. Returns how
+    /// many there were, including the event. Never waits, but with [`Wait::Burst`] may first let the publisher get ahead.
     ///
-    /// A batch ends where the channel goes on in another ring, as that of [`recv_batch`](Self::recv_batch) does.
+    /// A batch ends where the channel continues in another ring, as for [`recv_batch`](Self::recv_batch).
     ///
-    /// Allocates only when a message comes for which `records` has no room, once for the channel's largest. Cost: as
-    /// [`recv_batch`](Self::recv_batch), without a look at each message.
+    /// Allocates only when a message arrives that does not fit into `records`, once for the channel's largest message. Cost: as
+    /// [`recv_batch`](Self::recv_batch), without processing each message.
     ///
     /// # Errors
-    /// [`RecvError`]. If messages came before the error, they are returned, and the next call gives the error.
+    /// [`RecvError`]. If there were messages before the error, they are returned, and the next call returns the error.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -196,8 +194,8 @@ impl Subscriber {
         self.fill(most, records)
     }
 
-    /// As [`recv_records`](Self::recv_records), and waits for the first message or event, by the wait strategy. Returns 0 when
-    /// nothing came before `deadline`.
+    /// As [`recv_records`](Self::recv_records), but waits for the first message or event, by the wait strategy. Returns 0 if nothing
+    /// arrived before `deadline`.
     ///
     /// # Errors
     /// [`RecvError`], as of [`recv_records`](Self::recv_records).
@@ -241,7 +239,7 @@ impl Subscriber {
         }
     }
 
-    /// Puts more behind what is in `records`.
+    /// Appends more to `records`.
     fn fill(&mut self, most: usize, records: &mut Records) -> Result<usize, RecvError> {
         while records.messages < most && records.bytes < records.limit {
             self.take_records(most - records.messages, records);
@@ -258,7 +256,7 @@ impl Subscriber {
                     self.came_close = matches!(self.wait, Wait::Burst);
                     return Ok(records.messages);
                 }
-                // A message that has no room behind others is the first of the next batch.
+                // A message that does not fit after the others is the first of the next batch.
                 Err(RecvError::TooSmall { needed, .. }) if records.messages == 0 => {
                     let room = Buffer::room_for(self.header()).max(record_bytes(needed as u64) as usize);
                     records.buffer = Buffer::with_room(room);
@@ -271,7 +269,7 @@ impl Subscriber {
         Ok(records.messages)
     }
 
-    /// Takes messages for as long as there are some and nothing else; none where each is to be looked at first.
+    /// Takes messages as long as there is nothing else; none if each message must be checked first.
     fn take_records(&mut self, most: usize, records: &mut Records) {
         if self.is_checked || self.doubt == Doubt::Behind || self.check_process().is_err() {
             return;

@@ -51,7 +51,7 @@ use thiserror::Error;
 pub struct Select {
     subscribers: Vec<Subscriber>,
     wait: Wait,
-    /// The subscriber that is asked first: the one after the subscriber that was asked last.
+    /// The subscriber that is polled first: the one after the subscriber that was polled last.
     next: usize,
     /// The bells of the subscribers that park; `None` if none does.
     bells: Option<Bells>,
@@ -70,9 +70,9 @@ pub struct SelectError {
 
 type Found = (usize, Outcome);
 
-/// The next step when there is nothing to receive.
+/// What to do next when there is nothing to receive.
 enum Rest {
-    /// There is something.
+    /// There is an event.
     Found(Found),
     /// Look again.
     None,
@@ -81,7 +81,7 @@ enum Rest {
 }
 
 impl Select {
-    /// A select without subscribers, which will wait in this way.
+    /// Makes a select without subscribers, which waits by this strategy.
     ///
     /// ```
     /// let select = shmcast::Select::new(shmcast::Wait::Yield);
@@ -94,8 +94,7 @@ impl Select {
     /// Adds a subscriber, and returns its index: the number of subscribers before it.
     ///
     /// # Errors
-    /// If a subscriber that parks finds no descriptors left: the system's error. The subscriber is dropped
-    /// then.
+    /// The system's error, if there is no descriptor left for a subscriber that parks. The subscriber is dropped in this case.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -149,7 +148,7 @@ impl Select {
         self.subscribers.get_mut(index)
     }
 
-    /// Gives the subscribers back, in the order in which they were added.
+    /// Returns the subscribers, in the order in which they were added.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -170,7 +169,7 @@ impl Select {
     /// [`SelectError`], each time a subscriber that can receive nothing more has its turn.
     ///
     /// # Panics
-    /// If there is no subscriber: nothing would ever come.
+    /// If there is no subscriber, since nothing could ever arrive.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -188,7 +187,7 @@ impl Select {
         Ok(event.expect("waiting without a deadline ends with an event"))
     }
 
-    /// Waits as [`recv`](Self::recv) does. Returns `None` when nothing came before `deadline`.
+    /// Waits as [`recv`](Self::recv) does. Returns `None` if nothing arrived before `deadline`.
     ///
     /// # Errors
     /// Those of [`recv`](Self::recv).
@@ -231,8 +230,8 @@ impl Select {
         Ok(found.map(|found| self.lend(found)))
     }
 
-    /// Waits as [`recv`](Self::recv) does, in an event loop: other tasks run until something comes. Open
-    /// every subscriber with [`Wait::Park`], as for [`Subscriber::recv_async`].
+    /// Waits as [`recv`](Self::recv) does, in an event loop: other tasks run until something arrives. Open every subscriber with
+    /// [`Wait::Park`], as for [`Subscriber::recv_async`].
     ///
     /// Cancel-safe: a future that is dropped before it is ready has received nothing.
     ///
@@ -322,8 +321,7 @@ impl Select {
         (index, self.subscribers[index].lend(outcome))
     }
 
-    /// Asks each subscriber for an event until one has something. It begins after the one that was asked
-    /// last.
+    /// Polls each subscriber until one has an event. Begins after the subscriber that was polled last.
     #[inline]
     fn poll(&mut self) -> Result<Option<Found>, SelectError> {
         for _ in 0..self.subscribers.len() {
@@ -337,7 +335,7 @@ impl Select {
         Ok(None)
     }
 
-    /// Looks, for each subscriber, at the things that an empty poll does not see.
+    /// Makes, for each subscriber, the checks that an empty poll does not make.
     #[cold]
     fn look(&mut self) -> Result<Option<Found>, SelectError> {
         for (index, subscriber) in self.subscribers.iter_mut().enumerate() {
@@ -368,7 +366,7 @@ impl Select {
         let moves = |own: &Self| own.subscribers.iter().map(|subscriber| subscriber.moves).sum::<u64>();
         let before = moves(self);
         let found = self.poll();
-        // One that has gone on in another segment has not looked there yet.
+        // A subscriber that has moved to another segment has not polled there yet.
         let is_leaving = self.subscribers.iter().any(Subscriber::is_leaving) || moves(self) != before;
         if found.as_ref().is_ok_and(Option::is_none) && !is_leaving {
             self.parked().for_each(Parking::ring);
@@ -392,7 +390,7 @@ impl Select {
     }
 }
 
-/// A nap of all subscribers. It ends when this is dropped, even if the wait is given up.
+/// A nap of all subscribers. It ends when this value is dropped, even if the wait is given up.
 struct Nap<'a>(&'a Select);
 
 impl Drop for Nap<'_> {

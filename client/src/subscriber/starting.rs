@@ -1,4 +1,4 @@
-//! The first message of a reader that begins with the oldest, or at a time: in the ring, or in the journal before it.
+//! The first message of a reader that begins with the oldest message, or at a time: in the ring, or in the older journal.
 
 use super::{Doubt, Subscriber};
 use crate::error::ChannelError;
@@ -8,37 +8,37 @@ use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The place at which a subscriber begins.
+/// Where a subscriber begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Start {
     /// With the next message published.
     #[default]
     Latest,
-    /// With the oldest message that the channel's journal has, or without one the oldest that is still safe in the ring.
+    /// With the oldest message that the channel's journal has. Without a journal, with the oldest message that is still safe in the ring.
     Oldest,
-    /// With this message. If it has been overwritten, the first event is [`Event::Lapped`](crate::Event::Lapped) with the exact loss, unless the
-    /// channel's journal has it.
+    /// With this message. If it has been overwritten and the channel's journal does not have it, the first event is
+    /// [`Event::Lapped`](crate::Event::Lapped) with the exact loss.
     Sequence(u64),
-    /// With the first message that was published at this time of the wall clock or later, as far back as the channel's journal and
-    /// the ring go. In a ring it is found by the messages' times; a publisher that gives none has all of its messages read.
+    /// With the first message that was published at this time of the wall clock or later, as far back as the channel's journal and the ring
+    /// reach. In a ring, the message is found by the messages' times. If a publisher stamps no times, all of its messages are read.
     Time(SystemTime),
-    /// With the last key message, such as a snapshot that later messages change: in the ring, or in the channel's journal. If it has
-    /// been overwritten, and the journal does not have it, the first event is [`Event::Lapped`](crate::Event::Lapped) with the exact loss. If there has been
-    /// none, as [`Oldest`](Self::Oldest). Cost: a ring that has not had a key message yet makes the reader look through the
-    /// journal, backwards, by one read a sealed file.
+    /// With the last key message in the ring or the channel's journal, such as a snapshot that later messages change. If it has been
+    /// overwritten, and the journal does not have it, the first event is [`Event::Lapped`](crate::Event::Lapped) with the exact loss. If
+    /// there has been no key message, as [`Oldest`](Self::Oldest). Cost: if the ring has had no key message yet, the reader searches the
+    /// journal backwards, by one read for each sealed file.
     Key,
 }
 
 impl Subscriber {
-    /// Begins at the first sequence that the journal has, if it goes further back than the ring.
+    /// Begins at the first sequence that the journal has, if that is older than everything in the ring.
     pub(super) fn begin_with_oldest(&mut self) -> Result<(), ChannelError> {
-        // Nothing is kept before sequence 1.
+        // Nothing is kept from before sequence 1.
         let due = self.next_sequence();
         self.begin_in_past(due, |files| Reader::open(files, 1))
     }
 
-    /// Begins where a reader of the journal is opened, if that is before `oldest`, the first sequence that the ring gives.
+    /// Begins where a reader of the journal is opened, if that is before `oldest`, the first sequence in the ring.
     fn begin_in_past(
         &mut self,
         oldest: u64,
@@ -56,7 +56,7 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Begins at a time: in the journal, if it has it and the ring does not.
+    /// Begins at a time: in the journal, if the journal reaches back to it and the ring does not.
     pub(super) fn begin_at_time(&mut self, time: SystemTime) -> Result<(), ChannelError> {
         let time_ns = since_1970_ns(time);
         let oldest = self.next_sequence();
@@ -69,7 +69,8 @@ impl Subscriber {
         }
     }
 
-    /// Begins at the last key message that the journal has, which is older than all that the ring has had; else with the oldest.
+    /// Begins at the last key message in the journal, which is older than everything in the ring; without one, begins with the oldest
+    /// message.
     pub(super) fn begin_with_key(&mut self) -> Result<(), ChannelError> {
         let due = self.next_sequence();
         self.begin_in_past(due, Reader::open_at_last_key)
@@ -80,7 +81,7 @@ impl Subscriber {
         (self.behind, self.doubt) = (Some(sequence), Doubt::Behind);
     }
 
-    /// The sequence in the ring of the first message of this time or later; that of the oldest message if it is not later.
+    /// Finds the sequence in the ring of the first message of this time or later. Returns that of the oldest message if that is not older.
     fn find_time(&mut self, time_ns: u64) -> Result<u64, LocateError> {
         let age = since_1970_ns(SystemTime::now()).saturating_sub(time_ns);
         let (mut low, mut high) = (self.next_sequence(), self.reader.locator().tail()?.sequence);
@@ -101,7 +102,7 @@ impl Subscriber {
         Ok(low)
     }
 
-    /// Whether the next message is older than so many nanoseconds.
+    /// Whether the next message is older than `age` nanoseconds.
     fn is_older(&mut self, age: u64) -> bool {
         for _ in 0..64 {
             match self.reader.poll(self.buffer.payload_mut()) {

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 /// The stream of [`Subscriber::stream`] and [`Subscriber::into_stream`].
 pub struct EventStream<'a, I = Result<OwnedEvent, RecvError>> {
-    // Boxed, so that the owner of a stream needs to pin nothing.
+    // The stream is boxed, so that its owner need not pin anything.
     events: Pin<Box<dyn Stream<Item = I> + Send + 'a>>,
 }
 
@@ -40,10 +40,9 @@ impl Subscriber {
     /// The events from here on as a stream. Each event owns its bytes. The stream waits as
     /// [`recv_async`](Self::recv_async) does, and like it panics outside of a tokio runtime.
     ///
-    /// Cancel-safe: a future that is dropped while it waits for the next item has received nothing. After the
-    /// stream is dropped, the subscriber returns the next event. The stream never ends by itself: after an
-    /// end, the next publisher may come. After an error, the caller decides whether to go on. Cost: one
-    /// allocation a message more than `recv_async`.
+    /// Cancel-safe: a future that is dropped while it waits for the next item has received nothing. After the stream is dropped, the
+    /// subscriber returns the next event. The stream never ends by itself: after an end, the next publisher may follow. After an error, the
+    /// caller decides whether to continue. Cost: one allocation for each message more than `recv_async`.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -72,8 +71,7 @@ impl Subscriber {
         events(self)
     }
 
-    /// As [`stream`](Self::stream), but the stream owns the subscriber, so that a task of its own can have
-    /// it.
+    /// As [`stream`](Self::stream), but the stream owns the subscriber, so that a task can own the stream.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

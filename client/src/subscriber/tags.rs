@@ -1,4 +1,4 @@
-//! The tags of the messages that a subscriber hands out.
+//! The tags of the messages that a subscriber returns.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Polls for those in no hurry, and decides what the caller is told of what a poll found.
+//! Polls that are not time-critical, and the decision which event the caller gets for what a poll found.
 
 use super::{Doubt, Outcome, Subscriber};
 use crate::message::{Event, RecvError};
@@ -11,14 +11,14 @@ use shmcast_layout::ring::reader::{Copied, Poll};
 use shmcast_layout::sys::fork;
 
 impl Subscriber {
-    /// Refuses to work in a forked child: what its parent shows to tools and to the daemon is not the child's.
+    /// Refuses to work in a forked child: what its parent shows to tools and to the daemon does not belong to the child.
     #[inline(always)]
     pub(super) fn check_process(&self) -> Result<(), RecvError> {
         if self.forks == fork::count() { Ok(()) } else { Err(RecvError::Forked) }
     }
 
-    /// As [`receive`](Self::receive) without a wait, for those in no hurry. Goes on behind records that are no news, but not into another
-    /// ring: what a caller knows of this one, such as its clock, holds for all that it takes in a row.
+    /// As [`receive`](Self::receive) without a wait, where speed does not matter. Skips records that are no news, but does not move to
+    /// another ring: what a caller knows of this ring, such as its clock, holds for all that it takes in a row.
     #[inline(never)]
     pub(super) fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
         self.check_process()?;
@@ -58,7 +58,7 @@ impl Subscriber {
         buffer: &mut [u8],
     ) -> Result<Option<Outcome>, RecvError> {
         if self.doubt == Doubt::Past {
-            // An answer of the ring was read at a place that is not this reader's.
+            // The ring was polled at a place that is not this reader's.
             self.reader.jump(before);
             return self.poll_past(Some(buffer));
         }
@@ -76,15 +76,14 @@ impl Subscriber {
         }
     }
 
-    /// As [`tell`](Self::tell), of a glance that found nothing.
+    /// As [`tell`](Self::tell), for a glance that found nothing.
     #[inline(never)]
     pub(super) fn tell_nothing(&mut self) -> Result<Option<Outcome>, RecvError> {
         let told = if self.doubt == Doubt::Past { None } else { self.tell(Poll::Empty, 0)? };
         if told.is_none() && self.doubt == Doubt::Past { self.poll() } else { Ok(told) }
     }
 
-    /// As [`admit`](Self::admit), of a message that was just read. Goes on as [`poll`](Self::poll) does if it is not handed
-    /// out.
+    /// As [`admit`](Self::admit), for a message that was just read. If the message is not returned, continues as [`poll`](Self::poll) does.
     #[inline(never)]
     pub(super) fn admit_message(&mut self, copied: Copied) -> Result<Option<Outcome>, RecvError> {
         if self.doubt == Doubt::Past {
@@ -101,7 +100,7 @@ impl Subscriber {
         }
     }
 
-    /// Takes what a poll found, unless the charter withholds it: then the reader is back at the place `before` the poll.
+    /// Accepts what a poll found, unless the charter withholds it. In that case the reader goes back to the place `before` the poll.
     #[inline]
     pub(super) fn admit(
         &mut self,
@@ -113,7 +112,7 @@ impl Subscriber {
             self.reader.jump(before);
             return self.try_next_segment();
         }
-        // A record that is no news: there may be more behind it, so that nothing is over yet.
+        // The poll skipped a record that is no news. There may be more after it, so nothing is over yet.
         let is_passed_over = poll == Poll::Empty && self.reader.place() != before;
         if is_passed_over && self.doubt != Doubt::Behind {
             return Ok(None);
@@ -146,7 +145,7 @@ impl Subscriber {
         let event = match poll {
             Poll::Empty | Poll::Message(_) => return Ok(None),
             Poll::Control(control) => match control {
-                // The event was given already, from the segment's state or from the journal.
+                // The event was reported already, from the segment's state or from the journal.
                 ControlRecord::Epoch { epoch } if epoch <= self.epoch => return Ok(None),
                 ControlRecord::Epoch { epoch } => {
                     let told = std::mem::replace(&mut self.epoch, epoch);
@@ -170,10 +169,10 @@ impl Subscriber {
             },
             Poll::Lapped => return self.skip(),
             Poll::TooSmall { needed } => return Err(RecvError::TooSmall { needed, available }),
-            // This is a claim of a program that can write to the segment. If there is a charter, the charter decides.
+            // This is a claim of a program that can write to the segment. If there is a charter, only the charter decides.
             Poll::Superseded if self.hosted.is_some() => return self.try_next_segment(),
             Poll::Superseded => return Err(RecvError::Superseded),
-            // The loss after it is counted where the channel goes on.
+            // The loss after it is counted in the segment where the channel continues.
             Poll::Corrupt(_) if self.is_over() => return self.try_next_segment(),
             Poll::Corrupt(corrupt) => return Err(corrupt.into()),
         };

@@ -1,5 +1,5 @@
-//! The waits of a subscriber while there is nothing to receive. It polls, yields, sleeps or parks, and now and then
-//! makes the checks that polls do not make.
+//! How a subscriber waits while there is nothing to receive. It polls, yields, sleeps or parks, and now and then makes the checks that
+//! polls do not make.
 
 use super::{Doubt, Outcome, Subscriber};
 use crate::attach::park::ALONE;
@@ -9,7 +9,7 @@ use shmcast_layout::ring::reader::Poll;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-/// The next step when a poll has found nothing.
+/// What to do next when a poll has found nothing.
 pub(super) enum Rest {
     /// There is an event after all.
     Found(Outcome),
@@ -21,7 +21,7 @@ pub(super) enum Rest {
     Nap,
 }
 
-/// Until a deadline; for ever without one.
+/// Returns the time until a deadline; the longest duration without one.
 pub(super) fn time_left(deadline: Option<Instant>) -> Duration {
     deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
 }
@@ -31,7 +31,7 @@ impl Subscriber {
     /// caller.
     ///
     /// # Errors
-    /// [`RecvError::TooSmall`] when the message is larger than the buffer; it stays the next one.
+    /// [`RecvError::TooSmall`] when the message is larger than the buffer. It remains the next message.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -48,7 +48,7 @@ impl Subscriber {
         Ok(event.expect("waiting without a deadline ends with an event"))
     }
 
-    /// As [`recv_into`](Self::recv_into), but `None` when nothing came before `deadline`.
+    /// As [`recv_into`](Self::recv_into), but returns `None` if nothing arrived before `deadline`.
     ///
     /// # Errors
     /// As of [`recv_into`](Self::recv_into).
@@ -87,8 +87,8 @@ impl Subscriber {
         Ok(outcome.map(|outcome| outcome.into_event(buffer)))
     }
 
-    /// Called after a poll that found nothing. Waits a little, in the way that the user chose. Ends the wait with an
-    /// event that polls do not see, or with none after the deadline. A message goes to `out`, or to this subscriber's buffer.
+    /// Called after a poll that found nothing. Waits a little, by the user's strategy. Ends the wait with an event that polls do not see,
+    /// or without one after the deadline. A message is copied to `out`, or to this subscriber's buffer.
     #[inline(always)]
     pub(super) fn idle(
         &mut self,
@@ -113,7 +113,7 @@ impl Subscriber {
         if is_time_to_look { self.look_up(deadline) } else { Ok(ControlFlow::Continue(())) }
     }
 
-    /// Makes the checks that polls do not make. Ends the wait if they give an event, or if the deadline has passed.
+    /// Makes the checks that polls do not make. Ends the wait if they find an event, or if the deadline has passed.
     #[inline(never)]
     fn look_up(&mut self, deadline: Option<Instant>) -> Result<ControlFlow<Option<Outcome>>, RecvError> {
         let outcome = self.look()?;
@@ -121,8 +121,7 @@ impl Subscriber {
         Ok(if is_over { ControlFlow::Break(outcome) } else { ControlFlow::Continue(()) })
     }
 
-    /// Called when this reader is close to the publisher. If messages come in a burst, waits so that the publisher gets
-    /// ahead.
+    /// Called when this reader is close to the publisher. If messages arrive in a burst, waits so that the publisher gets ahead.
     #[inline(never)]
     pub(super) fn pause_after_burst(&mut self) {
         self.came_close = false;
@@ -144,8 +143,8 @@ impl Subscriber {
         self.burst_target = next.saturating_add(self.reader.lag());
     }
 
-    /// Whether to let the publisher get ahead before more messages are taken. It must be close, and all messages must
-    /// have been taken that were there when it last got ahead. So no message waits for more than one pause.
+    /// Whether to let the publisher get ahead before more messages are taken. The publisher must be close, and the reader must have taken
+    /// all messages that were there when the publisher last got ahead. So no message waits for more than one pause.
     #[inline]
     pub(super) fn is_close_in_a_burst(&self) -> bool {
         self.reader.lag() < BURST_CLOSE && self.next_sequence() >= self.burst_target
@@ -200,8 +199,8 @@ impl Subscriber {
         }
     }
 
-    /// Called after a poll that found nothing. Decides how to wait. It returns [`Rest::Nap`] only after the reader has
-    /// written where it sleeps, has then found nothing there, and has rung for the waker.
+    /// Called after a poll that found nothing. Decides how to wait. Returns [`Rest::Nap`] only after the reader has written where it
+    /// sleeps, has then found nothing there, and has rung for the waker.
     #[cold]
     pub(super) fn rest(&mut self, out: Option<&mut [u8]>) -> Result<Rest, RecvError> {
         if let Some(outcome) = self.look()? {
@@ -224,8 +223,8 @@ impl Subscriber {
         Ok(found?.map_or(Rest::None, Rest::Found))
     }
 
-    /// Says that this reader will sleep until something comes, if somebody wakes it then; says whether that is so. It is to
-    /// be polled once more after this.
+    /// Announces that this reader will sleep until something arrives. Returns whether somebody will wake it. The caller must poll once more
+    /// after this.
     pub(super) fn lie_down(&mut self) -> bool {
         let (position, is_watched) = (self.position(), self.is_registered() == Some(true));
         let is_in_the_ring = self.doubt != Doubt::Past;
@@ -236,12 +235,12 @@ impl Subscriber {
         true
     }
 
-    /// Whether the next poll goes on in another segment.
+    /// Whether the next poll continues in another segment.
     pub(super) fn is_leaving(&self) -> bool {
         self.hosted.as_ref().is_some_and(|hosted| hosted.may_go_on())
     }
 
-    /// Looks at what empty polls do not see.
+    /// Makes the checks that empty polls do not make.
     pub(super) fn look(&mut self) -> Result<Option<Outcome>, RecvError> {
         if let Some(page) = &self.page {
             page.page.heartbeat(self.clock.now());

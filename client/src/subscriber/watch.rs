@@ -1,9 +1,8 @@
 //! Noticing that the publisher died.
 //!
-//! The writer lock is the evidence: the kernel releases it when its holder ends, however that happens. A
-//! reader of a channel that is a file asks the kernel itself. A reader of a daemon's channel cannot, since
-//! only the publisher and the daemon may open that lock. There the daemon tells the reader. Either source is
-//! looked at only after a poll that found nothing.
+//! The writer lock is the evidence: the kernel releases it when its holder ends, however that happens. A reader of a channel that is a file
+//! asks the kernel itself. A reader of a daemon's channel cannot, since only the publisher and the daemon may open that lock; there the
+//! daemon reports the death. Either source is checked only after a poll that found nothing.
 
 use super::{Doubt, Outcome, Subscriber};
 use crate::lock;
@@ -13,17 +12,17 @@ use shmcast_layout::ring::reader::Poll;
 use std::fs::File;
 use std::time::Duration;
 
-/// Pause between two looks at the lock of a file. One look is a system call.
+/// Pause between two looks at the lock of a file. One look costs a system call.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The state of a subscriber that is to be told of its publisher's death.
+/// The state of a subscriber that asked to be informed of its publisher's death.
 #[derive(Debug)]
 pub(super) struct Watch {
     /// The lock, if the channel is a file.
     lock: Option<File>,
     /// Time of the last look at the lock, in ticks of the channel's clock.
     looked: Option<u64>,
-    /// Generation and epoch of the last publisher whose death was told.
+    /// Generation and epoch of the last publisher whose death was reported.
     told: Option<(u64, u64)>,
 }
 
@@ -33,21 +32,20 @@ impl Watch {
         Self { lock: Some(lock), looked: None, told: None }
     }
 
-    /// Watches by the word of the daemon that owns the channel.
+    /// Watches by the reports of the daemon that owns the channel.
     pub(super) fn of_the_daemon() -> Self {
         Self { lock: None, looked: None, told: None }
     }
 
-    /// Forgets the deaths that were told. Called when the channel begins again, as generations and epochs may
-    /// begin again too.
+    /// Forgets the deaths that were reported. Called when the channel restarts, as generations and epochs may begin again too.
     pub(super) fn forget(&mut self) {
         self.told = None;
     }
 }
 
 impl Subscriber {
-    /// Returns the event that the publisher died, if that is so, has not been told yet, and was asked for.
-    /// Called after a poll that found nothing.
+    /// Returns the event that the publisher died, if it has died, the event was asked for, and it has not been reported yet. Called after a
+    /// poll that found nothing.
     #[inline]
     pub(super) fn publisher_gone(&mut self) -> Option<Outcome> {
         if self.watch.is_none() { None } else { self.look_for_death() }
@@ -77,7 +75,7 @@ impl Subscriber {
             (None, Some(hosted)) if hosted.attachment.has_died(generation, epoch) => {}
             (None, _) => return None,
         }
-        // All that the publisher published comes first, and so does everything else there is to tell.
+        // Everything that the publisher published is returned first, and so is every other event.
         let is_all_received = self.doubt == Doubt::None && self.reader.look() == Some(Poll::Empty);
         if !is_all_received || self.is_withheld() {
             // The next empty poll asks again.

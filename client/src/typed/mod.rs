@@ -1,10 +1,10 @@
 //! Messages with a type.
 //!
-//! Two ways, each behind a feature. **Plain old data** ([`Pod`], feature `pod`): a type of fixed layout is published as its own
-//! bytes. **Serde** ([`Serde`], feature `serde`): any serde type, in the postcard format, written straight into the claim.
+//! There are two ways, each with its own feature. **Plain old data** ([`Pod`], feature `pod`): a type of fixed layout is published as its
+//! own bytes. **Serde** ([`Serde`], feature `serde`): any serde type, in the postcard format, is written directly into the claim.
 //!
 //! Both can be used for single messages, by calls of the untyped ends such as [`Publisher::publish_pod`](crate::Publisher) and
-//! [`Message::decode`](crate::Message). Or a channel is for one type: then its ends are a [`typed::Publisher`](Publisher) and
+//! [`Message::decode`](crate::Message). Or a channel is for one type only. Its ends are a [`typed::Publisher`](Publisher) and
 //! [`typed::Subscriber`](Subscriber)s, and its [`Schema`] is compared when they attach.
 //!
 //! ```
@@ -49,17 +49,17 @@ pub use schema::Serde;
 pub use schema::{Codec, Schema};
 pub use subscriber::{Event, Iter, RecvError, Subscriber};
 
-/// Why a payload is not a value of the type asked for.
+/// The reason why a payload is not a value of the type asked for.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// Bytes are left behind the value: the message is of another type.
+    /// There are bytes after the value: the message has another type.
     #[cfg(feature = "serde")]
     #[error("message {sequence} has {left} B behind the value: publisher and reader disagree on the schema")]
     Trailing {
         /// The message.
         sequence: u64,
-        /// Bytes behind the value.
+        /// Number of bytes after the value.
         left: usize,
     },
     /// The payload has another size than the type.
@@ -74,7 +74,7 @@ pub enum DecodeError {
         /// Bytes of the type.
         wanted: usize,
     },
-    /// The payload is not aligned for the type: it was received into a buffer that is not.
+    /// The payload is not aligned for the type, because the buffer into which it was received is not.
     #[error(
         "message {sequence} is not aligned for its type: receive into the subscriber's own buffer, where messages start on \
          16 bytes, or into one that is aligned for it"
@@ -107,8 +107,7 @@ pub enum EncodeError {
         /// The channel's largest message, in bytes.
         max_message: usize,
     },
-    /// The value fits, and the publisher still cannot publish it, such as after
-    /// [`PublishError::CutOff`](crate::PublishError::CutOff).
+    /// The value fits, but the publisher cannot publish it, such as after [`PublishError::CutOff`](crate::PublishError::CutOff).
     #[error(transparent)]
     NotPublished(crate::PublishError),
     /// The value's own serializer failed.
@@ -124,7 +123,7 @@ mod pod {
     use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
     impl Publisher {
-        /// Publishes a value of fixed layout as its own bytes. Costs what [`publish`](Self::publish) costs.
+        /// Publishes a value of fixed layout as its own bytes. Costs as much as [`publish`](Self::publish).
         ///
         /// # Errors
         /// [`PublishError`].
@@ -173,7 +172,7 @@ mod pod {
     }
 
     impl<'a> Message<'a> {
-        /// The payload as a value of fixed layout, in place. A check of size and alignment, no copy.
+        /// Returns the payload as a value of fixed layout, in place. Checks size and alignment, and copies nothing.
         ///
         /// # Errors
         /// [`DecodeError::Size`] or [`DecodeError::Alignment`].
@@ -209,7 +208,7 @@ mod with_serde {
         /// Publishes any serde value in the postcard format.
         ///
         /// # Errors
-        /// [`EncodeError`]; nothing is published then.
+        /// [`EncodeError`]. After an error nothing was published.
         ///
         /// ```
         /// # let dir = tempfile::tempdir()?;
@@ -227,7 +226,7 @@ mod with_serde {
         /// As [`publish_serde`](Self::publish_serde), with a tag or as a key message.
         ///
         /// # Errors
-        /// [`EncodeError`]; nothing is published then.
+        /// [`EncodeError`]. After an error nothing was published.
         ///
         /// ```
         /// # let dir = tempfile::tempdir()?;
@@ -257,7 +256,7 @@ mod with_serde {
     }
 
     impl<'a> Message<'a> {
-        /// The payload as a serde value in the postcard format; may borrow from the payload.
+        /// Decodes the payload as a serde value in the postcard format. The value may borrow from the payload.
         ///
         /// # Errors
         /// [`DecodeError::Postcard`], or [`DecodeError::Trailing`] when the value ends before the payload does.

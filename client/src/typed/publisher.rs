@@ -38,11 +38,10 @@ pub struct Publisher<T, C> {
 }
 
 impl<T: Schema, C: Codec<T>> Publisher<T, C> {
-    /// Publishes a value and returns its sequence. The cost is that of [`publish_pod`](crate::Publisher) or
-    /// `publish_serde`.
+    /// Publishes a value and returns its sequence. Costs as much as [`publish_pod`](crate::Publisher) or `publish_serde`.
     ///
     /// # Errors
-    /// [`PublishError`](crate::PublishError) or [`EncodeError`](crate::EncodeError); nothing is published then.
+    /// [`PublishError`](crate::PublishError) or [`EncodeError`](crate::EncodeError). After an error nothing was published.
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -102,7 +101,7 @@ impl<T: Schema, C: Codec<T>> Publisher<T, C> {
     /// ```
     pub fn close(self) {}
 
-    /// The same publisher without its type. It can send bytes that were encoded elsewhere.
+    /// Returns the same publisher without its type. It can send bytes that were encoded elsewhere.
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {

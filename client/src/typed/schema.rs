@@ -12,11 +12,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A type that a channel's messages may have, by number and name.
 ///
-/// Both are written into the channel when it is made, and both are compared when a publisher or subscriber
-/// opens it. Neither is derived from the type. Change them whenever the type's bytes come to mean something
-/// else, such as after a field was added.
+/// Both are written into the channel when it is made, and both are compared when a publisher or subscriber opens it. Neither is derived
+/// from the type. Change them whenever the meaning of the type's bytes changes, such as when a field is added.
 pub trait Schema {
-    /// The number of the schema, by which programs tell schemas apart. It must not be 0.
+    /// The number of the schema, by which programs distinguish schemas. It must not be 0.
     const ID: u64;
     /// The name of the schema, such as `"quote/1"`. It is for people, and for programs that disagree on
     /// numbers.

@@ -31,9 +31,9 @@ pub enum RecvError {
     /// received: the next call returns the event after it.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The message is of another type: the daemon was configured to another schema, and the channel continues
-    /// with it, or the channel's journal has messages from before that. The message counts as received. The
-    /// next ones may be of the type again, if they come from the journal. Events that are no messages still come.
+    /// The message is of another type. Either the daemon was configured to another schema, and the channel continues with it; or the
+    /// channel's journal has messages from before such a change. The message counts as received. Later messages from the journal may have
+    /// the asked type again. Events that are no messages are still returned.
     #[error(
         "the channel goes on with {found} here, and {wanted} was asked for: subscribe again with that type, or begin behind these messages"
     )]
@@ -68,7 +68,7 @@ pub enum RecvError {
 /// ```
 pub struct Subscriber<T, C> {
     untyped: crate::Subscriber,
-    /// UUID of the last ring whose schema was found to be this type's.
+    /// UUID of the last ring whose schema matched this type's.
     checked: [u64; 2],
     types: PhantomData<fn(C) -> T>,
 }
@@ -103,7 +103,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.check(event)
     }
 
-    /// Waits as [`recv`](Self::recv) does. Returns `None` when nothing came before `deadline`.
+    /// Waits as [`recv`](Self::recv) does. Returns `None` if nothing arrived before `deadline`.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -157,15 +157,15 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.check(event).map(Some)
     }
 
-    /// Hands up to `most` events that are there already to `each`, and returns how many there were, as
-    /// [`Subscriber::recv_batch`](crate::Subscriber::recv_batch) does. Never waits. Each value is decoded and its channel's
-    /// schema compared, so an event costs what [`try_recv`](Self::try_recv) does.
+    /// Passes up to `most` events that are there already to `each`, and returns how many there were, as
+    /// [`Subscriber::recv_batch`](crate::Subscriber::recv_batch) does. Never waits. Each value is decoded and its channel's schema
+    /// compared, so an event costs as much as with [`try_recv`](Self::try_recv).
     ///
     /// `each` returns nothing, or a [`ControlFlow`](std::ops::ControlFlow) that may stop it. The event at which it stopped
     /// has been received and counts.
     ///
     /// # Errors
-    /// [`RecvError`]; the events before it have been handed out.
+    /// [`RecvError`]. The events before it have been passed to `each`.
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -301,8 +301,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         crate::EventStream::new(events)
     }
 
-    /// As [`stream`](Self::stream), but the stream owns the subscriber, so that a task of its own can have
-    /// it.
+    /// As [`stream`](Self::stream), but the stream owns the subscriber, so that a task can own the stream.
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -362,7 +361,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.untyped.seek(sequence)
     }
 
-    /// The same subscriber without its type, such as for a [`Select`](crate::Select).
+    /// Returns the same subscriber without its type, such as for a [`Select`](crate::Select).
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -426,7 +425,7 @@ pub struct Iter<'a, T, C> {
 impl<T: Schema, C: Codec<T>> Iterator for Iter<'_, T, C> {
     type Item = Result<Event<T>, RecvError>;
 
-    /// Waits as [`Subscriber::recv`] does. Never returns `None`: after an end, the next publisher may come.
+    /// Waits as [`Subscriber::recv`] does. Never returns `None`: after an end, the next publisher may follow.
     fn next(&mut self) -> Option<Self::Item> {
         Some(self.subscriber.recv())
     }

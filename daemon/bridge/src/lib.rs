@@ -4,13 +4,12 @@
 //!   local ring ──> Egress ──lines, leases──> Ingress ──> local ring      one pinned thread each
 //!   local ring ──> repair <────requests───── Ingress                     the egress's second thread
 //! ```
-//! [`proto`] holds the wire format and the state machines of both ends. It has no sockets, clocks or threads,
-//! so a seeded simulation can put it through ten thousand bad networks a minute. [`spec`] holds a bridge's
-//! configuration. [`socket`] opens and tunes the sockets. [`egress`], `repair` and [`ingress`] are the
-//! threads that drive the state machines over sockets and rings. [`status`] shows their state and counters.
-//! [`local`] is the local channel of an end that receives. [`origins`] detects loops between hosts.
-//! [`promotion`] makes a mirror the origin of its channel. [`pcap`] reads and writes captures. [`private`] reads files with secrets. A bridge uses
-//! channels through the client library, as any program does; it needs no daemon.
+//! [`proto`] holds the wire format and the state machines of both ends. It has no sockets, clocks or threads, so a seeded simulation can
+//! run ten thousand bad networks through it in a minute. [`spec`] holds a bridge's configuration. [`socket`] opens and tunes the sockets.
+//! [`egress`], `repair` and [`ingress`] are the threads that drive the state machines over sockets and rings. [`status`] shows their state
+//! and counters. [`local`] is the local channel of an end that receives. [`origins`] detects loops between hosts. [`promotion`] makes a
+//! mirror the origin of its channel. [`pcap`] reads and writes captures. [`private`] reads files with secrets. A bridge uses channels
+//! through the client library, as any program does; it needs no daemon.
 //!
 //! No example a function: programs run a bridge as the command `shmcast bridge` or as a table of the daemon's configuration.
 //! The state machines of [`proto`] are shown by its simulation.
@@ -108,12 +107,12 @@ pub enum BridgeError {
         /// The system's error.
         source: io::Error,
     },
-    /// The system gave no thread, or no randomness for cookies.
+    /// The system provided no thread, or no randomness for cookies.
     #[error("start the bridge's threads: {0}")]
     Start(io::Error),
 }
 
-/// The hint to raise `payload_bytes` to `bytes`; empty if no datagram can be that large.
+/// Returns the hint to raise `payload_bytes` to `bytes`; empty if no datagram can be that large.
 fn larger_packet(bytes: u64) -> String {
     match bytes <= MAX_DATAGRAM_BYTES as u64 {
         true => format!(", or raise payload_bytes to {bytes} if the network's MTU allows"),
@@ -135,7 +134,7 @@ impl BridgeError {
         Err(BridgeError::Spec { bridge: spec.title().to_owned(), problems })
     }
 
-    /// The error of a spec with one problem.
+    /// Makes the error of a spec with one problem.
     fn of(spec: &spec::BridgeSpec, problem: &str) -> BridgeError {
         BridgeError::Spec { bridge: spec.title().to_owned(), problems: vec![problem.to_owned()] }
     }

@@ -1,4 +1,4 @@
-//! A local channel that has the messages of another host, under the sequences that they have there.
+//! A local channel with the messages of another host, under the sequences that they have there.
 
 use shmcast::hosting::fault;
 use shmcast::{Mark, PublishError, Publisher};
@@ -9,11 +9,11 @@ use super::times::OriginTimes;
 /// The local channel of an end that receives.
 #[derive(Debug)]
 pub struct Local {
-    /// `None` between the end of a session and what comes next.
+    /// `None` between the end of a session and the beginning of the next.
     pub publisher: Option<Publisher>,
-    /// Whose times messages get.
+    /// Which times messages get: those of the origin, or those of this host.
     pub times: OriginTimes,
-    /// The error after which nothing can be published any more.
+    /// The error after which nothing more can be published.
     pub error: Option<String>,
     /// The messages so far.
     pub counts: LocalCounts,
@@ -24,7 +24,7 @@ pub struct Local {
 pub struct LocalCounts {
     /// Messages published.
     pub published: u64,
-    /// Messages that readers were told of as lost.
+    /// Messages that were reported to readers as lost.
     pub missing: u64,
     /// Messages longer than the channel takes. They are among the missing.
     pub too_large: u64,
@@ -33,14 +33,14 @@ pub struct LocalCounts {
 }
 
 impl Local {
-    /// A channel that was just opened.
+    /// Makes the local channel of a publisher that was just opened.
     pub fn new(publisher: Publisher, mut times: OriginTimes) -> Local {
         times.begin(publisher.clock());
         Local { publisher: Some(publisher), times, error: None, counts: LocalCounts::default() }
     }
 
-    /// Publishes one message. Messages before it that have not come never will, and a message whose sequence the channel has
-    /// is left out. Does nothing while the channel is closed.
+    /// Publishes one message. Earlier messages that have not arrived are reported as lost, and a message whose sequence the channel already
+    /// has is left out. Does nothing while the channel is closed.
     #[inline]
     pub fn publish(&mut self, sequence: u64, data: &[u8], meta: Meta) {
         self.skip_to(sequence);
@@ -59,7 +59,7 @@ impl Local {
         };
         match published {
             Ok(_) => self.counts.published += 1,
-            // The local channel cannot take this message. Readers are told of it as of any other loss.
+            // The local channel cannot take this message. It is reported to readers like any other loss.
             Err(PublishError::TooLarge(_)) => {
                 let told = publisher.gap(sequence);
                 self.counts.too_large += 1;
@@ -70,7 +70,7 @@ impl Local {
         }
     }
 
-    /// Tells readers that the messages before `next` that are not there yet will never come.
+    /// Reports to readers that the messages before `next` which have not arrived will never arrive.
     #[inline]
     pub fn skip_to(&mut self, next: u64) {
         let Some(publisher) = &mut self.publisher else { return };
@@ -90,8 +90,7 @@ impl Local {
         }
     }
 
-    /// Notes that nothing can be published any more: another publisher took the channel, or it has no more
-    /// sequences.
+    /// Notes that nothing more can be published: another publisher took the channel, or the channel has used up its sequences.
     #[cold]
     fn fail(&mut self, error: &PublishError) {
         self.error.get_or_insert_with(|| error.to_string());

@@ -1,4 +1,4 @@
-//! The threads' share of native lines: reading the keys file, and making and opening packets in buffers of their own.
+//! What all threads with native lines need: reading the keys file, and making and opening packets in buffers of their own.
 
 use std::io;
 use std::path::Path;
@@ -17,9 +17,9 @@ use super::proto::wire::MAX_DATAGRAM_BYTES;
 use super::spec::BridgeSpec;
 use super::thread::wall_ns;
 
-/// The longest keys file.
+/// Greatest size of a keys file.
 const MAX_KEYS_BYTES: u64 = 64 << 10;
-/// The session of control packets that are about none.
+/// The session of control packets that do not concern a session.
 const NO_SESSION: Session = Session::from_bytes([b' '; 10]);
 
 /// The keys of a bridge, which its threads share. They change on a reload.
@@ -68,7 +68,7 @@ pub fn read_keys(path: &Path) -> Result<Keyring, BridgeError> {
     Keyring::parse(&text).map_err(|e| error(e.to_string()))
 }
 
-/// A random number that no other sender has.
+/// Returns a random number that no other sender has.
 pub(super) fn random_sender() -> Result<u64, BridgeError> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
@@ -79,12 +79,12 @@ pub(super) fn random_sender() -> Result<u64, BridgeError> {
 #[derive(Debug, Default)]
 pub struct KeysSeen {
     version: u64,
-    /// When another key begins to seal, in nanoseconds since 1970.
+    /// When a later key begins to seal, in nanoseconds since 1970.
     due_ns: u64,
 }
 
 impl KeysSeen {
-    /// The keys, if they have changed since the last look, or if another one's time has come.
+    /// Returns the keys, if they have changed since the last look, or if a later key begins to seal.
     pub fn changed(&mut self, keys: &Keys) -> Option<Option<Keyring>> {
         let (version, now_ns) = (keys.version.load(Ordering::Acquire), wall_ns());
         if version == self.version && now_ns < self.due_ns {
@@ -98,7 +98,7 @@ impl KeysSeen {
     }
 }
 
-/// The part that a thread plays for those that it hears.
+/// Whom a thread hears.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     /// It hears egresses and servers.
@@ -109,7 +109,7 @@ pub(super) enum Part {
     Egress,
 }
 
-/// Both directions of one thread: what it sends is numbered and sealed, what it receives is opened.
+/// Both directions of one thread: it numbers and seals the packets that it sends, and opens those that it receives.
 #[derive(Debug)]
 pub(super) struct Codec {
     sealer: Sealer,
@@ -121,7 +121,7 @@ pub(super) struct Codec {
 }
 
 impl Codec {
-    /// The codec of a thread that hears up to `most` others at a time.
+    /// Makes the codec of a thread that hears up to `most` others at a time.
     pub(super) fn new(spec: &BridgeSpec, part: Part, most: usize, keys: &Keys) -> Result<Codec, BridgeError> {
         let mut codec = Codec {
             sealer: Sealer::new(random_sender()?, part == Part::Receiver),
@@ -135,7 +135,7 @@ impl Codec {
         Ok(codec)
     }
 
-    /// Takes the keys if they have changed. Call now and then.
+    /// Takes the keys if they have changed. Call this now and then.
     pub(super) fn look(&mut self, keys: &Keys) {
         if let Some(ring) = self.seen.changed(keys) {
             self.sealer.set_key(ring.as_ref().and_then(|ring| ring.sealing(wall_ns())));
@@ -143,13 +143,13 @@ impl Codec {
         }
     }
 
-    /// Opens a packet. Gives it as one that was never sealed.
+    /// Opens a packet. The result is like a packet that was never sealed.
     pub(super) fn open(&mut self, now_ns: u64, datagram: &[u8]) -> Result<&[u8], Unopened> {
         let size = self.opener.open(now_ns, datagram, &mut self.scratch)?;
         Ok(&self.scratch[..size])
     }
 
-    /// A packet with a control datagram inside.
+    /// Makes a packet with a control datagram inside.
     pub(super) fn control(&mut self, control: &[u8]) -> Option<&[u8]> {
         let (kind, body) = ControlDatagram::body_of(control)?;
         self.out.get_mut(HEAD_BYTES..HEAD_BYTES + body.len())?.copy_from_slice(body);
@@ -158,7 +158,7 @@ impl Codec {
         Some(&self.out[..size])
     }
 
-    /// A packet with a request.
+    /// Makes a packet with a request.
     pub(super) fn ask(&mut self, session: Session, entries: &[Entry]) -> Option<&[u8]> {
         let first = entries.first()?.first;
         let body = ask::write(entries.iter().copied(), &mut self.out[HEAD_BYTES..]);
@@ -178,7 +178,7 @@ impl Codec {
         sealer.finish(buffer, (kind, is_repair), about, body)
     }
 
-    /// The parts that an answer is made with: the opened packet, the sealer, and a buffer.
+    /// Returns the parts from which an answer is made: the opened packet, the sealer, and a buffer.
     pub(super) fn parts(&mut self, size: usize) -> (&[u8], &mut Sealer, &mut [u8]) {
         (&self.scratch[..size], &mut self.sealer, &mut self.out)
     }
@@ -189,15 +189,15 @@ impl Codec {
     }
 }
 
-/// The most bytes of a packet with a control datagram inside.
+/// Greatest number of bytes of a packet with a control datagram inside.
 pub(super) const MOST_OF_CONTROL: usize = HEAD_BYTES + CONTROL_MAX_BYTES + SEAL_BYTES;
 
-/// The control datagram in an opened packet: its size in `out`; `None` if there is none.
+/// Unpacks the control datagram of an opened packet into `out` and returns its size; `None` if there is none.
 pub(super) fn control_in(opened: &[u8], out: &mut [u8; CONTROL_MAX_BYTES]) -> Option<usize> {
     let (container, body) = Container::parse(opened).ok()?;
     let Kind::Control(kind) = container.kind else { return None };
     ControlDatagram::from_body(kind, body, out)
 }
 
-/// The most bytes of a datagram to a server.
+/// Greatest number of bytes of a datagram to a server.
 pub(super) const MOST_TO_SERVER: usize = HEAD_BYTES + ask::MAX_ASK_BYTES + SEAL_BYTES;

@@ -1,21 +1,18 @@
-//! The sessions that began on this host. No bridge receives them here: a feed that comes back to its first
-//! host has gone in a circle.
+//! The sessions that began on this host. No bridge receives them here: a feed that returns to its first host has gone in a circle.
 //!
-//! The bridges of one daemon share this list. They use it only when a session begins, which is rare. A feed
-//! that is passed on from host to host keeps its session, so the first host recognizes a circle of any
-//! length.
+//! The bridges of one daemon share this list. They use it only when a session begins, which is rare. A feed that is relayed from host to
+//! host keeps its session, so the first host recognises a circle of any length.
 
 use super::proto::session::Session;
 use shmcast::Header;
 use shmcast::hosting::fault;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The most sessions that are remembered; the oldest are forgotten. Each channel that is made anew begins
-/// one.
+/// Greatest number of sessions that are remembered; the oldest are forgotten. Each channel that is replaced begins one.
 const MAX_SESSIONS: usize = 4_096;
 
-/// The identity of a run, which one session carries: a stream, as long as its memory lasts. A strict channel has one ring after the other in it. Behind a
-/// reboot a stream with a journal goes on with other sequences, and gets another session.
+/// Returns the identity of a run, which is what one session carries: a stream, as long as its memory lasts. A strict channel has several
+/// rings in it, one after the other. After a reboot a stream with a journal continues with other sequences, and gets another session.
 pub fn run_of(ring: &Header) -> [u64; 2] {
     let [first, second] = ring.stream.to_words();
     match fault!("each_ring_is_a_stream") {
@@ -51,9 +48,8 @@ impl Origins {
         self.sessions().iter().any(|(known, _)| *known == session)
     }
 
-    /// The session of this tag that `ring` was sent as. If there is none, the error is the least epoch that
-    /// its session may have. So no two rings share a session, however soon one is made after the other and
-    /// whatever the clock does.
+    /// Returns the session of this tag under which `ring` was sent. If there is none, the error is the least epoch that the ring's session
+    /// may have. So no two rings share a session, however soon one is made after the other and whatever the clock does.
     ///
     /// # Errors
     /// The least epoch, if `ring` was not sent under this tag.
@@ -61,11 +57,11 @@ impl Origins {
         Self::find(&self.sessions(), tag, ring)
     }
 
-    /// Notes the session that `choose` makes of what [`of_ring`](Self::of_ring) says, in one step: two bridges
-    /// that begin at the same time see each other's session.
+    /// Notes the session that `choose` derives from the result of [`of_ring`](Self::of_ring), in one step: of two bridges that begin at the
+    /// same time, the second sees the first one's session.
     ///
     /// # Errors
-    /// Those of `choose`; nothing is noted then.
+    /// Those of `choose`. After an error nothing is noted.
     pub fn begin<E>(
         &self,
         tag: [u8; 4],

@@ -6,10 +6,10 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Reads the first `most` bytes of a file of root or of this user, which nobody else may read or write.
+/// Reads the first `most` bytes of a file of root or of this user. Nobody else may read or write the file.
 ///
 /// # Errors
-/// A sentence says what is wrong with the file and what to do about it. It does not name the file.
+/// A sentence that says what is wrong with the file and what to do about it. It does not name the file.
 pub fn read(path: &Path, most: u64) -> Result<String, String> {
     let file = File::open(path).map_err(|e| e.to_string())?;
     if let Some(problem) = problem(&file.metadata().map_err(|e| e.to_string())?) {
@@ -20,7 +20,7 @@ pub fn read(path: &Path, most: u64) -> Result<String, String> {
     Ok(text)
 }
 
-/// Why a file is no place for a secret of this process, and what to do about it; `None` if it is one.
+/// Says why a file is not safe for a secret of this process, and what to do about it. Returns `None` if the file is safe.
 pub fn problem(file: &Metadata) -> Option<String> {
     problem_of(file.mode(), file.uid(), geteuid().as_raw())
 }

@@ -1,7 +1,8 @@
-//! Makes a channel that was received from another host, a mirror, one of this host: its publisher's host is gone.
+//! Promotes a mirror, which is a channel that was received from another host, to a channel of this host, because its publisher's host is
+//! gone.
 //!
-//! The sequences go on 2^32 further. So none is used twice, whatever that host published before it went. The
-//! gap stands in the ring, and behind it a later session of the same tag, as which the channel is sent on.
+//! The promotion skips 2^32 sequences. So none is used twice, whatever the lost host published at last. The ring has the gap, and after it
+//! a later session of the same tag, under which the channel is sent from then on.
 
 use shmcast::{MAX_SEQUENCE, PublishError, Publisher};
 use std::time::Duration;
@@ -12,17 +13,17 @@ use super::proto::term::Terms;
 use super::sending::term_at;
 use super::thread::wall_ns;
 
-/// How far the sequences go on.
+/// The number of sequences that a promotion skips.
 const FURTHER: u64 = 1 << 32;
 
-/// Returns the sequence up to which a journal is to note that sequences may be given, before a channel goes on at `next`. All
-/// messages that are published until the journal notes more fit below it too, and all that the mirror receives meanwhile.
+/// Returns the sequence up to which a journal must note that sequences may be used, before a channel continues at `next`. All messages that
+/// are published until the journal notes more fit below it too, and so does all that the mirror receives meanwhile.
 pub fn most_after(next: u64) -> u64 {
     next.saturating_add(2 * FURTHER).min(MAX_SEQUENCE - 1)
 }
 
-/// Checks whether the journal of a channel has noted enough sequences for a promotion. The channel is known up to
-/// `known`, and the journal allows sequences below `below`. Returns the first sequence after the promotion's gap.
+/// Checks whether the journal of a channel has noted enough sequences for a promotion. The channel is known up to `known`, and the journal
+/// allows sequences below `below`. Returns the first sequence after the promotion's gap.
 ///
 /// # Errors
 /// [`PromoteError::BeyondJournal`].
@@ -34,23 +35,23 @@ pub(crate) fn next_after(known: u64, below: u64) -> Result<u64, PromoteError> {
     Ok(next)
 }
 
-/// A promotion that was done.
+/// The result of a promotion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promotion {
-    /// The session that the channel came in.
+    /// The session under which the channel was received.
     pub before: Session,
-    /// The session that it is sent as from now on.
+    /// The session under which it is sent from now on.
     pub session: Session,
-    /// The first of the messages that will never come.
+    /// The first of the messages that will never arrive.
     pub from: u64,
-    /// The last of them.
+    /// The last of the messages that will never arrive.
     pub to: u64,
 }
 
-/// The reason that a channel was not promoted. It is as it was.
+/// The reason why a channel was not promoted. The channel is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum PromoteError {
-    /// The channel came from no other host.
+    /// The channel was not received from another host.
     #[error("it is no mirror: nothing was received from another host yet")]
     NoMirror,
     /// The publisher's host is alive.
@@ -60,23 +61,23 @@ pub enum PromoteError {
         DEFAULT_SILENCE_NS / 1_000_000_000
     )]
     StillHeard {
-        /// How long nothing was heard.
+        /// The time since when nothing was heard.
         silence: Duration,
     },
-    /// The journal has not noted that the sequences go on so far.
+    /// The journal has not noted that the sequences reach so far.
     #[error(
         "it would go on at sequence {next}, and its journal notes sequences up to {below} only: try again"
     )]
     BeyondJournal {
-        /// The sequence at which it would go on.
+        /// The sequence at which the channel would continue.
         next: u64,
-        /// The sequence up to which the journal has noted it.
+        /// The sequence up to which the journal has noted that sequences may be used.
         below: u64,
     },
-    /// No more sequences, or another publisher has the channel.
+    /// There are no more sequences, or another publisher has the channel.
     #[error(transparent)]
     Publish(#[from] PublishError),
-    /// No more sessions.
+    /// There are no more sessions.
     #[error(transparent)]
     Session(#[from] SessionError),
     /// The bridge has ended.
@@ -84,12 +85,12 @@ pub enum PromoteError {
     Ended(String),
 }
 
-/// Promotes the channel that `publisher` holds and that came in the session `before`. Messages before `horizon` were
-/// published on the other host. A session that shmcast did not make is followed by the first one of `tag`. The channel's journal, if
-/// there is one, has noted that sequences up to `below` may be given.
+/// Promotes the channel that `publisher` holds and that was received under the session `before`. Messages before `horizon` were published
+/// on the other host. A session that shmcast did not make is followed by the first session of `tag`. The channel's journal, if there is
+/// one, has noted that sequences up to `below` may be used.
 ///
 /// # Errors
-/// [`PromoteError`]; readers are told nothing then.
+/// [`PromoteError`]. After an error readers were told nothing.
 pub fn promote(
     publisher: &mut Publisher,
     (before, horizon): (Session, u64),

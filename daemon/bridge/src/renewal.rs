@@ -1,10 +1,10 @@
 //! A thread that looks after the multicast lines of a bridge, beside the thread that carries messages.
 //!
-//! An interface may be deleted and made anew under the same name, and a group that was joined on it is then joined nowhere. So
-//! the thread looks up each line's interface, by name, each 250 ms, and that of the group of repairs for all. For one that is
-//! another, it opens the line's socket anew and hands it over; the bridge closes the old one and goes on with its session. A
-//! network may also forget a group: a line that is silent for 3 s while the feed goes on elsewhere leaves its group and joins
-//! it again, and then after twice the time, up to 60 s. None of that is an error. Both are counted.
+//! An interface may be deleted and created again under the same name, and a group that was joined on it is then joined nowhere. So every
+//! 250 ms the thread looks up each line's interface by name, and that of the group of repairs for all. If an interface has been replaced,
+//! the thread opens the line's socket again and hands it over; the bridge closes the old socket and continues its session. A network may
+//! also forget a group: a line that is silent for 3 s while the feed arrives elsewhere leaves its group and joins it again, and repeats
+//! this after twice the time, up to 60 s. None of this is an error. Both events are counted.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,15 +17,15 @@ use super::status::ReceiveCounters;
 
 /// How often interfaces are looked up.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How often the thread looks whether the bridge has stopped, and whether an interface that is gone is back.
+/// How often the thread checks whether the bridge has stopped, and whether a missing interface has returned.
 const STEP: Duration = Duration::from_millis(20);
-/// The silence after which a line's group is joined again, and the longest time to the next attempt.
+/// The silence after which a line's group is joined again.
 const SILENCE: Duration = Duration::from_secs(3);
 const LONGEST_SILENCE: Duration = Duration::from_secs(60);
-/// The number of the line that repairs for all come on or go to, beside those of the spec's lines.
+/// The number of the line for repairs for all, which is not among the spec's lines.
 pub(super) const REPAIRS: usize = usize::MAX;
 
-/// Sockets that were opened anew and that the using thread has not taken yet, and the counts.
+/// Sockets that were opened again and that the using thread has not taken yet, and the counters.
 #[derive(Debug, Default)]
 pub(super) struct Renewal {
     is_there: AtomicBool,
@@ -35,7 +35,7 @@ pub(super) struct Renewal {
 }
 
 impl Renewal {
-    /// The sockets that were opened anew, each with the number of its line. One atomic swap while there are none.
+    /// Takes the sockets that were opened again, each with the number of its line. Costs one atomic swap while there are none.
     pub(super) fn take(&self) -> Vec<(usize, UdpSocket)> {
         if !self.is_there.swap(false, Ordering::Acquire) {
             return Vec::new();
@@ -50,7 +50,7 @@ impl Renewal {
         self.is_there.store(true, Ordering::Release);
     }
 
-    /// How often a line was opened anew, and how often a group was joined again.
+    /// Returns how often a line was opened again, and how often a group was joined again.
     pub(super) fn counts(&self) -> (u64, u64) {
         (self.anew.load(Ordering::Relaxed), self.rejoined.load(Ordering::Relaxed))
     }
@@ -63,7 +63,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Looks up the interfaces. Call before the lines are opened. `repairs` is the line of repairs for all, if there is one.
+    /// Looks up the interfaces. Call this before the lines are opened. `repairs` is the line of repairs for all, if there is one.
     pub(super) fn of(spec: &BridgeSpec, repairs: Option<LineSpec>) -> Watch {
         let lines = spec.lines.iter().cloned().enumerate().chain(repairs.map(|line| (REPAIRS, line)));
         let lines = lines.filter(|(_, line)| line.group.ip().is_multicast());
@@ -81,8 +81,8 @@ impl Watch {
         self.lines.is_empty()
     }
 
-    /// Looks after the lines until `is_over`. `renew` opens a line's sockets and hands them over. `tend` is called for each line of
-    /// the spec after each look, if its interface is there.
+    /// Looks after the lines until `is_over`. `renew` opens a line's sockets and hands them over. `tend` is called for each line of the
+    /// spec after each look, if its interface exists.
     pub(super) fn run(
         mut self,
         mut renew: impl FnMut(usize, &LineSpec) -> Result<(), SocketError>,
@@ -118,18 +118,18 @@ impl Watch {
 struct Heard {
     datagrams: u64,
     since: Instant,
-    /// How far the feed was when the line was last heard.
+    /// The progress of the feed when the line was last heard.
     feed: (u64, u64),
     /// The silence after which the group is joined again.
     limit: Duration,
 }
 
-/// The lines that a receiver hears nothing on.
+/// The lines on which a receiver hears nothing.
 #[derive(Debug, Default)]
 pub(super) struct Silences(Vec<(usize, Heard)>);
 
 impl Silences {
-    /// Whether the group of this line is to be joined again now.
+    /// Whether the group of this line must be joined again now.
     pub(super) fn is_due(&mut self, line: usize, counters: &ReceiveCounters, now: Instant) -> bool {
         let (datagrams, feed) =
             (counters.lines[line].socket.datagrams, (counters.feed.packets, counters.host.horizon));

@@ -1,8 +1,8 @@
-//! The state file of an egress: the session that its ring was sent as, and how far it was sent. With it, an
-//! egress that is started again goes on where it was, and no session's name is used twice.
+//! The state file of an egress: the session under which its ring was sent, and how far it was sent. With it, an egress that is restarted
+//! continues where it stopped, and no session's name is used twice.
 //!
-//! The file has two slots of 64 bytes, written in turn. Of the slots that are whole, the one with the higher
-//! number counts. A third slot behind them says with which message the session began. Numbers are little-endian:
+//! The file has two slots of 64 bytes, which are written alternately. Of the slots that are whole, the one with the higher number counts. A
+//! third slot after them says with which message the session began. Numbers are little-endian:
 //!
 //! | at | size | field |
 //! |---|---|---|
@@ -25,7 +25,7 @@ const SLOT_BYTES: usize = 64;
 const BEGIN: u64 = 2;
 const MAGIC: &[u8; 8] = b"SHMCBST1";
 
-/// How far an egress has come.
+/// The progress of an egress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Progress {
     /// The identity of the stream in the ring.
@@ -53,20 +53,20 @@ impl StateFile {
         Ok((StateFile { file, number }, newest.map(|(_, progress)| progress)))
     }
 
-    /// The first message of `session`, if the file says that.
+    /// Returns the first message of `session`, if the file has it.
     pub(super) fn begin(&self, session: Session) -> Option<u64> {
         let (_, begin) = read_slot(&self.file, BEGIN)?;
         (begin.session == session).then_some(begin.next)
     }
 
-    /// Notes a session, whose first message is `begin`, before its first packet. Returns once the disk has it.
+    /// Notes a session, whose first message is `begin`, before its first packet. Returns when the disk has it.
     pub(super) fn write_begin(&mut self, progress: &Progress, begin: u64) -> io::Result<()> {
         self.number += 1;
         self.write_slot(BEGIN, &Progress { next: begin, ..*progress })?;
         self.write(progress, true)
     }
 
-    /// Overwrites the older slot. With `sync`, it returns once the disk has the record.
+    /// Overwrites the older slot. With `sync`, returns when the disk has the record.
     pub(super) fn write(&mut self, progress: &Progress, sync: bool) -> io::Result<()> {
         self.number += 1;
         self.write_slot(self.number % 2, progress)?;

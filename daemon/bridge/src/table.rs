@@ -1,5 +1,5 @@
-//! Tables of counters. A counter stands in one place: its name, what it counts, and what metrics call it. The struct, its JSON, the board that
-//! shows it to other threads, and the metrics come from there.
+//! Tables of counters. Each counter is defined in one place: its name, what it counts, and its name in metrics. The struct, its JSON, the
+//! board that other threads read, and the metrics are derived from the table.
 
 /// A table of counters, made by [`counters!`](crate::counters).
 pub trait Table: Sized + 'static {
@@ -12,9 +12,9 @@ pub trait Table: Sized + 'static {
 pub struct Field<T: 'static> {
     /// What it counts: the lines of its comment, each with the space before it.
     pub help: &'static str,
-    /// How metrics show it; `None` if they do not.
+    /// How metrics show the counter; `None` if they do not.
     pub metric: Option<Metric>,
-    /// Reads it.
+    /// Reads the counter.
     pub read: fn(&T) -> u64,
 }
 
@@ -23,9 +23,9 @@ pub struct Field<T: 'static> {
 pub struct Metric {
     /// `counter` or `gauge`.
     pub kind: &'static str,
-    /// The name of its family, without what the families of all bridges begin with.
+    /// The name of its family, without the prefix of the families of all bridges.
     pub name: &'static str,
-    /// The label that tells it from the others of its family, and the label's value; `None` if it is alone.
+    /// The label that distinguishes it from the others of its family, and the label's value; `None` if it is the only one.
     pub label: Option<(&'static str, &'static str)>,
 }
 

@@ -13,16 +13,16 @@ use super::spec::WaitMode;
 use super::status::Life;
 use super::waiting::Choice;
 
-/// How often counters are shown to other threads.
+/// How often counters are published to other threads.
 pub const SHOW_EVERY_NS: u64 = 10_000_000;
 
-/// Polls that find nothing before a thread that may sleep does so.
+/// Number of polls that find nothing before a thread that may sleep does so.
 const POLLS_BEFORE_SLEEP: u32 = 32;
 /// The shortest sleep of a thread that nobody wakes.
 const SHORTEST_SLEEP_NS: u64 = 20_000;
-/// The longest. Because the thread slept, a message is late by at most this and one wake-up.
+/// The longest sleep of such a thread. The sleep delays a message by at most this and one wake-up.
 const LONGEST_SLEEP_NS: u64 = 500_000;
-/// A sleep is at most the silence divided by this, so a message after a silence is late by a small part of it.
+/// A sleep is at most the silence divided by this, so it delays a message by only a small part of the silence before it.
 const SILENCE_SHARE: u64 = 8;
 
 /// The bridge's own clock: nanoseconds since it started, never 0.
@@ -30,23 +30,23 @@ const SILENCE_SHARE: u64 = 8;
 pub struct Clock(Instant);
 
 impl Clock {
-    /// A clock that begins now.
+    /// Makes a clock that begins now.
     pub fn start() -> Self {
         Self(Instant::now())
     }
 
-    /// The time.
+    /// Returns the time.
     pub fn now_ns(&self) -> u64 {
         self.0.elapsed().as_nanos() as u64 + 1
     }
 
-    /// The moment that the clock shows as `at_ns`.
+    /// Returns the moment at which the clock shows `at_ns`.
     pub fn instant(&self, at_ns: u64) -> Instant {
         self.0 + Duration::from_nanos(at_ns)
     }
 }
 
-/// Nanoseconds since 1970, as the kernel stamps packets.
+/// Returns nanoseconds since 1970, in the clock by which the kernel stamps packets.
 pub fn wall_ns() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
@@ -66,7 +66,7 @@ pub fn try_cpu(cpu: Option<usize>) -> Result<(), BridgeError> {
 /// pinned.
 ///
 /// # Errors
-/// [`BridgeError`]; the thread does not run.
+/// [`BridgeError`]. After an error the thread does not run.
 pub fn spawn(
     name: &str,
     cpu: Option<usize>,
@@ -80,8 +80,8 @@ pub fn spawn(
         let is_pinned = pinned.is_ok();
         let _ = tell.send(pinned);
         if is_pinned {
-            // The thread sleeps for microseconds. Without this call the kernel makes each sleep 50 us longer.
-            // If the kernel refuses, sleeps are that much longer.
+            // The thread sleeps for microseconds. Without this call the kernel lets each sleep last 50 us longer. If the kernel refuses the
+            // call, sleeps are that much longer.
             let _ = nix::sys::prctl::set_timerslack(1);
             body();
         }
@@ -99,10 +99,10 @@ pub fn spawn(
 pub struct Threads(Vec<JoinHandle<()>>);
 
 impl Threads {
-    /// Starts one more, as [`spawn`] does.
+    /// Starts one more thread, as [`spawn`] does.
     ///
     /// # Errors
-    /// [`BridgeError`]; the thread does not run.
+    /// [`BridgeError`]. After an error the thread does not run.
     pub fn start(
         &mut self,
         name: &str,
@@ -118,7 +118,7 @@ impl Threads {
         self.0.iter().all(JoinHandle::is_finished)
     }
 
-    /// Waits until all of them have ended. One that panicked is an error of `life`.
+    /// Waits until all of them have ended. A thread that panicked is an error of `life`.
     pub fn join(&mut self, life: &Life) {
         for thread in self.0.drain(..) {
             if thread.join().is_err() {
@@ -133,13 +133,13 @@ impl Threads {
 pub struct Idle {
     choice: Choice,
     polls: u32,
-    /// When the last sleep began; 0 if the thread polled since.
+    /// When the last sleep began; 0 if the thread has polled since.
     slept_ns: u64,
     pace: Pace,
 }
 
 impl Idle {
-    /// The wait of a thread whose choice this is.
+    /// Makes the wait of a thread with this choice.
     pub fn new(choice: Choice) -> Self {
         let pace = Pace::polling_for(choice.polls_for_ns());
         Self { choice, polls: 0, slept_ns: 0, pace }
@@ -150,17 +150,17 @@ impl Idle {
         self.choice.mode == WaitMode::Yield
     }
 
-    /// There was something to do.
+    /// Notes that there was something to do.
     pub fn reset(&mut self, now_ns: u64) {
         self.polls = 0;
         if self.choice.mode == WaitMode::Block {
-            // The time of a message that came during a sleep is not known: the middle of the sleep stands for it.
+            // It is not known when a message arrived during a sleep: the middle of the sleep is used.
             let slept_ns = std::mem::take(&mut self.slept_ns);
             self.pace.note(if slept_ns > 0 { now_ns.midpoint(slept_ns) } else { now_ns });
         }
     }
 
-    /// How long there has been nothing to do.
+    /// Returns for how long there has been nothing to do.
     pub(super) fn silence_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.pace.last_ns())
     }
@@ -176,7 +176,7 @@ impl Idle {
                 sched_yield();
             }
             WaitMode::Block | WaitMode::Auto => {
-                // The nearer the time in which a message is expected, the shorter is the sleep.
+                // The nearer the expected time of a message, the shorter is the sleep.
                 let sleep_ns = match self.pace.advice(now_ns) {
                     Advice::Poll => return sched_yield(),
                     Advice::Later(away_ns) | Advice::Overdue(away_ns) => away_ns / 2,

@@ -1,7 +1,7 @@
 //! Publish times between hosts: the ticks of a channel's clock here, nanoseconds since 1970 on the wire.
 //!
-//! Both clocks are read together now and then. A time in between is counted from that moment by the channel's
-//! clock, which costs no reading of a clock.
+//! Both clocks are read together now and then. A time in between is computed from that moment by the channel's clock, without reading a
+//! clock.
 
 use shmcast::Clock;
 use shmcast::hosting::fault;
@@ -13,9 +13,9 @@ use super::socket::RefusedSettings;
 use super::spec::{ReceiveSpec, TimeMode};
 use super::thread::wall_ns;
 
-/// Two readings of the channel's clock that are closer than this enclose the reading of the other clock well enough.
+/// If two readings of the channel's clock are closer than this, the reading of the other clock between them is exact enough.
 const CLOSE_NS: u64 = 1_000;
-/// How often both clocks are read at most, until the readings are close.
+/// Greatest number of readings of both clocks, until the readings are close.
 const READINGS: usize = 8;
 
 /// One moment on both clocks.
@@ -46,7 +46,7 @@ impl Moment {
         best.1
     }
 
-    /// Nanoseconds since 1970 of a message's time; 0 if it has none.
+    /// Converts a message's time to nanoseconds since 1970; 0 if it has none.
     #[inline]
     pub fn wall_of(&self, time: u64) -> u64 {
         // The sign of the difference of two numbers of 48 bits.
@@ -58,7 +58,7 @@ impl Moment {
         }
     }
 
-    /// The ticks of a moment in nanoseconds since 1970.
+    /// Converts nanoseconds since 1970 to ticks.
     #[inline]
     pub fn ticks_of(&self, wall_ns: u64) -> u64 {
         let ticks = |ns: u64| (u128::from(ns) * u128::from(self.clock.hz()) / 1_000_000_000) as u64;
@@ -69,13 +69,13 @@ impl Moment {
     }
 }
 
-/// The error of this host's clock, as pulses say it. An error that the system does not say is unknown.
+/// Returns the error of this host's clock, in the form of pulses. If the system does not report it, it is unknown.
 pub fn own_error_ns() -> u32 {
     let error_ns = clock::error_ns().ok().flatten();
     error_ns.and_then(|error_ns| u32::try_from(error_ns).ok()).unwrap_or(UNSYNCHRONISED)
 }
 
-/// Notes at the start if the system does not say how wrong its clock is. Later looks say nothing.
+/// Notes at the start if the system does not report its clock's error. Later reads do not note it.
 pub(super) fn note_unknown_error(refusals: &mut RefusedSettings) {
     if let Err(e) = clock::error_ns() {
         let what = "it is unknown, so messages get the time of their arrival unless the receiver has clock_limit_us = 0";
@@ -86,7 +86,7 @@ pub(super) fn note_unknown_error(refusals: &mut RefusedSettings) {
 /// Decides whether messages keep the times of their publication, and converts them.
 #[derive(Debug)]
 pub struct OriginTimes {
-    /// The most that either clock may be wrong; `None` if times of arrival are wanted.
+    /// The greatest error that either clock may have; `None` if times of arrival are wanted.
     limit_ns: Option<u64>,
     moment: Option<Moment>,
     pub(super) own_error_ns: u32,
@@ -94,7 +94,7 @@ pub struct OriginTimes {
 }
 
 impl OriginTimes {
-    /// The times that an end that receives gives its messages.
+    /// Decides which times a receiving end gives its messages.
     pub fn of(receive: &ReceiveSpec) -> OriginTimes {
         OriginTimes::new(match receive.time {
             TimeMode::Origin => Some(u64::from(receive.clock_limit_us) * MICROSECOND_NS),
@@ -102,13 +102,13 @@ impl OriginTimes {
         })
     }
 
-    /// Without a limit, messages get the time of their arrival. A limit of 0 believes every clock.
+    /// Without a limit, messages get the time of their arrival. With a limit of 0 every clock is accepted.
     pub fn new(limit_ns: Option<u64>) -> OriginTimes {
         let unknown = UNSYNCHRONISED;
         OriginTimes { limit_ns, moment: None, own_error_ns: unknown, sender_error_ns: unknown }
     }
 
-    /// Looks at the clocks of both ends again. Call now and then.
+    /// Looks at the clocks of both ends again. Call this now and then.
     pub fn refresh(&mut self, clock: Option<Clock>, pulse: Option<&Pulse>) {
         let Some(limit_ns) = self.limit_ns else { return };
         self.own_error_ns = own_error_ns();
@@ -119,14 +119,14 @@ impl OriginTimes {
         self.moment = clock.filter(|_| both).map(Moment::now);
     }
 
-    /// Begins to keep times where no pulse is needed for that: the first messages come before there is one.
+    /// Begins to keep times if that needs no pulse: the first messages arrive before the first pulse.
     pub fn begin(&mut self, clock: Clock) {
         if self.moment.is_none() && !fault!("times_begin_late") {
             self.refresh(Some(clock), None);
         }
     }
 
-    /// The ticks of a message's time; `None` if it gets the time of its arrival.
+    /// Returns the ticks of a message's time; `None` if the message gets the time of its arrival.
     #[inline]
     pub fn ticks_of(&self, time_ns: u64) -> Option<u64> {
         let moment = self.moment.filter(|_| time_ns != 0)?;

@@ -1,8 +1,8 @@
 //! How a bridge's thread waits, and the reason for it.
 //!
-//! A thread that polls is quick and takes a CPU. With `wait = "auto"` it polls while messages flow if there are CPUs
-//! to spare, and sleeps otherwise. The threads of one process share its CPUs, so each that polls has a seat, and
-//! there is one seat for four CPUs: publishers and readers have the others.
+//! A thread that polls is fast but uses a CPU. With `wait = "auto"` it polls while messages flow if there are CPUs to spare, and sleeps
+//! otherwise. The threads of one process share its CPUs, so each thread that polls needs a seat, and there is one seat for every four CPUs:
+//! publishers and readers use the others.
 
 use serde::Serialize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::proto::MILLISECOND_NS;
 use super::spec::WaitMode;
 
-/// How many CPUs there must be for each thread that polls by its own choice.
+/// Number of CPUs that must exist for each thread that polls by its own choice.
 const CPUS_PER_SEAT: usize = 4;
 /// A thread with a seat sleeps after a silence of this length.
 const POLLS_FOR_NS: u64 = 10 * MILLISECOND_NS;
@@ -30,7 +30,7 @@ pub struct Waiting {
 /// The choice for one thread. It holds the thread's seat.
 #[derive(Debug)]
 pub struct Choice {
-    /// The choice as tools show it.
+    /// The choice, in the form that tools show.
     pub shown: Waiting,
     /// The mode, which is never [`WaitMode::Auto`].
     pub mode: WaitMode,
@@ -47,13 +47,13 @@ impl Drop for Seat {
 }
 
 impl Choice {
-    /// The choice on this host. It reads which CPUs the process may use.
+    /// Makes the choice on this host. Reads which CPUs the process may use.
     pub fn of(wait: WaitMode) -> Choice {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Choice::among(wait, cpus)
     }
 
-    /// As [`of`](Self::of), but a thread that may choose blocks, for the reason given.
+    /// As [`of`](Self::of), but a thread that may choose blocks, for the given reason.
     pub fn or_block(wait: WaitMode, why: &str) -> Choice {
         match wait {
             WaitMode::Auto => {
@@ -88,7 +88,7 @@ impl Choice {
         Choice { shown, mode: wait, seat: None }
     }
 
-    /// How long the thread polls after each message before it sleeps.
+    /// For how long the thread polls after each message before it sleeps.
     pub(super) fn polls_for_ns(&self) -> u64 {
         if self.seat.is_some() { POLLS_FOR_NS } else { 0 }
     }

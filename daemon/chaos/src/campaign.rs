@@ -15,7 +15,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a story may lose a port and be played again.
+/// How often a story that lost a port is played again.
 const PORTS_LOST: u32 = 3;
 
 /// The stories that are played.
@@ -27,7 +27,7 @@ pub struct Plan {
     pub seeds: Option<u64>,
     /// Time during which new stories are begun; `None` for no limit.
     pub time: Option<Duration>,
-    /// Each seed is played in one of these, one after the other.
+    /// The profiles in which each seed is played, one after the other.
     pub profiles: Vec<Profile>,
     /// Only stories that play a pair of a feature and an event which no earlier one has played.
     pub pairs: bool,
@@ -50,8 +50,8 @@ pub struct Played {
     pub took: Duration,
 }
 
-/// Plays one story. Its directory is kept if `keeps` returns true for the violations that were found. A story
-/// that failed while the whole machine stood still is played again, and so is one that lost a port to another program.
+/// Plays one story. Keeps its directory if `keeps` returns true for the violations that were found. A story that failed while the whole
+/// machine stood still is played again, and so is a story that lost a port to another program.
 ///
 /// # Errors
 /// The obstacle that kept the story from being played or judged.
@@ -88,7 +88,7 @@ pub fn play_one(
     }
 }
 
-/// Whether another program took a port between the look for a free one and its use.
+/// Whether another program took a port after it was found free and before it was used.
 fn lost_a_port(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::AddrInUse)

@@ -1,8 +1,7 @@
-//! Mended faults, put back one at a time: the proof that the stories find them.
+//! Repaired faults that are put back one at a time: the proof that the stories find them.
 //!
-//! Places that were mended keep their fault behind `fault!("name")` (`shm-layout/src/fault.rs`).
-//! `faults.toml` lists all of them. For each fault it has the profile and the seed of a story that finds it,
-//! or else the test that does.
+//! Code that was repaired keeps its fault under `fault!("name")` (`shm-layout/src/fault.rs`). `faults.toml` lists all faults. For each
+//! fault it has the profile and the seed of a story that finds it, or else the test that does.
 
 use crate::campaign::play_one;
 use crate::generate;
@@ -16,8 +15,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Number of times that the story of a fault is played before it counts as not finding it: processes never
-/// run quite alike.
+/// Number of times that the story of a fault is played before it counts as not finding the fault: processes never run in exactly the same
+/// way.
 const TRIES: u32 = 5;
 /// The name in the example of the macro's documentation.
 const EXAMPLE: &str = "no_such_fault";
@@ -92,14 +91,14 @@ fn collect(dir: &Path, names: &mut BTreeSet<String>) -> Result<()> {
     Ok(())
 }
 
-/// Builds the programs with all faults in them. None of the faults is chosen.
+/// Builds the programs with all faults in them. No fault is active.
 ///
 /// # Errors
 /// If the programs cannot be built.
 pub fn build(target: &Path) -> Result<Programs> {
     let mut command = Command::new("cargo");
     command.args(["build", "--quiet", "-p", "shmcast-daemon", "-p", "shmcast-chaos", "--bins"]);
-    // The ring is optimised as in a release. Else a publisher is never faster than those who look for its messages.
+    // The ring is optimised as in a release. Otherwise a publisher would never be faster than its readers.
     for package in ["shmcast-layout", "shmcast", "shmcast-chaos"] {
         command.arg("--config").arg(format!("profile.dev.package.{package}.opt-level=3"));
     }
@@ -114,8 +113,8 @@ pub fn build(target: &Path) -> Result<Programs> {
     Programs::in_dir(&target.join("debug"))
 }
 
-/// Plays the story in the list. Returns the violation that it finds, if it finds the fault. The outer `None`
-/// is for a fault that the list has no story for.
+/// Plays the fault's story in the list. Returns the violation that it finds, if it finds the fault. The outer `None` means that the list
+/// has no story for the fault.
 ///
 /// # Errors
 /// The obstacle that kept the story from being played.
@@ -135,8 +134,7 @@ pub fn verify(fault: &Fault, programs: &Programs, under: &Path) -> Result<Option
     Ok(Some(None))
 }
 
-/// Looks for a story that finds the fault and finds nothing without it, among the first `stories` of each
-/// profile.
+/// Searches the first `stories` of each profile for a story that finds the fault, and finds nothing without it.
 ///
 /// # Errors
 /// The obstacle that kept a story from being played.
@@ -166,7 +164,7 @@ pub fn find(
     Ok(None)
 }
 
-/// The list as text, in the order of names.
+/// Returns the list as text, in the order of names.
 pub fn to_text(faults: &[Fault]) -> String {
     let mut faults = faults.to_vec();
     faults.sort_by(|a, b| a.name.cmp(&b.name));

@@ -1,7 +1,7 @@
 //! The logs that all parts write. The oracle reads nothing else.
 //!
-//! Each actor appends lines of JSON to a file of its own, whole lines with one `write` each. A line that was written stays
-//! when the process is killed. Times are of `CLOCK_MONOTONIC`, which all processes of a host share.
+//! Each actor appends lines of JSON to a file of its own, as whole lines with one `write` each. A written line remains when the process is
+//! killed. Times are of `CLOCK_MONOTONIC`, which all processes of a host share.
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
@@ -28,21 +28,21 @@ pub fn now() -> Time {
 pub struct Entry<T> {
     /// The time.
     pub at: Time,
-    /// The fact or deed.
+    /// What was done or observed.
     pub what: T,
 }
 
-/// The deeds of a publisher, or the deeds and observations of a reader.
+/// What a publisher did, or what a reader did and observed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fact {
-    /// A publisher is about to open a channel. Everything that it publishes has this number.
+    /// A publisher is about to open a channel. All of its messages have this number.
     Opening { channel: String, publisher: u32 },
-    /// It has the channel.
+    /// The publisher has opened the channel.
     Opened { next: u64, epoch: u64, capacity: u64, largest: usize },
-    /// The mode that it asked for, and the mode of the channel.
+    /// The mode that the publisher asked for, and the mode of the channel.
     Mode { wanted: u32, found: u32 },
-    /// It could not open the channel.
+    /// The publisher could not open the channel.
     OpenFailed { kind: String, why: String },
     /// A publisher is about to publish messages. The first gets sequence `next`.
     Publishing {
@@ -54,20 +54,20 @@ pub enum Fact {
         #[serde(default)]
         old: bool,
     },
-    /// This many of them were published.
+    /// This many of these messages were published.
     Published { count: u32, next: u64, error: Option<String> },
     /// A publisher is about to publish a gap up to `to`.
     Gapping { to: u64, next: u64 },
-    /// It has published the gap.
+    /// The publisher has published the gap.
     Gapped { next: u64, error: Option<String> },
     /// A publisher announces a new session.
     Session { identity: String, error: Option<String> },
     /// The publisher or reader of this actor is about to be closed in order.
     Closing,
-    /// It is closed.
+    /// The publisher or reader is closed.
     Closed,
-    /// A reader is about to subscribe. It may read the past if it has `history`; a lap leads it there unless it is to
-    /// `skip` to the latest message.
+    /// A reader is about to subscribe. With `history` it may read the journal; a lap leads it there unless `skip` leads it to the latest
+    /// message.
     Subscribing {
         channel: String,
         #[serde(default)]
@@ -79,15 +79,15 @@ pub enum Fact {
         #[serde(default)]
         skip: bool,
     },
-    /// It has subscribed.
+    /// The reader has subscribed.
     Subscribed {
         next: u64,
-        /// Whether it has no page, although it should have one.
+        /// Whether the reader has no page, although it should have one.
         #[serde(default)]
         refused: bool,
     },
-    /// A reader got these messages, each byte of which was right: `count` in a row from `first`, `bytes` in all.
-    /// `old` of them have a time that is long past.
+    /// A reader got these messages, and each byte of them was right: `count` in a row from `first`, `bytes` in all. `old` of them have a
+    /// time long past.
     Got {
         sequence: u64,
         first: Identity,
@@ -98,40 +98,40 @@ pub enum Fact {
     },
     /// A reader got a message that it cannot recognise.
     Odd { sequence: u64, length: usize, tag: u16, key: bool, head: String },
-    /// A reader was told of an overrun.
+    /// A reader received the event of a lap.
     Lapped { missed: u64, resumed_at: u64 },
-    /// A reader was told of a gap.
+    /// A reader received the event of a gap.
     Gap { from: u64, to: u64 },
-    /// A reader was told that neither ring nor journal has these sequences, or a journal says so itself.
+    /// A reader received the event that neither ring nor journal has these sequences, or a journal itself records that.
     Lost { from: u64, to: u64, cause: String },
-    /// A reader was told that it reads the ring again. Its call began at `since`.
+    /// A reader received the event that it reads the ring again. Its call began at `since`.
     Live { sequence: u64, since: Time },
-    /// A reader was told that the recorder stands still.
+    /// A reader received the error that the recorder stands still.
     Stalled { sequence: u64 },
     /// A journal is about to be read, whose first sequence is `next`.
     Reading { channel: String, dir: String, next: u64 },
     /// The journal has been read. The next sequence would be this one.
     ReadOut { next: u64 },
-    /// A reader was told of another publisher.
+    /// A reader received the event of another publisher.
     NewEpoch { epoch: u64 },
-    /// A reader was told that its publisher had died.
+    /// A reader received the event that its publisher had died.
     PublisherGone { epoch: u64 },
-    /// A reader was told of another remote session.
+    /// A reader received the event of another remote session.
     NewSession { identity: String },
-    /// A reader was told that the channel begins anew.
+    /// A reader received the event that the channel restarted.
     Restarted,
-    /// A reader was told of the end.
+    /// A reader received the event of the end.
     End,
-    /// A reader was told of something that this program does not know.
+    /// A reader received an event that this program does not know.
     Unknown { event: String },
     /// Receiving failed.
     RecvFailed { kind: String, why: String },
     /// A reader is about to seek.
     Seeking { to: u64 },
-    /// It has sought.
+    /// The reader has sought.
     Sought { error: Option<String> },
-    /// A call that should have ended earlier: the call, its time limit, the time that it took, the part of
-    /// that time in which it ran, and the part in which another process had the CPU.
+    /// A call should have ended earlier. The fields are the call, its time limit, the time that it took, the part of that time in which it
+    /// ran, and the part in which another process had the CPU.
     Late {
         call: String,
         asked_us: u64,
@@ -140,13 +140,13 @@ pub enum Fact {
         ran_us: u64,
         waited_us: u64,
     },
-    /// A reader at `next` got nothing, although `lag` messages were there.
+    /// A reader at `next` got nothing, although `lag` messages were available.
     Nothing { next: u64, lag: u64 },
     /// A reader stopped looking for the last message.
     Finished { found: bool },
 }
 
-/// The deeds of the runner, and its observations.
+/// What the runner did and observed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Deed {
@@ -162,13 +162,13 @@ pub enum Deed {
     Ended { who: String, code: Option<i32>, signal: Option<i32>, sent: bool, said: String },
     /// An actor did not answer in time.
     NoAnswer { who: String, order: String },
-    /// From here on a channel may begin at sequence 1 again.
+    /// From here on a channel may restart at sequence 1.
     MayRestart { channel: String, why: String },
-    /// The writer's end of a channel is about to be taken from whoever has it.
+    /// The writer's end of a channel is about to be taken from its holder.
     TakingOver { channel: String },
-    /// A host's channel became its own, and the sequences in between will not come.
+    /// A host's channel became its own, and the skipped sequences will never be published.
     Promoted { channel: String, from: u64, to: u64 },
-    /// A tool was run on a host: 0 is the story's, 1 the far one.
+    /// A tool was run on a host: 0 is the story's host, 1 the far one.
     Ran {
         #[serde(default)]
         host: usize,
@@ -178,10 +178,9 @@ pub enum Deed {
         err: String,
         took_ms: u64,
     },
-    /// From here on, all faults are taken back.
+    /// From here on, all faults are ended.
     Healing,
-    /// The last messages of a channel have been published, and this is the last of them. `mode` is the one in
-    /// a daemon's configuration.
+    /// The last messages of a channel have been published, and this is the last of them. `mode` is the mode in a daemon's configuration.
     Last {
         channel: String,
         message: Identity,
@@ -195,15 +194,15 @@ pub enum Deed {
     AtRest,
     /// The length of a daemon's log over all of its lives: this many lines in this much time.
     Logged { who: String, lines: usize, ms: u64 },
-    /// `shmcast pub` got these lines and was interrupted, and these messages came.
+    /// `shmcast pub` got these lines and was interrupted, and these messages were received.
     Piped { lines: Vec<String>, messages: Vec<String> },
     /// Something that must stay as it was has changed.
     Changed { what: String },
-    /// A user learned this, though it was not for that user.
+    /// A user learned something that was not for that user.
     Disclosed { who: String, what: String },
-    /// A user did not get what was that user's right.
+    /// A user was refused something to which that user has a right.
     Refused { who: String, what: String },
-    /// Something was left over.
+    /// Something was left behind.
     Left { what: String },
     /// The story is over.
     Over,
@@ -250,7 +249,7 @@ impl Log {
     }
 }
 
-/// Reads a log. A line that was cut off by a kill is left out.
+/// Reads a log. Skips a line that was cut off by a kill.
 ///
 /// # Errors
 /// The system's error.

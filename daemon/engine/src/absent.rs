@@ -1,4 +1,4 @@
-//! What stands in place of the client of NATS where the feature `nats` is off. Nothing of it can be started.
+//! Replacements for the client of NATS if the feature `nats` is off. None of them can be started.
 
 use crate::EngineError;
 use crate::options::{ReceiverOptions, SenderOptions};
@@ -10,7 +10,7 @@ use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::Life;
 use std::convert::Infallible;
 
-/// What both ends have in common. None of it can be called, as neither end can be started.
+/// What both ends have in common. No method can be called, as neither end can be started.
 macro_rules! never {
     ($end:ident, $counters:ident, $builder:ident, $options:ident) => {
         /// One end of a bridge through an engine.
@@ -92,13 +92,13 @@ impl Sender {
 }
 
 pub mod check {
-    //! Whether a bridge through an engine can work: it cannot.
+    //! Checks whether a bridge through an engine can work: it cannot.
 
     use super::{BridgeSpec, EngineError};
 
     pub use crate::told::{Finding, Verdict};
 
-    /// Says that this build cannot carry it.
+    /// Reports that this build does not support the bridge.
     pub fn check(_spec: &BridgeSpec) -> Vec<Finding> {
         let says = EngineError::NotBuilt.to_string();
         vec![Finding { about: "engine".to_owned(), verdict: Verdict::Fails, says }]

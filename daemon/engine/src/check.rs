@@ -1,4 +1,5 @@
-//! Whether a bridge through an engine can work: its files, its servers, its stream, and what its account may do. Nothing is stored.
+//! Checks whether a bridge through an engine can work: its files, its servers, its stream, and what its account may do. The check stores
+//! nothing.
 
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
 use bytes::Bytes;
@@ -15,7 +16,7 @@ use crate::proto::writer::Trouble;
 use crate::send::runtime;
 pub use crate::told::{Finding, Verdict};
 
-/// How long an answer may take that says whether something is allowed.
+/// How long to wait for the answer whether something is allowed.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// A number that no last entry has, so nothing is stored after it.
 const NOWHERE: u64 = 1 << 62;
@@ -29,10 +30,10 @@ impl Findings {
     }
 }
 
-/// Looks at all that a bridge through an engine needs. Blocks for some seconds at most for each server.
+/// Checks all that a bridge through an engine needs. Blocks for some seconds at most for each server.
 ///
-/// It appends nothing: the append that it tries names a place in which no block can be. A receiver's check makes a consumer, which the
-/// servers forget after half a minute.
+/// It appends nothing: the append that it tries names a place in which no block can be. For a receiver, the check makes a consumer, which
+/// the servers forget after half a minute.
 pub fn check(spec: &BridgeSpec) -> Vec<Finding> {
     let mut findings = Findings::default();
     let nats = spec.nats.clone().unwrap_or_default();
@@ -66,7 +67,7 @@ fn look_at_file(about: &str, (file, shown): (&Path, &str), findings: &mut Findin
     let problem = match about {
         // The bridge refuses such a file.
         "account" => private::problem(&of).map(|problem| (Verdict::Fails, problem)),
-        // Kubernetes mounts these so that others may read them.
+        // Kubernetes mounts these files so that others may read them.
         "creds" | "key" => private::problem(&of).map(|problem| (Verdict::Doubtful, problem)),
         _ => None,
     };
@@ -74,7 +75,7 @@ fn look_at_file(about: &str, (file, shown): (&Path, &str), findings: &mut Findin
     findings.note(about, verdict, format!("{shown}: {says}"));
 }
 
-/// Connects to each server alone, then looks at the stream through the first that answers.
+/// Connects to each server separately, then looks at the stream through the first one that answers.
 async fn look_at_servers(spec: &BridgeSpec, nats: &NatsSpec, findings: &mut Findings) {
     let mut found = None;
     for server in &nats.servers {
@@ -220,7 +221,7 @@ async fn look_at_sender(log: &Log, findings: &mut Findings) {
     look_at_word(log, "pulse", findings).await;
 }
 
-/// Whether blocks can be asked for by number.
+/// Checks whether blocks can be requested by number.
 async fn look_at_search(log: &Log, info: &Info, findings: &mut Findings) {
     log.link.forget();
     match log.get(info.state.first_sequence.max(1)).await {
@@ -255,7 +256,7 @@ async fn look_at_receiver(log: &Log, info: &Info, findings: &mut Findings) {
     look_at_word(log, "want", findings).await;
 }
 
-/// Whether the words of others beside the stream can be heard.
+/// Checks whether messages of others on the subjects beside the stream can be received.
 async fn look_at_subjects(log: &Log, words: &[&str], findings: &mut Findings) {
     for word in words {
         let subject = format!("{}.{word}", log.subject);
@@ -274,7 +275,7 @@ async fn look_at_subjects(log: &Log, words: &[&str], findings: &mut Findings) {
     }
 }
 
-/// Whether a word beside the stream can be said. It says nothing that anybody takes.
+/// Checks whether a message can be published on a subject beside the stream. Nobody uses the published message.
 async fn look_at_word(log: &Log, word: &str, findings: &mut Findings) {
     let subject = format!("{}.{word}", log.subject);
     let nothing = Want { session: Session::from_bytes([b'.'; 10]), first: 1, offset: 0 };
@@ -292,9 +293,9 @@ async fn look_at_word(log: &Log, word: &str, findings: &mut Findings) {
     }
 }
 
-/// Waits until the server has taken what was sent, and has had time to refuse it.
+/// Waits until the server has received what was sent, and has had time to refuse it.
 async fn settle(log: &Log) {
     let _ = tokio::time::timeout(PATIENCE, log.client.flush()).await;
-    // A refusal comes back by itself.
+    // The server sends a refusal without being asked.
     tokio::time::sleep(Duration::from_millis(100)).await;
 }

@@ -1,4 +1,4 @@
-//! Publishes what the reader delivers into the local channel: messages, gaps, sessions and ends.
+//! Publishes the reader's deliveries into the local channel: messages, gaps, sessions and ends.
 
 use shmcast::{Publisher, PublisherBuilder};
 use shmcast_bridge::local::Local;
@@ -13,16 +13,16 @@ use crate::proto::block::UNKNOWN_ERROR;
 use crate::proto::reader::Delivery;
 use crate::state::ReceiveState;
 
-/// The way of deliveries into the local channel.
+/// Publishes deliveries into the local channel.
 pub(crate) struct Inlet {
     pub(crate) local: Local,
     channel: PublisherBuilder,
     origins: Origins,
-    /// The error of the writer's clock, as the last block says it.
+    /// The error of the writer's clock, according to the last block.
     clock_error: u16,
     /// The sequence due when the channel was closed.
     closed_at: u64,
-    /// Whether the log has more behind the entry that is being taken.
+    /// Whether the log has more after the entry that is being handled.
     has_more: bool,
     shared: Arc<ReceiveState>,
 }
@@ -37,7 +37,7 @@ impl Inlet {
         Inlet { local, channel, origins, clock_error: UNKNOWN_ERROR, closed_at: 1, has_more: false, shared }
     }
 
-    /// Notes whether the log has more behind the entry that comes now.
+    /// Notes whether the log has more after the entry that is handled next.
     pub(crate) fn note_more(&mut self, has_more: bool) {
         self.has_more = has_more;
     }
@@ -47,7 +47,7 @@ impl Inlet {
         self.local.publisher.as_ref().map_or(self.closed_at, Publisher::next_sequence)
     }
 
-    /// Notes the error of the writer's clock, and looks at the clocks of this host again.
+    /// Notes the error of the writer's clock, and reads the clocks of this host again.
     pub(crate) fn look_at_clocks(&mut self, clock_error: Option<u16>) {
         self.clock_error = clock_error.unwrap_or(self.clock_error);
         let known = Some(self.clock_error).filter(|error| *error != UNKNOWN_ERROR);
@@ -62,7 +62,7 @@ impl Inlet {
             Delivery::Message { sequence, data, meta } => self.publish(sequence, data, meta),
             Delivery::Gap { to, .. } => self.local.skip_to(to.saturating_add(1)),
             Delivery::Session { session, next } => self.begin(session, next),
-            // Another publisher came after this one.
+            // Another publisher followed after this one.
             Delivery::End if self.has_more => {}
             Delivery::End => {
                 self.closed_at = self.next_sequence();
@@ -74,7 +74,7 @@ impl Inlet {
         }
     }
 
-    /// Opens the channel again if it was closed. The servers keep what comes meanwhile.
+    /// Opens the channel again if it was closed. The servers keep messages that arrive meanwhile.
     fn open(&mut self, channel: PublisherBuilder) {
         if self.local.publisher.is_some() || self.local.error.is_some() {
             return;
@@ -108,7 +108,7 @@ impl Inlet {
         }
         // The sequences of a channel only grow. A session whose sequences begin again needs a new segment.
         if self.next_sequence() > next {
-            // The ring is left open: readers go on in the next one, and an end would tell them that nothing follows.
+            // The ring is not closed: readers continue in the next one, and an end would tell them that nothing follows.
             if let Some(publisher) = self.local.publisher.take() {
                 publisher.leave_open();
             }

@@ -3,14 +3,14 @@
 //! ```text
 //!   local ring ──> Sender ──blocks──> a stream of the servers ──blocks──> Receiver ──> local ring
 //! ```
-//! A bridge of datagrams serves one network. Sites, clouds and clusters far apart are served by an engine that has
-//! encryption, accounts, retention and replicas already. It is used as a log with a conditional append, and it is trusted
-//! for neither order nor completeness: our sequences stand inside its messages. [`proto`] has the format and the state
-//! machines of both ends, without input and output. With the feature `nats`, `send`, `receive` and `stream` drive them
-//! over a real client. Without it these are refused where they are started: [`EngineError::NotBuilt`].
+//! A bridge of datagrams serves one network. Sites, clouds and clusters far apart are served by an engine that already has encryption,
+//! accounts, retention and replicas. The engine is used as a log with a conditional append. It is trusted for neither order nor
+//! completeness: our sequences are inside its messages. [`proto`] has the format and the state machines of both ends, without input and
+//! output. With the feature `nats`, `send`, `receive` and `stream` drive them over a real client. Without it, starting them is refused with
+//! [`EngineError::NotBuilt`].
 //!
-//! The publisher of a channel never notices: a [`Sender`] is a reader of its ring like any other, and what the servers
-//! cannot take waits in the ring, or in the channel's journal.
+//! The publisher of a channel never notices the engine: a [`Sender`] is a reader of its ring like any other, and messages that the servers
+//! cannot accept wait in the ring, or in the channel's journal.
 #![forbid(unsafe_code)]
 
 mod options;
@@ -61,13 +61,13 @@ pub enum EngineError {
          has"
     )]
     NotBuilt,
-    /// The bridge's spec is invalid, or its thread cannot run.
+    /// The bridge's spec is invalid, or its thread could not be started.
     #[error(transparent)]
     Bridge(#[from] BridgeError),
     /// The local channel could not be opened.
     #[error(transparent)]
     Channel(#[from] ChannelError),
-    /// No server was reached, or none took this client.
+    /// No server was reached, or none accepted this client.
     #[error("NATS servers {servers}: {why}")]
     Connect {
         /// The servers.
@@ -75,7 +75,7 @@ pub enum EngineError {
         /// The reason, and what to do about it.
         why: String,
     },
-    /// The stream is not there.
+    /// There is no such stream.
     #[error(
         "there is no stream {stream:?} on these servers: make it by `shmcast bridge stream create {channel}`, or send with \
          create = true"
@@ -94,7 +94,7 @@ pub enum EngineError {
         /// The servers' reason.
         why: String,
     },
-    /// A block would exceed what the servers take.
+    /// A block would exceed what the servers accept.
     #[error(
         "blocks of {block} B exceed the {most} B that the servers take: write block_bytes = {most}, or raise max_payload there"
     )]

@@ -10,21 +10,21 @@ pub(crate) enum Order {
     Append(Append),
     /// Ask for the end of the log, in this round.
     Last(u64),
-    /// Tell the other writers that this one writes, and look how many servers keep the log, if that is due.
+    /// Announce to the other writers that this one writes, and check how many servers keep the log, if that is due.
     Pulse(u64, bool),
-    /// Give a reader what the log lacks.
+    /// Send a reader the messages that the log lacks.
     Answer(async_nats::Subject, Vec<u8>),
 }
 
 /// Answers of the thread with the connection.
 pub(crate) enum Reply {
-    /// The answer to an append of this round, and when it came.
+    /// The answer to an append of this round, and the time of its arrival.
     Ack(u64, u64, Result<u64, Trouble>),
-    /// The end of the log, if it could be had.
+    /// The end of the log, if the servers returned it.
     Last(u64, Option<Last>),
-    /// Another writer, or this one, writes.
+    /// A writer announced that it writes: another one, or this one.
     Pulse(u64),
 }
 
-/// The ends of both queues that the thread with the ring has.
+/// The ends of both queues that the ring's thread uses.
 pub(crate) type Queues = (UnboundedSender<Order>, mpsc::Receiver<Reply>);

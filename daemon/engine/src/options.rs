@@ -2,10 +2,10 @@
 
 use shmcast_bridge::origins::Origins;
 
-/// Options of a sender that its owner sets, beside the spec.
+/// Options of a sender that its owner sets in addition to the spec.
 #[derive(Debug, Default)]
 pub struct SenderOptions {
-    /// Whether the bridge stops once the channel is closed and all of it is stored. If not, it waits for the next publisher.
+    /// Whether the bridge stops once the channel is closed and all of it is stored. Otherwise it waits for the next publisher.
     pub ends_with_channel: bool,
     /// Whether everything in the channel is new, because the channel appeared while the bridge waited for it.
     pub is_channel_new: bool,
@@ -13,7 +13,7 @@ pub struct SenderOptions {
     pub origins: Origins,
 }
 
-/// Options of a receiver that its owner sets, beside the spec.
+/// Options of a receiver that its owner sets in addition to the spec.
 #[derive(Debug, Default)]
 pub struct ReceiverOptions {
     /// The sessions that began on this host. They are not received here.

@@ -1,6 +1,6 @@
 //! The end that receives: one thread with the connection, the reader and the local channel.
 //!
-//! Messages that the local channel cannot take at once wait at the servers, so nothing here holds up anybody else.
+//! Messages that the local channel cannot accept at once wait at the servers, so nothing here delays anybody else.
 
 use async_nats::jetstream::Message;
 use async_nats::jetstream::consumer::pull;
@@ -31,9 +31,9 @@ use crate::send::{checked, runtime};
 use crate::state::ReceiveState;
 use crate::status::ReceiveCounters;
 
-/// Longest time that the thread does not look at the stop flag.
+/// Longest time for which the thread does not check the stop flag.
 const LOOK_UP: Duration = Duration::from_millis(20);
-/// How often the clocks are looked at.
+/// How often the clocks are read.
 const CLOCK_EVERY_NS: u64 = 100 * MILLISECOND_NS;
 
 /// A running end that receives. Dropping it stops it.
@@ -44,11 +44,11 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Connects, finds the stream, takes the channel as its publisher, and starts the thread. It goes on where an earlier
-    /// bridge left the channel. Blocks for some seconds if no server answers.
+    /// Connects, finds the stream, opens the channel as its publisher, and starts the thread. It continues where an earlier bridge left the
+    /// channel. Blocks for some seconds if no server answers.
     ///
     /// # Errors
-    /// [`EngineError`]; nothing is left running.
+    /// [`EngineError`]. After an error nothing is left running.
     pub fn start(
         spec: &BridgeSpec,
         channel: PublisherBuilder,
@@ -65,7 +65,7 @@ impl Receiver {
             link: log.link.clone(),
             keys: log.keys.clone(),
         });
-        // A publisher that comes and goes would be told to the channel's readers.
+        // The CPU is tried first, since the channel's readers would notice a publisher that opens the channel and leaves again.
         try_cpu(spec.cpu)?;
         let publisher = channel.clone().open()?;
         let ring = publisher.remote_session().map(|session| {
@@ -91,7 +91,7 @@ impl Receiver {
             shown_ns: 0,
             looked_ns: 0,
         };
-        // No block is taken before it is known which seals open.
+        // No block is accepted before it is known which seals open.
         receiving.look_at_keys();
         let run = move || runtime.block_on(receiving.run(answers));
         let mut threads = Threads::default();
@@ -99,7 +99,7 @@ impl Receiver {
         Ok(Receiver { shared, threads })
     }
 
-    /// Tells it to stop soon. The local channel is then closed, and its readers are told so.
+    /// Tells the receiver to stop soon. It closes the local channel, whose readers see the end.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
@@ -132,7 +132,7 @@ impl Receiver {
         self.shared.counters.read()
     }
 
-    /// The last error of the connection, while there is none.
+    /// The last error of the connection, while it is broken.
     pub fn trouble(&self) -> Option<String> {
         self.shared.link.why()
     }
@@ -167,14 +167,14 @@ struct Receiving {
     log: Log,
     reader: Reader,
     inlet: Inlet,
-    /// The entries that come, and the round of the reader that they belong to.
+    /// The entries that are followed, and the round of the reader that they belong to.
     follows: Option<(u64, Box<pull::Stream>)>,
     answer: UnboundedSender<Answer>,
     clock: Clock,
     shared: Arc<ReceiveState>,
     bytes: u64,
     keys: KeysSeen,
-    /// The blocks without a seal that opens, when they were last told of.
+    /// The count of blocks that did not open, when it was last reported.
     unopened: u64,
     shown_ns: u64,
     looked_ns: u64,
@@ -208,7 +208,7 @@ impl Receiving {
         }
     }
 
-    /// Takes the keys if they have changed, and tells of blocks that they do not open.
+    /// Takes the keys if they have changed, and reports blocks that they do not open.
     fn look_at_keys(&mut self) {
         if let Some(ring) = self.keys.changed(&self.shared.keys) {
             self.reader.set_keys(ring, self.log.takes_open);
@@ -221,7 +221,7 @@ impl Receiving {
         }
     }
 
-    /// Sends a request on its way. The answer comes by the queue.
+    /// Starts a request. The answer arrives by the queue.
     fn ask(&mut self, round: u64, ask: Ask) {
         let (log, answer) = (self.log.clone(), self.answer.clone());
         if matches!(ask, Ask::Follow(_)) {
@@ -240,7 +240,7 @@ impl Receiving {
                 }
                 Ask::Want(want) => Some(Answer::Want(round, log.want(want).await)),
             };
-            // Nobody takes the answer any more if the thread has ended.
+            // If the thread has ended, nobody takes the answer any more.
             let _ = answer.send(answered.unwrap_or(Answer::Failed(round)));
         });
     }
@@ -320,8 +320,7 @@ impl Receiving {
     }
 }
 
-/// The next entry that is followed, with its round; `None` when they have stopped coming. Waits for ever if nothing is
-/// followed.
+/// Returns the next entry that is followed, with its round; `None` at the end of the entries. Waits for ever if nothing is followed.
 async fn next_entry(follows: &mut Option<(u64, Box<pull::Stream>)>) -> (u64, Option<Message>) {
     match follows {
         Some((round, entries)) => (*round, entries.next().await.and_then(Result::ok)),

@@ -1,8 +1,8 @@
-//! The end that sends: its start, its three threads, and what it shows.
+//! The end that sends: its start, its three threads, and its figures.
 //!
-//! `send-NAME` reads the ring and decides ([`outlet`](crate::outlet)). `nats-NAME` has the connection: it carries out the
-//! others' orders and gives back what comes. `mend-NAME` answers readers that lack something ([`mending`](crate::outlet::mending)). None takes a
-//! lock on the way of a message, and the publisher knows of none.
+//! `send-NAME` reads the ring and decides ([`outlet`](crate::outlet)). `nats-NAME` has the connection: it carries out the others' orders
+//! and passes answers back. `mend-NAME` answers readers that lack messages ([`mending`](crate::outlet::mending)). No thread takes a lock
+//! between the ring and the servers, and the publisher knows of none of them.
 
 use async_nats::{Subject, Subscriber as Subscription};
 use bytes::Bytes;
@@ -46,7 +46,7 @@ impl Sender {
     /// `channel` says where the channel is, and in its [`history`](SubscriberBuilder::history) where its journal is.
     ///
     /// # Errors
-    /// [`EngineError`]; nothing is left running.
+    /// [`EngineError`]. After an error nothing is left running.
     pub fn start(
         spec: &BridgeSpec,
         channel: SubscriberBuilder,
@@ -73,7 +73,7 @@ impl Sender {
         let (title, own) = (spec.title(), outlet.id());
         let mut sender = Sender { shared: shared.clone(), threads: Threads::default() };
         let serve = move || {
-            // It ends when there is nobody left to give orders.
+            // It ends when nobody is left to give orders.
             let _ = runtime.block_on(serve(log, orders, (reply, want), (clock, shared, own)));
         };
         sender.threads.start(&format!("nats-{title}"), None, serve)?;
@@ -82,17 +82,18 @@ impl Sender {
         Ok(sender)
     }
 
-    /// Tells it to stop soon. What is not stored then is sent when the bridge is started again.
+    /// Tells the sender to stop soon. Messages that are not stored by then are sent when the bridge is restarted.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Tells it to send what the ring still holds, and then to leave; after five seconds it leaves all the same. The session is not over.
+    /// Tells the sender to send what the ring still holds, and then to leave. After five seconds it leaves in any case. The session is not
+    /// over.
     pub fn leave(&self) {
         self.shared.leave.store(true, Ordering::Relaxed);
     }
 
-    /// Tells a bridge that waits because another one writes, or because the last block does not open, to write in its place.
+    /// Tells a bridge that waits, because another one writes or because the last block does not open, to write in its place.
     pub fn take_over(&self) {
         self.shared.takes_over.store(true, Ordering::Relaxed);
     }
@@ -130,7 +131,7 @@ impl Sender {
         self.shared.acks.read()
     }
 
-    /// The last error of the connection, while there is none; or else the reason why nothing is written.
+    /// The last error of the connection, while it is broken; otherwise the reason why nothing is written.
     pub fn trouble(&self) -> Option<String> {
         self.shared.link.why().or_else(|| self.shared.shut_out())
     }
@@ -143,7 +144,7 @@ impl Drop for Sender {
     }
 }
 
-/// The servers of a spec that makes sense for this direction.
+/// Returns the servers of a spec, if the spec is valid for this direction.
 pub(crate) fn checked(spec: &BridgeSpec, sends: bool) -> Result<&NatsSpec, EngineError> {
     let mut problems = spec.problems();
     let is_right = match spec.direction() {
@@ -163,12 +164,12 @@ pub(crate) fn checked(spec: &BridgeSpec, sends: bool) -> Result<&NatsSpec, Engin
     }
 }
 
-/// The runtime of one connection, for the one thread that has it.
+/// Makes the runtime of one connection, for the one thread that uses it.
 pub(crate) fn runtime() -> Result<Runtime, EngineError> {
     Builder::new_current_thread().enable_all().build().map_err(|e| BridgeError::Start(e).into())
 }
 
-/// Answers go to inboxes alone. A reader's request names the subject of its answer, and could name that of the stream.
+/// Answers are sent only to inboxes. A reader's request names the subject of its answer, and could name that of the stream.
 const INBOX: &str = "_INBOX.";
 /// An append that waited longer than this, because the process stood still, is dropped. A rival may write by now.
 const STALE_NS: u64 = SILENCE_NS / 2;
@@ -177,7 +178,7 @@ const STALE_NS: u64 = SILENCE_NS / 2;
 type Answer = (u64, Result<u64, Trouble>);
 type Flights = FuturesUnordered<Pin<Box<dyn Future<Output = Answer> + Send>>>;
 
-/// Carries out orders until there is nobody to give any.
+/// Carries out orders until nobody is left to give any.
 async fn serve(
     log: Log,
     mut orders: UnboundedReceiver<Order>,
@@ -206,7 +207,7 @@ async fn serve(
                 let to = message.reply.filter(|to| to.starts_with(INBOX));
                 if let (Some(want), Some(to)) = (Want::parse(&message.payload), to) {
                     shared.wanted.fetch_add(1, Ordering::Relaxed);
-                    // Its reader asks again if there is no room for the request.
+                    // If there is no room for the request, its reader asks again.
                     let _ = asked.try_send((want, to));
                 }
             }
@@ -214,7 +215,7 @@ async fn serve(
     }
 }
 
-/// Whether another writer's pulse is passed on. Anybody can send pulses, as many as he likes, and one in a while says as much as all of them.
+/// Whether another writer's pulse is passed on. Anybody can send any number of pulses, and one now and then is enough.
 fn heeds(now_ns: u64, heed_ns: &mut u64) -> bool {
     let is_due = now_ns >= *heed_ns;
     if is_due {
@@ -223,8 +224,8 @@ fn heeds(now_ns: u64, heed_ns: &mut u64) -> bool {
     is_due
 }
 
-/// All answers that are there. The last block that is stored stands for those before it, so that the other thread is woken once
-/// for many.
+/// Returns all answers that are available. The last stored block stands for the earlier ones, so that the other thread is woken once for
+/// many.
 fn all_there(flights: &mut Flights, first: Answer) -> Vec<Answer> {
     let mut answers = vec![first];
     while let Some(Some(next)) = flights.next().now_or_never() {
@@ -265,7 +266,7 @@ async fn carry_out(
         Order::Last(round) => {
             let (log, replies) = (log.clone(), replies.clone());
             tokio::spawn(async move {
-                // Nobody takes the reply any more if the other thread has ended.
+                // If the other thread has ended, nobody takes the reply any more.
                 let _ = replies.send(Reply::Last(round, log.last().await));
             });
         }
@@ -283,7 +284,7 @@ async fn carry_out(
 
 const PULSE_HEAD: &[u8; 8] = b"SHMP\x01\0\0\0";
 
-/// The word that a writer writes: `magic "SHMP" | version u8 | 0 x 3 | writer u64`.
+/// Makes the pulse of a writer: `magic "SHMP" | version u8 | 0 x 3 | writer u64`.
 fn pulse(writer: u64) -> Bytes {
     Bytes::from([&PULSE_HEAD[..], &writer.to_be_bytes()].concat())
 }

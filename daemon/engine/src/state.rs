@@ -1,4 +1,4 @@
-//! The state that the threads of each end share with its owner.
+//! The state that the threads of each end share with the end's owner.
 
 use shmcast_bridge::Keys;
 use shmcast_bridge::status::{Board, Life, SharedHistogram};
@@ -16,9 +16,9 @@ pub(crate) struct SendState {
     pub(crate) stop: AtomicBool,
     pub(crate) leave: AtomicBool,
     pub(crate) takes_over: AtomicBool,
-    /// Whether the thread with the ring has ended.
+    /// Whether the ring's thread has ended.
     pub(crate) is_over: AtomicBool,
-    /// Requests of readers that came.
+    /// Number of requests of readers that arrived.
     pub(crate) wanted: AtomicU64,
     carried: Mutex<Option<(Stream, Session)>>,
     /// The reason why the last block does not open.
@@ -53,7 +53,7 @@ impl SendState {
         *self.carried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A sentence about the last block, if it does not open.
+    /// Returns a sentence about the last block, if it does not open.
     pub(crate) fn shut_out(&self) -> Option<String> {
         let why = (*self.shut_out.lock().unwrap_or_else(PoisonError::into_inner))?;
         Some(format!(

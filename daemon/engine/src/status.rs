@@ -99,17 +99,17 @@ counters! {
     }
 }
 
-/// Servers that elect a leader refuse some appends. The sender reports a refusal after this many in a row.
+/// Servers that elect a leader refuse some appends. The sender reports a refusal only after this many in a row.
 #[cfg_attr(not(feature = "nats"), allow(dead_code, reason = "there is no client to tell it"))]
 const TOLD_AFTER: u64 = 5;
 
-/// The state of the connection, told by the client and shown by the thread that uses it.
+/// The state of the connection. The client sets it, and the thread that uses the connection reports it.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     is_connected: AtomicBool,
     disconnects: AtomicU64,
     why: Mutex<Option<String>>,
-    /// Appends that were refused one after the other.
+    /// Number of appends that were refused in a row.
     refusals: AtomicU64,
     refused: Mutex<Option<String>>,
 }
@@ -143,7 +143,7 @@ impl Link {
         self.disconnects.load(Ordering::Relaxed)
     }
 
-    /// Notes that the servers have taken a block.
+    /// Notes that the servers have accepted a block.
     pub(crate) fn taken(&self) {
         if self.refusals.load(Ordering::Relaxed) != 0 {
             self.refusals.store(0, Ordering::Relaxed);
@@ -151,7 +151,7 @@ impl Link {
         }
     }
 
-    /// Notes that the servers have refused a block for another reason than that another one stands in its place.
+    /// Notes that the servers have refused a block, and not because another block is in its place.
     pub(crate) fn refused(&self, why: String) {
         if self.refusals.fetch_add(1, Ordering::Relaxed) + 1 >= TOLD_AFTER {
             let text = format!("the servers refuse blocks, and the feed stands still: {why}");
@@ -159,7 +159,7 @@ impl Link {
         }
     }
 
-    /// The last error of the connection, or else the reason for which blocks are refused.
+    /// Returns the last error of the connection, or else the reason why blocks are refused.
     pub(crate) fn why(&self) -> Option<String> {
         let of = |text: &Mutex<Option<String>>| text.lock().unwrap_or_else(PoisonError::into_inner).clone();
         of(&self.why).or_else(|| of(&self.refused))

@@ -1,4 +1,4 @@
-//! Commands about a stream: making it, looking at it, removing it, and checking all of it. Each blocks until it is done.
+//! Commands about a stream: making, describing, removing, and checking it. Each blocks until it is done.
 
 use async_nats::jetstream::stream::Info;
 use futures_util::StreamExt;
@@ -13,7 +13,7 @@ use crate::proto::seal::Opener;
 use crate::send::runtime;
 pub use crate::told::{Range, StreamInfo, Verified};
 
-/// The most ranges and entries that a check names.
+/// Greatest number of ranges and entries that a check lists.
 const MOST_NAMED: usize = 1_000;
 
 fn info_of(info: &Info, head: Option<Head>) -> StreamInfo {
@@ -55,18 +55,18 @@ fn missing(log: &Log, spec: &BridgeSpec) -> EngineError {
     EngineError::NoStream { stream: log.name().to_owned(), channel: spec.channel.clone() }
 }
 
-/// Makes the stream of a channel, or with `mirror_of` one that copies the stream of this name in that domain.
+/// Makes the stream of a channel. With `mirror_of`, makes one that copies the stream of this name in that domain.
 ///
 /// # Errors
-/// [`EngineError`], also if there is one with other settings.
+/// [`EngineError`], also if there is a stream with other settings.
 pub fn create(spec: &BridgeSpec, mirror_of: Option<&str>) -> Result<StreamInfo, EngineError> {
     with(spec, async |log, nats| Ok(info_of(&log.create(nats, mirror_of).await?, None)))
 }
 
-/// The servers' description of a channel's stream.
+/// Returns the servers' description of a channel's stream.
 ///
 /// # Errors
-/// [`EngineError`], also if there is none.
+/// [`EngineError`], also if there is no stream.
 pub fn info(spec: &BridgeSpec) -> Result<StreamInfo, EngineError> {
     with(spec, async |log, _| {
         let info = log.info().await?.ok_or_else(|| missing(&log, spec))?;
@@ -75,10 +75,10 @@ pub fn info(spec: &BridgeSpec) -> Result<StreamInfo, EngineError> {
     })
 }
 
-/// Removes the stream of a channel with all that is in it.
+/// Removes the stream of a channel with all its contents.
 ///
 /// # Errors
-/// [`EngineError`], also if there is none.
+/// [`EngineError`], also if there is no stream.
 pub fn remove(spec: &BridgeSpec) -> Result<(), EngineError> {
     with(spec, async |log, _| match log.remove().await? {
         true => Ok(()),
@@ -137,25 +137,25 @@ struct Verifying {
     session: Option<Session>,
     due: u64,
     crc: Option<u32>,
-    /// A message that goes in parts, and how much of it has come.
+    /// A message that is sent in parts, and how much of it has been read.
     part: (u64, usize),
     opener: Opener,
-    /// Without keys, what is inside of a seal is not looked at.
+    /// Whether there are keys. Without keys, the inside of a seal is not checked.
     has_keys: bool,
 }
 
-/// Whether a part follows the part before it. A writer that started again begins the message anew.
+/// Whether a part follows the previous part. A writer that restarted begins the message again.
 fn joins(before: &mut (u64, usize), head: &Head, offset: u32, bytes: usize) -> bool {
     let (sequence, end) = *before;
     *before = (head.first, offset as usize + bytes);
     offset == 0 || (sequence == head.first && end == offset as usize)
 }
 
-/// Reads the whole stream of a channel and checks each block and how they join. `progress` is told how many of how many
-/// entries are done.
+/// Reads the whole stream of a channel and checks each block, and how the blocks join. `progress` is called with the number of entries done
+/// and the number of all entries.
 ///
 /// # Errors
-/// [`EngineError`]; the servers stopped giving entries.
+/// [`EngineError`], if the servers stop sending entries.
 pub fn verify(spec: &BridgeSpec, mut progress: impl FnMut(u64, u64)) -> Result<Verified, EngineError> {
     with(spec, async |log, _| {
         let info = log.info().await?.ok_or_else(|| missing(&log, spec))?;

@@ -1,4 +1,4 @@
-//! What the commands about a stream tell, and the check of a bridge.
+//! The results of the commands about a stream, and of the check of a bridge.
 
 use serde::Serialize;
 
@@ -17,9 +17,9 @@ pub struct StreamInfo {
     pub first_entry: u64,
     /// The number of the last entry.
     pub last_entry: u64,
-    /// How many servers keep a copy.
+    /// Number of servers that keep a copy.
     pub replicas: usize,
-    /// The server that decides, where there are several.
+    /// The leader, if there are several servers.
     pub leader: Option<String>,
     /// The servers that have fallen behind or cannot be reached.
     pub lagging: Vec<String>,
@@ -45,13 +45,13 @@ pub struct Verified {
     pub blocks: u64,
     /// Messages in them, each once.
     pub messages: u64,
-    /// Sequences that blocks name as ones that will never come.
+    /// Sequences that blocks report as ones that will never arrive.
     pub gaps: Vec<Range>,
     /// Sequences that no block has, between others that are there.
     pub missing: Vec<Range>,
     /// Entries that are no sound blocks, by their numbers, each with the reason.
     pub damaged: Vec<(u64, String)>,
-    /// Blocks that were not built after the one before them.
+    /// Blocks that were not built after the previous block.
     pub chain_breaks: u64,
     /// Sequences that are in more than one block.
     pub repeated: u64,
@@ -68,23 +68,23 @@ impl Verified {
     }
 }
 
-/// How a finding is to be taken.
+/// How serious a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// All is well.
     Ok,
-    /// It may not work as is meant.
+    /// It may not work as intended.
     Doubtful,
     /// It cannot work.
     Fails,
 }
 
-/// Something that was looked at.
+/// One finding of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Its name.
+    /// What was checked.
     pub about: String,
-    /// How it is to be taken.
+    /// How serious it is.
     pub verdict: Verdict,
     /// The finding, and the step to take.
     pub says: String,

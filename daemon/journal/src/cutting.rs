@@ -1,4 +1,4 @@
-//! A part of a journal as a journal of its own.
+//! Writes a part of a journal as a journal of its own.
 
 use crate::core::{Begin, Io, Now, Packer, Packing, Pool, Settings, State, SyncPolicy, Writer};
 use crate::directory::Directory;
@@ -11,16 +11,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Closed frames from which on they are written.
+/// Number of closed frames from which on they are written.
 const CLOSED: usize = 4;
 
-/// Writes a part of a journal into a directory of its own, by the recorder's logic on one thread. Identity, sequences and times stay.
+/// Writes a part of a journal into a directory of its own, by the recorder's logic on one thread. The part keeps identity, sequences and
+/// times.
 #[derive(Debug)]
 pub struct Cut {
     directory: Directory,
     packer: Packer,
     writer: Writer,
-    /// The ring of what was taken last.
+    /// The ring of the records taken last.
     ring: [u64; 2],
     /// The latest wall clock of the records so far.
     latest_ns: u64,
@@ -28,9 +29,9 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Begins in the directory at `path`, which is made if it is not there, and has no journal of this stream. `header` is that of the file that the part begins in,
-    /// with the part's first sequence and the epoch there. `clock` is a wall clock and the ticks at that time, as the journal has them
-    /// for the first record.
+    /// Begins in the directory at `path`, which is made if it does not exist, and which has no journal of this stream. `header` is that of
+    /// the file in which the part begins, with the part's first sequence and the epoch there. `clock` is a wall clock and the ticks at that
+    /// time, as the journal has them for the first record.
     ///
     /// # Errors
     /// [`RecordError::Busy`] and [`RecordError::Os`].
@@ -49,7 +50,7 @@ impl Cut {
         let pool = Pool::default();
         let begin = Begin { header: Arc::new(header.clone()), loss: None, mended: &[], reserve: 0 };
         let now = Now { mono: Duration::ZERO, wall_ns: latest_ns };
-        // Clocks are copied from the journal. Of its own, the first frame alone has one.
+        // Clock records are copied from the journal. Only the first frame gets one of its own.
         let packing = Packing {
             target: FRAME_TARGET,
             clock_every: Duration::MAX,
@@ -62,21 +63,21 @@ impl Cut {
         Ok(Self { directory, packer, writer, ring, latest_ns, base_ns: latest_ns })
     }
 
-    /// What follows comes from files with this header. If they are of another ring, the part goes on in another file. `clock` is a wall
-    /// clock and the ticks at that time, as the journal has them for what follows.
+    /// Notes that the following records come from files with this header. If they are from another ring, the part continues in another
+    /// file. `clock` is a wall clock and the ticks at that time, as the journal has them for these records.
     pub fn go_on_in(&mut self, header: &FileHeader, (wall_ns, ticks): (u64, u64)) {
         if header.ring.uuid == self.ring {
             return;
         }
         self.ring = header.ring.uuid;
-        // Frames never go back in time.
+        // Frames must not go back in time.
         let late_ns = self.latest_ns.saturating_sub(wall_ns);
         let late = u128::from(late_ns) * u128::from(header.ring.clock_hz) / 1_000_000_000;
         self.at(wall_ns + late_ns, ticks.wrapping_add(late as u64));
         self.packer.go_on_in(Arc::new(header.clone()));
     }
 
-    /// Takes the next message. Its sequence is the one that is due. `wall_ns` is the wall clock of its time.
+    /// Takes the next message, whose sequence must be due. `wall_ns` is the wall clock of its time.
     ///
     /// # Errors
     /// [`RecordError::Os`], also for a message out of order.
@@ -92,7 +93,7 @@ impl Cut {
         self.write_some()
     }
 
-    /// Takes the next control record of the ring, or one of the journal's that tells of rings and clocks.
+    /// Takes the next control record of the ring, or one of the journal's records about rings and clocks.
     ///
     /// # Errors
     /// [`RecordError::Os`].
@@ -106,7 +107,7 @@ impl Cut {
         self.write_some()
     }
 
-    /// Names sequences from the one due on as missing.
+    /// Records sequences from the one due on as missing.
     ///
     /// # Errors
     /// [`RecordError::Os`].
@@ -115,7 +116,7 @@ impl Cut {
         self.write_some()
     }
 
-    /// Writes the rest and seals the last file. The result is the number of bytes.
+    /// Writes the rest and seals the last file. Returns the number of bytes.
     ///
     /// # Errors
     /// [`RecordError::Os`].

@@ -19,15 +19,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Only the recorder's user may read what was recorded.
 const PRIVATE: u32 = 0o600;
-/// Most parts of one vectored write.
+/// Greatest number of parts of one vectored write.
 const PARTS: usize = 1024;
-/// Bytes that the disk is told of before they are read.
+/// Number of bytes that the disk is asked to read ahead.
 const AHEAD: u64 = 1 << 20;
-/// Most pages of one direct write.
+/// Greatest number of pages of one direct write.
 const PAGES: usize = 256;
-/// Writes of so many pages that are under way at once.
+/// Number of writes of this many pages that are under way at once.
 const DEPTH: usize = 2;
-/// The type of a file system that has files in memory alone.
+/// The type of a file system that keeps its files only in memory.
 const TMPFS: u64 = 0x0102_1994;
 
 /// The folder of a stream, locked by this process.
@@ -45,7 +45,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Makes the directory if it is not there, and takes its lock. Its files will be written as `io` says, where the file system can.
+    /// Makes the directory if it does not exist, and takes its lock. Its files will be written as `io` says, if the file system supports
+    /// it.
     ///
     /// # Errors
     /// The system's error; [`io::ErrorKind::WouldBlock`] if another recorder has the lock.
@@ -66,7 +67,7 @@ impl Directory {
         })
     }
 
-    /// Makes the journal's directory at `path` if it is not there, and locks the folder of a stream in it for a recorder of `channel`.
+    /// Makes the journal's directory at `path` if it does not exist, and locks the folder of a stream in it for a recorder of `channel`.
     ///
     /// # Errors
     /// [`RecordError::Journal`], [`RecordError::Busy`] and [`RecordError::Os`].
@@ -99,12 +100,12 @@ impl Directory {
         &self.path
     }
 
-    /// How files are written: as it was asked for, unless the file system has refused that.
+    /// Returns how files are written: as requested, unless the file system has refused that.
     pub fn io(&self) -> Io {
         if self.is_direct.load(Ordering::Relaxed) { Io::Direct } else { Io::Buffered }
     }
 
-    /// Removes the file that was prepared for what did not come.
+    /// Removes the file that was created in advance, if no message was written to it.
     ///
     /// # Errors
     /// The system's error.
@@ -121,8 +122,8 @@ impl Directory {
         found.ok_or_else(|| io::Error::other(format!("file {number} is closed")))
     }
 
-    /// Checks that what is written can be read back by its name: that the path still leads to this directory, and that files have their
-    /// names in it.
+    /// Checks that what is written can be read by its name: that the path still leads to this directory, and that files have their names in
+    /// it.
     ///
     /// # Errors
     /// [`RecordError::Moved`].
@@ -131,7 +132,7 @@ impl Directory {
         if !is_named(&self.handle, stat(&self.path)) {
             return Err(moved("the directory".to_owned()));
         }
-        // Nothing is recorded in the file that is prepared.
+        // Nothing is recorded in the file that is prepared in advance.
         for (name, file) in self.files().values().filter(|(name, _)| name != SPARE) {
             if !is_named(file, statat(&self.handle, name.as_str(), AtFlags::SYMLINK_NOFOLLOW)) {
                 return Err(moved(format!("its file {name}")));
@@ -140,7 +141,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Does a step. It blocks for as long as the disk takes.
+    /// Performs a step. Blocks as long as the disk takes.
     ///
     /// # Errors
     /// The system's error.
@@ -176,7 +177,8 @@ impl Directory {
         }
     }
 
-    /// Writes pages in parts: one after the other, or a large write by two threads, of which one copies while the other's part is on its way.
+    /// Writes pages in parts: one after the other, or a large write by two threads, one of which copies while the other's part is being
+    /// written.
     fn write_stretch(
         &self,
         file: &File,
@@ -203,7 +205,7 @@ impl Directory {
         }
         std::thread::scope(|scope| {
             let helper = std::thread::Builder::new().name("journal-pages".to_owned());
-            // Without a second thread, one writes all.
+            // Without a second thread, this thread writes everything.
             let helper = helper.spawn_scoped(scope, || run(other));
             let done = run(own);
             let helped = helper.map_or(Ok(()), |helper| {
@@ -213,11 +215,11 @@ impl Directory {
         })
     }
 
-    /// Writes whole pages of memory that begins with one.
+    /// Writes whole pages of memory.
     fn write_pages(&self, file: &File, offset: u64, bytes: &[u8], durable: bool) -> io::Result<()> {
         match write_all(file, offset, &[bytes], durable) {
             Err(error) if is_invalid(&error) => {
-                // The file system wants larger pages. Through the page cache, the file is the same.
+                // The file system needs larger pages. Through the page cache, the file gets the same contents.
                 let flags = rustix::fs::fcntl_getfl(file)?;
                 rustix::fs::fcntl_setfl(file, flags.difference(OFlags::DIRECT))?;
                 self.is_direct.store(false, Ordering::Relaxed);
@@ -233,10 +235,10 @@ impl Directory {
         let file = at(&self.handle, SPARE, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | way)?;
         match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size) {
             Ok(()) => {}
-            // A file system without the call gives blocks as they are written.
+            // A file system without this call allocates blocks as they are written.
             Err(Errno::OPNOTSUPP) => file.set_len(size)?,
             Err(error) => {
-                self.remove_spare()?; // which gives back what was allocated
+                self.remove_spare()?; // this frees what was allocated
                 return Err(error.into());
             }
         }
@@ -247,7 +249,7 @@ impl Directory {
 
 /// Whether files in a directory can be written past the page cache.
 fn takes_direct(directory: &File) -> io::Result<bool> {
-    // A file system in memory takes the flag, and copies all the same.
+    // A file system in memory accepts the flag, but copies all the same.
     if rustix::fs::fstatfs(directory)?.f_type as u64 == TMPFS {
         return Ok(false);
     }
@@ -261,7 +263,7 @@ fn is_invalid(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
 
-/// Whether a name still leads to this file. `named` is the status of the file that the name leads to.
+/// Whether a name still leads to this file. `named` is the status of the file to which the name leads.
 pub(crate) fn is_named(file: &File, named: rustix::io::Result<Stat>) -> bool {
     let of = |stat: Stat| (stat.st_dev, stat.st_ino);
     named.is_ok_and(|named| fstat(file).is_ok_and(|own| of(own) == of(named)))
@@ -272,7 +274,7 @@ pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
     Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?.into())
 }
 
-/// Makes a directory if it is not there. Its name is safe from a power cut then.
+/// Makes a directory if it does not exist. After this its name is safe from a power cut.
 fn make(path: &Path) -> io::Result<()> {
     match rustix::fs::mkdir(path, Mode::from_raw_mode(0o700)) {
         Ok(()) => sync_parent(path),
@@ -281,13 +283,13 @@ fn make(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the name at `path` safe, which is new there.
+/// Makes the new name at `path` safe.
 fn sync_parent(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     open_directory(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// Removes a file, if it is there.
+/// Removes a file, if it exists.
 pub(crate) fn remove(directory: &File, name: &str) -> io::Result<()> {
     match rustix::fs::unlinkat(directory, name, rustix::fs::AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -318,18 +320,18 @@ fn write_all(file: &File, mut offset: u64, parts: &[&[u8]], durable: bool) -> io
     Ok(())
 }
 
-/// The same directory as recovery sees it: by name.
+/// The same directory as recovery uses it: by name.
 #[derive(Debug)]
 pub struct ByName<'a> {
     directory: &'a Directory,
     /// The file that was used last.
     open: Option<(String, File)>,
-    /// How far the disk was told that it will be read.
+    /// How far the disk was asked to read ahead.
     told: u64,
 }
 
 impl<'a> ByName<'a> {
-    /// The files of a directory.
+    /// Lists the files of a directory.
     pub const fn new(directory: &'a Directory) -> Self {
         Self { directory, open: None, told: 0 }
     }
@@ -362,7 +364,7 @@ impl Volume for ByName<'_> {
         let end = offset + bytes.len() as u64;
         let is_on_its_way = told > 0 && end.abs_diff(told) <= AHEAD;
         if is_on_its_way && end + AHEAD / 2 > told {
-            // The disk works on what comes next while this is looked at.
+            // The disk reads the next bytes while these are processed.
             let _ = rustix::fs::fadvise(file, told, NonZeroU64::new(AHEAD), Advice::WillNeed);
             self.told = told + AHEAD;
         } else if !is_on_its_way {
@@ -382,7 +384,7 @@ impl Volume for ByName<'_> {
 
     fn forget(&mut self, name: &str) {
         if let Ok(file) = self.file(name) {
-            // A hint: on a file system that does not take it, the cache is read.
+            // This is a hint: on a file system that does not support it, the cache is read.
             let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
         }
     }

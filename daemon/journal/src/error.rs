@@ -25,7 +25,7 @@ pub enum RecordError {
         /// The system's error.
         source: io::Error,
     },
-    /// What a crash has left could not be made whole.
+    /// The remains of a crash could not be made whole.
     #[error("{}: {source}", path.display())]
     Recover {
         /// The directory.
@@ -33,10 +33,10 @@ pub enum RecordError {
         /// What is wrong.
         source: RecoverError,
     },
-    /// The directory cannot be read, has the journal of another channel, or files in itself.
+    /// The directory cannot be read, has the journal of another channel, or files outside of the streams' folders.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The channel's ring lies before what the journal has of the same stream, as an older copy of it would.
+    /// The channel's ring is behind the journal of the same stream, as an older copy of the ring would be.
     #[error(
         "{}: the journal is at sequence {journal}, and the channel, of the same stream, at {channel}: it would give sequences again that \
          the journal has: begin the channel anew, or move this journal away", path.display()
@@ -49,7 +49,7 @@ pub enum RecordError {
         /// The channel's next sequence.
         channel: u64,
     },
-    /// The directory, or a file in it, was removed or moved while it was recorded to.
+    /// The directory, or a file in it, was removed or moved during the recording.
     #[error(
         "{}: {what} was removed or moved while it was recorded to: what was recorded cannot be read there any more; put it back, or begin \
          another recording",
@@ -61,7 +61,7 @@ pub enum RecordError {
         /// The directory or file that has lost its name.
         what: String,
     },
-    /// The channel began anew while it was recorded. Everything before is in the journal.
+    /// The channel was restarted during the recording. Everything before that is in the journal.
     #[error(
         "the channel began anew, and its sequences count from 1: the new stream is to be recorded in a folder of its own"
     )]
@@ -69,10 +69,10 @@ pub enum RecordError {
     /// The channel cannot be read any more.
     #[error(transparent)]
     Receive(#[from] RecvError),
-    /// The place in the ring from which to go on was not found.
+    /// The place in the ring at which to continue was not found.
     #[error(transparent)]
     Locate(#[from] LocateError),
-    /// The disk did not take what is left. Messages that were not written stay unrecorded, unless another recorder finds them in the ring.
+    /// The disk did not accept the rest. Messages that were not written stay unrecorded, unless another recorder finds them in the ring.
     #[error("{}: the disk takes nothing: {lost} messages of the ring are not recorded", path.display())]
     Unwritten {
         /// The directory.

@@ -1,6 +1,6 @@
-//! Holds: notes that a journal's files are kept for somebody, whatever its age and size.
+//! Holds: notes that a journal's files must be kept, regardless of age and size.
 //!
-//! A hold is a file `NAME.hold` in the folder of a stream, with a sequence in it. The folder is all that has to be understood.
+//! A hold is a file `NAME.hold` in the folder of a stream, which contains a sequence. Nothing outside of the folder matters.
 
 use crate::directory::{is_named, open_directory, remove};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, renameat, statat};
@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 
 /// The file that a process locks while it notes holds or removes files.
 const LOCK: &str = "holds.lock";
-/// How long it may be locked by others.
+/// How long to wait while others hold this lock.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Pause before it is tried again.
+/// Pause before the next try.
 const PAUSE: Duration = Duration::from_millis(5);
 /// The end of a hold's file name.
 const ENDING: &str = ".hold";
 /// Longest name of a hold in bytes.
 const MOST_NAME: usize = 64;
-/// Most bytes of a hold that are read: more than a number has.
+/// Greatest number of bytes of a hold that are read: more than a number has.
 const MOST_BYTES: u64 = 64;
 
 /// A note that files are kept.
@@ -33,13 +33,13 @@ const MOST_BYTES: u64 = 64;
 pub struct RetentionHold {
     /// Its name.
     pub name: String,
-    /// Files that have this sequence or later ones are kept. A note that cannot be read keeps all of them: then it is 0.
+    /// Files that have this sequence or later ones are kept. A note that cannot be read keeps all files: in this case it is 0.
     pub from: u64,
 }
 
-/// Keeps the files of a stream in the journal's directory at `path` that have the sequence `from` or later ones, until it is
-/// [released](release). A hold of this name is replaced. No file that was there when this returns goes by [`Keep::bytes`](crate::Keep::bytes) or
-/// [`Keep::age`](crate::Keep::age).
+/// Keeps the files of a stream in the journal's directory at `path` that have the sequence `from` or later ones, until the hold is
+/// [released](release). Replaces a hold of this name. No such file that exists when this call returns is removed because of
+/// [`Keep::bytes`](crate::Keep::bytes) or [`Keep::age`](crate::Keep::age).
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`] for a name that is not 1 to 64 letters, digits, `.`, `_` and `-`, or begins with a `.`; the system's error.
@@ -49,7 +49,7 @@ pub fn hold(path: &Path, stream: StreamId, name: &str, from: u64) -> io::Result<
     let directory = open_directory(&folder_of(path, stream))?;
     let unfinished = format!(".{file_name}.tmp");
     remove(&directory, &unfinished)?;
-    // The directory keeps others out. The recorder's user, who may be another one than this, must be able to read it.
+    // The directory keeps others out. The recorder's user, who may differ from this one, must be able to read the file.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(&directory, &unfinished, flags, Mode::from_raw_mode(0o644))?;
     let mut file = File::from(file);
@@ -58,7 +58,7 @@ pub fn hold(path: &Path, stream: StreamId, name: &str, from: u64) -> io::Result<
     directory.sync_all()
 }
 
-/// Ends a hold. The result is whether there was one.
+/// Ends a hold. Returns whether there was one.
 ///
 /// # Errors
 /// As [`hold`].
@@ -95,8 +95,9 @@ pub(crate) fn holds_of(directory: &File) -> io::Result<Vec<RetentionHold>> {
     Ok(holds)
 }
 
-/// One at a time notes holds or removes files. The lock ends with the result. It is on a file that only the directory's owner and root
-/// can open. Any user who can read the directory can lock the directory itself, for any time.
+/// Takes the lock by which only one process at a time notes holds or removes files. It is released when the result is dropped. The lock is
+/// on a file that only the directory's owner and root can open. The directory itself could be locked by any user who can read it, for any
+/// time.
 pub(crate) fn lock_holds(directory: &File) -> io::Result<File> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -114,7 +115,7 @@ pub(crate) fn lock_holds(directory: &File) -> io::Result<File> {
     }
 }
 
-/// Opens the lock's file, and makes it the directory owner's if it is not there.
+/// Opens the lock's file. If it does not exist, makes it the directory owner's.
 fn lock_file(directory: &File) -> io::Result<File> {
     let (flags, mode) = (OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
     match openat(directory, LOCK, flags, Mode::empty()) {

@@ -1,4 +1,4 @@
-//! Which files of a journal are kept.
+//! Decides which files of a journal are kept.
 
 use crate::directory::{at, open_directory, remove};
 use crate::holds::{RetentionHold, holds_of, lock_holds};
@@ -15,17 +15,18 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The turns to make room, by file system. What one journal removes is free when the next one measures.
+/// One lock for each file system: journals make room one after another, so that each measures free space after the one before has removed
+/// its files.
 static TURNS: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
 /// How much of a journal is kept. By default: everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Keep {
-    /// Most bytes of all files together.
+    /// Greatest number of bytes of all files together.
     pub bytes: Option<u64>,
-    /// Longest time after which a file goes, from the time at which the next one was begun.
+    /// Longest time for which a file is kept, from the time at which the next one was begun.
     pub age: Option<Duration>,
-    /// Least bytes that stay free on the file system.
+    /// Least number of bytes that stay free on the file system.
     pub free: Option<u64>,
 }
 
@@ -34,21 +35,22 @@ pub struct Keep {
 pub struct Trimmed {
     /// Names of the files that are gone, oldest first.
     pub gone: Vec<String>,
-    /// Names of the holds whose files had to go, since the file system had too little room.
+    /// Names of the holds whose files had to be removed, since the file system had too little room.
     pub broken: Vec<String>,
     /// Bytes that the file system still lacks of those that should be free.
     pub lacking: u64,
-    /// Number of files that stayed although bytes are lacking, because their removal would free little or nothing: somebody has them open, or
-    /// they have other names.
+    /// Number of files that were kept although bytes are lacking, because their removal would free little or nothing: a process has them
+    /// open, or they have other names.
     pub vain: usize,
 }
 
 impl Keep {
     /// Removes the oldest files in a journal's directory, those of the oldest stream first, until the rest is within the limits. Only files
-    /// to which nothing is added any more are removed, and of the stream `own`, which is recorded, never the last one. The rest of a stream
-    /// is one piece. Files that are [held](crate::hold) stay, unless there is too little room. A file that somebody has open gives no room. Such
-    /// files go for the room that files behind them give, and at most as many bytes of them as are lacking, or as those give: readers that do
-    /// not let go cannot cost all that others read. `trimmed` is added to, also if this fails; `streams` must be refreshed if a file is gone.
+    /// to which nothing is added any more are removed, and never the last file of the stream `own`, which is being recorded. What is left
+    /// of a stream has no holes. Files that are [held](crate::hold) stay, unless there is too little room. Removing a file that a process
+    /// has open frees no room. Such files are removed only to reach later files that free room, and at most as many bytes of them as are
+    /// lacking, or as the later files free: so readers that keep files open cannot cost everything that others read. `trimmed` is added to,
+    /// even if this call fails; `streams` must be refreshed if a file was removed.
     ///
     /// # Errors
     /// The system's error, at the first file that cannot be removed.
@@ -65,7 +67,7 @@ impl Keep {
         let directory = open_directory(streams.path())?;
         let turn = self.free.map(|_| turn_at(&directory)).transpose()?;
         let _turn = turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
-        // Whoever notes a hold waits until this is over, and so sees what is left.
+        // A process that notes a hold waits until this is over, and so sees what is left.
         let _lock = lock_holds(&directory)?;
         let bytes = streams.journals().iter().flat_map(Journal::files).map(|file| file.bytes).sum();
         let lacking = self.lacking(&directory)?;
@@ -73,7 +75,7 @@ impl Keep {
         let mut done = Ok(());
         for (at, journal) in streams.journals().iter().enumerate() {
             let is_own = own.is_none() || journal.stream() == own;
-            // The time at which the last file of a stream was over.
+            // The time at which the last file of a stream was complete.
             let later = streams.journals()[at + 1..].iter().find_map(|later| later.files().first());
             let over = later.map(|file| file.header.wall_ns);
             done = done.and_then(|()| excess.trim(journal, is_own || journal.is_recording(), over));
@@ -82,7 +84,7 @@ impl Keep {
         done
     }
 
-    /// Bytes that the file system lacks of what should be free.
+    /// Returns how many bytes the file system lacks of those that should be free.
     fn lacking(&self, directory: &File) -> io::Result<u64> {
         let Some(least) = self.free else { return Ok(0) };
         let room = fstatvfs(directory)?;
@@ -90,13 +92,13 @@ impl Keep {
     }
 }
 
-/// The turn on the file system of a directory.
+/// Returns the lock for the file system of a directory.
 fn turn_at(directory: &File) -> io::Result<Arc<Mutex<()>>> {
     let device = directory.metadata()?.dev();
     Ok(TURNS.lock().unwrap_or_else(PoisonError::into_inner).entry(device).or_default().clone())
 }
 
-/// The files and bytes that are to go.
+/// How many files and bytes must be removed.
 struct Excess<'a> {
     keep: &'a Keep,
     wall_ns: u64,
@@ -104,27 +106,27 @@ struct Excess<'a> {
     bytes: u64,
     /// Bytes that the file system lacks.
     lacking: u64,
-    /// Whether a file was removed without room coming of it, and the file system does not say who has it open.
+    /// Whether a file was removed without freeing room, and the file system does not report who has it open.
     is_vain: bool,
     trimmed: &'a mut Trimmed,
 }
 
-/// The gain from the removal of a file.
+/// What the removal of a file frees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gives {
     Room,
     Nothing,
-    /// The file system does not say who has a file open.
+    /// The file system does not report who has a file open.
     Unknown,
 }
 
 impl Excess<'_> {
-    /// Removes files of a stream. Of one that `is_recorded` the last file stays; that of another one was over at `over_ns`.
+    /// Removes files of a stream. If `is_recorded`, the last file stays. Otherwise the last file was complete at `over_ns`.
     fn trim(&mut self, journal: &Journal, is_recorded: bool, over_ns: Option<u64>) -> io::Result<()> {
         let folder = open_directory(journal.path())?;
         let holds = holds_of(&folder)?;
         let files = journal.files();
-        // Files before `kept` are gone. Those from there to `at` would go in vain but for `gain` bytes of them, of which they are `bytes`.
+        // Files before `kept` are removed. Removing those from there to `at`, which have `bytes` bytes, would free only `gain` bytes.
         let (mut kept, mut at, mut bytes, mut gain) = (0, 0, 0, 0);
         while let Some(file) = files.get(at) {
             let next = files.get(at + 1);
@@ -171,7 +173,7 @@ impl Excess<'_> {
         if is_over { remove_folder(journal, &folder) } else { Ok(()) }
     }
 
-    /// Whether a file that was over at this time is too much or too old.
+    /// Whether a file that was complete at this time is too much or too old.
     fn is_due(&self, since_ns: u64, is_held: bool) -> bool {
         let is_too_much = self.keep.bytes.is_some_and(|most| self.bytes > most);
         let age = Duration::from_nanos(self.wall_ns.saturating_sub(since_ns));
@@ -204,7 +206,7 @@ fn held<'a>(
     holds.iter().filter(move |hold| hold.from < end)
 }
 
-/// Removes the folder of a stream of which no file is left, unless something else lies in it.
+/// Removes the folder of a stream of which no file is left, unless something else is in it.
 fn remove_folder(journal: &Journal, folder: &File) -> io::Result<()> {
     if !journal.problems().is_empty() {
         return Ok(());

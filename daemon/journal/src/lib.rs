@@ -1,7 +1,7 @@
 //! Records channels into files that survive a power cut: the writing side of a journal. `shm-layout/JOURNAL.md` has the format.
 //!
-//! A recorder reads a channel as any reader does. The publisher does not know of it: there is no wait, no system call and no word of
-//! memory that the recorder writes and `publish` reads.
+//! A recorder reads a channel as any reader does. The publisher does not know about it: the recorder causes no wait and no system call, and
+//! writes no word of memory that `publish` reads.
 //!
 //! | module | what it does | may not |
 //! |---|---|---|

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 /// An allowed network with a prefix shorter than this many bits is too wide: nobody knows all its hosts.
 const WIDE_PREFIX_BITS: u8 = 8;
 
-/// The problems of one bridge by itself, each with the path of its field.
+/// Returns the problems of one bridge by itself, each with the path of its field.
 pub(super) fn own(bridge: &BridgeSpec) -> Broken {
     let path = |field| match field {
         "allow" => "send.repair.allow",
@@ -34,7 +34,7 @@ pub(super) fn own(bridge: &BridgeSpec) -> Broken {
     problems.map(|(field, what)| (path(field), format!("{field}: {what}"))).collect()
 }
 
-/// The bridge with the journal of its channel, if that has one, in place of a mere wish for it.
+/// Returns the bridge with the journal of its channel, if the bridge only asks for a journal and the channel has one.
 pub(super) fn with_journal(bridge: &BridgeSpec, channels: &[ChannelConfig]) -> BridgeSpec {
     let mut bridge = bridge.clone();
     let channel = channels.iter().find(|channel| channel.name == bridge.channel);
@@ -51,8 +51,8 @@ pub(super) fn with_journal(bridge: &BridgeSpec, channels: &[ChannelConfig]) -> B
     bridge
 }
 
-/// The problems of a bridge together with its surroundings: the `names` of all channels, those `channels` that could be
-/// read, the bridges `before` it, and the names of the channels that any bridge `received`.
+/// Returns the problems of a bridge together with its surroundings: the `names` of all channels, those `channels` that could be read, the
+/// bridges `before` it, and the names of the channels that any bridge `received`.
 pub(super) fn together(
     bridge: &BridgeSpec,
     names: &[String],
@@ -118,10 +118,10 @@ fn on_one_channel(bridge: &BridgeSpec, other: &BridgeSpec) -> Option<(&'static s
     Some(("line", what))
 }
 
-/// Refuses two channels whose sessions have the same tag: a receiver that follows a sender by its tag could not tell
-/// them apart. If both tags were configured explicitly, they are refused only if the packets meet in one group.
+/// Refuses two channels whose sessions have the same tag: a receiver that follows a sender by its tag could not distinguish them. If both
+/// tags were configured explicitly, they are refused only if the packets meet in one group.
 fn one_tag(bridge: &BridgeSpec, other: &BridgeSpec, received: &[String]) -> Option<(&'static str, String)> {
-    // A bridge that relays a received channel keeps the session that it came with.
+    // A bridge that relays a received channel keeps the session under which it was received.
     let relays = |bridge: &BridgeSpec| bridge.session.is_none() && received.contains(&bridge.channel);
     let names_it =
         |bridge: &BridgeSpec| matches!(bridge.direction(), Some(Direction::Send(_))) && !relays(bridge);
@@ -208,8 +208,7 @@ fn warn_of_receiving(
 }
 
 impl Config {
-    /// The warnings about the bridges, each with the bridge's index, the field, the problem, and the value to write
-    /// instead.
+    /// Returns the warnings about the bridges, each with the bridge's index, the field, the problem, and the value to write instead.
     pub(super) fn regretted_bridges(&self, host: &Host) -> Vec<(usize, &'static str, String, String)> {
         let mut found = Vec::new();
         for (index, bridge) in self.bridges.iter().enumerate() {

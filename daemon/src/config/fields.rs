@@ -93,7 +93,7 @@ pub(crate) fn refuse_half_unit(text: &str) -> Result<(), String> {
         (Ok(ByteSize(larger)), Ok(ByteSize(smaller))) => {
             Err(format!("{text:?} has two meanings: write {binary} ({larger} B) or {decimal} ({smaller} B)"))
         }
-        // It is no size at all; the caller reports that when it reads the size.
+        // The text is no size at all. The caller reports that when it reads the size.
         _ => Ok(()),
     }
 }
@@ -154,7 +154,7 @@ pub(super) fn optional_size<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
     size(deserializer).map(Some)
 }
 
-/// Permissions as octal digits in quotes. Without quotes, TOML refuses 0666 and reads 666 as a decimal number.
+/// Reads permissions as octal digits in quotes. Without quotes, TOML refuses 0666 and reads 666 as a decimal number.
 pub(super) fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     struct Mode;
     impl Visitor<'_> for Mode {
@@ -183,7 +183,7 @@ pub(super) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
     text.parse().map(Some).map_err(|_| de::Error::custom(wrong()))
 }
 
-/// An error of serde without the string that it quotes.
+/// Returns an error of serde without the string that it quotes.
 pub(crate) fn without_string(message: &str) -> String {
     match (message.find("string \""), message.rfind('"')) {
         (Some(from), Some(to)) => format!("{}a string{}", &message[..from], &message[to + 1..]),
@@ -217,7 +217,7 @@ pub(crate) fn explain(message: &str) -> String {
     }
 }
 
-/// A hint for a name that is none of `names`: the nearest of them, or all if none is near.
+/// Returns a hint for a name that is not in `names`: the nearest of them, or all if none is near.
 pub(super) fn hint(name: &str, names: &[&str]) -> String {
     let likeness = |other: &str| strsim::normalized_damerau_levenshtein(&name.to_lowercase(), other);
     let nearest = names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
@@ -230,7 +230,7 @@ pub(super) fn hint(name: &str, names: &[&str]) -> String {
     }
 }
 
-/// A size as people write it, in the largest unit that needs no fraction.
+/// Writes a size as people do, in the largest unit that needs no fraction.
 pub(super) fn size_text(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let step = if bytes == 0 { 0 } else { bytes.trailing_zeros() as usize / 10 };

@@ -1,6 +1,6 @@
-//! Facts about this machine that warnings compare a configuration with: its memory, limits, CPUs and users.
+//! What this machine is like, for warnings about a configuration: its memory, limits, CPUs and users.
 //!
-//! They are read from the kernel and the user database. A fact that cannot be read causes no warning.
+//! The values are read from the kernel and the user database. A value that cannot be read causes no warning.
 
 use super::Principal;
 use crate::cpu_list::CpuList;

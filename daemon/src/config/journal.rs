@@ -18,15 +18,15 @@ pub(crate) const LEAST_BUFFER: u64 = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JournalConfig {
-    /// Absolute path of its directory, which is made if it is not there. No other channel has the same.
+    /// Absolute path of its directory, which is made if it does not exist. No other channel has the same directory.
     pub dir: PathBuf,
-    /// When what was written is made safe from a power cut. The default is 10 ms.
+    /// When written data is made safe from a power cut. The default is every 10 ms.
     #[serde(default = "sync_default", deserialize_with = "sync")]
     pub sync: SyncPolicy,
-    /// How files are written. The default is past the page cache, where the file system can.
+    /// How files are written. The default is past the page cache, if the file system supports that.
     #[serde(default, deserialize_with = "io")]
     pub io: Io,
-    /// Memory for what waits for the disk in bytes, at least 1 MiB. The default is 64 MiB.
+    /// Bytes of memory for data that waits for the disk, at least 1 MiB. The default is 64 MiB.
     #[serde(default = "buffer_default", deserialize_with = "fields::size")]
     pub buffer: u64,
     /// Size at which a file is sealed in bytes: 1 MiB to 64 GiB. The default is 1 GiB.
@@ -35,14 +35,14 @@ pub struct JournalConfig {
     /// Age at which a file is sealed.
     #[serde(default, deserialize_with = "duration")]
     pub roll_after: Option<Duration>,
-    /// Most bytes of all files together, at least twice `file`. The oldest files are removed.
+    /// Greatest number of bytes of all files together, at least twice `file`. Beyond it, the oldest files are removed.
     #[serde(default, deserialize_with = "fields::optional_size")]
     pub keep_bytes: Option<u64>,
     /// Age at which files are removed.
     #[serde(default, deserialize_with = "duration")]
     pub keep_age: Option<Duration>,
-    /// Least bytes that stay free on the file system. The oldest files are removed for that, also those that are held, as far as
-    /// that gives room.
+    /// Least number of bytes that stay free on the file system. To keep them free, the oldest files are removed, even files that are held
+    /// by `hold`, as long as that frees room.
     #[serde(default, deserialize_with = "fields::optional_size")]
     pub keep_free: Option<u64>,
 }
@@ -90,7 +90,7 @@ pub(crate) fn parse_sync(text: &str) -> Result<SyncPolicy, String> {
 }
 
 impl JournalConfig {
-    /// How the recorder writes.
+    /// The settings of the recorder.
     pub fn settings(&self) -> Settings {
         Settings {
             sync: self.sync,
@@ -102,7 +102,7 @@ impl JournalConfig {
         }
     }
 
-    /// How much of it is kept.
+    /// How much of the journal is kept.
     pub const fn keep(&self) -> Keep {
         Keep { bytes: self.keep_bytes, age: self.keep_age, free: self.keep_free }
     }

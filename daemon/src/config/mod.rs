@@ -88,14 +88,14 @@ impl Default for DaemonConfig {
 pub struct LimitsConfig {
     /// Connections that one uid may have open, 1 to 65536. Each attachment is one connection.
     pub connections_per_uid: u32,
-    /// Requests a second that one uid may make in the long run, 1 to 1 000 000. The same rate limits its connections. A
-    /// connection's greeting does not count as a request, and coming back after a crash of the daemon does not either.
+    /// Requests that one uid may make per second in the long run, 1 to 1 000 000. The same rate limits its connections. A connection's
+    /// greeting does not count as a request, and neither does attaching again after a crash of the daemon.
     pub requests_per_second: u32,
-    /// Requests that one uid may make at once after a quiet time, 1 to 1 000 000. The burst of connections is the
-    /// larger of this and `connections_per_uid`.
+    /// Requests that one uid may make at once after a quiet time, 1 to 1 000 000. The burst of connections is the larger of this and
+    /// `connections_per_uid`.
     pub request_burst: u32,
-    /// Events that are kept, 1 to 65536: past events for programs that ask for them, and as many for each slow
-    /// follower. The oldest are dropped.
+    /// Events that are kept, 1 to 65536: past events for programs that ask for them, and as many for each slow follower. Beyond this
+    /// number, the oldest are dropped.
     pub events_queue: u32,
 }
 
@@ -141,7 +141,7 @@ pub struct ChannelConfig {
     /// Users who may read. Root, the daemon's own user and publishers always may. If empty, nobody else may.
     #[serde(default)]
     pub subscribers: Vec<Principal>,
-    /// Whether a new publisher goes on in its predecessor's segment.
+    /// Whether a new publisher continues in its predecessor's segment.
     #[serde(default)]
     pub mode: Mode,
     /// Whether the ring is locked into RAM, so that it is never swapped out.
@@ -153,7 +153,7 @@ pub struct ChannelConfig {
     /// NUMA node whose memory is preferred. If `None`, the kernel chooses.
     #[serde(default)]
     pub numa_node: Option<u32>,
-    /// The clock that stamps messages. If `None`, the CPU's counter where it is invariant, else CLOCK_MONOTONIC.
+    /// The clock that stamps messages. If `None`, the CPU's counter if it is invariant, and else CLOCK_MONOTONIC.
     #[serde(default)]
     pub clock: Option<ClockChoice>,
     /// The application's number for the message schema; 0 for none.
@@ -175,7 +175,7 @@ fn yes() -> bool {
 }
 
 impl ChannelConfig {
-    /// A channel with everything but name and capacity at its default.
+    /// Makes a channel with everything except name and capacity at its default.
     pub fn new(name: impl Into<String>, capacity: u64) -> Self {
         Self {
             name: name.into(),
@@ -220,7 +220,7 @@ impl ChannelConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClockChoice {
-    /// The CPU's counter, where it is invariant; else as `Monotonic`.
+    /// The CPU's counter if it is invariant; else as `Monotonic`.
     Counter,
     /// CLOCK_MONOTONIC, which every language can read.
     Monotonic,
@@ -235,7 +235,7 @@ impl ClockChoice {
     }
 }
 
-/// The segment in which a new publisher of a channel goes on.
+/// The segment in which a new publisher of a channel continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -276,7 +276,7 @@ pub enum ConfigError {
     },
 }
 
-/// Number of problems that an error's text names. It only counts the rest.
+/// Greatest number of problems in an error's text. The text only counts the rest.
 const SHOWN: usize = 20;
 
 fn lines(origin: &str, problems: &[Problem]) -> String {
@@ -289,7 +289,7 @@ fn lines(origin: &str, problems: &[Problem]) -> String {
 }
 
 impl Config {
-    /// The bridges, each with the journal that it answers from.
+    /// Returns the bridges, each with the journal from which it answers.
     pub fn bridges_with_journals(&self) -> Vec<BridgeSpec> {
         self.bridges.iter().map(|bridge| bridges::with_journal(bridge, &self.channels)).collect()
     }

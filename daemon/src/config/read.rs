@@ -33,7 +33,7 @@ pub(super) fn read(text: &str) -> (Config, Vec<Problem>) {
     (config, reader.problems)
 }
 
-/// Facts about a kind of table. They are needed to check a table of which a part cannot be read.
+/// What is known about a kind of table. This is needed to check a table of which a part cannot be read.
 struct Kind {
     /// Required fields, each with a substitute value that causes no problem with another field.
     required: &'static [(&'static str, &'static str)],
@@ -58,7 +58,7 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    /// Removes the entry at the offset `at`. False if there is none; then another attempt would fail in the same way.
+    /// Removes the entry at the offset `at`. Returns false if there is none: another attempt would fail in the same way.
     fn take_out(
         &mut self,
         why: &str,
@@ -72,8 +72,7 @@ impl LeftOut {
         remove_at(value.get_mut(), at)
     }
 
-    /// Gives a required field its substitute value, so that the rest can be read. False if the field is not known as
-    /// required.
+    /// Gives a required field its substitute value, so that the rest can be read. Returns false if the field is not a known required field.
     fn put_in(&mut self, field: &str, kind: &Kind, value: &mut Spanned<DeValue<'_>>) -> bool {
         let Some((name, text)) = kind.required.iter().find(|(name, _)| *name == field) else { return false };
         let DeValue::Table(table) = value.get_mut() else { return false };
@@ -216,8 +215,8 @@ impl Reader<'_> {
         bridges
     }
 
-    /// Reads one table and applies its rules. A field that cannot be read is reported and left out, so that it does not hide
-    /// the other mistakes; the result is `None` then.
+    /// Reads one table and applies its rules. A field that cannot be read is reported and left out, so that it does not hide the other
+    /// mistakes. In this case the result is `None`.
     fn table<T: DeserializeOwned>(
         &mut self,
         path: &str,
@@ -246,7 +245,7 @@ impl Reader<'_> {
                     let field = self.source.field_at(path, at.start).map(str::to_owned);
                     let missing = missing_field(e.message());
                     if missing.is_none_or(|missing| !left_out.fields.iter().any(|field| field == missing)) {
-                        // An account may stand in these.
+                        // The value of these fields may contain an account.
                         let is_secret = matches!(field.as_deref(), Some("nats" | "receive"));
                         let what = match is_secret {
                             true => fields::explain(&fields::without_string(e.message())),
@@ -277,7 +276,7 @@ impl Reader<'_> {
         left_out.fields.is_empty().then_some(read)
     }
 
-    /// Reports a mistake. Without a `span`, its place is the end of the file.
+    /// Reports a mistake. Without a `span`, the mistake is reported at the end of the file.
     fn report(&mut self, span: Option<Range<usize>>, section: &str, what: String) {
         let position = self.source.position(span.map_or(usize::MAX, |span| span.start));
         self.problems.push(Problem::new(position, section, &what));

@@ -1,7 +1,7 @@
 //! Rules for the values of fields beyond their types, and for fields that must not contradict each other.
 //!
-//! Each rule gives the field that it is about, and what to do. Names, sizes and labels are checked by the client
-//! library, which makes the segments. So a channel that passes here can be made.
+//! Each rule returns the field that it is about, and what to do. Names, sizes and labels are checked by the client library, which makes the
+//! segments. So a channel that passes here can be made.
 
 use super::{ChannelConfig, DaemonConfig, JournalConfig, LimitsConfig, WakerConfig, fields};
 use shmcast::ChannelError;
@@ -89,7 +89,7 @@ pub(super) fn channel(channel: &ChannelConfig) -> Broken {
     broken
 }
 
-/// Checks that a channel has a journal directory of its own, by the channels before it in the file.
+/// Checks that no earlier channel in the file has the same journal directory.
 pub(super) fn together(channel: &ChannelConfig, before: &[ChannelConfig]) -> Broken {
     let Some(own) = &channel.journal else { return Broken::new() };
     let has_same =
@@ -100,8 +100,8 @@ pub(super) fn together(channel: &ChannelConfig, before: &[ChannelConfig]) -> Bro
     before.iter().find(has_same).map(|other| ("journal.dir", what(other))).into_iter().collect()
 }
 
-/// The reason why the client library would refuse such a segment, if it would. The ring is checked first without the
-/// other fields, so that it is clear which field is wrong.
+/// Returns the reason why the client library would refuse such a segment, if it would. The ring is first checked without the other fields,
+/// so that it is clear which field is wrong.
 fn unmakeable(channel: &ChannelConfig) -> Option<(&'static str, String)> {
     let spec = channel.spec();
     let ring =

@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
 
-/// A place in a text. Line and column count from 1; columns are in characters.
+/// A position in a text. Line and column count from 1; columns are in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Position {
     /// Line.
@@ -29,12 +29,12 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem. What it quotes of the file is shown without accounts of servers.
+    /// Makes a problem. Text that it quotes from the file is shown without accounts of servers.
     pub(super) fn new(position: Position, section: &str, what: &str) -> Self {
         Self { position, section: without_accounts(section), what: without_accounts(what) }
     }
 
-    /// The problem that the byte at `offset` of `bytes` is not UTF-8 text. All bytes before it must be.
+    /// Makes the problem that the byte at `offset` of `bytes` is not UTF-8 text. All bytes before it must be valid.
     pub(super) fn not_text(bytes: &[u8], offset: usize) -> Self {
         let before = String::from_utf8_lossy(&bytes[..offset]);
         let position = Source::new(&before).position(offset);
@@ -55,8 +55,8 @@ impl fmt::Display for Problem {
 pub struct Positions(BTreeMap<String, Position>);
 
 impl Positions {
-    /// The position of the field that `path` names. If it is not in the file, the position of the nearest table above
-    /// it that is.
+    /// Returns the position of the field that `path` names. If the file does not have the field, returns the position of the nearest table
+    /// above it in the file.
     pub fn find(&self, path: &str) -> Option<Position> {
         let found = self.0.get(path).copied();
         found.or_else(|| path.rsplit_once('.').and_then(|(holder, _)| self.find(holder)))
@@ -115,8 +115,8 @@ impl<'a> Source<'a> {
         Positions(places.collect())
     }
 
-    /// The field below `section` whose value begins at `offset`, if there is one. For an element of a list, it is the
-    /// field that holds the list.
+    /// Returns the field below `section` whose value begins at `offset`, if there is one. For an element of a list, it is the field that
+    /// contains the list.
     pub(super) fn field_at(&self, section: &str, offset: usize) -> Option<&str> {
         let holder = format!("{section}.");
         let below = self.values.range(holder.clone()..).take_while(|(path, _)| path.starts_with(&holder));

@@ -21,9 +21,9 @@ const SHARED_DIRS: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 /// A setting that is legal but unwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Warning {
-    /// Line of the file that it is about, if the configuration came from a file.
+    /// The line of the file, if the configuration was read from a file.
     pub line: Option<usize>,
-    /// The channel, if it is about one.
+    /// The channel, if the warning is about one.
     pub channel: Option<String>,
     /// The field. Outside of channels it is `section.field`; for one of the channel's bridges it is `bridge.field`.
     pub field: &'static str,
@@ -92,8 +92,8 @@ impl Config {
             let what = "allows what nothing here uses, and hides a later slip".to_owned();
             list.section("daemon.http_allow_remote", what, "false");
         }
-        // If the socket's group may connect, the operator chose that group on purpose, so only an entry `*` is then
-        // reported as shut out.
+        // If the socket's group may connect, the operator chose that group on purpose. In that case only an entry `*` is reported as shut
+        // out.
         let (group, others) = (daemon.socket_mode & 0o020 != 0, daemon.socket_mode & 0o002 != 0);
         let shut_out = |channel: &&ChannelConfig| {
             let mut named = channel.publishers.iter().chain(&channel.subscribers);
@@ -165,8 +165,7 @@ impl Config {
         }
     }
 
-    /// Warns of the memory of all channels together. The warning is at the channel whose memory makes the sum too
-    /// large.
+    /// Warns of the memory of all channels together. The warning names the channel whose memory makes the sum too large.
     fn warn_of_memory(&self, list: &mut List<'_>, host: &Host) {
         let half = host.memory_bytes.map_or(u64::MAX, |bytes| bytes / 2);
         let memlock = host.memlock_bytes.unwrap_or(u64::MAX);

@@ -1,11 +1,10 @@
 //! The types of a check's answer: status, readings, and the command that mends the finding.
 //!
-//! These are plain data without any reading or printing. The JSON of `shmcast doctor` is these types as they
-//! are.
+//! These are plain data, without any reading or printing. `shmcast doctor --json` prints exactly these types.
 
 use serde::Serialize;
 
-/// The result of a check, from worst to best, except that `Unknown` says nothing about the host.
+/// The result of a check. The order is from worst to best, except for `Unknown`, which says nothing about the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -15,7 +14,7 @@ pub enum Status {
     Warn,
     /// It could not be read, so nothing is claimed.
     Unknown,
-    /// As a user who needs low latency wants it.
+    /// The setting is as a user who needs low latency wants it.
     Pass,
 }
 
@@ -103,12 +102,12 @@ pub struct Reading {
     pub value: String,
 }
 
-/// A way to mend the finding of a check.
+/// A way to repair what a check found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mend {
     /// The command, to be run as root.
     pub command: String,
-    /// The place that keeps the change over a reboot.
+    /// Where the change is made permanent, so that it survives a reboot.
     pub persist: String,
     /// The same change as data, if it is one value in one file.
     #[serde(skip)]
@@ -148,7 +147,7 @@ impl Mend {
         Self::new(format!("echo {value} | tee {path}"), persist).assigning(path.to_owned(), &value)
     }
 
-    /// A kernel parameter, which takes a reboot.
+    /// A kernel parameter. It takes effect with a reboot.
     pub(super) fn boot(parameter: &str) -> Self {
         Self::new(
             format!(
@@ -181,7 +180,7 @@ impl Verdict {
         Self { status: Status::Fail, says: says.into(), mend: Some(mend) }
     }
 
-    /// Nothing can be claimed, although nothing failed to be read.
+    /// Nothing can be claimed, although every file could be read.
     pub(super) fn unknown(says: impl Into<String>) -> Self {
         Self { status: Status::Unknown, says: says.into(), mend: None }
     }
@@ -202,7 +201,7 @@ pub struct Finding {
     pub read: Vec<Reading>,
     /// The reason why it matters to a user who needs low latency, in one sentence.
     pub why: &'static str,
-    /// The way to mend it; for an unknown, the way to learn more. None on a pass.
+    /// The way to repair it; for an unknown, the way to learn more. `None` on a pass.
     pub mend: Option<Mend>,
 }
 

@@ -94,7 +94,7 @@ fn run(check: &Check, host: &Host) -> Finding {
     }
 }
 
-/// The step that would turn an unknown into an answer, if there is one.
+/// Returns the step that would turn an unknown into an answer, if there is one.
 fn learn_more(id: &str, unread: &Unread) -> Option<Mend> {
     match unread {
         Unread::Denied { .. } => {
@@ -114,7 +114,7 @@ fn learn_more(id: &str, unread: &Unread) -> Option<Mend> {
     }
 }
 
-/// `KiB` in the largest unit that keeps it readable.
+/// Writes `kib` in the largest unit that keeps it readable.
 fn kib(kib: u64) -> String {
     match kib {
         0..1024 => format!("{kib} KiB"),

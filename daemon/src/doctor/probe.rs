@@ -1,5 +1,4 @@
-//! The reading side of one check. It reads through [`Root`] and writes down what it read, so no check can
-//! report without evidence.
+//! How one check reads the host. It reads through [`Root`] and records what it read, so no check can report without evidence.
 //!
 //! It also has the readings that several checks share: the CPUs in question, one value a CPU, kernel
 //! parameters, cgroup limits.
@@ -95,13 +94,12 @@ impl<'a> Probe<'a> {
         self.readings
     }
 
-    /// Writes down that `path` said `value`.
+    /// Records that `path` contained `value`.
     pub(super) fn note(&mut self, path: impl Into<String>, value: impl ToString) {
         self.readings.push(Reading { path: path.into(), value: value.to_string() });
     }
 
-    /// Writes down that `path` could not be read. If the path is all there is to say, a single word is
-    /// written.
+    /// Records that `path` could not be read. If nothing but the path is known, a single word is recorded.
     fn note_unread(&mut self, path: &str, unread: &Unread) {
         let value = match unread {
             Unread::Missing { .. } => "missing".to_owned(),
@@ -113,26 +111,26 @@ impl<'a> Probe<'a> {
         self.note(path, value);
     }
 
-    /// The text of `path`, written down whole.
+    /// Reads the text of `path`, and records it whole.
     pub(super) fn text(&mut self, path: &str) -> Result<String, Unread> {
         let text = self.quiet(path)?;
         self.note(path, &text);
         Ok(text)
     }
 
-    /// The text of `path`. It is not written down: the check itself notes the part that matters.
+    /// Reads the text of `path` without recording it. The check itself notes the relevant part.
     pub(super) fn quiet(&mut self, path: &str) -> Result<String, Unread> {
         self.host.root.text(path).inspect_err(|error| self.note_unread(path, error))
     }
 
-    /// The text of `path`, one of many files of which some may be gone. The check notes the sum. The text
-    /// need not be UTF-8, since a process may name itself with any bytes.
+    /// Reads the text of `path`, one of many files of which some may no longer exist. The check notes the sum. The text need not be UTF-8,
+    /// since a process may name itself with any bytes.
     pub(super) fn one_of_many(&self, path: &str) -> Option<String> {
         let bytes = self.host.root.bytes(path).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// The text of `path`, if its absence is an answer too.
+    /// Reads the text of `path`. If the file does not exist, this is an answer, too.
     pub(super) fn optional(&mut self, path: &str) -> Option<String> {
         let text = self.host.root.text(path).ok()?;
         self.note(path, &text);
@@ -188,13 +186,12 @@ impl<'a> Probe<'a> {
         self.host.online.clone().inspect_err(|error| self.note_unread(ONLINE, error))
     }
 
-    /// Whether the judged CPUs were set aside, by the caller or by isolation. False if they are simply all
-    /// CPUs.
+    /// Whether the judged CPUs were set aside, by the caller or by isolation. False if they are simply all CPUs.
     pub(super) fn set_aside(&self) -> bool {
         self.host.asked.is_some() || !self.host.isolated.is_empty()
     }
 
-    /// The CPUs to name in a command that sets some aside: the judged ones, or all except the first core's.
+    /// Returns the CPUs to name in a command that sets some aside: the judged ones, or all except those of the first core.
     pub(super) fn candidates(&mut self) -> Result<CpuList, Unread> {
         let online = self.online()?;
         if self.set_aside() {
@@ -208,13 +205,13 @@ impl<'a> Probe<'a> {
         Ok(if others.is_empty() { online } else { others })
     }
 
-    /// The CPUs left for everything else; CPU 0 if none would be left.
+    /// Returns the CPUs left for everything else; CPU 0 if none would be left.
     pub(super) fn housekeeping(&mut self) -> Result<CpuList, Unread> {
         let left = self.online()?.minus(&self.candidates()?);
         Ok(if left.is_empty() { CpuList::from_iter([0]) } else { left })
     }
 
-    /// The value of `leaf` on every judged CPU, grouped: `performance` on 0-3.
+    /// Returns the value of `leaf` on every judged CPU, grouped by value, such as `performance` on 0-3.
     pub(super) fn per_cpu(&mut self, leaf: &str) -> Result<BTreeMap<String, CpuList>, Unread> {
         let mut cpus_of: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for cpu in self.cpus()?.iter() {

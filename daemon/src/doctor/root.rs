@@ -1,4 +1,4 @@
-//! The source of the facts: the live host, or a directory that holds a copy of one.
+//! Where the checks read: the live host, or a directory that contains a copy of one.
 //!
 //! Every file and every tool that the checks read goes through [`Root`]. So a check behaves the same on a
 //! machine, on a tree captured from another, and in a test. Nothing is judged here. A read is bounded. In a
@@ -47,10 +47,10 @@ pub enum OpenRootError {
     },
 }
 
-/// The reason why a fact could not be read. Each makes a check unknown, never passed.
+/// The reason why something could not be read. Each reason makes a check unknown, never passed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unread {
-    /// The file is not there: another kernel, another machine, or not captured.
+    /// The file does not exist: the kernel or the machine is another, or the file was not captured.
     #[error("{path} is missing")]
     Missing {
         /// Absolute path on the host.
@@ -103,8 +103,8 @@ impl Root {
         Self { dir: PathBuf::from("/"), live: true }
     }
 
-    /// The host copied below `dir`; `/` is the running one. The output of a tool on that host is read from
-    /// `dir/commands/COMMAND LINE`, for example `dir/commands/ethtool -c eth0`.
+    /// The host copied below `dir`; `/` is the running host. The output of a tool on that host is read from `dir/commands/COMMAND LINE`,
+    /// for example `dir/commands/ethtool -c eth0`.
     ///
     /// # Errors
     /// [`OpenRootError`] when `dir` cannot be opened or holds neither `proc` nor `sys`.

@@ -1,7 +1,7 @@
 //! Disks that journals lie on: the file system, and the drive's own cache.
 //!
-//! The directories are those of the configuration that the unit names. If no channel there has a journal, the place is judged in which the
-//! unit lets journals lie.
+//! The directories are those in the configuration that the unit names. If no channel there has a journal, the directory is judged in which
+//! the unit allows journals.
 
 use super::{
     Area, Check, Unread,
@@ -31,9 +31,9 @@ const CONFIG: &str = "/etc/shmcast/shmcast.toml";
 const MOUNTS: &str = "/proc/self/mounts";
 /// The place where the shipped unit lets journals lie.
 const USUAL: &str = "/var/lib/shmcast";
-/// File systems whose files are gone with the power.
+/// File systems whose files are lost when the power fails.
 const IN_MEMORY: [&str; 3] = ["tmpfs", "ramfs", "devtmpfs"];
-/// File systems of another host, or without a promise of their own about `fsync`.
+/// File systems of another host, or file systems that themselves promise nothing about `fsync`.
 const ELSEWHERE: [&str; 8] = ["nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "overlay"];
 
 /// A mounted file system, and a journal's directory in it.
@@ -60,7 +60,7 @@ fn directories(p: &mut Probe<'_>) -> Result<BTreeSet<String>, Unread> {
     Ok(if dirs.is_empty() { usual() } else { dirs })
 }
 
-/// The file system that each directory lies on: that of the longest mount point above it, and of those the last.
+/// Finds the file system of each directory: the one with the longest mount point above it, and among equal ones the last.
 fn places(p: &mut Probe<'_>) -> Result<Vec<Place>, Unread> {
     let dirs = directories(p)?;
     let table = p.quiet(MOUNTS)?;

@@ -150,7 +150,7 @@ impl Stalls {
     }
 }
 
-/// Two tallies: one is read out while the other is written.
+/// Two tallies: one is read while the other is written.
 #[derive(Debug)]
 struct Tallies {
     tallies: [Mutex<Stalls>; 2],
@@ -164,7 +164,7 @@ impl Tallies {
         Self { tallies, active: AtomicUsize::new(0), stop: AtomicBool::new(false) }
     }
 
-    /// A poisoned lock is used: whatever a panic interrupted, the counters are still counters.
+    /// Locks a tally, even if the lock is poisoned: whatever a panic interrupted, the counters are still valid counters.
     fn lock(&self, index: usize) -> MutexGuard<'_, Stalls> {
         self.tallies[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -177,7 +177,7 @@ struct Worker {
     thread: JoinHandle<Watched>,
 }
 
-/// The whole run of a measuring thread.
+/// The whole run of a measuring thread, in figures.
 #[derive(Debug, Clone, Copy)]
 struct Watched {
     elapsed: Duration,
@@ -243,8 +243,8 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Takes the stalls that were recorded since the last call, one entry for each CPU. Copies some 260 KiB for each
-    /// CPU. Does not stop the measuring threads.
+    /// Takes the stalls that were recorded since the last call, one entry for each CPU. Copies some 260 KiB for each CPU. Does not stop the
+    /// measuring threads.
     pub fn drain(&self) -> Vec<(usize, Stalls)> {
         let drain = |worker: &Worker| {
             let shared = &worker.shared;

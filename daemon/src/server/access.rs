@@ -17,13 +17,13 @@ use std::{fmt, fs, io};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-/// How long a program waits for its names. After that it counts as a user without names.
+/// How long a program waits for its names. After this time it counts as a user without names.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long an answer of the user database is used.
+/// How long an answer of the user database stays valid.
 const FRESH: Duration = Duration::from_secs(60);
 /// How long after a failure the user database is not asked again.
 const FAILED_FOR: Duration = Duration::from_secs(5);
-/// Look-ups that run at a time. A look-up that hangs keeps its thread.
+/// Number of look-ups that run at the same time. A look-up that hangs keeps its thread.
 const LOOK_UPS: usize = 4;
 /// Largest number of users whose names are kept.
 const MAX_USERS: usize = 4096;
@@ -61,8 +61,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Whether another program of the user can use this question: it is still under way, or was answered a short while
-    /// ago.
+    /// Whether another program of the user can use this question: it is still under way, or was answered recently.
     fn is_fresh(&self) -> bool {
         match &*self.answer.borrow() {
             None => self.answer.has_changed().is_ok(),
@@ -73,7 +72,7 @@ impl Asked {
 }
 
 impl Access {
-    /// An `Access` that knows no user yet.
+    /// Makes an `Access` that knows no user yet.
     pub fn new(daemon_uid: u32) -> Self {
         Self::with(daemon_uid, look_up)
     }
@@ -87,8 +86,8 @@ impl Access {
         uid == 0 || uid == self.daemon_uid
     }
 
-    /// Identifies `peer`. Waits up to two seconds for the user database; a privileged user's names decide nothing and
-    /// are not looked up. Must be called on the event loop's runtime.
+    /// Identifies `peer`. Waits up to two seconds for the user database. A privileged user's names decide nothing and are not looked up.
+    /// Call this on the event loop's runtime.
     pub async fn identify(&self, peer: Peer) -> Identity {
         let names = match self.is_privileged(peer.uid) {
             true => Some(Arc::default()),
@@ -186,13 +185,13 @@ impl Identity {
         self.uid == 0 || self.uid == daemon_uid || principals.iter().any(named)
     }
 
-    /// The process as tools show it.
+    /// Returns the process in the form that tools show.
     pub fn process(&self) -> Process {
         let pid = Some(self.pid).filter(|pid| *pid != 0);
         Process { pid, uid: Some(self.uid), command: self.command.clone() }
     }
 
-    /// The identity as the kernel reports it.
+    /// Returns the identity in the form that the kernel reports.
     pub fn peer(&self) -> Peer {
         Peer { pid: self.pid, uid: self.uid, gid: self.gid }
     }

@@ -1,7 +1,7 @@
 //! The files of the charters: one for each channel, in a directory of the daemon's own beside its socket.
 //!
-//! They outlive the daemon, however it ends. So the next daemon knows which memory each channel lives in, and which of
-//! its generations are over. No program can write to them.
+//! The files outlive the daemon, however it ends. So the next daemon knows which memory each channel lives in, and which of its generations
+//! are over. No program can write to them.
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, mkdirat, openat, renameat, unlinkat};
@@ -43,7 +43,7 @@ impl Charters {
         Ok(Self { dir, path: path.to_owned(), boot })
     }
 
-    /// The charter of the channel `name`: the one that an earlier daemon left, or a new one.
+    /// Returns the charter of the channel `name`: the one that an earlier daemon left, or a new one.
     ///
     /// # Errors
     /// The system's error.
@@ -54,7 +54,8 @@ impl Charters {
         }
     }
 
-    /// The charter of the channel `name` that an earlier daemon left, or that a removed channel had. `None` if there is none.
+    /// Returns the charter of the channel `name` that an earlier daemon left, or that a removed channel had. Returns `None` if there is
+    /// none.
     ///
     /// # Errors
     /// The system's error.

@@ -1,7 +1,7 @@
 //! Events: each is written to the log and sent to the programs that follow.
 //!
-//! A follower receives the events of the channels that its user may read, the events of its own user, and the fact that
-//! the configuration was loaded again. Root and the daemon's own user receive all events.
+//! A follower receives the events of the channels that its user may read, the events of its own user, and reloads of the configuration.
+//! Root and the daemon's own user receive all events.
 
 use super::access::Identity;
 use super::lines::Lines;
@@ -16,7 +16,7 @@ use tokio::sync::broadcast;
 /// The event of a reload that changed nothing.
 const RELOAD_REFUSED: &str = "reload-refused";
 
-/// The followers, the past events, and how often each refusal was given.
+/// The followers, the past events, and how often each kind of refusal was given.
 #[derive(Debug, Clone)]
 pub struct Events(Arc<Inner>);
 
@@ -36,16 +36,15 @@ struct State {
     refusals: HashMap<RefusalCode, u64>,
     /// Whether the last reload was refused.
     is_reload_refused: bool,
-    /// Principals that may read each channel. A removed channel stays here, so that the event of its removal still
-    /// reaches its readers.
+    /// Users who may read each channel. A removed channel stays here, so that the event of its removal still reaches its readers.
     readers: HashMap<String, Vec<Principal>>,
     /// The past events, oldest first.
     past: VecDeque<Event>,
 }
 
 impl Events {
-    /// Keeps `queue` past events, and as many for each follower. A follower that falls further behind loses the oldest,
-    /// and is told how many.
+    /// Keeps `queue` past events, and as many for each follower. A follower that falls further behind loses the oldest events, and learns
+    /// how many.
     pub fn new(queue: usize, daemon_uid: u32) -> Self {
         let state = State {
             lines: Lines::new(Instant::now()),
@@ -63,7 +62,7 @@ impl Events {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over the lists of the users who may read each channel. To be called before `config` takes effect.
+    /// Updates the lists of the users who may read each channel. Call this before `config` takes effect.
     pub fn admit(&self, config: &Config) {
         let mut state = self.state();
         for channel in &config.channels {
@@ -72,8 +71,8 @@ impl Events {
         }
     }
 
-    /// Up to `last` past events that concern `who`, oldest first, and a receiver of all events from then on. The caller
-    /// passes on only those that [`concern`](Self::concerns) `who`.
+    /// Returns up to `last` past events that concern `who`, oldest first, and a receiver of all later events. The caller passes on only
+    /// those that [`concern`](Self::concerns) `who`.
     pub fn subscribe(&self, who: &Identity, last: usize) -> (Vec<Event>, broadcast::Receiver<Event>) {
         let (past, follows) = {
             // Both are taken under the lock, so that each event is in exactly one of the two.
@@ -87,7 +86,7 @@ impl Events {
         (past, follows)
     }
 
-    /// The part of `event` that `who` may see: all of it, some of it, or `None`.
+    /// Returns the part of `event` that `who` may see: all of it, some of it, or `None`.
     pub fn concerns(&self, who: &Identity, event: Event) -> Option<Event> {
         let is_own = event.process.as_ref().is_some_and(|process| process.uid == Some(who.uid));
         if shmcast::hosting::fault!("events_for_everybody")
@@ -108,8 +107,8 @@ impl Events {
         }
     }
 
-    /// Reports an event. `who` and `channel` are given if it concerns one. If one user causes more events than the log
-    /// has lines for, the log has a sum of the rest; followers receive all of them.
+    /// Reports an event. `who` and `channel` are given if it concerns one. If one user causes more events than its share of lines in the
+    /// log, the log has a sum of the rest; followers receive all of them.
     pub fn tell(
         &self,
         event: &'static str,
@@ -125,7 +124,7 @@ impl Events {
         self.send(event, channel, role, who.map(Identity::process), detail);
     }
 
-    /// Reports a reload: what it changed, or why the old configuration stays.
+    /// Reports a reload: what it changed, or why the old configuration is kept.
     pub fn reloaded(&self, outcome: Result<&str, &str>) {
         self.state().is_reload_refused = outcome.is_err();
         match outcome {
@@ -156,7 +155,7 @@ impl Events {
         }
     }
 
-    /// Reports how much was left out since the last call. To be called once a second.
+    /// Reports how much was left out since the last call. Call this once a second.
     pub fn sum_up(&self) {
         let Some(summary) = self.state().lines.sum_up(Instant::now()) else { return };
         log("left-out", None, None, None, &summary.text());
@@ -194,7 +193,7 @@ impl Events {
             state.past.pop_front();
         }
         state.past.push_back(event.clone());
-        // An error means that nobody follows, which is fine.
+        // An error means only that nobody follows.
         let _ = self.0.followers.send(event);
     }
 }

@@ -46,7 +46,7 @@ impl Bucket {
         Self { tokens: burst, filled: now }
     }
 
-    /// Takes a token if there is one, and returns whether there was. `rate` tokens flow in each second, up to `burst`.
+    /// Takes a token if there is one, and returns whether there was. `rate` tokens are added each second, up to `burst`.
     pub fn take(&mut self, rate: f64, burst: f64, now: Instant) -> bool {
         self.fill(rate, burst, now);
         let granted = self.tokens >= 1.0;
@@ -70,7 +70,7 @@ impl Bucket {
 }
 
 impl Limits {
-    /// Limits with no user known yet.
+    /// Makes limits that know no user yet.
     pub fn new(config: LimitsConfig) -> Self {
         Self { config, users: HashMap::new() }
     }
@@ -80,11 +80,10 @@ impl Limits {
         self.config = config;
     }
 
-    /// Counts a connection, and returns the user's turn: the program that holds its permit is the one of this user that
-    /// is served.
+    /// Counts a connection, and returns the user's semaphore: only the program that holds its permit is served.
     ///
     /// # Errors
-    /// [`Crowded`]. The connection is not counted as open then.
+    /// [`Crowded`]. In this case the connection is not counted as open.
     pub fn connect(&mut self, uid: u32, now: Instant) -> Result<Arc<Semaphore>, Crowded> {
         let (rate, burst, arrivals) = (self.rate(), self.request_burst(), self.arrival_burst());
         let usage = self.users.entry(uid).or_insert_with(|| Usage {
@@ -116,7 +115,7 @@ impl Limits {
         self.users.get_mut(&uid).is_some_and(|usage| usage.requests.take(rate, burst, now))
     }
 
-    /// Forgets users who have no open connection and whose buckets are full. To be called now and then.
+    /// Forgets users who have no open connection and whose buckets are full. Call this now and then.
     pub fn tidy(&mut self, now: Instant) {
         let (rate, burst, arrivals) = (self.rate(), self.request_burst(), self.arrival_burst());
         self.users.retain(|_, usage| {
@@ -126,7 +125,7 @@ impl Limits {
         });
     }
 
-    /// Requests a second; also the limit of connections a second.
+    /// Requests per second; also the limit of connections per second.
     fn rate(&self) -> f64 {
         f64::from(self.config.requests_per_second)
     }
@@ -135,7 +134,7 @@ impl Limits {
         f64::from(self.config.request_burst)
     }
 
-    /// It is at least `connections_per_uid`, so that all programs of a user may come back at once.
+    /// The burst is at least `connections_per_uid`, so that all programs of a user may attach again at once.
     fn arrival_burst(&self) -> f64 {
         f64::from(self.config.request_burst.max(self.config.connections_per_uid))
     }

@@ -1,7 +1,7 @@
 //! Limits on the lines that each user can cause in the log, and a summary of the rest.
 //!
-//! Each event of a user gets a line until that user, or all users together, have had their share. Further events are
-//! counted, and once a second a summary says how often each came, by user. At most 100 lines are written in any second.
+//! Each event of a user gets a line until that user, or all users together, have had their share. Further events are only counted, and once
+//! a second a summary says how often each occurred, by user. At most 100 lines are written in any second.
 
 use super::limits::Bucket;
 use std::collections::{BTreeMap, HashMap};
@@ -43,7 +43,7 @@ struct User {
 pub struct Summary {
     /// The number of lines.
     pub total: u64,
-    /// The most frequent of them: uid, event or refusal, count.
+    /// The most frequent of these lines: uid, event or refusal, count.
     pub named: Vec<(u32, &'static str, u64)>,
 }
 
@@ -92,7 +92,7 @@ impl Lines {
         false
     }
 
-    /// The lines left out since the last call; `None` if there were none. Forgets users who have been quiet.
+    /// Returns the summary of the lines left out since the last call; `None` if there were none. Forgets users who have been quiet.
     pub fn sum_up(&mut self, now: Instant) -> Option<Summary> {
         self.users.retain(|_, user| {
             let is_full = |bucket: &mut Bucket, (burst, rate): Share| bucket.is_full(rate, burst, now);

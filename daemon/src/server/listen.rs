@@ -1,8 +1,8 @@
 //! The path of the control socket. One daemon at a time owns it, and never takes it from another program.
 //!
-//! A daemon holds the lock `PATH.lock` for as long as it lives, so if two start at once, one wins. A file at `PATH` is
-//! replaced only if it is a leftover: a socket of this user's own that refuses connections. A leftover is moved aside
-//! and checked once more before it is removed, so that a file that came there in between is not removed.
+//! A daemon holds the lock `PATH.lock` as long as it lives, so if two start at once, one wins. A file at `PATH` is replaced only if it is a
+//! leftover: a socket of this user's own that refuses connections. A leftover is moved aside and checked once more before it is removed, so
+//! that a file that appeared in between is not removed.
 
 use anyhow::{Context, Error, Result, bail};
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
@@ -15,11 +15,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::path::{Path, PathBuf};
 
 const INSTEAD: &str = "give another --socket, or move it away";
-/// What a user does who may make no files where the daemon listens by default.
+/// What a user can do who may not create files where the daemon listens by default.
 const ELSEWHERE: &str =
     "this user may make nothing there: set XDG_RUNTIME_DIR to a directory of this user's, or give --socket";
 
-/// What to do about an error of making or opening `what`.
+/// Advises what to do about an error of making or opening `what`.
 fn advice(what: &Path, error: &io::Error, otherwise: &str) -> String {
     let may_make_none = error.kind() == ErrorKind::PermissionDenied && !what.exists();
     let instead = if may_make_none { ELSEWHERE } else { otherwise };
@@ -63,8 +63,7 @@ fn lock(path: &Path) -> Result<File> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let name = PathBuf::from(name);
-    // It must not be opened through a link, and other users must not be able to open it: a process that can open it can
-    // lock it.
+    // The file must not be opened through a link, and other users must not be able to open it: a process that can open it can lock it.
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let no_links = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
@@ -92,7 +91,7 @@ fn lock(path: &Path) -> Result<File> {
     Ok(lock)
 }
 
-/// Metadata of the file at `path`; of the link itself, if it is a symbolic link.
+/// Returns the metadata of the file at `path`; those of the link itself, if it is a symbolic link.
 fn look(path: &Path) -> Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Ok(found) => Ok(Some(found)),
@@ -119,7 +118,7 @@ fn check(path: &Path, found: &Metadata) -> Result<()> {
     match handoff::try_connect(path) {
         Err(e) if e.kind() == ErrorKind::ConnectionRefused => Ok(()),
         Ok(()) => bail!("a daemon listens at {at} already: stop it, or give --socket"),
-        // The queue of its listening socket is full.
+        // The queue of the daemon's listening socket is full.
         Err(e) if e.kind() == ErrorKind::WouldBlock => {
             bail!("a daemon listens at {at} already, and is busy: stop it, or give --socket")
         }

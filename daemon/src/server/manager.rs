@@ -5,11 +5,11 @@ use std::fs::File;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-/// A descriptor that gives way when there is no other. Telling needs one for a moment, and a daemon that cannot feed
-/// the watchdog is killed.
+/// A descriptor that is closed when no other one is left. A notice needs a descriptor for a moment, and a daemon that cannot feed the
+/// watchdog is killed.
 static RESERVE: Mutex<Option<File>> = Mutex::new(None);
 
-/// Sets a descriptor aside. Call it before programs can take them all.
+/// Sets a descriptor aside. Call this before programs can use up all descriptors.
 pub(super) fn reserve() {
     let mut reserve = RESERVE.lock().unwrap_or_else(PoisonError::into_inner);
     if reserve.is_none() {
@@ -17,7 +17,7 @@ pub(super) fn reserve() {
     }
 }
 
-/// Tells the service manager, if there is one. Works also while this process has no descriptor left.
+/// Notifies the service manager, if there is one. This works even if this process has no descriptor left.
 pub(super) fn tell(states: &[NotifyState<'_>]) -> io::Result<()> {
     let told = sd_notify::notify(states);
     match told {

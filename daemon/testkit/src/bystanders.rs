@@ -1,4 +1,4 @@
-//! Traffic beside a test, which the test must not disturb.
+//! Traffic in parallel to a test, which the test must not disturb.
 
 use crate::daemon::publishing;
 use crate::wait::wait_for;

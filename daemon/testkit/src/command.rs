@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// A test's own directory of channels, and the command that uses it.
+/// A test's own directory of channels, and the command in it.
 pub struct Host {
     pub dir: TempDir,
 }
@@ -39,12 +39,12 @@ impl Host {
         Process::start(&mut self.shmcast(arguments))
     }
 
-    /// Runs the command to its end.
+    /// Runs the command until it ends.
     pub fn run(&self, arguments: &str) -> Output {
         self.start(arguments).output()
     }
 
-    /// As [`start`](Self::start), and what it reads from stdin is to be written by the test.
+    /// As [`start`](Self::start), but the test writes the command's stdin.
     pub fn start_with_input(&self, arguments: &str) -> Process {
         Process::start(self.shmcast(arguments).stdin(Stdio::piped()))
     }
@@ -73,7 +73,7 @@ pub fn golden() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shm-layout/tests/golden/journal").display().to_string()
 }
 
-/// The lines of a dump that tell of the channel: not of clocks, rings, reserves and mends.
+/// Returns the lines of a dump that concern the channel, without clocks, rings, reserves and repairs.
 pub fn dump(host: &Host, dir: &str, span: &str) -> Vec<Value> {
     let output = host.run(&format!("journal dump {dir} {span}"));
     let lines = text(&output.stdout);
@@ -82,15 +82,15 @@ pub fn dump(host: &Host, dir: &str, span: &str) -> Vec<Value> {
     lines.filter(|line| !about.contains(&line["event"])).collect()
 }
 
-/// Publishes on a channel, and records it into a journal whose directory is returned.
+/// Publishes on a channel, and records it into a journal. Returns the journal's directory.
 pub fn recorded(host: &Host, arguments: &str) -> String {
-    // Memory for a ring and space for a file are taken at once, so both are no larger than they have to be.
+    // Memory for a ring and space for a file are allocated at once, so both are as small as possible.
     assert!(host.run(&format!("pub ticks --capacity 32MiB {arguments}")).status.success());
     record(host)
 }
 
-/// As [`recorded`], with messages that were published at times of the last minute: line `n` of `lines`, counted from 0, came `after_ms(n)` ms after the
-/// beginning.
+/// As [`recorded`], with messages that were published at times of the last minute: line `n` of `lines`, counted from 0, was published
+/// `after_ms(n)` ms after the beginning.
 pub fn recorded_at(host: &Host, lines: &[u8], after_ms: impl Fn(u64) -> u64) -> String {
     let builder = Publisher::builder("ticks").dir(host.dir.path().join("channels")).capacity(32 << 20);
     let mut publisher = builder.prepare(Preparation::NONE).open().unwrap();
@@ -123,7 +123,7 @@ pub fn end(process: Process) -> (i32, String) {
     (output.status.code().unwrap_or(-1), text(&output.stderr))
 }
 
-/// Lines of many lengths, so that records of many sizes follow one another.
+/// Makes lines of many lengths, so that records of many sizes follow one another.
 pub fn lines(count: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for i in 0..count {
@@ -132,7 +132,7 @@ pub fn lines(count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Sends what Ctrl-C sends, once the command listens for it.
+/// Sends the signal of Ctrl-C, once the command listens for it.
 pub fn interrupt(process: &Process) {
     process.wait_until_it_handles(Signal::SIGINT);
     process.signal(Signal::SIGINT);

@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A section of a configuration. `more` are further lines.
+/// Returns a section of a configuration. `more` are further lines.
 pub fn channel(name: &str, more: &str) -> String {
     format!(
         "[[channel]]\nname = \"{name}\"\ncapacity = \"16MiB\"\nmlock = false\nhugepages = false\n{more}\n"
@@ -24,7 +24,7 @@ pub const FOR_ALL: &str = "publishers = [\"*\"]\nsubscribers = [\"*\"]";
 /// `shmcastd` as a process.
 pub struct Daemon {
     dir: tempfile::TempDir,
-    /// The unit that restricts it, if there is one.
+    /// The unit that restricts the daemon, if there is one.
     unit: Option<PathBuf>,
     process: Process,
 }
@@ -55,7 +55,7 @@ impl Daemon {
         Self { dir, unit, process }
     }
 
-    /// Waits until it ends by itself, and returns its exit code.
+    /// Waits until the daemon ends by itself, and returns its exit code.
     pub fn wait(&mut self) -> Option<i32> {
         self.process.wait().code()
     }
@@ -77,7 +77,7 @@ impl Daemon {
         self.process.pid()
     }
 
-    /// A client of it. Waits until it answers.
+    /// Returns a client of the daemon. Waits until the daemon answers.
     pub fn client(&self) -> Client {
         wait_for("the daemon's answer", || Client::at(self.socket()).ok())
     }
@@ -100,7 +100,7 @@ impl Daemon {
         self.process.signal(signal);
     }
 
-    /// The command `shmcast`, set to use this daemon.
+    /// Returns the command `shmcast`, set to use this daemon.
     pub fn shmcast(&self, arguments: &str) -> Command {
         let mut command = Command::new(program("shmcast"));
         command.args(arguments.split_whitespace()).env("SHMCAST_SOCKET", self.socket());
@@ -113,7 +113,7 @@ impl Daemon {
         self.end(Signal::SIGKILL);
     }
 
-    /// Sends a signal that ends it, and waits for its end.
+    /// Sends a signal that ends the daemon, and waits for its end.
     pub fn end(&mut self, by: Signal) {
         self.process.end_by(by);
     }
@@ -124,13 +124,13 @@ impl Daemon {
         self.client();
     }
 
-    /// Kills it, and starts the next daemon at once.
+    /// Kills the daemon, and starts the next one at once.
     pub fn crash(&mut self) {
         self.kill();
         self.restart();
     }
 
-    /// Whether it still runs.
+    /// Whether the daemon still runs.
     pub fn is_alive(&mut self) -> bool {
         self.process.is_alive()
     }
@@ -139,7 +139,7 @@ impl Daemon {
         fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap().count()
     }
 
-    /// Its anonymous memory in KiB.
+    /// Returns the daemon's anonymous memory in KiB.
     pub fn anonymous_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -175,7 +175,7 @@ fn spawn(unit: Option<&Path>, dir: &Path) -> Process {
     Process::start(&mut command)
 }
 
-/// A builder of a publisher that does not prepare its memory: locking pages may take a loaded machine half a minute.
+/// Makes a builder of a publisher that does not prepare its memory: locking pages may take half a minute on a loaded machine.
 pub fn publishing(client: &Client, channel: &str) -> PublisherBuilder {
     Publisher::builder(channel).client(client).prepare(Preparation::NONE)
 }

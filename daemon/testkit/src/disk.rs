@@ -1,5 +1,5 @@
-//! File systems of a test's own: an ext4 whose power can be cut, which stops taking anything at once, its own journal included, and is
-//! mounted again; and a small one in memory.
+//! File systems for a single test. One is an ext4 whose power can be cut: it stops accepting anything at once, including its own journal,
+//! and is mounted again. The other is a small one in memory.
 
 use crate::place::{is_root, skip};
 use std::path::{Path, PathBuf};
@@ -49,8 +49,8 @@ impl Disk {
         run("mount", &["-o", "loop", self.image().to_str().unwrap(), self.path().to_str().unwrap()])
     }
 
-    /// Mounts what the disk has. It is a copy, since another process may still hold the file system that is down, such as one in a mount
-    /// namespace of its own.
+    /// Mounts what the disk has. The mounted image is a copy, since another process may still hold the file system that is down, such as a
+    /// process in a mount namespace of its own.
     pub fn mount_again(&mut self) -> bool {
         let before = self.image();
         self.unmount();
@@ -65,8 +65,8 @@ impl Disk {
         run("umount", &[self.path().to_str().unwrap()])
     }
 
-    /// The file system takes nothing from now on, and does not write what it had in memory, not even its own journal: EXT4_IOC_SHUTDOWN with
-    /// EXT4_GOING_FLAGS_NOLOGFLUSH.
+    /// Makes the file system accept nothing from now on. It does not write what it had in memory, not even its own journal:
+    /// EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH.
     pub fn cut(&self) -> bool {
         let call = "import fcntl,os,struct,sys;fcntl.ioctl(os.open(sys.argv[1],os.O_RDONLY),0x8004587d,struct.pack('I',2))";
         run("python3", &["-c", call, self.path().to_str().unwrap()])
@@ -85,7 +85,7 @@ pub struct Small {
 }
 
 impl Small {
-    /// A file system of this many MiB. Without the right to mount, prints that `test` is skipped.
+    /// Makes a file system of this many MiB. Without the right to mount, prints that `test` is skipped.
     pub fn make(test: &str, mib: u32) -> Option<Self> {
         if !is_root() {
             skip(test, "only root can mount a file system");
@@ -113,7 +113,7 @@ impl Small {
 
 impl Drop for Small {
     fn drop(&mut self) {
-        // A program of the test may still be in it.
+        // A program of the test may still use it.
         run("umount", &["--lazy", self.path().to_str().unwrap()]);
     }
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Runs `ip` with words that are parted by single blanks.
+/// Runs `ip` with words that are separated by single blanks.
 pub fn ip(words: &str) -> Result<(), String> {
     let output =
         Command::new("ip").args(words.split(' ')).output().map_err(|e| format!("no ip command: {e}"))?;
@@ -41,7 +41,7 @@ fn letter(host: Host) -> &'static str {
     ["a", "b", "c", "d"][host as usize]
 }
 
-/// Hosts with wires between them. All names and addresses but those of the namespaces are the same in every test.
+/// Hosts with wires between them. Only the names of the namespaces differ between tests; all other names and addresses are the same.
 ///
 /// | made by | hosts | wires |
 /// |---|---|---|
@@ -69,8 +69,8 @@ impl Hosts {
         Self::make(test, &["a", "b", "c", "d", SWITCH], Self::connect)
     }
 
-    /// Makes `count` hosts, each of which has a wire to the next one, and the last one to the first. There are no routes: each
-    /// host reaches only its neighbours.
+    /// Makes `count` hosts, each of which has a wire to the next one, and the last one to the first. There are no routes: each host reaches
+    /// only its neighbours.
     pub fn in_a_ring(test: &str, count: usize) -> Option<Self> {
         let kinds = HOSTS[..count].iter().map(|host| letter(*host)).collect::<Vec<_>>();
         Self::make(test, &kinds, Self::close_the_ring)
@@ -98,20 +98,20 @@ impl Hosts {
         }
     }
 
-    /// Whether what is started from now on has the channels of a daemon.
+    /// Sets whether programs that are started from now on use the channels of a daemon.
     pub fn use_daemons(&mut self, are_used: bool) {
         self.daemons = are_used;
     }
 
-    /// As `new`, but the channels are those of daemons, which the test must start.
+    /// As `new`, but the channels belong to daemons, which the test must start.
     pub fn with_daemons(test: &str, wires: usize) -> Option<Self> {
         let mut hosts = Self::new(test, wires)?;
         hosts.daemons = true;
         Some(hosts)
     }
 
-    /// Gives each end of each wire an address of IPv6 too: A fd77:`n`::1, B fd77:`n`::2. Without IPv6 here, prints the
-    /// reason and returns `None`.
+    /// Adds an IPv6 address to each end of each wire: A fd77:`n`::1, B fd77:`n`::2. Without IPv6 here, prints the reason and returns
+    /// `None`.
     pub fn and_v6(self, test: &str, wires: usize) -> Option<Self> {
         if let Err(reason) = (0..wires).try_for_each(|n| self.plug_v6(n)) {
             skip(test, format_args!("no IPv6: {reason}"));
@@ -146,7 +146,7 @@ impl Hosts {
         ip(&format!("-n {b} addr add fd77:{n}::2/64 dev vb{n} nodad"))
     }
 
-    /// Deletes both interfaces of a wire, and makes others of the same names after `meanwhile`.
+    /// Deletes both interfaces of a wire, and makes new ones of the same names after `meanwhile`.
     pub fn remake(&self, wire: usize, meanwhile: impl FnOnce(), has_v6: bool) {
         ip(&format!("-n {} link del va{wire}", self.name(Host::A))).unwrap();
         meanwhile();
@@ -182,7 +182,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// Lets a host's port of the switch pass nothing, or everything again. The host does not notice it otherwise.
+    /// Makes a host's port of the switch pass nothing, or everything again. The host does not notice it otherwise.
     pub fn cut_off(&self, host: Host, is_cut: bool) {
         // States of a port: 0 disabled, 3 forwarding.
         let (port, state) = (format!("port{}", host as usize), if is_cut { "0" } else { "3" });
@@ -256,7 +256,7 @@ impl Hosts {
         command.arg("--config").arg(self.config(host));
         let daemon = self.start(command, format!("the daemon of host {host:?}"));
         wait_for("the daemon's answer", || shmcast::Client::at(self.socket(host)).ok());
-        // Keys must belong to the daemon's user, who is another one under the unit.
+        // Keys must belong to the daemon's user, who is a different one under the unit.
         let keys = self.keys();
         if keys.exists() {
             let user = fs::metadata(self.socket(host)).unwrap().uid();
@@ -265,30 +265,30 @@ impl Hosts {
         daemon
     }
 
-    /// The place for the keys of native lines.
+    /// The path for the keys of native lines.
     pub fn keys(&self) -> PathBuf {
         self.dir.path().join("keys")
     }
 
-    /// `shmcast WORDS` on a host.
+    /// Starts `shmcast WORDS` on a host.
     pub fn shmcast(&self, host: Host, words: &str) -> Running {
         self.program(host, program("shmcast"), words)
     }
 
-    /// Runs `shmcast WORDS` on a host to its end, which may be a failure.
+    /// Runs `shmcast WORDS` on a host until it ends, which may be with a failure.
     pub fn run(&self, host: Host, words: &str) -> Output {
         let mut command = self.command_in(host, &program("shmcast"));
         command.args(words.split_whitespace()).output().unwrap()
     }
 
-    /// A program on a host.
+    /// Starts a program on a host.
     pub fn program(&self, host: Host, program: impl AsRef<Path>, words: &str) -> Running {
         let mut command = self.command_in(host, program.as_ref());
         command.args(words.split_whitespace());
         self.start(command, words.to_owned())
     }
 
-    /// This test program on a host, playing a role.
+    /// Starts this test program in a role on a host.
     pub fn role(&self, host: Host, role: &str, words: &str) -> Running {
         let mut command = self.command_in(host, &std::env::current_exe().unwrap());
         as_role(&mut command, "", &format!("{role} {words}"));
@@ -355,7 +355,7 @@ impl Running {
         wait_for(&format!("{text:?} from {}", self.what), || self.log().contains(text).then_some(()));
     }
 
-    /// Waits for its end. Returns the exit code, and the last line of its output as JSON.
+    /// Waits for the end of the process. Returns the exit code, and the last line of its output as JSON.
     pub fn end(mut self) -> (i32, Value) {
         let status = wait_for(&format!("the end of {}", self.what), || self.process.try_wait());
         let out = fs::read_to_string(&self.out).unwrap();
@@ -364,7 +364,7 @@ impl Running {
         (code, json)
     }
 
-    /// As `end`, but it must have succeeded.
+    /// As `end`, but the process must have succeeded.
     pub fn end_well(self) -> Value {
         let (what, log) = (self.what.clone(), self.log.clone());
         let (code, json) = self.end();
@@ -372,7 +372,7 @@ impl Running {
         json
     }
 
-    /// Tells it to stop, and waits for that.
+    /// Tells the process to stop, and waits for its end.
     pub fn stop(self) -> (i32, Value) {
         self.signal(Signal::SIGTERM);
         self.end()

@@ -1,4 +1,4 @@
-//! Reads a journal by JOURNAL.md alone, with none of the code that readers of a journal use.
+//! Reads a journal only by the rules of JOURNAL.md, with none of the code that readers of a journal use.
 
 use shmcast::journal::format::{
     FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameKind, JournalControl, Loss,
@@ -6,7 +6,7 @@ use shmcast::journal::format::{
 };
 use std::path::{Path, PathBuf};
 
-/// What a journal holds, in order.
+/// The contents of a journal, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
     Message(u64, Vec<u8>),
@@ -48,7 +48,7 @@ pub fn read(dir: &Path) -> Journal {
         .map(|entry| entry.unwrap())
         .filter(|entry| parse_file_name(&entry.file_name().to_string_lossy()).is_some())
         .map(|entry| std::fs::read(entry.path()).unwrap())
-        // A file that was begun this moment may have its name before its header.
+        // A file that has just been created may have its name before its header.
         .filter_map(|bytes| Some((FileHeader::decode(&bytes).ok()?, bytes)))
         .collect();
     files.sort_by_key(|(header, _)| header.file);
@@ -57,7 +57,7 @@ pub fn read(dir: &Path) -> Journal {
     for (at, (header, bytes)) in files.iter().enumerate() {
         let end = files[at + 1..].iter().map(|(header, _)| header.sequence).min().unwrap_or(u64::MAX);
         if header.sequence >= end && header.sequence > due {
-            continue; // it was given up, and a later one has all of it
+            continue; // the file was abandoned, and a later one has all of it
         }
         assert!(header.sequence <= due, "nothing between {due} and file {}", header.file);
         let is_sealed = Trailer::decode(&bytes[bytes.len() - TRAILER_BYTES..], header.salt).is_ok();
@@ -82,7 +82,7 @@ fn one_file(
         let body = &bytes[place + FRAME_HEADER_BYTES..][..frame.length as usize];
         if frame.check_body(body).is_err() {
             assert!(!is_sealed, "file {}, frame {}", header.file, frame.number);
-            return; // it is being written
+            return; // the frame is being written
         }
         assert!(frame.frame_bytes() <= header.largest_frame as usize || frame.kind != FrameKind::Data);
         if frame.kind == FrameKind::Data {

@@ -1,4 +1,4 @@
-//! The parts that the tests of all packages share. Each exists here once, so that a test waits, starts and cleans up in one way.
+//! The parts that the tests of all packages share. Each exists only once, here, so that all tests wait, start and clean up in the same way.
 //!
 //! | module | what it has |
 //! |---|---|

@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The server's program; `None`, said once for each test, without one.
+/// Returns the path of the server's program. Without one, returns `None`, which is printed once for each test.
 pub fn program(test: &str) -> Option<&'static Path> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = PROGRAM.get_or_init(|| {
@@ -45,7 +45,8 @@ pub struct Server {
     process: Option<Process>,
 }
 
-/// A server with its store in a temporary directory, and a turn; `None`, said once for each test, without a program.
+/// Starts a server with its store in a temporary directory, and takes a turn. Returns `None` without a program, which is printed once for
+/// each test.
 pub fn alone(test: &str) -> Option<(Turn, TempDir, Server)> {
     let (turn, program) = (turn(), program(test)?);
     let dir = tempfile::tempdir().unwrap();
@@ -54,12 +55,12 @@ pub fn alone(test: &str) -> Option<(Turn, TempDir, Server)> {
 }
 
 impl Server {
-    /// A server alone, with its store below `dir`.
+    /// Starts a single server, with its store below `dir`.
     pub fn alone(program: &Path, dir: &Path) -> Server {
         Server::with(program, dir, "")
     }
 
-    /// A server with more in its configuration.
+    /// Starts a server with additional lines in its configuration.
     pub fn with(program: &Path, dir: &Path, more: &str) -> Server {
         fs::create_dir_all(dir).unwrap();
         let port = free_port();
@@ -94,17 +95,17 @@ impl Server {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
-    /// The address with an account in it, for a configuration.
+    /// Returns the address with an account in it, for a configuration.
     pub fn url_of(&self, account: &str) -> String {
         self.url().replace("nats://", &format!("nats://{account}@"))
     }
 
-    /// The address, and the option that gives the account of `USER:PASSWORD` by a file, for a command.
+    /// Returns the address, and the option with a file that contains the account `USER:PASSWORD`, for a command.
     pub fn address_of(&self, account: &str) -> String {
         format!("{} {}", self.url(), self.account(account))
     }
 
-    /// The option that gives an account by a file.
+    /// Returns the option with a file that contains an account.
     pub fn account(&self, account: &str) -> String {
         let user = account.split(':').next().unwrap_or_default();
         let file = self.dir.join(format!("account-{user}"));
@@ -132,14 +133,14 @@ impl Server {
         self.signal(Signal::SIGHUP);
     }
 
-    /// Removes all that the server has stored. It must not run.
+    /// Removes everything that the server has stored. The server must not run.
     pub fn empty(&self) {
         assert!(self.process.is_none());
         fs::remove_dir_all(self.dir.join("store")).unwrap();
     }
 }
 
-/// Three servers that keep a copy each.
+/// Three servers, each of which keeps a copy.
 pub struct Cluster {
     pub servers: Vec<Server>,
 }
@@ -170,7 +171,7 @@ impl Cluster {
     }
 }
 
-/// A relay to a server that holds everything back for a while, and breaks its connections when told to.
+/// A relay to a server. It delays everything for a while, and breaks its connections on request.
 pub struct Relay {
     pub port: u16,
     breaks: Arc<AtomicUsize>,
@@ -206,12 +207,12 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         self.cut();
-        // Wakes the listening thread.
+        // This wakes the listening thread.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
 
-/// Carries one direction of a connection: one thread reads, another writes what is old enough.
+/// Carries one direction of a connection: one thread reads, another writes bytes that are old enough.
 fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration, breaks: Arc<AtomicUsize>) {
     let (give, take) = std::sync::mpsc::channel::<(Instant, Vec<u8>)>();
     let begun = breaks.load(Ordering::Relaxed);
@@ -228,7 +229,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration, breaks: Arc<At
                 Err(_) => break,
             }
         }
-        // Half of a record may have gone: that is what a broken connection is like.
+        // Half of a record may have been sent: this is how a connection breaks.
         let _ = from_too.shutdown(Shutdown::Both);
         let _ = to_too.shutdown(Shutdown::Both);
     });

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
-/// A directory for one test, in memory if the machine has `/dev/shm`. It is removed when dropped.
+/// Makes a directory for one test, in memory if the machine has `/dev/shm`. It is removed when dropped.
 pub fn scratch() -> TempDir {
     let mut builder = tempfile::Builder::new();
     builder.prefix("shmcast-test-");
@@ -31,14 +31,14 @@ pub fn works(program: &str, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Numbers that no other test program has at the same time, mostly: they begin at the process id.
+/// Returns numbers that mostly no other test program uses at the same time: they begin at the process id.
 fn own_number() -> u32 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     std::process::id().wrapping_mul(64).wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A TCP port of the loopback interface that nobody has, and that no other test of this program gets. It is below those that the system
-/// gives to connections, so that none of them takes it before the test does.
+/// Returns a TCP port of the loopback interface that is unused, and that no other test of this program gets. The port is below those that
+/// the system assigns to connections, so that no connection takes it before the test does.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const PORTS: u32 = 20_000;
@@ -51,19 +51,19 @@ pub fn free_port() -> u16 {
     panic!("no port is free on the loopback interface");
 }
 
-/// A UDP address of this host that no other test has: its IP address is made of this process and a count.
+/// Returns a UDP address of this host that no other test uses: its IP address is derived from this process and a count.
 pub fn own_address() -> SocketAddr {
     let own = own_number();
-    // 127.64.0.1 to 127.127.255.254, of which no test has one for other reasons.
+    // 127.64.0.1 to 127.127.255.254. Tests use no address in this range for other reasons.
     let [.., a, b] = (own / 254).to_be_bytes();
     let address = Ipv4Addr::new(127, 64 | a & 63, b, (1 + own % 254) as u8);
     UdpSocket::bind((address, 0)).unwrap().local_addr().unwrap()
 }
 
-/// A program of this workspace, as cargo built it for the profile of the running test.
+/// Returns the path of a program of this workspace, as cargo built it for the profile of the running test.
 ///
 /// # Panics
-/// If it is not there. Cargo builds the programs of a package before the tests of that package, and those of other packages only
+/// If the program does not exist. Cargo builds the programs of a package before the tests of that package, and those of other packages only
 /// when they are named or with `--workspace`.
 pub fn program(name: &str) -> PathBuf {
     let this = std::env::current_exe().expect("this program's own path");

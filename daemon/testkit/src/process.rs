@@ -24,7 +24,7 @@ const SOCKET: &str = "SHMCAST_TEST_SOCKET";
 #[derive(Debug)]
 pub struct Process {
     child: Child,
-    /// The command, for those who read why a test failed.
+    /// The command, for readers of a failed test.
     what: String,
 }
 
@@ -57,7 +57,8 @@ impl Process {
         kill(self.pid(), signal).expect("a child that was not waited for");
     }
 
-    /// Waits until it handles a signal by itself. Before that, the signal would end it, or would be lost if it is ignored.
+    /// Waits until the process handles a signal by itself. Before that, the signal would end the process, or would be lost if it is
+    /// ignored.
     pub fn wait_until_it_handles(&self, signal: Signal) {
         wait_until(&format!("{} to handle {signal}", self.what), || {
             assert!(
@@ -69,14 +70,14 @@ impl Process {
         });
     }
 
-    /// Whether it handles a signal by itself, by its mask in `/proc/PID/status`.
+    /// Whether the process handles a signal by itself, according to its mask in `/proc/PID/status`.
     pub fn handles(&self, signal: Signal) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let handled = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
         u64::from_str_radix(handled.trim(), 16).unwrap() >> (signal as i32 - 1) & 1 == 1
     }
 
-    /// Stops it, and waits until all of it has stopped.
+    /// Stops the process, and waits until all its threads have stopped.
     pub fn pause(&self) {
         self.signal(Signal::SIGSTOP);
         wait_until(&format!("a stop of {}", self.what), || self.states().all(|state| state == 'T'));
@@ -105,7 +106,7 @@ impl Process {
         self.child.try_wait().expect("a child of ours")
     }
 
-    /// Kills it with SIGKILL, and waits for its end. It must not have ended by itself.
+    /// Kills the process with SIGKILL, and waits for its end. It must not have ended by itself.
     pub fn kill(mut self) {
         self.child.kill().expect("a child of ours");
         let status = self.child.wait().expect("a child of ours");
@@ -130,7 +131,7 @@ impl Process {
         assert!(status.success(), "{}: {status}: its output is above", self.what);
     }
 
-    /// Waits until it ends by itself, and reads its pipes meanwhile, so that a full one does not hold it up.
+    /// Waits until the process ends by itself, and reads its pipes meanwhile, so that a full pipe does not block it.
     pub fn output(mut self) -> Output {
         let (out, err) = (self.child.stdout.take(), self.child.stderr.take());
         let (out, err) = (std::thread::spawn(|| read_all(out)), std::thread::spawn(|| read_all(err)));
@@ -147,7 +148,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail for a child that was waited for, which is fine.
+        // Both calls fail for a child that was waited for, which does not matter.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -161,7 +162,7 @@ fn read_all(pipe: Option<impl Read>) -> Vec<u8> {
     bytes
 }
 
-/// Runs a command to its end. If it failed, the error is its status and what it wrote to stderr.
+/// Runs a command until it ends. If it failed, the error is its status and its stderr.
 pub fn run(command: &mut Command) -> Result<Output, String> {
     let output = command.output().map_err(|e| format!("{:?}: {e}", command.get_program()))?;
     match output.status.success() {
@@ -170,11 +171,11 @@ pub fn run(command: &mut Command) -> Result<Output, String> {
     }
 }
 
-/// A command that starts this test program again in the role `name`: it runs the ignored test `play` of the caller's module
-/// or of the one that is named. The role is the whole text; words after the first blank are the role's arguments.
+/// A command that starts this test program again in the role `name`. It runs the ignored test `play` of the caller's module or of the
+/// module that is named. The role is the whole text; words after the first blank are the role's arguments.
 ///
-/// `role!("read 5")` runs `play` of the module in which it stands; `role!(in "front", "read 5")` runs `front::play`;
-/// `role!(under ["strace", "-f"], "read 5")` has the command that is given start it.
+/// `role!("read 5")` runs `play` of the calling module; `role!(in "front", "read 5")` runs `front::play`; `role!(under ["strace", "-f"],
+/// "read 5")` starts it by the given command.
 #[macro_export]
 macro_rules! role {
     (in $module:expr, $name:expr) => {
@@ -188,13 +189,13 @@ macro_rules! role {
     };
 }
 
-/// A path of a module without the crate's name.
+/// Returns a module's path without the crate's name.
 pub fn within(module_path: &str) -> &str {
     module_path.split_once("::").map_or("", |(_, module)| module)
 }
 
-/// As [`role!`] under another user: `role_as!("name_of_the_test", 65534, "read 5")`. If that is not possible here, prints the
-/// reason and is `None`. `role_as!(in "front", ...)` as there.
+/// As [`role!`] under another user: `role_as!("name_of_the_test", 65534, "read 5")`. If that is not possible here, prints the reason and
+/// returns `None`. `role_as!(in "front", ...)` works as for [`role!`].
 #[macro_export]
 macro_rules! role_as {
     (in $module:expr, $test:expr, $uid:expr, $name:expr) => {
@@ -210,14 +211,14 @@ macro_rules! role_as {
     };
 }
 
-/// As [`role!`] with a module, whose path has no name of a crate; the empty path is the program's root.
+/// As [`role!`] with a module, whose path does not include the crate's name. The empty path is the program's root.
 pub fn role_in(module: &str, name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program's own path"));
     as_role(&mut command, module, name);
     command
 }
 
-/// As [`role_in`], started by `command`, whose last words become this program and what it needs to play the role.
+/// As [`role_in`], started by `command`, to which this program and the words for the role are appended.
 pub fn role_under(command: &[&str], module: &str, name: &str) -> Command {
     let (program, arguments) = command.split_first().expect("a command has a program");
     let mut command = Command::new(program);
@@ -234,7 +235,7 @@ pub fn role_as(test: &str, uid: u32, module: &str, name: &str) -> Option<Command
     Some(command)
 }
 
-/// Appends the words to `command`, which is this program or starts it, that make it play a role.
+/// Appends the words that start a role to `command`, which is this program or starts it.
 pub fn as_role(command: &mut Command, module: &str, name: &str) {
     let play = if module.is_empty() { "play".to_owned() } else { format!("{module}::play") };
     command.args([&play, "--exact", "--ignored", "--nocapture", "--test-threads=1", "-q"]).env(ROLE, name);
@@ -246,7 +247,7 @@ pub fn my_role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// Gives a role the directory that [`my_dir`] returns.
+/// Sets the directory that [`my_dir`] returns in a role.
 pub fn in_dir<'a>(command: &'a mut Command, dir: &Path) -> &'a mut Command {
     command.env(DIR, dir)
 }
@@ -256,7 +257,7 @@ pub fn my_dir() -> PathBuf {
     PathBuf::from(std::env::var_os(DIR).expect("this role is started with a directory"))
 }
 
-/// Gives a role the socket of a daemon, which [`my_socket`] returns.
+/// Sets the socket of a daemon that [`my_socket`] returns in a role.
 pub fn at_socket<'a>(command: &'a mut Command, socket: &Path) -> &'a mut Command {
     command.env(SOCKET, socket)
 }
@@ -266,8 +267,8 @@ pub fn my_socket() -> PathBuf {
     PathBuf::from(std::env::var_os(SOCKET).expect("this role is started with a socket"))
 }
 
-/// A command that runs `program` as user and group `uid`, without other groups. If that is not possible here, prints the
-/// reason and returns `None`.
+/// Returns a command that runs `program` as user and group `uid`, without other groups. If that is not possible here, prints the reason and
+/// returns `None`.
 pub fn as_user(test: &str, uid: u32, program: &Path) -> Option<Command> {
     if !is_root() {
         skip(test, "only root can start a process of another user");

@@ -1,16 +1,16 @@
-//! Turns of tests that have many processes, so that a few of them run at a time.
+//! Limits how many tests with many processes run at the same time.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// How many tests with several processes run at a time in one program. Each has some processes that want a CPU for a part of its time; more of them make
-/// each other slow, and fewer leave the machine idle while they wait.
+/// Number of tests with several processes that run at the same time in one program. Each such test has some processes that need a CPU for a
+/// part of its time. More tests would slow each other down, and fewer would leave the machine idle while they wait.
 const AT_A_TIME: usize = 4;
 static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(AT_A_TIME), Condvar::new());
 
-/// A test's turn, until dropped.
+/// A test's permit to run, until dropped.
 pub struct Turn(());
 
-/// Waits until fewer than `AT_A_TIME` tests of this program have a turn.
+/// Waits until fewer than `AT_A_TIME` tests of this program have a permit.
 pub fn turn() -> Turn {
     let (free, freed) = &TURNS;
     let free = free.lock().unwrap_or_else(PoisonError::into_inner);

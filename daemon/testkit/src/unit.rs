@@ -1,9 +1,8 @@
 //! The daemon as the shipped unit runs it, on hosts where PID 1 is not systemd; see `shmcast_under_unit`.
 //!
-//! `SHMCAST_UNDER_UNIT=1` does this for every daemon that a suite starts: `SHMCAST_UNDER_UNIT=1 cargo test -p
-//! shmcast-daemon --test bridge`. Some tests always do it. The test program starts itself again, restricts itself, and
-//! replaces itself by the daemon. Each test program that starts daemons has an ignored test `launch` at its root for this,
-//! which calls [`launch`].
+//! `SHMCAST_UNDER_UNIT=1` does this for every daemon that a suite starts: `SHMCAST_UNDER_UNIT=1 cargo test -p shmcast-daemon --test
+//! bridge`. Some tests always do it. The test program starts itself again, restricts itself, and replaces itself by the daemon. For this,
+//! each test program that starts daemons has an ignored test `launch` at its root, which calls [`launch`].
 
 use crate::place::skip;
 use shmcast_under_unit::{Settings, exec, missing};
@@ -24,10 +23,10 @@ pub fn shipped() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../systemd/shmcastd.service")
 }
 
-/// The shipped unit, if every daemon is to run under it.
+/// Returns the shipped unit, if every daemon must run under it.
 ///
 /// # Panics
-/// If it was asked for and cannot be applied here. A run that seems to test it must not pass without it.
+/// If the unit was requested and cannot be applied here. A run that seems to test the unit must not pass without it.
 pub fn asked() -> Option<PathBuf> {
     std::env::var_os(ASKED).filter(|value| value == "1")?;
     if let Some(reason) = missing() {
@@ -48,8 +47,7 @@ pub fn shipped_for(test: &str) -> Option<PathBuf> {
     }
 }
 
-/// The beginning of a command line. A program that is appended to it runs as `unit` says, with `runtime` as
-/// `/run/shmcast`.
+/// Returns the beginning of a command line. A program that is appended to it runs under `unit`, with `runtime` as `/run/shmcast`.
 pub fn launcher(unit: &Path, runtime: &Path) -> Vec<OsString> {
     let pair = |name: &str, value: &Path| OsString::from(format!("{name}={}", value.display()));
     let mut words = vec![OsString::from("env"), pair(UNIT, unit), pair(RUNTIME, runtime)];
@@ -59,7 +57,7 @@ pub fn launcher(unit: &Path, runtime: &Path) -> Vec<OsString> {
     words
 }
 
-/// A command that runs `program` as `unit` says.
+/// Returns a command that runs `program` under `unit`.
 pub fn command(unit: &Path, runtime: &Path, program: &Path) -> Command {
     let words = launcher(unit, runtime);
     let mut command = Command::new(&words[0]);
@@ -67,8 +65,8 @@ pub fn command(unit: &Path, runtime: &Path, program: &Path) -> Command {
     command
 }
 
-/// The body of a test program's ignored test `launch`: becomes the program that the command line ends with. Returns only if
-/// somebody runs all ignored tests.
+/// The body of a test program's ignored test `launch`: becomes the program at the end of the command line. Returns only if somebody runs
+/// all ignored tests.
 pub fn launch() {
     let (Some(unit), Some(runtime)) = (std::env::var_os(UNIT), std::env::var_os(RUNTIME)) else { return };
     let program: Vec<OsString> = std::env::args_os().skip_while(|word| word != "--").skip(1).collect();

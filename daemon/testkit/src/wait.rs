@@ -1,15 +1,15 @@
-//! Waits that end: each has a limit, and says what it waited for when it gives up.
+//! Waits with a limit. A wait that gives up reports what it waited for.
 
 use std::fmt::Debug;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// Limit of each wait. It is far above what any wait takes on a busy machine, and is paid only by a test that fails.
+/// Limit of each wait. It is far above what any wait takes on a busy machine, so only a failing test waits that long.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// The longest pause between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Calls `ready` until it returns a value, which this returns.
+/// Calls `ready` until it returns a value, and returns that value.
 ///
 /// The pauses between two calls grow from 0.2 ms to 20 ms: short waits stay short, and a daemon that limits its users'
 /// requests is not asked too often.
@@ -35,8 +35,8 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     wait_for(what, || is_so().then_some(()));
 }
 
-/// How long a daemon lets a thread wait, without the time in which either of them was ready and had no CPU. A machine that has much else to do
-/// lengthens only what is left out.
+/// How long a daemon makes a thread wait, without the time in which either of them was ready and had no CPU. So a busy machine does not
+/// lengthen the result.
 #[derive(Debug)]
 pub struct Waited {
     since: Instant,
@@ -50,12 +50,13 @@ impl Waited {
         Self { since: Instant::now(), queued: Self::queued(of), of }
     }
 
-    /// For how long it has let this thread wait.
+    /// Returns for how long the daemon has made this thread wait.
     pub fn elapsed(&self) -> Duration {
         self.since.elapsed().saturating_sub(Self::queued(self.of) - self.queued)
     }
 
-    /// How long this thread and the first one of the process have waited for a CPU so far. The second number of `schedstat` is that.
+    /// Returns how long this thread and the first thread of the process have waited for a CPU so far, which is the second number of
+    /// `schedstat`.
     fn queued(of: u32) -> Duration {
         let of_thread = |path: &str| -> u64 {
             let stat = std::fs::read_to_string(path).unwrap_or_default();
@@ -66,10 +67,10 @@ impl Waited {
     }
 }
 
-/// The value of an environment variable that makes a test longer, or `usual` without it.
+/// Returns the value of an environment variable that makes a test longer, or `usual` without it.
 ///
 /// # Panics
-/// If the variable has something else than a number.
+/// If the value of the variable is not a number.
 pub fn number<T: FromStr<Err: Debug>>(variable: &str, usual: T) -> T {
     match std::env::var(variable) {
         Ok(text) => text.parse().unwrap_or_else(|e| panic!("{variable}={text:?} is not a number: {e:?}")),

@@ -6,7 +6,7 @@ use super::{FRAME_HEADER_BYTES, MAX_BODY, aligned};
 use crate::layout::geometry::RECORD_HEADER;
 use crate::layout::record::{Commit, Flags, Meta};
 
-/// A frame before it has a place in a file.
+/// A frame that has no place in a file yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrameDraft {
     /// Its kind.
@@ -43,7 +43,7 @@ pub struct FrameBuilder {
 }
 
 impl FrameBuilder {
-    /// An empty frame at whose start `sequence` is due. It takes over the memory of `buffer`, whose contents it drops.
+    /// Makes an empty frame at whose start `sequence` is due. Reuses the memory of `buffer` and drops its contents.
     pub fn new(mut buffer: Vec<u8>, sequence: u64, time_ns: u64) -> Self {
         buffer.clear();
         buffer.resize(FRAME_HEADER_BYTES, 0);
@@ -74,7 +74,7 @@ impl FrameBuilder {
         self.bytes.len() == FRAME_HEADER_BYTES
     }
 
-    /// Whether a record with `payload` bytes fits without exceeding `target` bytes of frame. The first record always does.
+    /// Whether a record with `payload` bytes fits without exceeding `target` bytes of frame. The first record always fits.
     pub const fn has_room(&self, payload: usize, target: usize) -> bool {
         let size = self.bytes.len() + RECORD_HEADER as usize + payload.next_multiple_of(8);
         self.is_empty() || (size <= target && size - FRAME_HEADER_BYTES <= MAX_BODY)
@@ -95,7 +95,7 @@ impl FrameBuilder {
         self.draft.next += 1;
     }
 
-    /// Adds a control record. A gap or loss moves the sequence that is due, and must begin with the one that is.
+    /// Adds a control record. A gap or a loss changes the sequence that is due, and must begin with the present one.
     pub fn control(&mut self, control: JournalControl, time: u64) {
         let sequence = self.draft.next;
         debug_assert!(control.skipped().is_none_or(|(from, _)| from == sequence));
@@ -124,7 +124,8 @@ impl FrameBuilder {
         self.bytes.extend_from_slice(&ZEROS[..payload.len().wrapping_neg() % 8]);
     }
 
-    /// Closes the frame: its checksum, and its bytes with room for the header before them and the zeros after them.
+    /// Closes the frame and computes its checksum. Returns it with its bytes, which have room for the header before the body and zeros
+    /// after it.
     pub fn close(mut self) -> (FrameDraft, Vec<u8>) {
         let body = &self.bytes[FRAME_HEADER_BYTES..];
         self.draft.length = body.len() as u32;

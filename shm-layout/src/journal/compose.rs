@@ -1,4 +1,4 @@
-//! One file, frame by frame: numbers, chain, index, footer, trailer.
+//! Composes one file, frame by frame: numbers, chain, index, footer, trailer.
 
 use super::build::FrameDraft;
 use super::control::{Cause, Loss};
@@ -10,12 +10,12 @@ use super::trailer::Trailer;
 use super::{ENTRY_EVERY, FILE_HEADER_BYTES, INDEX_EVERY, MAX_ENTRIES, PAGE, TRAILER_BYTES};
 use std::collections::VecDeque;
 
-/// The state of a file that is being written. It writes nothing: each call returns the bytes that belong at
-/// [`offset`](Self::offset), and moves that behind them.
+/// The state of a file that is being written. The composer itself writes nothing: each call returns the bytes that belong at
+/// [`offset`](Self::offset), and moves the offset past them.
 ///
-/// A tool that writes a file calls [`begin`](Self::begin), for each frame [`place`](Self::place) and, where
-/// [`index_is_due`](Self::index_is_due) says so, [`index`](Self::index), and at last [`seal`](Self::seal). Recovery calls
-/// [`resume`](Self::resume), and [`found`](Self::found) for each frame that is there already.
+/// A tool that writes a file calls [`begin`](Self::begin). For each frame it calls [`place`](Self::place), and also [`index`](Self::index)
+/// if [`index_is_due`](Self::index_is_due) returns true. At the end it calls [`seal`](Self::seal). Recovery calls [`resume`](Self::resume),
+/// and [`found`](Self::found) for each frame that the file already has.
 #[derive(Debug, Clone)]
 pub struct Composer {
     salt: u64,
@@ -33,7 +33,7 @@ pub struct Composer {
     /// Entries since the last index frame.
     fresh: Vec<IndexEntry>,
     entries: Vec<IndexEntry>,
-    /// Only each entry of which the count is a multiple of this is kept in `entries`.
+    /// Of all entries, `entries` keeps only every `stride`th.
     stride: u64,
     counted: u64,
     /// Offset of the last entry that was counted.
@@ -46,7 +46,7 @@ pub struct Composer {
 }
 
 impl Composer {
-    /// Begins a file with `header`, and gives its first page.
+    /// Begins a file with `header`, and returns its first page.
     ///
     /// # Errors
     /// As [`FileHeader::encode`].
@@ -55,7 +55,7 @@ impl Composer {
         Ok((Self::resume(header, FileHeader::crc_of(&page)), page))
     }
 
-    /// Begins after the first page of a file that is there already: `chain` is [`FileHeader::crc_of`] that page.
+    /// Begins after the first page of an existing file: `chain` is [`FileHeader::crc_of`] that page.
     pub fn resume(header: &FileHeader, chain: u32) -> Self {
         Self {
             salt: header.salt,
@@ -103,12 +103,12 @@ impl Composer {
         self.chain
     }
 
-    /// Frames so far.
+    /// Number of frames so far.
     pub const fn frames(&self) -> u32 {
         self.number
     }
 
-    /// Gives the data frame `draft` its place and its header, with the sequence that is durable by now.
+    /// Assigns a place and a header to the data frame `draft`. `durable` is the sequence up to which everything is durable by now.
     pub fn place(&mut self, draft: &FrameDraft, durable: u64) -> FrameHeader {
         debug_assert_eq!(draft.sequence, self.due, "frames of one file follow each other");
         let header = FrameHeader {
@@ -129,8 +129,8 @@ impl Composer {
         header
     }
 
-    /// Takes in a frame that stands at [`offset`](Self::offset) already, with what its records say in `draft`. Recovery that has
-    /// found a hole before it calls [`skip`](Self::skip) first.
+    /// Takes in a frame that the file already has at [`offset`](Self::offset), with what its records say in `draft`. If recovery has found
+    /// a hole before the frame, it calls [`skip`](Self::skip) first.
     pub fn found(&mut self, header: &FrameHeader, draft: &FrameDraft) {
         let offset = self.offset;
         if header.kind == FrameKind::Data {
@@ -149,7 +149,7 @@ impl Composer {
         self.pass(header);
     }
 
-    /// Goes on behind the frame at [`offset`](Self::offset).
+    /// Moves past the frame at [`offset`](Self::offset).
     fn pass(&mut self, header: &FrameHeader) {
         let size = header.frame_bytes() as u64;
         self.since_index += size;
@@ -164,7 +164,7 @@ impl Composer {
         self.chain = header.crc();
     }
 
-    /// Goes on at `offset`, behind a hole in which the sequences of `missing` stood.
+    /// Continues at `offset`, after a hole in which the sequences of `missing` stood.
     pub fn skip(&mut self, offset: u64, missing: Option<Loss>) {
         self.offset = offset;
         if let Some(loss) = missing {
@@ -175,7 +175,7 @@ impl Composer {
         }
     }
 
-    /// Says of each hole whether what stood there had been durable, when everything up to sequence `durable` had.
+    /// Decides for each hole whether its content had been durable, given that everything up to sequence `durable` had been.
     pub fn judge_holes(&mut self, durable: u64) {
         for hole in &mut self.holes {
             hole.cause = if durable >= hole.from { Cause::Damaged } else { Cause::Torn };
@@ -211,18 +211,18 @@ impl Composer {
         self.since_index >= INDEX_EVERY
     }
 
-    /// An index frame with the places of the frames since the last one.
+    /// Makes an index frame with the places of the frames since the last index frame.
     pub fn index(&mut self, durable: u64) -> Vec<u8> {
         let index = Index { previous: self.last_index, entries: std::mem::take(&mut self.fresh) };
         self.bookkeeping(FrameKind::Index, &index.encode(), durable)
     }
 
-    /// Footer, zeros and trailer. The file ends behind them.
+    /// Makes footer, zeros and trailer, which end the file.
     pub fn seal(&mut self, durable: u64) -> Vec<u8> {
         self.end(durable, false)
     }
 
-    /// As [`seal`](Self::seal), for recovery that does not have the recorder's footer.
+    /// As [`seal`](Self::seal), for recovery, which does not have the recorder's footer.
     pub fn seal_mended(&mut self, durable: u64) -> Vec<u8> {
         self.end(durable, true)
     }
@@ -260,7 +260,7 @@ impl Composer {
         bytes
     }
 
-    /// A whole frame that holds no records.
+    /// Makes a whole frame that holds no records.
     fn bookkeeping(&mut self, kind: FrameKind, body: &[u8], durable: u64) -> Vec<u8> {
         let header = FrameHeader {
             salt: self.salt,
@@ -285,7 +285,7 @@ impl Composer {
     }
 }
 
-/// Appends to a list of at most [`MAX_ENTRIES`], and says whether the first one had to go for it.
+/// Appends to a list of at most [`MAX_ENTRIES`]. Returns whether the first entry was removed to make room.
 fn keep<T>(list: &mut VecDeque<T>, entry: T) -> bool {
     let is_full = list.len() == MAX_ENTRIES;
     if is_full {

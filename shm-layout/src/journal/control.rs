@@ -1,4 +1,4 @@
-//! The records by which a journal speaks of itself.
+//! The control records of a journal.
 
 use super::error::{FormatError, field};
 use super::u64_at;
@@ -7,8 +7,8 @@ use crate::layout::record::{ControlRecord, NO_TIME};
 
 const PART: &str = "control record";
 
-/// The wall clock at a record's `time`, in nanoseconds since 1970; `None` without a time. `clock` is the wall clock and the ring's ticks at one
-/// moment, before or behind that time, and `clock_hz` the ticks of a second.
+/// Converts a record's `time` to the wall clock, in nanoseconds since 1970; `None` without a time. `clock` is a pair of wall clock and
+/// ring's ticks at the same moment, before or after that time. `clock_hz` is the number of ticks per second.
 ///
 /// ```
 /// use shmcast_layout::journal::wall_ns;
@@ -28,17 +28,17 @@ pub fn wall_ns((wall_ns, ticks): (u64, u64), clock_hz: u64, time: u64) -> Option
 pub enum Cause {
     /// The recorder was lapped.
     Overrun,
-    /// Nothing was recorded: the recorder was off, its disk full, or it had failed.
+    /// Nothing was recorded: the recorder was switched off, its disk was full, or it had failed.
     Unrecorded,
-    /// Written, never durable, and gone with the power.
+    /// The messages were written, but were not durable when the power failed.
     Torn,
-    /// It was durable, and the disk lost it.
+    /// The messages were durable, and the disk lost them.
     Damaged,
-    /// Left out for ever, so that no sequence is given twice.
+    /// The sequences are left out for ever, so that none is used twice.
     Reserve,
-    /// Cut out by a tool.
+    /// A tool cut them out.
     Cut,
-    /// A cause of a later minor version.
+    /// A cause that a later minor version added.
     Other(u64),
 }
 
@@ -83,7 +83,7 @@ impl Cause {
     }
 }
 
-/// Sequences that the journal names as missing.
+/// Sequences that the journal reports as missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loss {
     /// First missing sequence.
@@ -97,17 +97,17 @@ pub struct Loss {
 /// A control record in a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JournalControl {
-    /// One that stood in the ring: kinds 1 to 63.
+    /// A control record of the ring: kinds 1 to 63.
     Ring(ControlRecord),
-    /// From here on this ring was read. A reader goes from a journal into a ring only if the journal names it.
+    /// From here on, the messages come from this ring. A reader changes from a journal to a ring only if the journal names the ring.
     Source {
         /// The ring's uuid.
         ring: [u64; 2],
-        /// The channel's generation, 0 where nobody counts them.
+        /// The channel's generation; 0 if nobody counts generations.
         generation: u64,
         /// The publisher's epoch at that time.
         epoch: u64,
-        /// The first sequence that was taken from it.
+        /// The first sequence that was taken from the ring.
         first: u64,
     },
     /// Missing sequences. The next record's sequence is `to + 1`.
@@ -118,7 +118,7 @@ pub enum JournalControl {
         wall_ns: u64,
         /// The ring's clock, in its ticks.
         ticks: u64,
-        /// How far the wall clock was set forward or back since the record before, in nanoseconds; 0 if it was not.
+        /// By how much the wall clock was set forward or back since the previous clock record, in nanoseconds; 0 if it was not.
         step_ns: i64,
     },
     /// No publisher passes this sequence before a later reserve record is durable.
@@ -126,21 +126,21 @@ pub enum JournalControl {
         /// The sequence.
         sequence: u64,
     },
-    /// The channel was closed and its lock was free: nothing was published behind it.
+    /// The channel was closed and its lock was free: nothing was published after this.
     Clean {
         /// The sequence of the next message.
         next: u64,
     },
-    /// The result of recovering the file before.
+    /// The result of recovering the previous file.
     Mended {
         /// Its number.
         file: u64,
         /// Whole frames that were kept.
         frames: u64,
-        /// Bytes after the last of them that were dropped.
+        /// Number of bytes after the last whole frame that were dropped.
         bytes: u64,
     },
-    /// A kind of a later minor version; readers skip it.
+    /// A kind that a later minor version added; readers skip it.
     Unknown {
         /// The kind.
         kind: u64,
@@ -192,7 +192,7 @@ impl JournalControl {
         }
     }
 
-    /// Takes a payload apart.
+    /// Decodes a payload.
     ///
     /// # Errors
     /// [`FormatError`] for a payload that is too short for its kind, and for one whose sequences are in the wrong order.
@@ -231,7 +231,7 @@ impl JournalControl {
         })
     }
 
-    /// The first missing sequence and the one that is due behind the record, for a gap and for a loss.
+    /// The first missing sequence, and the sequence that is due after the record, for a gap and for a loss.
     pub const fn skipped(self) -> Option<(u64, u64)> {
         match self {
             Self::Ring(ControlRecord::Gap { from, to }) | Self::Loss(Loss { from, to, .. }) => {

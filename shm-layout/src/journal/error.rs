@@ -1,4 +1,4 @@
-//! The reasons why bytes are no part of a journal.
+//! The reasons why bytes are not part of a journal.
 
 use thiserror::Error;
 
@@ -6,7 +6,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// There are fewer bytes than the part has.
+    /// There are fewer bytes than the part needs.
     #[error("{part}: {found} B, but {needed} B are needed")]
     Truncated {
         /// The part of the file.
@@ -40,7 +40,7 @@ pub enum FormatError {
         /// Checksum of the bytes found.
         computed: u32,
     },
-    /// A frame of another file, such as one that lay in a reused block of the disk.
+    /// A frame belongs to another file, such as one that lay in a reused block of the disk.
     #[error("a frame of another file: salt {found:#018x}, this file's is {salt:#018x}")]
     Salt {
         /// Salt found.
@@ -48,7 +48,7 @@ pub enum FormatError {
         /// The file's salt.
         salt: u64,
     },
-    /// A field with a value that no recorder writes.
+    /// A field has a value that no recorder writes.
     #[error("{part}: {what}")]
     Field {
         /// The part of the file.
@@ -58,7 +58,7 @@ pub enum FormatError {
     },
 }
 
-/// An error of a field.
+/// Makes the error of a field.
 pub(super) const fn field(part: &'static str, what: &'static str) -> FormatError {
     FormatError::Field { part, what }
 }

@@ -19,18 +19,18 @@ const CHECKSUM: usize = FILE_HEADER_BYTES - 4;
 pub struct RingIdentity {
     /// Its uuid, as in the segment's header.
     pub uuid: [u64; 2],
-    /// The channel's generation; 0 where nobody counts them.
+    /// The channel's generation; 0 if nobody counts generations.
     pub generation: u64,
     /// The clock that stamps messages.
     pub clock: ClockKind,
-    /// Its ticks a second.
+    /// The clock's ticks per second.
     pub clock_hz: u64,
 }
 
 /// The first page of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileHeader {
-    /// The stream that it keeps: the same in all files of a journal.
+    /// The stream that the file keeps. It is the same in all files of a journal.
     pub stream: StreamId,
     /// Number of the file, from 1.
     pub file: u64,
@@ -42,15 +42,15 @@ pub struct FileHeader {
     pub epoch: u64,
     /// Wall clock when the file was made, in nanoseconds since 1970.
     pub wall_ns: u64,
-    /// The kernel's boot id, which tells a restart from a reboot.
+    /// The kernel's boot id, which distinguishes a restart of the recorder from a reboot.
     pub boot_id: [u8; 16],
     /// The ring that is recorded.
     pub ring: RingIdentity,
-    /// Salt of the file before; 0 for the first, and behind a file that was given up.
+    /// Salt of the previous file; 0 for the first file, and after a file that was abandoned.
     pub previous_salt: u64,
-    /// Chain value of the last frame of the file before; 0 where its salt is.
+    /// Chain value of the last frame of the previous file; 0 if `previous_salt` is.
     pub previous_chain: u32,
-    /// Most bytes of a data frame in the file, header and padding included: what a reader's buffer needs for records.
+    /// Greatest number of bytes of a data frame in the file, header and padding included: a reader needs a buffer of this size for records.
     pub largest_frame: u32,
     /// The reserve at that time: no publisher passes this sequence before a later reserve is durable; 0 for none.
     pub reserve: u64,
@@ -65,7 +65,7 @@ pub struct FileHeader {
 }
 
 impl FileHeader {
-    /// The page as it is stored.
+    /// Encodes the page.
     ///
     /// # Errors
     /// [`FormatError::Field`] when names and labels exceed 3584 bytes together, their three length words included.
@@ -107,10 +107,10 @@ impl FileHeader {
         Ok(page)
     }
 
-    /// Takes the page at the start of `bytes` apart.
+    /// Decodes the page at the start of `bytes`.
     ///
     /// # Errors
-    /// [`FormatError`] naming the first thing that is wrong.
+    /// [`FormatError`] that names the first fault.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let Some(page) = bytes.get(..FILE_HEADER_BYTES) else {
             return Err(FormatError::Truncated { part: PART, found: bytes.len(), needed: FILE_HEADER_BYTES });
@@ -179,11 +179,11 @@ impl FileHeader {
         Ok(())
     }
 
-    /// The checksum in `page`, the first page of a file, which the first frame's [`chain`](super::FrameHeader::chain) repeats. It
-    /// covers also the fields of a later minor version, which a decoded header does not have.
+    /// Returns the checksum in `page`, the first page of a file, which the first frame's [`chain`](super::FrameHeader::chain) repeats. It
+    /// also covers the fields of a later minor version, which a decoded header does not have.
     ///
     /// # Panics
-    /// If `page` is shorter than [`FILE_HEADER_BYTES`]. A page that [`decode`](Self::decode) took is not.
+    /// If `page` is shorter than [`FILE_HEADER_BYTES`]. A page that [`decode`](Self::decode) accepted is not.
     pub fn crc_of(page: &[u8]) -> u32 {
         u32_at(page, CHECKSUM)
     }
@@ -215,7 +215,8 @@ pub fn file_name(number: u64, sequence: u64) -> String {
     format!("{number:010}-{sequence:020}.smj")
 }
 
-/// Whether a header that names another version is one of this version, with a damaged number: a flipped bit is no later format.
+/// Whether a header with another version number belongs to this version all the same, with a damaged number. Such a flipped bit is no later
+/// format.
 fn is_of_this_version(page: &[u8]) -> bool {
     let mut page = page.to_vec();
     page[8..10].copy_from_slice(&VERSION.0.to_le_bytes());
@@ -225,18 +226,18 @@ fn is_of_this_version(page: &[u8]) -> bool {
 /// The name of the next file while a recorder prepares it.
 pub const SPARE: &str = "spare.tmp";
 
-/// The file number in a name like those of [`file_name`], with any number of digits, and also with `.suspect` behind it. The number in
-/// the file's header decides.
+/// Returns the file number in a name of the form of [`file_name`], with any number of digits, and also with the suffix `.suspect`. The
+/// number in the file's header decides.
 pub fn parse_file_name(name: &str) -> Option<u64> {
     parts_of_name(name)?.0.parse().ok()
 }
 
-/// The sequence in such a name. It is that of the file's header, unless somebody has renamed the file.
+/// Returns the sequence in such a name. It is that of the file's header, unless somebody has renamed the file.
 pub fn sequence_in_name(name: &str) -> Option<u64> {
     parts_of_name(name)?.1.parse().ok()
 }
 
-/// The digits of number and sequence.
+/// Returns the digits of number and sequence.
 fn parts_of_name(name: &str) -> Option<(&str, &str)> {
     let stem = name.strip_suffix(".suspect").unwrap_or(name).strip_suffix(".smj")?;
     let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

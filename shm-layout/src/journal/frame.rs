@@ -11,7 +11,7 @@ const PART: &str = "frame header";
 pub enum FrameKind {
     /// Records.
     Data,
-    /// Places of frames before it; see [`Index`](super::Index).
+    /// Places of earlier frames; see [`Index`](super::Index).
     Index,
     /// The last frame of a sealed file; see [`Footer`](super::Footer).
     Footer,
@@ -19,10 +19,10 @@ pub enum FrameKind {
     Pad,
 }
 
-/// How a body is stored. A compressed body begins with the length of the raw one, 4 bytes.
+/// How a body is stored. A compressed body begins with the length of the raw body, in 4 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Codec {
-    /// As it is.
+    /// Uncompressed.
     Raw,
     /// LZ4 block format.
     Lz4,
@@ -40,7 +40,7 @@ impl FrameFlags {
     /// At least one control record, the ring's or the journal's.
     pub const CONTROL: Self = Self(2);
 
-    /// Both sets of bits.
+    /// Combines both sets of bits.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -51,7 +51,7 @@ impl FrameFlags {
     }
 }
 
-/// A frame's header, taken apart.
+/// A decoded frame header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
     /// The file's salt.
@@ -64,9 +64,9 @@ pub struct FrameHeader {
     pub sequence: u64,
     /// Messages in it.
     pub messages: u32,
-    /// The [`crc`](Self::crc) of the frame before; of the file's header for the first frame.
+    /// The [`crc`](Self::crc) of the previous frame; for the first frame, that of the file's header.
     pub chain: u32,
-    /// Index time: wall clock of its first record, in nanoseconds since 1970; never less than that of the frame before.
+    /// Index time: wall clock of its first record, in nanoseconds since 1970. It is never less than that of the previous frame.
     pub time_ns: u64,
     /// The sequence up to which everything was durable when this frame was closed; 0 for nothing.
     pub durable: u64,
@@ -81,7 +81,7 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// The header as it is stored.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; FRAME_HEADER_BYTES] {
         let mut bytes = [0; FRAME_HEADER_BYTES];
         bytes[..4].copy_from_slice(&FRAME_MAGIC);
@@ -111,11 +111,10 @@ impl FrameHeader {
         bytes
     }
 
-    /// Takes the header at the start of `bytes` apart, of a file whose frames carry `salt`.
+    /// Decodes the header at the start of `bytes`, of a file whose frames carry `salt`.
     ///
     /// # Errors
-    /// [`FormatError`] naming the first thing that is wrong. [`FormatError::Salt`] means that the header is whole, and another
-    /// file's.
+    /// [`FormatError`] that names the first fault. [`FormatError::Salt`] means that the header is whole, but belongs to another file.
     pub fn decode(bytes: &[u8], salt: u64) -> Result<Self, FormatError> {
         if bytes.len() < FRAME_HEADER_BYTES {
             return Err(FormatError::Truncated {

@@ -1,4 +1,4 @@
-//! Bodies of index and footer frames: where to look.
+//! Bodies of index and footer frames, which say where frames lie.
 
 use super::control::{Cause, Loss};
 use super::error::{FormatError, field};
@@ -41,14 +41,14 @@ pub struct ControlEntry {
 /// The body of an index frame.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Index {
-    /// Byte offset of the index frame before; 0 for none.
+    /// Byte offset of the previous index frame; 0 if there is none.
     pub previous: u64,
-    /// Data frames since then, in order, at least [`ENTRY_EVERY`](super::ENTRY_EVERY) bytes apart.
+    /// Data frames since the previous index frame, in order, at least [`ENTRY_EVERY`](super::ENTRY_EVERY) bytes apart.
     pub entries: Vec<IndexEntry>,
 }
 
 impl Index {
-    /// The body as it is stored.
+    /// Encodes the body.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; INDEX_HEAD];
         bytes[..8].copy_from_slice(&self.previous.to_le_bytes());
@@ -57,7 +57,7 @@ impl Index {
         bytes
     }
 
-    /// Takes a body apart.
+    /// Decodes a body.
     ///
     /// # Errors
     /// [`FormatError`] for counts that do not fit, and for places or sequences out of order.
@@ -86,7 +86,7 @@ pub struct Footer {
     pub keys_left_out: bool,
     /// Some control records are not in `controls`: the earliest ones.
     pub controls_left_out: bool,
-    /// Recovery wrote it, since the recorder's is lost or was never written. The next file may chain to that one.
+    /// Recovery wrote this footer, since the recorder's is lost or was never written. The next file may chain to the recorder's footer.
     pub is_mended: bool,
     /// Data frames of the whole file, thinned evenly to at most [`MAX_ENTRIES`].
     pub entries: Vec<IndexEntry>,
@@ -94,12 +94,12 @@ pub struct Footer {
     pub keys: Vec<KeyEntry>,
     /// Control records without clock records.
     pub controls: Vec<ControlEntry>,
-    /// Sequences missing between two frames of this file, as recovery found them.
+    /// Sequences missing between two frames of this file, as recovery found.
     pub holes: Vec<Loss>,
 }
 
 impl Footer {
-    /// The body as it is stored.
+    /// Encodes the body.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; FOOTER_HEAD];
         let counts = [self.entries.len(), self.keys.len(), self.controls.len(), self.holes.len()];
@@ -124,7 +124,7 @@ impl Footer {
         bytes
     }
 
-    /// Takes a body apart.
+    /// Decodes a body.
     ///
     /// # Errors
     /// [`FormatError`] for counts that do not fit, and for places or sequences out of order.
@@ -190,7 +190,7 @@ fn check_entries(part: &'static str, entries: &[IndexEntry]) -> Result<(), Forma
     if entries.windows(2).all(ascends) { Ok(()) } else { Err(field(part, "entries out of order")) }
 }
 
-/// Lists of entries, one behind another.
+/// Several lists of entries in a row.
 struct Lists<'a> {
     part: &'static str,
     rest: &'a [u8],

@@ -1,15 +1,15 @@
-//! The bytes of a journal: files that keep what a channel published. This module touches no file and calls no system.
+//! The bytes of a journal: files that keep what a channel published. This module touches no file and makes no system call.
 //!
-//! `JOURNAL.md`, which lies beside `SPEC.md`, defines the format for other languages. A file is a [`FileHeader`], then frames
-//! (a [`FrameHeader`] and a body each), and once it is sealed a footer and a [`Trailer`].
+//! `JOURNAL.md`, which lies beside `SPEC.md`, defines the format for other languages. A file is a [`FileHeader`] and a row of frames. Each
+//! frame is a [`FrameHeader`] and a body. A sealed file ends with a footer and a [`Trailer`].
 //!
 //! | part | written by | read by |
 //! |---|---|---|
 //! | records of a data frame | [`FrameBuilder`] | [`Records`] |
 //! | the frames of one file in order, index, footer, trailer | [`Composer`] | [`FrameHeader`], [`Index`], [`Footer`], [`Trailer`] |
 //!
-//! Everything that is decoded here is another process's claim, or what a disk made of it: each length and offset is checked
-//! before it is used, and each error says what is wrong.
+//! Everything that is decoded here is another process's claim, and a disk may have changed it. Each length and offset is checked before it
+//! is used, and each error says what is wrong.
 
 mod build;
 mod compose;
@@ -41,7 +41,7 @@ pub const FILE_MAGIC: [u8; 8] = *b"SHMCJRN1";
 pub const FRAME_MAGIC: [u8; 4] = *b"SMJF";
 /// First bytes of the trailer.
 pub const TRAILER_MAGIC: [u8; 8] = *b"SHMCJEND";
-/// Format version: major and minor. A reader takes every minor of its major.
+/// Format version: major and minor. A reader accepts every minor version of its major version.
 pub const VERSION: (u16, u16) = (2, 0);
 /// Bytes of a file's header; the first frame stands after it.
 pub const FILE_HEADER_BYTES: usize = 4096;
@@ -51,36 +51,36 @@ pub const FRAME_HEADER_BYTES: usize = 64;
 pub const TRAILER_BYTES: usize = 64;
 /// Frames start at multiples of this.
 pub const FRAME_ALIGN: usize = 64;
-/// The size of a sealed file is a multiple of this.
+/// The size of a sealed file is a multiple of this number.
 pub const PAGE: usize = 4096;
 /// Largest body of a frame, in bytes as stored.
 pub const MAX_BODY: usize = 1 << 25;
-/// Bytes of a full data frame with its header. One with a large message may be larger.
+/// Size in bytes of a full data frame with its header. A frame with a large message may be larger.
 pub const FRAME_TARGET: usize = 512 << 10;
 /// An index frame follows after this many bytes of data frames.
 pub const INDEX_EVERY: u64 = 4 << 20;
 /// Entries of an index lie at least this many bytes apart.
 pub const ENTRY_EVERY: u64 = 64 << 10;
-/// Most entries of an index, and of each of the footer's four lists.
+/// Greatest number of entries of an index, and of each of the footer's four lists.
 pub const MAX_ENTRIES: usize = 16_384;
-/// How far a reserve lies ahead of the sequence that is due. It is renewed when half of it is used.
+/// Distance of a reserve from the sequence that is due. The reserve is renewed when half of this is used.
 pub const RESERVE: u64 = 1 << 32;
 /// Largest size of a file that a recorder makes: 64 GiB. A trailer can name the place of a footer up to 256 GiB.
 pub const MAX_FILE: u64 = 64 << 30;
 
-/// `length` rounded up to where the next frame may start.
+/// Rounds `length` up to where the next frame may start.
 pub const fn aligned(length: usize) -> usize {
     length.next_multiple_of(FRAME_ALIGN)
 }
 
-/// Eight bytes at `at`. The caller has checked that they are there.
+/// Reads eight bytes at `at`. The caller has checked that they exist.
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(word)
 }
 
-/// Four bytes at `at`. The caller has checked that they are there.
+/// Reads four bytes at `at`. The caller has checked that they exist.
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let mut word = [0; 4];
     word.copy_from_slice(&bytes[at..at + 4]);

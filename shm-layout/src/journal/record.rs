@@ -13,9 +13,9 @@ const HEADER: usize = RECORD_HEADER as usize;
 /// A record of a data frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its sequence; for a control record the sequence due at it.
+    /// Its sequence; for a control record, the sequence due at it.
     pub sequence: u64,
-    /// Time of its publication: the low 48 bits of the ring's clock; 0 for none.
+    /// Time of its publication: the low 48 bits of the ring's clock; 0 if it has none.
     pub time: u64,
     /// Its kind and its content.
     pub body: RecordBody<'a>,
@@ -28,7 +28,7 @@ pub enum RecordBody<'a> {
     Message {
         /// Its bytes.
         payload: &'a [u8],
-        /// The publisher's own mark.
+        /// The publisher's own tag.
         tag: u16,
         /// Whether a reader may start from it.
         key: bool,
@@ -37,7 +37,7 @@ pub enum RecordBody<'a> {
     Control(JournalControl),
 }
 
-/// The records of one data frame in order. After an error there are no more.
+/// The records of one data frame, in order. After an error there are no more records.
 #[derive(Debug, Clone)]
 pub struct Records<'a> {
     rest: &'a [u8],
@@ -47,13 +47,13 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// Begins with the raw body of the frame with `header`, whose checksum was compared.
+    /// Begins at the start of the raw body of the frame with `header`. The caller has compared the body's checksum.
     pub const fn new(header: &FrameHeader, body: &'a [u8]) -> Self {
         Self { rest: body, due: header.sequence, messages: header.messages, failed: false }
     }
 
-    /// Goes on in a body: `rest` are the bytes after the records that were read, `due` and `messages` what
-    /// [`due`](Self::due) and [`messages_left`](Self::messages_left) said then.
+    /// Continues within a body. `rest` is what follows the records that were read; `due` and `messages` are what [`due`](Self::due) and
+    /// [`messages_left`](Self::messages_left) returned there.
     pub const fn resume(rest: &'a [u8], due: u64, messages: u32) -> Self {
         Self { rest, due, messages, failed: false }
     }
@@ -63,12 +63,12 @@ impl<'a> Records<'a> {
         self.due
     }
 
-    /// Messages that are still to come, by the frame's header.
+    /// Number of messages left, according to the frame's header.
     pub const fn messages_left(&self) -> u32 {
         self.messages
     }
 
-    /// Bytes of the records that are still to come.
+    /// Number of bytes of the records that are left.
     pub const fn bytes_left(&self) -> usize {
         self.rest.len()
     }

@@ -21,14 +21,14 @@ pub struct Trailer {
     pub least_ns: u64,
     /// Greatest index time of a frame with records; 0 if there is none.
     pub greatest_ns: u64,
-    /// Frames, the footer among them.
+    /// Number of frames, including the footer.
     pub frames: u32,
     /// The [`crc`](super::FrameHeader::crc) of the footer's header.
     pub chain: u32,
 }
 
 impl Trailer {
-    /// The trailer as it is stored in a file with `salt`.
+    /// Encodes the trailer for a file with `salt`.
     pub fn encode(&self, salt: u64) -> [u8; TRAILER_BYTES] {
         let mut bytes = [0; TRAILER_BYTES];
         bytes[..8].copy_from_slice(&TRAILER_MAGIC);
@@ -45,10 +45,10 @@ impl Trailer {
         bytes
     }
 
-    /// Takes the trailer in `bytes` apart, the last of a file with `salt`.
+    /// Decodes the trailer in `bytes`, the last ones of a file with `salt`.
     ///
     /// # Errors
-    /// [`FormatError`] naming the first thing that is wrong: then the file is not sealed, or damaged.
+    /// [`FormatError`] that names the first fault: the file is not sealed, or damaged.
     pub fn decode(bytes: &[u8], salt: u64) -> Result<Self, FormatError> {
         if bytes.len() != TRAILER_BYTES {
             return Err(FormatError::Truncated { part: PART, found: bytes.len(), needed: TRAILER_BYTES });
@@ -83,7 +83,7 @@ impl Trailer {
     }
 }
 
-/// CRC-32C over the salt and the first 60 bytes, so that the trailer of another file is not taken for this one's.
+/// CRC-32C over the salt and the first 60 bytes, so that the trailer of another file is not mistaken for this file's.
 fn checksum(bytes: &[u8], salt: u64) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&salt.to_le_bytes()), &bytes[..60])
 }

@@ -1,4 +1,4 @@
-//! The bytes: the place and the meaning of each word of a segment. This module touches no memory and calls no system.
+//! The bytes: the place and the meaning of each word of a segment. This module touches no memory and makes no system call.
 
 pub mod charter;
 pub mod geometry;

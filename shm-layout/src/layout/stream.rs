@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-/// The identity of a stream: of all messages of a channel since its sequences last began at 1. A channel gets a new one then, and at no
-/// other time. It stays through publishers, generations of a strict channel, restarts of the daemon and, with a journal, reboots.
+/// The identity of a stream, which is all messages of a channel since its sequences last began at 1. A channel gets a new stream at that
+/// moment, and at no other time. The stream remains the same through new publishers, generations of a strict channel, restarts of the
+/// daemon and, with a journal, reboots.
 ///
-/// Two places have the same stream if their ids are equal, and in no other case: [`is`](Self::is) is the one comparison.
+/// Two places have the same stream if and only if their ids are equal: [`is`](Self::is) is the one comparison.
 ///
 /// ```
 /// use shmcast_layout::layout::stream::StreamId;
@@ -18,18 +19,18 @@ use std::fmt;
 pub struct StreamId([u64; 2]);
 
 impl StreamId {
-    /// The id of 16 random bytes, or of bytes that were stored.
+    /// Makes the id of 16 random bytes, or of bytes that were stored.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         let all = u128::from_be_bytes(bytes);
         Self([(all >> 64) as u64, all as u64])
     }
 
-    /// The bytes, as journals and the wire have them.
+    /// The bytes, in the form of journals and packets.
     pub const fn to_bytes(self) -> [u8; 16] {
         ((self.0[0] as u128) << 64 | self.0[1] as u128).to_be_bytes()
     }
 
-    /// The id in two words of a segment's header or a charter.
+    /// Makes the id from two words of a segment's header or a charter.
     pub const fn from_words(words: [u64; 2]) -> Self {
         Self(words)
     }
@@ -39,7 +40,7 @@ impl StreamId {
         self.0
     }
 
-    /// Reads an id as it is shown; `None` for any other text.
+    /// Parses an id as it is displayed. Returns `None` for any other text.
     ///
     /// ```
     /// use shmcast_layout::layout::stream::StreamId;
@@ -53,7 +54,7 @@ impl StreamId {
         Some(Self::from_bytes(id.to_be_bytes()))
     }
 
-    /// Whether both are the same stream.
+    /// Whether both ids mean the same stream.
     pub fn is(self, other: Self) -> bool {
         self == other
     }

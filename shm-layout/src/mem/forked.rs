@@ -1,15 +1,15 @@
-//! A forked child, for tests: it shares what its parent has opened, and has a copy of all that its parent holds.
+//! A forked child, for tests. It shares what its parent has opened, and has a copy of everything that its parent holds.
 
 use nix::libc;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A child that has been forked, to be waited for.
+/// A forked child, which must be waited for.
 #[derive(Debug)]
 #[must_use = "a child that is not waited for stays a zombie"]
 pub struct Forked(libc::pid_t);
 
-/// Forks a child that runs `part`, and ends without running destructors of anything else. A panic ends it badly.
+/// Forks a child that runs `part` and ends without running any other destructors. After a panic the child ends with an error.
 ///
 /// # Errors
 /// [`io::ErrorKind::Unsupported`] in a process of several threads; the error of `fork`.
@@ -33,7 +33,7 @@ pub fn fork(part: impl FnOnce()) -> io::Result<Forked> {
 }
 
 impl Forked {
-    /// Waits for its end. Returns whether the child ended well.
+    /// Waits until the child ends. Returns whether it ended without a panic.
     ///
     /// # Errors
     /// The error of `waitpid`.

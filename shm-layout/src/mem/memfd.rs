@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Makes an empty anonymous file that only its owner may open anew. `name` shows up in `/proc/PID/maps`.
+/// Makes an empty anonymous file that only its owner may open again. `/proc/PID/maps` shows `name`.
 ///
 /// A new memfd has mode 0777. A process that is handed a read-only descriptor could then open the file again for writing. Mode
 /// 0600 allows that only to the owner's uid and to root.
@@ -43,7 +43,7 @@ pub fn seal_content(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(file, all)?)
 }
 
-/// Whether [`seal_content`] was done to the file. Then it holds what its maker wrote.
+/// Whether the file was sealed by [`seal_content`]. Such a file holds what its maker wrote.
 ///
 /// # Errors
 /// The error of `fcntl`.
@@ -51,7 +51,7 @@ pub fn is_content_sealed(file: &File) -> io::Result<bool> {
     Ok(rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::WRITE | SealFlags::SEAL))
 }
 
-/// Whether the file is one of [`create`]'s with a sealed size, made by this process's own user. A daemon checks so a file that a
+/// Whether the file was made by [`create`], by this process's own user, and has a sealed size. A daemon uses this to check a file that a
 /// program hands back.
 ///
 /// # Errors
@@ -62,8 +62,8 @@ pub fn is_ours(file: &File) -> io::Result<bool> {
     Ok(is_own(file)? && sealed)
 }
 
-/// Whether the file is a regular file of this process's own user, and only that user may open it anew. This works for a
-/// descriptor that [`reopen_as_path`] made, too. To open such a file anew has no side effect.
+/// Whether the file is a regular file of this process's own user, and only that user may open it again. This also works for a descriptor
+/// that [`reopen_as_path`] made. Opening such a file again has no side effect.
 ///
 /// # Errors
 /// The error of `fstat`.
@@ -73,7 +73,7 @@ pub fn is_own(file: &File) -> io::Result<bool> {
     Ok(is_regular && stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o7777 == 0o600)
 }
 
-/// Opens the file anew for reading only: the result shares no offset, lock or access mode with the original.
+/// Opens the file again, only for reading: the result shares no offset, lock or access mode with the original.
 ///
 /// # Errors
 /// The error of `open`: `EACCES` for all but the owner and root.
@@ -81,7 +81,7 @@ pub fn reopen_read_only(file: &File) -> io::Result<File> {
     reopen(file, OFlags::RDONLY)
 }
 
-/// Opens the file anew for reading and writing.
+/// Opens the file again, for reading and writing.
 ///
 /// # Errors
 /// The same as for [`reopen_read_only`].
@@ -89,8 +89,8 @@ pub fn reopen_read_write(file: &File) -> io::Result<File> {
     reopen(file, OFlags::RDWR)
 }
 
-/// A descriptor that names the file and can do nothing with it: neither read nor write, map nor lock. A process that may open
-/// the file can make a descriptor of its own from it.
+/// Opens a descriptor that names the file and can do nothing with it: neither read nor write, map nor lock. A process that may open the
+/// file can use it to make a descriptor of its own.
 ///
 /// # Errors
 /// The error of `open`.

@@ -1,6 +1,6 @@
-//! Memory from the operating system: maps of files, made ready before the first message.
+//! Memory from the operating system: maps of files, prepared before the first message.
 //!
-//! Knows nothing of rings. A map is handed on as [`Cells`], never as a slice of bytes.
+//! This module knows nothing of rings. It lends a map as [`Cells`], never as a slice of bytes.
 
 use crate::layout::geometry::HUGE_PAGE;
 use crate::ring::cells::Cells;
@@ -27,7 +27,7 @@ pub use reserve::reserve;
 pub struct Map {
     map: Arc<MmapRaw>,
     writable: bool,
-    /// Whether the file had less memory than is mapped. To touch the rest allocates it.
+    /// Whether the file had less memory than is mapped. Touching the rest allocates it.
     has_holes: bool,
 }
 
@@ -73,12 +73,13 @@ impl Map {
     }
 }
 
-/// Makes a map that starts on a huge page if the kernel gives one, because only then can its pages be collapsed. Kernels choose
-/// such addresses by themselves only if huge pages are switched on for the file system.
+/// Makes a map that starts on a huge page if the kernel has room for one, because only the pages of such a map can be collapsed. Kernels
+/// choose such addresses by themselves only if huge pages are switched on for the file system.
 fn aligned(length: usize, make: impl Fn() -> io::Result<MmapRaw>) -> io::Result<MmapRaw> {
     let make = || {
         let map = make()?;
-        // A core dump leaves the map out: it may hold messages that the one who reads the dump must not see. Kernels without this advice dump it.
+        // A core dump leaves out the map, since it may hold messages that the reader of the dump must not see. Kernels without this advice
+        // include it.
         let _ = map.advise(Advice::DontDump);
         Ok(map)
     };
@@ -87,7 +88,7 @@ fn aligned(length: usize, make: impl Fn() -> io::Result<MmapRaw>) -> io::Result<
     if length < HUGE_PAGE as usize || excess == 0 {
         return Ok(first);
     }
-    // The kernel places maps downwards from the last one. A map of the excess size moves the next one to the boundary.
+    // The kernel places maps downwards from the last one. A map of the excess size moves the next map to the boundary.
     drop(first);
     let _spacer = MmapOptions::new().len(excess).map_anon()?;
     make()

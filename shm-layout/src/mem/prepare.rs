@@ -1,5 +1,5 @@
-//! Prepares a map: memory of the right node, huge pages, no faults at first touch, no swapping. The kernel may refuse each step.
-//! Each refusal is reported with its reason, and the other steps go on.
+//! Prepares a map: memory of the right node, huge pages, no faults at first touch, no swapping. The kernel may refuse each step. Each
+//! refusal is reported with its reason, and the other steps are still done.
 
 use super::Map;
 use crate::fault;
@@ -10,28 +10,28 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Longest time for collapsing into huge pages. Each 2 MiB takes some 5 ms. Before it starts, the kernel waits for work of its own
-/// on every core. That takes much longer if real-time threads leave it no time, or if memory is in small pieces.
+/// Longest time for collapsing into huge pages. Each 2 MiB takes some 5 ms. Before each call collapses anything, the kernel waits for work
+/// of its own on every core. This wait is much longer if real-time threads leave the kernel no time, or if memory is fragmented.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The steps that prepare a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preparation {
-    /// Take memory from this NUMA node as long as it has some. For files in memory this holds for every process that maps them.
+    /// Take memory from this NUMA node as long as the node has some. For files in memory this applies to every process that maps them.
     pub numa_node: Option<u32>,
-    /// Collapse pages into huge pages, for at most a second and the 2 MiB then in hand. This is by far the slowest step, at some
-    /// 2.5 ms a MiB. Leave it out if opening must be quick beside real-time threads.
+    /// Collapse pages into huge pages. This stops after one second, when the 2 MiB in work are done. It is by far the slowest step, at some
+    /// 2.5 ms per MiB. Leave it out if opening must be quick beside real-time threads.
     pub huge_pages: bool,
     /// Touch every page now, and not at the first message.
     pub prefault: bool,
-    /// Forbid the kernel to swap it out.
+    /// Forbid the kernel to swap the memory out.
     pub lock: bool,
 }
 
 impl Preparation {
     /// No step at all: pages arrive as they are touched.
     pub const NONE: Self = Self { numa_node: None, huge_pages: false, prefault: false, lock: false };
-    /// Every step but the NUMA node, which the kernel chooses.
+    /// Every step except the NUMA node, which the kernel chooses.
     pub const FULL: Self = Self { numa_node: None, huge_pages: true, prefault: true, lock: true };
 }
 
@@ -61,12 +61,12 @@ impl fmt::Display for Step {
     }
 }
 
-/// Bytes that one system call of [`Pieces`] touches: some 40 us of work. The kernel lets no other thread of the process map or
-/// unmap memory meanwhile.
+/// Number of bytes that one system call of [`Pieces`] touches, which takes some 40 us. Meanwhile the kernel lets no other thread of the
+/// process map or unmap memory.
 const PIECE: usize = 64 << 10;
 
-/// The pages of a map, to be touched piece by piece. Each item touches the next [`PIECE_BYTES`](Self::PIECE_BYTES) in the
-/// thread that asks for it, about 40 us where the memory is new, and says how that went.
+/// The pages of a map, to be touched piece by piece. Each item touches the next [`PIECE_BYTES`](Self::PIECE_BYTES) in the calling thread,
+/// and is the result of that. For new memory an item takes about 40 us.
 #[derive(Debug)]
 pub struct Pieces {
     map: Map,
@@ -77,7 +77,7 @@ impl Pieces {
     /// Bytes that an item touches; the last one may have fewer.
     pub const PIECE_BYTES: u64 = PIECE as u64;
 
-    /// All pages of `map`. A map for writing: pages of a file that has none yet are made.
+    /// Iterates over all pages of `map`, which must be writable: if the file has no page yet, one is made.
     ///
     /// # Panics
     /// When the map is for reading only.
@@ -113,8 +113,8 @@ impl Iterator for Pieces {
 
 impl ExactSizeIterator for Pieces {}
 
-/// Has each page of `map` locked into memory when it is touched, and touches none. Takes microseconds where no page is touched
-/// yet.
+/// Makes the kernel lock each page of `map` into memory when it is touched. Touches no page itself. Takes microseconds if no page is
+/// touched yet.
 pub(crate) fn lock_on_fault(map: &Map) -> Step {
     // SAFETY: the range is the whole of a map that we hold. Locking changes nothing that is in it.
     let refused = unsafe { libc::mlock2(map.map.as_ptr().cast(), map.map.len(), libc::MLOCK_ONFAULT) } != 0;
@@ -122,18 +122,18 @@ pub(crate) fn lock_on_fault(map: &Map) -> Step {
     Step { name: "lock", result }
 }
 
-/// Whether the calling thread has a real-time policy (`SCHED_FIFO`, `SCHED_RR` or `SCHED_DEADLINE`), which a thread that it
-/// starts has too.
+/// Whether the calling thread has a real-time policy (`SCHED_FIFO`, `SCHED_RR` or `SCHED_DEADLINE`). Threads that it starts inherit the
+/// policy.
 pub fn is_real_time() -> bool {
     // SAFETY: no memory is handed over; 0 is the calling thread.
     let policy = unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
     matches!(policy, libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE)
 }
 
-/// Prepares `map`; returns one [`Step`] for each thing asked for.
+/// Prepares `map`. Returns one [`Step`] for each step asked for.
 pub fn prepare(map: &Map, wanted: Preparation) -> Vec<Step> {
     let mut steps = Vec::new();
-    // The node comes before anything is touched, because pages that exist stay where they are.
+    // The node is set before anything is touched, because pages that exist stay where they are.
     if let Some(node) = wanted.numa_node.filter(|_| map.writable) {
         steps.push(Step { name: "NUMA node", result: prefer(map, node) });
     }
@@ -159,7 +159,7 @@ fn full_of_holes() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "parts of the file have no memory yet")
 }
 
-/// Asks for pages of `node`, and for pages of other nodes once it has no more.
+/// Prefers pages of `node`, and uses pages of other nodes when the node has none left.
 fn prefer(map: &Map, node: u32) -> io::Result<()> {
     const NODES: usize = 1024;
     let mut nodes = [0_u64; NODES / 64];
@@ -167,7 +167,7 @@ fn prefer(map: &Map, node: u32) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "nodes are numbered from 0 to 1023"));
     };
     *word = 1 << (node % 64);
-    // The count is one more than there are, because the kernel takes one off (mbind(2), under BUGS).
+    // The count is one too high, because the kernel subtracts one (mbind(2), under BUGS).
     let count = NODES + 1;
     // SAFETY: the range is the whole of a map that we hold, and `nodes` has the bits that `count` tells of. A policy
     // changes where pages that do not exist yet will come from, and nothing about those that do.
@@ -195,7 +195,7 @@ fn collapse(map: &Map) -> io::Result<()> {
     })
 }
 
-/// Collapses piece by piece, because one call for all of them could not be stopped. The first refusal is reported. The pieces after
+/// Collapses piece by piece, because a single call for all pieces could not be stopped. The first refusal is reported. The pieces after
 /// it are tried all the same, unless this kernel does not do it at all.
 fn collapse_each(
     pieces: impl ExactSizeIterator<Item = usize>,

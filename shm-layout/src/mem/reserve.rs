@@ -5,8 +5,8 @@ use nix::fcntl::posix_fallocate;
 use std::fs::File;
 use std::io;
 
-/// Bytes reserved by one system call. A signal makes some kernels give up a whole call, so a program with a timer could
-/// never reserve gigabytes at once.
+/// Number of bytes reserved by one system call. A signal makes some kernels abandon the whole call, so a program with a timer could never
+/// reserve gigabytes at once.
 const PIECE: u64 = 2 << 20;
 
 /// Reserves the first `bytes` of `file`, which becomes at least that long.
@@ -17,7 +17,7 @@ pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     Ok(in_pieces(bytes, |at, length| posix_fallocate(file, at, length))?)
 }
 
-/// Calls `reserve` with the offset and the length of one piece after another, and again if a signal came in between.
+/// Calls `reserve` with the offset and the length of one piece after another. Repeats a call that a signal interrupted.
 fn in_pieces(bytes: u64, mut reserve: impl FnMut(i64, i64) -> Result<(), Errno>) -> Result<(), Errno> {
     let mut at = 0;
     while at < bytes {

@@ -1,16 +1,16 @@
-//! How far the host's clock may be from the true time, as the kernel was told by the program that keeps it.
+//! How far the host's clock may be from the true time, as the program that sets the clock has told the kernel.
 
 use nix::libc;
 use std::io;
 
-/// The most that the clock is wrong, in nanoseconds; `None` if nobody synchronises it.
+/// Returns the greatest possible error of the clock, in nanoseconds; `None` if nobody synchronises the clock.
 ///
 /// The figure grows while no program corrects the clock, and is an upper limit: the true error is much smaller in most
 /// cases. One system call.
 ///
 /// # Errors
-/// The system does not let this process ask. A service manager's filter of system calls often refuses `adjtimex` with
-/// `EPERM`, because the same call can set the clock.
+/// If the system does not let this process ask. A service manager's filter of system calls often refuses `adjtimex` with `EPERM`, because
+/// the same call can set the clock.
 ///
 /// ```
 /// match shmcast_layout::sys::clock::error_ns() {

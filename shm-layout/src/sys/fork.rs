@@ -142,8 +142,8 @@ extern "C" fn in_child() {
     }
 }
 
-/// Closes a descriptor, and lets its number lead to an event counter that nobody else has: the child's copy of the handle closes that number when
-/// it is dropped, and must not close another's.
+/// Closes a descriptor, and reuses its number for an event counter that nobody else has. The child's copy of the handle closes that number
+/// when it is dropped, and must not close another descriptor.
 fn give_up(descriptor: RawFd) {
     // SAFETY: the number is one of a handle that is in use in the parent, so it is the child's own copy of that.
     unsafe { libc::close(descriptor) };

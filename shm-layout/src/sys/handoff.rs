@@ -1,7 +1,7 @@
-//! Packets with descriptors over Unix sockets. A daemon hands out memory by them, and learns who its peer is.
+//! Packets with descriptors over Unix sockets. Through them a daemon hands out memory, and learns who its peer is.
 //!
-//! Sockets are SOCK_SEQPACKET: one send is one receive, and a peer that dies is a hang-up. No size that a peer claims leads to an
-//! allocation, and descriptors that were not asked for are closed.
+//! Sockets are SOCK_SEQPACKET: one send is one receive, and a peer that dies is a hang-up. No size that a peer claims causes an allocation,
+//! and descriptors that were not asked for are closed.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -14,19 +14,19 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-/// Most descriptors in one packet.
+/// Greatest number of descriptors in one packet.
 pub const MAX_DESCRIPTORS: usize = 4;
 /// Largest packet in bytes.
 pub const MAX_PACKET: usize = 64 << 10;
-/// Most descriptors that a service manager keeps for the daemon: `FileDescriptorStoreMax=` of the shipped unit.
+/// Greatest number of descriptors that a service manager keeps for the daemon: `FileDescriptorStoreMax=` of the shipped unit.
 pub const MAX_KEPT: usize = 8192;
-/// Most descriptors that [`inherited`] takes: those kept, and the sockets that the service manager listens at.
+/// Greatest number of descriptors that [`inherited`] accepts: those kept, and the sockets at which the service manager listens.
 pub const MAX_INHERITED: usize = MAX_KEPT + 64;
 
-/// The process at the other end of a socket, as the kernel saw it when it connected.
+/// The process at the other end of a socket, as the kernel recorded it at the time of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Process id in our own namespace; 0 if the process is in none that we can see.
+    /// Process id in our own namespace; 0 if the process is in a namespace that we cannot see.
     pub pid: u32,
     /// Effective user.
     pub uid: u32,
@@ -39,9 +39,9 @@ pub struct Peer {
 pub struct Packet {
     /// Bytes at the start of the buffer; 0 means that the peer has hung up.
     pub length: usize,
-    /// Descriptors that came with them.
+    /// Descriptors that were sent with the bytes.
     pub descriptors: Vec<File>,
-    /// Whether the packet was larger than the buffer or had more than [`MAX_DESCRIPTORS`]. Then only a part of it is here.
+    /// Whether the packet was larger than the buffer or had more than [`MAX_DESCRIPTORS`]. If so, only a part of it is here.
     pub truncated: bool,
 }
 
@@ -58,8 +58,8 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
 /// Checks whether a process listens at `path`. Unlike [`connect`] it never waits.
 ///
 /// # Errors
-/// The error of `connect`: `ConnectionRefused` if no process listens, `WouldBlock` if one listens and is too busy, `EPROTOTYPE`
-/// for a socket of another kind.
+/// The error of `connect`: `ConnectionRefused` if no process listens, `WouldBlock` if the listening process is too busy, `EPROTOTYPE` for a
+/// socket of another kind.
 pub fn try_connect(path: &Path) -> io::Result<()> {
     let socket = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     Ok(rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?)
@@ -80,7 +80,7 @@ fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Whether a descriptor that another process opened is a socket such as [`listen`] makes.
+/// Whether a descriptor that another process opened is a socket of the kind that [`listen`] makes.
 pub fn is_listener(descriptor: impl AsFd) -> bool {
     use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
     let descriptor = descriptor.as_fd();
@@ -89,20 +89,20 @@ pub fn is_listener(descriptor: impl AsFd) -> bool {
         && socket_acceptconn(descriptor) == Ok(true)
 }
 
-/// Takes the next connection without waiting.
+/// Accepts the next connection without waiting.
 ///
 /// # Errors
-/// `WouldBlock` when there is none.
+/// `WouldBlock` if there is none.
 pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
     Ok(rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)
 }
 
-/// The process that connected.
+/// Returns the process that connected.
 ///
 /// # Errors
 /// The error of `getsockopt`.
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
-    // rustix has this call too, but its process ids cannot be 0, which is the id of a peer in another namespace.
+    // rustix has this call too, but its process ids cannot be 0, which stands for a peer in another namespace.
     let cred = nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::PeerCredentials)?;
     Ok(Peer { pid: cred.pid().unsigned_abs(), uid: cred.uid(), gid: cred.gid() })
 }
@@ -132,7 +132,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
 /// Receives one packet into `buffer`.
 ///
 /// # Errors
-/// `WouldBlock` when there is none on a non-blocking socket.
+/// `WouldBlock` if there is none on a non-blocking socket.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Packet> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -158,12 +158,12 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Packet> {
 pub struct Inherited {
     /// The descriptors with their names.
     pub descriptors: Vec<(String, OwnedFd)>,
-    /// Names of the descriptors beyond [`MAX_INHERITED`]. They stay open and unused.
+    /// Names of the descriptors beyond [`MAX_INHERITED`]. These descriptors stay open and unused.
     pub beyond: Vec<String>,
 }
 
-/// Descriptors that the service manager passed to this process (`LISTEN_FDS`), with their names (`LISTEN_FDNAMES`).
-/// Call it once, early: a second call returns nothing.
+/// Takes the descriptors that the service manager passed to this process (`LISTEN_FDS`), with their names (`LISTEN_FDNAMES`). Call it once,
+/// early: a second call returns nothing.
 pub fn inherited() -> Inherited {
     use std::sync::atomic::{AtomicBool, Ordering};
     static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -189,7 +189,7 @@ pub fn inherited() -> Inherited {
             Some((name, unsafe { OwnedFd::from_raw_fd(raw) }))
         })
         .collect();
-    // The loop is bounded by the names, because the count is only a number from the environment.
+    // The names limit the loop, because the count is only a number from the environment.
     Inherited { descriptors, beyond: names.take(count - taken).collect() }
 }
 

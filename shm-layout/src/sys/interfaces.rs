@@ -1,4 +1,4 @@
-//! The host's interfaces: those of IPv4 by the `ioctl` of netdevice(7), those of IPv6 from `/proc/net/if_inet6`.
+//! The host's interfaces: their IPv4 addresses by the `ioctl` of netdevice(7), their IPv6 addresses from `/proc/net/if_inet6`.
 //!
 //! `getifaddrs` asks by netlink, a family of sockets that a service's unit may forbid. This `ioctl` asks through an ordinary IPv4
 //! socket. No library wraps it safely.
@@ -12,10 +12,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
-/// Spare room for addresses that appear between the two calls: the one for their number and the one for the addresses.
+/// Spare room for addresses that appear between the call for their number and the call for the addresses.
 const SPARE: usize = 8;
 
-/// Each address of the host, of IPv4 and of IPv6, with the name of its interface. `socket` is any IPv4 socket.
+/// Returns each address of the host, of IPv4 and of IPv6, with the name of its interface. `socket` is any IPv4 socket.
 ///
 /// # Errors
 /// As [`ipv4_addresses`] and [`ipv6_addresses`].
@@ -25,14 +25,14 @@ pub fn addresses(socket: impl AsFd) -> io::Result<Vec<(String, IpAddr)>> {
     Ok(v4.chain(v6).collect())
 }
 
-/// Each IPv4 address of the host, with the name of its interface. The name is an alias, such as `eth0:1`, if it has one.
+/// Returns each IPv4 address of the host, with the name of its interface. The name is an alias, such as `eth0:1`, if it has one.
 ///
-/// `socket` is any IPv4 socket. The result is that of its network namespace.
+/// `socket` is any IPv4 socket. The addresses are those of the socket's network namespace.
 ///
 /// # Errors
 /// The error of the `ioctl`.
 pub fn ipv4_addresses(socket: impl AsFd) -> io::Result<Vec<(String, Ipv4Addr)>> {
-    // netdevice(7), SIOCGIFCONF: without a buffer, the kernel answers how many bytes it has.
+    // netdevice(7), SIOCGIFCONF: without a buffer, the kernel returns the number of bytes needed.
     let needed_bytes = list(&socket, &mut [])?;
     // SAFETY: all-zero bytes are a valid ifreq: an empty name and a zero address.
     let nothing: libc::ifreq = unsafe { zeroed() };
@@ -42,10 +42,10 @@ pub fn ipv4_addresses(socket: impl AsFd) -> io::Result<Vec<(String, Ipv4Addr)>> 
     Ok(requests.iter().map(|request| (name_of(request), address_of(request))).collect())
 }
 
-/// Each IPv6 address of the calling thread's network namespace, with the name of its interface. None where the host has no IPv6.
+/// Returns each IPv6 address of the calling thread's network namespace, with the name of its interface; none if the host has no IPv6.
 ///
 /// # Errors
-/// `/proc` cannot be read.
+/// If `/proc` cannot be read.
 pub fn ipv6_addresses() -> io::Result<Vec<(String, Ipv6Addr)>> {
     match std::fs::read_to_string("/proc/thread-self/net/if_inet6") {
         Ok(text) => Ok(text.lines().filter_map(ipv6_of).collect()),
@@ -56,7 +56,7 @@ pub fn ipv6_addresses() -> io::Result<Vec<(String, Ipv6Addr)>> {
     }
 }
 
-/// A line of `if_inet6`: the address, then the interface's index, the length of the prefix, the scope and flags, and its name.
+/// Parses a line of `if_inet6`: the address, then the interface's index, the length of the prefix, the scope and flags, and its name.
 fn ipv6_of(line: &str) -> Option<(String, Ipv6Addr)> {
     let mut words = line.split_ascii_whitespace();
     let address = u128::from_str_radix(words.next()?, 16).ok()?;

@@ -1,4 +1,4 @@
-//! Whether anybody has a file open. The kernel says it as the condition of a lease.
+//! Whether anybody has a file open. The kernel answers this when it grants or refuses a lease.
 
 use nix::libc;
 use rustix::fs::fstatfs;
@@ -6,21 +6,21 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// The command that chooses the signal, from linux/fcntl.h. libc has it for some machines alone.
+/// The command that chooses the signal, from linux/fcntl.h. libc defines it only for some machines.
 const F_SETSIG: libc::c_int = 10;
 /// A signal that is ignored by default. The signal of a broken lease would otherwise end this process.
 const NOBODYS: libc::c_int = libc::SIGURG;
-/// The types of file systems of other hosts, whose programs are not known here: NFS, CIFS and SMB.
+/// The types of file systems of other hosts, whose programs are unknown here: NFS, CIFS and SMB.
 const REMOTE: [u32; 3] = [0x6969, 0xff53_4d42, 0xfe53_4d42];
 
-/// Whether any other open file leads to the file that `file` has open for reading, in whatever process. A map counts as an open file, and so
-/// does a descriptor that is on its way in a packet. A descriptor that only names the file (`O_PATH`) does not count.
+/// Whether another open file leads to the file that `file` has open for reading, in any process. A map counts as an open file, and so does
+/// a descriptor in a packet that has not been received. A descriptor that only names the file (`O_PATH`) does not count.
 ///
-/// A program that opens the file in the same moment waits for some microseconds. One that opens it with `O_NONBLOCK` may be refused in that time, by
+/// A program that opens the file at the same moment waits for some microseconds. With `O_NONBLOCK` its `open` may fail in that time, with
 /// `EWOULDBLOCK`.
 ///
 /// # Errors
-/// The system's error, if it cannot be said: the file system has no leases or is that of another host, or the file is another user's.
+/// The system's error, if there is no answer: the file system has no leases or belongs to another host, or the file is another user's.
 ///
 /// ```
 /// use shmcast_layout::sys::lease::is_open_elsewhere;

@@ -1,11 +1,11 @@
-//! How long a thread runs before another one on its CPU has a turn.
+//! The time slice of a thread: how long it runs before another thread on its CPU runs.
 
 use nix::errno::Errno;
 use nix::libc;
 use std::io;
 use std::mem::size_of;
 
-/// `struct sched_attr` of Linux in its first form, which all versions take.
+/// `struct sched_attr` of Linux in its first form, which all versions accept.
 #[repr(C)]
 #[derive(Debug, Default, Clone, Copy)]
 struct Attributes {
@@ -19,14 +19,14 @@ struct Attributes {
     period: u64,
 }
 
-/// Makes the turns of the calling thread `numerator / denominator` times as long as those of a new thread, which are one to three
-/// milliseconds. Linux takes 0.1 to 100 ms, and the nearest of these for others. Nice value and share of the CPU stay as they are.
-/// A thread that is not of the default policies (`SCHED_OTHER`, `SCHED_BATCH`) stays as it is, and so does one of a kernel that
-/// does not tell the length of turns. Cost: three system calls.
+/// Makes the time slice of the calling thread `numerator / denominator` times as long as that of a new thread, which is one to three
+/// milliseconds. Linux accepts 0.1 to 100 ms, and uses the nearest of these for other values. Nice value and share of the CPU stay as they
+/// are. A thread without a default policy (`SCHED_OTHER`, `SCHED_BATCH`) stays as it is, and so does a thread on a kernel that does not
+/// report the time slice. Cost: three system calls.
 ///
-/// Since Linux 6.18 a thread that yields gives up the rest of its turn, and comes back when the others on its CPU have had as much. Of
-/// two threads whose turns are equally long, one may yield and yet go on, again and again. One with longer turns always hands
-/// over to the other.
+/// Since Linux 6.18 a thread that yields gives up the rest of its slice, and runs again when the others on its CPU have had as much time.
+/// If two threads have equal slices, one may yield and still continue to run, again and again. A thread with a longer slice always yields
+/// to the other.
 ///
 /// # Errors
 /// The error of `sched_getattr` or `sched_setattr`, such as the `EPERM` of a filter of system calls.
@@ -43,7 +43,7 @@ pub fn scale(numerator: u32, denominator: u32) -> io::Result<()> {
     if now.runtime == 0 || ![libc::SCHED_OTHER, libc::SCHED_BATCH].contains(&(now.policy as libc::c_int)) {
         return Ok(());
     }
-    // A length of 0 is that of a new thread.
+    // A length of 0 sets the slice of a new thread.
     set(&Attributes { runtime: 0, ..now })?;
     let runtime = attributes()?.runtime.saturating_mul(numerator.into()) / u64::from(denominator);
     set(&Attributes { runtime: runtime.max(1), ..now })

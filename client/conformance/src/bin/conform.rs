@@ -134,7 +134,7 @@ fn play_pairs(arguments: &Pairs) -> Result<ExitCode> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Adds a pair's result to its line of JSON.
+/// Adds a pair's result to the pair's line of JSON.
 fn add(line: &mut serde_json::Value, outcome: &Result<Outcome>) {
     match outcome {
         Err(e) => line["error"] = format!("{e:#}").into(),
@@ -149,7 +149,7 @@ fn add(line: &mut serde_json::Value, outcome: &Result<Outcome>) {
     }
 }
 
-/// A pair's result as text.
+/// Returns a pair's result as text.
 fn told(outcome: &Result<Outcome>) -> String {
     match outcome {
         Err(e) => format!("{e:#}"),
@@ -183,7 +183,7 @@ fn play_suite(arguments: &Suite) -> Result<ExitCode> {
             if arguments.only.as_ref().is_some_and(|only| !vector.name.contains(only)) {
                 continue;
             }
-            // A testee that ended is started again, so that one vector does not hide the others.
+            // A testee that ended is restarted, so that one vector does not hide the others.
             let failure = match vector.play(&mut testee) {
                 Ok(verdict) => verdict.err().map(|failure| (failure.step, failure.expected, failure.got)),
                 Err(e) => {

@@ -15,7 +15,7 @@ use std::io::{BufRead, stdin, stdout};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Faults that can be planted, and the level that finds each.
+/// Faults that can be planted, each with the level that finds it.
 const FAULTS: [(&str, u8); 19] = [
     ("gaps-are-not-told", 2),
     ("a-lap-counts-one-less", 2),
@@ -242,7 +242,7 @@ impl Testee {
         None
     }
 
-    /// Receives a channel from its first message to its end, and counts.
+    /// Receives a channel from its first message to its end, and counts the events.
     fn consume(&mut self, at: Place, in_batches: bool, longest: usize) -> Result<Vec<String>> {
         let payloads = Payloads::new(longest);
         let builder = subscribe(at)?.start(Start::Sequence(1)).wait(Wait::Yield).prepare(Preparation::NONE);
@@ -271,7 +271,7 @@ impl Testee {
         Ok(vec![format!("received {received}"), format!("missed {missed}"), format!("wrong {wrong}")])
     }
 
-    /// Reads what is there from this sequence on, again and again, and takes the time.
+    /// Reads all available messages from this sequence on, again and again, and measures the time.
     fn drain(&mut self, in_batches: bool, passes: u32, sequence: u64) -> Result<Vec<String>> {
         let subscriber = self.subscriber.as_mut().context("nothing is open")?;
         let (mut sum, mut messages) = (0_u64, 0_u64);
@@ -298,7 +298,7 @@ impl Testee {
         Ok(vec![format!("ns {ns}"), format!("messages {messages}"), format!("sum {sum}")])
     }
 
-    /// Receives as they come, and keeps their ages.
+    /// Receives messages as they arrive, and keeps their ages.
     fn live(&mut self, messages: usize) -> Result<Vec<String>> {
         let subscriber = self.subscriber.as_mut().context("nothing is open")?;
         let clock = subscriber.clock();
@@ -312,7 +312,7 @@ impl Testee {
         Ok(vec![format!("p50 {}", ages[messages / 2]), format!("p99 {}", ages[messages * 99 / 100])])
     }
 
-    /// Receives one at a time, until 130 calls in a row found nothing.
+    /// Receives one event at a time, until 130 calls in a row found nothing.
     fn poll(&mut self, most: usize) -> Result<Vec<String>> {
         let enough = if self.fault.has("a-poll-looks-once") { 1 } else { 130 };
         let (mut events, mut empty) = (Vec::new(), 0);

@@ -1,4 +1,4 @@
-//! A daemon's channel in one generation.
+//! One generation of a daemon's channel.
 
 use super::{open, welcome};
 use crate::model::Model;
@@ -10,7 +10,7 @@ use anyhow::Result;
 use std::fs::File;
 use std::sync::Arc;
 
-/// A channel in one generation, with some messages.
+/// One generation of a channel, with some messages.
 pub(super) struct Channel {
     pub(super) generation: u64,
     pub(super) is_strict: bool,
@@ -25,14 +25,14 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// One with the messages 1 to 10.
+    /// Makes a channel with the messages 1 to 10.
     pub(super) fn new(generation: u64, is_strict: bool) -> Result<Self> {
         let charter = Charter::new()?;
         charter.set(generation, Word::Open)?;
         Self::after(generation, is_strict, 1, 1, charter)
     }
 
-    /// One that continues another in its next generation, with ten messages of its own.
+    /// Makes the next generation of another channel, with ten messages of its own.
     pub(super) fn after(
         generation: u64,
         is_strict: bool,
@@ -45,7 +45,7 @@ impl Channel {
         checksum(&mut words);
         (words[56], words[57]) = (first, generation);
         words[48] = first - 1;
-        // The epoch goes on unless sequences begin anew.
+        // The epoch continues unless sequences restart.
         words[STATE] = (generation - restarted) << 8;
         let mut model = Model::new(words.clone());
         let mut scribe = Scribe::take(words, (0, first), 1000);
@@ -59,7 +59,7 @@ impl Channel {
         Ok(Self { generation, is_strict, first, restarted, stage, model, scribe, charter, page, lock })
     }
 
-    /// Its next generation, which begins with this sequence. This one is cut there.
+    /// Makes the next generation, which begins with this sequence. This generation is cut there.
     pub(super) fn succeeded(&self, first: u64) -> Result<Self> {
         let next =
             Self::after(self.generation + 1, self.is_strict, first, self.restarted, self.charter.clone())?;
@@ -95,7 +95,7 @@ impl Channel {
         Ok(Packet { text: self.said("moved").into(), files: vec![self.segment()?, Arc::clone(&self.lock)] })
     }
 
-    /// Publishes one more.
+    /// Publishes one more message.
     pub(super) fn publish(&mut self) -> Result<()> {
         self.scribe.publish(b"one more", 99, false, 3000);
         for store in self.scribe.stores.drain(..) {
@@ -105,7 +105,7 @@ impl Channel {
         Ok(())
     }
 
-    /// The events that a reader gets for the messages from here on and below there.
+    /// Returns the events that a reader gets for the messages from `from` up to, not including, `below`.
     pub(super) fn events(&self, from: u64, below: u64) -> Vec<String> {
         let told =
             self.model.records.iter().filter(|record| record.sequence >= from && record.sequence < below);
@@ -117,7 +117,7 @@ impl Channel {
         .collect()
     }
 
-    /// Starts a daemon that has it, and a reader that begins with its oldest message.
+    /// Starts a daemon with this channel, and a reader that begins with the channel's oldest message.
     pub(super) fn opened(
         &self,
         testee: &mut Testee,

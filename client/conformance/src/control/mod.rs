@@ -1,4 +1,5 @@
-//! Level 6: channels of a daemon. The daemon is scripted: it refuses, errs, moves the channel, dies and comes back as each vector says.
+//! Level 6: channels of a daemon. The daemon is scripted: it refuses, makes errors, moves the channel, dies and returns as each vector
+//! says.
 
 mod channel;
 
@@ -23,7 +24,7 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// Plays it.
+    /// Plays the vector.
     ///
     /// # Errors
     /// If the testee fails.
@@ -86,7 +87,7 @@ fn open(testee: &mut Testee, script: &Script, start: &str, watch: bool) -> Resul
     ))
 }
 
-/// Opens where that must fail, for this reason or for any.
+/// Opens a channel, which must fail for the given reason, or for any reason.
 fn must_fail(testee: &mut Testee, scene: Scene, reason: Option<&str>) -> Result<Verdict> {
     let script = Script::start(scene)?;
     let answer = open(testee, &script, "oldest", false)?;
@@ -117,7 +118,7 @@ fn refusals(all: &mut Vec<Vector>) {
     }
 }
 
-/// Answers that are none.
+/// Answers that are not valid.
 fn nonsense(all: &mut Vec<Vector>) {
     let texts: [(&str, Vec<u8>); 8] = [
         ("version-1", json!({"reply": "welcome", "version": 1, "instance": 7}).to_string().into()),
@@ -198,7 +199,7 @@ fn damage(all: &mut Vec<Vector>) {
     }
 }
 
-/// Opens, or returns early.
+/// Opens a channel, or returns early.
 macro_rules! opened {
     ($channel:expr, $testee:expr, $watch:expr) => {
         match $channel.opened($testee, $watch)? {
@@ -208,12 +209,12 @@ macro_rules! opened {
     };
 }
 
-/// Polls until these events are there, one at a time and in batches, and nothing more.
+/// Polls until these events have arrived, one at a time and in batches, and no others.
 fn expect(testee: &mut Testee, step: &str, expected: Vec<String>) -> Result<Verdict> {
     expect_by(testee, &["poll", "batch"], step, expected)
 }
 
-/// The same by these requests, in turns.
+/// As [`expect`], by these requests in turn.
 fn expect_by(testee: &mut Testee, hows: &[&str], step: &str, expected: Vec<String>) -> Result<Verdict> {
     let until = Instant::now() + PATIENCE;
     let mut events = Vec::new();
@@ -221,7 +222,7 @@ fn expect_by(testee: &mut Testee, hows: &[&str], step: &str, expected: Vec<Strin
         let how = hows[turn % hows.len()];
         match testee.ask(&format!(r#"{{"do":"{how}"}}"#))? {
             Answer::Events { events: more } if more.is_empty() => {
-                // Once all is there, the next look shows whether that is all.
+                // Once all events have arrived, the next look shows whether there are more.
                 if events.len() >= expected.len() && turn > 0 || Instant::now() > until {
                     break;
                 }
@@ -247,7 +248,7 @@ fn asked(heard: &[Heard]) -> Verdict {
     };
     let mut wanted = json!({"request": "subscribe", "channel": "t", "resume": false, "park": false, "hidden": true, "watch": false});
     for optional in ["hidden", "watch"] {
-        // They have a default, and hidden is the testee's choice.
+        // These fields have a default, and the testee may choose `hidden`.
         wanted[optional] = last.request.get(optional).cloned().unwrap_or(false.into());
     }
     let mut said = last.request.clone();
@@ -260,7 +261,7 @@ fn asked(heard: &[Heard]) -> Verdict {
     fails("requests", format!("{hello}, {wanted}"), format!("{heard:?}"))
 }
 
-/// A history of level 2 by a daemon's channel.
+/// Plays a history of level 2 on a daemon's channel.
 fn history(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     let (model, _) = segments::write(seed);
     let channel =
@@ -284,11 +285,11 @@ fn moves(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     expect(testee, "the second generation", next.events(11, 99))
 }
 
-/// A cut above what the reader has, or below what was published.
+/// The channel is cut above what the reader has, or below what was published.
 fn skips(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     let channel = Channel::new(1, is_strict)?;
     let script = opened!(channel, testee, false);
-    // Of a strict channel what lies above the cut is void, and of another the gap is a loss.
+    // On a strict channel, messages above the cut are void; on another channel, the gap is a loss.
     let (cut, mut told) = if is_strict { (8, channel.events(1, 8)) } else { (14, channel.events(1, 99)) };
     let next = channel.succeeded(cut)?;
     script.push(&next.moved()?)?;
@@ -312,8 +313,8 @@ fn restarts(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     expect(testee, "both generations", told)
 }
 
-/// A generation that is cut where it begins, with messages missing before it, and one in which sequences begin anew. Messages behind the
-/// restart belong to the same batch.
+/// A generation is cut where it begins, with messages missing before it, and in the next one sequences restart. Messages after the restart
+/// belong to the same batch.
 fn restarts_behind(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, false);
@@ -340,7 +341,7 @@ fn closing(testee: &mut Testee) -> Result<Verdict> {
     expect(testee, "open again, which only a new daemon says", channel.events(4, 99))
 }
 
-/// An end right at the cut of a strict channel.
+/// An end lies right at the cut of a strict channel.
 fn ended(testee: &mut Testee, is_ended: bool) -> Result<Verdict> {
     let mut channel = Channel::new(1, true)?;
     channel.scribe.close(5000);
@@ -354,7 +355,7 @@ fn ended(testee: &mut Testee, is_ended: bool) -> Result<Verdict> {
     expect(testee, "to the cut", told)
 }
 
-/// The same packet again, and one of an older generation.
+/// The daemon sends the same packet again, and one of an older generation.
 fn moved_twice(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, false);
@@ -424,7 +425,7 @@ fn comes_back_elsewhere(testee: &mut Testee, is_other_charter: bool) -> Result<V
     expect(testee, "after", told)
 }
 
-/// The daemon tells of a publisher's death. Only that of the one in force counts.
+/// The daemon reports a publisher's death. Only the death of the present publisher counts.
 fn gone(testee: &mut Testee, generation: u64, epoch: u64) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, true);
@@ -436,8 +437,8 @@ fn gone(testee: &mut Testee, generation: u64, epoch: u64) -> Result<Verdict> {
     expect(testee, "to the end of its messages", told)
 }
 
-/// The daemon reports a publisher's death, and another daemon replaces it. In the charter of the new daemon the same
-/// generation and epoch are those of a living publisher. The testee must not report that one as dead.
+/// The daemon reports a publisher's death, and another daemon replaces it. In the charter of the new daemon the same generation and epoch
+/// are those of a living publisher. The testee must not report that publisher as dead.
 fn gone_before(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, true);

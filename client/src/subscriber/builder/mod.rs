@@ -34,7 +34,7 @@ pub struct SubscriberBuilder {
     tags: Option<Tags>,
     watch_publisher: bool,
     history: History,
-    /// Whether a start at the oldest message is one in the ring, whatever the journal has.
+    /// Whether a start at the oldest message means the oldest in the ring, even if the journal has older ones.
     begins_in_ring: bool,
 }
 
@@ -100,7 +100,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// The place to begin at; [`Start::Latest`] by default.
+    /// Where to begin; [`Start::Latest`] by default.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -130,9 +130,9 @@ impl SubscriberBuilder {
         self
     }
 
-    /// How long a reader with [`Wait::Park`] sleeps at most before it looks for itself: 0.1 s by default. A daemon that
-    /// hangs can make it late by this time. While no messages come, the reader wakes once in this time, which is its
-    /// only cost. A daemon that has died is noticed at once.
+    /// The longest time that a reader with [`Wait::Park`] sleeps before it looks for itself: 0.1 s by default. A daemon that hangs can
+    /// delay the reader by this time. While no messages arrive, the reader wakes once in this time, which is its only cost. The reader
+    /// notices at once if the daemon dies.
     ///
     /// ```no_run
     /// # let client = shmcast::Client::connect()?;
@@ -147,7 +147,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// The place to go on at after a lap; [`Resume::Oldest`] by default.
+    /// Where to continue after a lap; [`Resume::Oldest`] by default.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -161,8 +161,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// The preparation of the memory. By default every page is touched, so that no message causes a page fault. Steps
-    /// that the kernel refused are in [`Subscriber::preparation`].
+    /// How the memory is prepared. By default every page is touched, so that no message causes a page fault. Steps that the kernel refused
+    /// are in [`Subscriber::preparation`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -176,12 +176,12 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Whether tools can see this subscriber, its lag and its losses; true by default. Costs a few stores for each
-    /// message to a cache line of its own, and a file of 4 KiB. Without it, tools that wait for readers do not count
-    /// this one, and the channel can be removed although this reader uses it.
+    /// Whether tools can see this subscriber, its lag and its losses; true by default. Costs a few stores for each message to a cache line
+    /// of its own, and a file of 4 KiB. Without it, tools that wait for readers do not count this one, and the channel can be removed even
+    /// while this reader uses it.
     ///
-    /// If the file system is full or read-only, or this user may not write there, the subscriber goes on without a
-    /// page; see [`Subscriber::page_refused`].
+    /// If the file system is full or read-only, or this user may not write there, the subscriber works without a page; see
+    /// [`Subscriber::page_refused`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -195,8 +195,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Whether each message's latency goes into the page's histogram; false by default. Costs one reading of the clock
-    /// for each message.
+    /// Whether each message's latency is counted in the page's histogram; false by default. Costs one reading of the clock for each
+    /// message.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -209,8 +209,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// What this subscriber reads for; [`Role::Reader`] by default. Tools show it. Those who wait for readers wait for that role alone:
-    /// a recorder or a bridge uses no message itself.
+    /// The purpose of this subscriber; [`Role::Reader`] by default. Tools show it. Tools that wait for readers wait only for this default
+    /// role: a recorder or a bridge uses no message itself.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -227,9 +227,8 @@ impl SubscriberBuilder {
 
     /// How long [`open`](Self::open) waits for the channel to appear. By default it does not wait.
     ///
-    /// A channel that appears in this time is read from its oldest message on, also with [`Start::Latest`]: all of its
-    /// messages were published after `open` was called. A channel that is there at once is read from [`start`](Self::start)
-    /// on.
+    /// A channel that appears in this time is read from its oldest message on, even with [`Start::Latest`]: all of its messages were
+    /// published after `open` was called. A channel that exists already is read from [`start`](Self::start) on.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -266,11 +265,11 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Hands out only messages with one of these tags; all messages by default. None at all for an empty list.
+    /// Returns only messages with one of these tags; all messages by default. With an empty list, returns no messages.
     ///
-    /// Everything but messages is told as it is otherwise: losses count messages of every tag, and so do sequences and the
-    /// figures that tools show. A message that is not handed out costs about what receiving it would, and wakes a parked
-    /// reader. Batches cost as much as single messages.
+    /// All other events are the same as without this option: losses count messages of every tag, and so do sequences and the figures that
+    /// tools show. A message that is left out costs about as much as receiving it would, and wakes a parked reader. Batches cost as much as
+    /// single messages.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -287,12 +286,11 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Whether [`Event::PublisherGone`](crate::Event::PublisherGone) is told when the publisher dies: no by default.
+    /// Whether [`Event::PublisherGone`](crate::Event::PublisherGone) is reported when the publisher dies; false by default.
     ///
-    /// The kernel is the witness. Of a channel that is a file, this reader asks it for itself, at most every hundredth of a
-    /// second and only while nothing comes; so it must be able to open the channel's lock file, which belongs to the
-    /// publisher's user. A daemon tells the readers of its channels, and one that is away tells them when it is back. Messages
-    /// cost nothing more.
+    /// The kernel's lock is the evidence. For a channel that is a file, this reader itself asks the kernel, at most every hundredth of a
+    /// second and only while nothing arrives. So it must be able to open the channel's lock file, which belongs to the publisher's user. A
+    /// daemon informs the readers of its channels. A daemon that was away informs them when it is back. Messages cost nothing more.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -313,23 +311,23 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Where messages come from that the ring has no more: the channel's journal, where it has one ([`History::Auto`], the
-    /// default).
+    /// The source of messages that the ring no longer has: the channel's journal, if there is one ([`History::Auto`], the default).
     ///
-    /// A reader that is lapped, and goes on at the oldest message ([`Resume::Oldest`]), then reads on in the journal. So does one
-    /// that starts or seeks before all that the ring has. When it has caught up, it is told by
-    /// [`Event::Live`](crate::Event::Live), and reads the ring again; it may go back and forth any number of times. Each sequence
-    /// is delivered once, or told as missing once. Sequences that the journal itself does not have are
-    /// [`Event::Lost`](crate::Event::Lost), with the cause; those of which no recorder is left to tell, and those that retention took, are
-    /// [`Event::Lapped`](crate::Event::Lapped) as without a journal. While the recorder stands still for more than two seconds,
-    /// receiving gives [`RecvError::Stalled`](crate::RecvError::Stalled).
+    /// A reader that is lapped, and continues at the oldest message ([`Resume::Oldest`]), reads the missed messages in the journal. So does
+    /// a reader that starts or seeks before everything in the ring. When the reader has caught up, it receives
+    /// [`Event::Live`](crate::Event::Live), and reads the ring again. It may change between the two any number of times. Each sequence is
+    /// delivered once, or reported as missing once. Sequences that the journal itself does not have are
+    /// [`Event::Lost`](crate::Event::Lost), with the cause. If retention removed them, or no recorder is left to report them, they are
+    /// [`Event::Lapped`](crate::Event::Lapped), as without a journal. While the recorder stands still for more than two seconds, receiving
+    /// returns [`RecvError::Stalled`](crate::RecvError::Stalled).
     ///
-    /// Reading the journal may wait for a disk, and for the answers of a slow daemon, half a second for each and three in all. It
-    /// allocates some MiB, and calls the system. All of that is so only from the lap on, and ends with `Live`. [`History::Never`] is
-    /// for readers that must not do that, and for those that want the newest.
+    /// Reading the journal may wait for a disk, and for the answers of a slow daemon, half a second for each and three seconds in all. It
+    /// allocates some MiB, and makes system calls. All of this happens only between the lap and `Live`. [`History::Never`] is for readers
+    /// that must avoid it, and for those that want the newest messages.
     ///
-    /// A journal is used only if it keeps the channel's stream. One that cannot be read is no journal that is not there: a directory that is
-    /// named must open, and a start in the past that cannot be found for that reason is an error of `open`. The latencies of its messages are not recorded.
+    /// A journal is used only if it keeps the channel's stream. A journal that cannot be read is not treated as missing: a directory that
+    /// is named must open, and if a start in the past cannot be found for that reason, `open` fails. The latencies of messages from the
+    /// journal are not recorded.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -346,7 +344,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Attaches. If pages are touched first, takes time in proportion to the capacity, about 0.1 ms a MiB.
+    /// Attaches. If pages are touched first, this takes time in proportion to the capacity, about 0.1 ms per MiB.
     ///
     /// # Errors
     /// [`ChannelError`]. No file is left behind.
@@ -363,8 +361,8 @@ impl SubscriberBuilder {
         self.open_while(|| start.elapsed() < patience)
     }
 
-    /// As [`open`](Self::open), and waits for a channel that is not there yet for as long as `goes_on` says. It is asked every 5 ms, in
-    /// the place of the time that [`wait_for_channel`](Self::wait_for_channel) gives: for programs that are told to stop.
+    /// As [`open`](Self::open), but waits for a channel that does not exist yet as long as `goes_on` returns true. `goes_on` is called
+    /// every 5 ms. It replaces the time that [`wait_for_channel`](Self::wait_for_channel) sets, for programs that are told to stop.
     ///
     /// # Errors
     /// [`ChannelError`]. No file is left behind.

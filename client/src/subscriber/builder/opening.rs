@@ -1,4 +1,4 @@
-//! How a subscriber comes to its segment, its page and its place.
+//! How a subscriber gets its segment, its page and its place.
 
 use super::SubscriberBuilder;
 use crate::attach::connect::{Client, Conversation};
@@ -27,7 +27,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 impl SubscriberBuilder {
-    /// Attaches if the channel exists and is not just being removed.
+    /// Attaches if the channel exists and nobody is removing it at this moment.
     pub(super) fn attach(&self) -> Result<Subscriber, ChannelError> {
         match &self.client {
             Some(client) => self.attach_by(client),
@@ -133,7 +133,7 @@ impl SubscriberBuilder {
         Ok(subscriber)
     }
 
-    /// Goes to the start in the journal, if that is where it lies.
+    /// Moves to the start in the journal, if the start lies there.
     fn begin(&self, subscriber: &mut Subscriber, origin: Option<Origin>) -> Result<(), ChannelError> {
         if let Some(origin) = origin {
             origin.check().map_err(|source| {
@@ -165,7 +165,7 @@ impl SubscriberBuilder {
         let epoch = if self.start == Start::Latest || began_in == 1 { began_in } else { 0 };
         let (place, behind) = self.place(&segment)?;
         let page = show_page(header, place)?;
-        // A reader of a daemon's channel follows instead: the daemon sends it the next segment.
+        // A reader of a daemon's channel follows to the next segment instead: the daemon sends it.
         if self.client.is_none() && matches!(segment.state(), Some((_, State::Superseded))) {
             return Err(self.directory.not_found(&self.name));
         }
@@ -200,7 +200,7 @@ impl SubscriberBuilder {
         })
     }
 
-    /// The place to begin at, and the sequence that was asked for if it is gone.
+    /// Returns the place to begin at, and the sequence that was asked for if it is gone.
     fn place(&self, segment: &Segment) -> Result<(Place, Option<u64>), ChannelError> {
         let locator = segment.locator();
         let from = |sequence| {
@@ -220,7 +220,7 @@ impl SubscriberBuilder {
     }
 }
 
-/// The sequence of the last key message in the ring's life, as its publisher says. One that cannot be is none.
+/// Returns the sequence of the last key message in the ring's life, as its publisher noted it. An impossible sequence counts as none.
 fn last_key(segment: &Segment) -> Option<u64> {
     let key = segment.header_word(LAZY_KEY);
     let is_published = |tail: Place| key < tail.sequence;

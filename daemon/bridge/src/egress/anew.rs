@@ -1,4 +1,4 @@
-//! Lines whose interface was made anew, and the way of repairs for all.
+//! Lines whose interface was replaced, and the socket of repairs for all.
 
 use super::failover::EARS;
 use super::line::open_connected;
@@ -12,8 +12,8 @@ use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
 
 impl Egress {
-    /// Starts the thread that looks after the lines, if there are any to look after. `requests` is the repair server's
-    /// socket, by which repairs for all leave.
+    /// Starts the thread that looks after the lines, if there are any to look after. Repairs for all leave by `requests`, the repair
+    /// server's socket.
     pub(super) fn watch(
         &mut self,
         spec: &BridgeSpec,
@@ -26,7 +26,7 @@ impl Egress {
         let (shared, marks, send) = (self.shared.clone(), spec.marks(), send.clone());
         let group = send.repair.as_ref().and_then(|repair| repair.group);
         self.threads.start(&format!("line-{}", spec.title()), None, move || {
-            // The bridge told at its start which settings the system refused.
+            // The bridge reported at its start which settings the system refused.
             let mut refusals = RefusedSettings::default();
             let renew = |at, line: &LineSpec| {
                 if at == REPAIRS {
@@ -37,7 +37,7 @@ impl Egress {
                     return Ok(());
                 }
                 let socket = open_connected(line, marks, &send, &mut refusals)?;
-                // An egress that may stand by hears the line too.
+                // An egress that may stand by also listens to the line.
                 if send.role == SendRole::Auto {
                     shared.ears.give(at, open_line(line, EARS, &mut refusals)?);
                 }
@@ -50,7 +50,7 @@ impl Egress {
 }
 
 impl Live {
-    /// Goes on with the sockets of lines that were opened anew.
+    /// Continues with the sockets of lines that were opened again.
     pub(super) fn renew_lines(&mut self) {
         let outlet = &mut self.outlet;
         for (at, socket) in outlet.shared.renewal.take() {

@@ -1,4 +1,4 @@
-//! The election among the egresses that share a stream: the claims of this one, and those that it hears of the others.
+//! The election among the egresses that share a stream: it sends this one's claims, and hears those of the others.
 
 use shmcast::Subscriber;
 use shmcast::sys::datagrams::{self, Inbox};
@@ -20,7 +20,7 @@ use crate::proto::session::Session;
 use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, SendRole, SendSpec};
 
-/// Bytes of the receive buffers. They hold what comes while the loop is stopped.
+/// Bytes of the receive buffers. They hold what arrives while the loop is stopped.
 const BUFFER_BYTES: usize = 4 << 20;
 /// The tuning of the sockets that hear claims and lines.
 pub(super) const EARS: Tuning = Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 };
@@ -33,12 +33,13 @@ pub(super) struct Failover {
     peers: Vec<SocketAddr>,
     /// The multicast lines, as receivers hear them.
     hearing: Hearing,
-    /// Whether packets of peers on other hosts, and of peers on this one, are heard and known as theirs.
+    /// Whether packets of peers on other hosts are heard and recognised as theirs.
     hears_others: bool,
+    /// Whether packets of peers on this host are heard and recognised as theirs.
     hears_here: bool,
     bind: SocketAddr,
     pub(super) heard_ns: u64,
-    /// Where we began to read the ring: the place to send from if no peer has sent anything.
+    /// The sequence at which this bridge began to read the ring. It begins to send there if no peer has sent anything.
     pub(super) start_at: u64,
 }
 
@@ -88,7 +89,7 @@ impl Failover {
         self.hearing.note_own(was, is);
     }
 
-    /// Goes on with sockets that were opened anew, each with the number of its line.
+    /// Continues with sockets that were opened again, each with the number of its line.
     pub(super) fn renew_ears(&mut self, opened: Vec<(usize, UdpSocket)>) {
         opened.into_iter().for_each(|(at, socket)| self.hearing.renew(at, socket));
     }
@@ -109,12 +110,12 @@ impl Failover {
         self.start_at = subscriber.next_sequence();
     }
 
-    /// When there is something to do.
+    /// Returns the time at which there is something to do.
     pub(super) fn next_deadline(&self, now_ns: u64) -> u64 {
         self.election.next_deadline().min(now_ns + MILLISECOND_NS)
     }
 
-    /// Takes what waits in the sockets: all of it if the loop has stood still.
+    /// Takes what waits in the sockets. With `all`, because the loop has stood still, takes everything.
     pub(super) fn hear(&mut self, now_ns: u64, all: bool) {
         let Failover { election, socket, inbox, peers, hearing, hears_others, hears_here, bind, .. } = self;
         hearing.look();
@@ -139,7 +140,7 @@ impl Failover {
         let mut out = [0; CONTROL_MAX_BYTES];
         let Some(packet) = self.hearing.packet_of(claim, &mut out) else { return };
         for peer in &self.peers {
-            // A peer that is gone is no error of ours. The next claim is due soon.
+            // It is no error of ours if a peer is gone. The next claim is due soon.
             let _ = datagrams::send(&self.socket, *peer, [packet]);
         }
     }
@@ -149,14 +150,14 @@ impl Failover {
     }
 }
 
-/// Whether peers' packets are known as theirs. A packet is known by its sender's address, which must be the
-/// one that the peer's claims come from. We take it that peers are set up as we are.
+/// Whether peers' packets are recognised as theirs. A packet is recognised by its sender's address, which must be the address that the
+/// peer's claims are sent from. This assumes that peers are configured as this bridge is.
 fn hears_peers(lines: &[&Line], bind: SocketAddr) -> bool {
     let is_of_line = |line: &&Line| line.from.is_some_and(|from| from.ip() == bind.ip());
     lines.iter().any(|line| line.to.ip().is_multicast() && is_of_line(line))
 }
 
-/// Half of the stream's identity, and whether the ring is fed from another host.
+/// Returns half of the stream's identity, and whether the ring is fed from another host.
 pub(super) fn stream_of(subscriber: &Subscriber) -> (u64, bool) {
     let [first, second] = run_of(subscriber.header());
     (first ^ second.rotate_left(32), subscriber.remote_session().is_some())

@@ -15,7 +15,7 @@ use crate::proto::wire::Downstream;
 use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, LineSpec, Profile};
 
-/// The most senders whose packets are opened at a time. An egress has two: that of its feed, and that of its claims.
+/// Greatest number of senders whose packets are opened at a time. An egress counts as two: the sender of its feed, and that of its claims.
 const MOST_SENDERS: usize = 32;
 
 /// A line that is heard.
@@ -27,7 +27,7 @@ struct Ear {
     profile: Profile,
 }
 
-/// The lines that are heard, and the keys that open what comes.
+/// The lines that are heard, and the keys that open the packets.
 pub(super) struct Hearing {
     lines: Vec<Ear>,
     /// Opens native packets, and claims where there are keys; `None` if all lines are plain.
@@ -35,12 +35,12 @@ pub(super) struct Hearing {
     keys: Arc<Keys>,
     is_sealed: bool,
     takes_open: bool,
-    /// The addresses that our own packets come from.
+    /// The addresses that our own packets are sent from.
     own: Vec<SocketAddr>,
 }
 
 impl Hearing {
-    /// Hears no line yet.
+    /// Makes a listener that hears no line yet.
     pub(super) fn new(
         spec: &BridgeSpec,
         keys: &Arc<Keys>,
@@ -52,7 +52,7 @@ impl Hearing {
         Ok(Hearing { lines: Vec::new(), codec, keys, is_sealed, takes_open, own })
     }
 
-    /// The multicast lines of the spec, which can be heard.
+    /// Returns the multicast lines of the spec, which can be heard.
     pub(super) fn lines_of(spec: &BridgeSpec) -> impl Iterator<Item = (usize, &LineSpec)> {
         spec.lines.iter().enumerate().filter(|(_, line)| line.group.ip().is_multicast())
     }
@@ -71,14 +71,14 @@ impl Hearing {
         Ok(())
     }
 
-    /// Goes on hearing a line by a socket that was opened anew.
+    /// Continues to hear a line by a socket that was opened again.
     pub(super) fn renew(&mut self, at: usize, socket: UdpSocket) {
         if let Some(ear) = self.lines.iter_mut().find(|ear| ear.at == at && !fault!("ears_stay_deaf")) {
             ear.socket = socket;
         }
     }
 
-    /// Notes that our own packets come from another address.
+    /// Notes that our own packets are sent from another address.
     pub(super) fn note_own(&mut self, was: Option<SocketAddr>, is: Option<SocketAddr>) {
         self.own.retain(|own| Some(*own) != was);
         self.own.extend(is);
@@ -95,7 +95,7 @@ impl Hearing {
         }
     }
 
-    /// Gives each sound packet of others that waits in the sockets: a batch of each line, or everything.
+    /// Passes each sound packet of others that waits in the sockets to `take`: a batch of each line, or everything.
     pub(super) fn hear(&mut self, now_ns: u64, all: bool, mut take: impl FnMut(SocketAddr, &Downstream<'_>)) {
         let Hearing { lines, codec, own, .. } = self;
         for Ear { socket, inbox, profile, .. } in lines {
@@ -113,7 +113,7 @@ impl Hearing {
         }
     }
 
-    /// The claim in a datagram; `None` if there is none, or if it has no seal and must have one.
+    /// Returns the claim in a datagram; `None` if there is none, or if it has no seal and must have one.
     pub(super) fn claim_in(&mut self, now_ns: u64, datagram: &[u8]) -> Option<Claim> {
         let mut out = [0; CONTROL_MAX_BYTES];
         let control = match is_control(datagram) {
@@ -129,7 +129,7 @@ impl Hearing {
         }
     }
 
-    /// The packet that tells a claim, made in `out`; sealed where there are keys.
+    /// Makes the packet of a claim in `out`. It is sealed if there are keys.
     pub(super) fn packet_of<'a>(
         &'a mut self,
         claim: Claim,
@@ -143,7 +143,7 @@ impl Hearing {
     }
 }
 
-/// The sound packet in a datagram of a line. `codec` opens those of a native line.
+/// Returns the sound packet in a datagram of a line. `codec` opens those of a native line.
 fn packet_in<'a>(codec: Option<&'a mut Codec>, now_ns: u64, datagram: &'a [u8]) -> Option<Downstream<'a>> {
     match codec {
         None => Downstream::parse(datagram).ok(),

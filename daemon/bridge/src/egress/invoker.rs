@@ -7,9 +7,8 @@ use super::{Egress, EgressOptions};
 use crate::BridgeError;
 use crate::spec::{BridgeSpec, WaitMode};
 
-/// An egress that runs on its caller's thread, on which the caller also publishes to the channel. A message
-/// leaves without waiting for another thread's turn; the publisher pays for the system call. Repairs still
-/// have their own thread.
+/// An egress that runs on its caller's thread, on which the caller also publishes to the channel. A message leaves without waiting until
+/// another thread runs; the publisher pays for the system call. Repairs still have their own thread.
 pub struct EgressInvoker {
     live: Live,
     egress: Egress,
@@ -32,9 +31,9 @@ impl EgressInvoker {
         Ok(EgressInvoker { live, egress, is_over: false })
     }
 
-    /// Sends what is waiting in the ring, at most 1024 events of it, and heartbeats that are due. It waits
-    /// only while a socket's buffer is full or the share of the link is used up, or 100 us at a time while it
-    /// catches up with the ring after attaching. Returns false once there is nothing more to do.
+    /// Sends what is waiting in the ring, at most 1024 events of it, and heartbeats that are due. It waits only while a socket's buffer is
+    /// full or the share of the link is used up, or 100 us at a time while it catches up with the ring after attaching. Returns false if
+    /// there is nothing more to do.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.live.turn();

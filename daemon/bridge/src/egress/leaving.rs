@@ -1,4 +1,4 @@
-//! The steps of an egress that was told to leave. That a bridge leaves is no end of the session: no packet says so.
+//! The steps of an egress that was told to leave. This does not end the session, and no packet announces it.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,7 +16,7 @@ impl Live {
         }
     }
 
-    /// Notes whether an egress that leaves has sent all that it is to send.
+    /// Notes whether an egress that leaves has sent all that it must send.
     pub(super) fn look_at_rest(&mut self, has_found: bool) {
         if let Some(Leaving::Sends { until }) = self.leaving
             && (!has_found || self.outlet.sender.next() >= until)
@@ -27,12 +27,12 @@ impl Live {
         }
     }
 
-    /// Serves repairs for as long as the spec says. Returns false after that.
+    /// Serves repairs as long as the spec says. Returns false after that.
     pub(super) fn serve_the_rest(&mut self, since_ns: u64) -> bool {
         let now_ns = self.outlet.clock.now_ns();
         self.show_at(now_ns);
-        // Heartbeats say which message is the last one that was sent, so that its loss is noticed; an end that was said is
-        // repeated. Where others share the stream, one of them sends by now.
+        // Heartbeats say which message is the last one that was sent, so that its loss is noticed. An end that was announced is repeated.
+        // If several egresses share the stream, another one sends by now.
         let speaks = self.failover.is_none();
         if speaks {
             self.outlet.send_idle(now_ns);

@@ -17,7 +17,7 @@ pub(super) fn open_connected(
 ) -> Result<UdpSocket, SocketError> {
     let socket = socket::open_sender(line, send.ttl, send.loopback)?;
     socket::mark(&socket, marks, format_args!("line {}", line.group), refusals);
-    // Without a route, the address goes with each datagram, and each says what is wrong.
+    // Without a route, each datagram carries the address, and sending each one reports the error.
     let _ = socket.connect(line.group);
     Ok(socket)
 }
@@ -33,8 +33,7 @@ pub(super) struct Line {
     /// Whether the socket is connected to `to`, so that the kernel need not look up the route for each
     /// datagram.
     pub(super) is_connected: bool,
-    /// Whether its buffer had no room lately. The bridge does not wait for the line until there is room
-    /// again.
+    /// Whether its buffer had no room lately. Until there is room again, the bridge does not wait for the line.
     pub(super) is_paused: bool,
     /// Whether equally long packets in a row leave in one call.
     pub(super) segments: Segments,
@@ -54,7 +53,7 @@ impl Line {
         Ok(opened)
     }
 
-    /// Goes on with a socket that was opened anew.
+    /// Continues with a socket that was opened again.
     pub(super) fn renew(&mut self, socket: UdpSocket) {
         (self.socket, self.is_paused, self.segments) = (socket, false, Segments::On);
         self.note_addresses();
@@ -96,13 +95,13 @@ impl Line {
         if is_full != self.is_paused {
             self.is_paused = is_full;
             counters.pauses += u64::from(is_full);
-            // If the system refuses that, each batch waits in vain, as the first did.
+            // If the system refuses this, each batch waits in vain, as the first did.
             let _ = self.socket.set_nonblocking(is_full);
         }
     }
 }
 
-/// The link that the packets leave by: the one that the spec states, or the slowest whose interface states its speed.
+/// Returns the link that the packets leave by: the one that the spec states, or the slowest of the interfaces that report their speed.
 pub(super) fn link_of(spec: &BridgeSpec, lines: &[Line]) -> Option<Link> {
     match spec.link {
         LinkSpeed::Of(link) => Some(link),

@@ -11,12 +11,12 @@ use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, SendSpec};
 use crate::thread::Clock;
 
-/// Bytes of the receive buffer. Packets that find no room are lost; each session sends others like them.
+/// Bytes of the receive buffer. Packets that find no room are lost; each session sends more like them.
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// The highest term of this bridge's tag, up to `most`, that is heard on its multicast lines while it listens.
-/// Returns early only if there is no such line. A line that cannot be listened to is noted as a refusal. Of native lines,
-/// only packets that open are heard.
+/// Returns the highest term of this bridge's tag, up to `most`, that is heard on its multicast lines during the listening time. Returns
+/// early only if there is no such line. A line that cannot be listened to is noted as a refusal. On native lines, only packets that open
+/// are heard.
 pub(super) fn heard_term(
     spec: &BridgeSpec,
     send: &SendSpec,

@@ -1,4 +1,4 @@
-//! The sending loop: reads the ring, wakes for heartbeats, and attaches again to a channel that was made anew.
+//! The sending loop: reads the ring, wakes for heartbeats, and attaches again to a channel that was replaced.
 
 use shmcast::hosting::fault;
 use shmcast::{EndWatch, Event, RecvError, Start, Subscriber, SubscriberBuilder};
@@ -18,15 +18,14 @@ use crate::status::Phase;
 use crate::thread::{Idle, SHOW_EVERY_NS};
 use crate::waiting::Choice;
 
-/// Events taken from the ring before the loop looks at anything else.
+/// Events taken from the ring in one turn of the loop, before the loop checks anything else.
 const EVENTS_PER_TURN: usize = 1_024;
-/// Longest time that a sleeping thread does not look at the stop flag.
+/// Longest time for which a sleeping thread does not check the stop flag.
 pub(super) const LOOK_UP: Duration = Duration::from_millis(20);
-/// How often an idle thread that no daemon wakes checks whether the channel was removed. Empty polls do not
-/// see that.
+/// How often an idle thread that no daemon wakes checks whether the channel was removed. Empty polls do not notice that.
 const LOOK_EVERY_NS: u64 = 5_000_000;
-/// After this silence a thread sleeps until the daemon wakes it. Before, it sleeps for a time of its own: it knows when
-/// the next message is expected, and the daemon does not.
+/// After this silence a thread sleeps until the daemon wakes it. Before that, it chooses the time of its sleep itself: it knows when the
+/// next message is expected, and the daemon does not.
 const PARK_AFTER_NS: u64 = 20_000_000;
 /// Pause between two attempts to attach to a channel that went away.
 const RETRY_NS: u64 = 20_000_000;
@@ -34,7 +33,7 @@ const RETRY_NS: u64 = 20_000_000;
 /// The rate limit while the loop catches up with a ring, in bytes a second: 2 Gbit/s, which receivers and
 /// repairs can follow.
 const CATCH_UP: Rate = Rate { per_second: 250_000_000, burst: 1 << 20 };
-/// Events taken from the ring before the loop looks at anything else, while it catches up.
+/// Events taken from the ring in one turn while the loop catches up.
 const EVENTS_PER_STEP: usize = 64;
 /// The pause while the loop catches up and has used up its rate.
 const STEP: Duration = Duration::from_micros(100);
@@ -59,9 +58,9 @@ impl CatchUp {
 /// The work of an egress that was told to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leaving {
-    /// It sends what was published before it was told.
+    /// It sends what was published before it was told to leave.
     Sends { until: u64 },
-    /// It serves repairs since then.
+    /// It has served repairs since this time.
     Serves { since_ns: u64 },
 }
 
@@ -121,8 +120,7 @@ impl Live {
         while self.turn() {}
     }
 
-    /// Sends what is waiting in the ring, or waits if there was nothing. Returns false once there is nothing
-    /// more to do.
+    /// Sends what is waiting in the ring, or waits if there was nothing. Returns false if there is nothing more to do.
     pub(super) fn turn(&mut self) -> bool {
         let result = match self.outlet.shared.stop.load(Ordering::Relaxed) {
             true => Ok(false),
@@ -134,7 +132,7 @@ impl Live {
             Err(why) => self.outlet.shared.life.fail(why),
         }
         self.outlet.show();
-        // Stop the repairs too. They serve this session, which is over, or which another bridge goes on with.
+        // Stop the repairs too. They serve this session, which is over, or which another bridge continues.
         self.outlet.shared.stop.store(true, Ordering::Relaxed);
         false
     }
@@ -175,7 +173,8 @@ impl Live {
             self.renew_lines();
             self.outlet.show();
             self.outlet.look_up(self.subscriber.as_ref().map(Subscriber::clock));
-            // A pulse says that its sender sends. Two egresses that stand by and hear each other would wait for ever.
+            // A pulse says that its sender sends. If two standby egresses sent pulses, each would take the other for the sender, and both
+            // would wait for ever.
             let serves = matches!(self.leaving, Some(Leaving::Serves { .. }));
             let sends = |failover: &Failover| failover.election.role() == Role::Active && !serves;
             if self.failover.as_ref().is_none_or(sends) || fault!("standbys_send_pulses") {
@@ -226,7 +225,7 @@ impl Live {
 
     pub(super) fn lose(&mut self, error: RecvError) -> Result<bool, String> {
         match error {
-            // The channel was removed, or made anew.
+            // The channel was removed, or replaced.
             RecvError::Superseded => {
                 self.subscriber = None;
                 Ok(true)
@@ -242,26 +241,24 @@ impl Live {
             return Ok(false);
         }
         self.retry_ns = now_ns + RETRY_NS;
-        // Start with the oldest message: what was published before we attached belongs to the new session as
-        // well.
+        // Start with the oldest message: messages that were published before we attached belong to the new session as well.
         let Ok((subscriber, parks)) = attach(&self.channel.clone().start(Start::Oldest), self.spec.wait)
         else {
             return Ok(false);
         };
         check_sizes(&self.spec, &subscriber).map_err(|e| e.to_string())?;
-        // A feed from another host is sent on in the session that it comes in. Its channel has that session
-        // before its first message, so wait for it.
+        // A feed from another host keeps the session under which it was received. Its channel has that session before its first message, so
+        // wait for it.
         let is_passed_on =
             self.spec.session.is_none() && !self.origins.contains(self.outlet.sender.session());
         let is_empty = subscriber.next_sequence() == 1 && subscriber.lag() == 0;
         if is_passed_on && is_empty && subscriber.remote_session().is_none() {
             return Ok(false);
         }
-        // The channel's sequences begin again, so its epoch must be a later one, however soon it was made
-        // anew.
+        // The channel's sequences begin again, so its epoch must be a later one, however soon it was replaced.
         let own = self.outlet.sender.session().epoch();
         let terms = Terms { own, told: self.outlet.shared.told_term(), ..Terms::default() };
-        // Receivers follow the session before it, and that one is known.
+        // Receivers follow the previous session, and that session is known.
         let session = session_of(&self.spec, &subscriber, &self.origins, terms, |_| Ok(None));
         let session = session.map_err(|e| e.to_string())?;
         self.outlet.shared.attached.fetch_add(1, Ordering::Release);
@@ -278,7 +275,7 @@ impl Live {
         Ok(true)
     }
 
-    /// Waits for the ring or the next heartbeat, whichever is first.
+    /// Waits for the ring or the next heartbeat, whichever is earlier.
     fn rest(&mut self, now_ns: u64) -> Result<(), String> {
         let due_ns = self.outlet.sender.next_deadline(now_ns).unwrap_or(u64::MAX);
         let due_ns =

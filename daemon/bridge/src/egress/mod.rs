@@ -1,10 +1,10 @@
 //! The egress sends a local channel to other hosts. It is a reader of the ring like any other. It packs the
 //! messages that are waiting, and never waits to fill a packet.
 //!
-//! One thread reads the ring and sends to every line and lease. `repair` retransmits on another thread, so
-//! that live traffic goes first. The publisher never waits for either: a bridge that is overtaken counts the
-//! messages that it missed, and receivers get an exact gap. After the start, the loop makes no system calls
-//! but those that send, sleep or yield, and on native lines one a pulse, which asks for the error of the clock.
+//! One thread reads the ring and sends to every line and lease. `repair` retransmits on another thread, so that live traffic is sent first.
+//! The publisher never waits for either: a bridge that is overtaken counts the messages that it missed, and receivers get an exact gap.
+//! After the start, the loop makes only the system calls that send, sleep or yield, and on native lines one for each pulse, which asks for
+//! the clock's error.
 
 use shmcast::sys::slice;
 use shmcast::{ChannelError, History, Subscriber, SubscriberBuilder, Wait};
@@ -47,25 +47,25 @@ use live::Live;
 use opening::{Opened, ServerSockets};
 use outlet::Outlet;
 
-/// The turns of a sending thread that polls and yields are so many times shorter than its publisher's. Then a publisher on the same
-/// CPU that yields once a message hands over to it each time. If the turns were equally long, each second message might wait for the
-/// next one's yield. The publisher's yield takes a poll longer.
+/// The time slices of a sending thread that polls and yields are shorter than its publisher's by this factor. So a publisher on the same
+/// CPU that yields once per message always hands over to this thread. With equal slices, every second message might wait for the
+/// publisher's next yield. The publisher's yield takes one poll longer.
 const SHORTER: u32 = 2;
 
-/// Options that the bridge's owner sets, beside the spec.
+/// Options that the bridge's owner sets in addition to the spec.
 #[derive(Debug, Default)]
 pub struct EgressOptions {
     /// The capture that every sent packet is copied to.
     pub tap: Option<Tap>,
-    /// Whether the bridge stops after the channel is closed and its end was repeated. If not, it waits for
-    /// the next publisher.
+    /// Whether the bridge stops after the channel is closed and its end was repeated. Otherwise it waits for the next publisher.
     pub ends_with_channel: bool,
-    /// Whether everything in the channel is new, because the channel appeared while the bridge waited for it. A
-    /// bridge that has nothing to resume then begins with the oldest message, whatever `from` says.
+    /// Whether everything in the channel is new, because the channel appeared while the bridge waited for it. A bridge that has nothing to
+    /// resume then begins with the oldest message, regardless of `from`.
     pub is_channel_new: bool,
     /// The list in which sessions that begin here are noted.
     pub origins: Origins,
-    /// Where an egress stopped whose place this one takes. If the channel is still that one, this one goes on there, whatever `from` says.
+    /// Where an earlier egress stopped which this one replaces. If the channel is still the same, this egress continues there, regardless
+    /// of `from`.
     pub after: Option<Stopped>,
 }
 
@@ -82,12 +82,12 @@ impl Egress {
     /// Attaches to the channel, opens the sockets and starts the threads. Blocks for `listen_ms` if a new session
     /// begins and the bridge has a multicast line.
     ///
-    /// `channel` says where the channel is, and in its [`history`](SubscriberBuilder::history) where its journal is. The
-    /// spec decides how to start and how to wait. Only the ring is sent. The retransmission server answers from the
-    /// journal for messages of the session that the ring has no more.
+    /// `channel` says where the channel is, and its [`history`](SubscriberBuilder::history) says where its journal is. The spec decides how
+    /// to start and how to wait. Only the ring is sent. The retransmission server answers from the journal for messages of the session that
+    /// the ring no longer has.
     ///
     /// # Errors
-    /// [`BridgeError`]; nothing is left running.
+    /// [`BridgeError`]. After an error nothing is left running.
     pub fn start(
         spec: &BridgeSpec,
         channel: SubscriberBuilder,
@@ -97,7 +97,7 @@ impl Egress {
         let polls = live.idle.yields();
         let run = move || {
             if polls {
-                // If the system refuses, some of the publisher's yields hand over to nobody.
+                // If the system refuses, some of the publisher's yields hand over to no thread.
                 let _ = slice::scale(1, SHORTER);
             }
             live.run();
@@ -106,7 +106,7 @@ impl Egress {
         Ok(egress)
     }
 
-    /// Does all of the start but the sending thread.
+    /// Performs the whole start except for the sending thread.
     fn assemble(
         spec: &BridgeSpec,
         channel: SubscriberBuilder,
@@ -118,8 +118,8 @@ impl Egress {
         let Some(Direction::Send(send)) = spec.direction() else {
             return Err(BridgeError::of(spec, "send: this bridge receives"));
         };
-        // The feed comes from the ring alone. A journal is read at the speed of a disk, and receivers would wait
-        // for it. Repairs come from both, on a thread of their own.
+        // The feed is read only from the ring. A journal is read at the speed of a disk, and receivers would wait for it. Repairs come from
+        // both, on a thread of their own.
         let (past, channel) = (channel.clone(), channel.history(History::Never));
         let opened = Opened::open(spec, send, &channel, &options)?;
         let Opened { feeds, mut refusals, subscriber, parks, state, .. } = opened;
@@ -153,8 +153,8 @@ impl Egress {
         Ok((egress, live))
     }
 
-    /// Starts the threads beside the sending one: the repair server, the one that notes the place in the state file, and the one
-    /// that looks after the lines. The line that it returns carries the live packets to the leases.
+    /// Starts the threads beside the sending one: the repair server, the one that notes the place in the state file, and the one that looks
+    /// after the lines. Returns the line that carries the live packets to the leases.
     fn start_beside(
         &mut self,
         spec: &BridgeSpec,
@@ -175,7 +175,7 @@ impl Egress {
         Ok(leases)
     }
 
-    /// Starts the repair server. The line that it returns carries the live packets to the leases.
+    /// Starts the repair server. Returns the line that carries the live packets to the leases.
     fn serve(
         &mut self,
         spec: &BridgeSpec,
@@ -199,31 +199,30 @@ impl Egress {
         self.keys.reload(spec)
     }
 
-    /// Tells the egress to stop soon. It announces nothing on the wire: the session goes on when another
-    /// bridge carries it.
+    /// Tells the egress to stop soon. It announces nothing on the wire: the session continues when another bridge carries it.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Stops it, and says where, so that another one can take its place.
+    /// Stops the egress and returns where it stopped, so that another one can replace it.
     pub fn into_stopped(mut self) -> Stopped {
         self.stop();
         self.join();
         self.shared.stopped()
     }
 
-    /// Tells the egress to send what the ring holds by now, and to leave: it serves repairs for as long as the spec says,
-    /// and then stops. The session is not over, and nobody is told so: the channel's publisher may go on, and another bridge
-    /// may carry it. An egress that shares the stream with others leaves them the sending at once.
+    /// Tells the egress to send what the ring holds by now, and to leave: it serves repairs for as long as the spec says, and then stops.
+    /// This does not end the session and is not announced: the channel's publisher may continue, and another bridge may carry the session.
+    /// An egress that shares the stream leaves the sending to the others at once.
     pub fn leave(&self) {
         self.shared.leave.store(true, Ordering::Relaxed);
     }
 
-    /// Tells a standby to send in place of the peer that sends. Nothing is lost, and there is no pause. An
-    /// egress that sends already goes on.
+    /// Tells a standby to take over from the peer that sends. Nothing is lost, and there is no pause. An egress that sends already
+    /// continues.
     ///
     /// # Errors
-    /// If the spec's role is `only`: there is nobody to take over from.
+    /// If the spec's role is `only`, so that there is no peer to take over from.
     pub fn take_over(&self) -> Result<(), BridgeError> {
         if self.shared.counters.read().role == 0 {
             return Err(BridgeError::NoPeers);
@@ -242,7 +241,7 @@ impl Egress {
         self.threads.join(&self.shared.life);
     }
 
-    /// Phase, session, refusals and error.
+    /// Returns phase, session, refusals and error.
     pub fn life(&self) -> &Life {
         &self.shared.life
     }
@@ -270,8 +269,7 @@ impl Drop for Egress {
     }
 }
 
-/// Attaches to the channel. With [`WaitMode::Block`] it parks if a daemon is there to wake it; the flag says
-/// whether one is.
+/// Attaches to the channel. With [`WaitMode::Block`] it parks if a daemon can wake it. The flag in the result says whether one can.
 ///
 /// # Errors
 /// [`ChannelError`].

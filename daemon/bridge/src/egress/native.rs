@@ -21,8 +21,8 @@ use crate::spec::{BridgeSpec, Profile, SendSpec};
 use crate::thread::wall_ns;
 use crate::times::{Moment, own_error_ns};
 
-/// The lines of an egress in the two feeds that it sends: the first one, which leases get too, and that of the other
-/// profile, if there is any.
+/// Splits the lines of an egress into the two feeds that it sends: the first feed, which leases also get, and the lines of the other
+/// profile, if there are any.
 pub(super) fn split_lines(spec: &BridgeSpec, lines: Vec<Line>) -> (Profile, Vec<Line>, Vec<Line>) {
     let serves = spec.send.as_ref().is_some_and(|send| send.repair.is_some());
     let first = match spec.lines.first().filter(|_| !serves) {
@@ -39,13 +39,13 @@ pub(super) fn split_lines(spec: &BridgeSpec, lines: Vec<Line>) -> (Profile, Vec<
 
 pub(super) fn sender_config(spec: &BridgeSpec, send: &SendSpec, is_paced: bool) -> SenderConfig {
     let linger_ns = send.linger().as_nanos() as u64;
-    // On a paced link a batch is no longer than what may leave at once.
+    // On a paced link, a batch is no longer than what may leave at once.
     let most = if is_paced { BURST_BYTES as usize / spec.payload_bytes } else { datagrams::BATCH };
     let batch = most.clamp(1, datagrams::BATCH);
     SenderConfig { payload_bytes: spec.payload_bytes, batch, linger_ns }
 }
 
-/// The sender of a feed.
+/// Makes the sender of a feed.
 pub(super) fn sender_of(
     profile: Profile,
     config: SenderConfig,
@@ -73,7 +73,7 @@ pub(super) struct NativeState {
     keys: Arc<Keys>,
     seen: KeysSeen,
     moment: Option<Moment>,
-    /// The fields of pulses that change seldom: the identity of the ring, and the place among several egresses.
+    /// The fields of pulses that rarely change: the identity of the ring, and the place among several egresses.
     state: Pulse,
 }
 
@@ -98,20 +98,20 @@ impl NativeState {
         self.moment = clock.map(Moment::now);
     }
 
-    /// The key that seals from now on, if it has changed.
+    /// Returns the key that seals from now on, if it has changed.
     pub(super) fn new_key(&mut self) -> Option<Option<GroupKey>> {
         let ring = self.seen.changed(&self.keys)?;
         Some(ring.and_then(|ring| ring.sealing(wall_ns()).copied()))
     }
 
-    /// The marks of a message as they go on the wire.
+    /// Returns the marks of a message in the form of the wire.
     #[inline]
     pub(super) fn meta_of(&self, message: &Message<'_>) -> Meta {
         let time_ns = self.moment.as_ref().map_or(0, |moment| moment.wall_of(message.time));
         Meta { tag: message.tag, key: message.key, time_ns }
     }
 
-    /// The state that pulses tell, but for what the sender knows. Reads the clock, and asks the kernel for its error.
+    /// Returns the state that pulses report, except for what the sender knows. Reads the clock, and asks the kernel for the clock's error.
     pub(super) fn pulse(&self, shared: &Sending) -> Pulse {
         let (wall_ns, clock_error_ns) = (wall_ns(), own_error_ns());
         let group = u16::try_from(shared.group.load(Ordering::Relaxed)).unwrap_or(u16::MAX);

@@ -22,7 +22,7 @@ use crate::spec::{BridgeSpec, Profile, RepairSpec, SendSpec, StartAt};
 use crate::state::{Progress, StateFile};
 use crate::times;
 
-/// Bytes of the receive buffer of the socket that requests come to.
+/// Bytes of the receive buffer of the socket that receives requests.
 const REPAIR_BUFFER_BYTES: usize = 1 << 20;
 
 /// The feeds that an egress sends, as they begin.
@@ -74,12 +74,12 @@ impl<'a> Opened<'a> {
         let from = (send.from, options.is_channel_new, options.after.is_some());
         let (subscriber, parks, resumed) = attach_where_it_was(spec, from, channel, said)?;
         check_sizes(spec, &subscriber)?;
-        // Report a port that is in use before the bridge listens.
+        // Report a port that is in use before the bridge listens for other sessions.
         drop(open_server(spec, send, &mut RefusedSettings::default())?);
         let heard = |most| heard_term(spec, send, &keys, most, &mut refusals);
         let session = session_to_send(spec, &subscriber, &options.origins, (said, resumed), heard)?;
-        // Open this socket last. Requests that came while the bridge listened would be answered after their
-        // receivers had given them up and sent them again.
+        // Open this socket last. Requests that arrived while the bridge listened would be answered only after their receivers had given
+        // them up and sent them again.
         let server = open_server(spec, send, &mut refusals)?;
         let feeds = Feeds { session, profile, lines, others, link, keys };
         let resumes = resumed.is_some();
@@ -100,11 +100,11 @@ pub(super) fn open_lines(
 /// The sockets of a repair server.
 pub(super) struct ServerSockets<'a> {
     pub(super) repair: &'a RepairSpec,
-    /// The socket that requests come to, and that repairs leave by.
+    /// The socket that receives requests, and that sends repairs.
     pub(super) requests: UdpSocket,
-    /// The groups that repairs for all receivers go to.
+    /// The groups to which repairs for all receivers are sent.
     pub(super) groups: Groups,
-    /// The socket that live packets leave by.
+    /// The socket that sends live packets.
     pub(super) live: UdpSocket,
 }
 
@@ -134,8 +134,8 @@ pub(super) fn open_state(send: &SendSpec) -> Result<(Option<StateFile>, Option<P
     Ok((Some(file), said))
 }
 
-/// The session to send: the one that the state file names, if the channel is still where that bridge left
-/// off; otherwise the channel's own, or a new one.
+/// Returns the session to send: the one that the state file names, if the channel is still where that bridge stopped; otherwise the
+/// channel's own session, or a new one.
 pub(super) fn session_to_send(
     spec: &BridgeSpec,
     subscriber: &Subscriber,
@@ -155,9 +155,9 @@ pub(super) fn session_to_send(
     }
 }
 
-/// Attaches where an earlier bridge left off, if it is to resume or `goes_on` in that one's place, and if that bridge sent the same ring, or the
-/// same session of another host; otherwise where the spec says, or with the oldest message of a channel that is new. Messages that the ring no
-/// longer holds are lost, and counted.
+/// Attaches where an earlier bridge stopped, if this bridge resumes or replaces it, and if that bridge sent the same ring, or the same
+/// session of another host. Otherwise attaches where the spec says, or with the oldest message of a channel that is new. Messages that the
+/// ring no longer holds are lost, and counted.
 pub(super) fn attach_where_it_was(
     spec: &BridgeSpec,
     (from, is_new, goes_on): (StartAt, bool, bool),
@@ -187,7 +187,7 @@ pub(super) fn attach_where_it_was(
     Ok((subscriber, parks, None))
 }
 
-/// The term that the state file notes, if it notes one of this bridge's tag.
+/// Returns the term that the state file notes, if it is one of this bridge's tag.
 pub(super) fn own_term(spec: &BridgeSpec, said: Option<Progress>) -> Option<u64> {
     said.filter(|said| said.session.tag() == tag_bytes(spec)).and_then(|said| said.session.epoch())
 }
@@ -202,11 +202,10 @@ pub(super) fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<
     Err(BridgeError::MessageTooLong { channel, max_message, payload_bytes, most })
 }
 
-/// The session that the channel is sent as. A channel that a bridge received keeps the session that it came
-/// with, unless the spec names one, so that hosts farther on see the same stream. Any other channel has its
-/// own session, whose term `Terms` chooses; `heard` listens for the terms of others, up to the one that it is
-/// given. A publisher that takes the channel over goes on in that session; a channel that is made anew begins
-/// another.
+/// Returns the session under which the channel is sent. A channel that a bridge received keeps the session under which it was received,
+/// unless the spec names one, so that hosts farther away see the same stream. Any other channel has its own session, whose term `Terms`
+/// chooses. `heard` listens for the terms of others, up to its argument. A publisher that takes over the channel continues that session; a
+/// channel that is replaced begins another session.
 pub(super) fn session_of(
     spec: &BridgeSpec,
     subscriber: &Subscriber,
@@ -219,7 +218,7 @@ pub(super) fn session_of(
     }
     let (tag, ring) = (tag_bytes(spec), run_of(subscriber.header()));
     let clock = term_at(subscriber.header().created_ns);
-    // The ring's own session if that may be sent, or else the terms of a new one.
+    // Returns the ring's own session if that may be sent, or else the terms of a new one.
     let look = |known: Result<Session, u64>| match known {
         Ok(session) if session.epoch() > terms.own => Ok(session),
         known => {
@@ -227,7 +226,7 @@ pub(super) fn session_of(
             Err(Terms { clock, own, ..terms })
         }
     };
-    // Listen before the list is locked: the other bridges use it meanwhile.
+    // Listen before locking the list: the other bridges use the list meanwhile.
     let heard = match look(origins.of_ring(tag, ring)) {
         Ok(session) => return Ok(session),
         Err(terms) => heard(terms.most())?,

@@ -24,7 +24,7 @@ use crate::thread::{Clock, wall_ns};
 
 /// A thread that waits for its share of the link spins for the last part of the wait.
 const SPIN_NS: u64 = 50_000;
-/// The longest time that such a thread does not look at the stop flag.
+/// The longest time for which such a thread does not check the stop flag.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
 /// The lines of the other profile, if an egress sends both, with a sender of their own.
@@ -43,18 +43,18 @@ pub(super) struct Outlet {
     /// The counters of earlier sessions, added up.
     pub(super) earlier: SenderCounters,
     pub(super) counters: SendCounters,
-    /// Holds live packets to their share of the link; `None` if its speed is not known.
+    /// Limits live packets to their share of the link; `None` if its speed is not known.
     pub(super) pacer: Option<Pacer>,
-    /// Whether the spec names the session. The name then stays, whatever session the channel came with.
+    /// Whether the spec names the session. In this case the name stays, whatever session the channel was received under.
     pub(super) keeps_session: bool,
-    /// Whether the session was ended. A message that comes after that goes on with the session.
+    /// Whether the session was ended. A later message continues the session.
     pub(super) is_over: bool,
-    /// Tells the end of the channel from that of an earlier publisher.
+    /// Distinguishes the end of the channel from that of an earlier publisher.
     pub(super) end: EndWatch,
-    /// The sequence after the last gap in the ring. A session that comes behind a gap begins there.
+    /// The sequence after the last gap in the ring. A session that begins after a gap begins there.
     pub(super) gap_end: u64,
     pub(super) lines: Vec<Line>,
-    /// The socket that unicast leases are served from.
+    /// The socket from which unicast leases are served.
     pub(super) leases: Option<Line>,
     /// The addresses of those leases.
     pub(super) live: LiveCopy,
@@ -64,7 +64,7 @@ pub(super) struct Outlet {
 }
 
 impl Outlet {
-    /// An outlet that has sent nothing. It begins with the message that is next for `subscriber`.
+    /// Makes an outlet that has sent nothing. It begins with the next message of `subscriber`.
     pub(super) fn new(
         spec: &BridgeSpec,
         send: &SendSpec,
@@ -95,7 +95,7 @@ impl Outlet {
             pacer: link.map(|link| Pacer::of(link, clock.now_ns())),
             keeps_session: spec.session.is_some(),
             is_over: false,
-            // A bridge waits for the next publisher wherever it begins. One that takes over reads again what it has read.
+            // A bridge waits for the next publisher wherever it begins. When it takes over, it reads again what it has read before.
             end: EndWatch::of(subscriber, Start::Latest),
             gap_end: 0,
             lines,
@@ -128,9 +128,9 @@ impl Outlet {
             }
             // The loop attaches again when the channel begins again.
             Event::NewSession { .. } | Event::NewEpoch { .. } | Event::Restarted => self.end.note(&event),
-            // Whether it is the channel's end shows once nothing more waits.
+            // Only when nothing more waits does it show whether this is the channel's end.
             Event::End => self.end.note(&event),
-            // Library and bridge are released together: a new kind of event gets its place here first.
+            // Library and bridge are released together, so a new kind of event is handled here before it exists.
             other => debug_assert!(false, "bridges do not carry {other:?}"),
         }
     }
@@ -161,13 +161,13 @@ impl Outlet {
         }
     }
 
-    /// Counts a message that a sender did not take.
+    /// Counts a message that a sender refused.
     #[cold]
     fn note_unsent(&mut self, refused: PushError) {
         match refused {
             PushError::TooLong { .. } => self.counters.messages_too_long += 1,
-            // The senders begin where the ring is read from, and the ring is read forward. So this is a fault of the ring
-            // or of ours, and must be seen.
+            // The senders begin where the ring is read from, and the ring is read forward. So this is a fault of the ring or of the bridge,
+            // and must be visible.
             PushError::WentBack { .. } | PushError::BatchFull => self.counters.messages_missed += 1,
         }
     }
@@ -204,8 +204,7 @@ impl Outlet {
         if self.sender.datagrams().next().is_none() {
             return;
         }
-        // Store this before the datagrams leave: the fastest receiver's request must not be refused as too
-        // early.
+        // Store this before the datagrams leave: the fastest receiver's request must not be refused as too early.
         self.shared.next.store(self.sender.next(), Ordering::Release);
         hold_back(self.pacer.as_ref(), &self.clock, &self.shared, &mut self.counters);
         send_to_all(
@@ -243,7 +242,7 @@ impl Outlet {
         }
     }
 
-    /// Sends the pulse that native lines have though messages flow.
+    /// Sends the pulse that native lines also have while messages flow.
     pub(super) fn send_pulse(&mut self, now_ns: u64) {
         if self.native.is_some() {
             self.send_idle(now_ns);
@@ -258,7 +257,7 @@ impl Outlet {
         self.look_up(Some(subscriber.clock()));
     }
 
-    /// Looks at the clocks and at the keys again, for native lines. Call now and then.
+    /// Looks at the clocks and at the keys again, for native lines. Call this now and then.
     pub(super) fn look_up(&mut self, clock: Option<shmcast::Clock>) {
         let Some(native) = &mut self.native else { return };
         native.look(clock);
@@ -285,7 +284,7 @@ impl Outlet {
         }
     }
 
-    /// Begins a session, or goes on with the one that had ended.
+    /// Begins a session, or continues the one that had ended.
     #[cold]
     pub(super) fn begin(&mut self, session: Session, next: u64) {
         self.counters.sessions += u64::from(session != self.sender.session());
@@ -333,7 +332,7 @@ impl Outlet {
     }
 }
 
-/// Waits until live packets have not used up their share of the link. The ring holds what is published meanwhile.
+/// Waits as long as live packets have used up their share of the link. Meanwhile the ring holds what is published.
 #[inline]
 fn hold_back(pacer: Option<&Pacer>, clock: &Clock, shared: &Sending, counters: &mut SendCounters) {
     let Some(pacer) = pacer.filter(|pacer| pacer.is_tight()) else { return };
@@ -354,7 +353,7 @@ fn hold_back(pacer: Option<&Pacer>, clock: &Clock, shared: &Sending, counters: &
     counters.link_waited_ns += now_ns - began_ns;
 }
 
-/// Notes that so many copies of the datagrams have left.
+/// Notes that this many copies of the datagrams have left.
 fn charge<'a>(
     pacer: &mut Pacer,
     now_ns: u64,
@@ -368,14 +367,14 @@ fn charge<'a>(
     shared.live_bytes.store(shared.live_bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
 }
 
-/// The most copies of a packet that leave by one address, and so by one link.
+/// Returns the greatest number of copies of a packet that leave by one address, and so by one link.
 fn copies(lines: &[Line]) -> u64 {
     let by = |line: &Line| line.from.map(|from| from.ip());
     lines.iter().map(|line| lines.iter().filter(|other| by(other) == by(line)).count()).max().unwrap_or(0)
         as u64
 }
 
-/// The heartbeat, end or pulse that is due, if one is: its size in `out`.
+/// Writes the heartbeat, end or pulse that is due to `out`. Returns its size, if there is one.
 fn poll_idle(
     sender: &mut Sender,
     (native, shared): (Option<&NativeState>, &Sending),

@@ -13,9 +13,9 @@ use crate::spec::WaitMode;
 
 /// The time between two looks into the sockets while this egress sends.
 const HEAR_EVERY_NS: u64 = MILLISECOND_NS / 2;
-/// The longest rest of a standby.
+/// Longest pause of a standby.
 const REST_NS: u64 = 500 * MICROSECOND_NS;
-/// Events of the ring that a standby skips before it looks at anything else.
+/// Events of the ring that a standby skips in one turn, before it checks anything else.
 const SKIP: usize = 4_096;
 
 impl Live {
@@ -94,7 +94,7 @@ impl Live {
         Ok(())
     }
 
-    /// Follows the ring without sending anything. Returns false once there is nothing more to do.
+    /// Follows the ring without sending anything. Returns false if there is nothing more to do.
     pub(super) fn stand_by(&mut self) -> Result<bool, String> {
         let now_ns = self.outlet.clock.now_ns();
         self.show_at(now_ns);
@@ -108,7 +108,7 @@ impl Live {
             return Ok(true);
         };
         let Some(failover) = &mut self.failover else { return Ok(true) };
-        // A listener has not begun: it may be the one that sends what waits in the ring.
+        // A listener has not decided yet: it may become the one that sends what waits in the ring.
         let events = if failover.election.role() == Role::Listen { 0 } else { SKIP };
         let mut result = Ok(());
         for _ in 0..events {

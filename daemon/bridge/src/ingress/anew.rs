@@ -1,4 +1,4 @@
-//! Lines whose interface was made anew, or that hear nothing, and the group of repairs for all.
+//! Lines whose interface was replaced, or that hear nothing, and the group of repairs for all.
 
 use super::merging::Merging;
 use super::port::{Port, Role};
@@ -35,7 +35,7 @@ pub(super) fn watch(
     let sockets: RefCell<HashMap<usize, UdpSocket>> = RefCell::new(sockets.map_err(BridgeError::Start)?);
     let body = move || {
         let mut silences = Silences::default();
-        // The bridge told at its start which settings the system refused.
+        // The bridge reported at its start which settings the system refused.
         let mut refusals = RefusedSettings::default();
         let renew = |at, line: &LineSpec| {
             let socket = if at == REPAIRS {
@@ -62,7 +62,7 @@ pub(super) fn watch(
 }
 
 impl Receiving {
-    /// Goes on with the sockets of lines that were opened anew.
+    /// Continues with the sockets of lines that were opened again.
     pub(super) fn renew_lines(&mut self) {
         for (line, socket) in self.shared.renewal.take() {
             let role = if line == REPAIRS { Role::Repairs } else { Role::Line(line) };
@@ -71,7 +71,7 @@ impl Receiving {
                 if let Some(line) = port.line_or(self.lines) {
                     port.drops.look(&port.socket, &mut self.inlet.counters.lines[line].socket.kernel_drops);
                 }
-                // A new socket counts its drops from 0, and its packets come one by one.
+                // A new socket counts its drops from 0, and gets its packets one by one.
                 (port.socket, port.drops, port.merging) = (socket, Drops::default(), Merging::default());
             }
         }

@@ -8,8 +8,7 @@ use crate::proto::wire::Meta;
 
 /// Bytes of one piece of the memory.
 const CHUNK_BYTES: usize = 1 << 20;
-/// The most bytes that wait. Messages beyond that are dropped, and readers are told of them as of any other
-/// loss.
+/// Greatest number of bytes that wait. Messages beyond that are dropped, and are reported to readers like any other loss.
 const MAX_BYTES: usize = 64 << 20;
 
 const MESSAGE: u8 = 0;
@@ -17,11 +16,11 @@ const GAP: u8 = 1;
 const SESSION: u8 = 2;
 const END: u8 = 3;
 
-/// Deliveries that wait. An empty backlog has no memory.
+/// Deliveries that wait. An empty backlog uses no memory.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     chunks: VecDeque<Vec<u8>>,
-    /// Bytes of the first chunk that are done with.
+    /// Bytes of the first chunk that have been processed.
     read: usize,
     bytes: usize,
 }
@@ -40,7 +39,7 @@ impl Backlog {
             }
             Delivery::Message { .. } => {}
             Delivery::Gap { from, to } => self.put(GAP, [from, to, 0], &[]),
-            // The session before it is not needed any more.
+            // The previous session is not needed any more.
             Delivery::NewSession { session, next, .. } => self.put(SESSION, [next, 0, 0], session.as_bytes()),
             Delivery::End { session, next } => self.put(END, [next, 0, 0], session.as_bytes()),
         }

@@ -1,4 +1,4 @@
-//! Datagrams of servers: repairs for us or for all receivers, answers without messages, and words about leases.
+//! Datagrams of servers: repairs for this receiver or for all, answers without messages, and messages about leases.
 
 use shmcast::sys::datagrams::Datagram;
 use std::net::SocketAddr;
@@ -13,8 +13,8 @@ use crate::proto::native::container::{Container, Kind};
 use crate::proto::receiver::Receiver;
 use crate::proto::wire::Malformed;
 
-/// Whether a datagram comes from a server, and not from the sender of a line. Native repairs for all receivers come on
-/// the lines themselves.
+/// Whether a datagram was sent by a server, and not by the sender of a line. Native repairs for all receivers arrive on the lines
+/// themselves.
 pub(super) fn is_from_server(role: Role, datagram: &Datagram<'_>, is_native: bool) -> bool {
     match role {
         Role::Servers | Role::Unicast | Role::Repairs => true,
@@ -27,14 +27,15 @@ pub(super) fn is_from_server(role: Role, datagram: &Datagram<'_>, is_native: boo
     }
 }
 
-/// The server that a datagram comes from. Others are counted.
+/// Returns the server that sent a datagram. Datagrams of others are counted.
 pub(super) fn server_of(servers: &[SocketAddr], datagram: &Datagram<'_>, inlet: &mut Inlet) -> Option<usize> {
     let server = servers.iter().position(|server| *server == datagram.from);
     inlet.counters.host.datagrams_unexpected += u64::from(server.is_none());
     server
 }
 
-/// Takes a datagram of a server if it is a word, and no repair. Whatever it is, the server's lease has traffic. Returns whether it was
+/// Handles a datagram of a server if it is a control datagram, and no repair. In any case it counts as traffic for the server's lease.
+/// Returns whether it was a control datagram.
 /// a word.
 #[inline]
 pub(super) fn take_word(
@@ -68,7 +69,7 @@ pub(super) fn take_word(
     true
 }
 
-/// Takes a word of a server.
+/// Handles a control datagram of a server.
 fn handle_control(
     now_ns: u64,
     server: usize,

@@ -16,7 +16,7 @@ use crate::proto::receiver::Delivery;
 use crate::proto::session::Session;
 use crate::status::{Phase, ReceiveCounters};
 
-/// The way of deliveries into the local channel.
+/// Publishes deliveries into the local channel.
 pub(super) struct Inlet {
     pub(super) local: Local,
     pub(super) channel: PublisherBuilder,
@@ -24,12 +24,12 @@ pub(super) struct Inlet {
     pub(super) shared: Arc<IngressState>,
     pub(super) origins: Origins,
     pub(super) maker: Maker,
-    /// Deliveries that came while the channel was being opened.
+    /// Deliveries that arrived while the channel was being opened.
     pub(super) backlog: Backlog,
 }
 
 impl Inlet {
-    /// Starts the thread that opens the channel when it begins anew.
+    /// Starts the thread that opens the channel when it restarts.
     pub(super) fn new(
         local: Local,
         channel: PublisherBuilder,
@@ -55,14 +55,14 @@ impl Inlet {
         }
     }
 
-    /// Whether the channel is being opened, or deliveries that came meanwhile still wait.
+    /// Whether the channel is being opened, or deliveries that arrived meanwhile still wait.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.maker.is_busy() || !self.backlog.is_empty()
     }
 
-    /// Takes the channel over once it is open, and publishes the deliveries that waited for it. With `waits`,
-    /// it waits until the channel is open.
+    /// Takes over the channel once it is open, and publishes the deliveries that waited for it. With `waits`, waits until the channel is
+    /// open.
     #[cold]
     pub(super) fn catch_up(&mut self, waits: bool) {
         loop {
@@ -121,7 +121,7 @@ impl Inlet {
         true
     }
 
-    /// Whether the channel is closed and can be opened. If so, this orders it to be opened.
+    /// Whether the channel is closed and can be opened. If so, this orders the maker to open it.
     #[inline]
     fn is_closed(&mut self) -> bool {
         let is_closed = self.local.publisher.is_none() && self.local.error.is_none();
@@ -148,7 +148,7 @@ impl Inlet {
         self.local.publisher.as_ref().map_or(self.counters.host.next_sequence, Publisher::next_sequence)
     }
 
-    /// Makes the channel one of this host, and leaves it to its next publisher.
+    /// Promotes the channel to one of this host, and leaves it to its next publisher.
     #[cold]
     pub(super) fn promote(
         &mut self,
@@ -165,7 +165,7 @@ impl Inlet {
             return Err(PromoteError::Ended(why));
         };
         let promotion = promotion::promote(publisher, came, tag, below)?;
-        // The rest of the gap is no message that anybody is known to have published.
+        // As far as anybody knows, the rest of the gap was never published.
         self.local.counts.missing += came.1.saturating_sub(promotion.from);
         self.counters.host.next_sequence = publisher.next_sequence();
         self.origins.add(promotion.session, run_of(publisher.header()));
@@ -187,7 +187,7 @@ impl Inlet {
         }
         // The sequences of a channel only grow. A session whose sequences begin again needs a new segment.
         if self.next_sequence() > next {
-            // The ring is left open: readers go on in the next one, and an end would tell them that nothing follows.
+            // The ring is not closed: readers continue in the next one, and an end would tell them that nothing follows.
             if let Some(publisher) = self.local.publisher.take() {
                 publisher.leave_open();
             }

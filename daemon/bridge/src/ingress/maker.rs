@@ -1,5 +1,5 @@
-//! A thread that opens the local channel while the receiving thread goes on emptying its sockets. The memory
-//! of a large ring takes seconds to make.
+//! A thread that opens the local channel while the receiving thread continues to empty its sockets. Making the memory of a large ring takes
+//! seconds.
 
 use shmcast::{ChannelError, Publisher, PublisherBuilder};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -13,7 +13,7 @@ type Made = Result<Publisher, ChannelError>;
 /// A thread that opens channels, one at a time.
 #[derive(Debug)]
 pub(super) struct Maker {
-    /// `None` once it is being dropped.
+    /// `None` once the maker is being dropped.
     orders: Option<Sender<PublisherBuilder>>,
     made: Receiver<Made>,
     thread: Option<JoinHandle<()>>,
@@ -45,7 +45,7 @@ impl Maker {
         }
     }
 
-    /// The ordered channel, once it is open.
+    /// Returns the ordered channel, once it is open.
     pub(super) fn take(&mut self) -> Option<Made> {
         match self.made.try_recv() {
             Ok(made) => {

@@ -1,10 +1,10 @@
-//! Decides when the kernel puts the packets of a socket together.
+//! Decides when the kernel merges the packets of a socket.
 //!
-//! Packets that come together then cost a small part of what they cost one by one, and a packet that comes alone costs more. So the
-//! kernel is asked for it while many come together, and told to stop after a second in which few did.
+//! Packets that arrive together then cost a small part of what they cost one by one, and a packet that arrives alone costs more. So merging
+//! is switched on while many packets arrive together, and switched off after a second in which few did.
 
-/// A feed gains by merging if this many packets come in one window. If packets come one by one, a window has as many
-/// only if the receiver stood still for most of it.
+/// A feed gains by merging if this many packets arrive in one window. If packets arrive one by one, a window has this many only if the
+/// receiver stood still for most of it.
 const MANY: usize = 64;
 /// After this many windows in a row with fewer packets, merging ends. A window lasts from one update of the shown
 /// counters to the next, 10 ms or more.
@@ -14,14 +14,14 @@ const CALM_WINDOWS: u32 = 100;
 #[derive(Debug, Default)]
 pub(super) struct Merging {
     is_on: bool,
-    /// The packets of this window that came together with others.
+    /// The packets of this window that arrived together with others.
     together: usize,
-    /// Windows with few of them.
+    /// Number of windows in a row with few such packets.
     calm: u32,
 }
 
 impl Merging {
-    /// Notes how many packets a receive brought together. Returns whether to switch merging on.
+    /// Notes how many packets one receive returned. Returns whether to switch merging on.
     #[inline]
     pub(super) fn note(&mut self, together: usize) -> bool {
         self.together += together;

@@ -1,13 +1,11 @@
-//! The ingress receives a channel from another host into a local channel, and is that channel's only
-//! publisher. It publishes the same messages under the same sequences, each once and in order. It tells
-//! readers which messages will never come.
+//! The ingress receives a channel from another host into a local channel, and is that channel's only publisher. It publishes the same
+//! messages under the same sequences, each once and in order. It reports to readers which messages will never arrive.
 //!
-//! One thread receives every line, asks for missing messages, keeps the leases and publishes. Each line has a
-//! socket. Requests leave through a socket of their own, so that no other program takes our answers. A
-//! unicast feed has one more, so that live packets and repairs cannot be mistaken for each other. After the
-//! start, the loop makes no system calls but those of the sockets and of its waits, except when a session
-//! begins or ends, and except one each 10 ms on native lines, which asks for the error of the clock. A second
-//! thread opens the channel when it begins anew.
+//! One thread receives every line, asks for missing messages, keeps the leases and publishes. Each line has a socket. Requests leave
+//! through a socket of their own, so that no other program receives our answers. A unicast feed has one more socket, so that live packets
+//! and repairs cannot be mistaken for each other. After the start, the loop makes only the system calls of the sockets and of its waits.
+//! There are two exceptions: when a session begins or ends, and one call each 10 ms on native lines, which asks for the clock's error. A
+//! second thread opens the channel when it restarts.
 
 use shmcast::PublisherBuilder;
 use std::sync::Arc;
@@ -100,17 +98,17 @@ pub struct Ingress {
 }
 
 impl Ingress {
-    /// Takes the channel as its publisher, opens the sockets and starts the thread. It goes on where an earlier bridge of
-    /// the same session left off.
+    /// Opens the channel as its publisher, opens the sockets and starts the thread. It continues where an earlier bridge of the same
+    /// session stopped.
     ///
     /// # Errors
-    /// [`BridgeError`]; nothing is left running.
+    /// [`BridgeError`]. After an error nothing is left running.
     pub fn start(
         spec: &BridgeSpec,
         channel: PublisherBuilder,
         options: IngressOptions,
     ) -> Result<Ingress, BridgeError> {
-        // A publisher that comes and goes would be told to the channel's readers.
+        // The CPU is tried first, since the channel's readers would notice a publisher that opens the channel and leaves again.
         try_cpu(spec.cpu)?;
         let (mut ingress, receiving) = Ingress::assemble(spec, channel, options)?;
         let run = move || receiving.run();
@@ -187,13 +185,12 @@ impl Ingress {
         self.keys.reload(spec)
     }
 
-    /// The way to make the channel one of this host.
+    /// Returns a handle that can promote the channel to one of this host.
     pub fn promoter(&self) -> Promoter {
         Promoter(self.shared.clone())
     }
 
-    /// Tells the ingress to give its leases back and to stop soon. The local channel is then closed, and its
-    /// readers are told so.
+    /// Tells the ingress to return its leases and to stop soon. It closes the local channel, whose readers see the end.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
@@ -206,7 +203,7 @@ impl Ingress {
     /// Waits until its thread has ended. Call [`stop`](Self::stop) first.
     pub fn join(&mut self) {
         self.threads.join(&self.shared.life);
-        // It ends soon after the other one, and has nothing to tell.
+        // It ends soon after the other thread, and has nothing to report.
         let _ = self.watch.take().map(JoinHandle::join);
     }
 
@@ -215,7 +212,7 @@ impl Ingress {
         &self.shared.life
     }
 
-    /// Something that is to be told although the bridge runs: another feed comes on its lines.
+    /// Returns a problem that is reported although the bridge runs: another feed arrives on its lines.
     pub fn trouble(&self) -> Option<String> {
         let stranger = self.life().stranger()?;
         let said = format!("another feed, session {stranger}, comes on the same lines and is not taken");
@@ -235,13 +232,13 @@ impl Ingress {
         self.shared.counters.read()
     }
 
-    /// The time from noticing a loss to having the message, for messages that servers brought.
+    /// The time from noticing a loss to having the message, for messages that servers sent.
     pub fn recovery(&self) -> Histogram {
         self.shared.recovery.read()
     }
 
-    /// The time from the kernel's time stamp on a datagram to its messages in the ring, for live datagrams.
-    /// Of datagrams that come alone, one in 16 is measured.
+    /// The time from the kernel's time stamp on a live datagram to its messages in the ring. Of datagrams that arrive alone, one in 16 is
+    /// measured.
     pub fn receive_to_ring(&self) -> Histogram {
         self.shared.to_ring.read()
     }
@@ -254,9 +251,8 @@ impl Drop for Ingress {
     }
 }
 
-/// An ingress that runs on its caller's thread, on which the caller also reads the channel. No switch between
-/// threads delays a message on its way to the reader. This matters on a host with fewer CPUs than threads
-/// that want one each.
+/// An ingress that runs on its caller's thread, on which the caller also reads the channel. No switch between threads delays a message to
+/// the reader. This matters on a host with fewer CPUs than busy threads.
 pub struct IngressInvoker {
     receiving: Receiving,
     ingress: Ingress,
@@ -279,10 +275,9 @@ impl IngressInvoker {
         Ok(IngressInvoker { receiving, ingress, is_over: false })
     }
 
-    /// Takes the datagrams that have come, at most a batch from each socket, publishes their messages and
-    /// does what is due. It waits only at the end: up to half a second for the servers to confirm that the
-    /// leases are given back, and for the channel if it is being opened. Returns false once there is nothing
-    /// more to do.
+    /// Takes the datagrams that have arrived, at most a batch from each socket, publishes their messages and does what is due. It waits
+    /// only at the end: up to half a second until the servers confirm that the leases are returned, and for the channel if it is being
+    /// opened. Returns false if there is nothing more to do.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.receiving.turn();

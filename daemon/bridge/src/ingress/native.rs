@@ -15,7 +15,7 @@ use crate::proto::session::Session;
 use crate::proto::wire::Head;
 use crate::spec::{BridgeSpec, Profile};
 
-/// The most senders whose packets are opened at a time.
+/// Greatest number of senders whose packets are opened at a time.
 const MOST_SENDERS: usize = 64;
 
 /// The state of a receiver of native lines.
@@ -25,7 +25,7 @@ pub(super) struct NativeReceiving {
 }
 
 impl NativeReceiving {
-    /// The state of a receiver by this spec; `None` if its lines are plain.
+    /// Makes the state of a receiver for this spec; `None` if its lines are plain.
     pub(super) fn of(spec: &BridgeSpec, keys: &Arc<Keys>) -> Result<Option<NativeReceiving>, BridgeError> {
         if spec.receive_profile() == Profile::Plain {
             return Ok(None);
@@ -39,7 +39,7 @@ impl NativeReceiving {
         self.codec.look(&self.keys);
     }
 
-    /// The packets that were not opened.
+    /// Returns the counters of packets that were not opened.
     pub(super) fn unopened(&self) -> &OpenerCounters {
         self.codec.counters()
     }
@@ -73,8 +73,7 @@ impl NativeReceiving {
         }
     }
 
-    /// The control datagram of a server in a packet: its size in `out`; `None` if there is none, or if it is not
-    /// sound.
+    /// Unpacks the control datagram of a server into `out` and returns its size; `None` if there is none, or if it is not sound.
     pub(super) fn control(
         &mut self,
         now_ns: u64,
@@ -84,12 +83,12 @@ impl NativeReceiving {
         control_in(self.codec.open(now_ns, datagram.bytes).ok()?, out)
     }
 
-    /// A packet with a control datagram inside.
+    /// Makes a packet with a control datagram inside.
     pub(super) fn wrap(&mut self, control: &[u8]) -> Option<&[u8]> {
         self.codec.control(control)
     }
 
-    /// The next request, as the server's index and the packet.
+    /// Returns the next request, as the server's index and the packet.
     pub(super) fn poll_ask(&mut self, now_ns: u64, receiver: &mut Receiver) -> Option<(usize, &[u8])> {
         let mut entries = [Entry { first: 0, count: 0, offset: 0, bytes: 0 }; MAX_ENTRIES];
         let (server, session, count): (usize, Session, usize) = receiver.poll_ask(now_ns, &mut entries)?;
@@ -97,7 +96,7 @@ impl NativeReceiving {
     }
 }
 
-/// The beginning of a packet of the feed, if that is sound.
+/// Returns the beginning of a packet of the feed, if it is sound.
 pub(super) fn head_of(is_native: bool, datagram: &[u8]) -> Option<Head> {
     match is_native {
         true => Container::parse(datagram).ok().map(|(container, _)| container.head()),
@@ -105,7 +104,7 @@ pub(super) fn head_of(is_native: bool, datagram: &[u8]) -> Option<Head> {
     }
 }
 
-/// Whether a packet of a server has a control datagram inside.
+/// Whether a packet of a server contains a control datagram.
 pub(super) fn is_control(datagram: &[u8]) -> bool {
     use crate::proto::native::container::Kind;
     Container::parse(datagram).is_ok_and(|(container, _)| matches!(container.kind, Kind::Control(_)))
@@ -125,7 +124,7 @@ pub(super) fn take(
     }
 }
 
-/// The packet that carries a control datagram: on plain lines the datagram itself.
+/// Returns the packet that carries a control datagram: on plain lines the datagram itself.
 pub(super) fn packet_of<'a>(native: Option<&'a mut NativeReceiving>, control: &'a [u8]) -> &'a [u8] {
     match native {
         Some(native) => native.wrap(control).unwrap_or(&[]),

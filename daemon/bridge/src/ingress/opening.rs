@@ -17,7 +17,7 @@ use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, GapMode, LineSpec, Profile, ReceiveSpec};
 use crate::thread::Clock;
 
-/// Opens a socket for each line, one that requests leave through, and one for a unicast feed.
+/// Opens a socket for each line, one for requests, and one for a unicast feed.
 pub(super) fn open_ports(
     spec: &BridgeSpec,
     receive: &ReceiveSpec,
@@ -56,15 +56,15 @@ pub(super) fn open_ports(
     Ok(ports)
 }
 
-/// The group of plain repairs for all, on the interface of the first multicast line.
+/// Returns the group of plain repairs for all, on the interface of the first multicast line.
 pub(super) fn repair_line(spec: &BridgeSpec, receive: &ReceiveSpec) -> Option<LineSpec> {
     let via = spec.lines.iter().find(|line| line.group.ip().is_multicast());
     let interface = via.and_then(|line| line.interface.clone());
     receive.repair_group.map(|group| LineSpec { interface, ..LineSpec::to(group) })
 }
 
-/// A lock for each line of the spec. The source of a line needs none if every packet must be sealed and the operator lists
-/// no sources: a seal is better.
+/// Makes a lock for each line of the spec. No locks are needed if every packet must be sealed and the operator lists no sources: a seal is
+/// better.
 pub(super) fn locks_of(spec: &BridgeSpec, receive: &ReceiveSpec, is_native: bool) -> Vec<SourceLock> {
     if is_native && !spec.takes_open() && receive.sources.is_empty() {
         return Vec::new();
@@ -73,15 +73,15 @@ pub(super) fn locks_of(spec: &BridgeSpec, receive: &ReceiveSpec, is_native: bool
     spec.lines.iter().map(|_| SourceLock::new(sources.clone())).collect()
 }
 
-/// 48 bits that identify this receiver and stay the same after a restart. They are a hash of the host, the
-/// channel's place on it and the bridge's name.
+/// Returns 48 bits that identify this receiver and stay the same after a restart. They are a hash of the host, the channel's place on it
+/// and the bridge's name.
 pub(super) fn receiver_id(spec: &BridgeSpec, channel: &PublisherBuilder) -> Result<u64, BridgeError> {
     let host = match std::fs::read("/etc/machine-id") {
         Ok(id) if !id.is_empty() => id,
         // Without a machine ID, the boot ID serves until the next boot.
         _ => boot_id().map_err(BridgeError::Start)?.iter().flat_map(|word| word.to_ne_bytes()).collect(),
     };
-    // Containers that are copies of one image differ in their host name alone.
+    // Containers that are copies of one image differ only in their host name.
     let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
     let mut hasher = SipHasher24::new();
     (host, name, channel.location(), &spec.channel, spec.title()).hash(&mut hasher);
@@ -118,7 +118,7 @@ pub(super) fn receiver_config(
         join,
         is_native: spec.receive_profile() == Profile::Native,
         reassembly_bytes: receive.reassembly_bytes,
-        // Each receiver has delays of its own.
+        // Each receiver has different delays.
         seed: id,
         lines: spec.lines.len() + unicast_lines,
         gaps: GapConfig {

@@ -1,4 +1,4 @@
-//! A socket of the receiving loop, and what belongs to it.
+//! A socket of the receiving loop, with its inbox and leases.
 
 use shmcast::sys::datagrams::{self, Datagram, Inbox};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -24,7 +24,7 @@ pub(super) enum Role {
     Line(usize),
     /// Carries requests to the servers, and their answers.
     Servers,
-    /// Receives the feed itself, sent by the servers to us alone.
+    /// Receives the feed itself, which the servers send only to this receiver.
     Unicast,
     /// Receives the servers' repairs for all receivers.
     Repairs,
@@ -46,7 +46,7 @@ pub(super) struct Port {
     pub(super) inbox: Inbox,
     pub(super) local: SocketAddr,
     pub(super) drops: Drops,
-    /// Whether the kernel puts packets together.
+    /// Whether the kernel merges packets.
     pub(super) merging: Merging,
     /// One lease for each server, or none at all.
     pub(super) leases: Vec<LeaseClient>,
@@ -72,7 +72,7 @@ impl Port {
         }
     }
 
-    /// Looks at what the last receive brought, after its messages have been published.
+    /// Looks at what the last receive returned, after its messages have been published.
     #[inline]
     pub(super) fn note_batch(&mut self) {
         let together = self.inbox.together();
@@ -81,7 +81,7 @@ impl Port {
         }
     }
 
-    /// Looks at the time since the last such call.
+    /// Ends a window: looks at the packets since the last call.
     pub(super) fn end_window(&mut self) {
         if self.merging.end_window() {
             self.merge(false);
@@ -94,7 +94,7 @@ impl Port {
 
     #[cold]
     fn merge(&self, is_wanted: bool) {
-        // A kernel that cannot do it has said so at the start.
+        // A kernel that does not support this has refused it at the start.
         let _ = datagrams::merge(&self.socket, is_wanted);
     }
 
@@ -107,7 +107,7 @@ impl Port {
         sent.refused
     }
 
-    /// The line whose counters its drops are among: its own, or the first behind the `lines` of the spec for a unicast feed.
+    /// The line whose counters include this socket's drops: its own, or for a unicast feed the first after the `lines` of the spec.
     pub(super) fn line_or(&self, lines: usize) -> Option<usize> {
         match self.role {
             Role::Line(line) => Some(line),
@@ -141,7 +141,7 @@ pub(super) fn note_datagram(counters: &mut ReceiveCounters, line: usize, datagra
     line.truncated += u64::from(datagram.is_truncated);
 }
 
-/// Looks whether our own socket dropped what is missing before a datagram of a line. Its drops are counted.
+/// Checks whether our own socket dropped what is missing before a datagram of a line. Counts its drops.
 #[inline]
 pub(super) fn explain_a_loss(
     head: &Head,
@@ -157,8 +157,8 @@ pub(super) fn explain_a_loss(
     }
 }
 
-/// Records how long the datagrams of a batch, which is in the ring, took since the kernel had them. Those from before `since_ns` are
-/// left out.
+/// Records how long the datagrams of a batch, which is in the ring by now, took since the kernel received them. Datagrams from before
+/// `since_ns` are left out.
 ///
 /// The clock is that of the kernel's stamps. It is read once, so a measured time is too long by at most the batch's own time.
 #[inline]

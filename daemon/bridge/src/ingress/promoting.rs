@@ -11,7 +11,7 @@ use crate::promotion::{PromoteError, Promotion, next_after};
 use crate::proto::receiver::DEFAULT_SILENCE_NS;
 use crate::status::Phase;
 
-/// How long the caller waits for the receiving thread, which gives its leases back first.
+/// How long the caller waits for the receiving thread, which returns its leases first.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An order to the receiving thread.
@@ -44,10 +44,10 @@ impl Orders {
 pub struct Promoter(pub(super) Arc<IngressState>);
 
 impl Promoter {
-    /// Asks at which sequence the channel would go on, if it were promoted now. Nothing is changed.
+    /// Returns the sequence at which the channel would continue if it were promoted now. Changes nothing.
     ///
     /// # Errors
-    /// [`PromoteError`], if it would be refused whatever its journal has noted.
+    /// [`PromoteError`], if the promotion would be refused regardless of what its journal has noted.
     pub fn next(&self, force: bool) -> Result<u64, PromoteError> {
         match self.promote(force, 0) {
             Err(PromoteError::BeyondJournal { next, .. }) => Ok(next),
@@ -56,13 +56,13 @@ impl Promoter {
         }
     }
 
-    /// Makes the channel one of this host. The ingress delivers what it has, names all else as a gap, leaves the channel
-    /// without an end of the stream, and ends. Without `force` it is refused if anything was heard on a line within the last
-    /// three seconds. It is also refused if the channel would not go on below the sequence `below`, up to which its journal has
-    /// noted that sequences may be given. Blocks until the thread has done so.
+    /// Promotes the channel to one of this host. The ingress delivers what it has, reports all else as a gap, leaves the channel without an
+    /// end of the stream, and ends. Without `force` the promotion is refused if anything was heard on a line within the last three seconds.
+    /// It is also refused if the channel would not continue below the sequence `below`, up to which its journal has noted that sequences
+    /// may be used. Blocks until the thread is done.
     ///
     /// # Errors
-    /// [`PromoteError`]; the ingress goes on, and nothing has changed.
+    /// [`PromoteError`]. After an error the ingress continues, and nothing has changed.
     pub fn promote(&self, force: bool, below: u64) -> Result<Promotion, PromoteError> {
         let (answer, answered) = sync_channel(1);
         let order = Some(Order { force, below, answer });
@@ -74,7 +74,8 @@ impl Promoter {
         };
         match answered.recv_timeout(PATIENCE) {
             Ok(promoted) => promoted,
-            // An order that nobody took must not be carried out later. One that was taken is carried out, however long that takes.
+            // An order that the thread has not taken must not be carried out later. An order that was taken is carried out, however long
+            // that takes.
             Err(_) if self.0.orders.take().is_some() => Err(ended()),
             Err(_) => answered.recv().map_err(|_| ended())?,
         }
@@ -103,7 +104,7 @@ impl Receiving {
         if silence_ns < DEFAULT_SILENCE_NS && !force {
             return Err(PromoteError::StillHeard { silence: Duration::from_nanos(silence_ns) });
         }
-        // The same check comes first here, because the next steps cannot be taken back.
+        // The same check is made here first, because the next steps cannot be undone.
         next_after(self.inlet.next_sequence().max(self.receiver.horizon()), below)?;
         self.leave();
         let inlet = &mut self.inlet;

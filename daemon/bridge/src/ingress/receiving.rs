@@ -30,20 +30,20 @@ use crate::status::Phase;
 use crate::thread::{Clock, SHOW_EVERY_NS, wall_ns};
 use crate::waiting::Choice;
 
-/// Longest time that a sleeping thread does not look at the stop flag.
+/// Longest time for which a sleeping thread does not check the stop flag.
 const LOOK_UP_NS: u64 = 20 * MILLISECOND_NS;
-/// Idle turns from one yield to the next. A datagram that is on its way is found by one of them. When there
-/// is something for a reader that shares the CPU, the reader gets the CPU at once.
+/// Number of idle turns of the loop between two yields. One of them finds a datagram that is about to arrive. If there is something for a
+/// reader that shares the CPU, the reader gets the CPU at once.
 const TURNS_PER_YIELD: u32 = 32;
-/// Idle turns from one look for due work to the next.
+/// Number of idle turns between two looks for due work.
 const TURNS_PER_LOOK: u32 = 8;
-/// Turns between two receives from the servers' socket while nothing is missing.
+/// While nothing is missing, the servers' socket is read only once in this many turns of the loop.
 const TURNS_PER_ANSWER: u32 = 16;
-/// How long a stopping bridge waits for the servers to confirm that its leases are given back.
+/// How long a stopping bridge waits until the servers confirm that its leases are returned.
 const LEAVE_NS: u64 = SECOND_NS / 2;
-/// The counters are shown this often for each time that the histograms are, because those are long.
+/// The counters are published this often for each time that the histograms are, because those are long.
 const SHOWS_PER_HISTOGRAM: u64 = 10;
-/// The result of one turn's look into the sockets.
+/// What one turn of the loop found in the sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Found {
     Nothing,
@@ -57,11 +57,11 @@ enum Found {
 pub(super) struct Receiving {
     pub(super) ports: Vec<Port>,
     pub(super) servers: Vec<SocketAddr>,
-    /// The number of lines before those of unicast leases.
+    /// The number of lines without those of unicast leases.
     pub(super) lines: usize,
     pub(super) receiver: Receiver,
     pub(super) inlet: Inlet,
-    /// One lock for each line, except the lines of unicast leases; none if seals make locks needless.
+    /// One lock for each line, except the lines of unicast leases; none if seals make locks unnecessary.
     pub(super) locks: Vec<SourceLock>,
     /// The state of native lines; `None` if the lines are plain.
     pub(super) native: Option<NativeReceiving>,
@@ -71,15 +71,15 @@ pub(super) struct Receiving {
     /// The timeouts of each server that the loop has already acted on.
     pub(super) timeouts: [u64; MAX_SERVERS],
     pub(super) stale: Stale,
-    /// Another feed's session that was last told of.
+    /// The session of another feed that was reported last.
     pub(super) stranger: Option<Session>,
     pub(super) to_ring: Histogram,
-    /// When the thread began, in nanoseconds since 1970. The histogram leaves out datagrams that came before.
+    /// When the thread began, in nanoseconds since 1970. The histogram leaves out datagrams that arrived earlier.
     pub(super) since_ns: u64,
     pub(super) tap: Option<Tap>,
     pub(super) clock: Clock,
     pub(super) awake: Awake,
-    /// The standstills that the leases have been doubted for, in nanoseconds.
+    /// The standstills for which the leases have been doubted, in nanoseconds.
     pub(super) left_out_ns: u64,
     pub(super) shared: Arc<IngressState>,
     pub(super) turns: u32,
@@ -96,8 +96,8 @@ impl Receiving {
         while self.turn() {}
     }
 
-    /// Does what is due, takes the datagrams that have come, and waits if there are probably no more. Returns
-    /// false once there is nothing more to do.
+    /// Does what is due, takes the datagrams that have arrived, and waits if there are probably no more. Returns false if there is nothing
+    /// more to do.
     pub(super) fn turn(&mut self) -> bool {
         if self.shared.stop.load(Ordering::Relaxed) || self.inlet.local.error.is_some() {
             self.end();
@@ -109,8 +109,8 @@ impl Receiving {
         if self.inlet.is_waiting() {
             self.inlet.catch_up(false);
         }
-        // The due work comes before receiving, so that it does not delay a message on its way to the reader. A thread that
-        // polls and has found nothing looks for such work in some turns only.
+        // The due work is done before receiving, so that it does not delay a message to the reader. A thread that polls and has found
+        // nothing looks for such work only in some turns.
         let now_ns = self.awake.at(self.clock.now_ns());
         if self.has_found || self.choice.mode == WaitMode::Block || self.turns.is_multiple_of(TURNS_PER_LOOK)
         {
@@ -159,7 +159,7 @@ impl Receiving {
         }
     }
 
-    /// Takes one batch from every socket. It leaves out the servers' socket unless `hears_servers`.
+    /// Takes one batch from every socket. Leaves out the servers' socket unless `hears_servers`.
     fn receive_all(&mut self, now_ns: u64, hears_servers: bool) -> Found {
         let mut found = Found::Nothing;
         for at in 0..self.ports.len() {
@@ -174,7 +174,7 @@ impl Receiving {
                     self.handle_batch(now_ns, at);
                     self.ports[at].note_batch();
                 }
-                // The error is a host's reply that nobody listens there. The next server's turn will come.
+                // A host has replied that nobody listens there. The next server is asked later.
                 Err(_) => self.inlet.counters.host.receive_errors += 1,
             }
         }
@@ -231,7 +231,7 @@ impl Receiving {
                 explain_a_loss(head, socket, drops, dropped, receiver);
             }
             if datagram.is_truncated {
-                // The datagram was cut off. Its parser would only report that its end is missing.
+                // The datagram was truncated. Its parser would only report that its end is missing.
                 continue;
             }
             native::take(native.as_mut(), now_ns, origin, datagram.bytes, (&mut *receiver, &mut *inlet));
@@ -280,7 +280,7 @@ impl Receiving {
         }
     }
 
-    /// Sends a server a word.
+    /// Sends a control datagram to a server.
     fn tell(&mut self, server: usize, word: &[u8]) {
         let port = self.ports.iter().find(|port| port.role == Role::Servers);
         let (Some(port), Some(&to)) = (port, self.servers.get(server)) else { return };
@@ -288,8 +288,8 @@ impl Receiving {
         self.inlet.counters.host.sends_refused += port.send(to, packet, self.tap.as_ref());
     }
 
-    /// Doubts the leases of servers that left a request unanswered. Such a server may have restarted and
-    /// forgotten us. After a standstill of ours every lease may have run out.
+    /// Doubts the leases of servers that left a request unanswered. Such a server may have restarted and forgotten us. After a standstill
+    /// of this host every lease may have run out.
     fn doubt_leases(&mut self, now_ns: u64) {
         if self.awake.left_out_ns() - self.left_out_ns >= SECOND_NS {
             self.left_out_ns = self.awake.left_out_ns();
@@ -318,7 +318,7 @@ impl Receiving {
         }
     }
 
-    /// Waits for a datagram or for the next thing that is due.
+    /// Waits for a datagram or for the time of the next due work.
     fn rest(&self, now_ns: u64) {
         match self.choice.mode {
             WaitMode::Spin => {}
@@ -343,8 +343,7 @@ impl Receiving {
         }
     }
 
-    /// Gives the leases back, and waits up to [`LEAVE_NS`] for the answers. Without an answer they run out by
-    /// themselves.
+    /// Returns the leases, and waits up to [`LEAVE_NS`] for the answers. Without an answer they run out by themselves.
     pub(super) fn leave(&mut self) {
         let mut now_ns = self.awake.at(self.clock.now_ns());
         let until_ns = now_ns + LEAVE_NS;

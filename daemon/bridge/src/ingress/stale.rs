@@ -1,22 +1,22 @@
-//! Tells servers that an older session of the channel is still being sent.
+//! Informs servers that an older session of the channel is still being sent.
 
 use crate::proto::SECOND_NS;
 use crate::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use crate::proto::receiver::Receiver;
 
-/// The shortest time between two words to the servers.
+/// The shortest time between two such notices.
 const EVERY_NS: u64 = SECOND_NS;
 
-/// How much has been told.
+/// The notices so far.
 #[derive(Debug, Default)]
 pub(super) struct Stale {
-    /// The packets of older sessions that were told of.
+    /// Number of packets of older sessions that have been reported.
     told: u64,
     told_ns: u64,
 }
 
 impl Stale {
-    /// The datagram for every server, if packets of an older session have come since the last one.
+    /// Returns the datagram for every server, if packets of an older session have arrived since the last one.
     #[inline]
     pub(super) fn poll(
         &mut self,

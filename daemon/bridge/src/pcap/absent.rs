@@ -1,4 +1,4 @@
-//! What stands in place of captures where the feature `captures` is off. Nothing of it can be made.
+//! Replacements for captures if the feature `captures` is off. None of these types can be made.
 
 use super::told::{CaptureCounters, Captured, Datagram, Protocols};
 use std::convert::Infallible;

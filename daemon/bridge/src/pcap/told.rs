@@ -1,4 +1,4 @@
-//! What captures tell: datagrams, and counts of packets.
+//! The results of captures: datagrams, and counts of packets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 /// One UDP datagram of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// When it was captured, in nanoseconds since 1970, as the capture says; `None` if it does not say. Clocks of captures go
-    /// backwards and leap.
+    /// The time of the capture, in nanoseconds since 1970; `None` if the capture does not record it. Clocks of captures go backwards and
+    /// jump.
     pub time_ns: Option<u64>,
     /// The sender's address.
     pub source: SocketAddr,
@@ -36,7 +36,7 @@ impl CaptureCounters {
         self.skipped[reason as usize]
     }
 
-    /// Packets of which nobody can tell whether they were of the feed.
+    /// Packets that may have belonged to the feed, but could not be read.
     pub fn unread(&self) -> u64 {
         let unread = [Skipped::Fragment, Skipped::Truncated, Skipped::Malformed, Skipped::LinkType];
         unread.into_iter().map(|reason| self.skipped(reason)).sum()
@@ -68,7 +68,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// How many packets of each protocol a capture has, as far as their headers say it.
+/// How many packets of each protocol a capture has, as far as their headers show it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Protocols(pub(super) BTreeMap<Protocol, u64>);
 
@@ -97,7 +97,7 @@ impl fmt::Display for Protocols {
     }
 }
 
-/// The reason that a packet of a capture gave no payload.
+/// The reason why a packet of a capture gave no payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Skipped {
     /// The packet is ARP, TCP or any other than UDP.
@@ -139,7 +139,7 @@ impl Skipped {
 pub struct Captured {
     /// Packets in the file.
     pub packets: u64,
-    /// Packets that are not in the file, because the writer was behind, the file could not be written, or
-    /// they were too large.
+    /// Packets that are not in the file, because the writer was behind, because the file could not be written, or because they were too
+    /// large.
     pub dropped: u64,
 }

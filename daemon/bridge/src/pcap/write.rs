@@ -5,10 +5,9 @@
 //!   bridge threads: Tap ── filled ──> writer thread ──> file
 //!                       <── free ───
 //! ```
-//! Handing over is one copy into a slot that is there already: no allocation, no lock, no system call, and
-//! never a wait. When every slot is waiting to be written, the packet is left out of the file and counted.
-//! The file is pcap with nanoseconds and raw IP frames. The writer makes the IP and UDP headers from the
-//! addresses, with right checksums.
+//! Handing over is one copy into an existing slot: no allocation, no lock, no system call, and no wait. If every slot is waiting to be
+//! written, the packet is left out of the file and counted. The file is pcap with nanoseconds and raw IP frames. The writer makes the IP
+//! and UDP headers from the addresses, with correct checksums.
 
 use super::link;
 use super::told::Captured;
@@ -123,8 +122,8 @@ pub struct CaptureFile {
 }
 
 impl CaptureFile {
-    /// Makes the file, which nobody but its owner may read, or empties it as it is, and starts the writer. `payload_bytes` is the largest datagram that there
-    /// will be; the writer takes some 4096 times as much memory.
+    /// Makes the file, or empties an existing one, and starts the writer. Only its owner may read the new file. `payload_bytes` is the size
+    /// of the largest datagram; the writer allocates some 4096 times as much memory.
     ///
     /// # Errors
     /// [`CaptureFileError::Create`].
@@ -142,7 +141,7 @@ impl CaptureFile {
         });
         let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         for _ in 0..SLOTS {
-            // Write the memory here, so that no bridge takes its page faults.
+            // Write to the memory here, so that no bridge takes its page faults.
             let data = vec![0xFF; payload_bytes].into_boxed_slice();
             let slot = Slot { time_ns: 0, from: nowhere, to: nowhere, bytes: 0, data };
             shared.free.push(slot).expect("the queue has as many places as there are slots");
@@ -161,8 +160,7 @@ impl CaptureFile {
     /// Writes what still waits and closes the file.
     ///
     /// # Errors
-    /// [`CaptureFileError::Write`] when the file lacks packets for another reason than that the writer was
-    /// behind.
+    /// [`CaptureFileError::Write`] when the file lacks packets for another reason than a writer that was behind.
     pub fn finish(mut self) -> Result<Captured, CaptureFileError> {
         self.shared.stopping.store(true, Ordering::Release);
         let captured = self.tap();
@@ -204,8 +202,7 @@ fn write_all(shared: &CaptureQueues, file: File) -> io::Result<()> {
             counter.fetch_add(1, Ordering::Relaxed);
             let _ = shared.free.push(slot);
         }
-        // Somebody may be reading the file already, and a killed process should leave the packets that it
-        // captured.
+        // Somebody may be reading the file already, and a killed process should leave the packets that it captured in the file.
         if !any && result.is_ok() {
             result = out.flush();
         }
@@ -229,7 +226,7 @@ fn file_header() -> [u8; 24] {
     header
 }
 
-/// A capture that is written by the caller's own thread, for those who have time.
+/// A capture that the caller's own thread writes, for callers that may block.
 #[derive(Debug)]
 pub struct PacketFile<W: Write> {
     out: W,

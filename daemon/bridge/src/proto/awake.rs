@@ -1,11 +1,11 @@
-//! The time in which a receiver was awake. A receiver that stood still, because it was stopped or got no CPU,
-//! has not heard what was sent meanwhile: that waits in its sockets. So nobody else was silent in that time.
+//! The time in which a receiver was awake. A receiver stands still if it is stopped or gets no CPU. Packets that were sent meanwhile wait
+//! in its sockets. So such a time does not count as silence of the others.
 
 use super::MILLISECOND_NS;
 use shmcast::hosting::fault;
 
-/// A time between two readings counts as at most this. A receiver that sleeps wakes after 20 ms, so one that
-/// comes much later stood still. For one that a program invokes less often the clock is slow, and goes on.
+/// The time between two readings counts as at most this. A receiver that sleeps wakes after 20 ms, so one that wakes much later stood
+/// still. If a program invokes the receiver less often, this clock runs slowly, but it runs.
 pub(crate) const COUNTED_NS: u64 = 40 * MILLISECOND_NS;
 
 /// A clock that leaves out the time in which its owner stood still.
@@ -16,8 +16,7 @@ pub(crate) struct Awake {
 }
 
 impl Awake {
-    /// The time by this clock. `now_ns` is the time by a clock that goes on. Call it before each look into the
-    /// sockets.
+    /// Returns the time by this clock. `now_ns` is the time by a clock that never stops. Call this before each look into the sockets.
     #[inline]
     pub(crate) fn at(&mut self, now_ns: u64) -> u64 {
         let since_ns = now_ns.saturating_sub(self.read_ns);
@@ -28,7 +27,7 @@ impl Awake {
         now_ns - self.left_out_ns
     }
 
-    /// How much time was left out so far, in nanoseconds.
+    /// Returns how much time was left out so far, in nanoseconds.
     pub(crate) fn left_out_ns(&self) -> u64 {
         self.left_out_ns
     }

@@ -34,7 +34,7 @@ pub(super) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Puts the bytes; false, and no change, when they do not fit.
+    /// Appends the bytes. Returns false, and changes nothing, if they do not fit.
     pub(super) fn put(&mut self, bytes: &[u8]) -> bool {
         let Some(room) = self.out.get_mut(self.at..self.at + bytes.len()) else { return false };
         room.copy_from_slice(bytes);
@@ -43,11 +43,11 @@ impl Writer<'_> {
     }
 }
 
-/// Copies bytes to as many. Those of most messages are copied in pieces of fixed size, because a copy of variable length is a
-/// call, which costs more than they do.
+/// Copies bytes to a slice of the same length. The sizes of most messages are copied in pieces of fixed size, because a copy of variable
+/// length is a call, which costs more.
 ///
 /// # Panics
-/// When there are not equally many.
+/// When the lengths differ.
 #[inline(always)]
 pub(super) fn copy(to: &mut [u8], from: &[u8]) {
     assert_eq!(to.len(), from.len());

@@ -1,15 +1,13 @@
-//! Our own control datagrams: leases, cookies, and a server's answer that the messages asked for are gone,
-//! must wait, or are not published yet.
+//! shmcast's own control datagrams: leases, cookies, and a server's answer that the messages asked for are gone, must wait, or are not
+//! published yet.
 //!
-//! They share sockets with MoldUDP64. They must never be taken for it, nor harm a receiver that checks
-//! nothing:
+//! They share sockets with MoldUDP64. They must never be mistaken for it, nor harm a receiver that checks nothing:
 //! ```text
 //! 0xFF 'S' 'H' 'M' 'C' version kind 0xFF 0 0 | sequence 0 (8 bytes) | count 0 (2 bytes) | body
 //! ```
-//! Bytes 0 to 9 are no session name (0xFF is not ASCII), sequence 0 does not exist, and count 0 is a
-//! heartbeat, so a MoldUDP64 receiver that skips every check still sees "nothing new". A request is exactly
-//! 20 bytes; these are longer. Every kind has one fixed length. A reply that is sent before a cookie came
-//! back is never longer than its question.
+//! Bytes 0 to 9 are no session name (0xFF is not ASCII), sequence 0 does not exist, and count 0 is a heartbeat, so a MoldUDP64 receiver
+//! that skips every check still sees "nothing new". A request is exactly 20 bytes; these are longer. Every kind has one fixed length. A
+//! reply to a source that has not returned a cookie is never longer than its question.
 
 use super::bytes::{Reader, Writer};
 pub use super::claim::{Claim, Role};
@@ -29,8 +27,7 @@ const BODY: usize = HEADER_BYTES;
 /// The bit of a claim's role that says that the egress sends a ring fed from another host.
 const MIRROR: u8 = 0x80;
 
-/// The proof that a datagram came from its source address. It is opaque to the client; the server that made
-/// it checks it.
+/// The proof that a datagram was sent from its source address. It is opaque to the client; the server that made it checks it.
 pub type Cookie = [u8; COOKIE_BYTES];
 
 /// One control datagram. The nonce of an answer is that of its question.
@@ -41,7 +38,7 @@ pub enum ControlDatagram {
         /// Chosen by the client.
         nonce: u64,
     },
-    /// The server's stateless answer to `Hello`, and to a cookie that is no longer good.
+    /// The server's stateless answer to `Hello`, and to a cookie that is no longer valid.
     Cookie {
         /// The question's.
         nonce: u64,
@@ -65,10 +62,10 @@ pub enum ControlDatagram {
         nonce: u64,
         /// A fresh cookie for the renewal.
         cookie: Cookie,
-        /// How long it holds, in milliseconds.
+        /// For how long it is valid, in milliseconds.
         lease_ms: u32,
     },
-    /// A client gives its lease back.
+    /// A client returns its lease.
     Unsubscribe {
         /// Chosen by the client.
         nonce: u64,
@@ -94,17 +91,16 @@ pub enum ControlDatagram {
         /// The first sequence after it that the server may still hold.
         oldest: u64,
     },
-    /// A retransmission server holds the messages asked for, but has used up its rate. The receiver should
-    /// ask again.
+    /// A retransmission server holds the messages asked for, but has used up its rate. The receiver should ask again later.
     Later {
         /// The session asked for.
         session: Session,
         /// The first sequence asked for.
         first: u64,
     },
-    /// A retransmission server does not have the messages asked for yet. It says so only to a source that has proved its
-    /// address. A receiver of another make may take the session of any datagram for that of the feed, ask for it at once,
-    /// and then wait for a second; servers of other makes say nothing.
+    /// A retransmission server does not have the messages asked for yet. It says so only to a source that has proved its address. A
+    /// receiver of another make may take the session of any datagram for that of the feed, ask for it at once, and then wait for a second;
+    /// servers of other makes say nothing.
     Held {
         /// The session asked for.
         session: Session,
@@ -115,8 +111,8 @@ pub enum ControlDatagram {
         /// The sequence after the newest that the server holds.
         next: u64,
     },
-    /// As `Subscribe`, and names the receiver. A receiver has one lease of each kind, wherever it asks from.
-    /// Servers that do not know this kind drop it, and are asked by `Subscribe`.
+    /// As `Subscribe`, but names the receiver. A receiver has one lease of each kind, whatever address it asks from. Servers that do not
+    /// know this kind drop it, and are asked by `Subscribe`.
     Join {
         /// Chosen by the client.
         nonce: u64,
@@ -137,23 +133,23 @@ pub enum ControlDatagram {
         cookie: Cookie,
         /// How long it holds, in milliseconds.
         lease_ms: u32,
-        /// How many leases the server has, as far as 16 bits tell.
+        /// How many leases the server has, limited to 16 bits.
         group: u16,
         /// The number of this one among them, from 0.
         place: u16,
     },
-    /// An egress tells the others of its stream which role it has. From egress to egress alone.
+    /// An egress announces its role to the other egresses of its stream. It is sent only from egress to egress.
     Claim(Claim),
-    /// A receiver tells a server that sends an older session of the channel. The server takes note of it when
-    /// it begins its next session. Servers that do not know this kind drop it.
+    /// A receiver informs a server that the server sends an older session of the channel. The server considers this when it begins its next
+    /// session. Servers that do not know this kind drop it.
     Stale {
         /// The session that the receiver follows.
         session: Session,
         /// The receiver's next sequence in it.
         next: u64,
     },
-    /// A retransmission server tells all receivers that its rate is used up: they should ask again after a while.
-    /// Receivers that do not know this kind drop it.
+    /// A retransmission server informs all receivers that its rate is used up: they should ask again after a while. Receivers that do not
+    /// know this kind drop it.
     Pause {
         /// The session that the server serves.
         session: Session,
@@ -243,12 +239,12 @@ impl ControlDatagram {
         body.at
     }
 
-    /// The number of a control datagram's kind, and its body, as they stand in a native packet.
+    /// Returns the number of a control datagram's kind, and its body, in the form of a native packet.
     pub fn body_of(datagram: &[u8]) -> Option<(u8, &[u8])> {
         Some((*datagram.get(6).filter(|_| is_control(datagram))?, datagram.get(BODY..)?))
     }
 
-    /// The control datagram of a kind and a body that stood in a native packet: its size in `out`.
+    /// Rebuilds the control datagram of a kind and a body from a native packet in `out`, and returns its size.
     pub fn from_body(kind: u8, body: &[u8], out: &mut [u8; CONTROL_MAX_BYTES]) -> Option<usize> {
         let size = BODY + body.len();
         out.fill(0);

@@ -1,7 +1,7 @@
 //! The counters of the state machines, as plain numbers that a metrics thread can copy.
 //!
-//! Receivers keep one balance that tests hold them to: `messages_received` equals `messages_delivered` plus
-//! `messages_duplicate` plus `messages_refused` plus the messages still held in the store.
+//! Tests check one balance of a receiver: `messages_received` equals `messages_delivered` plus `messages_duplicate` plus `messages_refused`
+//! plus the messages still held in the store.
 
 use super::wire::Malformed;
 use super::{MAX_LINES, MAX_SERVERS};
@@ -68,8 +68,7 @@ impl MalformedCounters {
     }
 }
 
-/// A histogram of durations with eight steps an octave: a value is at most 12.5 % below the number that is
-/// reported for it.
+/// A histogram of durations with eight steps per octave: a value is at most 12.5 % below the number that is reported for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
     counts: Box<[u64; Histogram::SLOTS]>,
@@ -84,7 +83,7 @@ impl Default for Histogram {
 
 impl Histogram {
     const SLOTS: usize = 62 * 8;
-    /// How many [`words`](Histogram::words) one has.
+    /// Number of [`words`](Histogram::words) of a histogram.
     pub const WORDS: usize = Histogram::SLOTS + 1;
 
     /// Counts a duration `times` times.
@@ -115,7 +114,7 @@ impl Histogram {
         self.max_ns
     }
 
-    /// A value that `share` (0 to 1) of all values do not exceed; 0 when there is none.
+    /// Returns a value that a `share` (0 to 1) of all values do not exceed; 0 if there is none.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let wanted = ((self.count() as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;
@@ -128,12 +127,12 @@ impl Histogram {
         0
     }
 
-    /// Its words, for a copy to another place. [`Histogram::from_words`] makes a histogram of them.
+    /// Returns the words of the histogram, for a copy to another place. [`Histogram::from_words`] makes a histogram of them.
     pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
         self.counts.iter().copied().chain([self.max_ns])
     }
 
-    /// A histogram from the words of another; missing words count as 0.
+    /// Makes a histogram from the words of another. Missing words count as 0.
     pub fn from_words(words: impl IntoIterator<Item = u64>) -> Histogram {
         let mut words = words.into_iter();
         let mut histogram = Histogram::default();
@@ -142,7 +141,7 @@ impl Histogram {
         histogram
     }
 
-    /// The steps that hold values, in rising order, each as its upper limit and its number of values.
+    /// Returns the steps that hold values, in rising order, each with its upper limit and its number of values.
     pub fn steps(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let filled = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         filled.map(|(slot, &count)| (Histogram::slot_top(slot), count))
@@ -270,7 +269,7 @@ pub struct ReceiverCounters {
     pub lines: [LineCounters; MAX_LINES],
     /// Each server.
     pub servers: [ServerCounters; MAX_SERVERS],
-    /// The time from noticing a loss to having the message, for messages that a server brought.
+    /// The time from noticing a loss to having the message, for messages that a server sent.
     pub recovery: Histogram,
 }
 
@@ -287,11 +286,11 @@ pub struct SenderCounters {
     pub heartbeats: u64,
     /// End-of-session packets.
     pub ends: u64,
-    /// Messages that the sender itself was too slow to read; receivers see a gap and ask for them.
+    /// Messages that the ring overwrote before the sender read them; receivers see a gap and ask for them.
     pub messages_missed: u64,
 }
 
-/// The reason that a request got no messages.
+/// The reason why a request got no messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The source is not on the allow-list.
@@ -309,7 +308,7 @@ pub enum Refusal {
     /// All sources together have used up the server's share.
     #[error("the server's rate is used up")]
     GlobalRate,
-    /// Nothing that was asked for has been published yet.
+    /// None of the messages asked for has been published yet.
     #[error("the messages are not published yet")]
     NotYet,
     /// The ring has overwritten what was asked for.
@@ -319,7 +318,7 @@ pub enum Refusal {
     /// its request.
     #[error("the source must first prove its address")]
     Unproved,
-    /// The journal has the messages, and the disk has enough to do, or the recorder has not written them yet.
+    /// The journal has the messages, but the disk is busy, or the recorder has not written them yet.
     #[error("the journal is read as fast as the disk allows")]
     JournalBusy,
     /// A repair of the same messages is on its way to all receivers.
@@ -388,7 +387,7 @@ counters! {
 pub struct ReplayCounters {
     /// The sums.
     pub totals: ReplayTotals,
-    /// Those of them from the journal.
+    /// The part of the sums that came from the journal.
     pub journal: JournalReplies,
     /// Requests that got no messages, by reason.
     pub refused: RefusedCounters,

@@ -1,9 +1,7 @@
-//! The receiving side of a unicast lease: it gets the lease, keeps it and gives it back. `lease` shows the
-//! exchange.
+//! The receiving side of a unicast lease: it gets the lease, keeps it and returns it. Module `lease` shows the exchange.
 //!
-//! The client renews after a third of the lease. It repeats unanswered questions ever more slowly. It starts
-//! anew when the server has forgotten it. The caller owns the socket, which must be the one that requests and
-//! unicast packets use.
+//! The client renews after a third of the lease. It repeats unanswered questions at growing intervals. It restarts the exchange when the
+//! server has forgotten it. The caller owns the socket, which must be the one that requests and unicast packets use.
 
 use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, ControlDatagram, Cookie};
 use super::{MILLISECOND_NS, SECOND_NS, splitmix};
@@ -12,13 +10,12 @@ use super::{MILLISECOND_NS, SECOND_NS, splitmix};
 pub(crate) const RETRY_FIRST_NS: u64 = 50 * MILLISECOND_NS;
 /// The longest wait for an answer.
 pub(crate) const RETRY_MAX_NS: u64 = 2 * SECOND_NS;
-/// A held lease that is doubted is asked for again at most this often.
+/// A held lease that is doubted is requested again at most this often.
 pub(crate) const DOUBT_EVERY_NS: u64 = 2 * RETRY_FIRST_NS;
-/// How often a stopping client gives its lease back before it lets the lease run out.
+/// How often a stopping client returns its lease before it lets the lease run out.
 pub(crate) const UNSUBSCRIBE_TRIES: u32 = 5;
 
-/// How many times in a row the client sends Join to a server that may be too old to know it. Then it sends
-/// Subscribe as many times.
+/// How many times in a row the client sends Join to a server that may be too old to know it. After these it sends Subscribe as many times.
 const JOIN_TRIES: u32 = 2;
 
 /// The state of a client.
@@ -33,13 +30,13 @@ pub(crate) enum LeaseState {
         /// When it runs out if it is not renewed.
         ends_ns: u64,
     },
-    /// Giving it back.
+    /// Returning the lease.
     Leaving,
     /// Done.
     Gone,
 }
 
-/// The receiving side: gets a lease, keeps it, gives it back.
+/// The receiving side: gets a lease, keeps it, returns it.
 #[derive(Debug)]
 pub(crate) struct LeaseClient {
     live: bool,
@@ -59,8 +56,7 @@ pub(crate) struct LeaseClient {
     send_at_ns: u64,
     wait_ns: u64,
     tries: u32,
-    /// After so long without any packet, the client asks again for a lease that it holds: the server may have
-    /// restarted.
+    /// After this long without any packet, the client asks again for a lease that it holds: the server may have restarted.
     silence_ns: u64,
     heard_ns: u64,
     asked_ns: u64,
@@ -95,12 +91,12 @@ impl LeaseClient {
         }
     }
 
-    /// Names the receiver by 48 bits that no other receiver has. The server then gives it its former place.
+    /// Names the receiver by 48 bits that no other receiver has. The server then assigns its former place to it.
     pub(crate) fn with_receiver(self, receiver: u64) -> LeaseClient {
         LeaseClient { receiver: Some(receiver & 0xFFFF_FFFF_FFFF), ..self }
     }
 
-    /// Notes that a packet came from the server, so the server has not forgotten us.
+    /// Notes that the server sent a packet, so the server has not forgotten us.
     pub(crate) fn note_traffic(&mut self, now_ns: u64) {
         self.heard_ns = now_ns;
     }
@@ -127,7 +123,7 @@ impl LeaseClient {
         if nonce != self.nonce {
             return;
         }
-        // A question that was repeated has several times at which the answer may have been caused.
+        // The answer to a repeated question may have been caused by any of its repeats.
         if self.sent == 1 {
             self.rtt_ns = Some(now_ns.saturating_sub(self.asked_ns));
         }
@@ -182,7 +178,7 @@ impl LeaseClient {
         (self.nonce, self.sent) = (splitmix(self.nonce), 0);
     }
 
-    /// Gives the lease back. The client repeats this [`UNSUBSCRIBE_TRIES`] times at most.
+    /// Returns the lease. The client repeats this [`UNSUBSCRIBE_TRIES`] times at most.
     pub(crate) fn stop(&mut self, now_ns: u64) {
         match self.state {
             LeaseState::Greeting | LeaseState::Gone => self.enter(now_ns, LeaseState::Gone),
@@ -199,8 +195,7 @@ impl LeaseClient {
         match self.state {
             LeaseState::Held { ends_ns } if now_ns >= ends_ns => self.enter(now_ns, LeaseState::Greeting),
             LeaseState::Leaving if self.tries >= UNSUBSCRIBE_TRIES => self.enter(now_ns, LeaseState::Gone),
-            // The cookie may be from before a restart of the server, so that the server does not answer to it
-            // any more.
+            // The cookie may be from before a restart of the server, so that the server no longer answers it.
             LeaseState::Subscribing if self.tries >= UNSUBSCRIBE_TRIES => {
                 self.enter(now_ns, LeaseState::Greeting)
             }
@@ -227,7 +222,7 @@ impl LeaseClient {
         Some(question.encode(out))
     }
 
-    /// When [`LeaseClient::poll_transmit`] has something to send; `None` when all is over.
+    /// Returns when [`LeaseClient::poll_transmit`] has something to send; `None` when all is over.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         match self.state {
             LeaseState::Gone => None,
@@ -249,8 +244,8 @@ impl LeaseClient {
         self.rtt_ns
     }
 
-    /// The place among the receivers that ask the server for repairs, and how many there are, as it last said; `None` if it
-    /// did not say, or if the lease is for the feed itself.
+    /// The place among the receivers that ask the server for repairs, and how many there are, as the server last reported; `None` if it did
+    /// not report it, or if the lease is for the feed itself.
     pub(crate) fn place(&self) -> Option<(u16, u16)> {
         self.place.filter(|_| !self.live)
     }

@@ -12,17 +12,17 @@ use std::str::FromStr;
 
 use super::{MILLISECOND_NS, SECOND_NS};
 
-/// A bucket's size: how fast it fills and how much it holds.
+/// A bucket's size: how fast it fills and how much it can hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// The amount that it gains in a second; at least 1.
+    /// The amount that it gains per second; at least 1.
     pub per_second: u64,
     /// The amount that it holds when full; at least 1.
     pub burst: u64,
 }
 
 impl Rate {
-    /// This rate, or `per_second` if that is more, with a burst that takes the same time to fill.
+    /// Returns this rate, or `per_second` if that is more, with a burst that takes the same time to fill.
     pub fn at_least(self, per_second: u64) -> Rate {
         if per_second <= self.per_second {
             return self;
@@ -44,12 +44,12 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Whether anything is left. A single charge may overdraw; the debt then keeps the bucket closed.
+    /// Whether anything is left. A single charge may overdraw the bucket, which then stays closed until the debt is paid.
     pub fn is_open(&self, now_ns: u64, rate: Rate) -> bool {
         self.opens_in_ns(now_ns, rate) == 0
     }
 
-    /// How long it is until anything is left, in nanoseconds; 0 if the bucket is open.
+    /// Returns how long it takes until anything is left, in nanoseconds; 0 if the bucket is open.
     pub fn opens_in_ns(&self, now_ns: u64, rate: Rate) -> u64 {
         let debt_ns = self.full_at_ns.saturating_sub(now_ns);
         debt_ns.saturating_add(1).saturating_sub(rate.cost_ns(rate.burst.max(1)))
@@ -60,7 +60,7 @@ impl TokenBucket {
         self.full_at_ns = self.full_at_ns.max(now_ns).saturating_add(rate.cost_ns(amount));
     }
 
-    /// Takes `amount` if there is anything left. Returns whether it did.
+    /// Takes `amount` if anything is left. Returns whether it did.
     pub fn take(&mut self, now_ns: u64, rate: Rate, amount: u64) -> bool {
         let is_open = self.is_open(now_ns, rate);
         if is_open {
@@ -94,7 +94,7 @@ impl SourceBuckets {
         self.rate = rate;
     }
 
-    /// Whether `source` has anything left; a source for which the table has no place has nothing.
+    /// Whether `source` has anything left. A source for which the table has no place has nothing left.
     pub fn is_open(&mut self, now_ns: u64, source: IpAddr) -> bool {
         if let Some(bucket) = self.buckets.get(&source) {
             return bucket.is_open(now_ns, self.rate);
@@ -107,7 +107,7 @@ impl SourceBuckets {
         self.buckets.len() < self.max_sources
     }
 
-    /// Takes `amount` out of the bucket of `source`, which [`SourceBuckets::is_open`] let through.
+    /// Takes `amount` out of the bucket of `source`, for which [`SourceBuckets::is_open`] returned true.
     pub fn charge(&mut self, now_ns: u64, source: IpAddr, amount: u64) {
         if self.buckets.len() < self.max_sources || self.buckets.contains_key(&source) {
             self.buckets.entry(source).or_default().charge(now_ns, self.rate, amount);
@@ -154,7 +154,7 @@ impl Network {
         }
     }
 
-    /// One address.
+    /// Makes the network of one address.
     pub fn host(address: IpAddr) -> Network {
         let address = address.to_canonical();
         Network { address, prefix: if address.is_ipv4() { 32 } else { 128 } }
@@ -199,7 +199,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// The networks that may talk to a server at all. An empty list lets nobody in.
+/// The networks that may use a server at all. An empty list lets nobody in.
 #[derive(Debug, Clone, Default)]
 pub struct AllowList(Vec<Network>);
 

@@ -1,12 +1,11 @@
-//! The shares of a link: how fast live packets leave, and what is left for repairs.
+//! The shares of a link: the rate of live packets, and what is left for repairs.
 //!
-//! A sender that fills its link makes its own packets wait in a queue of the network card or of a switch, and what
-//! waits there cannot give way to a newer message. So live packets take at most 95 % of the link, and what is
-//! published faster waits in the ring. What is published more slowly never waits: a sender that got no CPU for a
-//! while sends what came meanwhile at once.
+//! A sender that fills its link makes its own packets wait in a queue of the network card or of a switch, where a newer message cannot
+//! overtake them. So live packets take at most 95 % of the link, and messages that are published faster wait in the ring. Messages that are
+//! published more slowly never wait: a sender that got no CPU for a while sends what was published meanwhile at once.
 //!
-//! Live packets and repairs together take at most 95 % too, and repairs are those that wait. They always have at least
-//! 2 % of the link, so that a receiver that fell behind can catch up.
+//! Live packets and repairs together also take at most 95 %, and it is the repairs that wait. They always have at least 2 % of the link, so
+//! that a receiver that fell behind can catch up.
 //!
 //! All sizes are those on the wire: a packet takes [`FRAME_BYTES`] more than its payload.
 
@@ -19,13 +18,13 @@ use std::str::FromStr;
 /// Bytes of a packet on an Ethernet besides its payload: preamble, gap, Ethernet header and checksum, and the headers
 /// of IPv6 and UDP. A packet of IPv4 takes 20 less.
 pub const FRAME_BYTES: u64 = 86;
-/// Bytes that leave at once before the rate of live packets counts.
+/// Bytes that may leave at once before the rate of live packets applies.
 pub const BURST_BYTES: u64 = 64 << 10;
-/// The least speed that a link can be said to have.
+/// The lowest speed of a link that is accepted.
 const LEAST_BITS: u64 = 1_000_000;
 /// The repairs' burst is the time that it takes on the link: half a millisecond.
 const REPAIR_BURST_SHARE: u64 = 2_000;
-/// Repairs of at least this many bytes leave at once, on a link however slow: two packets of an Ethernet.
+/// Repairs of at least this many bytes leave at once, however slow the link is: two packets of an Ethernet.
 const LEAST_REPAIR_BURST: u64 = 3_000;
 /// The time in which live packets are counted, and the longest standstill of a thread after which they need not wait.
 const WINDOW_NS: u64 = 10 * MILLISECOND_NS;
@@ -48,12 +47,12 @@ pub struct LinkError {
 }
 
 impl Link {
-    /// A link of so many bits a second.
+    /// Makes a link of this many bits per second.
     pub fn of_bits(bits_per_second: u64) -> Link {
         Link { bits_per_second: bits_per_second.max(LEAST_BITS) }
     }
 
-    /// Its speed in bits a second.
+    /// Its speed in bits per second.
     pub fn bits_per_second(&self) -> u64 {
         self.bits_per_second
     }
@@ -63,7 +62,7 @@ impl Link {
         Rate { per_second: self.percent(95), burst: BURST_BYTES }
     }
 
-    /// The rate of repairs and live packets together, as repairs are held to it.
+    /// The rate of repairs and live packets together, which limits repairs.
     fn whole_rate(&self) -> Rate {
         let burst = (self.percent(100) / REPAIR_BURST_SHARE).clamp(LEAST_REPAIR_BURST, BURST_BYTES);
         Rate { per_second: self.percent(95), burst }
@@ -113,14 +112,14 @@ impl fmt::Display for Link {
 pub struct Pacer {
     rate: Rate,
     bucket: TokenBucket,
-    /// The last time at which nothing waited to be sent. What leaves next was published after it.
+    /// The last time at which nothing waited to be sent. Packets that leave next were published after it.
     empty_ns: u64,
-    /// Whether the next packets may have to wait. If not, the sender reads no clock before they leave.
+    /// Whether the next packets may have to wait. If not, the sender does not read the clock before they leave.
     is_tight: bool,
 }
 
 impl Pacer {
-    /// A pacer that has let nothing go yet.
+    /// Makes a pacer that has not let anything leave yet.
     pub fn of(link: Link, now_ns: u64) -> Pacer {
         let (rate, bucket) = (link.live_rate(), TokenBucket::default());
         Pacer { rate, bucket, empty_ns: now_ns, is_tight: false }
@@ -143,13 +142,13 @@ impl Pacer {
         self.bucket.opens_in_ns(now_ns, self.rate)
     }
 
-    /// Notes that so many bytes have left.
+    /// Notes that this many bytes have left.
     #[inline]
     pub fn charge(&mut self, now_ns: u64, bytes: u64) {
-        // The link was free for them since they were published, up to a bound.
+        // The link was free for these bytes since they were published, up to a bound.
         let since_ns = self.empty_ns.clamp(now_ns.saturating_sub(WINDOW_NS), now_ns);
         self.bucket.charge(since_ns, self.rate, bytes);
-        // Time only empties the debt. So it cannot have grown when the next packets leave.
+        // Time only reduces the debt. So the debt cannot be larger when the next packets leave.
         self.is_tight = !self.bucket.is_open(now_ns, self.rate) && !fault!("nothing_is_paced");
     }
 }
@@ -160,7 +159,7 @@ pub struct Remainder {
     link: Link,
     /// The debt of live packets and repairs together.
     whole: TokenBucket,
-    /// The debt of the repairs that left though `whole` was closed.
+    /// The debt of the repairs that left although `whole` was closed.
     least: TokenBucket,
     /// Live bytes so far at the times of the last steps, the oldest of them at `oldest`.
     steps: [(u64, u64); STEPS],
@@ -176,10 +175,10 @@ impl Remainder {
         Remainder { link, whole, least, steps: [(0, 0); STEPS], oldest: 0, seen: (0, 0) }
     }
 
-    /// Takes what live packets have taken so far. Call it before repairs are sent, and each few milliseconds.
+    /// Notes how many bytes live packets have taken so far. Call this before repairs are sent, and every few milliseconds.
     pub fn note_live(&mut self, now_ns: u64, live_bytes: u64) {
         let (seen_ns, seen) = std::mem::replace(&mut self.seen, (now_ns, live_bytes));
-        // The link was free for them since the last look.
+        // The link was free for these bytes since the last look.
         self.whole.charge(seen_ns, self.link.whole_rate(), live_bytes.saturating_sub(seen));
         let newest = (self.oldest + STEPS - 1) % STEPS;
         if now_ns.saturating_sub(self.steps[newest].0) >= WINDOW_NS / STEPS as u64 {
@@ -188,7 +187,7 @@ impl Remainder {
         }
     }
 
-    /// How long it is until a repair may leave, in nanoseconds; 0 if one may leave now.
+    /// Returns how long it takes until a repair may leave, in nanoseconds; 0 if one may leave now.
     pub fn opens_in_ns(&self, now_ns: u64) -> u64 {
         let whole_ns = self.whole.opens_in_ns(now_ns, self.link.whole_rate());
         whole_ns.min(self.least.opens_in_ns(now_ns, self.link.least_rate()))
@@ -199,7 +198,7 @@ impl Remainder {
         self.opens_in_ns(now_ns) == 0
     }
 
-    /// Notes that so many bytes of repairs have left.
+    /// Notes that this many bytes of repairs have left.
     pub fn charge(&mut self, now_ns: u64, bytes: u64) {
         if !self.whole.is_open(now_ns, self.link.whole_rate()) {
             self.least.charge(now_ns, self.link.least_rate(), bytes);
@@ -207,7 +206,7 @@ impl Remainder {
         self.whole.charge(now_ns, self.link.whole_rate(), bytes);
     }
 
-    /// The part of the 95 % that live packets left free in the last 10 ms, in bytes a second; at least 2 % of the link.
+    /// Returns the part of the 95 % that live packets left free in the last 10 ms, in bytes per second; at least 2 % of the link.
     pub fn per_second(&self) -> u64 {
         let ((since_ns, before), (now_ns, live_bytes)) = (self.steps[self.oldest], self.seen);
         let took_ns = u128::from(now_ns.saturating_sub(since_ns).max(MILLISECOND_NS));

@@ -1,8 +1,8 @@
 //! The logic of the bridge between hosts, without any input or output.
 //!
-//! Every type here is a state machine in the `handle_*` / `poll_*` shape: the caller feeds it datagrams and the time, and
-//! drains deliveries, datagrams to send and the next deadline. There is no socket, clock, thread or log in this module,
-//! so a whole network of these machines runs inside one test with a virtual clock (see `sim`).
+//! Every type here is a state machine in the `handle_*` / `poll_*` form: the caller passes it datagrams and the time, and takes deliveries,
+//! datagrams to send and the next deadline from it. There is no socket, clock, thread or log in this module, so a whole network of these
+//! machines runs inside one test with a virtual clock (see `sim`).
 //!
 //! ```text
 //!   ring ──> Sender ──lines──> SourceLock ──> Receiver ──> ring      live data, heartbeats, end of session
@@ -10,9 +10,8 @@
 //!   LeaseServer <──control──> LeaseClient                 who may have unicast data at all
 //! ```
 //!
-//! Time is `u64` nanoseconds of any monotonic clock; a receiver's is that of [`awake`]. The bytes of a peer are claims:
-//! they are parsed whole, checked, and then used. Nothing here panics on them, every table has a bound, and every loop
-//! ends.
+//! Time is `u64` nanoseconds of any monotonic clock; a receiver uses that of `awake`. The bytes of a peer are claims: they are parsed
+//! whole, checked, and then used. Nothing here panics on them, every table has a bound, and every loop ends.
 
 pub(crate) mod awake;
 mod bytes;
@@ -42,11 +41,11 @@ pub const MILLISECOND_NS: u64 = 1_000_000;
 /// One second in nanoseconds.
 pub const SECOND_NS: u64 = 1_000_000_000;
 
-/// The most lines (copies of one feed) a receiver listens to.
+/// Greatest number of lines (copies of one feed) that a receiver listens to.
 pub const MAX_LINES: usize = 4;
-/// The most retransmission servers a receiver asks.
+/// Greatest number of retransmission servers that a receiver asks.
 pub const MAX_SERVERS: usize = 8;
-/// The payload of a datagram, in bytes, unless configured: it fits an Ethernet frame with room for tunnels.
+/// The default payload of a datagram, in bytes: it fits an Ethernet frame with room for tunnels.
 pub const DEFAULT_PAYLOAD_BYTES: usize = 1_400;
 
 /// One step of SplitMix64 (Steele, Lea, Flood 2014), which spreads a random seed over as many numbers as are needed.

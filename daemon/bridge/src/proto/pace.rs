@@ -1,9 +1,8 @@
 //! The pace of a feed: when its next message is expected.
 //!
-//! A thread that sleeps until something wakes it hears a message tens of microseconds late, because a CPU that
-//! sleeps wakes slowly. A thread that polls is not late, and takes a CPU. Many feeds are steady, so a thread can do
-//! both: it sleeps, and polls for the short time in which the next message is expected. For a feed that is not
-//! steady, nothing is expected.
+//! A thread that sleeps until it is woken receives a message tens of microseconds late, because a sleeping CPU wakes slowly. A thread that
+//! polls is not late, but uses a CPU. Many feeds are steady, so a thread can do both: it sleeps, and polls for the short time in which the
+//! next message is expected. For a feed that is not steady, nothing is expected.
 
 use super::MICROSECOND_NS;
 
@@ -11,9 +10,9 @@ use super::MICROSECOND_NS;
 const LEAD_NS: u64 = 30 * MICROSECOND_NS;
 /// The least tolerance of an expected time.
 const LEAST_SLACK_NS: u64 = 10 * MICROSECOND_NS;
-/// The polls' share of the time between two messages is at most about two of these.
+/// The share of polling in the time between two messages is at most about two divided by this.
 const POLL_SHARE: u64 = 8;
-/// Feeds that are slower than this are not expected: the thread sleeps until their next message.
+/// Longest time between messages for which the next one is expected. In a slower feed, the thread sleeps until the next message.
 const SLOWEST_NS: u64 = 20_000 * MICROSECOND_NS;
 
 /// Advice for a thread that has nothing to do.
@@ -21,10 +20,9 @@ const SLOWEST_NS: u64 = 20_000 * MICROSECOND_NS;
 pub(crate) enum Advice {
     /// A message is expected now: poll.
     Poll,
-    /// A message is expected from so many nanoseconds on, but not before.
+    /// A message is expected in this many nanoseconds, but not before.
     Later(u64),
-    /// A message was expected, and its time was over this many nanoseconds ago. The message is late, or the feed has
-    /// changed.
+    /// A message was expected, and its time ended this many nanoseconds ago. The message is late, or the feed has changed.
     Overdue(u64),
     /// Nothing is known of the next message.
     Unknown,
@@ -34,7 +32,7 @@ pub(crate) enum Advice {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Pace {
     last_ns: u64,
-    /// The mean time between two messages of late.
+    /// The recent mean time between two messages.
     gap_ns: u64,
     /// The mean deviation from it.
     deviation_ns: u64,
@@ -43,12 +41,12 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// A feed whose next message is always expected for this long after the last.
+    /// Makes the pace of a feed whose next message is always expected for this long after the last.
     pub(crate) fn polling_for(polls_for_ns: u64) -> Pace {
         Pace { polls_for_ns, ..Pace::default() }
     }
 
-    /// Messages came.
+    /// Notes that messages arrived.
     #[inline]
     pub(crate) fn note(&mut self, now_ns: u64) {
         let gap_ns = now_ns.saturating_sub(self.last_ns).min(2 * SLOWEST_NS);
@@ -57,7 +55,7 @@ impl Pace {
         self.gap_ns = (7 * self.gap_ns + gap_ns) / 8;
     }
 
-    /// When messages last came; 0 if none did.
+    /// Returns when messages last arrived; 0 if none did.
     pub(crate) fn last_ns(&self) -> u64 {
         self.last_ns
     }

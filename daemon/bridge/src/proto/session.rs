@@ -1,7 +1,7 @@
 //! The name of one run of sequences: ten bytes at the head of every packet.
 //!
-//! In sessions that shmcast makes, four characters stand for the channel and six base-36 digits are its epoch, so that a
-//! receiver can tell a restarted publisher (a greater epoch) from a stranger. Anybody else's sessions are ten opaque bytes.
+//! In sessions that shmcast makes, four characters stand for the channel and six base-36 digits are its epoch, so that a receiver can
+//! distinguish a restarted publisher (a greater epoch) from another channel. Sessions of other makes are ten opaque bytes.
 //!
 //! The four characters are the tag. Unless somebody configured one, it is a hash of the channel's whole name, because names
 //! that begin alike are not the same channel: SipHash-2-4 with the key 0 of the name's bytes, modulo 62^4, as four digits of
@@ -12,7 +12,7 @@ use std::fmt;
 use std::hash::Hasher;
 
 const EPOCH_DIGITS: usize = 6;
-/// The digits of tags and epochs. An epoch has the first 36 alone.
+/// The digits of tags and epochs. An epoch uses only the first 36.
 const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 /// Epochs are six base-36 digits, so they stay below this.
 pub const EPOCH_LIMIT: u64 = 36u64.pow(EPOCH_DIGITS as u32);
@@ -27,7 +27,7 @@ pub enum SessionError {
     Name {
         /// The name that was given.
         name: String,
-        /// The most characters allowed.
+        /// Greatest number of characters allowed.
         limit: usize,
     },
     /// The epoch needs more than six base-36 digits.

@@ -1,5 +1,5 @@
-//! Decides which source's packets a line takes: once it has a source, only that source's, until the source
-//! falls silent.
+//! Decides which source's packets a line accepts. Once the line has a source, it accepts only that source's packets, until the source falls
+//! silent.
 //!
 //! ```text
 //! open ── 16 packets in a row from one address ──> locked to it
@@ -20,35 +20,35 @@ use super::sender::HEARTBEAT_EVERY_NS;
 use super::wire::Head;
 use shmcast::hosting::fault;
 
-/// How many packets in a row lock an open line.
+/// Number of packets in a row that lock an open line to their source.
 const LOCKING_PACKETS: u32 = 16;
-/// After this silence of its source a line is open to anybody. A source that is idle sends heartbeats, and the
-/// line must not be open between them, nor if one is late or lost.
+/// After this silence of its source a line is open to anybody. An idle source sends heartbeats, and the line must not be open between them,
+/// nor if one of them is late or lost.
 const OPEN_NS: u64 = 3 * HEARTBEAT_EVERY_NS;
-/// After this silence it is open to a source that goes on in order.
+/// After this silence the line is open to a source that continues in order.
 const PASS_NS: u64 = 5 * MILLISECOND_NS;
-/// How many packets in order that source must send.
+/// Number of packets in order that such a source must send.
 const PASS_PACKETS: u32 = 3;
-/// How many packets of a copy are kept at most. The oldest are forgotten, and are a loss like any other.
+/// Greatest number of packets of a copy that are kept. The oldest are forgotten, and are a loss like any other.
 const MAX_KEPT: usize = 512;
 
 /// The lock of one line.
 #[derive(Debug)]
 pub(crate) struct SourceLock {
     listed: AllowList,
-    /// The source that the line is locked to, or that sent the packets before.
+    /// The source to which the line is locked, or that sent the previous packets.
     source: Option<IpAddr>,
     packets: u32,
     heard_ns: u64,
     rival: Option<Rival>,
-    /// The packets of the source that the line has passed on to, up to the one that was admitted.
+    /// The packets of the line's new source, up to the one that was admitted.
     passed: Option<Kept>,
 }
 
-/// The last packets of a copy, in the order in which they came.
+/// The last packets of a copy, in the order of their arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    /// Each with the sequence after its last message.
+    /// The packets, each with the sequence after its last message.
     packets: VecDeque<(u64, Vec<u8>)>,
     /// Memory of packets that are no longer kept.
     spare: Vec<Vec<u8>>,
@@ -76,21 +76,20 @@ impl Kept {
 #[derive(Debug)]
 struct Rival {
     source: IpAddr,
-    /// How many packets in order have come from it. The one after them begins at `next`.
+    /// Number of packets in order that it has sent. The one after them begins at `next`.
     packets: u32,
     next: u64,
     kept: Kept,
 }
 
 impl SourceLock {
-    /// An open line. If `listed` is not empty, the line takes packets of the listed sources only.
+    /// Makes an open line. If `listed` is not empty, the line accepts packets only from the listed sources.
     pub(crate) fn new(listed: AllowList) -> SourceLock {
         SourceLock { listed, source: None, packets: 0, heard_ns: 0, rival: None, passed: None }
     }
 
-    /// Whether to take a packet. `head` is its beginning, if that is sound, and `due` the sequence up to which
-    /// the receiver has heard of messages. If the packet is taken, those of [`take_kept`](Self::take_kept) come
-    /// before it.
+    /// Whether to accept a packet. `head` is its beginning, if that is sound, and `due` the sequence up to which the receiver has heard of
+    /// messages. If the packet is accepted, the packets of [`take_kept`](Self::take_kept) precede it.
     pub(crate) fn admits(
         &mut self,
         now_ns: u64,
@@ -121,15 +120,15 @@ impl SourceLock {
         false
     }
 
-    /// The packets that the line's new source sent before it was admitted, if the packet admitted it. Call after
-    /// every packet that was taken, and before the next.
+    /// Takes the packets that the line's new source sent before it was admitted, if the last packet admitted it. Call this after every
+    /// accepted packet, and before the next one.
     #[inline]
     pub(crate) fn take_kept(&mut self) -> Option<Kept> {
         self.passed.take()
     }
 
-    // Keeps the packet if it goes on in order from where the receiver is, or from before. Returns whether it is
-    // one of enough, and the receiver can go on with it.
+    // Keeps the packet if it continues in order at the receiver's place, or at an earlier one. Returns whether there are enough such
+    // packets, so that the receiver can continue with this source.
     fn goes_on(&mut self, source: IpAddr, (head, datagram): (&Head, &[u8]), due: u64) -> bool {
         let (end, is_copy) = (head.end(), head.sequence <= due);
         let known = self.rival.as_mut().filter(|rival| rival.source == source);

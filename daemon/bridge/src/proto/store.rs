@@ -1,9 +1,8 @@
-//! Packets that came too early, kept until the messages before them are there.
+//! Packets that arrived too early, kept until the messages before them have arrived.
 //!
-//! The store holds runs of messages, sorted by sequence and never overlapping, each in a buffer taken from a
-//! pool. It is bounded by packets and by bytes of buffer, held and pooled together. Packets that do not fit
-//! are refused and will be asked for again. Early packets come nearly sorted, so a deque with a binary search
-//! is as good as a tree and allocates no nodes.
+//! The store holds runs of messages, sorted by sequence and never overlapping, each in a buffer taken from a pool. It is bounded by packets
+//! and by bytes of buffer, held and pooled together. Packets that do not fit are refused and will be requested again. Early packets arrive
+//! nearly sorted, so a deque with a binary search is as good as a tree and allocates no nodes.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -46,7 +45,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// An empty store. Buffers are allocated as they are first needed, then used again.
+    /// Makes an empty store. Buffers are allocated when they are first needed, and then reused.
     pub fn new(max_packets: usize, max_bytes: usize) -> Store {
         Store {
             runs: VecDeque::with_capacity(max_packets),
@@ -71,8 +70,8 @@ impl Store {
         (at < end).then_some(at..end)
     }
 
-    /// Keeps a copy of `messages`, none of which may be kept already. Returns false if there is no room. With
-    /// `spare`, a quarter of the store is left for others.
+    /// Keeps a copy of `messages`, none of which may be kept already. Returns false if there is no room. With `spare`, a quarter of the
+    /// store is left for repairs.
     pub fn insert(&mut self, messages: Messages<'_>, spare: bool) -> bool {
         let size = messages.blocks().len();
         let share = |limit: usize| if spare { limit - limit / 4 } else { limit };
@@ -91,7 +90,7 @@ impl Store {
         true
     }
 
-    /// Takes out the first run when it starts at or before `next`. Give it back with [`Store::recycle`].
+    /// Takes out the first run when it starts at or before `next`. Return it with [`Store::recycle`].
     pub fn take_ready(&mut self, next: u64) -> Option<Run> {
         if self.runs.front()?.first > next {
             return None;
@@ -130,7 +129,7 @@ impl Store {
         self.pool.push(blocks);
     }
 
-    // An empty buffer for `size` bytes. Pooled buffers that are too small are given up when the limit is near.
+    // Returns an empty buffer for `size` bytes. Pooled buffers that are too small are freed when the limit is near.
     fn buffer(&mut self, size: usize) -> Option<Vec<u8>> {
         let pooled = self.pool.pop().unwrap_or_default();
         if pooled.capacity() >= size {

@@ -1,43 +1,40 @@
-//! Chooses the term of a new session: the number behind the tag in the session's name.
+//! Chooses the term of a new session: the number after the tag in the session's name.
 //!
-//! A new term is due only where sequences cannot go on. Receivers follow the highest term that is alive, so a
-//! new one must be above all terms that they may have followed. The terms in the state file and of this host's
-//! own sessions are certain; what was heard or told may be forged, and the clock may have been set back. Each source alone is
-//! enough if the others are wrong.
+//! A new term is needed only if sequences cannot continue. Receivers follow the highest term that is alive, so a new term must be above all
+//! terms that they may have followed. The terms in the state file and of this host's own sessions are certain; terms that were heard, or
+//! that receivers reported, may be forged, and the clock may have been set back. Each source is enough by itself if the others are wrong.
 
 use super::session::EPOCH_LIMIT;
 
-/// A heard or told term that is further ahead than this many is not believed. Otherwise one forged packet
-/// would use up all terms.
+/// A heard or reported term that is further ahead than this is not believed. Otherwise one forged packet would use up all terms.
 pub(crate) const MOST_AHEAD: u64 = 1 << 20;
 
-/// What is known of the terms of one channel.
+/// What is known about the terms of one channel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// The term of the time at which the ring was made.
     pub clock: u64,
-    /// The last term that the state file, or this host, knows as its own.
+    /// The last term that the state file, or this host, records as its own.
     pub own: Option<u64>,
     /// The highest term that was heard on the lines.
     pub heard: Option<u64>,
-    /// The highest term that a receiver named when it said that ours is older.
+    /// The highest term that a receiver named when it reported that ours is older.
     pub told: Option<u64>,
 }
 
 impl Terms {
-    /// The term of the new session.
+    /// Returns the term of the new session.
     pub(crate) fn next(&self) -> u64 {
         let sure = self.sure();
-        // Another egress of the same ring sends under the ring's own term, and that is no reason for a new
-        // one.
+        // Another egress of the same ring sends under the ring's own term. This is no reason for a new term.
         let is_later = |term: &u64| *term > sure || (*term == sure && sure > self.clock);
         let others = [self.heard, self.told].into_iter().flatten();
         let others = others.filter(|term| *term <= self.most()).filter(is_later);
         others.max().map_or(sure, |term| term + 1).min(EPOCH_LIMIT - 1)
     }
 
-    /// The highest heard or told term that is believed. Look for the highest among those up to this one: a
-    /// forged one beyond it would hide them.
+    /// Returns the highest heard or reported term that is believed. Search for the highest among the terms up to this one: a forged term
+    /// beyond it would hide them.
     pub(crate) fn most(&self) -> u64 {
         self.sure().saturating_add(MOST_AHEAD)
     }

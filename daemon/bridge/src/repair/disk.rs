@@ -1,5 +1,5 @@
-//! The thread that reads the journal for retransmissions. Nobody waits for it: orders and answers go through
-//! queues, and it rings a bell that the repair thread sleeps on.
+//! The thread that reads the journal for retransmissions. No thread waits for it: orders and answers pass through queues, and it rings a
+//! bell on which the repair thread sleeps.
 
 use shmcast::ChannelJournal;
 use shmcast::journal::format::ControlRecord;
@@ -14,7 +14,7 @@ use crate::proto::replay::{Block, Fetched};
 use crate::proto::wire::Meta;
 use crate::thread::spawn;
 
-/// The repair thread's end. When it is dropped, the thread ends as soon as the disk lets it.
+/// The repair thread's end. After it is dropped, the thread ends as soon as the disk answers.
 #[derive(Debug)]
 pub(super) struct Disk {
     orders: Sender<u64>,
@@ -23,7 +23,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Starts the thread, which carries out each order: to read the block that begins with a sequence.
+    /// Starts the thread. Each order is the sequence with which the block to read begins.
     pub(super) fn start(journal: ChannelJournal) -> Result<Disk, BridgeError> {
         let (bell, other) = UnixDatagram::pair().map_err(BridgeError::Start)?;
         for end in [&bell, &other] {
@@ -36,7 +36,7 @@ impl Disk {
                 if is_absence(&error) { Fetched::Unusable } else { Fetched::Failed }
             })
         };
-        // One order is under way at a time.
+        // Only one order is under way at a time.
         let ((orders, taken), (answers, told)) = (channel::<u64>(), sync_channel(1));
         let work = move || {
             while let Ok(sequence) = taken.recv() {
@@ -46,14 +46,14 @@ impl Disk {
                 let _ = other.send(&[0]);
             }
         };
-        // A disk may stand still for long. Nobody waits for the thread's end.
+        // A disk may take long to answer. Nothing waits for the thread's end.
         drop(spawn("bridge-journal", None, work)?);
         Ok(Disk { orders, answers: told, bell })
     }
 
     /// Orders the block that begins with `sequence`.
     pub(super) fn order(&self, sequence: u64) {
-        // If the thread has died, the next answer says so.
+        // If the thread has died, the next answer reports it.
         let _ = self.orders.send(sequence);
     }
 
@@ -68,7 +68,7 @@ impl Disk {
         }
     }
 
-    /// It is readable when there is an answer.
+    /// A descriptor that is readable when there is an answer.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -98,7 +98,7 @@ impl Work {
     }
 }
 
-/// Whether there is no journal, rather than one that cannot be read now.
+/// Whether the error means that there is no journal, and not that the journal cannot be read now.
 fn is_absence(error: &JournalError) -> bool {
     match error {
         JournalError::Empty { .. } => true,
@@ -107,7 +107,7 @@ fn is_absence(error: &JournalError) -> bool {
     }
 }
 
-/// Reads the block that begins with `first`, where the reader is, or the oldest message after it.
+/// Reads the block that begins with `first`, where the reader is, or with the oldest later message.
 fn read(reader: &mut Reader, first: u64) -> Result<Fetched, JournalError> {
     let mut block = Block::new(first);
     if reader.due() > first {
@@ -121,7 +121,7 @@ fn read(reader: &mut Reader, first: u64) -> Result<Fetched, JournalError> {
             match (block.end() > first, reader.is_recording(), is_final) {
                 (true, ..) => break,
                 (false, true, _) => return Ok(Fetched::NotYet(first)),
-                // The recorder wrote its last frames before it went.
+                // The recorder may have written its last frames just before it ended.
                 (false, false, false) => is_final = true,
                 (false, false, true) => return Ok(Fetched::End(first)),
             }

@@ -1,4 +1,4 @@
-//! The groups that repairs for all receivers go to, and those of other servers, which are heard there.
+//! The groups to which repairs for all receivers are sent, and on which those of other servers are heard.
 
 use shmcast::sys::datagrams::Inbox;
 use std::net::{SocketAddr, UdpSocket};
@@ -9,36 +9,36 @@ use crate::proto::replay::{MergeConfig, Replay};
 use crate::socket::{self, RefusedSettings, SocketError, Tuning};
 use crate::spec::{BridgeSpec, LineSpec, Profile, RepairSpec, SendSpec};
 
-/// Bytes of the receive buffer of the socket that other servers are heard on.
+/// Bytes of the receive buffer of the socket that hears other servers.
 const BUFFER_BYTES: usize = 1 << 18;
 /// A datagram is received into a slot of at least this size.
 const SLOT_BYTES: usize = 2_048;
 
-/// The multicast lines that a server's socket can send to.
+/// The multicast lines to which a server's socket can send.
 fn lines_of<'a>(spec: &'a BridgeSpec, repair: &RepairSpec) -> impl Iterator<Item = &'a LineSpec> {
     let is_v4 = repair.bind.is_ipv4();
     spec.lines.iter().filter(move |line| line.group.ip().is_multicast() && line.group.is_ipv4() == is_v4)
 }
 
-/// The first native line that a server's socket can send to.
+/// The first native line to which a server's socket can send.
 fn native_line<'a>(spec: &'a BridgeSpec, repair: &RepairSpec) -> Option<&'a LineSpec> {
     lines_of(spec, repair).find(|line| spec.profile_of(line) == Profile::Native)
 }
 
-/// Where repairs for all receivers go. All of them leave by the socket that requests come to, so that receivers know
-/// which server sent them.
+/// Where repairs for all receivers are sent. All of them leave by the socket that receives requests, so that receivers know which server
+/// sent them.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     /// The group of plain repairs.
     pub(super) plain: Option<SocketAddr>,
-    /// The line that native repairs go to.
+    /// The line for native repairs.
     pub(super) native: Option<SocketAddr>,
-    /// The socket that plain repairs of other servers come to.
+    /// The socket that receives plain repairs of other servers.
     others: Option<(UdpSocket, Inbox)>,
 }
 
 impl Groups {
-    /// Points the socket `requests` at the groups, and joins the one of plain repairs.
+    /// Sets up the socket `requests` to send to the groups, and joins the group of plain repairs.
     pub(crate) fn open(
         spec: &BridgeSpec,
         send: &SendSpec,
@@ -62,7 +62,7 @@ impl Groups {
         Ok(Groups { plain, native, others })
     }
 
-    /// The line that repairs for all leave by: the group of plain ones, on the interface of a line, or the native line.
+    /// Returns the line by which repairs for all leave: the group of plain ones, on the interface of a line, or the native line.
     pub(crate) fn line(spec: &BridgeSpec, repair: &RepairSpec) -> Option<LineSpec> {
         let native = native_line(spec, repair);
         let via = native.or_else(|| lines_of(spec, repair).next());
@@ -70,12 +70,12 @@ impl Groups {
         repair.group.map(|group| LineSpec { interface, ..LineSpec::to(group) }).or_else(|| native.cloned())
     }
 
-    /// Opens a socket that the plain repairs of other servers come to.
+    /// Opens a socket that receives the plain repairs of other servers.
     pub(crate) fn join(group: &LineSpec, refusals: &mut RefusedSettings) -> Result<UdpSocket, SocketError> {
         socket::open_line(group, Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 }, refusals)
     }
 
-    /// Goes on with a socket that was opened anew.
+    /// Continues with a socket that was opened again.
     pub(super) fn renew(&mut self, opened: Vec<(usize, UdpSocket)>) {
         if let (Some((socket, _)), Some((_, anew))) = (&mut self.others, opened.into_iter().last()) {
             *socket = anew;
@@ -94,7 +94,7 @@ impl Groups {
         self.others.as_ref().map(|(socket, _)| socket)
     }
 
-    /// Takes the repairs of other servers that have come.
+    /// Takes the repairs of other servers that have arrived.
     pub(super) fn hear(&mut self, now_ns: u64, own: SocketAddr, replay: &mut Replay) {
         let Some((socket, inbox)) = &mut self.others else { return };
         while inbox.receive(&*socket).is_ok_and(|received| received > 0) {

@@ -1,9 +1,9 @@
 //! The egress's second thread: retransmissions from the ring, and unicast leases.
 //!
-//! The thread sleeps until a datagram comes. It reads the ring by sequence, through its own subscriber. What
-//! the ring no longer holds comes from the channel's journal, if there is one; a third thread (`disk`) reads that,
-//! so that this one never waits for a disk. A message that neither has is gone, and the thread tells the receiver
-//! so. `proto::replay` and `proto::lease` decide which receivers may ask, and for how much.
+//! The thread sleeps until a datagram arrives. It reads the ring by sequence, through its own subscriber. Messages that the ring no longer
+//! holds are read from the channel's journal, if there is one; a third thread (`disk`) reads it, so that this thread never waits for a
+//! disk. If neither has a message, the thread tells the receiver that it is gone. `proto::replay` and `proto::lease` decide which receivers
+//! may ask, and for how much.
 
 use shmcast::hosting::fault;
 use shmcast::sys::datagrams::{self, Datagram, Inbox};
@@ -45,10 +45,9 @@ use store::{Request, Store};
 
 /// The longest sleep, and so the longest time until the thread notices a stop or the end of a lease.
 const LOOK_UP: Duration = Duration::from_millis(20);
-/// Bytes of a receive slot. A datagram to a server is a request or a control datagram; a longer one is
-/// neither.
+/// Bytes of a receive slot. A datagram to a server is a request or a control datagram, and fits. A longer one is neither.
 const SLOT_BYTES: usize = 256;
-/// A token bucket's burst is its bytes a second divided by this: 40 ms at its rate.
+/// A token bucket's burst is its bytes per second divided by this: 40 ms at its rate.
 const BURST_SHARE: u64 = 25;
 /// How often the feed's own rate is measured.
 const MEASURE_EVERY_NS: u64 = SECOND_NS / 4;
@@ -73,7 +72,7 @@ pub(super) struct Repair {
     shared: Arc<Sending>,
 }
 
-/// The feed's rate in bytes a second. It follows a rise at once, and a fall over seconds.
+/// The feed's rate in bytes per second. It follows a rise at once, and a fall over seconds.
 #[derive(Debug, Default)]
 struct FeedRate {
     bytes: u64,
@@ -81,7 +80,7 @@ struct FeedRate {
     per_second: u64,
 }
 
-/// The feed that answers are about: its session, and the sequence after its last message.
+/// The feed that answers concern: its session, and the sequence after its last message.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     session: Session,
@@ -94,7 +93,7 @@ impl Sent {
     }
 }
 
-/// The way out of the thread: its socket, the groups that it sends to, and the capture that every packet is copied to.
+/// How the thread sends: its socket, the groups that it sends to, and the capture into which every packet is copied.
 struct Out {
     socket: UdpSocket,
     groups: Groups,
@@ -122,7 +121,7 @@ impl Out {
     }
 }
 
-/// What repairs are sent to whom, and how many; but for what the bridge decides.
+/// Makes the configuration of repairs: to whom they are sent, and how many.
 fn replay_config(spec: &RepairSpec, groups: &Groups) -> ReplayConfig {
     let rate = |per_second: u64| Rate { per_second, burst: per_second / BURST_SHARE };
     let (merge, merge_native) = groups.merge(spec);
@@ -168,8 +167,7 @@ impl Repair {
         let (key, epoch) = random.split_at(16);
         let key = key.try_into().expect("sixteen bytes");
         let epoch = u64::from_ne_bytes(epoch.try_into().expect("eight bytes"));
-        // This subscriber never waits and delivers to nobody. It must not be counted as a reader, nor shown
-        // as one that lags.
+        // This subscriber never waits and delivers to nobody. It must not be counted as a reader, nor shown as one that lags.
         let channel = channel.start(Start::Latest).wait(Wait::Yield).page(false).prepare(Preparation::NONE);
         let attached = shared.attached.load(Ordering::Acquire);
         let floor = shared.begin.load(Ordering::Acquire);
@@ -212,7 +210,7 @@ impl Repair {
                 self.answer_all();
                 self.answer_waiting();
                 self.measure();
-                // The session may change or end while requests keep coming, so look after every batch.
+                // The session may change or end while requests keep arriving, so check after every batch.
                 if fault!("repairs_look_at_nothing_else") {
                     continue;
                 }
@@ -250,7 +248,7 @@ impl Repair {
         }
     }
 
-    /// Measures the feed's rate, so that the limits of repairs grow with it, and what it leaves of the link.
+    /// Measures the feed's rate, so that the limits of repairs grow with it, and how much of the link the feed leaves.
     fn measure(&mut self) {
         let now_ns = self.clock.now_ns();
         let live_bytes = self.shared.live_bytes.load(Ordering::Relaxed);
@@ -302,7 +300,7 @@ impl Repair {
         self.show();
     }
 
-    /// Answers the requests whose messages the disk has brought, and lets it go on.
+    /// Answers the requests whose messages the disk has read, and gives the disk its next order.
     fn answer_waiting(&mut self) {
         let Self { out, replay, leases, store, counters, reply, clock, shared, native, .. } = self;
         let now_ns = clock.now_ns();
@@ -352,7 +350,7 @@ impl Repair {
     }
 }
 
-/// Takes a control datagram of a receiver. Returns the size of the answer in `out`, if it gets one.
+/// Handles a control datagram of a receiver. Returns the size of the answer in `out`, if there is one.
 fn answer_control(
     now_ns: u64,
     from: SocketAddr,
@@ -394,7 +392,7 @@ fn answer(
     answered
 }
 
-/// Answers a request whose messages the disk has brought, or is to bring later.
+/// Answers a request whose messages the disk has read, or must read later.
 fn answer_again(
     now_ns: u64,
     source: (SocketAddr, bool),

@@ -28,7 +28,7 @@ pub(super) struct NativeRepair {
     keys: Arc<Keys>,
     payload_bytes: usize,
     moment: Option<Moment>,
-    /// When the clocks were read last.
+    /// When the clocks were last read.
     looked_ns: Option<u64>,
 }
 
@@ -38,7 +38,7 @@ impl NativeRepair {
         Ok(NativeRepair { codec, keys, payload_bytes: spec.payload_bytes, moment: None, looked_ns: None })
     }
 
-    /// Looks at the keys again. Reads the clocks again if the ring is another one, or if [`LOOK_UP`] has passed.
+    /// Looks at the keys again. Reads the clocks again if the ring has changed, or if [`LOOK_UP`] has passed.
     pub(super) fn look(&mut self, now_ns: u64, clock: Option<Clock>, is_another_ring: bool) {
         self.codec.look(&self.keys);
         let is_new = |looked_ns| u128::from(now_ns.saturating_sub(looked_ns)) < LOOK_UP.as_nanos();
@@ -107,8 +107,8 @@ impl NativeRepair {
         })
     }
 
-    /// Answers an entry whose messages the disk has brought, or is to bring later; it came from `from`, in a datagram of so many
-    /// bytes. Returns how many answers the kernel refused.
+    /// Answers an entry whose messages the disk has read, or must read later. `from` sent it in a datagram of this many bytes. Returns how
+    /// many answers the kernel refused.
     pub(super) fn answer_again(
         &mut self,
         now_ns: u64,
@@ -131,13 +131,13 @@ impl NativeRepair {
     }
 }
 
-/// A request that is answered: who asked, for which session, and in how many bytes.
+/// The source of an answered request: who asked, for which session, and in how many bytes.
 #[derive(Clone, Copy)]
 struct Source {
     from: SocketAddr,
     session: Session,
     bytes: usize,
-    /// Whether it has waited for the disk. It does not wait again.
+    /// Whether the request has waited for the disk. It does not wait again.
     again: bool,
 }
 
@@ -146,7 +146,7 @@ impl Source {
         Request::Native { from: self.from, session: self.session, entry, bytes: self.bytes }
     }
 
-    /// Lets `run` answer from the store. Returns how many answers the kernel refused.
+    /// Calls `run` to answer from the store. Returns how many answers the kernel refused.
     fn exchange(
         self,
         now_ns: u64,

@@ -1,4 +1,4 @@
-//! The ring as retransmissions read it: by sequence.
+//! Reads the ring by sequence, for retransmissions.
 
 use shmcast::{Clock, Event, LocateError, RecvError, Subscriber};
 
@@ -16,7 +16,7 @@ pub(super) enum Place {
     TooOld(u64),
 }
 
-/// The ring as retransmissions read it.
+/// The ring, in the form that retransmissions use.
 pub(super) struct Ring {
     /// `None` while the channel is gone.
     subscriber: Option<Subscriber>,
@@ -42,8 +42,8 @@ impl Ring {
         self.subscriber.as_ref().map(Subscriber::clock)
     }
 
-    /// Copies the message `sequence` from `offset` on, as far as the slice reaches. A message that is larger than the
-    /// slice is kept, because its next part will be asked for. `moment` converts its time.
+    /// Copies the message `sequence` from `offset` on, as far as the slice reaches. A message that is larger than the slice is kept,
+    /// because its next part will be requested. `moment` converts its time.
     pub(super) fn read_part(
         &mut self,
         sequence: u64,
@@ -76,7 +76,7 @@ impl Ring {
         Some(Piece::copy(&self.large[..size], offset, room, meta))
     }
 
-    // Takes a message into the slice: its size and marks, or as an error its size if the slice is too small.
+    // Copies a message into the slice. Returns its size and marks. If the slice is too small, the error is the message's size.
     fn take(
         &mut self,
         sequence: u64,
@@ -97,8 +97,7 @@ impl Ring {
                 Ok(Some(Event::NewEpoch { .. } | Event::NewSession { .. } | Event::End)) => {}
                 Ok(Some(Event::Gap { .. } | Event::Lapped(_)) | None) => return Ok(None),
                 Err(RecvError::TooSmall { needed, .. }) => return Err(needed),
-                // The channel is gone or was made anew. The sending thread finds that out, and then this
-                // thread attaches again.
+                // The channel is gone or was replaced. The sending thread notices that, and then this thread attaches again.
                 Ok(Some(_)) | Err(_) => {
                     self.subscriber = None;
                     return Ok(None);
@@ -111,8 +110,7 @@ impl Ring {
     pub(super) fn place(&mut self, sequence: u64, next: u64) -> Place {
         let Some(subscriber) = &mut self.subscriber else { return Place::Lost(next) };
         match subscriber.seek(sequence) {
-            // The buffer has no room, so a message stays in the ring. Only a gap or an empty message is
-            // taken.
+            // The buffer has no room, so a message stays in the ring. Only a gap or an empty message is consumed.
             Ok(()) => match subscriber.try_recv_into(&mut []) {
                 Ok(Some(Event::Gap { to, .. })) => Place::Lost(to + 1),
                 Ok(_) | Err(_) => Place::Here,
@@ -124,7 +122,7 @@ impl Ring {
         }
     }
 
-    /// Copies the message `sequence` to the start of the slice, and gives its size.
+    /// Copies the message `sequence` to the start of the slice, and returns its size.
     pub(super) fn read(&mut self, sequence: u64, room: &mut [u8]) -> Option<usize> {
         self.take(sequence, room, None).ok().flatten().map(|(size, _)| size)
     }

@@ -1,4 +1,4 @@
-//! The sources of retransmissions: the ring, and the channel's journal for what the ring has no more.
+//! The sources of retransmissions: the ring, and the channel's journal for messages that the ring no longer has.
 
 use shmcast::Subscriber;
 use std::net::SocketAddr;
@@ -16,9 +16,9 @@ use crate::times::Moment;
 /// A request that waits for the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
-    /// A plain request, as it came.
+    /// A plain request, as it was received.
     Plain { from: SocketAddr, datagram: [u8; REQUEST_BYTES] },
-    /// An entry of a native request, and the bytes of the datagram that it came in.
+    /// An entry of a native request, and the size of the datagram in which it was sent.
     Native { from: SocketAddr, session: Session, entry: Entry, bytes: usize },
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Store {
     /// `None` if the channel has no journal.
     journal: Option<Journal>,
     earlier: PastCounters,
-    /// Whether messages are read from the shelf first.
+    /// Whether messages are first looked for on the shelf.
     from_shelf: bool,
 }
 
@@ -50,7 +50,7 @@ impl Store {
         self.earlier = self.counters();
         let mut subscriber = subscriber;
         let journal = subscriber.as_mut().and_then(|subscriber| Journal::of(subscriber, floor));
-        // Without a thread for the journal, what the ring has no more is gone.
+        // Without a thread for the journal, messages that the ring no longer has are gone.
         self.journal = journal.and_then(Result::ok);
         self.ring.attach(subscriber, attached);
     }
@@ -77,7 +77,7 @@ impl Store {
         Held { is_backed, ..Held::of_ring(oldest, next) }
     }
 
-    /// As [`held`](Self::held), for a request that [`ready`](Self::ready) gave. It does not wait again.
+    /// As [`held`](Self::held), for a request that [`ready`](Self::ready) returned. It does not wait again.
     pub(super) fn held_again(&mut self, now_ns: u64, first: u64, next: u64, request: &Request) -> Held {
         let held = self.held(now_ns, first, next, request);
         match held.place {
@@ -86,7 +86,7 @@ impl Store {
         }
     }
 
-    /// Copies the message `sequence` to the start of the slice, and gives its size. `None` if it does not fit.
+    /// Copies the message `sequence` to the start of the slice, and returns its size. Returns `None` if it does not fit.
     pub(super) fn read(&mut self, sequence: u64, room: &mut [u8]) -> Option<usize> {
         if let Some(piece) = self.read_shelf(sequence, 0, room) {
             return (piece.size == piece.total).then_some(piece.size);
@@ -111,7 +111,7 @@ impl Store {
         journal.past.read(sequence, offset, room)
     }
 
-    /// Lets a request wait for the journal.
+    /// Makes a request wait for the journal.
     pub(super) fn wait(&mut self, first: u64, request: Request) {
         if let Some(journal) = &mut self.journal {
             journal.past.wait(first, request);
@@ -127,7 +127,7 @@ impl Store {
         }
     }
 
-    /// Gives the disk the next order, if it has nothing to do.
+    /// Gives the disk the next order, if it is idle.
     pub(super) fn order(&mut self, now_ns: u64) {
         if let Some(Journal { past, disk }) = &mut self.journal
             && let Some(sequence) = past.poll_fetch(now_ns)
@@ -136,7 +136,7 @@ impl Store {
         }
     }
 
-    /// The next request that waits no longer.
+    /// Returns the next request that no longer waits.
     pub(super) fn ready(&mut self, now_ns: u64) -> Option<Request> {
         self.journal.as_mut()?.past.poll_ready(now_ns)
     }

@@ -1,9 +1,9 @@
-//! The addresses that live packets are sent to. The repair thread writes them, the sending one has a copy.
+//! The addresses to which live packets are sent. The repair thread writes them; the sending thread has a copy.
 //!
-//! An address of IPv6 takes several words, which no one store changes. So the table has a version, which is odd while it
-//! changes. A reader looks at the version before each batch, one load, and copies the table when the version is another. A copy
-//! during which the version changed is dropped, and the one before it stays for one more batch: no packet goes to half of
-//! one address and half of another.
+//! An IPv6 address takes several words, which no single store changes. So the table has a version, which is odd while the table changes.
+//! Before each batch, a reader checks the version by one load, and copies the table if the version has changed. If the version changes
+//! during the copy, the copy is dropped, and the previous one is used for one more batch: no packet is sent to half of one address and half
+//! of another.
 
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -25,7 +25,7 @@ impl LiveTable {
         Self { version: AtomicU64::new(0), used: AtomicUsize::new(0), places }
     }
 
-    /// Replaces the addresses, if they are others. Only one thread may do it.
+    /// Replaces the addresses, if they have changed. Only one thread may call this.
     pub(crate) fn set(&self, addresses: impl Iterator<Item = SocketAddr> + Clone) {
         let all = || addresses.clone().map(words_of).take(self.places.len());
         if all().eq(self.words()) {
@@ -63,7 +63,7 @@ impl LiveCopy {
         Self { version: 0, addresses: room(), next: room() }
     }
 
-    /// The addresses as they are now, or as they were if they are being changed. Allocates nothing.
+    /// Returns the present addresses, or the previous ones while they are being changed. Allocates nothing.
     #[inline]
     pub(crate) fn look(&mut self, table: &LiveTable) -> &[SocketAddr] {
         let version = table.version.load(Ordering::Acquire);
@@ -77,7 +77,7 @@ impl LiveCopy {
     fn copy(&mut self, table: &LiveTable, version: u64) {
         self.next.clear();
         self.next.extend(table.words().map(address_of));
-        // All words must have been read before the version is looked at again.
+        // All words must have been read before the version is checked again.
         fence(Ordering::Acquire);
         if table.version.load(Ordering::Relaxed) == version {
             std::mem::swap(&mut self.addresses, &mut self.next);

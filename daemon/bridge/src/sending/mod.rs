@@ -30,18 +30,18 @@ pub(super) struct Sending {
     pub(super) counters: Board<SendCounters>,
     pub(super) repair: Board<RepairCounters>,
     pub(super) live: LiveTable,
-    /// Lines that were opened anew.
+    /// Lines that were opened again.
     pub(super) renewal: Renewal,
-    /// The sockets that hear the lines, where there are other egresses.
+    /// The sockets that hear the lines, if there are other egresses.
     pub(super) ears: Renewal,
-    /// The group of plain repairs, joined again, on its way to the repair thread.
+    /// The group of plain repairs, joined again, for the repair thread to take.
     pub(super) groups: Renewal,
     /// The bytes on the wire that live packets have taken so far.
     pub(super) live_bytes: AtomicU64,
-    /// The session being sent: eight bytes, then two. A reader may see half of one session and half of
-    /// another; that names neither.
+    /// The session being sent: eight bytes, then two. A reader may see half of one session and half of another, which is the name of
+    /// neither.
     pub(super) session: [AtomicU64; 2],
-    /// The sequence after the last message sent: repairs never run ahead of live traffic.
+    /// The sequence after the last message sent. Repairs never run ahead of live traffic.
     pub(super) next: AtomicU64,
     /// The identity of the stream in the ring that is sent.
     pub(super) ring: Mutex<[u64; 2]>,
@@ -54,7 +54,7 @@ pub(super) struct Sending {
     pub(super) state_errors: AtomicU64,
     /// Whether this egress was told to take over.
     pub(super) takes_over: AtomicBool,
-    /// The highest term that a receiver named when it said that ours is older; 0 if none did.
+    /// The highest term that a receiver named when it reported that ours is older; 0 if none did.
     pub(super) told: AtomicU64,
     /// How many receivers ask for repairs, and the longest round trip of any in microseconds.
     pub(super) group: AtomicU64,
@@ -71,18 +71,17 @@ pub struct Stopped {
 
 /// The time between two notes of the progress in the state file.
 const NOTE_EVERY: Duration = Duration::from_millis(2);
-/// The start of 2020 in nanoseconds since 1970. Terms of the clock count half seconds from there; six digits
-/// last until 2054.
+/// The start of 2020 in nanoseconds since 1970. Terms derived from the clock count half seconds from there; six digits last until 2054.
 const TERM_ZERO_NS: u64 = 1_577_836_800_000_000_000;
 const TERM_STEP_NS: u64 = shmcast::hosting::STREAM_STEP_NS;
 
-/// The term that a moment stands for, given in nanoseconds since 1970.
+/// Returns the term of a moment, given in nanoseconds since 1970.
 pub fn term_at(unix_ns: u64) -> u64 {
     unix_ns.saturating_sub(TERM_ZERO_NS) / TERM_STEP_NS
 }
 
 impl Sending {
-    /// `refusals` are those of the sockets, and `next` is the sequence that is sent first.
+    /// `refusals` are those of the sockets, and `next` is the first sequence that is sent.
     pub(super) fn new(
         refusals: RefusedSettings,
         waiting: Waiting,
@@ -120,8 +119,8 @@ impl Sending {
         Session::from_bytes(session_identity(words))
     }
 
-    /// Notes that a receiver follows `session`. Returns whether that session is a later one of ours. One that is
-    /// too far ahead is not believed.
+    /// Notes that a receiver follows `session`. Returns whether that session is a later one of ours. A session that is too far ahead is not
+    /// believed.
     pub(super) fn note_told(&self, session: Session) -> bool {
         let ours = self.session();
         let (Some(own), Some(told)) = (ours.epoch(), session.epoch()) else { return false };
@@ -133,13 +132,13 @@ impl Sending {
         is_later
     }
 
-    /// The highest term that receivers said is later than ours.
+    /// Returns the highest term that receivers reported as later than ours.
     pub(super) fn told_term(&self) -> Option<u64> {
         Some(self.told.load(Ordering::Relaxed)).filter(|term| *term > 0)
     }
 
-    /// Notes which session this bridge sends, from which ring and from where on. The session of another host began with
-    /// its ring here, and one that was resumed as the state file or the bridge before says.
+    /// Notes which session this bridge sends, from which ring and from which sequence on. A session of another host began with its ring
+    /// here. A session that was resumed began where the state file or the previous bridge says.
     pub(super) fn note_start(
         &self,
         subscriber: &Subscriber,
@@ -163,7 +162,7 @@ impl Sending {
         }
     }
 
-    /// Notes where a session begins, before its first packet. A session that goes on after its end has begun before.
+    /// Notes where a session begins, before its first packet. A session that continues after its end has begun earlier.
     pub(super) fn note_begin(&self, ring: Option<[u64; 2]>, session: Session, next: u64) {
         self.set_ring(ring);
         if session == self.session() {
@@ -176,7 +175,7 @@ impl Sending {
         });
     }
 
-    /// Notes which ring a session is sent from, and from where on.
+    /// Notes from which ring, and from which sequence on, a session is sent.
     pub(super) fn note_ring(&self, ring: Option<[u64; 2]>, session: Session, next: u64) {
         self.write(|file, progress| {
             *progress = Progress { ring: ring.unwrap_or(progress.ring), session, next };
@@ -190,7 +189,7 @@ impl Sending {
         }
     }
 
-    /// Where the egress stands. Once its threads have ended, this is where it stopped.
+    /// Returns the egress's position. Once its threads have ended, this is where it stopped.
     pub(super) fn stopped(&self) -> Stopped {
         let ring = *self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let next = self.next.load(Ordering::Acquire);

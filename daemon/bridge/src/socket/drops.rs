@@ -3,25 +3,26 @@
 use shmcast::sys::datagrams;
 use std::net::UdpSocket;
 
-/// The datagrams that a socket has dropped because its buffer was full. The kernel could tell their number with each datagram, which
-/// costs each a tenth of a microsecond. So the kernel is asked when a message is missing, and each time that the counters are shown.
+/// The datagrams that a socket has dropped because its buffer was full. The kernel could report their number with each datagram, which
+/// costs a tenth of a microsecond for each. So the kernel is asked when a message is missing, and each time that the counters are
+/// published.
 ///
-/// The drops lie somewhere between the datagrams that waited. So they explain every loss until the socket has been empty and a
-/// datagram has come with nothing missing before it.
+/// The drops lie somewhere between the datagrams that waited. So they explain every loss until the socket has been empty and a datagram has
+/// arrived with nothing missing before it.
 #[derive(Debug, Default)]
 pub struct Drops {
-    /// How many there were at the last look.
+    /// Number of drops at the last look.
     last: u32,
-    /// Whether a loss may still be due to them.
+    /// Whether these drops may still explain a loss.
     are_new: bool,
-    /// Whether the socket has been empty since.
+    /// Whether the socket has been empty since the drops.
     was_empty: bool,
 }
 
 impl Drops {
     /// Adds the drops since the last look to `counter`.
     pub fn look(&mut self, socket: &UdpSocket, counter: &mut u64) {
-        // A kernel that does not tell has said so at the start.
+        // A kernel that does not support this has refused it at the start.
         let Ok(drops) = datagrams::drops(socket) else { return };
         let more = drops.wrapping_sub(std::mem::replace(&mut self.last, drops));
         if more > 0 {
@@ -37,13 +38,13 @@ impl Drops {
         self.are_new
     }
 
-    /// The socket is empty.
+    /// Notes that the socket is empty.
     #[inline]
     pub fn note_empty(&mut self) {
         self.was_empty = true;
     }
 
-    /// A datagram came, and nothing is missing before it.
+    /// Notes that a datagram arrived with nothing missing before it.
     #[inline]
     pub fn note_whole(&mut self) {
         self.are_new &= !self.was_empty;

@@ -22,7 +22,7 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
-    /// The group with the interface as its scope, which groups of the link need. One that was written stays.
+    /// Returns the group with the interface as its scope, which link-local groups need. A scope that was configured is kept.
     pub(super) fn in_scope(self, group: SocketAddr) -> SocketAddr {
         match group {
             SocketAddr::V6(mut group) if group.scope_id() == 0 => {
@@ -60,7 +60,7 @@ pub(crate) fn look_up(line: &LineSpec) -> Result<Interface, SocketError> {
     interface_of(line, &super::new_socket(line.group)?)
 }
 
-/// The entry with this name, or with this address.
+/// Finds the entry with this name, or with this address.
 fn find<A: Copy + Display>(
     line: &LineSpec,
     wanted: &str,
@@ -80,11 +80,11 @@ fn find<A: Copy + Display>(
     })
 }
 
-/// The link of the interface that has this address; `None` if the interface does not state its speed.
+/// Returns the link of the interface that has this address; `None` if the interface does not report its speed.
 pub(crate) fn link_of(socket: impl AsFd, address: IpAddr) -> Option<Link> {
     let found = interfaces::addresses(socket).ok()?;
     let (name, _) = found.into_iter().find(|(_, other)| *other == address)?;
-    // In Mbit a second. An interface without a speed states none, or -1.
+    // The file has Mbit per second. An interface without a speed has no value, or -1.
     let speed = std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
     let mbit = speed.trim().parse::<u64>().ok().filter(|mbit| (1..u64::from(u32::MAX)).contains(mbit))?;
     Some(Link::of_bits(mbit * 1_000_000))

@@ -1,9 +1,8 @@
 //! The bridge's sockets: opened, joined and tuned before the first packet.
 //!
-//! If the system refuses something that a bridge needs, that is an error. If it refuses an option that only
-//! makes the bridge faster or better informed, that is a refusal: a text that is kept for status and reported
-//! once. `shmcast::sys::datagrams` sends and receives the bytes. A socket is of its address's family, and one of IPv6
-//! takes no IPv4.
+//! If the system refuses something that a bridge needs, that is an error. If it refuses an option that only makes the bridge faster or
+//! better informed, that is a refusal: a text that is kept for status and reported once. `shmcast::sys::datagrams` sends and receives the
+//! bytes. A socket has its address's family, and an IPv6 socket accepts no IPv4.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -28,15 +27,15 @@ pub(super) use interface::{Interface, link_of, look_up};
 mod drops;
 mod interface;
 
-/// The most packets that one busy poll takes from the network card.
+/// Greatest number of packets that one busy poll takes from the network card.
 const BUSY_POLL_BUDGET: u16 = 64;
 /// How long a sending thread waits for room in a socket's buffer.
 const PATIENCE: Duration = Duration::from_millis(10);
 /// The port of the discard protocol, from which nothing is sent.
 const DISCARD_PORT: u16 = 9;
-/// A receiver takes datagrams into slots of at least this size, so that a sender with a larger payload than ours is heard.
+/// The least size of a receiver's slots for datagrams, so that it can hear a sender with a larger payload than ours.
 pub(super) const RECEIVE_SLOT_BYTES: usize = 9_216;
-/// The most sockets that one thread waits on: the lines, the requests, the leases.
+/// Greatest number of sockets that one thread waits on: the lines, the requests, the leases.
 pub const MAX_SOCKETS: usize = super::proto::MAX_LINES + 3;
 
 /// An error in opening a socket that the bridge needs.
@@ -52,7 +51,7 @@ pub enum SocketError {
         /// The system's error.
         source: io::Error,
     },
-    /// The host does not say which interfaces it has.
+    /// The host does not report its interfaces.
     #[error(
         "line {group}: cannot list the interfaces of this host to find {name:?}: {source}: \
          a filter of system calls may forbid it (SIOCGIFCONF on an IPv4 socket), or a unit may hide /proc/net"
@@ -74,7 +73,7 @@ pub enum SocketError {
         name: String,
         /// The fault that was found.
         why: &'static str,
-        /// The interfaces that would do.
+        /// The interfaces that could be used.
         found: Vec<String>,
     },
 }
@@ -126,14 +125,14 @@ pub fn mark(socket: &UdpSocket, marks: Marks, name: impl fmt::Display, refusals:
         };
         refusals.note(format!("{name}: dscp = {dscp}"), set);
     }
-    // The kernel derives a priority from the code point, so this one comes after it.
+    // The kernel derives a priority from the code point, so the priority is set after the code point.
     if let Some(priority) = marks.priority {
         refusals.note(format!("{name}: priority = {priority}"), socket.set_priority(u32::from(priority)));
     }
 }
 
-/// Opens a socket that receives one line, bound to the line's own address. For a multicast group it joins the
-/// group, and it receives no groups that other programs joined.
+/// Opens a socket that receives one line, bound to the line's own address. If that is a multicast group, the socket joins it, and does not
+/// receive groups that only other programs joined.
 ///
 /// # Errors
 /// [`SocketError`]
@@ -162,7 +161,7 @@ pub fn open_line(
     Ok(socket.into())
 }
 
-/// As [`open_line`], and asks whether the kernel can put equally long packets together.
+/// As [`open_line`], and checks whether the kernel can merge equally long packets.
 ///
 /// # Errors
 /// [`SocketError`]
@@ -176,8 +175,8 @@ pub fn open_merging_line(
     Ok(socket)
 }
 
-/// Asks whether the kernel can put equally long packets together. It does not do it yet. The first time takes the kernel longer than
-/// all others, so it is here.
+/// Checks whether the kernel can merge equally long packets. Merging is switched off again. The kernel takes longer for the first time than
+/// for all later ones, so this is done at the start.
 pub fn try_merge(socket: &UdpSocket, name: impl fmt::Display, refusals: &mut RefusedSettings) {
     let tried = datagrams::merge(socket, true).and_then(|()| datagrams::merge(socket, false));
     refusals.note(format_args!("{name}: packets put together (UDP_GRO)"), tried);
@@ -196,11 +195,11 @@ fn join(socket: &Socket, line: &LineSpec, interface: Interface) -> io::Result<()
     }
 }
 
-/// Leaves a line's group and joins it again, so that the network is told of it.
+/// Leaves a line's group and joins it again, so that the network learns of it again.
 pub(super) fn rejoin(line: &LineSpec, socket: &UdpSocket) -> io::Result<()> {
     let socket = SockRef::from(socket);
     let interface = interface_of(line, &socket).map_err(io::Error::other)?;
-    // The group is left whatever sources it was joined for. One that is not joined any more is no error.
+    // The group is left whatever sources it was joined for. It is no error if it is not joined any more.
     let _ = match line.group.ip() {
         IpAddr::V4(group) => {
             socket.leave_multicast_v4_n(&group, &InterfaceIndexOrAddress::Address(interface.v4))
@@ -219,15 +218,15 @@ pub fn open_sender(line: &LineSpec, ttl: u8, loopback: bool) -> Result<UdpSocket
     if line.group.ip().is_multicast() {
         aim(&socket, line, ttl, loopback)?;
     }
-    // On a blocking socket a full send buffer makes the bridge wait, and the ring holds the messages that
-    // come meanwhile. The wait is limited, because other lines wait with this one.
+    // On a blocking socket a full send buffer makes the bridge wait, and the ring holds messages that are published meanwhile. The wait is
+    // limited, because other lines wait with this one.
     socket.set_nonblocking(false).map_err(os("set the mode of", line.group))?;
     set_patience(&socket).map_err(os("limit the waits of", line.group))?;
     Ok(socket.into())
 }
 
-/// Chooses how datagrams of a socket leave for the groups of a line: the interface, how many routers they may pass, and
-/// whether this host gets them too.
+/// Sets how datagrams of a socket leave for the groups of a line: the interface, how many routers they may pass, and whether this host also
+/// receives them.
 ///
 /// # Errors
 /// [`SocketError`]
@@ -253,7 +252,7 @@ pub fn aim(socket: &impl AsFd, line: &LineSpec, ttl: u8, loopback: bool) -> Resu
     Ok(())
 }
 
-/// Any address of this host, and any port, to reach `peer` from.
+/// Returns any address of this host, and any port, from which to reach `peer`.
 pub fn anywhere(peer: &SocketAddr) -> SocketAddr {
     match peer {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
@@ -268,9 +267,8 @@ pub(super) fn set_patience(socket: &impl AsFd) -> io::Result<()> {
     setsockopt(socket, sockopt::SendTimeout, &patience).map_err(io::Error::from)
 }
 
-/// Opens a second socket at the address of a server's socket, only to send from. A datagram that leaves by
-/// one never waits for room in the other. If the server listens at any address of the host, both are the same
-/// socket.
+/// Opens a second socket at the address of a server's socket, only to send from. Datagrams of one socket never wait for room in the other.
+/// If the server listens at any address of the host, both are the same socket.
 ///
 /// # Errors
 /// [`SocketError`]
@@ -282,15 +280,14 @@ pub fn open_beside(server: &UdpSocket) -> Result<UdpSocket, SocketError> {
         return Ok(server);
     }
     let (server, socket) = (Socket::from(server), new_socket(address)?);
-    // The address is shared for this moment only. Otherwise any program could take the port, and the
-    // requests.
+    // The address is shared only for this moment. Otherwise any program could take the port, and the requests.
     let share =
         |are_shared| server.set_reuse_address(are_shared).and_then(|()| socket.set_reuse_address(are_shared));
     share(true).map_err(os("share", address))?;
     let bound = bind(&socket, address);
     share(false).map_err(os("share", address))?;
     bound?;
-    // A connected socket receives from its peer only, and nobody sends from the discard port.
+    // A connected socket receives only from its peer, and nobody sends from the discard port.
     let mut nobody = address;
     nobody.set_port(DISCARD_PORT);
     socket.connect(&nobody.into()).map_err(os("keep requests from", address))?;
@@ -328,7 +325,7 @@ fn bind(socket: &Socket, address: SocketAddr) -> Result<(), SocketError> {
 
 fn tune(socket: &Socket, name: &str, tuning: Tuning, refusals: &mut RefusedSettings) {
     let asked = tuning.buffer_bytes;
-    // The forced size needs CAP_NET_ADMIN; without it the host's limit holds.
+    // The forced size needs CAP_NET_ADMIN; without it the host's limit applies.
     if setsockopt(socket, sockopt::RcvBufForce, &asked).is_err() {
         refusals.note(format!("{name}: receive buffer"), socket.set_recv_buffer_size(asked));
     }
@@ -365,7 +362,7 @@ pub fn wait_for_any<'fd>(sockets: impl Iterator<Item = BorrowedFd<'fd>>, limit: 
         *place = Some(PollFd::new(socket, PollFlags::POLLIN));
         used += 1;
     }
-    // A plain array needs a socket in every place. Only the first `used` places are waited on.
+    // A plain array needs a socket in every place. Only the first `used` places are used.
     let Some(first) = polls[0].clone() else { return std::thread::sleep(limit) };
     let mut polls = polls.map(|poll| poll.unwrap_or_else(|| first.clone()));
     // An error, such as a signal, makes it return early, which is harmless.

@@ -1,7 +1,7 @@
 //! The configuration of a bridge. A `[[bridge]]` table and the command line fill in the same structs.
 //!
-//! This module checks the values and the rules between them. The start of the bridge finds out whether a
-//! group is routed, an interface exists and a channel can be attached to.
+//! This module checks the values and the rules between them. Only the start of the bridge shows whether a group is routed, an interface
+//! exists and the channel can be opened.
 
 use serde::de::{self, Deserialize, Deserializer};
 use std::net::{IpAddr, SocketAddr};

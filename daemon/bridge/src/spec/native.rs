@@ -1,4 +1,4 @@
-//! The settings of native lines: their profile, their keys, and whose times messages get.
+//! The settings of native lines: their profile, their keys, and which times messages get.
 
 use super::{BridgeSpec, Engine, LineSpec};
 use crate::proto::native::fragments::MAX_MESSAGE_BYTES;
@@ -12,19 +12,19 @@ pub enum Profile {
     /// MoldUDP64, for receivers of any make.
     #[default]
     Plain,
-    /// For receivers of shmcast: messages keep tag, key flag and publish time, may be up to 16 MiB long, and may be
-    /// sealed. To others these are MoldUDP64 packets of one message.
+    /// For receivers of shmcast: messages keep tag, key flag and publish time, may be up to 16 MiB long, and may be sealed. For other
+    /// receivers these are MoldUDP64 packets of one message.
     Native,
 }
 
-/// The packets that a receiver takes on native lines where there are keys.
+/// Which packets a receiver accepts on native lines if there are keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Auth {
-    /// Sealed packets alone.
+    /// Only sealed packets.
     #[default]
     Required,
-    /// Packets without a seal too, while a group changes over to keys.
+    /// Also packets without a seal, while a group changes over to keys.
     Offered,
 }
 
@@ -32,10 +32,10 @@ pub enum Auth {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TimeMode {
-    /// That of their publication, if both hosts' clocks are good enough; otherwise that of their arrival.
+    /// The time of their publication, if both hosts' clocks are accurate enough; otherwise the time of their arrival.
     #[default]
     Origin,
-    /// That of their arrival.
+    /// The time of their arrival.
     Arrival,
 }
 
@@ -45,12 +45,12 @@ impl BridgeSpec {
         line.profile.unwrap_or(self.profile)
     }
 
-    /// The profile of a receiver: that of all its lines, and without lines that of the bridge.
+    /// The profile of a receiver: that of all its lines, or without lines that of the bridge.
     pub fn receive_profile(&self) -> Profile {
         self.lines.first().map_or(self.profile, |line| self.profile_of(line))
     }
 
-    /// Whether native packets, or blocks of an engine, without a seal are taken.
+    /// Whether native packets, or blocks of an engine, are accepted without a seal.
     pub fn takes_open(&self) -> bool {
         self.keys.is_none() || self.auth == Auth::Offered
     }

@@ -1,4 +1,4 @@
-//! The configuration of a bridge that goes through an engine: a log that servers keep, in place of lines.
+//! The configuration of a bridge that uses an engine: a log that servers keep, in place of lines.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ const BLOCK_BYTES: RangeInclusive<usize> = 1 << 10..=8 << 20;
 const IN_FLIGHT: RangeInclusive<usize> = 1..=1_024;
 /// The times without an answer after which an append has failed, in milliseconds.
 const ACK_MS: RangeInclusive<u64> = 100..=60_000;
-/// The most bytes of a file with an account.
+/// Greatest size of a file with an account, in bytes.
 const MAX_ACCOUNT_BYTES: u64 = 64 << 10;
-/// The most copies that a server keeps of a stream.
+/// Greatest number of copies that the servers keep of a stream.
 const MAX_REPLICAS: u8 = 5;
 
-/// The carrier of a bridge.
+/// What carries a bridge's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
@@ -101,7 +101,7 @@ impl Default for NatsSpec {
 }
 
 impl NatsSpec {
-    /// The name of the stream that carries `channel`. Streams' names have no dots.
+    /// Returns the name of the stream that carries `channel`. Names of streams have no dots.
     pub fn stream_of(&self, channel: &str) -> String {
         self.stream.clone().unwrap_or_else(|| format!("SHMCAST_{}", channel.replace('.', "=")))
     }
@@ -111,12 +111,12 @@ impl NatsSpec {
         self.subject.clone().unwrap_or_else(|| format!("shmcast.{}", channel.replace('.', "=")))
     }
 
-    /// How many servers keep a copy of a stream that is made.
+    /// Returns how many servers keep a copy of a new stream.
     pub fn replicas(&self) -> u8 {
         self.replicas.unwrap_or(if self.servers.len() >= 3 { 3 } else { 1 })
     }
 
-    /// The account that the servers are to know this host by: from its file, or from an address.
+    /// Returns the account of this host on the servers, from its file or from an address.
     ///
     /// # Errors
     /// A sentence, if the file cannot be read, if others may read it, or if it has no account.
@@ -127,7 +127,7 @@ impl NatsSpec {
         account.map(Some).map_err(|why| format!("account {}: {why}", self.shown_account_file()))
     }
 
-    /// The file of the account as errors show it. A text that names no directory may be the account itself, and is not shown.
+    /// Returns the account's file, as errors show it. A text without a directory may be the account itself, and is not shown.
     pub fn shown_account_file(&self) -> String {
         let Some(file) = &self.account else { return String::new() };
         let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -138,7 +138,7 @@ impl NatsSpec {
         }
     }
 
-    /// The accounts that stand in addresses.
+    /// Returns the accounts in addresses.
     pub fn accounts(&self) -> impl Iterator<Item = &Account> {
         self.servers.iter().filter_map(ServerAddress::account)
     }
@@ -150,7 +150,7 @@ impl NatsSpec {
 }
 
 impl NatsSpec {
-    /// The problems of the servers and of what they are told, each with its field.
+    /// Reports the problems of the servers and their settings, each with its field.
     fn problems(&self, report: &mut dyn FnMut(&'static str, String)) {
         if self.servers.is_empty() {
             report("nats.servers", "none: give one, such as \"tls://host:4222\"".to_owned());
@@ -199,12 +199,12 @@ fn is_out<T: PartialOrd + std::fmt::Display>(range: &RangeInclusive<T>, value: &
 }
 
 impl BridgeSpec {
-    /// The engine's servers, if the bridge goes through one.
+    /// Returns the engine's settings, if the bridge uses an engine.
     pub fn nats(&self) -> Option<&NatsSpec> {
         self.nats.as_ref().filter(|_| self.engine == Engine::Nats)
     }
 
-    /// The problems of a bridge that goes through an engine.
+    /// Reports the problems of a bridge that uses an engine.
     pub(super) fn problems_of_nats(&self, report: &mut impl FnMut(&'static str, String)) {
         let Some(nats) = self.nats() else {
             let what = "give the servers as well: nats = { servers = [\"tls://host:4222\"] }";
@@ -214,7 +214,7 @@ impl BridgeSpec {
         self.problems_beside_nats(report);
     }
 
-    /// Fields that have no meaning through an engine.
+    /// Reports fields that have no meaning with an engine.
     fn problems_beside_nats(&self, report: &mut impl FnMut(&'static str, String)) {
         let send = self.send.as_ref();
         for (field, is_given) in [

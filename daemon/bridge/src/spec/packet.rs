@@ -13,7 +13,7 @@ pub fn header_bytes(address: &SocketAddr) -> usize {
     if address.is_ipv6() { 48 } else { 28 }
 }
 
-/// The marks by which networks and hosts tell packets apart. Those that are `None` are the system's choice.
+/// The marks by which networks and hosts distinguish packets. The system chooses those that are `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Marks {
     /// The code point of the IP header, 0 to 63, by which switches and routers choose a queue.

@@ -1,4 +1,4 @@
-//! The address of a server of NATS, and the account there. Nothing shows the account: not `Debug`, not `Display`, not an error.
+//! The address of a server of NATS, and the account there. Neither `Debug` nor `Display` nor an error shows the account.
 //!
 //! No example a function: the configuration and the command line read addresses, and the engine alone uses them.
 
@@ -8,12 +8,12 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-/// The marks between which a text quotes a value.
+/// The quotation marks that a text uses around a value.
 const QUOTES: [char; 3] = ['"', '\'', '`'];
 /// The form of an address.
 const FORM: &str = "nats://HOST:PORT, or tls://HOST:PORT";
 
-/// An account of a server: it is given to the server and to nobody else.
+/// An account on a server. It is sent only to the server.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Account {
     /// A token.
@@ -92,7 +92,7 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// The text is no address of a server. The text is not quoted, because an account may stand in it.
+/// The text is no address of a server. The text is not quoted, because it may contain an account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no address of a server (not shown, as an account may stand in it): write {FORM}")]
 pub struct NoAddress;
@@ -100,8 +100,8 @@ pub struct NoAddress;
 impl FromStr for ServerAddress {
     type Err = NoAddress;
 
-    /// Reads `nats://HOST:PORT` or `tls://HOST:PORT`. Before the host may stand `USER:PASSWORD@` or `TOKEN@`, in which `%40` is
-    /// the character with this number.
+    /// Parses `nats://HOST:PORT` or `tls://HOST:PORT`. `USER:PASSWORD@` or `TOKEN@` may precede the host; in these, `%40` is the character
+    /// with this number.
     fn from_str(text: &str) -> Result<ServerAddress, NoAddress> {
         let (scheme, rest) = text.split_once("://").ok_or(NoAddress)?;
         let is_tls = match scheme.to_ascii_lowercase().as_str() {
@@ -121,7 +121,7 @@ impl FromStr for ServerAddress {
     }
 }
 
-/// The account of an address. Its parts are decoded one by one, so that `%3A` is no colon between them.
+/// Parses the account of an address. Its parts are decoded one by one, so that `%3A` does not separate them.
 fn account_of(text: &str) -> Result<Account, NoAddress> {
     let part = |text: &str| {
         let text = decoded(text).filter(|text| !text.contains(char::is_control));
@@ -134,7 +134,7 @@ fn account_of(text: &str) -> Result<Account, NoAddress> {
     }
 }
 
-/// The text with each `%40` replaced by the byte of this number. A `%` before anything else stands for itself.
+/// Replaces each `%40` by the byte of this number. A `%` before anything else stays as it is.
 fn decoded(text: &str) -> Option<String> {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let [first, after @ ..] = rest {
@@ -148,7 +148,7 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Whether it is a name or an IP address, with a port or without.
+/// Whether the text is a name or an IP address, with or without a port.
 fn is_host(text: &str) -> bool {
     let is_name = |name: &str| {
         !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '.' | '-' | '_'))
@@ -213,8 +213,8 @@ pub(super) fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ve
     deserializer.deserialize_any(Addresses)
 }
 
-/// A text that somebody else made of what may be an address, without an account in it: of each line that has one, what stands between its
-/// first quotation mark and its last `@`. An `@` that begins a word ends no account.
+/// Removes accounts from a text that another program made of what may be an address. In each line with an account, the text between the
+/// first quotation mark and the last `@` is removed. An `@` that begins a word ends no account.
 pub fn without_accounts(text: &str) -> String {
     let hidden = |line: &str| {
         let is_end = |at: usize| {

@@ -1,8 +1,8 @@
 //! The status of a running bridge, readable from other threads.
 //!
-//! The bridge's threads keep plain counters and now and then store them on a [`Board`], word by word with
-//! relaxed stores, so that a reader costs them nothing. Each number is right by itself; two read together may
-//! be some milliseconds apart. This module neither formats the numbers nor judges them.
+//! The bridge's threads keep plain counters and now and then store them on a [`Board`], word by word with relaxed stores, so that a reader
+//! costs them nothing. Each number is right by itself; two numbers that are read together may be some milliseconds apart. This module
+//! neither formats the numbers nor judges them.
 
 use serde::Serialize;
 use std::marker::PhantomData;
@@ -22,7 +22,7 @@ mod receive;
 pub use crate::waiting::Waiting;
 pub use receive::{HostCounters, LineStatus, ReceiveCounters, SocketCounters};
 
-/// A set of counters shown to other threads.
+/// A set of counters that other threads can read.
 #[derive(Debug)]
 pub struct Board<T> {
     words: Box<[AtomicU64]>,
@@ -37,14 +37,14 @@ impl<T: FromBytes + IntoBytes + Immutable> Default for Board<T> {
 }
 
 impl<T: FromBytes + IntoBytes + Immutable> Board<T> {
-    /// Stores all counters. One relaxed store a word; only one thread may do it.
+    /// Stores all counters, with one relaxed store per word. Only one thread may call this.
     pub fn show(&self, counters: &T) {
         for (cell, bytes) in self.words.iter().zip(counters.as_bytes().as_chunks::<8>().0) {
             cell.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
         }
     }
 
-    /// The counters as last shown.
+    /// Returns the counters as they were last stored.
     pub fn read(&self) -> T {
         let mut counters = T::new_zeroed();
         for (cell, bytes) in self.words.iter().zip(counters.as_mut_bytes().as_chunks_mut::<8>().0) {
@@ -54,7 +54,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Board<T> {
     }
 }
 
-/// A histogram shown to other threads.
+/// A histogram that other threads can read.
 #[derive(Debug)]
 pub struct SharedHistogram(Box<[AtomicU64]>);
 
@@ -65,12 +65,12 @@ impl Default for SharedHistogram {
 }
 
 impl SharedHistogram {
-    /// Stores the whole histogram, some 500 words; only one thread may do it.
+    /// Stores the whole histogram, some 500 words. Only one thread may call this.
     pub fn show(&self, histogram: &Histogram) {
         self.0.iter().zip(histogram.words()).for_each(|(cell, word)| cell.store(word, Ordering::Relaxed));
     }
 
-    /// The histogram as last shown.
+    /// Returns the histogram as it was last stored.
     pub fn read(&self) -> Histogram {
         Histogram::from_words(self.0.iter().map(|cell| cell.load(Ordering::Relaxed)))
     }
@@ -82,7 +82,7 @@ impl SharedHistogram {
 pub enum Phase {
     /// It carries messages, or waits for some.
     Running,
-    /// It was told to leave: it sends what waited, and serves repairs for a while. The session is not over.
+    /// It was told to leave: it sends what waits, and serves repairs for a while. The session is not over.
     Leaving,
     /// The session is over; its end is repeated and repairs are served.
     Ending,
@@ -97,7 +97,7 @@ pub enum Phase {
 pub struct Life {
     phase: AtomicU8,
     session: Mutex<Option<Session>>,
-    /// Another feed's session that comes on the same lines, and is not taken.
+    /// The session of another feed that arrives on the same lines, and is not accepted.
     stranger: Mutex<Option<Session>>,
     /// Options that the system refused at the start, each with its reason; the bridge runs without them.
     refusals: Vec<String>,
@@ -106,7 +106,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// A bridge that runs, without a session yet.
+    /// Makes the status of a bridge that runs, without a session yet.
     pub fn new(refusals: Vec<String>, waiting: Waiting) -> Self {
         Self {
             phase: AtomicU8::new(Phase::Running as u8),
@@ -118,18 +118,18 @@ impl Life {
         }
     }
 
-    /// Shows another phase.
+    /// Sets the phase.
     pub fn enter(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Release);
     }
 
-    /// Shows an error that ended the bridge.
+    /// Sets the error that ended the bridge.
     pub fn fail(&self, error: String) {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         self.enter(Phase::Failed);
     }
 
-    /// Called when a session begins, which is rare enough for a lock.
+    /// Notes a session at its beginning, which is rare enough for a lock.
     pub fn note_session(&self, session: Session) {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
     }
@@ -150,12 +150,12 @@ impl Life {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called when another feed begins to come, or comes no more.
+    /// Notes that another feed begins to arrive, or no longer arrives.
     pub(crate) fn note_stranger(&self, session: Option<Session>) {
         *self.stranger.lock().unwrap_or_else(PoisonError::into_inner) = session;
     }
 
-    /// Another feed's session that comes on the same lines, and is not taken.
+    /// The session of another feed that arrives on the same lines, and is not accepted.
     pub fn stranger(&self) -> Option<Session> {
         *self.stranger.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -236,7 +236,7 @@ counters! {
 }
 
 impl SendCounters {
-    /// The part among the egresses of the stream, in a word: `alone`, `listening`, `standby` or `sending`.
+    /// The role among the egresses of the stream, in a word: `alone`, `listening`, `standby` or `sending`.
     pub fn part(&self) -> &'static str {
         match self.role {
             0 => "alone",
@@ -261,7 +261,7 @@ impl SendCounters {
 }
 
 counters! {
-    /// What the thread of repairs counts beside its state machines.
+    /// Counters of the repair thread, in addition to those of its state machines.
     pub struct ServingCounters {
         /// Datagrams received.
         datagrams,
@@ -290,10 +290,10 @@ counters! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RepairCounters {
-    /// Those of the thread.
+    /// The counters of the thread.
     #[serde(flatten)]
     pub serving: ServingCounters,
-    /// Those of the state machine.
+    /// The counters of the state machine.
     #[serde(flatten)]
     pub replay: ReplayTotals,
     /// Repairs from the channel's journal.
@@ -311,13 +311,13 @@ pub struct JournalStatus {
     /// The replies.
     #[serde(flatten)]
     pub replies: JournalReplies,
-    /// What reading the journal takes.
+    /// The counters of reading the journal.
     #[serde(flatten)]
     pub past: PastCounters,
 }
 
 impl RepairCounters {
-    /// Copies the counters of the state machines. Those of the thread stay as they are.
+    /// Copies the counters of the state machines. The counters of the thread stay as they are.
     pub(super) fn set(&mut self, replay: &ReplayCounters, past: PastCounters, leases: LeaseCounters) {
         (self.replay, self.refused, self.leases) = (replay.totals, replay.refused, leases);
         self.journal = JournalStatus { replies: replay.journal, past };

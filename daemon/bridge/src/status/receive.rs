@@ -9,7 +9,7 @@ use crate::proto::counters::{LineCounters, MalformedCounters, ReceiverTotals, Se
 use crate::proto::receiver::Receiver;
 
 counters! {
-    /// What the receiving thread counts beside its state machine: of sockets, leases, clocks and the local channel.
+    /// Counters of the receiving thread, in addition to those of its state machine: for sockets, leases, clocks and the local channel.
     pub struct HostCounters {
         /// The sequence that the local channel's next message will have.
         next_sequence,
@@ -86,15 +86,15 @@ counters! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ReceiveCounters {
-    /// Those of the sockets, the leases, the clocks and the local channel.
+    /// The counters of the sockets, the leases, the clocks and the local channel.
     #[serde(flatten)]
     pub host: HostCounters,
-    /// Those of the state machine.
+    /// The counters of the state machine.
     #[serde(flatten)]
     pub feed: ReceiverTotals,
     /// Datagrams dropped unread.
     pub malformed: MalformedCounters,
-    /// Each line; unicast leases come after the multicast lines.
+    /// Each line. Unicast leases follow after the multicast lines.
     #[serde(serialize_with = "used_lines")]
     pub lines: [LineStatus; MAX_LINES],
     /// Each server.
@@ -106,10 +106,10 @@ pub struct ReceiveCounters {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct LineStatus {
-    /// Those of its socket.
+    /// The counters of its socket.
     #[serde(flatten)]
     pub socket: SocketCounters,
-    /// Those of the state machine.
+    /// The counters of the state machine.
     #[serde(flatten)]
     pub feed: LineCounters,
 }
@@ -136,8 +136,7 @@ impl ReceiveCounters {
     }
 }
 
-// The tables have room for the most lines and servers. The entries after the last one that did anything are
-// left out.
+// The tables have room for the greatest number of lines and servers. The entries after the last one that was used are left out.
 fn used_lines<S: Serializer>(lines: &[LineStatus], serializer: S) -> Result<S::Ok, S::Error> {
     let used = lines.iter().rposition(|line| line.socket.datagrams > 0).map_or(0, |last| last + 1);
     serializer.collect_seq(&lines[..used])

@@ -1,4 +1,4 @@
-//! A reader in another language: a testee of the conformance suite, which this actor asks for what it receives.
+//! A reader in another language: a testee of the conformance suite. This actor asks it for what it receives.
 
 use super::Place;
 use super::recorder::Recorder;
@@ -8,17 +8,17 @@ use shmcast::{Event, Lapped, Message};
 use shmcast_conformance::testee::{Answer, Testee};
 use std::ffi::OsString;
 
-/// Events of a call at most.
+/// Greatest number of events of a call.
 const MOST: usize = 64;
 
-/// The testee, and the sequence that comes next.
+/// The testee, and the next sequence.
 pub(super) struct Foreign {
     testee: Testee,
     next: u64,
 }
 
 impl Foreign {
-    /// Starts it and has it attach at a sequence. `Err` in the result is a refusal.
+    /// Starts the testee and makes it attach at a sequence. `Err` in the result is a refusal.
     pub(super) fn open(
         command: &str,
         place: &Place,
@@ -37,7 +37,7 @@ impl Foreign {
         }
     }
 
-    /// Receives what is there. Returns how many events, and the word for the failure that came behind them.
+    /// Receives the available events. Returns how many there were, and the word for the failure that followed them.
     pub(super) fn call(
         &mut self,
         recorder: &mut Recorder,
@@ -54,7 +54,7 @@ impl Foreign {
         Ok((events.len(), None))
     }
 
-    /// Goes on by so many sequences. What happened is in the log.
+    /// Seeks by this many sequences. The log has the result.
     pub(super) fn seek(&mut self, by: i64, recorder: &mut Recorder) -> Result<()> {
         let to = self.next.saturating_add_signed(by).max(1);
         recorder.fact(Fact::Seeking { to });
@@ -69,7 +69,7 @@ impl Foreign {
         Ok(())
     }
 
-    /// Notes an event in the words of the suite. Returns whether it was one: the others say why receiving failed.
+    /// Notes an event in the words of the suite. Returns whether it was an event: other words say why receiving failed.
     fn note(&mut self, told: &str, recorder: &mut Recorder) -> Result<bool> {
         let mut words = told.split(' ');
         let name = words.next().unwrap_or_default();
@@ -127,7 +127,7 @@ fn bytes(hexadecimal: &str) -> Result<Vec<u8>> {
     Ok(digits.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit)).collect())
 }
 
-/// The kind of an error, as of the library: `not yet` is `NotYet`.
+/// Returns the kind of an error in the library's terms: `not yet` is `NotYet`.
 pub(super) fn kind(words: &str) -> String {
     let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
     words.split_whitespace().map(capital).collect()

@@ -1,7 +1,7 @@
 //! The actor: a process that links the library, and publishes or receives as it is ordered.
 //!
-//! Orders come as lines on stdin, and answers go as lines to stdout. The actor writes what it did and saw to
-//! its log. It is a process of its own because it may be killed, stopped and starved at any moment.
+//! Orders arrive as lines on stdin, and answers leave as lines on stdout. The actor writes what it did and saw to its log. It is a process
+//! of its own because it may be killed, stopped and starved at any moment.
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
@@ -47,7 +47,7 @@ pub struct Opening {
     pub sizes: Option<[u64; 2]>,
     pub anew: bool,
     pub full: bool,
-    /// The mode that the channel is to have.
+    /// The mode that the channel must have.
     #[serde(default)]
     pub mode: Option<u32>,
     /// Time during which a failed opening is tried again.
@@ -59,23 +59,23 @@ pub struct Opening {
 pub struct Subscribing {
     pub place: Place,
     pub channel: String,
-    /// The number of the host: 0 is the story's, and to the others bridges lead.
+    /// The number of the host: 0 is the story's host; bridges lead to the others.
     pub host: u8,
     pub start: Start,
     pub wait: Waiting,
     /// Whether a lap leads to the latest message.
     pub skip: bool,
     pub page: bool,
-    /// Whether it prepares the memory.
+    /// Whether the reader prepares all memory.
     #[serde(default)]
     pub full: bool,
-    /// Whether it is to be told of its publisher's death.
+    /// Whether the reader asks to be informed of its publisher's death.
     #[serde(default)]
     pub watch: bool,
-    /// Whether it never reads the past.
+    /// Whether the reader never reads from a journal.
     #[serde(default)]
     pub live_only: bool,
-    /// The command of a testee in another language that is to receive. Its page is never shown.
+    /// The command of a testee in another language, which receives instead. Its page is never shown.
     #[serde(default)]
     pub testee: Option<String>,
 }
@@ -88,16 +88,15 @@ pub enum Order {
     Open(Opening),
     /// Publish messages.
     Publish { count: u32, sizes: Sizes, sending: Sending, pause_us: u32 },
-    /// Tell of a gap.
+    /// Publish a gap.
     Gap { by: u64 },
-    /// Tell of a session.
+    /// Publish a session.
     Session { identity: String },
-    /// Publish empty messages as fast as possible until there is another order. Nobody receives them, so they are
-    /// not in the log.
+    /// Publish empty messages as fast as possible until the next order. Nobody receives them, so they are not in the log.
     Rush {},
     /// Subscribe.
     Subscribe(Subscribing),
-    /// Subscribe so many times, and go on after a lap each time.
+    /// Subscribe this many times, and continue after a lap each time.
     Join { wanted: Subscribing, times: u16 },
     /// Receive.
     Read { how: How, ms: u32, rest_us: u32 },
@@ -105,9 +104,9 @@ pub enum Order {
     Block { events: u32 },
     /// Seek.
     Seek { by: i64 },
-    /// Receive until this message with this sequence has come, or until this much time has passed.
+    /// Receive until this message with this sequence has arrived, or until this much time has passed.
     Finish { last: Identity, sequence: u64, ms: u64 },
-    /// Tell whether a daemon knows of this actor.
+    /// Answer whether a daemon knows this actor.
     Registered {},
     /// Close publisher and reader in order.
     Close {},
@@ -137,8 +136,7 @@ pub struct Answer {
     pub value: Value,
 }
 
-/// The orders that have come and were not carried out. They are not read by a thread: only a process of one
-/// thread can fork.
+/// The orders that have arrived and were not carried out. No thread reads them, because only a process with a single thread can fork.
 #[derive(Debug, Default)]
 struct Orders {
     /// Bytes that were read and not used yet.
@@ -194,7 +192,7 @@ impl Orders {
 /// Carries out orders until there are no more.
 ///
 /// # Errors
-/// An obstacle of the runner's own. Faults of the product are no errors here.
+/// An obstacle of the runner itself. Faults of the product are no errors here.
 pub fn play(log: &Path) -> Result<()> {
     let log = Log::append(log).with_context(|| format!("open {}", log.display()))?;
     reader::on_cpu_and_waiting();
@@ -212,8 +210,7 @@ pub fn play(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Gives up the capabilities by which root reads and writes files whatever their mode: actors are ordinary
-/// users.
+/// Gives up the capabilities by which root reads and writes files regardless of their mode: actors are ordinary users.
 fn obey_modes() -> io::Result<()> {
     let mut sets = capabilities(None)?;
     let kept = !(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
@@ -278,7 +275,7 @@ impl Actor {
         }
     }
 
-    /// Returns whether there was a child. There is none if the library has a thread for a daemon's client.
+    /// Forks a child. Returns whether there was one: there is none if the library has a thread for a daemon's client.
     fn fork(&mut self) -> Result<Value> {
         let Self { publisher, reader, .. } = self;
         let child = fork(|| {
@@ -319,7 +316,7 @@ impl Actor {
         }
     }
 
-    /// Receives, if there is a reader. A reader that cannot continue is given up.
+    /// Receives, if there is a reader. A reader that cannot continue is dropped.
     fn read(
         &mut self,
         receive: impl FnOnce(&mut reader::Reading, &mut Log, &mut Orders) -> Result<bool>,
@@ -349,7 +346,7 @@ fn client(place: &Place) -> Result<Option<Client>, ChannelError> {
     }
 }
 
-/// The kind of an error, for the oracle, and its text.
+/// Returns the kind of an error, for the oracle, and its text.
 fn kind(e: &impl std::fmt::Debug) -> String {
     let text = format!("{e:?}");
     let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric()).collect::<String>();

@@ -1,4 +1,4 @@
-//! Reads a whole journal by the library, and notes what is in it as a reader of the channel would.
+//! Reads a whole journal by the library, and notes its contents as a reader of the channel would.
 
 use super::recorder::Recorder;
 use crate::log::{Fact, Log};
@@ -8,7 +8,7 @@ use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Entry, Journal, JournalControl, JournalError};
 use std::path::Path;
 
-/// Reads the journal in `dir`. One without a file is left out. An error is noted.
+/// Reads the journal in `dir`. Skips a journal without a file. Notes an error.
 pub(super) fn read(log: &mut Log, dir: &Path) -> Result<()> {
     let journal = match Journal::open(dir) {
         Err(JournalError::Empty { .. }) => return Ok(()),
@@ -28,7 +28,7 @@ pub(super) fn read(log: &mut Log, dir: &Path) -> Result<()> {
     recorder.flush(log, true)
 }
 
-/// Returns the sequence that is due behind all.
+/// Returns the sequence that is due after everything.
 fn read_all(journal: Journal, first: u64, recorder: &mut Recorder) -> Result<u64, JournalError> {
     let mut reader = journal.read_from(first)?;
     while let Some(entry) = reader.next()? {

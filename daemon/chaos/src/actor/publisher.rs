@@ -1,4 +1,4 @@
-//! The publishing actor. Before it publishes it writes down what, and afterwards how far it came.
+//! The publishing actor. Before it publishes, it writes down what it is going to publish, and afterwards how far it got.
 
 use super::{Opening, Orders, Place, client, kind};
 use crate::log::{Fact, Log};
@@ -12,10 +12,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Largest number of messages of one batch.
+/// Greatest number of messages of one batch.
 const BATCH: u32 = 64;
 
-/// How old the messages are whose time is long past.
+/// The age of messages that are published with a time long past.
 pub(super) const AGE_NS: u128 = 3_600_000_000_000;
 
 /// An open channel and its publisher.
@@ -142,7 +142,7 @@ impl Publishing {
         }
     }
 
-    /// Publishes empty messages until there is another order. Returns how many.
+    /// Publishes empty messages until the next order. Returns how many.
     pub(super) fn rush(&mut self, orders: &mut Orders) -> u64 {
         const AT_ONCE: u64 = 4096;
         let mut done = 0;

@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 /// Longest time that one call waits.
 const CALL: Duration = Duration::from_millis(20);
-/// A call that is late by more than this is written down. The oracle decides what is too late.
+/// A call that is late by more than this is logged. The oracle decides what is too late.
 const SLACK: Duration = Duration::from_millis(100);
 
 /// A subscription.
 pub(super) struct Reading {
-    /// That of this process. It only says where a reader in another language begins.
+    /// The subscriber of this process. If the reader is in another language, it only says where that reader begins.
     subscriber: Subscriber,
     foreign: Option<Foreign>,
     recorder: Recorder,
@@ -30,7 +30,7 @@ pub(super) struct Reading {
     buffer: Vec<u8>,
     turns: u64,
     is_over: bool,
-    /// Whether it has recorded that receiving failed because no descriptor was free.
+    /// Whether a failure to receive, because no descriptor was free, has been recorded.
     is_unmapped: bool,
 }
 
@@ -73,7 +73,7 @@ impl Reading {
         }
     }
 
-    /// Drops the subscription in a child process, which must not take apart what it shares with its parent.
+    /// Drops the subscription in a child process. The child must not destroy what it shares with its parent.
     pub(super) fn drop_subscriber(mut self) {
         std::mem::forget(self.runtime.take());
     }
@@ -86,7 +86,7 @@ impl Reading {
         self.subscriber.is_registered()
     }
 
-    /// Receives until there is another order, or until the time `until`.
+    /// Receives until the next order, or until the time `until`.
     pub(super) fn read(
         &mut self,
         log: &mut Log,
@@ -109,7 +109,7 @@ impl Reading {
         Ok(is_well)
     }
 
-    /// Receives until `last` has come, or a lap has led to the sequence after it.
+    /// Receives until `last` has arrived, or a lap has led to the sequence after it.
     pub(super) fn finish(
         &mut self,
         log: &mut Log,
@@ -121,7 +121,7 @@ impl Reading {
             |recorder: &Recorder| recorder.newest() == Some(last) || recorder.resumed_at() == sequence + 1;
         let mut found = has_come(&self.recorder);
         while !found && Instant::now() < deadline {
-            // This order uses all ways to receive, by turns.
+            // This order uses all ways to receive in turn.
             if self.turn(log, How::Mixed, Instant::now() + CALL)?.is_break() {
                 break;
             }
@@ -218,7 +218,7 @@ impl Reading {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// As [`turn`](Self::turn), in another language. Its time says nothing of one call.
+    /// As [`turn`](Self::turn), in another language. Its duration says nothing about a single call.
     fn foreign_turn(&mut self, log: &mut Log, in_batches: bool) -> Result<ControlFlow<()>> {
         let Some(foreign) = &mut self.foreign else { return Ok(ControlFlow::Continue(())) };
         self.recorder.call_began = now();
@@ -307,7 +307,7 @@ impl Reading {
 
     fn fail(&mut self, e: &RecvError) {
         let kind = kind(e);
-        // A reader of the past may wait on for the recorder.
+        // A reader of the journal may continue to wait for the recorder.
         if let RecvError::Stalled { sequence } = e {
             self.recorder.stalled(*sequence);
             return std::thread::sleep(Duration::from_millis(10));
@@ -352,8 +352,8 @@ fn open(wanted: &Subscribing) -> Result<Subscriber, ChannelError> {
     builder.start(start).wait(wait).resume(resume).page(*page).record_latency(true).open()
 }
 
-/// Subscribes `times` times beside a publisher at full speed. Each subscriber stays until it has been lapped, and must
-/// get a message after that. Returns how many were lapped.
+/// Subscribes `times` times while a publisher runs at full speed. Each subscriber stays until it has been lapped, and must get a message
+/// after that. Returns how many were lapped.
 pub(super) fn join(log: &mut Log, wanted: &Subscribing, times: u16) -> Result<Value> {
     let mut lapped = 0;
     for time in 0..times {
@@ -384,8 +384,8 @@ fn has_descriptors() -> bool {
     files.is_ok()
 }
 
-/// Two times in nanoseconds since the start of this actor, which has one thread: in the first it had a CPU,
-/// and in the second it was ready to run and another process had the CPU.
+/// Returns two times in nanoseconds since the start of this actor, which has one thread: how long it had a CPU, and how long it was ready
+/// to run while another process had the CPU.
 ///
 /// The file stays open after the first call, because later there may be no descriptor for it.
 pub(super) fn on_cpu_and_waiting() -> [u64; 2] {

@@ -1,4 +1,4 @@
-//! The events that a reader saw, on their way to the log. Consecutive messages are one line.
+//! Collects the events that a reader saw, for the log. Consecutive messages are one line.
 
 use super::publisher::AGE_NS;
 use crate::log::{Entry, Fact, Log, Time, now};
@@ -7,20 +7,20 @@ use anyhow::Result;
 use shmcast::{Clock, Event, Message};
 use std::time::{Duration, Instant};
 
-/// Longest time that a seen event stays unwritten.
+/// Longest time for which a seen event is not written.
 const UNWRITTEN: Duration = Duration::from_millis(20);
 
 /// Collects events.
 #[derive(Debug)]
 pub(super) struct Recorder {
     channel: String,
-    /// That of the messages' times.
+    /// The clock of the messages' times.
     clock: Option<Clock>,
     run: Option<Run>,
     before: Option<Identity>,
-    /// The last message since the reader last sought.
+    /// The last message since the reader's last seek.
     newest: Option<Identity>,
-    /// The sequence that a lap has led to, if nothing came since.
+    /// The sequence to which a lap has led, if no message has arrived since.
     resumed_at: u64,
     ready: Vec<Entry<Fact>>,
     written: Instant,
@@ -28,9 +28,9 @@ pub(super) struct Recorder {
     pub(super) events: u64,
     /// The time when the present call began.
     pub(super) call_began: Time,
-    /// The sequence at which a stall was noted last.
+    /// The sequence at which the last stall was noted.
     stalled_at: u64,
-    /// Time spent on noting them. This time is this program's and not the library's: notes allocate memory.
+    /// Time spent on noting events. It is this program's time and not the library's: notes allocate memory.
     pub(super) noting: Duration,
 }
 
@@ -61,12 +61,12 @@ impl Recorder {
         }
     }
 
-    /// The last message, if the reader has not sought another since.
+    /// Returns the last message, unless the reader has sought since.
     pub(super) fn newest(&self) -> Option<Identity> {
         self.newest
     }
 
-    /// The sequence that a lap has led to, if no message came since; else 0.
+    /// Returns the sequence to which a lap has led, if no message has arrived since; else 0.
     pub(super) fn resumed_at(&self) -> u64 {
         self.resumed_at
     }
@@ -100,7 +100,7 @@ impl Recorder {
         self.fact(fact);
     }
 
-    /// Notes another fact, in its place among the events that were seen.
+    /// Notes another fact, in order with the events that were seen.
     pub(super) fn fact(&mut self, fact: Fact) {
         self.end_run();
         let breaks = |fact: &Fact| {

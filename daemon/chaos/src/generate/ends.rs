@@ -1,18 +1,17 @@
-//! The ends of stories: one more turn. It is drawn from a random stream of its own, and its actors are used
-//! by no step before it.
+//! The ends of stories: one more scene. It is drawn from a random stream of its own, and no earlier step uses its actors.
 
 use super::{PUBLISHERS, READERS, Writer};
 use crate::story::{Plant, Profile, Squatter, Start, Step, Waiting, Whom};
 use fastrand::Rng;
 
-/// Makes this stream differ from the one that the other steps are drawn from.
+/// Makes this random stream differ from the one for the other steps.
 const SALT: u64 = 0x6a09_e667_f3bc_c908;
-/// The publisher and the reader of a turn.
+/// The publisher of such a scene.
 const PUBLISHER: u8 = PUBLISHERS;
 const READER: u8 = READERS;
 
 impl Writer {
-    /// Adds the turn to half of the stories of those profiles that have such turns.
+    /// Adds the scene to half of the stories of profiles that have such scenes.
     pub(super) fn end(&mut self, seed: u64) {
         if self.profile == Profile::Hosts {
             return self.end_between_hosts();
@@ -44,7 +43,7 @@ impl Writer {
         }
     }
 
-    /// A child of a publisher ends, and the channel does not end with it.
+    /// A publisher forks a child that ends, and the channel must not end with it.
     fn fork_a_publisher(&mut self) {
         let channel = self.channel();
         self.free_all();
@@ -57,7 +56,7 @@ impl Writer {
         self.publish(PUBLISHER);
     }
 
-    /// A child of a reader ends, and tools must still see its parent.
+    /// A reader forks a child that ends, and tools must still see the parent.
     fn fork_a_reader(&mut self) {
         let channel = self.channel();
         self.let_publish(PUBLISHER, channel);
@@ -84,7 +83,7 @@ impl Writer {
         self.publish(PUBLISHER);
     }
 
-    /// All leave the channel. Then a publisher opens it that a false count could lead to a wrong place.
+    /// All actors leave the channel. Afterwards a publisher opens it, which a wrong count could lead to a wrong place.
     fn tamper(&mut self) {
         let channel = self.channel();
         self.free_all();
@@ -129,7 +128,7 @@ impl Writer {
         self.steps.push(Step::Squat { by });
     }
 
-    /// All publishers leave their channels, because a file has one publisher at a time.
+    /// All publishers leave their channels, because a channel that is a file has only one publisher at a time.
     fn free_all(&mut self) {
         self.steps.extend((0..PUBLISHER).map(|who| Step::Close { who }));
     }

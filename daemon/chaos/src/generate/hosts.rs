@@ -1,5 +1,5 @@
-//! Stories of several hosts. No story breaks every copy of a message: rings are larger than all that is published, and what a line
-//! loses is on another line or with a server.
+//! Stories of several hosts. No story destroys every copy of a message: rings are larger than all that is published, and messages that one
+//! line loses are on another line or with a server.
 
 use super::{READERS, Writer};
 use crate::story::{
@@ -12,10 +12,10 @@ const CAPACITY: u64 = 32 << 20;
 /// The longest message of a plain line.
 const PLAIN: u64 = 1378;
 
-/// Adds steps to a story of hosts; the numbers are those of a publisher and of a reader.
+/// Adds steps to a story. The numbers are those of a publisher and of a reader.
 type Add = fn(&mut Writer, u8, u8);
 
-/// The state before the first step.
+/// Draws the state before the first step.
 pub(super) fn setup(random: &mut Rng) -> Setup {
     let way = [Way::Single, Way::Single, Way::Chain, Way::Mirrors][random.usize(..4)];
     let native = random.u8(..5) < 3;
@@ -79,7 +79,7 @@ impl Writer {
         self.add_one_of(&weights, publisher, reader);
     }
 
-    /// The end of a story: a mirror is promoted in some of those where it sends to another host.
+    /// Adds the end of a story: in some stories where a mirror sends to another host, the mirror is promoted.
     pub(super) fn end_between_hosts(&mut self) {
         if self.net().way != Way::Chain || self.random.u8(..3) > 0 {
             return;
@@ -153,7 +153,7 @@ impl Writer {
         let percent = |random: &mut Rng, most: u8| if random.bool() { 0 } else { random.u8(..most) };
         let copies = percent(random, 30);
         let (loss, late) = (if random.u8(..5) == 0 { 100 } else { percent(random, 30) }, percent(random, 30));
-        // Without a server, one line alone is bad, and always the same.
+        // Without a server, only one line is bad, and always the same.
         let line = if has_server { random.u8(..lines) } else { lines - 1 };
         let (loss, late) = if has_server || lines == 2 { (loss, late) } else { (0, 0) };
         self.do_between_hosts(NetStep::Quality { line, loss, copies, late });
@@ -189,7 +189,7 @@ impl Writer {
         self.do_between_hosts(NetStep::Play { line, forgery });
     }
 
-    /// A host whose daemon may fail. Without a server, a receiver that is away loses what is sent meanwhile.
+    /// Draws a host whose daemon may fail. Without a server, a receiver that is away loses messages that are sent meanwhile.
     fn failing_host(&mut self) -> Whom {
         let hosts = if self.net().has_server { self.net().hosts() as u8 } else { 1 };
         match self.random.u8(..hosts) {

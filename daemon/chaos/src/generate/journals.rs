@@ -1,11 +1,11 @@
-//! Turns of stories with journals: readers that are overtaken and go on in the past, and recorders that die.
+//! Scenes of stories with journals: readers that are overtaken and continue in the journal, and recorders that die.
 
 use super::{PUBLISHERS, READERS, Writer};
 use crate::payload::Sizes;
 use crate::story::{Change, Recorded, Sending, Start, Step, Tool, Waiting, Whom};
 use fastrand::Rng;
 
-/// The journal that a channel has from the beginning, if it has one.
+/// Draws the journal that a channel has from the beginning, if it has one.
 pub(super) fn journal(random: &mut Rng) -> Option<Recorded> {
     let sync = ["10ms", "1ms", "each", "none"][random.usize(..4)].to_owned();
     let roll_ms = random.bool().then(|| random.u32(20..300));
@@ -14,7 +14,7 @@ pub(super) fn journal(random: &mut Rng) -> Option<Recorded> {
 }
 
 impl Writer {
-    /// Adds a short turn.
+    /// Adds a short scene.
     pub(super) fn record(&mut self, publisher: u8, reader: u8) {
         let channel = self.channel();
         match self.random.u8(..12) {
@@ -47,7 +47,7 @@ impl Writer {
             self.disturb(channel, holder);
         }
         self.steps.push(Step::Continue { whom: late });
-        // The reader catches up with a publisher that goes on.
+        // The reader catches up while the publisher continues.
         if self.random.bool() {
             self.steps.push(Step::Race {});
             self.publish_much(holder);
@@ -57,7 +57,7 @@ impl Writer {
         }
     }
 
-    /// Something happens, more often than not.
+    /// Adds a disturbance, more often than not.
     fn disturb(&mut self, channel: u8, holder: u8) {
         match self.random.u8(..14) {
             0 | 1 => self.restart(true),
@@ -90,7 +90,7 @@ impl Writer {
         }
     }
 
-    /// `shmcast record` begins, dies, stands still or goes on.
+    /// `shmcast record` begins, dies, stops or continues.
     fn record_by_hand(&mut self, channel: u8) {
         let whom = Whom::Recorder(channel);
         let step = match self.random.u8(..8) {

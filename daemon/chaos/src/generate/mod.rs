@@ -1,5 +1,4 @@
-//! Makes a story from a seed: the weights of the steps in each profile, and the rules that make a step worth
-//! playing.
+//! Makes a story from a seed: the weights of the steps in each profile, and the rules that make a step worth playing.
 //!
 //! After a change here, a seed makes another story: `shmcast-chaos faults --find NAME...` looks for the seeds
 //! of `faults.toml` again. The end of a story is drawn from a random stream of its own (`ends.rs`), so a
@@ -60,18 +59,18 @@ fn setup(random: &mut Rng, profile: Profile) -> Setup {
     Setup { channels, keeps: false, lines: is_bridge.then(|| random.u8(1..3)), net: None }
 }
 
-/// The state that the story has reached, roughly. It is enough to prefer steps that apply.
+/// A rough copy of the story's state. It is enough to prefer steps that apply.
 #[derive(Debug, Default)]
 struct State {
-    /// The channel that each publisher has.
+    /// The channel that each publisher publishes on.
     publishers: [Option<u8>; PUBLISHERS as usize],
-    /// The channel that each reader has.
+    /// The channel that each reader reads.
     readers: [Option<u8>; READERS as usize],
     stopped: Vec<Whom>,
     removed: Vec<u8>,
 }
 
-/// Adds steps to a story; the numbers are those of a publisher and of a reader.
+/// Adds steps to a story. The numbers are those of a publisher and of a reader.
 type Add = fn(&mut Writer, u8, u8);
 
 struct Writer {
@@ -138,7 +137,7 @@ impl Writer {
         self.add_one_of(&weights, publisher, reader);
     }
 
-    /// Adds what is drawn from these, each as often as its weight says.
+    /// Adds one of these, drawn by their weights.
     fn add_one_of(&mut self, weights: &[(u32, Add)], publisher: u8, reader: u8) {
         let all: u32 = weights.iter().map(|(weight, _)| weight).sum();
         let mut at = self.random.u32(..all);
@@ -175,7 +174,7 @@ impl Writer {
                 };
                 self.steps.push(Step::Gap { who, by });
             }
-            // Another family of sessions is another feed, and a bridge's receiver does not follow it.
+            // A session of another tag is another feed, which a bridge's receiver does not follow.
             2 if self.setup.lines.is_none() => {
                 self.steps.push(Step::Session { who, tag: self.random.u8(..) });
             }
@@ -232,7 +231,7 @@ impl Writer {
     fn subscribe(&mut self, who: u8) {
         let mut channel = self.channel();
         if self.setup.lines.is_some() && self.random.u8(..4) > 0 {
-            // The channels of the far host come after the story's own.
+            // The channels of the far host follow after the story's own.
             channel += self.setup.channels.len() as u8;
         }
         let start = match self.random.u8(..6) {
@@ -336,8 +335,8 @@ impl Writer {
         self.steps.push(Step::Wire { loss, copies, late });
     }
 
-    /// Somebody claims a sequence beyond all that a channel reaches. Receivers believe a lower claim today, as SECURITY.md
-    /// says, and a story with such a claim would find that and nothing else.
+    /// A forged packet claims a sequence beyond all that a channel can reach. Receivers believe lower claims today, as SECURITY.md says,
+    /// and a story with such a claim would find only that.
     fn forge(&mut self) {
         let ahead = [1 << 48, 1 << 60, 1 << 62][self.random.usize(..3)];
         let other = self.random.u8(..4) == 0;
@@ -381,7 +380,7 @@ impl Writer {
         if self.random.u8(..3) > 0
             && let Some(holder) = self.state.publishers.iter().position(|held| *held == Some(channel))
         {
-            // A takeover is meant for a publisher that does not run.
+            // A takeover is for a publisher that does not run.
             let whom = Whom::Publisher(holder as u8);
             if self.random.bool() {
                 self.publish(holder as u8);

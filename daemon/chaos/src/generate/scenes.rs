@@ -1,4 +1,4 @@
-//! Turns that single random steps seldom reach: several steps in a row in which two features meet.
+//! Scenes that single random steps rarely reach: several steps in a row in which two features meet.
 
 use super::{PUBLISHERS, READERS, Writer};
 use crate::payload::Sizes;
@@ -8,7 +8,7 @@ use crate::story::{Change, How, Plant, Profile, Sending, Start, Step, Tool, Wait
 const MANY: u32 = 100_000;
 
 impl Writer {
-    /// Adds one of the turns that the profile has.
+    /// Adds one of the profile's scenes.
     pub(super) fn scene(&mut self, publisher: u8, reader: u8) {
         match (self.profile, self.random.u8(..6)) {
             (Profile::Tools, 0 | 1) => self.look_at_plants(),
@@ -26,7 +26,7 @@ impl Writer {
         }
     }
 
-    /// The publisher of `channel`. If there is none, `otherwise` opens it.
+    /// Returns the publisher of `channel`. If there is none, `otherwise` opens the channel.
     pub(super) fn holder_of(&mut self, channel: u8, otherwise: u8) -> u8 {
         match self.state.publishers.iter().position(|held| *held == Some(channel)) {
             Some(holder) => holder as u8,
@@ -52,13 +52,13 @@ impl Writer {
         self.steps.push(Step::Read { who, how: How::Mixed, ms: 0, rest_us: 0 });
     }
 
-    /// Publishes some messages. No step waits for their end.
+    /// Publishes some messages. No step waits until they are published.
     fn burst(&mut self, who: u8, count: u32, sizes: Sizes) {
         self.steps.push(Step::Race {});
         self.steps.push(Step::Publish { who, count, sizes, sending: Sending::Single, pause_us: 0 });
     }
 
-    /// Files of somebody else stand in the place of a channel's, and a tool looks at them.
+    /// Foreign files replace a channel's files, and a tool looks at them.
     fn look_at_plants(&mut self) {
         let channel = self.channel();
         let plants = [Plant::ReadersLink, Plant::ReadersFile, Plant::ReadersFile, Plant::FolderAlike];
@@ -102,7 +102,7 @@ impl Writer {
         self.steps.push(Step::Continue { whom: Whom::Reader(reader) });
     }
 
-    /// A publisher is stopped within a burst, replaced, and continues. A reader is stopped meanwhile.
+    /// A publisher is stopped within a burst, replaced, and continued. A reader is stopped meanwhile.
     fn wake_a_publisher_that_was_cut_off(&mut self, reader: u8) {
         let channel = self.channel();
         let holder = self.holder_of(channel, 0);
@@ -128,7 +128,7 @@ impl Writer {
         self.steps.push(Step::Continue { whom: late });
     }
 
-    /// A takeover fails half way, and the publisher continues.
+    /// A takeover fails half-way, and the publisher continues.
     fn take_over_without_descriptors(&mut self, publisher: u8, reader: u8) {
         let channel = self.channel();
         let holder = self.holder_of(channel, publisher);
@@ -145,7 +145,7 @@ impl Writer {
         self.steps.push(Step::Block { who: reader, events: 1 });
     }
 
-    /// A daemon crashes. The next one ends soon, before a program that was stopped could come back.
+    /// A daemon crashes. The next one ends soon, before a stopped program could attach again.
     fn restart_twice(&mut self, publisher: u8, reader: u8) {
         let channel = self.channel();
         let holder = self.holder_of(channel, publisher);
@@ -178,8 +178,7 @@ impl Writer {
         self.steps.push(Step::Publish { who: holder, count, sizes, sending, pause_us: 0 });
     }
 
-    /// A channel's strict mode is switched on or off, and the daemon is another one when the next publisher
-    /// comes.
+    /// A channel's strict mode is switched on or off, and the daemon is replaced before the next publisher opens the channel.
     fn change_the_mode(&mut self, publisher: u8) {
         let channel = self.channel();
         let holder = self.holder_of(channel, publisher);
@@ -202,7 +201,7 @@ impl Writer {
         let channel = self.channel();
         let holder = self.holder_of(channel, publisher);
         let sizes = if self.random.bool() { Sizes::Tiny } else { Sizes::Line };
-        // Readers of the past read them all.
+        // Readers of the journal read all of them.
         let count = if self.profile == Profile::Journal { MANY / 5 } else { MANY };
         self.burst(holder, count, sizes);
         for at in 0..self.random.u8(1..4) {

@@ -1,15 +1,15 @@
-//! Errands after the ends of stories, with daemons, users and hosts of their own. They are drawn from a random
-//! stream of their own, so that the steps before them are as they were without them.
+//! Additional tests after the ends of stories, with daemons, users and hosts of their own. They are drawn from a random stream of their
+//! own, so that they do not change the earlier steps.
 
 use super::Writer;
 use crate::story::{Maker, Profile, Step, Trouble, Waiting};
 use fastrand::Rng;
 
-/// Makes this stream differ from the others.
+/// Makes this random stream differ from the others.
 const SALT: u64 = 0x3c6e_f372_fe94_f82b;
 
 impl Writer {
-    /// Adds an errand to some stories.
+    /// Adds such a test to some stories.
     pub(super) fn visit(&mut self, seed: u64) {
         self.random = Rng::with_seed(seed.wrapping_mul(8).wrapping_add(self.profile as u64) ^ SALT);
         let random = &mut self.random;

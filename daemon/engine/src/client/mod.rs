@@ -1,6 +1,6 @@
-//! The client of the servers: one stream as a log, with the three calls, and the subjects beside it.
+//! The client of the servers: one stream as a log, with its three calls, and the subjects beside the stream.
 //!
-//! `shmcast.CHANNEL` is in the stream. `.pulse` and `.want` below it are not: who writes, and what readers lack.
+//! `shmcast.CHANNEL` is in the stream. `.pulse` and `.want` below it are not: they carry who writes, and what readers lack.
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Cuts what the ring gives into blocks.
+//! Cuts the ring's events into blocks.
 
 use shmcast::journal::Cause;
 use shmcast::{Clock, Event, Message, RecvError};
@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 
 use crate::proto::block::{Cut, Packing, max_whole_bytes};
 
-/// The meaning of an event to the thread.
+/// What an event means to the thread.
 #[derive(Debug)]
 pub(super) enum News {
     None,
@@ -20,18 +20,18 @@ pub(super) enum News {
     Error(RecvError),
 }
 
-/// The knowledge about the channel's end.
+/// What is known about the channel's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// Messages came last.
+    /// The last event was a message.
     None,
-    /// A publisher's end came last. It may be that of an earlier one.
+    /// The last event was a publisher's end. It may be that of an earlier publisher.
     Read,
-    /// It is the channel's end, and the log says so.
+    /// It is the channel's end, and the log records it.
     Said,
 }
 
-/// A message that goes in parts.
+/// A message that is sent in parts.
 #[derive(Debug)]
 struct Large {
     sequence: u64,
@@ -46,12 +46,12 @@ pub(super) struct Cutter {
     block_bytes: usize,
     max_whole: usize,
     packing: Packing,
-    /// Blocks that wait for a place.
+    /// Blocks that cannot be appended yet.
     cuts: VecDeque<Cut>,
     large: Option<Large>,
-    /// The sequence that the ring gives next.
+    /// The next sequence of the ring.
     due: u64,
-    /// Sequences before this one were counted, if they are lost.
+    /// Lost sequences before this one have been counted.
     counted_to: u64,
     moment: Option<Moment>,
     pub(super) messages: u64,
@@ -89,29 +89,29 @@ impl Cutter {
         self.moment = clock.map(Moment::now);
     }
 
-    /// Drops all that is not appended.
+    /// Drops everything that has not been appended.
     pub(super) fn clear(&mut self) {
         self.packing.clear();
         self.cuts.clear();
         self.large = None;
     }
 
-    /// Whether blocks wait for a place.
+    /// Whether blocks wait until they can be appended.
     pub(super) fn is_blocked(&self) -> bool {
         !self.cuts.is_empty() || self.large.is_some()
     }
 
-    /// Whether anything is not appended yet.
+    /// Whether anything has not been appended yet.
     pub(super) fn has_any(&self) -> bool {
         self.is_blocked() || !self.packing.is_empty()
     }
 
-    /// Takes the buffer of a block that is stored.
+    /// Takes the buffer of a stored block, to reuse it.
     pub(super) fn give(&mut self, buffer: Vec<u8>) {
         self.packing.give(buffer);
     }
 
-    /// The next block to append.
+    /// Returns the next block to append.
     pub(super) fn next_cut(&mut self) -> Option<Cut> {
         if let Some(cut) = self.cuts.pop_front() {
             return Some(cut);
@@ -136,8 +136,8 @@ impl Cutter {
         Meta { tag: message.tag, key: message.key, time_ns }
     }
 
-    /// Takes an event of the ring, and says whether to go on: not with news, nor while blocks wait for a place. There must be
-    /// none of these before.
+    /// Takes an event of the ring. Returns whether to continue: not if the event is news, nor while blocks wait to be appended. No blocks
+    /// may wait at the time of the call.
     #[inline(always)]
     pub(super) fn take(&mut self, event: Event<'_>) -> ControlFlow<News> {
         let news = match event {
@@ -154,7 +154,8 @@ impl Cutter {
         }
     }
 
-    /// Adds a message to the block that is being filled; false, and no change, if it is not the one due or does not fit, as few do.
+    /// Adds a message to the block that is being filled. Returns false, and changes nothing, if the message is not due or does not fit,
+    /// which is rare.
     #[inline(always)]
     fn add(&mut self, message: &Message<'_>) -> bool {
         if message.sequence != self.due || message.payload.len() > self.max_whole {
@@ -198,7 +199,7 @@ impl Cutter {
                 self.skip_to(lapped.resumed_at);
                 News::None
             }
-            // Sequences that a journal set aside, so that none is used twice, are no lost messages.
+            // Sequences that a journal reserved, so that none is used twice, are no lost messages.
             Event::Gap { to, .. } | Event::Lost { to, cause: Cause::Reserve, .. } => {
                 self.gap_messages += self.not_counted(to + 1);
                 self.skip_to(to + 1);
@@ -222,26 +223,26 @@ impl Cutter {
         }
     }
 
-    /// Says that the channel ends here.
+    /// Records that the channel ends here.
     pub(super) fn end(&mut self) {
         self.close();
         self.cuts.push_back(Cut::end(self.due));
     }
 
-    /// How many sequences from the one due to before `next` were not counted as lost yet. A gap is cut again after each
-    /// append that fails.
+    /// Returns how many sequences from the one due to before `next` have not been counted as lost yet. A gap is cut again after each append
+    /// that fails.
     fn not_counted(&mut self, next: u64) -> u64 {
         let from = self.due.max(self.counted_to);
         self.counted_to = self.counted_to.max(next);
         next.saturating_sub(from)
     }
 
-    /// Forgets what was counted: another ring gives its own sequences.
+    /// Forgets what was counted: another ring has sequences of its own.
     pub(super) fn begin(&mut self) {
         self.counted_to = 0;
     }
 
-    /// Names the sequences before `next` as ones that will never come.
+    /// Records that the sequences before `next` will never arrive.
     fn skip_to(&mut self, next: u64) {
         self.close();
         while self.due < next {

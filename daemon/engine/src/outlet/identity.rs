@@ -1,4 +1,4 @@
-//! The identity of the stream that a channel is sent as, of its sender, and of the clock.
+//! The identity of the stream under which a channel is sent, of its sender, and of the clock.
 
 use shmcast::{Event, Subscriber};
 use shmcast_bridge::BridgeError;
@@ -10,7 +10,8 @@ use std::io;
 
 use crate::proto::block::{Stream, UNKNOWN_ERROR};
 
-/// The stream and the session that a channel is sent as. One that came from another host keeps its session.
+/// Returns the stream and session under which a channel is sent. A channel that was received from another host keeps the session it had
+/// there.
 pub(super) fn identity_of(
     spec: &BridgeSpec,
     subscriber: &Subscriber,
@@ -28,7 +29,7 @@ pub(super) fn identity_of(
     }
 }
 
-/// The first sequence of a session in a ring, which may have messages of the one before as well.
+/// Finds the first sequence of a session in a ring, which may also have messages of the previous session.
 pub(super) fn first_of(mut ring: Subscriber, session: Session) -> u64 {
     let (mut first, end) = (ring.next_sequence(), ring.next_sequence() + ring.lag());
     while ring.next_sequence() < end {
@@ -44,14 +45,14 @@ pub(super) fn first_of(mut ring: Subscriber, session: Session) -> u64 {
     first
 }
 
-/// A number that no other sender has.
+/// Returns a number that no other sender has.
 pub(crate) fn random() -> Result<u64, BridgeError> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// The error of this host's clock, as blocks have it.
+/// Returns the error of this host's clock, in the form of blocks.
 pub(super) fn clock_error() -> u16 {
     u16::try_from(own_error_ns().div_ceil(10_000)).unwrap_or(UNKNOWN_ERROR)
 }

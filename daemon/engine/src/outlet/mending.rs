@@ -1,7 +1,7 @@
-//! The thread that answers readers who lack something, from the ring or from the channel's journal.
+//! The thread that answers readers that lack messages, from the ring or from the channel's journal.
 //!
-//! It has a short queue and takes at most half of a CPU, so that no number of requests holds up the feed. A request that finds the queue full is
-//! dropped: its reader asks again.
+//! It has a short queue and uses at most half of a CPU, so that no number of requests delays the feed. A request that finds the queue full
+//! is dropped: its reader asks again.
 
 use async_nats::Subject;
 use shmcast::journal::Cause;
@@ -22,18 +22,18 @@ use crate::proto::block::{Cut, Packing, max_whole_bytes};
 use crate::proto::want::{Answerer, Want};
 use crate::state::SendState;
 
-/// The most requests that wait.
+/// Greatest number of waiting requests.
 pub(crate) const MOST_WAITING: usize = 64;
 /// How long the disk may take for one answer.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Longest time that the thread does not look whether the sender has ended.
+/// Longest time for which the thread does not check whether the sender has ended.
 const LOOK_UP: Duration = Duration::from_millis(20);
 
 /// The state of the thread.
 pub(crate) struct Mending {
     pub(crate) channel: SubscriberBuilder,
     pub(crate) block_bytes: usize,
-    /// The number of the writer of its blocks, which no other one has.
+    /// The writer's number for its blocks, which no other writer has.
     pub(crate) writer: u64,
     pub(crate) wants: Receiver<(Want, Subject)>,
     pub(crate) orders: UnboundedSender<Order>,
@@ -66,8 +66,8 @@ impl Mending {
     }
 }
 
-/// The block that begins with the sequence wanted; `None` if it is not published yet, takes too long, or is here no more: another
-/// sender may have it.
+/// Makes the block that begins with the sequence wanted. Returns `None` if the sequence is not published yet, takes too long, or is no
+/// longer here: another sender may have it.
 fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Option<Cut> {
     let mut past = channel.clone().page(false).start(Start::Sequence(want.first)).open().ok()?;
     if want.first >= past.next_sequence() + past.lag() {
@@ -113,8 +113,7 @@ fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Opti
     packing.cut()
 }
 
-/// An event that gives later sequences to other messages. An end is no such event: the next publisher's messages follow
-/// it.
+/// Whether an event assigns later sequences to other messages. An end does not: the next publisher's messages follow it.
 fn is_end(event: &Event<'_>) -> bool {
     matches!(event, Event::Restarted | Event::NewSession { .. })
 }

@@ -1,4 +1,4 @@
-//! The thread that reads the ring and writes the log: cuts blocks, and does what the [`Writer`] decides.
+//! The thread that reads the ring and writes the log. It cuts blocks, and carries out the decisions of [`Writer`].
 
 mod cutter;
 mod identity;
@@ -31,9 +31,9 @@ use cutter::{Cutter, End, News};
 pub(crate) use identity::random;
 use identity::{clock_error, first_of, identity_of};
 
-/// Events taken from the ring before anything else is looked at.
+/// Events taken from the ring in one turn, before anything else is checked.
 const EVENTS_PER_TURN: usize = 1_024;
-/// Longest time that a sleeping thread does not look at the stop flag.
+/// Longest time for which a sleeping thread does not check the stop flag.
 const LOOK_UP: Duration = Duration::from_millis(20);
 /// The same while answers may come.
 const LOOK_FOR_ANSWERS: Duration = Duration::from_millis(2);
@@ -43,9 +43,9 @@ const LOOK_EVERY_NS: u64 = 5 * MILLISECOND_NS;
 const RETRY_NS: u64 = 20 * MILLISECOND_NS;
 /// How often the error of the clock is asked for.
 const CLOCK_EVERY_NS: u64 = SECOND_NS;
-/// The silence after which a waiting writer writes: four pulses.
+/// The silence after which a waiting writer takes over: four pulses.
 pub(crate) const SILENCE_NS: u64 = 4 * LOOK_NS;
-/// How long the rest of the ring may take to be stored at the end.
+/// How long storing the rest of the ring may take at the end.
 const END_NS: u64 = 5 * SECOND_NS;
 
 /// The state of the thread.
@@ -61,7 +61,7 @@ pub(crate) struct Outlet {
     writer: Writer,
     id: u64,
     cutter: Cutter,
-    /// The session that the ring goes on with, and from which sequence, once all before it is stored.
+    /// The session with which the ring continues, and its first sequence. It is used once everything before it is stored.
     next_session: Option<(Session, u64)>,
     end: End,
     queues: Queues,
@@ -76,12 +76,12 @@ pub(crate) struct Outlet {
     shown_ns: u64,
     pulse_ns: u64,
     error_ns: u64,
-    /// Whether the next pulse looks how many servers keep the log: as often as the clocks are looked at.
+    /// Whether the next pulse also checks how many servers keep the log. This is as often as the clocks are read.
     looks: bool,
     end_ns: Option<u64>,
 }
 
-/// How the thread of each end waits. The answers of servers take longer than any of its sleeps.
+/// Decides how the thread of each end waits. The answers of servers take longer than any of its sleeps.
 pub(crate) fn choice_of(wait: WaitMode) -> Choice {
     Choice::or_block(wait, "the way through servers takes longer than a sleep")
 }
@@ -135,7 +135,7 @@ impl Outlet {
             looks: false,
             end_ns: None,
         };
-        // No block goes out before its key is known.
+        // No block is sent before its key is known.
         outlet.look_at_keys();
         Ok(outlet)
     }
@@ -160,7 +160,7 @@ impl Outlet {
         self.shared.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// The messages that an orderly end leaves behind, and why.
+    /// Returns the number of messages that an orderly end leaves unsent, and why.
     fn unsent(&self) -> Option<String> {
         if !self.shared.leave.load(Ordering::Relaxed) || matches!(self.writer.state(), State::Fenced(_)) {
             return None;
@@ -207,7 +207,7 @@ impl Outlet {
         }
     }
 
-    /// Does what is due by the clock.
+    /// Performs timed work that is due.
     fn tend(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
             self.shown_ns = now_ns;
@@ -255,13 +255,13 @@ impl Outlet {
         Ok(())
     }
 
-    /// Asks for what the writer wants to know, and goes where it wants to read.
+    /// Requests what the writer needs to know, and moves to where it wants to read.
     fn decide(&mut self, now_ns: u64) -> Result<(), String> {
         if let Some(round) = self.writer.poll(now_ns) {
             self.order(Order::Last(round));
         }
         if self.writer.state() != State::Run {
-            // Blocks that were cut already are cut anew, from where the log is.
+            // Blocks that were cut already are cut again, from the end of the log on.
             self.cutter.clear();
         }
         if self.subscriber.is_none() {
@@ -274,7 +274,7 @@ impl Outlet {
         Ok(())
     }
 
-    /// Reads on where the log ends.
+    /// Continues to read at the end of the log.
     fn go_to(&mut self, resume: Resume) -> Result<(), shmcast::ChannelError> {
         let first = match resume {
             Resume::At(next) => next,
@@ -300,7 +300,7 @@ impl Outlet {
         Ok(())
     }
 
-    /// The first sequence of a stream of which the log has nothing.
+    /// Returns the first sequence of a stream of which the log has nothing.
     fn beginning(&mut self) -> Result<u64, shmcast::ChannelError> {
         if let Some((_, next)) = self.next_session.take() {
             return Ok(next);
@@ -323,7 +323,7 @@ impl Outlet {
         if self.shared.life.session() != Some(session) {
             self.shared.life.note_session(session);
         }
-        // A feed from elsewhere did not begin here.
+        // A feed that was received from elsewhere did not begin here.
         if let Some(ring) = self.subscriber.as_ref().filter(|ring| ring.remote_session().is_none()) {
             self.origins.add(session, run_of(ring.header()));
         }
@@ -372,14 +372,14 @@ impl Outlet {
                     self.next_session = Some((session, self.cutter.due()));
                 }
             }
-            // The journal's recorder stands still for a while. The next call waits again.
+            // The journal's recorder stands still at the moment. The next call waits again.
             News::Error(RecvError::Stalled { .. }) => {}
             News::Error(e) => return Err(format!("channel {:?}: {e}", self.spec.channel)),
         }
         Ok(())
     }
 
-    /// Says in the log that the channel has ended, once it is sure that no next publisher is there.
+    /// Records in the log that the channel has ended, once it is sure that there is no next publisher.
     fn end_with_channel(&mut self) {
         if self.end == End::Read && self.subscriber.as_ref().is_some_and(Subscriber::is_at_end) {
             self.cutter.end();
@@ -388,7 +388,7 @@ impl Outlet {
     }
 
     fn begin_next_session(&mut self) {
-        // It begins once. The writer then asks for the log's end, and reads on from there.
+        // This begins only once. The writer then asks for the log's end, and continues to read from there.
         if let Some((session, _)) = self.next_session
             && session != self.writer.session()
         {
@@ -428,7 +428,7 @@ impl Outlet {
         }
     }
 
-    /// Whether all that was asked for is done.
+    /// Whether everything that was requested is done.
     fn is_over(&mut self, now_ns: u64) -> bool {
         let is_stored =
             self.writer.state() == State::Run && self.writer.in_flight() == 0 && !self.cutter.has_any();

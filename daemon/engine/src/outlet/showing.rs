@@ -1,4 +1,4 @@
-//! The facts that the thread which reads the ring shows of itself.
+//! The figures that the ring's thread publishes about itself.
 
 use shmcast_bridge::proto::MILLISECOND_NS;
 use std::sync::atomic::Ordering;

@@ -6,19 +6,19 @@
 pub(super) enum Mutant {
     /// Blocks are appended whatever the last one is.
     NoExpectation,
-    /// After trouble the writer goes on where it was, not where the log is.
+    /// After trouble the writer continues where it was, not at the end of the log.
     GoesOn,
-    /// A log that has less than it acknowledged is not noticed.
+    /// The writer does not notice that the log has less than it acknowledged.
     LossUnseen,
-    /// A block is appended after an entry by its number alone.
+    /// An append identifies the entry before it only by its number.
     NumbersAlone,
-    /// A writer that takes over does not say so.
+    /// A writer that takes over does not announce it.
     SaysNothing,
-    /// A last block that does not open is passed over.
+    /// The writer skips a last block that does not open.
     PassesOver,
-    /// The reader takes a block after a hole.
+    /// The reader accepts a block after a hole.
     TakesHoles,
-    /// The reader takes what it has already.
+    /// The reader accepts messages that it already has.
     TakesTwice,
     /// The reader gives up what the log lacks without asking a writer.
     AsksNobody,
@@ -35,7 +35,7 @@ thread_local! {
     pub(super) static CHOSEN: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
 }
 
-/// Whether this mistake is to be made.
+/// Whether this mistake must be made.
 #[inline]
 pub(super) fn is(mutant: Mutant) -> bool {
     #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Sealing and opening the bodies of blocks: AES-128-GCM with a key for each writer, as native packets have it.
+//! Seals and opens the bodies of blocks: AES-128-GCM with a key for each writer, as in native packets.
 //!
-//! A writer's key is derived from the group's, with the writer's random number. The nonce is the block's number: a writer
-//! never gives a number twice, also not to a block that is cut anew. Whoever runs the servers can then neither read nor forge
-//! blocks. Sealed blocks that come again, or in another order, are known by their sequences, as all are.
+//! A writer's key is derived from the group's key and the writer's random number. The nonce is the block's number: a writer never uses a
+//! number twice, not even for a block that is cut again. So an operator of the servers can neither read nor forge blocks. Sealed blocks
+//! that are repeated or reordered are recognised by their sequences, as all blocks are.
 
 use shmcast_bridge::proto::native::container::SEAL_BYTES;
 use shmcast_bridge::proto::native::keys::{GroupKey, Keyring};
@@ -11,9 +11,9 @@ use shmcast_bridge::proto::native::seal::SenderKey;
 use super::block::{Body, Cut, Damaged, HEAD_BYTES, Head, body_of, parse, stamp};
 
 const SALT: &[u8] = b"shmcast-engine-1";
-/// Where a block has its own CRC, which no seal covers.
+/// The place of a block's own CRC, which no seal covers.
 const CRC: std::ops::Range<usize> = 52..56;
-/// How many writers' keys are kept.
+/// Number of writers whose keys are kept.
 const MOST_WRITERS: usize = 8;
 
 /// Seals the blocks of one writer, if it has a key.
@@ -23,7 +23,7 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// Seals the blocks of `writer` with this key from now on; with none, they stay open.
+    /// Seals the blocks of `writer` with this key from now on. Without a key, they are not sealed.
     pub fn set_key(&mut self, writer: u64, group: Option<&GroupKey>) {
         if self.group.as_ref().map(|(known, _)| known) != group {
             self.group = group.map(|group| (*group, SenderKey::new(group, SALT, writer, false)));
@@ -35,7 +35,7 @@ impl Sealer {
         self.group.as_ref().map_or(0, |(group, _)| group.id)
     }
 
-    /// Seals a body in place. Returns the seal that goes behind it; `None` without a key.
+    /// Seals a body in place. Returns the seal to be appended; `None` without a key.
     pub(super) fn seal(
         &self,
         number: u64,
@@ -48,7 +48,7 @@ impl Sealer {
 }
 
 impl Cut {
-    /// The block, and its CRC. `head` has all fields but those that the cut and the sealer know.
+    /// Returns the block and its CRC. `head` has all fields except those that the cut and the sealer know.
     pub fn finish(mut self, head: Head, sealer: &Sealer) -> (Vec<u8>, u32) {
         let head = Head { kind: self.kind, first: self.first, count: self.count, ..head };
         let crc = finish(head, sealer, &mut self.bytes);
@@ -56,7 +56,7 @@ impl Cut {
     }
 }
 
-/// Makes a block of its head and of the body that stands after the head's place. Returns the block's CRC.
+/// Makes a block of its head and of the body that is already after the head's place. Returns the block's CRC.
 fn finish(head: Head, sealer: &Sealer, block: &mut Vec<u8>) -> u32 {
     let head = Head { key: sealer.key(), ..head };
     let (place, body) = block.split_first_chunk_mut().expect("a block has room for its head");
@@ -85,14 +85,14 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Opens with these keys. `takes_open` says whether blocks without a seal are taken.
+    /// Makes an opener with these keys. `takes_open` says whether blocks without a seal are accepted.
     pub fn new(keys: Option<Keyring>, takes_open: bool) -> Opener {
         let mut opener = Opener::default();
         opener.set_keys(keys, takes_open);
         opener
     }
 
-    /// Opens with these keys from now on. Without any, blocks without a seal are taken in any case.
+    /// Opens with these keys from now on. Without keys, blocks without a seal are accepted in any case.
     pub fn set_keys(&mut self, keys: Option<Keyring>, takes_open: bool) {
         let is_there =
             |known: &Known| keys.as_ref().and_then(|keys| keys.of(known.group.id)) == Some(&known.group);
@@ -104,7 +104,7 @@ impl Opener {
     /// Checks a whole block, and opens it if it is sealed.
     ///
     /// # Errors
-    /// [`Damaged`]; then nothing of it may be used.
+    /// [`Damaged`]. Nothing of such a block may be used.
     pub fn open<'a>(&'a mut self, block: &'a [u8]) -> Result<(Head, Body<'a>), Damaged> {
         let (head, body) = parse(block)?;
         let Body::Sealed(sealed) = body else {
@@ -132,7 +132,7 @@ impl Opener {
         self.known.len() - 1
     }
 
-    /// The head of a block that is sound. Without keys, seals are not looked at.
+    /// Returns the head of a block that is sound. Without keys, seals are not checked.
     ///
     /// # Errors
     /// [`Damaged`].

@@ -1,11 +1,11 @@
-//! A reader's request for what the log does not have. Any writer answers with one block.
+//! A reader's request for messages that the log lacks. Any writer answers with one block.
 //!
 //! ```text
 //! magic "SHMW" | version u8 | 0 x 3 | session 10 | 0 x 2 | first u64 | offset u32
 //! ```
-//! The answer begins with the sequence `first`, and if that message goes in fragments, with its byte `offset`. An
-//! answer with a gap says that the channel itself has no messages with these sequences. A writer whose ring has gone on says nothing, because
-//! another one may have them.
+//! The answer begins with the sequence `first`, and if that message is sent in fragments, with its byte `offset`. An answer with a gap says
+//! that the channel itself has no messages with these sequences. A writer whose ring no longer has them does not answer, because another
+//! writer may have them.
 
 use shmcast_bridge::proto::native::keys::GroupKey;
 use shmcast_bridge::proto::session::Session;
@@ -25,7 +25,7 @@ pub struct Want {
     pub session: Session,
     /// The first sequence wanted.
     pub first: u64,
-    /// The first byte wanted of that message, if it goes in fragments.
+    /// The first wanted byte of that message, if it is sent in fragments.
     pub offset: u32,
 }
 
@@ -41,7 +41,7 @@ impl Want {
         out
     }
 
-    /// Reads a request; `None` if it is not sound.
+    /// Parses a request. Returns `None` if it is not sound.
     pub fn parse(bytes: &[u8]) -> Option<Want> {
         let bytes: &[u8; WANT_BYTES] = bytes.try_into().ok()?;
         let want = Want {
@@ -53,8 +53,8 @@ impl Want {
     }
 }
 
-/// Makes the blocks that answer requests. The blocks are stored nowhere. It has a writer's number of its own and counts
-/// its blocks by itself, so no seal is used twice.
+/// Makes the blocks that answer requests. These blocks are not stored. The answerer has a writer's number of its own and counts its blocks
+/// itself, so no seal is used twice.
 #[derive(Debug)]
 pub struct Answerer {
     writer: u64,
@@ -63,17 +63,17 @@ pub struct Answerer {
 }
 
 impl Answerer {
-    /// One that has given no answer yet. `writer` is the number of no other writer.
+    /// Makes an answerer that has sent no answer yet. `writer` is a number that no other writer has.
     pub fn new(writer: u64) -> Answerer {
         Answerer { writer, number: 0, sealer: Sealer::default() }
     }
 
-    /// Seals blocks with this key from now on; with none, they stay open.
+    /// Seals blocks with this key from now on. Without a key, they are not sealed.
     pub fn set_key(&mut self, key: Option<&GroupKey>) {
         self.sealer.set_key(self.writer, key);
     }
 
-    /// The block for a request about this session of the stream.
+    /// Makes the block that answers a request about this session of the stream.
     pub fn answer(&mut self, (stream, session): (Stream, Session), cut: Cut, clock_error: u16) -> Vec<u8> {
         self.number += 1;
         let head = Head { clock_error, ..Head::new(stream, session, (self.writer, self.number)) };

@@ -1,9 +1,9 @@
 //! The recorder's logic without files, clocks or threads.
 //!
-//! [`Packer`] makes frames of events. [`Writer`] takes frames, completions and the time, and gives operations. [`recover`]
-//! makes a journal whole after a crash. `sim` runs all three on a disk that loses power.
+//! [`Packer`] makes frames of events. [`Writer`] takes frames, completions and the time, and returns operations. [`recover`] makes a
+//! journal whole after a crash. `sim` runs all three on a disk that loses power.
 //!
-//! Operations go through three [`Lane`]s. Each lane does one operation at a time, in order; the lanes run at the same time.
+//! Operations pass through three [`Lane`]s. Each lane does one operation at a time, in order; the lanes run at the same time.
 
 mod mutant;
 mod packer;
@@ -36,21 +36,22 @@ pub struct Now {
     pub wall_ns: u64,
 }
 
-/// When what was written is made safe from a power cut.
+/// When written data is made safe from a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// Files are synced when they are sealed, and for reserve records. Bytes that the kernel has not written by then go with the power.
+    /// Files are synced when they are sealed, and for reserve records. Bytes that the kernel has not written by then are lost if the power
+    /// fails.
     None,
-    /// Files are synced this often, beside the writing, and at once for reserve records: publishers may wait for those.
+    /// Files are synced this often, beside the writing, and at once for reserve records, since publishers may wait for those.
     Interval(Duration),
     /// Each write is safe when it returns.
     Each,
 }
 
-/// A closed frame: what is known of it, and its bytes. The first 64 bytes are room for the header.
+/// A closed frame: its description, and its bytes. The first 64 bytes are room for the header.
 #[derive(Debug)]
 pub struct Frame {
-    /// What is known of it.
+    /// Its description.
     pub draft: FrameDraft,
     /// Room for the header, body, zeros.
     pub bytes: Vec<u8>,
@@ -58,16 +59,16 @@ pub struct Frame {
     pub reserve: u64,
     /// The publisher's epoch at its start.
     pub epoch: u64,
-    /// The ring that its records come from, as the header of its file describes it. A file has frames of one ring.
+    /// The ring that its records come from, as the header of its file describes it. A file has only frames of one ring.
     pub header: Arc<FileHeader>,
 }
 
-/// A part of a write: bytes of the writer's own, or the body of a frame.
+/// A part of a write: bytes that the writer made, or the body of a frame.
 #[derive(Debug, Clone)]
 pub enum Piece {
     /// Header page, frame header, index, footer.
     Own(Box<[u8]>),
-    /// The bytes of a frame behind its header.
+    /// The bytes of a frame after its header.
     Body(Arc<Frame>),
 }
 
@@ -81,7 +82,7 @@ impl Piece {
     }
 }
 
-/// One call of the file system. Files that are written are known by their number.
+/// One call of the file system. Files that are written are identified by their number.
 #[derive(Debug, Clone)]
 pub enum Step {
     /// Make `spare.tmp` for file `number`, with room for `size` bytes.
@@ -91,7 +92,7 @@ pub enum Step {
         /// Bytes.
         size: u64,
     },
-    /// Write the pieces one behind another.
+    /// Write the pieces one after another.
     Write {
         /// File number.
         number: u64,
@@ -99,17 +100,17 @@ pub enum Step {
         offset: u64,
         /// What to write.
         pieces: Vec<Piece>,
-        /// Bytes of zeros that may be written after the frames, where the file is still empty.
+        /// Number of zero bytes that may be written after the frames, where the file is still empty.
         ahead: u64,
-        /// Return only when it is safe from a power cut.
+        /// Return only when the write is safe from a power cut.
         durable: bool,
     },
-    /// Make what was written safe from a power cut.
+    /// Make the written data safe from a power cut.
     Sync {
         /// File number.
         number: u64,
     },
-    /// Make the file `size` bytes long. What is new are zeros.
+    /// Make the file `size` bytes long. New bytes are zeros.
     Resize {
         /// File number.
         number: u64,
@@ -125,14 +126,14 @@ pub enum Step {
     },
     /// Make names safe from a power cut.
     SyncDirectory,
-    /// The file is written no more.
+    /// Close the file, which is not written any more.
     Close {
         /// File number.
         number: u64,
     },
 }
 
-/// Operations that wait for each other.
+/// A queue of operations that wait for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
     /// Writes of frames.
@@ -143,7 +144,7 @@ pub enum Lane {
     Help,
 }
 
-/// Steps to be done in order, up to the first error. The caller tells the result by [`Writer::done`].
+/// Steps to be done in order, up to the first error. The caller reports the result by [`Writer::done`].
 #[derive(Debug, Clone)]
 pub struct Op {
     /// Number of the operation.

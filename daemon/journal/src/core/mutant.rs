@@ -4,27 +4,27 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(test), allow(dead_code, reason = "only the simulation makes mistakes"))]
 pub(super) enum Mutant {
-    /// Recovery reads files without a sync before.
+    /// Recovery reads files without syncing them first.
     NoSyncBeforeReading,
-    /// A sync is taken to cover what was written until its end.
+    /// A sync is assumed to cover everything written until its end.
     DurableAtTheEnd,
     /// A file counts as durable before its name does.
     NoDirectorySync,
-    /// A failed sync is done again.
+    /// A failed sync is repeated.
     RetryAfterFailedSync,
     /// A mended file's number is used again.
     WritesOverMended,
-    /// Recovery takes in the reserve of a frame that a later file has again, or has not.
+    /// Recovery uses the reserve of a frame that a later file repeats, or does not have.
     HearsAll,
-    /// Frames of another file are taken for this one's.
+    /// Frames of another file are mistaken for this file's.
     NoSalt,
-    /// A frame behind a hole is not compared with the one after it.
+    /// A frame after a hole is not compared with the next frame.
     NoChain,
-    /// Whatever stands after the first bad frame is dropped.
+    /// Everything after the first bad frame is dropped.
     TruncateAtFirstBad,
     /// A reserve counts as soon as it is written.
     ReserveNotSynced,
-    /// A clean record is written although a publisher may go on.
+    /// A clean record is written although a publisher may continue.
     CleanWithoutLock,
 }
 
@@ -33,7 +33,7 @@ thread_local! {
     pub(super) static CHOSEN: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
 }
 
-/// Whether this mistake is to be made.
+/// Whether this mistake must be made.
 #[inline]
 pub(super) fn is(mutant: Mutant) -> bool {
     #[cfg(test)]

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Memory of a full frame.
+/// Number of bytes of memory for a full frame.
 const ROOM: usize = FRAME_TARGET + CLOCK_RECORD + FRAME_ALIGN;
 
 /// Buffers of frames that were written, to be filled again.
@@ -18,13 +18,13 @@ const ROOM: usize = FRAME_TARGET + CLOCK_RECORD + FRAME_ALIGN;
 pub struct Pool(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl Pool {
-    /// A buffer of a frame's size.
+    /// Returns a buffer of a frame's size.
     pub fn take(&self) -> Vec<u8> {
         let kept = self.0.lock().expect("nobody panics while holding it").pop();
         kept.unwrap_or_else(|| Vec::with_capacity(ROOM))
     }
 
-    /// Gives a frame's buffer back, if nobody else holds it. One that has grown for a large message is not kept.
+    /// Returns a frame's buffer to the pool, if nothing else holds it. A buffer that has grown for a large message is not kept.
     pub fn give(&self, frame: Arc<Frame>) {
         if let Ok(frame) = Arc::try_unwrap(frame)
             && frame.bytes.capacity() <= 2 * ROOM
@@ -39,15 +39,15 @@ impl Pool {
 pub struct Packing {
     /// Bytes of a full frame.
     pub target: usize,
-    /// How far ahead of the tail a reserve lies.
+    /// Distance of a reserve from the tail.
     pub reserve: u64,
     /// How often both clocks are noted while something is recorded.
     pub clock_every: Duration,
-    /// Both clocks are noted in the next frame after so many bytes. A reader that begins in the middle looks no further for them.
+    /// Both clocks are noted in the next frame after this many bytes. A reader that begins in the middle searches no further for them.
     pub clock_bytes: usize,
 }
 
-/// Bytes of a clock record, which a full frame has besides its messages.
+/// Bytes of a clock record, which a full frame may have in addition to its messages.
 pub const CLOCK_RECORD: usize = 40;
 
 impl Default for Packing {
@@ -66,11 +66,11 @@ impl Default for Packing {
 pub struct Begin<'a> {
     /// The header of the first file: the sequence that is due, the publisher's epoch, and the ring.
     pub header: Arc<FileHeader>,
-    /// The sequences that are missing from the one due on.
+    /// The sequences that are missing, from the one due on.
     pub loss: Option<Loss>,
     /// The files that recovery has mended.
     pub mended: &'a [Mended],
-    /// The greatest reserve of the journal so far; 0 for none. A later file never names a lower one.
+    /// The greatest reserve of the journal so far; 0 if there is none. A later file never has a lower one.
     pub reserve: u64,
 }
 
@@ -87,11 +87,11 @@ pub struct Packer {
     /// The epoch at the start of the open frame.
     opened_in: u64,
     last_clock: Option<(Duration, u64)>,
-    /// Bytes of frames since then.
+    /// Number of bytes of frames since the last clock record.
     since_clock: usize,
     now: Now,
     ticks: u64,
-    /// The ring, as headers of files describe it.
+    /// The ring, in the form of the headers of files.
     header: Arc<FileHeader>,
 }
 
@@ -129,17 +129,17 @@ impl Packer {
         self.due
     }
 
-    /// The last epoch that was named.
+    /// The last epoch that was recorded.
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Tells the time, in both clocks. The caller does so before it packs events.
+    /// Sets the time, in both clocks. The caller does so before it packs events.
     pub fn at(&mut self, now: Now, ticks: u64) {
         (self.now, self.ticks) = (now, ticks);
     }
 
-    /// Packs a message. One whose sequence is not the one due is refused: the caller has left an event out.
+    /// Packs a message. Refuses a message whose sequence is not due: the caller has left out an event.
     #[inline]
     pub fn message(&mut self, sequence: u64, payload: &[u8], tag: u16, key: bool, time: u64) -> bool {
         if sequence != self.due {
@@ -153,14 +153,14 @@ impl Packer {
         true
     }
 
-    /// The next records come from another ring, of which the headers of files say this. Its clock must have been [told](Self::at).
+    /// Notes that the next records come from another ring, which `header` describes. Its time must have been set by [`at`](Self::at).
     pub fn go_on_in(&mut self, header: Arc<FileHeader>) {
         self.close();
         (self.header, self.last_clock) = (header, None);
         self.source();
     }
 
-    /// Names the ring from which the next records come.
+    /// Packs the record that names the ring from which the next records come.
     fn source(&mut self) {
         let (ring, epoch, first) = (self.header.ring.uuid, self.epoch, self.due);
         self.control(JournalControl::Source { ring, generation: 0, epoch, first });
@@ -179,13 +179,13 @@ impl Packer {
         frame.control(control, ticks);
         let due = frame.due();
         let before = std::mem::replace(&mut self.due, due);
-        // A gap may go beyond the reserve. The next message must not be the first to tell of that.
+        // A gap may reach beyond the reserve. This must be recorded before the next message.
         if due > before && self.reserve > 0 && self.is_reserve_short() {
             self.renew_reserve();
         }
     }
 
-    /// Names the sequences up to `to` as missing, if there are any. The result is how many they are.
+    /// Records the sequences up to `to` as missing, if there are any. Returns how many there are.
     pub fn loss(&mut self, to: u64, cause: Cause) -> u64 {
         let from = self.due;
         if to >= from {
@@ -202,7 +202,7 @@ impl Packer {
     }
 
     fn raise_reserve(&mut self, sequence: u64) {
-        // A full frame is closed first: a frame's reserve is one that its own records name.
+        // A full frame is closed first: a frame's reserve must be in its own records.
         self.frame(JournalControl::MAX_BYTES, self.ticks);
         self.reserve = self.reserve.max(sequence.min(MAX_SEQUENCE - 1));
         self.control(JournalControl::Reserve { sequence: self.reserve });
@@ -222,7 +222,7 @@ impl Packer {
         self.due.saturating_add(self.packing.reserve)
     }
 
-    /// The frame for a record of this size and time.
+    /// Returns the frame for a record of this size and time.
     fn frame(&mut self, payload: usize, time: u64) -> &mut FrameBuilder {
         let is_full = |frame: &FrameBuilder| !frame.has_room(payload, self.packing.target);
         if self.open.as_ref().is_some_and(|(frame, _)| is_full(frame)) {
@@ -237,9 +237,9 @@ impl Packer {
         &mut self.open.as_mut().expect("opened above").0
     }
 
-    /// The wall clock at a time of the ring's clock, which has 48 bits. It is that of now without a time.
+    /// Returns the wall clock at a time of the ring's clock, which has 48 bits. Without a time, returns the present wall clock.
     fn wall_of(&self, time: u64) -> u64 {
-        // A record that came after the clocks were read is hardly later.
+        // A record that arrived after the clocks were read is hardly later.
         let wall = wall_ns((self.now.wall_ns, self.ticks), self.header.ring.clock_hz, time);
         wall.map_or(self.now.wall_ns, |wall| wall.min(self.now.wall_ns))
     }
@@ -262,7 +262,7 @@ impl Packer {
         }
     }
 
-    /// Closes the open frame if it has anything in it.
+    /// Closes the open frame unless it is empty.
     pub fn close(&mut self) {
         if let Some((frame, _)) = self.open.take() {
             let (draft, bytes) = frame.close();
@@ -272,17 +272,17 @@ impl Packer {
         }
     }
 
-    /// How long ago the open frame was begun; `None` if there is none.
+    /// Returns how long ago the open frame was begun; `None` if there is none.
     pub fn open_for(&self, now: Now) -> Option<Duration> {
         self.open.as_ref().map(|(_, since)| now.mono.saturating_sub(*since))
     }
 
-    /// Closed frames that were not taken.
+    /// Number of closed frames that were not taken.
     pub fn closed(&self) -> usize {
         self.closed.len()
     }
 
-    /// The next closed frame.
+    /// Takes the next closed frame.
     pub fn take(&mut self) -> Option<Frame> {
         self.closed.pop_front()
     }

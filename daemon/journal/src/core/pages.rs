@@ -1,4 +1,4 @@
-//! Whole pages of writes that begin and end anywhere, in memory that a disk can read by itself.
+//! Turns writes that begin and end anywhere into whole pages, in memory that a disk can read directly.
 
 use super::Piece;
 use shmcast::journal::format::PAGE;
@@ -14,7 +14,7 @@ struct Page([u8; PAGE]);
 pub struct Memory(Vec<Page>);
 
 impl Memory {
-    /// So many pages.
+    /// Makes this many pages.
     pub fn new(pages: usize) -> Self {
         Self(vec![Page::new_zeroed(); pages])
     }
@@ -25,11 +25,11 @@ impl Memory {
     }
 }
 
-/// Makes whole pages of the writes of a file. A write that ends within a page fills it up with zeros. The next one writes that page again,
-/// with the bytes that it has and those that follow.
+/// Turns the writes of a file into whole pages. A write that ends within a page fills the page with zeros. The next write repeats that
+/// page, with its bytes and those that follow.
 #[derive(Debug, Clone)]
 pub struct Pages {
-    /// The bytes of a page that is not full stand at its start, until the next write.
+    /// The last page, if it is not full: its bytes are at the start, until the next write.
     last: Box<[u8; PAGE]>,
     /// The file that was written last, and the offset after the last byte.
     end: (u64, u64),
@@ -51,10 +51,11 @@ impl Default for Pages {
 }
 
 impl Pages {
-    /// Writes the pages of a write, and of about `ahead` zeros behind it, by `run`. The write begins a page, or where the last one ended.
+    /// Writes the pages of a write, and about `ahead` zeros after it, by `run`. The write begins a page, or begins where the last write
+    /// ended.
     ///
     /// # Errors
-    /// The error of `run`, after which the file is not written any more.
+    /// The error of `run`. After it the file is not written any more.
     pub fn write(
         &mut self,
         number: u64,
@@ -82,7 +83,7 @@ impl Pages {
 }
 
 impl Stretch<'_> {
-    /// Offset of the first page in the file.
+    /// Returns the offset of the first page in the file.
     pub const fn place(&self) -> u64 {
         self.place
     }

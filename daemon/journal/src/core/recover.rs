@@ -1,4 +1,4 @@
-//! Makes a journal whole after a crash or a power cut. It may itself be cut at any point, and be done again.
+//! Makes a journal whole after a crash or a power cut. Recovery itself may be interrupted at any point, and repeated.
 
 use super::mutant::{Mutant, is};
 use super::scan::{Found, Heard, Scan, Scanner, used};
@@ -9,11 +9,11 @@ use shmcast::journal::format::{
 use std::io;
 use thiserror::Error;
 
-/// Most bytes that are kept for people after the last whole frame of a mended file.
+/// Greatest number of bytes after the last whole frame of a repaired file that are kept for people.
 const TORN_KEPT: u64 = 1 << 20;
-/// The ending of the names of files in which they are kept.
+/// The ending of the names of files with these bytes.
 const TORN: &str = ".torn";
-/// The end of the name of a file that was given up.
+/// The ending of the name of an abandoned file.
 const SUSPECT: &str = ".suspect";
 
 /// The files of a journal, by name. All errors are those of the system.
@@ -21,15 +21,15 @@ const SUSPECT: &str = ".suspect";
 pub trait Volume {
     /// The names in the directory.
     fn list(&mut self) -> io::Result<Vec<String>>;
-    /// Bytes of a file.
+    /// Returns the number of bytes of a file.
     fn size(&mut self, name: &str) -> io::Result<u64>;
     /// Fills `bytes` from `offset` on, which lies inside of the file.
     fn read(&mut self, name: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
-    /// Writes `bytes`. The file is made if it is not there.
+    /// Writes `bytes`. Makes the file if it does not exist.
     fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes the file's contents and size safe.
     fn sync(&mut self, name: &str) -> io::Result<()>;
-    /// Forgets what is kept of the file in memory, so that the disk is read.
+    /// Drops what memory caches of the file, so that the disk is read.
     fn forget(&mut self, name: &str);
     /// Cuts the file.
     fn truncate(&mut self, name: &str, size: u64) -> io::Result<()>;
@@ -41,7 +41,7 @@ pub trait Volume {
     fn sync_directory(&mut self) -> io::Result<()>;
 }
 
-/// The reason why a journal was not recovered. It can be tried again.
+/// The reason why a journal was not recovered. Recovery can be tried again.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RecoverError {
@@ -59,7 +59,7 @@ pub enum RecoverError {
         /// The file.
         name: String,
     },
-    /// A file of a later format.
+    /// A file has a later format.
     #[error("{name}: {source}")]
     Format {
         /// The file.
@@ -69,18 +69,18 @@ pub enum RecoverError {
     },
 }
 
-/// What was made of a file.
+/// The result of repairing a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mended {
     /// Its number.
     pub file: u64,
     /// Whole frames that were kept.
     pub frames: u64,
-    /// Bytes behind them that were dropped.
+    /// Number of bytes after these frames that were dropped.
     pub bytes: u64,
 }
 
-/// What a journal holds.
+/// The content of a journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// The header of the last file; `None` for an empty directory.
@@ -89,22 +89,22 @@ pub struct Recovered {
     pub next_number: u64,
     /// Salt and last chain value of the last file.
     pub previous: (u64, u32),
-    /// The sequence due behind everything in the journal.
+    /// The sequence due after everything in the journal.
     pub due: u64,
     /// The greatest reserve.
     pub reserve: u64,
-    /// The journal ends with a clean record.
+    /// Whether the journal ends with a clean record.
     pub is_clean: bool,
-    /// The last epoch that the journal names.
+    /// The last epoch in the journal.
     pub epoch: u64,
     /// The ring that was recorded last.
     pub ring: Option<[u64; 2]>,
-    /// Files that were mended just now.
+    /// Files that this recovery repaired.
     pub mended: Vec<Mended>,
 }
 
 impl Recovered {
-    /// The sequence of the next message, and what is lost before it, where the ring is gone. `None` for an empty journal.
+    /// Returns the sequence of the next message, and what is lost before it, if the ring is gone. Returns `None` for an empty journal.
     pub fn after_power_cut(&self) -> Option<(u64, Option<Loss>)> {
         self.last.as_ref()?;
         if self.is_clean || self.reserve < self.due {
@@ -123,7 +123,7 @@ struct Known {
 }
 
 impl Known {
-    /// Whether it holds no frame, and nothing is missing in it up to `limit`, where a later file begins.
+    /// Whether it has no frame, and nothing is missing in it up to `limit`, where a later file begins.
     fn is_empty(&self, limit: Option<u64>) -> bool {
         let (frames, due) = match (&self.sealed, &self.scan) {
             (Some(trailer), _) => (u64::from(trailer.frames) - 1, trailer.next),
@@ -134,10 +134,10 @@ impl Known {
     }
 }
 
-/// Makes the journal in `volume` whole. Its lock is held by the caller.
+/// Makes the journal in `volume` whole. The caller holds its lock.
 ///
 /// # Errors
-/// [`RecoverError`]; nothing was lost, and the call may be repeated.
+/// [`RecoverError`]. After an error nothing was lost, and the call may be repeated.
 pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
     let mut recovered = Recovered { next_number: 1, due: 1, ..Recovered::default() };
     let mut files = gather(volume, &mut recovered.next_number)?;
@@ -157,7 +157,7 @@ pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
         .collect();
     // A file ends where a later one begins.
     let limit = |at: usize| begins[at + 1..].iter().map(|(first, _)| *first).min();
-    // The header of this file has the words of the files before it, unless they were given up.
+    // This is the last file that is not empty. Its header has the reserve and epoch of the earlier files, unless these were abandoned.
     let telling = (0..files.len()).rposition(|at| !files[at].is_empty(limit(at)));
     let mut clean = None;
     for (at, mut file) in files.into_iter().enumerate() {
@@ -172,7 +172,7 @@ pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
             clean = heard.clean;
         }
         match (&file.sealed, scan) {
-            // A sealed file is taken at its word.
+            // A sealed file is trusted.
             (Some(trailer), _) => {
                 recovered.due = trailer.next;
                 recovered.previous = (file.header.salt, trailer.chain);
@@ -194,8 +194,9 @@ fn os<T>(name: &str, result: io::Result<T>) -> Result<T, RecoverError> {
     result.map_err(|source| RecoverError::Os { name: name.to_owned(), source })
 }
 
-/// The files with a whole header, in order. Everything that may not be safe is synced before it is read, so that what is seen stays: a sealed
-/// file is safe before the next but one is begun. `free` becomes a number that no file has, and no name.
+/// Returns the files with a whole header, in order. Everything that may not be safe is synced before it is read, so that what was read is
+/// not lost later. A sealed file is known to be safe once the file after the next one is begun. `free` becomes a number that no file and no
+/// name has.
 fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, RecoverError> {
     let names = os("the directory", volume.list())?;
     let mut files: Vec<Known> = Vec::new();
@@ -213,7 +214,7 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
                 Some(ends) => ends,
                 None => {
                     if !is(Mutant::NoSyncBeforeReading) {
-                        // An error is that of an earlier write. What the disk has is read then.
+                        // An error belongs to an earlier write. In this case the contents of the disk are read.
                         let _ = volume.sync(&name);
                         volume.forget(&name);
                     }
@@ -221,7 +222,7 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
                 }
             };
             match look(volume, name, ends)? {
-                // Where a power cut mixed names up, the name may have another number. Neither is given again.
+                // If a power cut mixed up names, the name may have another number than the header. Neither number is used again.
                 Look::File(file) => {
                     taken = taken.max(Some(file.header.file));
                     files.push(*file);
@@ -245,8 +246,8 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
     Ok(files)
 }
 
-/// Makes a file for the first one that is gone between two others, so that it can say what is missing. Behind a file that is not sealed
-/// there is no need: that one says it.
+/// Makes a file in place of the first one that is missing between two others, so that it can record what is missing. After a file that is
+/// not sealed this is not needed, since that file records it.
 fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverError> {
     for (at, file) in files.iter().enumerate() {
         let Some(trailer) = &file.sealed else { continue };
@@ -265,7 +266,7 @@ fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverE
             ..next.clone()
         };
         let page = header.encode().map_err(|source| RecoverError::Format { name: SPARE.into(), source })?;
-        // The next look gives it its name, and seals it with the loss, as any file of which no frame is left.
+        // The next look names the file, and seals it with the loss, like any file of which no frame is left.
         os(SPARE, volume.write(SPARE, 0, &page))?;
         return Ok(true);
     }
@@ -276,7 +277,7 @@ fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverE
 struct Ends {
     size: u64,
     header: Result<FileHeader, FormatError>,
-    /// The trailer, if it is this file's.
+    /// The trailer, if it belongs to this file.
     sealed: Option<Trailer>,
 }
 
@@ -296,12 +297,12 @@ fn ends_of(volume: &mut impl Volume, name: &str) -> io::Result<Ends> {
     Ok(Ends { size, header, sealed })
 }
 
-/// The meaning of a name.
+/// What a name stands for.
 enum Look {
     File(Box<Known>),
-    /// Its header is not whole. It was set aside.
+    /// The file's header is not whole. The file was set aside.
     Torn,
-    /// Nothing was ever written to it. It is gone.
+    /// Nothing was ever written to the file. It was removed.
     Nothing,
 }
 
@@ -314,28 +315,29 @@ fn look(volume: &mut impl Volume, name: String, ends: Ends) -> Result<Look, Reco
     };
     let mut name = name;
     if name == SPARE {
-        // Its name was not yet durable. It holds frames all the same.
+        // Its name was not yet durable, but it has frames.
         name = file_name(header.file, header.sequence);
         os(&name, volume.rename(SPARE, &name))?;
     }
     Ok(Look::File(Box::new(Known { name, header, sealed, scan: None })))
 }
 
-/// Takes a file without a whole header out of the journal: it never was durable, or its header rotted. People may want what is in it.
+/// Takes a file without a whole header out of the journal: it was never durable, or its header was damaged. The file is kept, since people
+/// may want its contents.
 fn set_aside(volume: &mut impl Volume, name: &str, size: u64) -> io::Result<Look> {
     let used = used(volume, name, size)?;
     if used == 0 || name == SPARE {
         volume.remove(name)?;
         return Ok(Look::Nothing);
     }
-    // The space that was prepared for frames is given back.
+    // This frees the space that was prepared for frames.
     volume.truncate(name, used)?;
     volume.rename(name, &format!("{name}{TORN}"))?;
     Ok(Look::Torn)
 }
 
-/// Adds what an unsealed file holds to what is known, and seals it. A later file begins with sequence `limit`: what is missing before it
-/// is named here. Later files say that everything up to `durable` was.
+/// Adds the contents of an unsealed file to the result, and seals the file. A later file begins with sequence `limit`: what is missing
+/// before it is recorded here. According to later files, everything up to `durable` was durable.
 fn take_in(
     volume: &mut impl Volume,
     file: &Known,
@@ -362,7 +364,7 @@ fn take_in(
 }
 
 impl Recovered {
-    /// Adds the state that the last file with frames in it notes.
+    /// Adds the state that the last file with frames records.
     fn hear(&mut self, header: &FileHeader, heard: &Heard) {
         self.reserve = self.reserve.max(header.reserve).max(heard.reserve);
         self.epoch = self.epoch.max(heard.epoch);
@@ -370,8 +372,8 @@ impl Recovered {
     }
 }
 
-/// What the last file says of reserve, epoch, ring and a clean end, where it is sealed: by the places in its footer. Where that is
-/// damaged, the frames are looked through.
+/// Returns the reserve, epoch, ring and clean end of the last file, if it is sealed. They are found by the offsets in its footer. If the
+/// footer is damaged, the frames are searched.
 fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::Result<Heard> {
     let size = volume.size(&file.name)?;
     let mut scanner = Scanner::new(volume, &file.name, size, file.header.salt);
@@ -395,15 +397,15 @@ fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::
     Ok(heard)
 }
 
-/// Seals a file after its last whole frame. What stands after it is kept in a file of its own. The recorder's footer is written again if
-/// it can be made: the next file chains to it. Everything up to `durable` was safe.
+/// Seals a file after its last whole frame. What stands after it is kept in a file of its own. The recorder's footer is written again if it
+/// can be rebuilt, because the next file chains to it. Everything up to `durable` was safe.
 fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan, durable: u64) -> io::Result<(u64, u32)> {
     let end = scan.composer.offset();
     let size = volume.size(name)?;
     if scan.behind > 0 {
         let mut torn = vec![0; scan.behind.min(TORN_KEPT).min(size - end) as usize];
         volume.read(name, end, &mut torn)?;
-        // It is for people only, and need not survive.
+        // This file is only for people, and may be lost.
         let _ = volume.write(&format!("{name}{TORN}"), 0, &torn);
     }
     let bytes = scan.footer.and_then(|footer| {
@@ -417,7 +419,7 @@ fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan, durable: u64) -> i
     let bytes = bytes.unwrap_or_else(|| scan.composer.seal_mended(durable));
     let sealed = end + bytes.len() as u64;
     if size <= sealed {
-        // A file gets the size of a sealed one when its trailer is safe, and not before.
+        // A file gets its final size only after its trailer is safe.
         volume.truncate(name, sealed + PAGE as u64)?;
         volume.sync(name)?;
     }

@@ -10,18 +10,18 @@ use std::io;
 
 const CHUNK: usize = 64 << 10;
 
-/// What the frames of a file say.
+/// The contents of a file's frames.
 #[derive(Debug)]
 pub struct Scan {
-    /// The file as it stands, ready to be sealed after its last whole frame.
+    /// The state of the file, ready to be sealed after its last whole frame.
     pub composer: Composer,
     /// Whole frames.
     pub frames: u64,
-    /// The greatest sequence that a frame says was durable.
+    /// The greatest sequence that a frame reports as durable.
     pub durable: u64,
     /// Bytes in use after the last whole frame.
     pub behind: u64,
-    /// The header of the footer at that place, if there is one. The next file chains to it.
+    /// The header of the footer after the last whole frame, if there is one. The next file chains to it.
     pub footer: Option<FrameHeader>,
     /// The contents of the records that recovery needs.
     pub heard: Heard,
@@ -38,7 +38,7 @@ pub struct Heard {
     pub epoch: u64,
 }
 
-/// What stands at a place.
+/// What was found at an offset.
 pub(super) enum Found {
     Nothing,
     /// A header whose body is not whole.
@@ -46,7 +46,7 @@ pub(super) enum Found {
     Whole(FrameHeader, Box<Said>),
 }
 
-/// What the records of a frame say.
+/// The contents of a frame's records.
 pub(super) struct Said {
     draft: FrameDraft,
     pub(super) heard: Heard,
@@ -62,7 +62,7 @@ pub(super) struct Scanner<'a, V> {
 }
 
 impl Scan {
-    /// Looks through file `name` of `size` bytes, which begins with `header`.
+    /// Searches file `name` of `size` bytes, which begins with `header`.
     ///
     /// # Errors
     /// The error of a read.
@@ -91,7 +91,7 @@ impl Scan {
                     let Some((offset, head, said)) = scanner.beyond(&composer, &other)? else { break };
                     let loss = Loss { from: composer.due(), to: head.sequence - 1, cause: Cause::Torn };
                     let missing = (loss.to >= loss.from).then_some(loss);
-                    // A new footer stands right after the last frame: its number follows.
+                    // A new footer goes right after the last frame, since its number follows.
                     let is_footer = head.kind == FrameKind::Footer;
                     composer.skip(if is_footer { composer.offset() } else { offset }, missing);
                     (head, said)
@@ -118,7 +118,7 @@ fn follows(head: &FrameHeader, composer: &Composer) -> bool {
 }
 
 impl<'a, V: Volume> Scanner<'a, V> {
-    /// For frames with `salt` in file `name` of `size` bytes.
+    /// Makes a scanner for frames with `salt` in file `name` of `size` bytes.
     pub(super) const fn new(volume: &'a mut V, name: &'a str, size: u64, salt: u64) -> Self {
         Self { volume, name, size, salt, last_used: 0 }
     }
@@ -132,7 +132,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(decode(&bytes, self.salt))
     }
 
-    /// The body of the frame at `offset`, whose header is `head`, if it is whole.
+    /// Reads the body of the frame at `offset`, whose header is `head`, if the body is whole.
     fn body(&mut self, offset: u64, head: &FrameHeader) -> io::Result<Option<Vec<u8>>> {
         if offset + head.frame_bytes() as u64 > self.size {
             return Ok(None);
@@ -150,7 +150,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(said.map_or(Found::Header(head), |said| Found::Whole(head, Box::new(said))))
     }
 
-    /// The footer at `offset`, if it is whole.
+    /// Reads the footer at `offset`, if it is whole.
     pub(super) fn footer(&mut self, offset: u64) -> io::Result<Option<Footer>> {
         let Some(head) = self.header(offset)?.filter(|head| head.kind == FrameKind::Footer) else {
             return Ok(None);
@@ -159,14 +159,14 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(body.and_then(|body| Footer::decode(&body).ok()))
     }
 
-    /// The next whole frame of this file after a place without one. The search notes how far the file is in use.
+    /// Finds the next whole frame of this file after a place without one. The search notes how far the file is in use.
     fn beyond(
         &mut self,
         composer: &Composer,
         bad: &Found,
     ) -> io::Result<Option<(u64, FrameHeader, Box<Said>)>> {
         let start = composer.offset();
-        // Where the header is whole, a payload that looks like a frame is not looked at.
+        // If the header is whole, the search skips its payload, which may look like a frame.
         let mut offset = match bad {
             Found::Header(head) | Found::Whole(head, _) => start + head.frame_bytes() as u64,
             Found::Nothing => start + FRAME_ALIGN as u64,
@@ -205,7 +205,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(())
     }
 
-    /// A whole frame, unless the whole header right after it belongs to another chain.
+    /// Accepts a whole frame, unless the whole header right after it belongs to another chain.
     fn accept(&mut self, place: u64) -> io::Result<Option<(u64, FrameHeader, Box<Said>)>> {
         if is(Mutant::TruncateAtFirstBad) {
             return Ok(None);
@@ -219,7 +219,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
     }
 }
 
-/// Bytes of a file up to the last one that is not zero.
+/// Returns the number of bytes of a file up to the last one that is not zero.
 pub(super) fn used(volume: &mut impl Volume, name: &str, size: u64) -> io::Result<u64> {
     let mut chunk = vec![0; CHUNK];
     let mut end = size;
@@ -240,7 +240,7 @@ fn decode(bytes: &[u8], salt: u64) -> Option<FrameHeader> {
     FrameHeader::decode(bytes, salt).ok()
 }
 
-/// What the records of a frame say; `None` if they contradict its header.
+/// Reads the records of a frame; `None` if they contradict its header.
 fn say(head: &FrameHeader, body: &[u8]) -> Option<Said> {
     let draft = FrameDraft {
         kind: head.kind,
@@ -283,14 +283,14 @@ fn say(head: &FrameHeader, body: &[u8]) -> Option<Said> {
 }
 
 impl Heard {
-    /// Adds what a later frame says.
+    /// Adds the contents of a later frame.
     pub(super) fn add(&mut self, later: &Self) {
         self.reserve = self.reserve.max(later.reserve);
         self.clean = later.clean;
         self.epoch = self.epoch.max(later.epoch);
     }
 
-    /// Adds what a later record says.
+    /// Adds the contents of a later record.
     fn note(&mut self, control: JournalControl) {
         self.clean = None;
         match control {

@@ -1,14 +1,14 @@
-//! How a recorder writes, and what it is doing.
+//! The settings and the state of a recorder.
 
 use super::SyncPolicy;
 use std::time::Duration;
 
-/// The way of bytes to the disk.
+/// How bytes are written to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Io {
-    /// From memory of the recorder by `O_DIRECT`, in whole pages. Costs a fraction of the CPU time of `Buffered`, leaves nothing in the page
-    /// cache, and an error comes with the write that it belongs to. Where a file system does not take it, and on one in memory, the
-    /// recorder writes `Buffered`.
+    /// From memory of the recorder by `O_DIRECT`, in whole pages. Costs a fraction of the CPU time of `Buffered`, leaves nothing in the
+    /// page cache, and an error is reported by the write that it belongs to. If a file system does not support it, or is in memory, the
+    /// recorder uses `Buffered`.
     #[default]
     Direct,
     /// Through the page cache.
@@ -28,20 +28,19 @@ impl Io {
 /// How files are written.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// When what was written is made safe.
+    /// When written data is made safe.
     pub sync: SyncPolicy,
-    /// How bytes go to the disk. The logic does not look at it.
+    /// How bytes are written to the disk. The logic does not use it.
     pub io: Io,
     /// A file is sealed when the next frame would exceed this many bytes.
     pub file_bytes: u64,
     /// A file is sealed when it is this old.
     pub roll_after: Option<Duration>,
-    /// A sync does not wait for its interval once this many bytes of frames are in memory. Frames stay in memory until
-    /// they are safe.
+    /// Once this many bytes of frames are in memory, a sync does not wait for its interval. Frames stay in memory until they are safe.
     pub sync_bytes: usize,
-    /// Most bytes in one write.
+    /// Greatest number of bytes in one write.
     pub group_bytes: usize,
-    /// Bytes of frames in memory from which on there is no room for more.
+    /// Number of bytes of frames in memory from which on there is no room for more.
     pub buffer: usize,
     /// How long to wait before a failed disk is tried again.
     pub retry_every: Duration,
@@ -62,12 +61,12 @@ impl Default for Settings {
     }
 }
 
-/// What the writer is doing.
+/// The state of the writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Frames are written as they come.
+    /// Frames are written as they arrive.
     Recording,
-    /// The disk refused. It is tried again; what does not fit into memory is lost, and named.
+    /// The disk refused. It is tried again. Messages that do not fit into memory meanwhile are lost, and recorded as lost.
     Failed,
     /// Everything is written, safe and sealed.
     Closed,

@@ -1,4 +1,4 @@
-//! What a writer tells of itself.
+//! The figures that a writer reports.
 
 use super::writer::Writer;
 use super::{Lane, State};
@@ -15,7 +15,7 @@ impl Writer {
         self.buffered
     }
 
-    /// Whether frames wait for a write that goes on.
+    /// Whether frames wait for a write that is under way.
     pub fn is_behind(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -25,12 +25,12 @@ impl Writer {
         !self.is_behind() && self.busy[Lane::Write as usize].is_none()
     }
 
-    /// Last sequence that is in a file.
+    /// The last sequence that is in a file.
     pub const fn written(&self) -> u64 {
         self.written - 1
     }
 
-    /// Everything up to this sequence is safe from a power cut, or the journal names it as lost and that is safe.
+    /// Everything up to this sequence is safe from a power cut, or the journal safely records it as lost.
     pub const fn durable(&self) -> u64 {
         self.durable - 1
     }
@@ -45,17 +45,17 @@ impl Writer {
         self.bytes_written
     }
 
-    /// Number of the file that was begun last; before that, of the one that will be the first.
+    /// Number of the newest file. If no file has been started yet, the number that the first one will get.
     pub const fn active(&self) -> u64 {
         self.header.file
     }
 
-    /// The oldest error that was not asked for yet, and what failed.
+    /// Takes the oldest error that has not been taken yet, and what failed.
     pub fn take_error(&mut self) -> Option<(&'static str, io::Error)> {
         self.errors.pop_front()
     }
 
-    /// What it is doing.
+    /// Returns the state of the writer.
     pub fn state(&self) -> State {
         let is_done =
             self.waiting.is_empty() && self.files.is_empty() && self.busy.iter().all(Option::is_none);

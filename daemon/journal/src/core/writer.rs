@@ -1,4 +1,4 @@
-//! Decides which frames go where and when, and what is durable.
+//! Decides which frames are written where and when, and what is durable.
 
 use super::mutant::{Mutant, is};
 use super::{Frame, Lane, Now, Op, Piece, Pool, Settings, Step, SyncPolicy};
@@ -10,10 +10,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most frames in one write: each is two parts of a vectored write, which has at most 1024.
+/// Greatest number of frames in one write: each is two parts of a vectored write, which has at most 1024.
 const GROUP_FRAMES: usize = 400;
-/// How far zeros are written ahead. A small write that is to be safe at once costs many times more where nothing was written before, since the
-/// file system must note that something is there now.
+/// How far zeros are written ahead. A small write that must be safe at once costs many times more where nothing was written before, since
+/// the file system must also record the new blocks.
 const AHEAD: u64 = 768 << 10;
 
 /// A file that is written to, or is not finished yet.
@@ -26,9 +26,9 @@ pub(super) struct Open {
     begun: Duration,
     /// Frames that were written. Messages are not counted, since a frame may hold none.
     written: u32,
-    /// Frames that are safe, as far as the file's contents go.
+    /// Number of frames whose contents in the file are safe.
     synced: u32,
-    /// Up to here zeros were written ahead.
+    /// Zeros were written ahead up to this offset.
     touched: u64,
     pub(super) is_sealed: bool,
 }
@@ -42,7 +42,7 @@ struct Pending {
     next: u64,
     reserve: u64,
     size: usize,
-    /// Its bytes, to be written again should the file fail; not kept where nothing is synced.
+    /// The frame itself, to be written again if the file fails; not kept if nothing is synced.
     frame: Option<Arc<Frame>>,
 }
 
@@ -64,17 +64,17 @@ enum Spare {
     Ready(u64),
 }
 
-/// The writer of a journal takes frames, and gives operations.
+/// The writer of a journal takes frames, and returns operations.
 #[derive(Debug)]
 pub struct Writer {
     pub(super) settings: Settings,
-    /// What the next file's header repeats of the last one.
+    /// The fields of the next file's header that depend on the last file.
     pub(super) header: FileHeader,
     pool: Pool,
     salts: u64,
     pub(super) waiting: VecDeque<Arc<Frame>>,
     pending: VecDeque<Pending>,
-    /// The oldest ones of these that count no more as memory.
+    /// Number of the oldest pending frames that no longer count as memory.
     freed: usize,
     /// The files, oldest first. The last one is written to unless it is sealed.
     pub(super) files: VecDeque<Open>,
@@ -93,7 +93,7 @@ pub struct Writer {
     pub(super) buffered: usize,
     pub(super) bytes_written: u64,
     pub(super) is_closing: bool,
-    /// A file was given up, and no other was begun since.
+    /// Whether a file was abandoned, and no other was begun since.
     gave_up: bool,
 }
 
@@ -102,8 +102,8 @@ fn size_of_all(pieces: &[Piece]) -> u64 {
 }
 
 impl Writer {
-    /// Begins a file after `header`, in which number, sequence, salt of the file before and its chain are those of the new file. `salt`
-    /// is a random number. Everything up to the sequence before is durable.
+    /// Begins a file after `header`, in which number, sequence, and salt and chain of the previous file are those for the new file. `salt`
+    /// is a random number. Everything up to the previous sequence is durable.
     pub fn new(settings: Settings, header: FileHeader, pool: Pool, salt: u64) -> Self {
         let pages = (settings.file_bytes / PAGE as u64).max(2);
         let settings = Settings { file_bytes: pages * PAGE as u64, ..settings };
@@ -135,18 +135,18 @@ impl Writer {
         }
     }
 
-    /// Takes a frame, which follows the one before.
+    /// Takes a frame, which follows the previous one.
     pub fn push(&mut self, frame: Frame) {
         self.buffered += frame.bytes.len();
         self.waiting.push_back(Arc::new(frame));
     }
 
-    /// No frame will come. The file is sealed once everything is written.
+    /// Notes that no more frames follow. The file is sealed once everything is written.
     pub const fn close(&mut self) {
         self.is_closing = true;
     }
 
-    /// The next operation for a lane that is free. The caller asks after each change, until there is none.
+    /// Returns the next operation for a lane that is free. The caller calls this after each change, until it returns `None`.
     pub fn poll(&mut self, now: Now) -> Option<Op> {
         let found = [Lane::Write, Lane::Sync, Lane::Help].into_iter().find_map(|lane| {
             if self.busy[lane as usize].is_some() {
@@ -177,9 +177,9 @@ impl Writer {
         let (durable, first) = (self.durable(), self.header.sequence);
         if let Some(file) = self.active_file() {
             let is_full = next.is_some_and(|next| file.composer.offset() + next > room);
-            // No two files begin with the same sequence, so that who asks for the one gets the records of both.
+            // Two files never begin with the same sequence, so that a reader that asks for the sequence gets the records of both.
             let has_any = file.composer.due() > first;
-            // Each thread reads the clock before it has its turn here, so another one may have begun the file later than now.
+            // Each thread reads the clock before it takes the lock, so another thread may have begun the file later than `now`.
             let age = now.mono.saturating_sub(file.begun);
             let is_old = has_any && roll_after.is_some_and(|most| age >= most);
             let is_over = is_closing && next.is_none();
@@ -192,7 +192,7 @@ impl Writer {
                 let bytes = size_of_all(&pieces);
                 let mut steps = Vec::new();
                 if offset + bytes >= limit {
-                    // A file gets the size of a sealed one when its trailer is safe, and not before.
+                    // A file gets its final size only after its trailer is safe.
                     steps.push(Step::Resize { number, size: offset + bytes + PAGE as u64 });
                 }
                 steps.push(Step::Write { number, offset, pieces, ahead: 0, durable: false });
@@ -207,7 +207,7 @@ impl Writer {
         Some(self.group(pieces))
     }
 
-    /// Begins the next file in the spare one. The result is its header page.
+    /// Begins the next file in the spare one. Returns its header page.
     fn begin_file(&mut self, now: Now) -> Option<Box<[u8]>> {
         let Spare::Ready(number) = self.spare else { return None };
         self.name_what_was_given_up(now);
@@ -242,7 +242,8 @@ impl Writer {
         Some(page)
     }
 
-    /// Where nothing is synced, frames are not kept until they are durable. Those that a given-up file had are lost, and named.
+    /// If nothing is synced, frames are not kept until they are durable. So the frames of an abandoned file are lost, and are recorded as
+    /// lost.
     fn name_what_was_given_up(&mut self, now: Now) {
         let Some(first) = self.waiting.front() else { return };
         let (from, next, reserve, epoch) = (self.durable, first.draft.sequence, first.reserve, first.epoch);
@@ -265,12 +266,12 @@ impl Writer {
         (z ^ (z >> 31)).max(1)
     }
 
-    /// The end of the frames of a file. Whole pages up to there do not make it longer than what was prepared.
+    /// Returns the end of the room for frames in a file. Whole pages up to there do not make the file longer than what was prepared.
     const fn room(&self) -> u64 {
         self.settings.file_bytes - PAGE as u64
     }
 
-    /// Writes as many waiting frames as fit into one write behind `pieces`.
+    /// Writes as many waiting frames as fit into one write after `pieces`.
     fn group(&mut self, mut pieces: Vec<Piece>) -> (Doing, Vec<Step>) {
         let room = self.room();
         let durable = self.durable();
@@ -305,7 +306,7 @@ impl Writer {
         let (bytes, durable) = (size_of_all(&pieces), self.settings.sync == SyncPolicy::Each);
         let mut steps = Vec::new();
         if offset + bytes > room {
-            // No multiple of a page, as the size of a sealed file is.
+            // This is no multiple of a page, unlike the size of a sealed file.
             let size = (offset + bytes).next_multiple_of(PAGE as u64) + FRAME_ALIGN as u64;
             steps.push(Step::Resize { number, size });
         }
@@ -335,7 +336,7 @@ impl Writer {
     }
 
     fn next_help(&mut self, now: Now) -> Option<(Doing, Vec<Step>)> {
-        // A file is closed when it is sealed. A thread that is to sync it may not have had its turn yet.
+        // A file is closed after it is sealed. A thread that must sync it may not have run yet.
         if let Some((Doing::Finish { file }, _)) = self.help.front()
             && matches!(self.busy[Lane::Sync as usize], Some((_, Doing::Sync { file: busy, .. })) if busy == *file)
         {
@@ -352,7 +353,7 @@ impl Writer {
             return None;
         }
         self.spare = Spare::Making;
-        // No multiple of a page, as the size of a sealed file is.
+        // This is no multiple of a page, unlike the size of a sealed file.
         let (number, size) = (self.next_number, self.settings.file_bytes - FRAME_ALIGN as u64);
         Some((Doing::Spare, vec![Step::Create { number, size }]))
     }
@@ -450,7 +451,7 @@ impl Writer {
         }
     }
 
-    /// No file that is open now is asked again. What is not durable goes into a new one.
+    /// Abandons all files that are open now. What is not durable is written to a new file.
     fn give_up(&mut self, now: Now) {
         self.failures += 1;
         self.gave_up = true;
@@ -474,7 +475,7 @@ impl Writer {
         self.written = self.durable;
     }
 
-    /// Moves `durable` over what is safe: in order, and in named files only.
+    /// Advances `durable` over what is safe: in order, and only in named files.
     fn advance(&mut self) {
         while let Some(first) = self.pending.front() {
             let file = self.files.iter().find(|open| open.number == first.file);

@@ -1,4 +1,4 @@
-//! How a recording begins: recovery, the place in the ring, and the first records.
+//! The beginning of a recording: recovery, the place in the ring, and the first records.
 
 use super::{LAG_ERROR, now};
 use crate::core::{Begin, Packer, Packing, Pool, Recovered, Settings, Writer, recover};
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What is needed to go on.
+/// What a recording needs to continue.
 pub(super) struct Begun {
     pub(super) directory: Directory,
     pub(super) subscriber: Subscriber,
@@ -45,7 +45,7 @@ pub(super) fn begin(
     let took_over = recovered.last.is_some() && (1..epoch).contains(&recovered.epoch);
     let is_behind = recovered.last.is_some() && is_same_ring && {
         if took_over {
-            // A publisher took over while nobody recorded. The ring says where.
+            // A publisher took over while nobody recorded. The ring has the place of that.
             subscriber.go_on_after_epoch(recovered.epoch);
         }
         go_behind(&mut subscriber, recovered.due - 1)
@@ -73,7 +73,7 @@ pub(super) fn begin(
     };
     let mut packer = Packer::begin(Packing::default(), pool.clone(), &begin, now, ticks);
     if took_over && !is_behind {
-        // The ring is another one, or has lost the place.
+        // The ring is another one, or no longer has the place.
         packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch }));
     }
     packer.close();
@@ -85,26 +85,26 @@ pub(super) fn begin(
     Ok(Begun { directory, subscriber, packer, writer, known, epoch_by, first: due, missing })
 }
 
-/// Moves the subscriber to where the journal ends. What the ring has no more is lost.
+/// Moves the subscriber to the end of the journal. Messages that the ring no longer has are lost.
 fn place(
     subscriber: &mut Subscriber,
     recovered: &Recovered,
     path: &Path,
 ) -> Result<Option<Loss>, RecordError> {
     if recovered.last.is_none() {
-        // The journal names the messages that the ring lost before it was recorded.
+        // The journal records as lost the messages that the ring lost before it was recorded.
         let (from, next) = (subscriber.first_sequence(), subscriber.next_sequence());
         let is_missing = next > from && !fault!("a_recorder_names_no_loss");
         return Ok(is_missing.then(|| Loss { from, to: next - 1, cause: Cause::Unrecorded }));
     }
     let due = recovered.due;
-    // A ring that the journal names was read: it went on while nobody recorded.
+    // A ring that the journal names was read before: it continued while nobody recorded.
     let is_known = recovered.ring == Some(subscriber.header().uuid);
     let behind = |channel| RecordError::Behind { path: path.to_owned(), journal: due, channel };
     let first = match subscriber.seek(due) {
         Ok(()) => return Ok(None),
         Err(LocateError::NotYet { next, .. }) if next == due => {
-            return Ok(None); // nothing came since
+            return Ok(None); // nothing was published since
         }
         Err(LocateError::NotYet { next, .. }) => return Err(behind(next)),
         Err(LocateError::TooOld { .. }) => oldest(subscriber)?,
@@ -118,8 +118,8 @@ fn place(
     Ok(Some(Loss { from: due, to: first - 1, cause }))
 }
 
-/// Moves the subscriber behind a message, so that the control records between this one and the next come first. A search for the next one
-/// would pass over them. False if the ring does not have it any more.
+/// Moves the subscriber past a message, so that it reads the control records between this message and the next. A seek to the next one
+/// would skip them. Returns false if the ring no longer has the message.
 fn go_behind(subscriber: &mut Subscriber, sequence: u64) -> bool {
     if sequence == 0 || subscriber.seek(sequence).is_err() {
         return false;
@@ -128,13 +128,13 @@ fn go_behind(subscriber: &mut Subscriber, sequence: u64) -> bool {
         match subscriber.try_recv() {
             Ok(Some(Event::Message(message))) => return message.sequence == sequence,
             Ok(Some(Event::Lapped(_)) | None) | Err(_) => return false,
-            // It stands before the message, and the journal has it.
+            // This record stands before the message, and the journal has it.
             Ok(Some(_)) => {}
         }
     }
 }
 
-/// The control records that the journal has after its last message, where `due` is the sequence of the next one.
+/// Returns the control records that the journal has after its last message. `due` is the sequence of the next message.
 fn controls_at(path: &Path, due: u64) -> Result<Vec<ControlRecord>, RecordError> {
     let mut reader = Journal::open(path)?.read_from(due - 1)?;
     let mut known = Vec::new();
@@ -148,7 +148,7 @@ fn controls_at(path: &Path, due: u64) -> Result<Vec<ControlRecord>, RecordError>
     Ok(known)
 }
 
-/// Moves the subscriber to the oldest message that is safe to read, while a publisher may overtake it, and returns its sequence.
+/// Moves the subscriber to the oldest message that is safe to read, while a publisher may overtake it. Returns its sequence.
 fn oldest(subscriber: &mut Subscriber) -> Result<u64, RecordError> {
     let mut wanted = 1;
     loop {
@@ -177,7 +177,7 @@ fn header(
     })
 }
 
-/// The ring that is read, as headers of files describe it.
+/// Describes the ring that is read, in the form of the headers of files.
 pub(super) fn header_of_ring(subscriber: &Subscriber) -> io::Result<FileHeader> {
     let header = header_of(subscriber.header())?;
     header.encode().map_err(io::Error::other)?;

@@ -13,19 +13,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Most events between two looks at the clock and the disk.
+/// Greatest number of events between two looks at the clock and the disk.
 const BATCH: usize = 4096;
-/// Closed frames from which on the writer is given them.
+/// Number of closed frames from which on they are handed to the writer.
 const CLOSED: usize = 4;
 /// A frame that is not full is closed after this time.
 const LINGER: Duration = Duration::from_millis(4);
-/// Shortest sleep, and longest one where a ring is small or each write is to be safe at once.
+/// Shortest sleep; also the longest one if the ring is small or each write must be safe at once.
 const NAP: Duration = Duration::from_micros(200);
 /// Longest sleep.
 const LONG_NAP: Duration = Duration::from_millis(1);
-/// Shortest sleep where each write is to be safe at once.
+/// Shortest sleep if each write must be safe at once.
 const SHORT_NAP: Duration = Duration::from_micros(20);
-/// Bytes that come to a ring in a nanosecond at most.
+/// Greatest number of bytes that a ring receives in a nanosecond.
 const BYTES_A_NS: u64 = 4;
 
 /// Time between two looks at the names of directory and files.
@@ -36,14 +36,14 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(super) struct Naps {
     shortest: Duration,
     longest: Duration,
-    /// How long nothing came.
+    /// For how long nothing was published.
     silence: Duration,
-    /// Bytes that are little beside the ring.
+    /// Number of bytes that is small compared with the ring.
     little: usize,
 }
 
 impl Naps {
-    /// For a ring of so many bytes. It does not fill by more than a sixteenth meanwhile, unless it is small.
+    /// Makes the sleeps for a ring of this many bytes. During a sleep the ring fills by at most a sixteenth, unless it is small.
     pub(super) fn new(sync: SyncPolicy, capacity: u64) -> Self {
         if sync == SyncPolicy::Each {
             return Self { shortest: SHORT_NAP, longest: NAP, silence: Duration::ZERO, little: 0 };
@@ -52,12 +52,12 @@ impl Naps {
         Self { shortest: nap, longest: nap, silence: Duration::ZERO, little: (capacity / 256) as usize }
     }
 
-    /// Whether so many bytes came that the next look can wait as if none had.
+    /// Whether so few bytes were published that the next look can wait as if there had been none.
     const fn is_little(&self, bytes: usize) -> bool {
         bytes < self.little
     }
 
-    /// The next sleep: a share of the silence before it, so that what comes often is found soon.
+    /// Returns the next sleep: a share of the silence before it, so that frequent messages are found soon.
     fn next(&mut self) -> Duration {
         let nap = (self.silence / 32).clamp(self.shortest, self.longest);
         self.silence += nap;
@@ -73,25 +73,25 @@ pub(super) struct Drain {
     pub(super) ring: [u64; 2],
     /// The sequence due in the ring.
     pub(super) next: u64,
-    /// Control records at the sequence where the recording begins that the journal has already.
+    /// Control records at the recording's first sequence that the journal already has.
     pub(super) known: Vec<ControlRecord>,
     /// Behind this sequence this epoch is noted, if it was not found in its place.
     pub(super) epoch_by: Option<(u64, u64)>,
     pub(super) naps: Naps,
-    /// Bytes of messages that were taken last.
+    /// Bytes of messages in the last batch.
     pub(super) came: usize,
-    /// Frames are closed as soon as the disk is idle.
+    /// Whether frames are closed as soon as the disk is idle.
     pub(super) is_each: bool,
-    /// When the names of directory and files are looked at again.
+    /// When the names of directory and files are checked again.
     pub(super) look_at: Duration,
 }
 
 impl Drain {
-    /// Records until the channel cannot be read, or until it is told to stop and has what was published before. The result
-    /// is the number of messages left in the ring because the disk took no more.
+    /// Records until the channel cannot be read, or until it is told to stop and has everything published before. Returns the number of
+    /// messages left in the ring because the disk accepted no more.
     pub(super) fn run(mut self) -> Result<u64, RecordError> {
         if self.is_each {
-            // Else the kernel lets a sleep last 50 us longer. Without it, messages are safe a little later.
+            // Without this call the kernel lets each sleep last 50 us longer. If it fails, messages are safe a little later.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000));
         }
         let mut last = None;
@@ -115,7 +115,7 @@ impl Drain {
                 }
                 (None, _) => std::thread::sleep(NAP),
                 (Some(0), _) => std::thread::sleep(self.naps.next()),
-                // A whole batch of small messages is little, too, and then there may be more.
+                // A whole batch of small messages may also be few bytes, but then there may be more.
                 (Some(taken), None) if taken < BATCH && self.naps.is_little(self.came) => {
                     std::thread::sleep(self.naps.next());
                 }
@@ -124,7 +124,7 @@ impl Drain {
         }
     }
 
-    /// Packs what is in the ring. The result is the number of events, or `None` if memory is full.
+    /// Packs what is in the ring. Returns the number of events, or `None` if memory is full.
     fn take(&mut self) -> Result<Option<usize>, RecordError> {
         if !self.shared.writer().has_room() {
             return Ok(None);
@@ -145,14 +145,14 @@ impl Drain {
                     shared.ended.store(false, Ordering::Relaxed);
                     *came += m.payload.len();
                     *next = m.sequence + 1;
-                    // A ring that is corrupt may skip. What it skipped is missing all the same.
+                    // A corrupt ring may skip sequences. The skipped ones are recorded as missing.
                     overrun += packer.loss(m.sequence - 1, Cause::Overrun);
                     messages += u64::from(packer.message(m.sequence, m.payload, m.tag, m.key, m.time));
                 }
                 Event::Restarted => restarted = true,
                 other => {
                     *next = behind(&other).unwrap_or(*next);
-                    // A recording that begins again may read the ring from before its place.
+                    // A recording that continues may read the ring from before its place.
                     if *next >= packer.due() {
                         shared.ended.fetch_or(other == Event::End, Ordering::Relaxed);
                         if !is_known(known, &other) {
@@ -174,7 +174,8 @@ impl Drain {
             return Err(RecordError::Restarted);
         }
         let is_elsewhere = self.follow_ring()?;
-        // The first publisher of a ring is no event, and the very first has no record. The channel goes on after the journal in a later
+        // The first publisher of a ring causes no event, and the very first one has no record. The channel continues after the journal in a
+        // later epoch than the journal's.
         // epoch than its.
         let Self { packer, subscriber, epoch_by, .. } = self;
         let stated = match *epoch_by {
@@ -187,12 +188,12 @@ impl Drain {
         if epoch > packer.epoch() {
             packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch }));
         }
-        // In another ring there may be more.
+        // There may be more in another ring.
         Ok(Some(taken + usize::from(is_elsewhere)))
     }
 
-    /// Begins another file if the channel has gone on in another ring, and says whether it has. A batch ends there, so nothing of that ring
-    /// has been packed yet.
+    /// Begins another file if the channel has moved to another ring, and returns whether it has. A batch ends there, so nothing of that
+    /// ring has been packed yet.
     fn follow_ring(&mut self) -> Result<bool, RecordError> {
         let found = self.subscriber.header().uuid;
         if found == self.ring {
@@ -206,7 +207,7 @@ impl Drain {
         Ok(true)
     }
 
-    /// Notes that nothing follows, if nobody can publish and all earlier messages are here.
+    /// Records that nothing follows, if nobody can publish and all earlier messages are recorded.
     fn note_clean(&mut self) {
         let next = self.packer.due();
         if self.shared.over_at.load(Ordering::Relaxed) == next {
@@ -215,12 +216,13 @@ impl Drain {
         }
     }
 
-    /// Gives frames to the writer: full ones, and the open one if time has passed, or if it is to be safe at once and the disk is idle.
+    /// Hands frames to the writer: full ones, and the open one if enough time has passed, or if each write must be safe at once and the
+    /// disk is idle.
     fn hand_over(&mut self, is_over: bool) {
         let now = self.shared.now();
         let mut writer = self.shared.writer();
         let is_late = self.packer.open_for(now).is_some_and(|age| age >= LINGER);
-        // A frame that would wait for others is filled up meanwhile.
+        // A frame that would wait for other frames is filled up meanwhile.
         let is_wanted = if self.is_each { writer.is_idle() } else { is_late && !writer.is_behind() };
         if is_over || is_wanted {
             self.packer.close();
@@ -232,7 +234,7 @@ impl Drain {
     }
 }
 
-/// The sequence due behind an event that passes over some.
+/// Returns the sequence due after an event that skips sequences.
 fn behind(event: &Event<'_>) -> Option<u64> {
     match *event {
         Event::Lapped(lapped) => Some(lapped.resumed_at),
@@ -241,7 +243,7 @@ fn behind(event: &Event<'_>) -> Option<u64> {
     }
 }
 
-/// Whether the journal has this record already. It is not taken for another one of its kind.
+/// Whether the journal already has this record, and not just one of the same kind.
 fn is_known(known: &mut Vec<ControlRecord>, event: &Event<'_>) -> bool {
     let control = match *event {
         Event::End => ControlRecord::End,
@@ -255,7 +257,7 @@ fn is_known(known: &mut Vec<ControlRecord>, event: &Event<'_>) -> bool {
     at.map(|at| known.remove(at)).is_some()
 }
 
-/// Packs an event that is no message. The result is the number of sequences that a lap cost.
+/// Packs an event that is no message. Returns the number of sequences that a lap cost.
 fn note(packer: &mut Packer, event: &Event<'_>) -> u64 {
     match *event {
         Event::Lapped(lapped) => return packer.loss(lapped.resumed_at - 1, Cause::Overrun),

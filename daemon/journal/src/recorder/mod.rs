@@ -1,7 +1,7 @@
 //! A recorder with its threads.
 //!
-//! `drain` reads the ring and packs frames. Three threads do the operations of the three lanes: `write`, `sync`, `help`. The logic
-//! between them is [`Writer`], behind one lock that nobody holds while a disk works.
+//! `drain` reads the ring and packs frames. Three threads perform the operations of the three lanes: `write`, `sync`, `help`. The logic
+//! between them is [`Writer`], behind one lock that no thread holds during a disk operation.
 
 mod begin;
 mod drain;
@@ -18,14 +18,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Longest pause while the end is waited for.
+/// Longest pause while waiting for the end.
 const NAP: Duration = Duration::from_micros(200);
-/// Longest time between two looks at the clocks, a tenth of the step that is noted.
+/// Longest time between the readings of two clocks, a tenth of the step that is recorded.
 const CLOCKS_APART: Duration = Duration::from_micros(100);
-/// How long the end of a recording waits for a disk that refuses.
+/// How long a recording that ends waits for a disk that refuses.
 const PATIENCE: Duration = Duration::from_secs(12);
 
-/// How far a recorder is.
+/// The progress of a recorder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// First sequence of this recording.
@@ -34,27 +34,27 @@ pub struct Progress {
     pub drained: u64,
     /// Last sequence in a file.
     pub written: u64,
-    /// Everything up to this sequence is safe from a power cut, or safely named as lost.
+    /// Everything up to this sequence is safe from a power cut, or safely recorded as lost.
     pub durable: u64,
     /// Messages recorded.
     pub messages: u64,
     /// Sequences that were lost to laps since the start.
     pub overrun: u64,
-    /// Sequences that were found missing at the start: between the journal and the ring.
+    /// Sequences that were missing at the start, between the journal and the ring.
     pub missing: u64,
     /// Bytes written to files.
     pub bytes: u64,
     /// Bytes of frames in memory.
     pub buffered: u64,
-    /// The greatest sequence that a publisher may reach before the journal must be told; safe from a power cut. 0 for none.
+    /// The greatest sequence that a publisher may reach before the journal must be updated; safe from a power cut. 0 if there is none.
     pub reserve: u64,
-    /// Number of the file that was begun last; before that, of the one that will be the first.
+    /// Number of the newest file. If no file has been started yet, the number that the first one will get.
     pub file: u64,
-    /// How it writes: as its settings say, unless the file system has refused that.
+    /// How the recorder writes: as its settings say, unless the file system has refused that.
     pub io: Io,
-    /// The disk refuses; what does not fit into memory is lost, and named.
+    /// Whether the disk refuses. Messages that do not fit into memory are lost, and recorded as lost.
     pub is_failed: bool,
-    /// The publisher closed the channel, and everything before is taken from the ring.
+    /// Whether the publisher closed the channel, and everything before that is taken from the ring.
     pub has_ended: bool,
 }
 
@@ -84,9 +84,9 @@ struct RecorderState {
     /// How long a stopping recorder waits for a disk that refuses.
     stop: OnceLock<Instant>,
     ended: AtomicBool,
-    /// The sequence due after the last message there will be, once it is to stop; 0 if that is not known.
+    /// The sequence due after the very last message, once the recorder must stop; 0 if it is not known.
     over_at: AtomicU64,
-    /// The sequence that the reserve is to reach.
+    /// The sequence that the reserve must reach.
     wanted: AtomicU64,
     first: u64,
     missing: u64,
@@ -104,15 +104,15 @@ impl RecorderState {
         self.writer.lock().expect("nobody panics while holding it")
     }
 
-    /// Hands out what the writer wants done.
+    /// Sends the writer's operations to the lanes.
     fn dispatch(&self, writer: &mut Writer, now: Now) {
         while let Some(op) = writer.poll(now) {
-            // A lane that is gone belongs to a recorder that ends.
+            // If a lane is gone, the recorder is ending.
             let _ = self.lanes[op.lane as usize].send(op);
         }
     }
 
-    /// Whether it is to stop, and the disk has refused for too long. A disk that works is waited for, however slow it is.
+    /// Whether the recorder must stop, and the disk has refused for too long. It waits for a disk that works, however slow it is.
     fn is_given_up(&self, writer: &Writer) -> bool {
         writer.state() == State::Failed && self.stop.get().is_some_and(|deadline| Instant::now() > *deadline)
     }
@@ -139,7 +139,7 @@ impl RecorderState {
     }
 }
 
-/// Does the operations of a lane, until the recorder is gone.
+/// Performs the operations of a lane, until the recorder is gone.
 fn lane(shared: &Weak<RecorderState>, ops: &Receiver<Op>) {
     for op in ops {
         let Some(shared) = shared.upgrade() else { return };
@@ -174,15 +174,15 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Records what `subscriber` receives into the folder of its stream in the directory at `path`, after it has made whole what is there. A
-    /// journal of this stream is continued: from where it ends if the ring has that still; else what lies between is named as lost. Of
-    /// another stream, everything is recorded that `subscriber` receives from where it stands.
+    /// Records what `subscriber` receives into the folder of its stream in the directory at `path`. First makes whole what is there. A
+    /// journal of this stream is continued: from its end if the ring still has that place; otherwise the messages in between are recorded
+    /// as lost. If there is no journal of this stream, the recording begins at the subscriber's place.
     ///
-    /// Open the subscriber with [`History::Never`](shmcast::History::Never). One that reads the past from a journal may come to read the
-    /// journal that this recorder writes: it would record again what is there already, or wait for itself after a lap.
+    /// Open the subscriber with [`History::Never`](shmcast::History::Never). A subscriber that reads from a journal may read the journal
+    /// that this recorder writes: it would record messages again that are there already, or wait for itself after a lap.
     ///
     /// # Errors
-    /// [`RecordError`]; nothing is recorded then.
+    /// [`RecordError`]. After an error nothing is recorded.
     pub fn start(path: &Path, subscriber: Subscriber, settings: Settings) -> Result<Self, RecordError> {
         let header = subscriber.header();
         let directory = Directory::of_stream(path, header.stream, &header.channel, settings.io)?;
@@ -211,7 +211,7 @@ impl Recorder {
         });
         let names = ["journal-write", "journal-sync", "journal-help"];
         let lanes = ops.into_iter().zip(names).map(|(ops, name)| {
-            // A lane ends with the recorder, whose ends of the channels are dropped then.
+            // A lane ends with the recorder, because the recorder's ends of the channels are dropped with it.
             let shared = Arc::downgrade(&shared);
             spawn(name, path, move || lane(&shared, &ops))
         });
@@ -240,32 +240,32 @@ impl Recorder {
         Ok(Self { shared, drain, lanes })
     }
 
-    /// How far it is. The call takes the lock of the writer for a moment.
+    /// Returns the progress. Takes the lock of the writer for a moment.
     pub fn progress(&self) -> Progress {
         self.shared.progress()
     }
 
-    /// Errors of the disk since the last call: what failed, and why. None of them lost anything by itself where files are synced. With
-    /// [`SyncPolicy::None`](crate::core::SyncPolicy::None) the journal names what a file that was given up had.
+    /// Takes the errors of the disk since the last call: what failed, and why. If files are synced, none of them by itself lost anything.
+    /// With [`SyncPolicy::None`](crate::core::SyncPolicy::None) the journal records the contents of an abandoned file as lost.
     pub fn errors(&self) -> Vec<(&'static str, std::io::Error)> {
         let mut writer = self.shared.writer();
         std::iter::from_fn(|| writer.take_error()).collect()
     }
 
-    /// Lets the reserve reach at least up to `sequence`, so that the channel may go on that far ahead. It has done so
-    /// once [`Progress::reserve`] is that far.
+    /// Raises the reserve at least up to `sequence`, so that the channel may skip that far ahead. This is done once [`Progress::reserve`]
+    /// is that far.
     pub fn reserve(&self, sequence: u64) {
         self.shared.wanted.fetch_max(sequence, Ordering::Relaxed);
     }
 
-    /// Whether it still reads the channel. If not, [`stop`](Self::stop) says why.
+    /// Whether the recorder still reads the channel. If not, [`stop`](Self::stop) returns the reason.
     pub fn is_running(&self) -> bool {
         !self.drain.is_finished()
     }
 
-    /// As [`stop`](Self::stop), for a channel on which nobody publishes any more: `next` is the sequence of its next message, and the
-    /// caller holds its writer lock until this returns. If the recorder has everything before it, the journal ends with a clean record, so
-    /// that a ring behind it leaves no sequence out.
+    /// As [`stop`](Self::stop), for a channel on which nobody publishes any more. `next` is the sequence of its next message, and the
+    /// caller holds its writer lock until this call returns. If the recorder has everything before `next`, the journal ends with a clean
+    /// record, so that a ring that continues it leaves no sequence out.
     ///
     /// # Errors
     /// As [`stop`](Self::stop).
@@ -274,11 +274,11 @@ impl Recorder {
         self.stop()
     }
 
-    /// Takes what was published before this call, seals the file, and ends. It waits for the disk, but no longer than 12 s for one that
-    /// refuses. When it returns, the directory is free for another recorder, unless the disk refused.
+    /// Records what was published before this call, seals the file, and ends. Waits for the disk, but for at most 12 s if the disk refuses.
+    /// When the call returns, the directory is free for another recorder, unless the disk refused.
     ///
     /// # Errors
-    /// The reason why it ended before it was stopped, or why not everything was written, or cannot be read by its name.
+    /// The reason why the recorder ended before it was stopped, or why not everything was written, or cannot be read by its name.
     pub fn stop(self) -> Result<Progress, RecordError> {
         let Self { shared, drain, lanes } = self;
         shared.stop.get_or_init(|| Instant::now() + PATIENCE);

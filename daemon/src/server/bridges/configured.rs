@@ -16,10 +16,10 @@ use shmcast_engine::status::{ReceiveCounters as EngineReceiveCounters, SendCount
 use shmcast_engine::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-/// Shortest time between two reports of the same kind of news of a bridge.
+/// Shortest time between two reports of the same kind about a bridge.
 const NEWS_EVERY: Duration = Duration::from_secs(60);
 
-/// A kind of news of a bridge: the event, the least increase that is news, the counter, and its description.
+/// A kind of report about a bridge: the event, the least increase that is reported, the counter, and its description.
 type News<C> = (&'static str, u64, fn(&C) -> u64, &'static str);
 const SEND_NEWS: [News<RepairCounters>; 3] = [
     (
@@ -128,12 +128,12 @@ const NEWS: [News<ReceiveCounters>; 7] = [
 #[derive(Debug)]
 pub(super) struct ConfiguredBridge {
     pub(super) spec: BridgeSpec,
-    /// An endpoint that has ended stays here for its counters, until the next one replaces it.
+    /// The endpoint. One that has ended stays here for its counters, until the next one replaces it.
     pub(super) endpoint: Option<Endpoint>,
     pub(super) state: State,
-    /// Where the bridge stopped whose place it takes.
+    /// The state of the stopped bridge that this one replaces.
     pub(super) after: Option<Stopped>,
-    /// The reason why it waits or has failed.
+    /// The reason why the bridge waits or has failed.
     pub(super) why: Option<String>,
     pub(super) session: Option<Session>,
     pub(super) started: Instant,
@@ -142,11 +142,11 @@ pub(super) struct ConfiguredBridge {
     told: Told,
 }
 
-/// The reason why a bridge whose channel was promoted does nothing.
+/// The reason why a bridge does nothing after its channel was promoted.
 pub(super) const PROMOTED: &str =
     "its channel is one of this host: to receive it again, remove this bridge, reload, add it, and reload";
 
-/// The count of each kind of news when it was last reported, and the time of that report.
+/// The count of each kind of report at its last report, and the time of that report.
 type Told = [(u64, Option<Instant>); NEWS.len()];
 
 fn news_of<C>(
@@ -157,7 +157,7 @@ fn news_of<C>(
 ) -> Vec<(&'static str, String)> {
     let mut news = Vec::new();
     for ((event, least, count, what), (told, at)) in kinds.iter().zip(told) {
-        // A bridge that was started again counts from 0.
+        // A bridge that was restarted counts from 0.
         *told = (*told).min(count(counters));
         let (more, is_soon) = (count(counters) - *told, at.is_some_and(|at| now - at < NEWS_EVERY));
         if more >= *least && !is_soon {
@@ -173,9 +173,9 @@ pub(super) enum State {
     Waiting,
     Running,
     Failed,
-    /// It received a channel that is one of this host now.
+    /// The bridge received a channel that belongs to this host now.
     Promoted,
-    /// It is no longer configured.
+    /// The bridge is no longer configured.
     Leaving,
 }
 
@@ -229,7 +229,7 @@ pub enum Counted {
 }
 
 impl BridgeFigures {
-    /// The figures as tools show them.
+    /// Returns the figures in the form that tools show.
     pub fn status(&self) -> BridgeStatus {
         let figures = match &self.counted {
             None => serde_json::Value::Null,
@@ -296,11 +296,11 @@ impl Endpoint {
         }
     }
 
-    /// Stops it. Says where, if another one can go on there.
+    /// Stops the endpoint. Returns where it stopped, if another endpoint can continue there.
     pub(super) fn into_stopped(self) -> Option<Stopped> {
         match self {
             Self::Send(egress) => Some(egress.into_stopped()),
-            // The log of an engine says where to go on, and a receiver's ring.
+            // The log of an engine says where to continue, and so does a receiver's ring.
             Self::Receive(_) | Self::EngineSend(_) | Self::EngineReceive(_) => None,
         }
     }
@@ -333,8 +333,7 @@ impl ConfiguredBridge {
         }
     }
 
-    /// Returns the news since the last report, each as an event and its detail. Each kind is reported at most
-    /// once in `NEWS_EVERY`.
+    /// Returns the reports since the last call, each as an event and its detail. Each kind is reported at most once in `NEWS_EVERY`.
     pub(super) fn news(&mut self) -> Vec<(&'static str, String)> {
         match &self.endpoint {
             Some(Endpoint::Receive(ingress)) => {

@@ -1,27 +1,28 @@
-//! The fate of each bridge when the configuration is read again. Bridges are told by what they carry, and not by their names.
+//! Decides what happens to each bridge when the configuration is read again. Bridges are matched by what they carry, and not by their
+//! names.
 
 use shmcast_bridge::spec::{BridgeSpec, Direction};
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// The fate of a bridge.
+/// What happens to a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It goes on undisturbed as the wanted bridge with this index, which may have another name.
+    /// It continues without a pause as the wanted bridge with this index, which may have another name.
     Stays(usize),
-    /// A wanted bridge needs its channel, sockets or files, so it stops first.
+    /// It stops first, because a wanted bridge needs its channel, sockets or files.
     Yields,
-    /// Nobody takes its place.
+    /// No wanted bridge replaces it.
     Leaves,
 }
 
-/// The fate of each of the `old` bridges, in their order.
+/// Decides for each of the `old` bridges, in their order.
 pub(super) fn fates(old: &[BridgeSpec], wanted: &[BridgeSpec]) -> Vec<Fate> {
     let mut fates = vec![Fate::Leaves; old.len()];
     let mut is_taken = vec![false; wanted.len()];
     let renamed =
         |old: &BridgeSpec, new: &BridgeSpec| BridgeSpec { name: new.name.clone(), ..old.clone() } == *new;
-    // A bridge that has kept its name comes before one that has got another.
+    // A bridge that has kept its name is matched before one that has a new name.
     for is_same in [&(|old: &BridgeSpec, new: &BridgeSpec| old == new) as &dyn Fn(_, _) -> _, &renamed] {
         for (fate, old) in fates.iter_mut().zip(old).filter(|(fate, _)| **fate == Fate::Leaves) {
             let mut candidates = wanted.iter().enumerate().filter(|(at, _)| !is_taken[*at]);
@@ -38,7 +39,7 @@ pub(super) fn fates(old: &[BridgeSpec], wanted: &[BridgeSpec]) -> Vec<Fate> {
     fates
 }
 
-/// Whether the new bridge cannot start while the old one runs, or would send what that one sends.
+/// Whether the new bridge cannot start while the old one runs, or would send the same as the old one.
 pub(super) fn is_in_the_way(old: &BridgeSpec, new: &BridgeSpec) -> bool {
     let theirs = sockets(new);
     if sockets(old).iter().any(|socket| theirs.iter().any(|other| meet(socket, other))) {
@@ -62,7 +63,7 @@ pub(super) fn is_in_the_way(old: &BridgeSpec, new: &BridgeSpec) -> bool {
     }
 }
 
-/// The addresses that no other socket of this host can have meanwhile.
+/// The addresses that no other socket of this host can use meanwhile.
 fn sockets(bridge: &BridgeSpec) -> Vec<SocketAddr> {
     let received = bridge.lines.iter().filter(|_| bridge.receive.is_some()).map(|line| line.group);
     let received = received.filter(|group| !group.ip().is_multicast());

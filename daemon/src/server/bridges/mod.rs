@@ -1,8 +1,7 @@
-//! The daemon's bridges. They are started and ended as the configuration says, tried again when they fail, and
-//! reported.
+//! The daemon's bridges: they are started and ended as configured, retried after a failure, and reported.
 //!
-//! This runs in a thread of its own. To start, a bridge asks this daemon for the channel, as any program does, and the
-//! event loop must be free to answer. The bridges' own threads carry the messages; nothing here is on their path.
+//! This runs on a thread of its own. To start, a bridge asks this daemon for the channel, as any program does, and the event loop must be
+//! free to answer. The bridges' own threads carry the messages; nothing here is on their path.
 
 mod configured;
 mod matching;
@@ -30,11 +29,11 @@ use std::time::{Duration, Instant};
 /// Interval at which the bridges are looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The state of each bridge, by its name. A clone is the same bridges.
+/// The state of each bridge, by its name. Clones share the same bridges.
 #[derive(Debug, Clone)]
 pub struct Bridges {
     configured: Arc<Mutex<BTreeMap<String, ConfiguredBridge>>>,
-    /// Bridges that are no longer configured, until they are gone.
+    /// Bridges that are no longer configured, as long as they still run.
     leaving: Arc<Mutex<Vec<ConfiguredBridge>>>,
     promoted: Promoted,
     journals: Journals,
@@ -54,10 +53,10 @@ impl Bridges {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a bridge that stands by send in place of its peer.
+    /// Lets a bridge that stands by take over from its peer.
     ///
     /// # Errors
-    /// A sentence, if the bridge does not run, receives, or has no peers.
+    /// A sentence, if the bridge does not run, if it receives, or if it has no peers.
     pub fn take_over(&self, name: &str) -> Result<(), String> {
         match self.configured().get(name).and_then(|bridge| bridge.endpoint.as_ref()) {
             Some(Endpoint::Send(egress)) => egress.take_over().map_err(|e| e.to_string()),
@@ -72,14 +71,14 @@ impl Bridges {
         }
     }
 
-    /// Makes a channel that a bridge receives one of this host. Blocks for up to some seconds.
+    /// Promotes a channel that a bridge receives to one of this host. Blocks for up to some seconds.
     ///
-    /// The channel's journal, if it has one, notes first, safe from a power cut, that the sequences go on as far as a promotion lets
-    /// them. Otherwise a host that loses its power right after the promotion would give the first ones again.
+    /// If the channel has a journal, the journal first notes, safe from a power cut, how far a promotion lets the sequences go. Without
+    /// this note, a host that loses its power right after the promotion would use the first of these sequences again.
     ///
     /// # Errors
-    /// A sentence, if no bridge receives it, if that one does not run, if the publisher's host is heard, or if the journal does not
-    /// record.
+    /// A sentence, if no bridge receives the channel, if that bridge does not run, if the publisher's host is heard, or if the journal does
+    /// not record.
     pub fn promote(&self, channel: &str, force: bool) -> Result<Promotion, String> {
         let refused = |why: PromoteError| format!("channel {channel:?}: {why}");
         let mut below = u64::MAX;
@@ -96,7 +95,7 @@ impl Bridges {
         }
         let promoter = self.with_ingress(channel, |state, ingress| {
             self.promoted.add(channel)?;
-            // The supervisor leaves it alone from here on.
+            // From here on, the supervisor leaves the bridge alone.
             *state = State::Promoted;
             Ok(ingress.promoter())
         })?;
@@ -113,7 +112,7 @@ impl Bridges {
         promoted.map_err(refused)
     }
 
-    /// Does something with the running bridge that receives a channel.
+    /// Calls a function with the running bridge that receives a channel.
     fn with_ingress<T>(
         &self,
         channel: &str,
@@ -140,12 +139,12 @@ impl Bridges {
         }
     }
 
-    /// The channel that a bridge carries; `None` if there is no such bridge.
+    /// Returns the channel that a bridge carries; `None` if there is no such bridge.
     pub fn channel_of(&self, name: &str) -> Option<String> {
         self.configured().get(name).map(|bridge| bridge.spec.channel.clone())
     }
 
-    /// All bridges, in order of their names, and behind them those that leave.
+    /// Returns the figures of all bridges, in order of their names, and after them those of leaving bridges.
     pub fn figures(&self) -> Vec<BridgeFigures> {
         let mut figures: Vec<_> = self.configured().values().map(ConfiguredBridge::figures).collect();
         figures.extend(self.leaving().iter().map(ConfiguredBridge::figures));
@@ -153,7 +152,7 @@ impl Bridges {
     }
 }
 
-/// The bridge that receives a channel.
+/// Finds the bridge that receives a channel.
 fn received<'a>(
     configured: &'a mut BTreeMap<String, ConfiguredBridge>,
     channel: &str,
@@ -174,7 +173,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts the thread. It keeps `bridges` and tells `events`; `socket` is the path at which this daemon listens.
+    /// Starts the thread. It keeps `bridges` up to date and reports to `events`. `socket` is the path at which this daemon listens.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -186,14 +185,14 @@ impl Supervisor {
         Ok(Self { orders, thread })
     }
 
-    /// Carries these bridges from now on, and no others. A bridge that is the same as before goes on undisturbed.
+    /// Runs these bridges from now on, and no others. A bridge that is the same as before continues undisturbed.
     pub fn carry(&self, bridges: Vec<BridgeSpec>) {
-        // The thread receives until it is told to stop, so sending does not fail.
+        // The thread receives until it is told to stop, so this send does not fail.
         let _ = self.orders.send(Order::Carry(bridges));
     }
 
-    /// Stops all bridges without ending their sessions: the next daemon goes on with the sessions. Blocks for up to a
-    /// second, and for as long as a bridge that is being started listens.
+    /// Stops all bridges without ending their sessions: the next daemon continues the sessions. Blocks for up to a second, and for as long
+    /// as a bridge that is being started listens.
     pub fn stop(self) {
         let _ = self.orders.send(Order::Stop);
         if self.thread.join().is_err() {
@@ -238,7 +237,7 @@ impl Work {
             }
             self.events.tell("bridge-removed", None, None, None, &format!("{:?}", bridge.spec.title()));
             if fate != Fate::Leaves {
-                // This waits for its threads.
+                // This call waits for the endpoint's threads.
                 let at = bridge.endpoint.take().and_then(Endpoint::into_stopped);
                 stopped.extend(at.or(bridge.after).map(|at| (bridge.spec, at)));
             } else if let Some(endpoint) = &bridge.endpoint {
@@ -263,7 +262,7 @@ impl Work {
         }
     }
 
-    /// Lets the bridges go on that stay, under the names that they have now. Returns the others, with their fates.
+    /// Keeps the bridges that stay, under the names that they have now. Returns the others, each with its fate.
     fn keep_what_stays(&self, wanted: &[BridgeSpec]) -> Vec<(ConfiguredBridge, Fate)> {
         let mut configured = self.bridges.configured();
         let old: Vec<BridgeSpec> = configured.values().map(|bridge| bridge.spec.clone()).collect();
@@ -286,8 +285,8 @@ impl Work {
         gone
     }
 
-    /// Stops the bridges that leave and that one of these needs out of its way, and says where they stopped. Another one whose name is
-    /// taken again gets a second one.
+    /// Stops the bridges that leave if one of the `fresh` bridges needs them out of its way, and returns where they stopped. A leaving
+    /// bridge whose name is used again gets a second name.
     fn make_way(&self, fresh: &[BridgeSpec]) -> Vec<(BridgeSpec, Stopped)> {
         let is_in_the_way =
             |old: &ConfiguredBridge| fresh.iter().any(|new| matching::is_in_the_way(&old.spec, new));
@@ -309,7 +308,7 @@ impl Work {
         stopped
     }
 
-    /// Reads the keys of a bridge that goes on. If the file is not sound, the keys stay as they are.
+    /// Reads the keys of a bridge that continues. If the file is not valid, the keys stay as they are.
     fn reload_keys(&self, bridge: &ConfiguredBridge) {
         let Some(endpoint) = bridge.endpoint.as_ref().filter(|_| bridge.spec.keys.is_some()) else { return };
         if let Err(e) = endpoint.reload_keys(&bridge.spec) {
@@ -329,7 +328,7 @@ impl Work {
                 self.note(name, bridge);
             }
             let now = Instant::now();
-            // A bridge that sends a received channel goes on with the received session, so it waits until there is one.
+            // A bridge that sends a received channel uses the received session, so it waits until there is one.
             let sources: BTreeMap<String, (String, bool)> = configured
                 .values()
                 .filter(|bridge| bridge.spec.receive.is_some() && bridge.state != State::Promoted)
@@ -351,7 +350,7 @@ impl Work {
                 }
             }
         }
-        // A bridge may listen for a while before it begins a session. The others do not wait for it.
+        // A bridge may listen for a while before it begins a session. The other bridges do not wait for it.
         std::thread::scope(|scope| {
             for spec in &due {
                 let thread = std::thread::Builder::new().name("bridge-start".to_owned());
@@ -393,7 +392,7 @@ impl Work {
             Some(bridge) => (bridge.endpoint.take(), bridge.after.take()),
             None => return,
         };
-        // The earlier endpoint has ended, and was kept for its counters.
+        // The earlier endpoint has ended, and was kept only for its counters.
         let after = after.or(before.and_then(Endpoint::into_stopped));
         let started = self.open(spec, after);
         let mut configured = self.bridges.configured();
@@ -450,8 +449,8 @@ impl Work {
     }
 }
 
-/// The journal that messages come from which the ring has no more. The daemon reads it itself: whom it lends files to is
-/// another question.
+/// Returns the journal that supplies messages which the ring no longer has. The daemon reads the journal itself, whether or not it lends
+/// the files to programs.
 fn history(from: Option<&HistoryFrom>) -> History {
     match from {
         Some(HistoryFrom::Dir(dir)) => History::Dir(dir.clone()),

@@ -1,10 +1,10 @@
-//! One connection: requests and replies, and then one attachment at most, which lasts as long as the connection.
+//! One connection: requests and replies, and at most one attachment, which lasts as long as the connection.
 //!
-//! A client that misbehaves (garbage, silence, floods, surplus descriptors, never reading) ends its own connection and
-//! nothing else. Each wait for a client has a limit, and each answer fits a packet.
+//! A client that misbehaves (garbage, silence, floods, surplus descriptors, never reading) ends only its own connection. Each wait for a
+//! client has a limit, and each answer fits a packet.
 //!
-//! Users take turns. Of all programs of one user, one is served at a time, and after each packet that it is sent the
-//! other users' programs run. So a user waits for one packet of each other user, however much those ask for.
+//! Users take turns. Of all programs of one user, only one is served at a time, and after each packet sent to it the other users' programs
+//! run. So a user waits for one packet of each other user, however much the others request.
 
 mod reports;
 
@@ -33,19 +33,18 @@ use tokio::time::timeout;
 
 /// How long a client may take to greet, and to read an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a greeting waits for its answer while the daemon starts. Then the answer is `Starting`, and the client
-/// greets again.
+/// How long a greeting waits for its answer while the daemon starts. After this time the answer is `Starting`, and the client greets again.
 const STARTING: Duration = Duration::from_secs(2);
-/// How long a reader waits before it is looked whether somebody has brought the channel's memory back.
+/// How often a waiting reader checks whether a program has brought back the channel's memory.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// A publisher's lock is looked at once more this long after its connection ended.
+/// A publisher's lock is checked once more after this time, counted from the end of its connection.
 const LAST_BREATH: Duration = Duration::from_millis(10);
 
 /// The reason why a connection ends.
 enum End {
     /// The client left.
     HangUp,
-    /// The client got a refusal, and is cut off.
+    /// The client was refused, and its connection is closed.
     CutOff,
     /// The socket failed, or the client does not read.
     Broken(io::Error),
@@ -65,13 +64,12 @@ struct Connection<'a> {
     id: ConnectionId,
     who: Identity,
     socket: UnixDatagram,
-    /// The turn of this program's user.
+    /// The semaphore by which the programs of this user take turns.
     turn: Arc<Semaphore>,
-    /// The permit of that turn, held while this program is served. It is released while its request has to wait, so
-    /// that it delays no other program of the user.
+    /// The permit of `turn`, held while this program is served. It is released while its request has to wait, so that it delays no other
+    /// program of the user.
     served: Option<OwnedSemaphorePermit>,
-    /// Number of packets still to come that may be free: the greeting, and the request after it if a program comes back
-    /// with it.
+    /// Number of next packets that may be free: the greeting, and the request after it if a program attaches again with it.
     prepaid: u32,
     has_greeted: bool,
     is_attached: bool,
@@ -108,7 +106,7 @@ pub(super) fn admit(shared: &Arc<ServerState>, socket: OwnedFd, id: ConnectionId
     let _ = handoff::send(&socket, &encode(&to_reply(&refused)), &[]);
 }
 
-/// Serves a connection to its end.
+/// Serves a connection until it ends.
 async fn serve(
     shared: Arc<ServerState>,
     socket: OwnedFd,
@@ -135,7 +133,7 @@ async fn serve(
     let was_publisher = shared.opened.get().is_some() && shared.registry().detach(id);
     shared.limits().disconnect(peer.uid);
     if was_publisher {
-        // The kernel closes what a program that died held open one after the other: the lock may come after the connection.
+        // After a program has died, the kernel closes its descriptors one after the other: it may release the lock after the connection.
         tokio::time::sleep(LAST_BREATH).await;
         shared.registry().tell_deaths();
     }
@@ -211,8 +209,8 @@ impl Connection<'_> {
                 return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
             }
         };
-        // The connection itself was counted. A program that comes back is not counted again, so as many can come back
-        // at once as may be connected.
+        // The connection itself was counted. Attaching again is not counted in addition, so as many programs can attach again at once as
+        // may be connected.
         let is_free = is_prepaid
             && match request {
                 Request::Hello { .. } => !self.has_greeted,
@@ -242,7 +240,7 @@ impl Connection<'_> {
     }
 
     async fn wait_for_turn(&mut self) {
-        // The semaphore is never closed, so this gives a permit.
+        // The semaphore is never closed, so this always returns a permit.
         self.served = Arc::clone(&self.turn).acquire_owned().await.ok();
     }
 
@@ -270,7 +268,7 @@ impl Connection<'_> {
                 let manner = Manner { is_hidden, watches };
                 let grant =
                     |registry: &mut Registry, guest: &Guest<'_>| registry.subscribe(guest, manner, &mut bell);
-                // A reader waits only while the channel's memory has not been brought back.
+                // A reader waits only as long as the channel's memory has not been brought back.
                 self.attach(&channel, true, &descriptors, grant).await
             }
             Request::Mapped {} => {
@@ -320,18 +318,18 @@ impl Connection<'_> {
         self.send(&Response::Welcome { version: VERSION, instance }, &[]).await
     }
 
-    /// Waits until the programs that were attached to a crashed daemon have had their time to come back, or `at_most` this long.
-    /// Returns false if this daemon ends before.
+    /// Waits until the programs that were attached to a crashed daemon have had time to attach again, or `at_most` this long. Returns false
+    /// if this daemon ends earlier.
     async fn wait_for_those_who_come_back(&mut self, at_most: Duration) -> bool {
         self.served = None;
         let mut newcomers = self.shared.newcomers.subscribe();
-        // The sender is in `ServerState`, so it outlives this wait.
+        // `ServerState` owns the sender, so it outlives this wait.
         let _ = timeout(at_most, newcomers.wait_for(|now| *now != Newcomers::Wait)).await;
         self.wait_for_turn().await;
         *self.shared.newcomers.borrow() != Newcomers::SentAway
     }
 
-    /// Makes the memory that a channel needs to go on.
+    /// Waits for the memory that a channel needs to continue.
     async fn wait_for_memory(&mut self, channel: &str, request: MemoryRequest) -> Result<(), Refused> {
         self.served = None;
         let made = self.shared.make_memory(channel, request).await;
@@ -340,7 +338,7 @@ impl Connection<'_> {
     }
 
     async fn take_over(&mut self, channel: &str) -> Result<(), Refused> {
-        // A program that has not come back yet may hold the memory of the channel that is taken over.
+        // A program that has not attached again yet may hold the memory of the channel that is taken over.
         if !fault!("takeovers_come_first") && !self.wait_for_those_who_come_back(Duration::MAX).await {
             return Err(Refused::new(RefusalCode::Failed, "this daemon ends: ask the next one"));
         }
@@ -353,7 +351,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Waits until the memory of all channels is made, but no longer than a client waits for an answer.
+    /// Waits until the memory of all channels is made, but not longer than a client waits for an answer.
     async fn is_open(&mut self) -> bool {
         if self.shared.opened.get().is_some() {
             return true;
@@ -410,7 +408,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Sends a refusal; the connection stays.
+    /// Sends a refusal. The connection continues.
     async fn refuse(&mut self, refused: Refused, channel: Option<&str>) -> Result<(), End> {
         // No channel has a longer name. The client made this name up, and it must not get into logs.
         let channel = channel.filter(|name| name.len() <= MAX_NAME);
@@ -418,7 +416,7 @@ impl Connection<'_> {
         self.send(&to_reply(&refused), &[]).await
     }
 
-    /// Sends a refusal; the caller then ends the connection.
+    /// Sends a refusal. The caller ends the connection after this.
     async fn cut_off(&mut self, refused: Refused) -> End {
         match self.refuse(refused, None).await {
             Ok(()) => End::CutOff,
@@ -432,7 +430,7 @@ impl Connection<'_> {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             sent => {
                 sent?;
-                // Between two packets of a long answer, other connections run.
+                // Between two packets of a long answer, other connections are served.
                 yield_now().await;
                 return Ok(());
             }
@@ -469,7 +467,7 @@ pub(super) fn watch(socket: OwnedFd) -> io::Result<UnixDatagram> {
     UnixDatagram::from_std(socket)
 }
 
-/// Lets the tasks of connections whose client has hung up run to their end.
+/// Lets the tasks of connections whose client has hung up finish.
 pub(super) async fn settle() {
     for _ in 0..8 {
         tokio::task::yield_now().await;

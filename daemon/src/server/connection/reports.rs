@@ -1,4 +1,4 @@
-//! Answers to questions of programs: channels and their readers, bridges, events. Nothing here changes the state of the daemon.
+//! Answers to requests for information: channels and their readers, bridges, events. Nothing here changes the state of the daemon.
 
 use super::{Connection, End};
 use crate::server::bridges::BridgeFigures;
@@ -34,7 +34,7 @@ impl Connection<'_> {
         self.send(&Response::Done {}, &[]).await
     }
 
-    /// Makes a bridge that stands by send in place of its peer.
+    /// Lets a bridge that stands by take over from its peer.
     pub(super) fn take_over_bridge(&self, name: &str) -> Result<(), Refused> {
         let refuse = |why: String| Refused::new(RefusalCode::BadRequest, why);
         let channel = self.shared.bridges.channel_of(name);
@@ -46,7 +46,7 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Makes a channel that a bridge receives one of this host. Another thread waits for the bridge.
+    /// Promotes a channel that a bridge receives to one of this host. Another thread waits for the bridge.
     pub(super) async fn promote(&mut self, channel: &str, force: bool) -> Result<Promotion, Refused> {
         self.shared.registry().check_publisher(&self.who, channel)?;
         let (bridges, name) = (self.shared.bridges.clone(), channel.to_owned());
@@ -99,7 +99,7 @@ impl Connection<'_> {
         let history = History {
             file: loan.lent.number,
             first: loan.lent.first,
-            // The first frame: the reader looks for its place itself.
+            // This is the first frame: the reader searches for its place itself.
             offset: FILE_HEADER_BYTES as u64,
             recording: loan.is_recording,
         };

@@ -1,4 +1,4 @@
-//! The files of a journal that a reader is lent.
+//! The files of a journal that the daemon lends to readers.
 
 use super::Recording;
 use shmcast::StreamId;
@@ -8,11 +8,11 @@ use std::sync::{MutexGuard, PoisonError};
 /// What a reader asks for.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked {
-    /// The stream; the newest without one.
+    /// The stream; the newest stream if `None`.
     pub stream: Option<StreamId>,
     /// The message.
     pub wanted: Wanted,
-    /// The salt of the file that it has read to its end.
+    /// The salt of the file that the reader has read to its end.
     pub read: Option<u64>,
 }
 
@@ -26,7 +26,7 @@ pub struct Loan {
 }
 
 impl Recording {
-    /// Does something with the lists of the files, as they were when last looked at. `None` if there is no directory yet.
+    /// Calls a function with the lists of the files, as they were at the last look. Returns `None` if there is no directory yet.
     pub(super) fn with_files<T>(
         &self,
         run: impl FnOnce(&mut Streams) -> Result<T, JournalError>,
@@ -64,7 +64,7 @@ impl Recording {
             if journal.files().iter().any(|file| file.header.channel != self.channel) {
                 return Ok(None);
             }
-            // A recorder that starts will go on with the journal, or name what is lost.
+            // A recorder that starts will continue the journal, or report what is lost.
             let is_recording = may_record && (recorded.is_none() || recorded == journal.stream());
             Ok(journal.lend(wanted, read)?.map(|lent| Loan { lent, is_recording }))
         });

@@ -1,8 +1,7 @@
 //! The daemon's recorders, and the files that they lend to readers.
 //!
-//! Each channel with a journal has a thread of its own. It opens the channel as any program does, so the event loop must be free to
-//! answer it, starts a recorder, which has threads of its own, and looks at it ten times a second. A recorder that ends is started
-//! again.
+//! Each channel with a journal has a thread of its own. The thread opens the channel as any program does, so the event loop must be free to
+//! answer. It starts a recorder, which has threads of its own, and checks it ten times a second. A recorder that ends is restarted.
 
 mod lending;
 mod reserve;
@@ -33,12 +32,12 @@ use troubles::Troubles;
 const LOOK: Duration = Duration::from_millis(100);
 /// Interval at which the files are counted, and the oldest removed.
 const TRIM_EVERY: Duration = Duration::from_secs(5);
-/// Shortest time between two events that tell of messages that came too fast.
+/// Shortest time between two events that report messages which were published too fast for the disk.
 const LOST_EVERY: Duration = Duration::from_secs(10);
-/// How long the end of the daemon waits for its recorders. The ring has what they have not written.
+/// How long the daemon waits for its recorders when it ends. The ring still has what they have not written.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// The journals by the names of their channels. A clone is the same journals.
+/// The journals by the names of their channels. Clones share the same journals.
 #[derive(Debug, Clone, Default)]
 pub struct Journals(Arc<Mutex<BTreeMap<String, Arc<Recording>>>>);
 
@@ -51,12 +50,14 @@ impl Journals {
         self.recordings().get(channel).cloned()
     }
 
-    /// The turn at a channel's journal, to be had before [`lend`](Self::lend). `None` if the channel has no journal.
+    /// Returns the semaphore of a channel's journal, which a caller acquires before [`lend`](Self::lend). Returns `None` if the channel has
+    /// no journal.
     pub fn turn(&self, channel: &str) -> Option<Arc<Semaphore>> {
         self.find(channel).map(|recording| recording.turn.clone())
     }
 
-    /// Opens the file that has what a reader wants. `None` if the channel has no journal, or nothing is recorded yet. The call reads from the
+    /// Opens the file that has what a reader wants. Returns `None` if the channel has no journal, or nothing is recorded yet. The call
+    /// reads from the disk.
     /// disk.
     ///
     /// # Errors
@@ -70,12 +71,12 @@ impl Journals {
         self.recordings().values().any(|recording| recording.state().is_starting())
     }
 
-    /// A channel's journal as tools show it.
+    /// Returns a channel's journal in the form that tools show.
     pub fn status(&self, channel: &str) -> Option<JournalStatus> {
         self.find(channel).map(|recording| recording.status())
     }
 
-    /// All journals as tools show them, in order of their channels' names.
+    /// Returns all journals in the form that tools show, in order of their channels' names.
     pub fn statuses(&self) -> Vec<(String, JournalStatus)> {
         self.recordings().iter().map(|(channel, recording)| (channel.clone(), recording.status())).collect()
     }
@@ -93,20 +94,20 @@ pub struct Recorders {
 }
 
 impl Recorders {
-    /// No recorders. They will tell `events`, and reach this daemon at `socket`.
+    /// Makes an owner without recorders. The recorders will report to `events`, and reach this daemon at `socket`.
     pub fn new(journals: Journals, events: Events, socket: PathBuf) -> Self {
         Self { journals, events, socket, threads: BTreeMap::new(), leaving: Vec::new() }
     }
 
-    /// Keeps the journals of these channels from now on, and no others. One that is the same as before goes on undisturbed. It does not
-    /// wait.
+    /// Keeps the journals of these channels from now on, and no others. A journal that is the same as before continues undisturbed. The
+    /// call does not wait.
     pub fn carry(&mut self, channels: &[ChannelConfig]) {
         let wanted = channels.iter().filter_map(|channel| Some((&channel.name, channel.journal.as_ref()?)));
         let wanted: BTreeMap<&String, &JournalConfig> = wanted.collect();
         let mut recordings = self.journals.recordings();
         let mut before = BTreeMap::new();
         recordings.retain(|channel, recording| {
-            // One whose thread could not be started is tried again.
+            // A journal whose thread could not be started is tried again.
             let stays = self.threads.contains_key(channel)
                 && wanted.get(channel).is_some_and(|config| **config == recording.config);
             if !stays {
@@ -140,11 +141,11 @@ impl Recorders {
         self.leaving.retain(|thread| !thread.is_finished());
     }
 
-    /// Stops all recorders, and waits until they have sealed their files, but not for a disk that does not answer. `hold` keeps
-    /// publishers away from a channel that is closed, until this process ends: so its journal can say that nothing follows.
+    /// Stops all recorders, and waits until they have sealed their files, but not for a disk that does not answer. `hold` keeps publishers
+    /// away from a closed channel until this process ends, so that its journal can say that nothing follows.
     pub fn stop(self, hold: impl Fn(&str) -> Option<Hold>) -> Vec<Hold> {
         let mut holds = Vec::new();
-        // The event loop looks at them meanwhile, so their lock is not kept.
+        // The event loop reads the journals meanwhile, so their lock is not held.
         let recordings: Vec<_> = self.journals.recordings().values().cloned().collect();
         for recording in recordings {
             if let Some(hold) = hold(&recording.channel) {
@@ -168,29 +169,30 @@ impl Recorders {
     }
 }
 
-/// One journal: what is asked for, and how far it is.
+/// One journal: its settings and its progress.
 #[derive(Debug)]
 struct Recording {
     channel: String,
     config: JournalConfig,
     stop: AtomicBool,
-    /// The sequence due after the last message, if nobody can publish any more when it is to stop; else 0.
+    /// The sequence due after the last message, if nobody can publish any more when the recorder stops; else 0.
     over_at: AtomicU64,
-    /// The sequence that the reserve is to reach.
+    /// The sequence that the reserve must reach.
     wanted: AtomicU64,
     state: Mutex<State>,
-    /// The lists of the files, for readers that ask for one.
+    /// The lists of the files, from which readers are served.
     files: Mutex<Option<Streams>>,
-    /// The turn at the list. One reader at a time takes a thread for it, so that a disk that does not answer takes one thread.
+    /// The semaphore for the lists. Only one reader at a time uses a thread for them, so that a disk that does not answer blocks only one
+    /// thread.
     turn: Arc<Semaphore>,
 }
 
-/// How far it is.
+/// The progress of a recording.
 #[derive(Debug, Default)]
 struct State {
-    /// The recorder's figures, or its last ones.
+    /// The recorder's present figures, or its last ones.
     progress: Option<Progress>,
-    /// The stream that is recorded, or was last.
+    /// The stream that is recorded, or was recorded last.
     stream: Option<StreamId>,
     is_running: bool,
     /// The reason why there is no recorder.
@@ -200,7 +202,7 @@ struct State {
 }
 
 impl State {
-    /// The word for it that tools show.
+    /// The state's name, as tools show it.
     fn name(&self) -> &'static str {
         match (self.is_running, &self.why) {
             (true, _) if self.progress.is_some_and(|progress| progress.is_failed) => "refused",
@@ -266,7 +268,7 @@ impl Recording {
         }
     }
 
-    /// Notes that there is no recorder, and tells of it, unless that was the last that was told.
+    /// Notes that there is no recorder, and reports the reason unless it is the one reported last.
     fn fail(&self, events: &Events, why: &str) {
         let mut state = self.state();
         state.is_running = false;
@@ -282,14 +284,14 @@ struct Work {
     recording: Arc<Recording>,
     events: Events,
     socket: PathBuf,
-    /// The thread that kept the same channel's journal before, in another way.
+    /// The thread that kept the journal of the same channel before, with other settings.
     before: Option<JoinHandle<()>>,
 }
 
 impl Work {
     fn run(mut self) {
         if let Some(before) = self.before.take() {
-            // It has said itself what went wrong.
+            // The thread has reported its own errors.
             let _ = before.join();
         }
         let mut pauses = Pauses::default();
@@ -316,7 +318,7 @@ impl Work {
         self.events.tell(event, Some(&self.recording.channel), None, None, detail);
     }
 
-    /// Records until it is to stop, or until the channel begins anew.
+    /// Records until the journal must stop, or until the channel restarts.
     fn record(&self) -> Result<()> {
         let client = Client::at(&self.socket)?;
         let builder = Subscriber::builder(&self.recording.channel).client(&client).role(Role::Recorder);
@@ -332,7 +334,7 @@ impl Work {
             state.stream.replace(stream)
         };
         if let Some(before) = before.filter(|before| !before.is(stream)) {
-            // The reserve that was asked for belongs to the channel before.
+            // The reserve that was asked for belongs to the previous channel.
             self.recording.wanted.store(0, Ordering::Relaxed);
             let before = folder_of(&config.dir, before);
             let what = format!("the channel began anew: what was recorded before is in {}", before.display());
@@ -368,8 +370,8 @@ impl Work {
         }
     }
 
-    /// Looks at a recorder until it ends or is to stop. The result is the number of messages that came too fast for the disk, as far as
-    /// that was told.
+    /// Watches a recorder until it ends or must stop. Returns the number of messages that were published too fast for the disk, as far as
+    /// this was reported.
     fn watch(&self, recorder: &Recorder, begun: Progress) -> u64 {
         let (mut is_refused, mut told_overrun) = (begun.is_failed, begun.overrun);
         let (mut told_lost, mut trimmed): (Option<Instant>, Option<Instant>) = (None, None);
@@ -398,7 +400,7 @@ impl Work {
                     false => self.tell("journal-recovered", "the disk takes what is recorded again"),
                 }
             }
-            // A loss that is not told at once is told with the next one.
+            // A loss that is not reported now is reported with the next one.
             let is_soon = told_lost.is_some_and(|at| at.elapsed() < LOST_EVERY);
             if now.overrun > told_overrun && !is_soon {
                 self.tell_overrun(now.overrun - told_overrun);

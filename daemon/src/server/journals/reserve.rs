@@ -1,11 +1,11 @@
-//! Reserves that are asked for before a channel goes on far ahead.
+//! Reserves that are requested before a channel skips far ahead.
 
 use super::{Journals, LOOK};
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a promotion waits for a recorder. The program that asks waits for some seconds, and is to hear the reason.
+/// How long a promotion waits for a recorder. The program that asked waits some seconds longer, so that it receives the reason.
 const NOTED_WITHIN: Duration = Duration::from_secs(2);
 
 impl Journals {
@@ -14,11 +14,11 @@ impl Journals {
         self.recordings().contains_key(channel)
     }
 
-    /// Lets a channel go on far ahead: returns once its journal is sure to say that sequences up to `sequence` may have been
-    /// given, also after a power cut. A channel without a journal may at once.
+    /// Lets a channel skip far ahead: returns once its journal notes, safe from a power cut, that sequences up to `sequence` may have been
+    /// used. For a channel without a journal, returns at once.
     ///
     /// # Errors
-    /// A sentence, if the journal does not record, or does not note it within two seconds.
+    /// A sentence, if the journal does not record, or does not write the note within two seconds.
     pub fn reserve(&self, channel: &str, sequence: u64) -> Result<(), String> {
         let Some(recording) = self.find(channel) else { return Ok(()) };
         recording.wanted.fetch_max(sequence, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Old files that go as the configuration says, and room that cannot be had.
+//! Removal of old files as configured, and the lack of room that it cannot end.
 
 use super::{Recording, Work};
 use anyhow::{Context, Result};
@@ -17,14 +17,14 @@ const BELIEVED_AFTER: Duration = Duration::from_secs(3600);
 /// A step that is followed at once.
 const UNNOTICED: Duration = Duration::from_secs(1);
 
-/// How far the lack of room on the file system was told.
+/// How far the lack of room on the file system was reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Room {
     #[default]
     Enough,
-    /// It was too little at the last look. A reader may open a file for a moment, so that is not told yet.
+    /// There was too little room at the last look. A reader may have a file open only for a moment, so this is not reported yet.
     Little,
-    /// It is too little, and that was told.
+    /// There is too little room, and this was reported.
     Told,
 }
 
@@ -110,7 +110,7 @@ impl SettledClock {
 }
 
 impl Recording {
-    /// The reason why the removal of files gives no room, and what to do.
+    /// Explains why the removal of files frees no room, and what to do.
     fn no_room(&self, trimmed: &Trimmed) -> String {
         let lacking = format!("{} are lacking of what keep_free keeps free", ByteSize(trimmed.lacking));
         let dir = self.shown();
@@ -135,7 +135,7 @@ impl Recording {
     }
 }
 
-/// The programs that have files of a journal open, also removed ones, as far as this user is shown them.
+/// Lists the programs that have files of a journal open, also removed files, as far as this user may see them.
 fn holders(dir: &Path) -> Vec<String> {
     let dir = fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
     let own = std::process::id();

@@ -1,19 +1,19 @@
-//! Troubles of a disk that last, told now and then.
+//! Lasting problems of a disk, which are reported now and then.
 
 use std::time::{Duration, Instant};
 
-/// Pause before a trouble that lasts is told again.
+/// Pause before a lasting problem is reported again.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// The trouble that was told last.
+/// The problem that was reported last.
 #[derive(Default)]
 pub(super) struct Troubles {
-    /// Its text, when it was told, and how often it came since.
+    /// Its text, the time of the report, and how often it has occurred since.
     last: Option<(String, Instant, u64)>,
 }
 
 impl Troubles {
-    /// Returns the text to tell now, if it is time. A new trouble is told at once, and one that lasts once a minute.
+    /// Returns the text to report now, if it is time. A new problem is reported at once, a lasting one once a minute.
     pub(super) fn news(&mut self, trouble: String) -> Option<String> {
         let more = match &mut self.last {
             Some((last, told, more)) if *last == trouble && told.elapsed() < EVERY => {

@@ -1,5 +1,5 @@
-//! The bridges' figures for Prometheus: messages and packets sent, received, repaired, lost, dropped and refused, by
-//! line, server and reason. The counters and their names stand in the tables of the bridge and the engine; what is figured out of them is here.
+//! The bridges' figures for Prometheus: messages and packets sent, received, repaired, lost, dropped and refused, by line, server and
+//! reason. The counters and their names are in the tables of the bridge and the engine; figures that are computed from them are here.
 
 use super::exposition::Text;
 use super::families::{Families, cumulative, each};
@@ -13,10 +13,10 @@ use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::{HostCounters, ReceiveCounters, SendCounters, ServingCounters, SocketCounters};
 use shmcast_engine::status as engine;
 
-/// Where a bridge has a distribution.
+/// Returns a distribution of a bridge, if the bridge has it.
 type Times = fn(&Counted) -> Option<&Histogram>;
 
-/// Families of distributions: the name, what it is, and where a bridge has it.
+/// Families of distributions: the name, the help text, and the function that returns a bridge's distribution.
 const TIMES: [(&str, &str, Times); 3] = [
     (
         "recovery_seconds",

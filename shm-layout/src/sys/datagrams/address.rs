@@ -12,17 +12,17 @@ pub(super) union Name {
     v6: libc::sockaddr_in6,
 }
 
-/// The room's size, as the kernel is told it.
+/// The size of [`Name`], in the kernel's type.
 pub(super) const NAME_BYTES: libc::socklen_t = size_of::<Name>() as libc::socklen_t;
 
 impl Name {
-    /// No address: all bytes are zero.
+    /// An empty address: all bytes are zero.
     pub(super) fn none() -> Self {
         // SAFETY: all-zero bytes are a valid address of either family.
         unsafe { zeroed() }
     }
 
-    /// The address and the number of its bytes.
+    /// Converts an address. Returns it with the number of its bytes.
     pub(super) fn of(address: SocketAddr) -> (Self, libc::socklen_t) {
         let mut name = Self::none();
         let bytes = match address {
@@ -49,7 +49,8 @@ impl Name {
         (name, bytes as libc::socklen_t)
     }
 
-    /// The address that the kernel wrote over [`none`](Self::none); `0.0.0.0:0` if it wrote none, or one of another family.
+    /// Reads the address that the kernel wrote over [`none`](Self::none). Returns `0.0.0.0:0` if the kernel wrote none, or one of another
+    /// family.
     pub(super) fn address(&self) -> SocketAddr {
         // SAFETY: all bytes are initialised, and any bytes are a valid sockaddr_in.
         let v4 = unsafe { self.v4 };

@@ -1,4 +1,4 @@
-//! UDP datagrams by the batch: one system call for many, into and out of buffers that are allocated once.
+//! UDP datagrams in batches: one system call for many, with buffers that are allocated once.
 //!
 //! `recvmmsg` with the kernel's time stamps, the count of drops, `sendmmsg`, and the busy-poll options, for IPv4 and IPv6. No
 //! library wraps them safely and without allocation. Nothing here knows what the bytes mean.
@@ -20,18 +20,18 @@ use address::{NAME_BYTES, Name};
 pub use joining::join_source;
 pub use sending::{Segments, Sent, send, send_segmented};
 
-/// Most datagrams that one system call carries.
+/// Greatest number of datagrams that one system call carries.
 pub const BATCH: usize = 32;
 
-/// Of this many datagrams that come alone, one is asked for its time stamp.
+/// Of this many datagrams that arrive alone, one is asked for its time stamp.
 const ALONE_PER_STAMP: u32 = 16;
 
 /// Room for a time stamp and the length of segments, aligned as control messages must be.
 const CONTROL_WORDS: usize = 16;
 type ControlWords = [u64; CONTROL_WORDS];
 
-/// Bytes of a slot for datagrams that the kernel puts together: a whole datagram, and nine lines of cache more, so that
-/// the beginnings of slots do not compete for the same places of a cache.
+/// Bytes of a slot for datagrams that the kernel merges: one whole datagram, and nine cache lines more, so that the beginnings of slots do
+/// not compete for the same places in a cache.
 const MERGED_SLOT_BYTES: usize = (1 << 16) + 9 * 64;
 
 /// The buffers of a batch of datagrams.
@@ -39,22 +39,21 @@ const MERGED_SLOT_BYTES: usize = (1 << 16) + 9 * 64;
 pub struct Inbox {
     slab: Vec<u8>,
     slot_bytes: usize,
-    /// Tells the length of the datagrams that the kernel put together, from their bytes. `None` if the kernel never
-    /// puts any together.
+    /// Computes the length of the merged datagrams from their bytes. `None` if the kernel never merges datagrams.
     segment_of: Option<SegmentOf>,
     arrivals: [Arrival; BATCH],
     received: usize,
     /// Number of datagrams that the next call asks for.
     room: usize,
     expects_more: bool,
-    /// Number of datagrams that have come alone, one after another.
+    /// Number of datagrams in a row that arrived alone.
     alone: u32,
 }
 
-/// The length of each of the datagrams in these bytes. The last one may be shorter.
+/// Returns the length of each datagram in these bytes. The last one may be shorter.
 pub type SegmentOf = fn(&[u8]) -> usize;
 
-/// One delivery of the kernel: a datagram, or several that it put together.
+/// One delivery of the kernel: a datagram, or several merged ones.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     bytes: usize,
@@ -82,17 +81,17 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
     /// The sender's address, as the network claims it.
     pub from: SocketAddr,
-    /// Whether it was longer than the slot. Then `bytes` is only its beginning.
+    /// Whether the datagram was longer than the slot. If so, `bytes` is only its beginning.
     pub is_truncated: bool,
-    /// The time at which the kernel took it in, in nanoseconds since 1970, if the socket stamps (`SO_TIMESTAMPNS`) and the stamp
-    /// was asked for.
+    /// The time at which the kernel received it, in nanoseconds since 1970, if the socket stamps (`SO_TIMESTAMPNS`) and the stamp was asked
+    /// for.
     pub time_ns: Option<u64>,
-    /// Whether the kernel had put it together with others.
+    /// Whether the kernel had merged it with others.
     pub is_merged: bool,
 }
 
 impl Inbox {
-    /// Room for [`BATCH`] datagrams of at most `slot_bytes` each.
+    /// Makes room for [`BATCH`] datagrams of at most `slot_bytes` each.
     ///
     /// # Panics
     /// When `slot_bytes` is 0.
@@ -111,21 +110,20 @@ impl Inbox {
         }
     }
 
-    /// As [`new`](Self::new), for a socket at which the kernel puts datagrams together ([`merge`]), of any length. It says how
-    /// long each of them is, but not for those that come alone, and so most probably by themselves, nor for those that waited when
-    /// it was told to stop; there `segment_of` tells it from the bytes. A receiver's memory is touched as far as datagrams reach.
+    /// As [`new`](Self::new), for a socket at which the kernel merges datagrams ([`merge`]) of any length. The kernel reports the length of
+    /// merged datagrams, except for datagrams that arrive alone, and for those that still waited when merging was switched off. For these,
+    /// `segment_of` computes it from the bytes. The memory of a slot is touched only as far as datagrams reach.
     pub fn merging(segment_of: SegmentOf) -> Self {
         Self { segment_of: Some(segment_of), ..Self::new(MERGED_SLOT_BYTES) }
     }
 
-    /// Takes datagrams that wait at `socket` in place of those received before, at most [`BATCH`]; datagrams that the kernel has put
-    /// together count as one. Returns their number. It never waits. Cost: one system call, no allocation.
+    /// Replaces the datagrams received before by those that wait at `socket`, at most [`BATCH`]. Merged datagrams count as one. Returns
+    /// their number. Never waits. Cost: one system call, no allocation.
     ///
-    /// - It asks for one datagram at first. If as many came as it asked for, it asks for twice as many next time, else for half.
-    ///   The kernel looks once more before it hands out fewer than asked for, and a datagram that comes alone need not wait
-    ///   for that look.
-    /// - From the third in a row that came alone, only one in 16 has a time stamp, because control messages take the kernel
-    ///   a third of a microsecond. While datagrams come faster than they are taken, all have them.
+    /// - At first it asks for one datagram. If as many arrived as it asked for, it asks for twice as many next time, and else for half. The
+    ///   kernel looks once more before it returns fewer than asked for, and a datagram that arrives alone need not wait for that look.
+    /// - From the third in a row that arrived alone, only one in 16 has a time stamp, because control messages take the kernel a third of a
+    ///   microsecond. While datagrams arrive faster than they are taken, each one has a time stamp.
     ///
     /// # Errors
     /// The error of `recvmmsg`, such as an ICMP error on an earlier send. If no datagram waits, the result is 0 and no error.
@@ -180,7 +178,7 @@ impl Inbox {
         Ok(received)
     }
 
-    /// One datagram, with what the kernel says about it.
+    /// Receives one datagram, with the kernel's control messages.
     fn receive_stamped(&mut self, socket: impl AsFd) -> io::Result<usize> {
         let (mut name, mut controls) = (Name::none(), MaybeUninit::<ControlWords>::uninit());
         let slot = &mut self.slab[..self.slot_bytes];
@@ -193,7 +191,7 @@ impl Inbox {
         header.msg_control = controls.as_mut_ptr().cast();
         header.msg_controllen = size_of::<ControlWords>() as _;
         let (fd, flags) = (socket.as_fd().as_raw_fd(), libc::MSG_DONTWAIT);
-        // The C library's own call can be cancelled, which costs it two locked instructions in a program with threads.
+        // The C library's own call is a cancellation point, which costs it two locked instructions in a program with threads.
         // SAFETY: `fd` is open as long as `socket` is borrowed; the header names one slot, one address and one control buffer with
         // their true lengths, all of which outlive the call.
         let bytes = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, flags) };
@@ -207,7 +205,7 @@ impl Inbox {
         Ok(1)
     }
 
-    /// The delivery that the kernel described in `header`.
+    /// Describes the delivery that the kernel reported in `header`.
     fn arrival(&self, slot: usize, header: &libc::msghdr, bytes: usize, from: &Name) -> Arrival {
         let Controls { time_ns, segment } = Controls::of(header);
         let bytes = bytes.min(self.slot_bytes);
@@ -222,10 +220,11 @@ impl Inbox {
         }
     }
 
-    /// One datagram, without control messages.
+    /// Receives one datagram, without control messages.
     fn receive_bare(&mut self, socket: impl AsFd) -> io::Result<usize> {
         let slot = &mut self.slab[..self.slot_bytes];
-        // This is the bare call: the C library's can be cancelled, which costs it two locked instructions in a program with threads.
+        // This is the system call itself. The C library's function is a cancellation point, which costs two locked instructions in a
+        // program with threads.
         let (bytes, from) = match net::recvfrom(socket, slot, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
             Ok((_, bytes, from)) => (bytes, from),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(0),
@@ -248,13 +247,13 @@ impl Inbox {
         self.alone = self.alone.wrapping_add(1);
     }
 
-    /// Whether the last [`receive`](Self::receive) was one of several in a row that got as many as they asked for. More
-    /// datagrams may wait then.
+    /// Whether the last [`receive`](Self::receive) was one of several in a row that got as many datagrams as they asked for. If so, more
+    /// datagrams may wait.
     pub fn expects_more(&self) -> bool {
         self.expects_more
     }
 
-    /// How many datagrams of the last [`receive`](Self::receive) came together with others; 0 if there was one that came alone.
+    /// Number of datagrams of the last [`receive`](Self::receive) that arrived together with others; 0 if there was one that arrived alone.
     #[inline]
     pub fn together(&self) -> usize {
         match &self.arrivals[..self.received] {
@@ -272,7 +271,7 @@ impl Inbox {
         arrivals.flat_map(|(at, arrival)| {
             let slot = &self.slab[at * self.slot_bytes..][..arrival.bytes];
             let mut next = Some(0);
-            // An empty datagram is one too. A step of an iterator would divide.
+            // An empty datagram counts, too. A step of an iterator would divide.
             std::iter::from_fn(move || {
                 let at = next?;
                 let end = slot.len().min(at + arrival.segment);
@@ -332,9 +331,9 @@ impl Controls {
     }
 }
 
-/// Makes the kernel put equally long datagrams of one sender together (`UDP_GRO`) where it finds several at a time, or stops it.
-/// Only an [`Inbox::merging`] takes them apart again, also those that still wait when the kernel stops. A drop of datagrams that
-/// were put together counts as one. A datagram that comes alone takes 6 % longer meanwhile.
+/// Switches merging on or off: the kernel merges equally long datagrams of one sender (`UDP_GRO`) if it finds several at a time. Only an
+/// [`Inbox::merging`] separates them again, also those that still wait when merging is switched off. A drop of merged datagrams counts as
+/// one. While merging is on, a datagram that arrives alone takes 6 % longer.
 ///
 /// # Errors
 /// The error of `setsockopt`: `ENOPROTOOPT` before Linux 5.0.
@@ -342,12 +341,12 @@ pub fn merge(socket: impl AsFd, is_wanted: bool) -> io::Result<()> {
     set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, libc::c_int::from(is_wanted))
 }
 
-/// The kernel's numbers about a socket's memory, and the place of the drops among them, as `SO_MEMINFO` gives them.
+/// The kernel's figures about a socket's memory, as `SO_MEMINFO` returns them, and the index of the drops.
 type MemoryInfo = [u32; 9];
 const DROPS_AT: usize = 8;
 
-/// Number of datagrams that the socket has dropped so far, modulo 2^32. A socket that tells it with each datagram (`SO_RXQ_OVFL`)
-/// takes a tenth of a microsecond longer for each. Cost: one system call.
+/// Number of datagrams that the socket has dropped so far, modulo 2^32. Cost: one system call. A socket that reports the number with each
+/// datagram (`SO_RXQ_OVFL`) would take a tenth of a microsecond longer for each one.
 ///
 /// # Errors
 /// The error of `getsockopt`: `ENOPROTOOPT` before Linux 4.12.
@@ -362,7 +361,7 @@ pub fn drops(socket: impl AsFd) -> io::Result<u32> {
     Ok(info[DROPS_AT])
 }
 
-/// Makes the kernel prefer polling the network card to its interrupts, with this many packets a poll. Needs CAP_NET_ADMIN.
+/// Makes the kernel prefer polling the network card to its interrupts, with this many packets per poll. Needs CAP_NET_ADMIN.
 ///
 /// # Errors
 /// The error of `setsockopt`: `EPERM`, or `ENOPROTOOPT` before Linux 5.11.

@@ -1,4 +1,4 @@
-//! Sending by the batch.
+//! Sends datagrams in batches.
 
 use super::{BATCH, Name, no_header};
 use nix::errno::Errno;
@@ -9,38 +9,38 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 
-/// The most bytes of datagrams that leave in one: what a datagram of IPv4 carries, less a little.
+/// Most bytes of datagrams that leave as one: what a datagram of IPv4 can carry, less a little.
 const MOST_SEGMENTED_BYTES: usize = 65_000;
 
 /// The result of sending a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sent {
-    /// Datagrams that the kernel took.
+    /// Number of datagrams that the kernel accepted.
     pub sent: u64,
-    /// Those of them that left in one with others.
+    /// Number of accepted datagrams that left as one with others.
     pub segmented: u64,
-    /// Datagrams that it refused; they are skipped.
+    /// Number of datagrams that the kernel refused. They are skipped.
     pub refused: u64,
-    /// The reason why it refused the last of those.
+    /// The reason why the kernel refused the last of them.
     pub error: Option<Errno>,
 }
 
-/// Whether equally long datagrams in a row leave in one, which the kernel or the network card takes apart again (`UDP_SEGMENT`).
+/// Whether equally long datagrams in a row leave as one, which the kernel or the network card splits again (`UDP_SEGMENT`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Segments {
-    /// No.
+    /// Each datagram leaves by itself.
     #[default]
     Off,
-    /// Yes.
+    /// Equally long datagrams leave as one.
     On,
-    /// They did, until the kernel refused it for this reason.
+    /// Datagrams left as one until the kernel refused this for the given reason.
     Refused(Errno),
 }
 
-/// Sends datagrams in their order to one address, or to that of the connected socket if `None`. A datagram that the kernel refuses
-/// is skipped and counted. On a connected socket the kernel also reports that a host refused an earlier datagram; the one that it
-/// then left out is sent again. On a blocking socket this waits while the send buffer is full, and at most for the socket's timeout
-/// (`SO_SNDTIMEO`): a datagram that finds no room in that time is refused, with all that follow. Cost: one system call for
+/// Sends datagrams in their order to one address, or, if `to` is `None`, to the address of the connected socket. A datagram that the kernel
+/// refuses is skipped and counted. On a connected socket the kernel may report the refusal of an earlier datagram instead of sending the
+/// present one; the present one is then sent again. On a blocking socket the call waits while the send buffer is full, and at most for the
+/// socket's timeout (`SO_SNDTIMEO`): a datagram that finds no room in that time is refused, with all that follow. Cost: one system call for
 /// [`BATCH`] datagrams, no allocation.
 pub fn send<'a>(
     socket: impl AsFd,
@@ -50,10 +50,10 @@ pub fn send<'a>(
     send_segmented(socket, to, datagrams, &mut Segments::Off)
 }
 
-/// As [`send`]. With [`Segments::On`], datagrams in a row leave in one if they are equally long; the last of them may be shorter. A
-/// datagram that is alone leaves as always. If the kernel refuses that, `segments` says why from then on, and each datagram
-/// leaves by itself; none is lost. The kernel refuses it where a datagram is longer than the interface's MTU (`EINVAL` or
-/// `EMSGSIZE`), where the interface computes no checksums (`EIO`), and before Linux 4.18.
+/// As [`send`]. With [`Segments::On`], datagrams in a row leave as one if they are equally long; the last of them may be shorter. A
+/// datagram that is alone leaves as always. If the kernel refuses this, `segments` gives the reason from then on, and each datagram leaves
+/// by itself; none is lost. The kernel refuses this if a datagram is longer than the interface's MTU (`EINVAL` or `EMSGSIZE`), if the
+/// interface computes no checksums (`EIO`), and before Linux 4.18.
 pub fn send_segmented<'a>(
     socket: impl AsFd,
     to: impl Into<Option<SocketAddr>>,
@@ -68,7 +68,7 @@ pub fn send_segmented<'a>(
     send_many(socket, to, first.into_iter().chain(second).chain(datagrams), segments)
 }
 
-/// Sends one datagram, which takes less time than as a batch of one.
+/// Sends one datagram. This takes less time than a batch of one.
 fn send_alone(socket: BorrowedFd<'_>, to: Option<SocketAddr>, datagram: &[u8]) -> Sent {
     let mut was_left_out = false;
     loop {
@@ -81,7 +81,8 @@ fn send_alone(socket: BorrowedFd<'_>, to: Option<SocketAddr>, datagram: &[u8]) -
     }
 }
 
-// The C library's call can be cancelled, which costs it two locked instructions in a program with threads. This is the bare call.
+// This is the system call itself. The C library's function is a cancellation point, which costs two locked instructions in a program with
+// threads.
 #[inline]
 fn send_one(socket: BorrowedFd<'_>, to: Option<SocketAddr>, datagram: &[u8]) -> nix::Result<()> {
     let sent = match to {
@@ -116,7 +117,7 @@ fn send_many<'a>(
             filled += 1;
         }
         let mut done = 0;
-        // The place of a datagram that was left out for the refusal of an earlier one.
+        // The index of a datagram that was not sent because the kernel reported the refusal of an earlier one.
         let mut left_out = None;
         while done < filled {
             calls.fill(&mut vectors[done..filled], name, *segments == Segments::On);
@@ -134,7 +135,7 @@ fn send_many<'a>(
                 Err(Errno::ECONNREFUSED) if name.0.is_null() && left_out != Some(done) => {
                     left_out = Some(done)
                 }
-                // No room, and none came in time: there is none for the others either.
+                // The datagram found no room in time, so there is none for the others either.
                 Err(Errno::EAGAIN) => {
                     let refused = total.refused + (filled - done + datagrams.count()) as u64;
                     return Sent { refused, error: Some(Errno::EAGAIN), ..total };
@@ -151,12 +152,12 @@ fn send_many<'a>(
     total
 }
 
-/// Whether the error may be about segments, and not about the datagrams in them.
+/// Whether the error may be about the segmentation, and not about the datagrams.
 fn refuses_segments(error: Errno) -> bool {
     matches!(error, Errno::EINVAL | Errno::EIO | Errno::EMSGSIZE | Errno::ENOPROTOOPT | Errno::EOPNOTSUPP)
 }
 
-/// The control message that says how long each segment is, as the kernel reads it: CMSG_SPACE(2) bytes.
+/// The control message that gives the length of each segment, in the kernel's form: CMSG_SPACE(2) bytes.
 #[repr(C)]
 struct SegmentControl {
     header: libc::cmsghdr,
@@ -167,7 +168,7 @@ struct SegmentControl {
 struct Calls {
     headers: [MaybeUninit<libc::mmsghdr>; BATCH],
     controls: [MaybeUninit<SegmentControl>; BATCH],
-    /// The number of datagrams behind each header.
+    /// The number of datagrams that each header stands for.
     counts: [u8; BATCH],
     filled: usize,
 }
@@ -182,7 +183,7 @@ impl Calls {
         }
     }
 
-    /// Fills in headers for at least one datagram and at most [`BATCH`], each of which is a vector.
+    /// Fills in headers for at least one and at most [`BATCH`] datagrams. Each datagram is one vector.
     fn fill(
         &mut self,
         mut vectors: &mut [libc::iovec],
@@ -210,7 +211,7 @@ impl Calls {
         }
     }
 
-    /// Sends what the headers say, or the first part of it, and returns the number of headers that were sent, at least 1.
+    /// Sends all headers, or the first of them. Returns the number of headers that were sent, at least 1.
     ///
     /// # Safety
     /// The headers have been filled in. Vectors, bytes and name are still there, and this value has not moved.

@@ -2,14 +2,14 @@
 
 use crate::proto::counters::MalformedCounters;
 
-/// Where the datagrams of a capture ended, and its messages.
+/// What became of the datagrams of a capture, and of its messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UnwrapCounters {
     /// Datagrams taken.
     pub datagrams: u64,
-    /// Packets with a message that had not come before.
+    /// Packets with a message that had not been received before.
     pub packets: u64,
-    /// Packets of which all messages had come before.
+    /// Packets whose messages had all been received before.
     pub copies: u64,
     /// Packets without messages: heartbeats and ends.
     pub heartbeats: u64,
@@ -23,7 +23,7 @@ pub struct UnwrapCounters {
     pub other_sessions: u64,
     /// Packets with new messages of a session that had been left for another one. LOST.
     pub stale: u64,
-    /// Packets that were far ahead, and that no others agreed with. LOST.
+    /// Packets that were far ahead, and that no other packets confirmed. LOST.
     pub implausible: u64,
     /// Packets whose messages had been given up. LOST.
     pub late: u64,
@@ -33,13 +33,13 @@ pub struct UnwrapCounters {
     pub damaged: u64,
     /// Messages delivered.
     pub messages: u64,
-    /// Messages that had come before.
+    /// Messages that had been received before.
     pub duplicates: u64,
-    /// Messages that came after they had been given up, or before the first one.
+    /// Messages that arrived after they had been given up, or that precede the first one.
     pub late_messages: u64,
     /// Messages that were given up.
     pub missing: u64,
-    /// Messages, and parts of messages, that there was no room for.
+    /// Messages, and parts of messages, for which there was no room.
     pub refused: u64,
     /// Packets that filled a hole.
     pub reordered_packets: u64,

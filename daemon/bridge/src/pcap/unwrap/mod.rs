@@ -1,7 +1,7 @@
-//! Puts the packets of a captured feed in order, and accounts for each of them.
+//! Puts the packets of a captured feed in order, and counts each of them.
 //!
-//! The same receiver as of a bridge does the work, but its clock counts packets: the time stamps of a capture may be wrong, and what is
-//! complete must not depend on them. A hole is given up once [`HELD_PACKETS`] packets of the feed have come behind it.
+//! A bridge's receiver does the work, but with a clock that counts packets: the time stamps of a capture may be wrong, and the result must
+//! not depend on them. A hole is given up once [`HELD_PACKETS`] packets of the feed have arrived after it.
 //!
 //! One channel takes one feed, so one session at a time is followed:
 //!
@@ -33,14 +33,14 @@ use shmcast::MAX_SEQUENCE;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// A message is given up when this many packets of its feed have come behind it. Ten milliseconds of a feed of 100,000 packets a second.
+/// A message is given up when this many packets of its feed have arrived after it: ten milliseconds of a feed of 100,000 packets a second.
 pub const HELD_PACKETS: usize = 1_024;
-/// How many packets of the next session are waited for while late ones of the last session may come.
+/// Number of packets of the next session for which the receiver waits while late packets of the last session may arrive.
 pub const LATE_PACKETS: usize = 64;
-/// A packet that is further ahead than this many messages is believed when two others agree with it.
+/// A packet that is further ahead than this many messages is accepted only when two others confirm it.
 pub const FAR_MESSAGES: u64 = 1 << 16;
 
-/// How many packets must agree on a leap.
+/// Number of packets that must agree on a leap.
 const WITNESSES: usize = 3;
 /// Bytes of early packets: more than [`HELD_PACKETS`] of the largest ones.
 const EARLY_BYTES: usize = 128 << 20;
@@ -58,7 +58,7 @@ struct Feed {
     is_over: bool,
     /// Sequences that were given up, and those before the first message. The ranges ascend and do not touch.
     given_up: Vec<Range<u64>>,
-    /// Packets that nobody agrees with yet: the sequence after their last message, and their bytes.
+    /// Packets that no other packet confirms yet: the sequence after their last message, and their bytes.
     far: Vec<(u64, Vec<u8>)>,
 }
 
@@ -69,8 +69,7 @@ pub struct Unwrap {
     feed: Option<Feed>,
     /// Packets of sessions that are not followed, in the order of the capture.
     kept: VecDeque<Kept>,
-    /// How many of the kept packets came since the followed session last sent new messages. Copies and ends do not
-    /// count as new.
+    /// Number of kept packets that arrived since the followed session last sent new messages. Copies and ends do not count as new.
     kept_since: usize,
     past: Vec<Past>,
     left: Left,
@@ -78,13 +77,13 @@ pub struct Unwrap {
 }
 
 impl Unwrap {
-    /// A feed of which nothing has been heard. With `only`, no other session is followed.
+    /// Makes a feed of which nothing has been heard. With `only`, no other session is followed.
     pub fn new(only: Option<Session>) -> Unwrap {
         Unwrap { only, ..Unwrap::default() }
     }
 
-    /// Takes the next datagram, and delivers the messages that it completes. `ahead` has those behind it as far as they are known, at most
-    /// [`HELD_PACKETS`] of them count: a session begins with its first message among these.
+    /// Takes the next datagram, and delivers the messages that it completes. `ahead` has the datagrams after it as far as they are known;
+    /// at most [`HELD_PACKETS`] of them count. A session begins with its first message among these.
     pub fn take<'a>(
         &mut self,
         datagram: &[u8],
@@ -97,7 +96,7 @@ impl Unwrap {
         }
     }
 
-    /// Ends the capture: what is missing becomes a gap, and what waited for it is delivered. A session that came behind the end of the
+    /// Ends the capture: what is missing becomes a gap, and what waited for it is delivered. A session that began after the end of the
     /// followed one is delivered as well.
     pub fn finish(&mut self, sink: &mut dyn FnMut(Delivery<'_>)) {
         loop {
@@ -191,7 +190,7 @@ impl Unwrap {
         self.take_near(sink);
     }
 
-    // Keeps a packet that is far ahead, until others agree with it.
+    // Keeps a packet that is far ahead, until other packets confirm it.
     fn take_far(&mut self, end: u64, datagram: &[u8], sink: &mut dyn FnMut(Delivery<'_>)) {
         let Some(feed) = &mut self.feed else { return };
         feed.far.push((end, datagram.to_vec()));
@@ -284,7 +283,7 @@ impl Feed {
         }
     }
 
-    // Lets the receiver do something, and counts it. Returns how many messages, and parts of messages, were new.
+    // Calls the receiver, and counts what it did. Returns how many messages, and parts of messages, were new.
     fn run(
         &mut self,
         counters: &mut UnwrapCounters,
@@ -298,7 +297,7 @@ impl Feed {
                 Delivery::Gap { from, to } => given_up.push(from..to),
                 Delivery::End { .. } => *is_over = true,
                 Delivery::Message { .. } => {}
-                // `begin` has said it.
+                // `begin` has reported it already.
                 Delivery::NewSession { .. } => return,
             }
             sink(delivery);

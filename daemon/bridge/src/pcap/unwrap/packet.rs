@@ -1,4 +1,4 @@
-//! Tells the kinds of datagrams of a capture apart.
+//! Distinguishes the kinds of datagrams in a capture.
 
 use crate::proto::control::is_control;
 use crate::proto::native;
@@ -6,7 +6,7 @@ use crate::proto::native::container::{Container, Kind};
 use crate::proto::session::Session;
 use crate::proto::wire::{Body, Downstream, Malformed, Request};
 
-/// The packet of a feed, as far as it decides what is done with it.
+/// The parts of a feed's packet that decide how it is handled.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head {
     pub(super) session: Session,
@@ -31,8 +31,8 @@ pub(super) enum Parsed {
 }
 
 impl Parsed {
-    /// Looks at a datagram. `is_native` says of a session whether its packets are native, if that is known: a native packet is a sound
-    /// plain one too.
+    /// Classifies a datagram. `is_native` says whether the packets of a session are native, if that is known: a native packet is also a
+    /// valid plain one.
     pub(super) fn of(datagram: &[u8], is_native: impl Fn(Session) -> Option<bool>) -> Parsed {
         if is_control(datagram) {
             return Parsed::Control;

@@ -1,4 +1,4 @@
-//! Which session of a capture is followed, and what becomes of the others.
+//! Decides which session of a capture is followed, and what becomes of the others.
 
 use super::packet::{Head, Parsed};
 use super::{FAR_MESSAGES, Feed, HELD_PACKETS, LATE_PACKETS, Unwrap, WITNESSES, overlap};
@@ -56,7 +56,7 @@ impl Unwrap {
         self.past.iter().rev().find(|past| past.session == session)
     }
 
-    /// Follows the session of a packet, where no other one is followed.
+    /// Follows the session of a packet, if no other session is followed.
     pub(super) fn begin<'a>(
         &mut self,
         head: &Head,
@@ -80,7 +80,7 @@ impl Unwrap {
         sink(Delivery::NewSession { session, next: first, previous: None });
     }
 
-    /// Ends the session that is followed: what is missing is given up.
+    /// Stops following the session. What is missing is given up.
     pub(super) fn leave(&mut self, sink: &mut dyn FnMut(Delivery<'_>)) {
         let Some(mut feed) = self.feed.take() else { return };
         self.counters.implausible += feed.far.len() as u64;
@@ -92,8 +92,8 @@ impl Unwrap {
         self.past.push(Past { session, is_native, next: receiver.next(), given_up });
     }
 
-    /// Takes a packet of a session that is not followed, where another one is. Returns the packets to be taken next if that session is
-    /// followed from now on.
+    /// Takes a packet of another session than the followed one. Returns the packets to be taken next if that session is followed from now
+    /// on.
     pub(super) fn take_of_other(
         &mut self,
         head: &Head,
@@ -137,7 +137,7 @@ impl Unwrap {
         std::mem::take(&mut self.kept)
     }
 
-    /// Counts a packet that was kept for nothing.
+    /// Counts a kept packet that is not used after all.
     pub(super) fn leave_out(&mut self, kept: &Kept) {
         self.left.note(kept.head.session);
         match self.past_of(kept.head.session) {

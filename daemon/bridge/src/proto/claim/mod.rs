@@ -5,10 +5,9 @@
 //! Standby ── the one that sends is silent for `takeover` + rank x 4 ms, or an order ──> Active
 //! Active  ── hears a higher claim, and that egress's packets ──> Standby
 //! ```
-//! All egresses of a stream hold the same bytes under the same sequences, so at worst two of them send the
-//! same. An egress that takes over sends again what may not have reached everybody: from 64 packets before
-//! the last one on the line, or from where the other's claims say that all was sent. A claim alone moves
-//! nobody who sends, because anybody can forge one packet.
+//! All egresses of a stream hold the same bytes under the same sequences, so at worst two of them send the same. An egress that takes over
+//! sends again what may not have reached every receiver: from 64 packets before the last one on the line, or from the sequence before which
+//! the other's claims say that all was sent. A claim alone stops no egress that sends, because anybody can forge one packet.
 //!
 //! Egresses whose ring is fed from another host (mirrors) yield to the publisher's own.
 
@@ -21,14 +20,13 @@ use shmcast::hosting::fault;
 #[cfg(test)]
 mod tests;
 
-/// How many packets may have left on one line and not on another: a batch of 32, and as many in which lines of
-/// different profiles may be apart.
+/// By how many packets two lines may differ: a batch of 32, and as many again between lines of different profiles.
 const APART: usize = 64;
-/// Each rank waits for so much longer than the rank before it.
+/// Each rank waits longer than the previous rank by this time.
 const RANK_NS: u64 = 4 * MILLISECOND_NS;
-/// The silence after which a sender counts as dead that sends no claims. Its heartbeats come each second.
+/// The silence after which a sender without claims counts as dead. It sends a heartbeat each second.
 const SILENT_NS: u64 = 3 * SECOND_NS;
-/// How many claims of an egress count as its packets, if its packets cannot be heard.
+/// Number of claims of an egress that count as its packets, if its packets cannot be heard.
 const CLAIMS: u32 = 3;
 
 /// The part that an egress plays.
@@ -42,14 +40,14 @@ pub enum Role {
     Active,
 }
 
-/// The word of one egress to the others, as it is on the wire.
+/// What one egress announces to the others, as it is on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// The session that it sends or would send.
     pub session: Session,
     /// The number of its claim; the highest one sends.
     pub claim: u64,
-    /// Everything before this sequence has left it on all lines.
+    /// Everything before this sequence has been sent on all lines.
     pub next: u64,
     /// Its rank; the lowest takes over first.
     pub rank: u8,
@@ -74,13 +72,12 @@ pub(crate) struct ElectionConfig {
     pub sender: u64,
 }
 
-/// The step that an egress has to take.
+/// The step that an egress must take next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Send this session from this sequence on. `None` if nothing of it was heard: from our own beginning.
+    /// Send this session from this sequence on. With `None`, nothing of the session was heard: send from our own beginning.
     Take(Session, Option<u64>),
-    /// Stop sending once everything before this sequence has left. The other egress sends this session from
-    /// there on.
+    /// Stop sending once everything before this sequence has been sent. The other egress sends this session from there on.
     Yield(Session, u64),
 }
 
@@ -112,7 +109,7 @@ pub(crate) struct Election {
     claim: u64,
     highest: u64,
     other: Option<Sending>,
-    /// Whether another listener or standby was heard that goes before us.
+    /// Whether another listener or standby was heard that takes precedence over us.
     better: bool,
     /// When a packet of the session was last heard on a line, and the first sequences of the last packets.
     line_ns: Option<u64>,
@@ -128,7 +125,7 @@ pub(crate) struct Election {
 }
 
 impl Election {
-    /// An egress that begins to listen at `now_ns`.
+    /// Makes an egress that begins to listen at `now_ns`.
     pub(crate) fn new(
         config: ElectionConfig,
         now_ns: u64,
@@ -159,8 +156,8 @@ impl Election {
         }
     }
 
-    /// Notes the beginning of a turn of the sending loop. Returns whether the loop stood still for so long that
-    /// another egress may have taken over: read everything that waits before anything is sent.
+    /// Notes the beginning of a turn of the sending loop. Returns whether the loop stood still for so long that another egress may have
+    /// taken over. In this case, everything that waits must be read before anything is sent.
     pub(crate) fn note_turn(&mut self, now_ns: u64) -> bool {
         let stood_ns = now_ns.saturating_sub(self.turned_ns);
         self.turned_ns = now_ns;
@@ -181,7 +178,7 @@ impl Election {
         if claim.sender == self.config.sender || !is_ours {
             return;
         }
-        // Nobody can use the numbers up, and a forged one moves nobody by itself.
+        // The bound prevents anybody from using up the numbers. A forged number alone moves no egress.
         if claim.claim > self.highest.saturating_add(1 << 32) {
             return;
         }
@@ -279,7 +276,7 @@ impl Election {
         self.role = Role::Standby;
     }
 
-    /// Takes over now, by hand.
+    /// Takes over now, on request.
     pub(crate) fn take(&mut self, now_ns: u64) {
         if self.role == Role::Active {
             return;
@@ -293,7 +290,7 @@ impl Election {
         self.step = Some(Step::Take(self.session, self.resume_at()));
     }
 
-    /// The first sequence that may not have reached everybody.
+    /// Returns the first sequence that may not have reached every receiver.
     fn resume_at(&self) -> Option<u64> {
         if fault!("takeover_from_the_live_end") {
             return Some(u64::MAX);
@@ -313,7 +310,7 @@ impl Election {
         if self.role != Role::Active && now_ns >= self.take_due_ns() {
             match self.role {
                 Role::Listen if self.better => {
-                    // Another egress has just started too, and goes first. It has some time for that.
+                    // Another egress has also just started and takes precedence. It has some time to take over.
                     (self.role, self.started_ns, self.better) = (Role::Standby, now_ns, false);
                 }
                 _ => self.take(now_ns),
@@ -338,8 +335,7 @@ impl Election {
         }
     }
 
-    /// The claim to send to every peer, if it is due. `next` is the sequence before which everything has left
-    /// on all lines.
+    /// Returns the claim to send to every peer, if it is due. `next` is the sequence before which everything has been sent on all lines.
     pub(crate) fn poll_claim(&mut self, now_ns: u64, next: u64) -> Option<Claim> {
         if now_ns < self.claim_due_ns {
             return None;
@@ -357,7 +353,7 @@ impl Election {
         })
     }
 
-    /// When [`poll`](Self::poll) or [`poll_claim`](Self::poll_claim) has something to do.
+    /// Returns the time at which [`poll`](Self::poll) or [`poll_claim`](Self::poll_claim) has something to do.
     pub(crate) fn next_deadline(&self) -> u64 {
         self.take_due_ns().min(self.claim_due_ns)
     }
@@ -388,7 +384,7 @@ impl Election {
     }
 }
 
-/// Whether `other` goes before one with this claim, this rank and this number.
+/// Whether `other` takes precedence over an egress with this claim, this rank and this number.
 fn beats(other: &Sending, (claim, is_mirror, rank, sender): (u64, bool, u8, u64)) -> bool {
     other.claim > claim
         || (other.claim == claim && (other.is_mirror, other.rank, other.sender) < (is_mirror, rank, sender))

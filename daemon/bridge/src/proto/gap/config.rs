@@ -1,27 +1,27 @@
-//! How holes are mended: the numbers, their meaning and their defaults.
+//! How holes are repaired: the parameters, their meaning and their defaults.
 
 use super::super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS};
 
-/// The policy for messages that nobody sends.
+/// What happens to messages that nobody sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GapPolicy {
-    /// Nothing after them is delivered until they come.
+    /// Nothing after them is delivered until they arrive.
     Block,
-    /// They are given up when every server says that they are gone; when no server has said anything for this
-    /// long; or when they have been asked for this long of servers that answer others and not these. With
-    /// `u64::MAX` they are given up only when the servers say that they are gone.
+    /// They are given up when one of these holds: every server says that they are gone; no server has answered anything for this long;
+    /// servers have answered other requests for this long, but not the ones for these messages. With `u64::MAX`, only the first of these
+    /// counts.
     Skip {
         /// How long to keep asking, in nanoseconds.
         give_up_ns: u64,
     },
 }
 
-/// How holes are mended.
+/// How holes are repaired.
 #[derive(Debug, Clone, Copy)]
 pub struct GapConfig {
-    /// How long a hole may be mere reordering. If lines are often late, this grows up to `hold_max_ns`.
+    /// How long a hole may be mere reordering. If the lines often deliver late, this grows up to `hold_max_ns`.
     pub hold_ns: u64,
-    /// The longest that reordering can stretch the hold.
+    /// The longest hold to which reordering can lead.
     pub hold_max_ns: u64,
     /// The shortest time to wait for an answer.
     pub timeout_min_ns: u64,
@@ -31,16 +31,15 @@ pub struct GapConfig {
     pub timeout_max_ns: u64,
     /// How many servers there are to ask, at most [`MAX_SERVERS`](super::super::MAX_SERVERS).
     pub servers: usize,
-    /// The most requests unanswered at a time, to a server that answers them. A receiver catches up at the
-    /// rate of this many answers in a round trip.
+    /// Greatest number of unanswered requests at a time, to a server that answers them. A receiver catches up at the rate of this many
+    /// answers per round trip.
     pub max_requests: usize,
-    /// The most holes that are tracked. Early packets that would make another hole are refused.
+    /// Greatest number of holes that are tracked. Early packets that would make another hole are refused.
     pub max_holes: usize,
-    /// The largest datagram that a server answers with, in bytes.
+    /// The size of the largest datagram that a server answers with, in bytes.
     pub payload_bytes: usize,
-    /// Whether a server may be of another make, until it sends a control datagram of ours. Such a server may
-    /// label every packet of a long answer with the sequence of the first. It is asked for no more than one
-    /// packet surely holds.
+    /// Whether a server may be of another make, until it sends a shmcast control datagram. Such a server may label every packet of a long
+    /// answer with the sequence of the first. So it is asked for no more than what surely fits one packet.
     pub may_be_plain: bool,
     /// The policy for messages that nobody sends.
     pub policy: GapPolicy,

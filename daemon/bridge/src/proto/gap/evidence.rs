@@ -1,14 +1,14 @@
-//! The evidence about a hole: whether its messages exist at all, and what servers say of them.
+//! The evidence about a hole: whether its messages exist at all, and what servers report about them.
 
 use super::super::counters::ReceiverCounters;
 use super::{GapPolicy, Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// A claim that was asked for in vain more often than this is asked for afresh when it is shown.
+/// If a claim was asked for in vain more often than this, its attempts are counted from 0 again when it is shown.
 const STALE_DOUBLINGS: u32 = 2;
 
 impl Gaps {
-    /// Everything before this sequence is shown to exist.
+    /// Everything before this sequence has been shown to exist.
     pub fn shown(&self) -> u64 {
         self.shown
     }
@@ -28,7 +28,7 @@ impl Gaps {
         let mut at = self.holes.partition_point(|hole| hole.end <= before);
         while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < sequence) {
             if hole.end > sequence {
-                // If there is no room for another hole, this one stays a claim, because its end is one.
+                // If there is no room for another hole, this hole stays a claim, because its end is a claim.
                 if self.is_crowded() {
                     break;
                 }
@@ -51,7 +51,7 @@ impl Gaps {
             State::Suspect { .. } | State::Expired => false,
         };
         if waits {
-            // The hole waited only to learn whether its messages exist.
+            // So far the hole waited only to learn whether its messages exist.
             (hole.state, hole.attempts, hole.doublings) = (State::Suspect { until_ns }, 0, 0);
             hole.found_ns = now_ns;
         }
@@ -62,8 +62,8 @@ impl Gaps {
         self.due_ns = self.due_ns.min(due_ns);
     }
 
-    /// Joins the hole at `at` with the one before, if both are fresh. A feed that outruns the store then
-    /// makes one growing hole, not one for each packet.
+    /// Joins the hole at `at` with the one before, if both are fresh. So a feed that outruns the store makes one growing hole, not one for
+    /// each packet.
     fn join_with_last(&mut self, at: usize) -> bool {
         let (Some(&last), hole) = (at.checked_sub(1).and_then(|at| self.holes.get(at)), self.holes[at])
         else {
@@ -96,13 +96,13 @@ impl Gaps {
         self.is_any_missing(sequence..sequence + 1)
     }
 
-    /// Whether a hole is only a claim, which is not given up because of time.
+    /// Whether a hole is only a claim. Claims are not given up because of time.
     pub(super) fn is_claim(&self, hole: &Hole) -> bool {
         hole.end > self.shown && !fault!("claims_are_given_up")
     }
 
-    /// Takes a server's answer to a request that started at `first`: nothing from `first` on is published
-    /// yet. Returns how often the hole has been denied so far; `None` if there is no such request.
+    /// Takes a server's answer to a request that started at `first`: nothing from `first` on is published yet. Returns how often the hole
+    /// has been denied so far; `None` if there is no such request.
     pub fn handle_held(
         &mut self,
         now_ns: u64,
@@ -125,14 +125,14 @@ impl Gaps {
         Some(self.holes[at].denied)
     }
 
-    /// How often a claim must be denied before it is forgotten: as often as there are servers that are up,
-    /// and at least twice. One server may be behind the other, and any single answer may be forged.
+    /// How often a claim must be denied before it is forgotten: as often as there are servers that are up, and at least twice. One server
+    /// may be behind the other, and a single answer may be forged.
     pub fn denials_needed(&self) -> u32 {
         self.up_servers().count_ones().max(2)
     }
 
-    /// Takes a server's answer to a request that started at `first`: the server holds nothing from there up to
-    /// `oldest`. It may hold what comes before: a journal has losses in its middle. Returns false, and does nothing, if there is no such request.
+    /// Takes a server's answer to a request that started at `first`: the server holds nothing from there up to `oldest`. It may hold
+    /// earlier messages: a journal may have losses in its middle. Returns false, and does nothing, if there is no such request.
     pub fn handle_gone(
         &mut self,
         now_ns: u64,
@@ -152,7 +152,7 @@ impl Gaps {
             }
             let bit = 1 << server;
             let hole = &mut self.holes[at];
-            // One answer may be forged, and then the true one is on its way. So a server must say it twice.
+            // A single answer may be forged, with the true answer still on its way. So a server must say it twice.
             hole.gone |= bit & (hole.gone_once | u8::from(fault!("one_word_gives_up")) << server);
             hole.gone_once |= bit;
             if matches!(hole.state, State::Requested { server: asked, .. } if asked == server) {
@@ -166,8 +166,8 @@ impl Gaps {
         true
     }
 
-    /// If no server has the hole at `at`, gives it up or, with the policy `Block`, asks again slowly: a
-    /// server that holds more may yet come back.
+    /// If no server has the hole at `at`, gives it up or, with the policy `Block`, asks again slowly: a server that holds more may still
+    /// return.
     fn leave_what_is_gone(&mut self, now_ns: u64, at: usize) {
         let is_gone = self.is_gone(&self.holes[at]);
         let hole = &mut self.holes[at];

@@ -9,15 +9,14 @@
 //!     v                                        │ policy Block: after a pause v
 //!  Expired <───────────────────────────────────┴───────────────────────── Expired (policy Skip)
 //! ```
-//! A hole leaves the list when its messages come, from a line or a server. An expired hole leaves it when the
-//! receiver skips it. Holes are sorted and never overlap. Together with the store they cover everything
-//! between the next message to deliver and the horizon; the receiver keeps that true. Requests cover holes
-//! alone. Each is cut to the size that one datagram can answer, and their number at a time is bounded.
+//! A hole leaves the list when its messages arrive, from a line or a server. An expired hole leaves it when the receiver skips it. Holes
+//! are sorted and never overlap. Together with the store they cover everything between the next message to deliver and the horizon; the
+//! receiver keeps that true. Requests cover only holes. Each request is cut to the size that one datagram can answer, and the number of
+//! unanswered requests is bounded.
 //!
-//! A hole is *shown* when the missing messages surely exist: two packets, or a server, have been past it.
-//! Until then it is a mere *claim*, which anybody can make with one packet. Claims are asked for, but they
-//! are never given up because of time. They are forgotten when they are contradicted. This module knows no
-//! data, sessions or deliveries.
+//! A hole is *shown* when the missing messages surely exist: two packets, or a server, have been past it. Until then it is a mere *claim*,
+//! which anybody can make with one packet. Claims are asked for, but they are never given up because of time. They are forgotten when they
+//! are contradicted. This module knows no data, sessions or deliveries.
 
 mod config;
 mod evidence;
@@ -39,8 +38,8 @@ use turn::Turn;
 use super::MAX_SERVERS;
 use super::counters::ReceiverCounters;
 
-/// The most unanswered requests to a server that has not shown that it answers more. It applies again when the server
-/// stops answering.
+/// Greatest number of unanswered requests to a server that has not shown yet that it answers more. It applies again when the server stops
+/// answering.
 const FIRST_WINDOW: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +62,7 @@ struct Hole {
     end: u64,
     state: State,
     found_ns: u64,
-    /// When it was shown, or found if it is a claim. The time until it is given up counts from here.
+    /// When the hole was shown, or found if it is a claim. The time until it is given up counts from here.
     shown_ns: u64,
     /// When it was first asked for; it has no meaning while `attempts` is 0.
     asked_ns: u64,
@@ -73,20 +72,20 @@ struct Hole {
     /// How often a server that answered other requests meanwhile did not answer this one.
     ignored: u32,
     last_server: usize,
-    /// Two bits for each server: one is set when the server first says that it no longer holds the messages, the other
-    /// when it says so again. A single answer may be forged.
+    /// One bit per server, set when the server first says that it no longer holds the messages. `gone` has the bit when the server says so
+    /// again, since a single answer may be forged.
     gone_once: u8,
     gone: u8,
-    /// How often a server said that nothing of it is published yet.
+    /// How often a server said that no message of the hole is published yet.
     denied: u32,
-    /// Whether our own socket dropped it. Then nobody else asks for it.
+    /// Whether our own socket dropped the messages. In this case no other receiver asks for them.
     is_own: bool,
-    /// Whether others had the time to ask for it.
+    /// Whether other receivers have had the time to ask for them.
     has_waited: bool,
 }
 
 impl Hole {
-    /// A hole that nobody was asked about yet and that may still grow.
+    /// Whether no server was asked for the hole yet, so that it may still grow.
     fn is_fresh(&self) -> bool {
         matches!(self.state, State::Suspect { .. } | State::Wanted)
             && (self.attempts, self.gone_once, self.denied) == (0, 0, 0)
@@ -103,7 +102,7 @@ pub struct Gaps {
     config: GapConfig,
     holes: VecDeque<Hole>,
     servers: [Server; MAX_SERVERS],
-    /// Everything before this sequence is shown to exist.
+    /// Everything before this sequence has been shown to exist.
     shown: u64,
     /// A request to a server that is down, beside the same request to another server.
     probe: Option<Ask>,
@@ -112,12 +111,11 @@ pub struct Gaps {
     any_wanted: bool,
     /// When any server was last heard.
     heard_ns: u64,
-    /// The most requests unanswered at a time, for now.
+    /// Greatest number of unanswered requests, for now.
     window: usize,
-    /// How late messages that looked lost have lately come by the lines.
+    /// How late messages that looked lost have recently arrived by the lines.
     lateness_ns: u64,
-    /// Messages that came lately, and the bytes that they took on the wire. Both fade, and both are
-    /// multiplied by 16.
+    /// Messages that arrived recently, and the bytes that they took on the wire. Both decay, and both are multiplied by 16.
     recent_messages: u64,
     recent_bytes: u64,
     /// The longest message so far, if a server may be plain.
@@ -126,7 +124,7 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    /// No hole yet.
+    /// Makes an empty list.
     pub fn new(mut config: GapConfig) -> Gaps {
         config.servers = config.servers.min(MAX_SERVERS);
         config.max_requests = config.max_requests.max(1);
@@ -159,28 +157,26 @@ impl Gaps {
         self.holes.len()
     }
 
-    /// Whether early messages `first..end` may be kept. If the list of holes is full, only messages that make no
-    /// further hole may.
+    /// Whether early messages `first..end` may be kept. If the list of holes is full, only messages that make no further hole may be kept.
     pub fn has_room(&self, first: u64, end: u64) -> bool {
         if self.holes.len() < self.config.max_holes {
             return true;
         }
-        // At the end of the last hole it would stop the hole's growth, and the next missing message would
-        // make another hole.
+        // At the end of the last hole, the messages would stop the hole's growth, and the next missing message would make another hole.
         let at = self.holes.partition_point(|hole| hole.end <= first);
         let is_last = at + 1 == self.holes.len();
         let hole = self.holes.get(at);
         hole.is_some_and(|hole| hole.first == first || (hole.first < first && hole.end == end && !is_last))
     }
 
-    /// When [`Gaps::handle_timeout`] has something to do; `None` while nothing is missing, or while time
-    /// changes nothing.
+    /// Returns the time at which [`Gaps::handle_timeout`] has something to do; `None` while nothing is missing, or while time changes
+    /// nothing.
     pub fn next_deadline(&self) -> Option<u64> {
         (self.due_ns != u64::MAX).then_some(self.due_ns)
     }
 
-    /// Learns the size of messages, so that each request can be cut to one answer. `sizes` are those of the
-    /// single messages; they are looked at only while a server may be a plain one.
+    /// Learns the size of messages, so that each request can be cut to one answer. `sizes` are those of the single messages; they are read
+    /// only while a server may be a plain one.
     pub fn note_sizes(&mut self, messages: u64, bytes: usize, sizes: impl Iterator<Item = usize>) {
         if self.config.may_be_plain && self.servers.iter().any(|server| !server.is_ours) {
             self.longest_bytes = sizes.max().map_or(0, |size| size as u64).max(self.longest_bytes);
@@ -191,7 +187,7 @@ impl Gaps {
         fade(&mut self.recent_bytes, bytes as u64);
     }
 
-    /// Notes that a server has sent a control datagram of ours: its answers are labelled as ours are.
+    /// Notes that a server has sent a shmcast control datagram: its answers are labelled as shmcast's are.
     pub fn note_ours(&mut self, server: usize) {
         if let Some(server) = self.servers.get_mut(server) {
             server.is_ours = true;
@@ -203,11 +199,11 @@ impl Gaps {
         if first >= end {
             return;
         }
-        // This is a claim of a peer, so sums of such numbers may pass any bound.
+        // The end is a claim of a peer, so sums of such numbers may pass any bound.
         counters.totals.gap_messages = counters.totals.gap_messages.saturating_add(end - first);
         let (crowded, shown) = (self.is_crowded(), self.shown);
         if let Some(last) = self.holes.back_mut().filter(|last| last.end == first) {
-            // Let the claim grow as one hole, instead of one for each packet.
+            // The claim grows as one hole, instead of one hole for each packet.
             if last.end > shown && last.is_fresh() {
                 last.end = end;
                 return;
@@ -267,8 +263,7 @@ impl Gaps {
         }
     }
 
-    /// Notes that messages `arrived` came from a line (`server` is `None`) or a server. Returns how many
-    /// of them were missing.
+    /// Notes that messages `arrived` were received from a line (`server` is `None`) or a server. Returns how many of them were missing.
     pub fn fill(
         &mut self,
         now_ns: u64,
@@ -320,7 +315,7 @@ impl Gaps {
                 if let Some(counters) = counters.servers.get_mut(server) {
                     counters.messages_recovered += messages;
                 }
-                // Somebody else asked for it.
+                // Another receiver asked for them.
                 counters.totals.requests_saved += u64::from(hole.attempts == 0);
                 counters.recovery.record(took_ns, messages);
                 self.lateness_ns -= self.lateness_ns / 16;
@@ -353,15 +348,14 @@ impl Gaps {
         let Some((hole, asked_server, sent_ns)) = asked else {
             return;
         };
-        // Servers take turns. Until each has had one, an answer can belong to one request only.
+        // Servers are asked in turn. Until each has been asked once, an answer can belong to one request only.
         let sure = asked_server == server && hole.attempts as usize <= self.config.servers;
         if sure {
             state.backoff = 0;
             self.window = (self.window + 1).min(self.config.max_requests);
             state.sample(now_ns.saturating_sub(sent_ns).max(1));
         } else if state.rtt_ns == 0 {
-            // One of several requests was answered. The first is the safe guess, unless it was absurdly long
-            // ago.
+            // One of several requests was answered. The first one is the safe guess, unless it was absurdly long ago.
             let since_first_ns = now_ns.saturating_sub(hole.asked_ns).max(1);
             state.sample(since_first_ns.min(2 * self.config.timeout_max_ns));
         } else {
@@ -391,8 +385,8 @@ impl Gaps {
         }
     }
 
-    /// Notes that a server sent a part of the message at `first`. If it was the last part of the answer, the rest
-    /// is asked for at once; otherwise the answer goes on.
+    /// Notes that a server sent a part of the message at `first`. If it was the last part of the answer, the rest is asked for at once;
+    /// otherwise more of the answer follows.
     pub fn handle_part(&mut self, now_ns: u64, server: usize, first: u64, is_last: bool) {
         if is_last {
             return self.handle_rest(server, first);
@@ -416,7 +410,7 @@ impl Gaps {
         }
     }
 
-    /// Removes the messages from `next` on that are given up. Returns the sequence after them.
+    /// Removes the given-up messages from `next` on. Returns the sequence after them.
     pub fn take_expired(&mut self, next: u64) -> Option<u64> {
         let mut end = None;
         while let Some(hole) = self.holes.front() {

@@ -6,11 +6,10 @@ use super::super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_MESSAGES};
 use super::{Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// The most unanswered requests at a time for messages that may not exist. A server's answer shows that they
-/// do.
+/// Greatest number of unanswered requests for messages that may not exist. A server's answer shows that they do.
 const CLAIMS: usize = 8;
 
-/// A request that is to be sent now.
+/// A request that must be sent now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
     /// The server to ask.
@@ -30,8 +29,8 @@ struct Pending {
 }
 
 impl Gaps {
-    /// The next request to send, if one is due. `room` is how many answers could be stored. One more is
-    /// always asked for, because the answer to the first hole need not be stored.
+    /// Returns the next request to send, if one is due. `room` is how many answers could be stored. One request more is always allowed,
+    /// because the answer to the first hole need not be stored.
     pub fn poll_request(&mut self, now_ns: u64, room: usize, counters: &mut ReceiverCounters) -> Option<Ask> {
         if let Some(probe) = self.probe.take() {
             return Some(probe);
@@ -41,7 +40,7 @@ impl Gaps {
         }
         let window = self.window.min(room.saturating_add(1));
         let pending = self.count_pending();
-        // Claims come after all shown holes, and must not delay requests for those.
+        // Claims are requested after all shown holes, and must not delay requests for those.
         let (mut any_wanted, mut found) = (false, None);
         for (at, hole) in self.holes.iter().enumerate().filter(|(_, hole)| hole.state == State::Wanted) {
             any_wanted = true;
@@ -123,8 +122,8 @@ impl Gaps {
         (0..self.config.servers).filter(is_up).fold(0, |up, server| up | 1 << server)
     }
 
-    // Chooses the server with the fewest failures for a first request, and the next server for each repeat. A
-    // doubted server is chosen only if all others are doubted too, or no longer hold the messages.
+    // Chooses the server with the fewest failures for a first request, and the next server for each repeat. A doubted server is chosen only
+    // if all others are doubted too, or no longer hold the messages.
     fn choose_server(&self, now_ns: u64, hole: &Hole, pending: &Pending, window: usize) -> Option<usize> {
         let servers = self.config.servers;
         let holds = |server: &usize| hole.gone & (1 << server) == 0;
@@ -148,16 +147,15 @@ impl Gaps {
         (1..=servers).map(|turn| (hole.last_server + turn) % servers).filter(may).find(has_room)
     }
 
-    // Makes the hole at `at` the size of one answer: joins it with wanted neighbours, or cuts it. A hole that
-    // is at most twice that size is not cut: a lost packet is one answer whatever the estimate says, and a
-    // short answer is followed up at once. A plain server is asked for no more than one packet surely holds.
-    // Returns the most messages that a request to this server may name.
+    // Makes the hole at `at` the size of one answer: joins it with wanted neighbours, or cuts it. A hole of at most twice that size is not
+    // cut: a lost packet is one answer whatever the estimate says, and the rest of a short answer is requested at once. A plain server is
+    // asked for no more than what surely fits one packet. Returns the greatest number of messages that a request to this server may name.
     fn shape(&mut self, at: usize, server: usize) -> u64 {
         let room = self.config.payload_bytes.saturating_sub(HEADER_BYTES).max(LENGTH_BYTES) as u64;
         let is_plain =
             self.config.may_be_plain && !self.servers[server].is_ours && !fault!("plain_servers_are_trusted");
         let (answer, most) = match is_plain {
-            // Before any message has come, nothing is known of their sizes.
+            // Before any message has arrived, nothing is known of the messages' sizes.
             true if self.longest_bytes == 0 => (1, 1),
             true => (room / (self.longest_bytes + LENGTH_BYTES as u64), 1),
             false => (room * self.recent_messages / self.recent_bytes.max(1), 2),

@@ -12,7 +12,7 @@ use super::super::SECOND_NS;
 use super::GapConfig;
 use shmcast::hosting::fault;
 
-/// No answer is waited for longer than this, whatever was measured.
+/// Longest wait for an answer, whatever was measured.
 const LONGEST_NS: u64 = SECOND_NS;
 
 /// The measured state of one server.
@@ -21,38 +21,37 @@ pub(super) struct Server {
     /// Smoothed round trip and its deviation; 0 before the first sample.
     pub(super) rtt_ns: u64,
     pub(super) deviation_ns: u64,
-    /// Timeouts since the last sure sample double the wait for everything, as in TCP: otherwise a round trip that has
-    /// outgrown the wait could never be measured again.
+    /// Number of doublings of all waits. Timeouts since the last sure sample double the wait for everything, as in TCP: otherwise a round
+    /// trip that has outgrown the wait could never be measured again.
     pub(super) backoff: u32,
     pub(super) backed_off_ns: u64,
-    /// Added to the wait. It grows with answers that came after they had been asked for again.
+    /// An addition to the wait. It grows with answers that arrived after they had been asked for again.
     pub(super) margin_ns: u64,
-    /// When it last grew.
+    /// When `margin_ns` last grew.
     pub(super) lengthened_ns: u64,
-    /// Timeouts since the last packet: with none it is up, with some it is doubted.
+    /// Number of timeouts since the last packet. With none the server is up, with some it is doubted.
     pub(super) failures: u32,
     pub(super) heard_ns: u64,
-    /// When the oldest request was sent that it has left unanswered since it was last heard; 0 if there is
-    /// none.
+    /// When the oldest request was sent that the server has left unanswered since it was last heard; 0 if there is none.
     pub(super) unanswered_ns: u64,
-    /// Whether it is down: it does not count until it is heard again.
+    /// Whether the server is down: it does not count until it is heard again.
     pub(super) is_down: bool,
-    /// Whether it has sent a control datagram of ours.
+    /// Whether it has sent a shmcast control datagram.
     pub(super) is_ours: bool,
-    /// When a doubted server is asked for something again.
+    /// When a doubted server is asked again.
     pub(super) probe_ns: u64,
-    /// It is asked for nothing before this time.
+    /// Until this time the server is not asked for anything.
     pub(super) paused_ns: u64,
-    /// Its words to all receivers to wait are not believed before this time.
+    /// Until this time, its pauses for all receivers are ignored.
     pub(super) deaf_until_ns: u64,
-    /// Our place among its receivers, if it told one.
+    /// Our place among its receivers, if the server reported it.
     pub(super) place: Option<u16>,
 }
 
-/// A server that has answered before is doubted after this many unanswered requests in a row. If both
-/// directions lose 20 %, chance causes so many in a row once in 3,000.
+/// Number of unanswered requests in a row after which a server that has answered before is doubted. If both directions lose 20 %, chance
+/// causes so many in a row once in 3,000.
 const DOUBTED_AFTER: u32 = 8;
-/// A server is down after this many unanswered requests in a row and [`DOWN_AFTER_NS`] of silence.
+/// Number of unanswered requests in a row after which a server is down, if it has also been silent for [`DOWN_AFTER_NS`].
 const DOWN_AFTER: u32 = 3;
 /// See [`DOWN_AFTER`].
 const DOWN_AFTER_NS: u64 = SECOND_NS / 4;
@@ -62,7 +61,7 @@ const PROBE_EVERY_NS: u64 = SECOND_NS;
 const DOUBT_EVERY_NS: u64 = SECOND_NS / 20;
 
 impl Server {
-    /// Notes that a datagram came from it.
+    /// Notes that the server sent a datagram.
     pub(super) fn note_heard(&mut self, now_ns: u64) {
         (self.heard_ns, self.unanswered_ns, self.failures, self.is_down) = (now_ns, 0, 0, false);
     }
@@ -83,15 +82,14 @@ impl Server {
         falls
     }
 
-    /// Whether the server has not answered lately, or never. No request is then left to it alone while there
-    /// is another server.
+    /// Whether the server has not answered lately, or never. In this case no request depends on this server alone if there is another one.
     pub(super) fn is_doubted(&self) -> bool {
         let few = if self.rtt_ns == 0 { 1 } else { DOUBTED_AFTER };
         (self.is_down || self.failures >= few) && !fault!("nobody_is_doubted")
     }
 
-    /// Takes the probe of a doubted server if it is due; the next one is due later. `None` if no probe is
-    /// due, otherwise whether the server is down from now on.
+    /// Takes the probe of a doubted server if it is due, and schedules the next one. Returns `None` if no probe is due, and otherwise
+    /// whether the server is down from now on.
     pub(super) fn take_probe(&mut self, now_ns: u64) -> Option<bool> {
         if !self.is_doubted() || now_ns < self.probe_ns {
             return None;
@@ -101,9 +99,8 @@ impl Server {
         Some(falls)
     }
 
-    /// The most unanswered requests to this server at a time: `window`, or one while its round trip is
-    /// unknown. The first wait is a guess, and a wrong guess then costs one needless answer rather than a
-    /// whole round of them.
+    /// Greatest number of unanswered requests to this server: `window`, or one while its round trip is unknown. The first wait is a guess,
+    /// and with this limit a wrong guess costs only one needless answer.
     pub(super) fn limit(&self, window: usize) -> usize {
         if self.rtt_ns == 0 { 1 } else { window }
     }
@@ -118,14 +115,14 @@ impl Server {
         self.margin_ns -= self.margin_ns / 32;
     }
 
-    // The wait before a request is repeated.
+    // Returns the wait before a request is repeated.
     pub(super) fn timeout_ns(&self, doublings: u32, config: &GapConfig) -> u64 {
         let base_ns = self.base_ns(config);
         let doubled_ns = base_ns.saturating_mul(1 << doublings.max(self.backoff).min(20));
         doubled_ns.min(config.timeout_max_ns.max(base_ns))
     }
 
-    // The wait without any doubling. RFC 6298 with a margin of at least half a round trip.
+    // Returns the wait without any doubling. RFC 6298 with a margin of at least half a round trip.
     fn base_ns(&self, config: &GapConfig) -> u64 {
         let base_ns = match self.rtt_ns {
             0 => config.timeout_first_ns,
@@ -137,8 +134,8 @@ impl Server {
             .min(LONGEST_NS.max(config.timeout_max_ns))
     }
 
-    // Makes the waits longer after an answer that was late. After a standstill of either end many are late together; that
-    // lengthens the wait once, by a quarter of what it is without doublings.
+    // Makes the waits longer after an answer that was late. After a standstill of either end many answers are late together. They lengthen
+    // the wait only once, by a quarter of the wait without doublings.
     pub(super) fn note_late(&mut self, now_ns: u64, config: &GapConfig) {
         let adds_up = fault!("late_answers_add_up");
         let wait_ns = if adds_up { self.timeout_ns(0, config) } else { self.base_ns(config) };

@@ -1,29 +1,28 @@
-//! When a receiver asks, if many others may have lost the same message.
+//! Decides when a receiver asks for a message that many others may also have lost.
 //!
-//! Some receivers ask at once: those with one of the first places among the server's leases, and those whose own socket
-//! dropped the packet. The others wait for the repair that those draw for all. If none comes, they ask after a
-//! random delay. RFC 5401 shows that delays with its exponential distribution let few ask, however many have lost the
-//! message.
+//! Some receivers ask at once: those with one of the first places among the server's leases, and those whose own socket dropped the packet.
+//! The others wait for the repair for all that these requests cause. If none arrives, they ask after a random delay. RFC 5401 shows that,
+//! with its exponentially distributed delays, only few receivers ask, however many have lost the message.
 
 use super::super::counters::ReceiverCounters;
 use super::super::{MILLISECOND_NS, splitmix};
 use super::{Gaps, State};
 use shmcast::hosting::fault;
 
-/// The receivers of this many first places ask at once. A group of at most this size does not wait at all.
+/// The receivers of this many first places ask at once. So a group of at most this size does not wait at all.
 const AT_ONCE: u16 = 16;
-/// A longer round trip of another receiver is not believed.
+/// The upper bound for the round trip of another receiver. A longer one is not believed.
 const LONGEST_MAX_NS: u64 = 50 * MILLISECOND_NS;
 
 /// A receiver's knowledge of its group.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Turn {
-    /// How many receivers the server said there are.
+    /// Number of receivers, as the server reported it.
     group: u16,
-    /// The longest round trip of any of them, if the server said so.
+    /// The longest round trip of any receiver, if the server reported it.
     longest_ns: u64,
     random: u64,
-    /// Whether our own socket has dropped packets since the last one.
+    /// Whether our own socket has dropped packets before the one that is handled.
     pub(super) has_dropped: bool,
 }
 
@@ -41,17 +40,18 @@ impl Gaps {
         self.turn.group = group;
     }
 
-    /// Takes what the feed tells of its receivers: how many there are, and the longest round trip of any.
+    /// Notes what the feed reports about its receivers: how many there are, and the longest round trip of any.
     pub fn note_group(&mut self, group: u16, longest_ns: u64) {
         (self.turn.group, self.turn.longest_ns) = (group, longest_ns.min(LONGEST_MAX_NS));
     }
 
-    /// Our place among the receivers of the server that is asked first, if it told one, and how many there are.
+    /// Returns our place among the receivers of the server that is asked first, if the server reported it, and how many receivers there
+    /// are.
     pub fn place(&self) -> (Option<u16>, u16) {
         (self.servers[self.first_server()].place, self.turn.group)
     }
 
-    /// Notes that our own socket dropped packets before the one that is handled next. Nobody else has lost them.
+    /// Notes that our own socket dropped packets before the one that is handled next. No other receiver has lost them.
     pub fn note_drop(&mut self) {
         self.turn.has_dropped = true;
     }
@@ -62,7 +62,7 @@ impl Gaps {
     }
 
     /// Notes that a server sends nothing for a while. Everything that it was asked for is asked for again afterwards. After a pause,
-    /// no other one is believed for as long, so that whoever sends such words in the server's name takes at most half of the time.
+    /// further pauses are ignored for as long, so that a forger of pauses can block at most half of the time.
     pub fn handle_pause(&mut self, now_ns: u64, server: usize, wait_ns: u64) {
         self.note_alive(now_ns, server);
         let until_ns = now_ns.saturating_add(wait_ns.min(LONGEST_MAX_NS)).saturating_add(self.delay_ns());
@@ -73,7 +73,7 @@ impl Gaps {
         (state.paused_ns, state.deaf_until_ns) = (until_ns, until_ns + (until_ns - now_ns));
         for hole in &mut self.holes {
             if matches!(hole.state, State::Requested { server: asked, .. } if asked == server) {
-                // The time after which the hole is given up begins anew.
+                // The time after which the hole is given up restarts.
                 (hole.state, hole.ignored, hole.asked_ns) = (State::Wanted, 0, now_ns);
                 self.any_wanted = true;
             }
@@ -81,13 +81,13 @@ impl Gaps {
         self.due_ns = self.due_ns.min(until_ns);
     }
 
-    /// When the first server that is paused may be asked again; `u64::MAX` if none is.
+    /// Returns when the first paused server may be asked again; `u64::MAX` if none is paused.
     pub(super) fn pause_ends_ns(&self, now_ns: u64) -> u64 {
         let paused = self.servers.iter().map(|server| server.paused_ns).filter(|&until_ns| until_ns > now_ns);
         paused.min().unwrap_or(u64::MAX)
     }
 
-    /// The state of the hole at `at`, which is no mere reordering: it is wanted, or waits for others to ask.
+    /// Returns the new state of the hole at `at`, which is no mere reordering: it is wanted, or waits until others ask.
     pub(super) fn take_turn(&mut self, now_ns: u64, at: usize, counters: &mut ReceiverCounters) -> State {
         let hole = &mut self.holes[at];
         let is_first = hole.attempts == 0 && !std::mem::replace(&mut hole.has_waited, true);
@@ -99,7 +99,7 @@ impl Gaps {
         State::Suspect { until_ns: now_ns.saturating_add(delay_ns) }
     }
 
-    // How long to wait before asking for what others may have lost too.
+    // Returns how long to wait before asking for messages that others may have lost too.
     fn delay_ns(&mut self) -> u64 {
         let (place, group) = self.place();
         let asks_at_once = group <= AT_ONCE || place.is_some_and(|place| place < AT_ONCE);
@@ -112,15 +112,15 @@ impl Gaps {
         rtt_ns + rtt_ns / 4 + exponential_ns(rtt_ns, group, share)
     }
 
-    // The server that a hole is first asked for of.
+    // Returns the server that is asked first for a hole.
     fn first_server(&self) -> usize {
         let servers = 0..self.config.servers;
         servers.min_by_key(|&server| self.servers[server].failures).unwrap_or(0)
     }
 }
 
-// A delay of at most `longest_ns`, exponentially distributed and cut off, as RFC 5401, section 3.2 has it for a group of
-// this size. `share` is equally distributed in 0..1.
+// Returns a delay of at most `longest_ns`, with the truncated exponential distribution of RFC 5401, section 3.2, for a group of this size.
+// `share` is uniformly distributed in 0..1.
 fn exponential_ns(longest_ns: u64, group: u16, share: f64) -> u64 {
     let rate = f64::from(group.max(1)).ln() + 1.0;
     let delay = (1.0 + share * rate.exp_m1()).ln() / rate;

@@ -1,20 +1,18 @@
 //! The effects of time on holes: holds end, requests time out, servers ask to wait, holes are given up.
 //!
-//! A hole is given up when no server has said anything for as long as the policy waits, or when the servers
-//! that do answer have left requests for this hole unanswered again and again. As long as a server answers in
-//! turn, or says that it holds the messages, they will come, however long the queue is. A claim is not given
-//! up at all.
+//! A hole is given up when no server has answered anything for as long as the policy waits, or when the servers that do answer have left
+//! requests for this hole unanswered again and again. As long as a server answers in turn, or says that it holds the messages, they will
+//! arrive, however long the queue is. A claim is not given up at all.
 
 use super::super::counters::ReceiverCounters;
 use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};
 
-/// How often servers that answer other requests must have ignored one for a hole before it can be given up.
-/// Requests and answers that are lost by chance look the same. If both directions lose 20 %, chance causes
-/// this many in a row once in 10^14.
+/// How often servers that answer other requests must have ignored one for a hole before it can be given up. Requests and answers that are
+/// lost by chance look the same. If both directions lose 20 %, chance causes this many in a row once in 10^14.
 const IGNORED_LIMIT: u32 = 32;
 
 impl Gaps {
-    /// Notes that a datagram came from a server: the server is up.
+    /// Notes that a server sent a datagram, so it is up.
     pub fn note_alive(&mut self, now_ns: u64, server: usize) {
         self.heard_ns = now_ns;
         if let Some(state) = self.servers.get_mut(server) {
@@ -42,7 +40,7 @@ impl Gaps {
         };
         let hole = &mut self.holes[at];
         hole.doublings += 1;
-        // The time after which the hole is given up begins anew.
+        // The time after which the hole is given up restarts.
         (hole.ignored, hole.asked_ns) = (0, now_ns);
         let wait_ns = self.servers[server].timeout_ns(hole.doublings, &self.config).min(longest_ns);
         let until_ns = now_ns.saturating_add(wait_ns);
@@ -113,7 +111,7 @@ impl Gaps {
         is_ignored || now_ns >= self.silence_ends_ns(hole)
     }
 
-    /// The time at which no server will have said anything for as long as the policy waits.
+    /// Returns the time at which all servers will have been silent for as long as the policy waits.
     fn silence_ends_ns(&self, hole: &Hole) -> u64 {
         match self.config.policy {
             GapPolicy::Skip { give_up_ns } if !self.is_claim(hole) => {
@@ -132,14 +130,14 @@ impl Gaps {
     ) {
         counters.servers[server].timeouts += 1;
         if self.is_claim(&self.holes[at]) {
-            // Servers of other makes do not answer for messages that are not published yet. The timeout says
-            // nothing about the server.
+            // Servers of other makes do not answer requests for messages that are not published yet. The timeout says nothing about the
+            // server.
             self.holes[at].doublings += 1;
             return;
         }
         let (hole, state) = (&mut self.holes[at], &mut self.servers[server]);
-        // A server that has answered other requests since is up. Then this was chance loss, for which a
-        // longer wait is no help; the wait grows only to spare a server that answers as fast as it may.
+        // A server that has answered other requests since is up. In this case the loss was chance, against which a longer wait does not
+        // help; the wait grows only to spare a server that answers at its full rate.
         let is_alive = state.heard_ns > sent_ns;
         hole.ignored += u32::from(is_alive);
         hole.doublings += u32::from(!is_alive || hole.attempts % 3 == 0);
@@ -150,7 +148,7 @@ impl Gaps {
         let narrowed = if is_alive { self.window.saturating_sub(2) } else { 0 };
         self.window = narrowed.max(FIRST_WINDOW.min(self.config.max_requests));
         if state.note_failure(now_ns) {
-            // Holes that the other servers no longer hold are gone now.
+            // Holes that only this server could still fill are now gone.
             self.due_ns = now_ns.saturating_add(1);
         }
     }

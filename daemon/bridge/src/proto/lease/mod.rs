@@ -1,5 +1,4 @@
-//! Unicast leases. They decide which receivers get a copy of the feed at their own address and for how long,
-//! and they prevent abuse of it.
+//! Unicast leases. The server decides which receivers get a copy of the feed at their own address and for how long, and prevents abuse.
 //!
 //! ```text
 //!   client                          server
@@ -9,14 +8,13 @@
 //!                  <──────────────  Joined    the lease starts, with a fresh cookie for the renewal
 //!        .. a third of the lease later: Join again; on a clean stop: Unsubscribe ──> Released
 //! ```
-//! Join names the receiver, so that a receiver that comes back takes over its former place. A client that
-//! does not know Join sends Subscribe instead. Its answer is Granted, and its lease is keyed by address.
+//! Join names the receiver, so that a receiver that returns gets its former place. A client that does not know Join sends Subscribe
+//! instead. Its answer is Granted, and its lease is keyed by address.
 //!
-//! The server checks the allow-list first; by default it lets nobody in. Then it checks a token bucket. A
-//! lease has a bucket of its own, which only a good cookie uses, so nobody else can keep it from being renewed.
-//! Whoever has no good cookie shares the bucket of its address. A flood from forged addresses takes all places
-//! for such buckets; questions from further addresses then share one. A lease that is not renewed ends by itself,
-//! and sooner if its place is needed. This module has no sockets, and sends nothing to the leases.
+//! The server checks the allow-list first; by default it lets nobody in. Then it checks a token bucket. A lease has a bucket of its own,
+//! which only a valid cookie uses, so nobody else can prevent its renewal. A source without a valid cookie shares the bucket of its
+//! address. A flood from forged addresses uses all places for such buckets; questions from further addresses then share one bucket. A lease
+//! that is not renewed ends by itself, and sooner if its place is needed. This module has no sockets, and sends nothing to the leases.
 
 #[cfg(test)]
 mod tests;
@@ -34,30 +32,28 @@ use super::limit::{AllowList, Rate, SourceBuckets, TokenBucket, address_bytes};
 use super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use shmcast::hosting::fault;
 
-/// How many questions a second are answered together for all addresses that have no place in the table of sources.
-/// Answers are no longer than the questions.
+/// How many questions per second are answered together for all addresses that have no place in the table of sources. Answers are no longer
+/// than the questions.
 const CROWD: Rate = Rate { per_second: 20_000, burst: 2_000 };
 
 /// The rules by which leases are granted.
 #[derive(Debug, Clone)]
 pub(crate) struct LeaseConfig {
-    /// The networks that may have leases. Empty by default: nobody.
+    /// The networks that may have leases. By default it is empty, and nobody may.
     pub allow: AllowList,
     /// How long a lease lasts, in nanoseconds. A client may ask for less, not for more.
     pub lease_ns: u64,
-    /// How long a cookie is good, in nanoseconds. It should be longer than a lease, or renewals take one more
-    /// round trip.
+    /// How long a cookie is valid, in nanoseconds. It should be longer than a lease, or renewals take one more round trip.
     pub cookie_ns: u64,
-    /// The most leases with live packets at a time.
+    /// Greatest number of leases with live packets at a time.
     pub max_leases: usize,
-    /// The most leases of any kind at a time, and so the most addresses that have proved that they receive
-    /// there.
+    /// Greatest number of leases of any kind at a time, and so of addresses that have proved that they receive there.
     pub max_proved: usize,
-    /// The most leases of any kind that one source address may hold.
+    /// Greatest number of leases of any kind for one source address.
     pub leases_per_source: usize,
     /// Control datagrams for each source address, and for each lease.
     pub source_rate: Rate,
-    /// The most sources without a good cookie that are remembered at a time.
+    /// Greatest number of sources without a valid cookie that are remembered at a time.
     pub max_sources: usize,
 }
 
@@ -83,14 +79,14 @@ struct Lease {
     receiver: Option<u64>,
     renewed_ns: u64,
     ends_ns: u64,
-    /// The time from a cookie to its first use, if that was known; 0 if not.
+    /// The time from a cookie to its first use; 0 if it is not known.
     rtt_ns: u64,
     /// The budget of its client.
     bucket: TokenBucket,
 }
 
 impl Lease {
-    /// Whether a live client would have renewed it by now. Clients renew after a third of the lease.
+    /// Whether a live client would have renewed the lease by now. Clients renew after a third of the lease.
     fn is_overdue(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.renewed_ns) > self.ends_ns.saturating_sub(self.renewed_ns) / 2
     }
@@ -102,7 +98,7 @@ struct Wish {
     live: bool,
     lease_ms: u32,
     receiver: Option<u64>,
-    /// The time from handing out a cookie to a question without one until that cookie was used.
+    /// The time from sending a cookie to a client that had none until that cookie was used.
     rtt_ns: Option<u64>,
 }
 
@@ -117,17 +113,17 @@ pub(crate) struct LeaseServer {
     ends_ns: u64,
     /// The longest round trip of any lease.
     longest_ns: u64,
-    /// The buckets of addresses whose datagrams have a good cookie and no lease, and of those without a good cookie.
+    /// The buckets of addresses whose datagrams have a valid cookie and no lease. `sources` has those of addresses without a valid cookie.
     proved: SourceBuckets,
     sources: SourceBuckets,
-    /// The bucket that all share for whom `sources` has no place.
+    /// The bucket shared by all addresses for which `sources` has no place.
     crowd: TokenBucket,
     counters: LeaseCounters,
 }
 
 impl LeaseServer {
-    /// A server without leases. `key` must come from the system's random source, anew at each start; `epoch` tells
-    /// this run from earlier ones.
+    /// Makes a server without leases. `key` must come from the system's random source, fresh at each start; `epoch` distinguishes this run
+    /// from earlier ones.
     pub(crate) fn new(mut config: LeaseConfig, key: [u8; 16], epoch: u64) -> LeaseServer {
         config.max_proved = config.max_proved.max(config.max_leases);
         LeaseServer {
@@ -156,7 +152,7 @@ impl LeaseServer {
         self.handle_control(now_ns, from, ControlDatagram::parse(datagram).ok(), out)
     }
 
-    /// Answers one control datagram; `None` is a malformed one. Returns the size of the reply in `out`, or `None` if there is no reply.
+    /// Answers one control datagram; `None` means a malformed one. Returns the size of the reply in `out`, or `None` if there is no reply.
     pub(crate) fn handle_control(
         &mut self,
         now_ns: u64,
@@ -208,7 +204,7 @@ impl LeaseServer {
         Some(reply.encode(out))
     }
 
-    /// Takes a datagram out of the bucket that it belongs to. Returns false if that has nothing left.
+    /// Charges a datagram to the bucket that it belongs to. Returns false if the bucket is empty.
     fn is_within_rate(&mut self, now_ns: u64, from: SocketAddr, is_good: bool) -> bool {
         let rate = self.config.source_rate;
         if let Some(lease) = self.leases.get_mut(&from).filter(|_| is_good) {
@@ -241,7 +237,7 @@ impl LeaseServer {
         let rtt_ns = wish.rtt_ns.unwrap_or(known_ns);
         let Wish { live, receiver, .. } = wish;
         let lease = Lease { live, receiver, renewed_ns: now_ns, ends_ns, rtt_ns, bucket };
-        // A client that had a lease for repairs alone takes a place among the leases for the feed.
+        // A client that had a lease only for repairs takes a place among the leases for the feed.
         let is_renewal = |own: &Lease| own.live || !wish.live;
         if self.leases.get(&from).is_some_and(is_renewal) {
             self.counters.renewed += 1;
@@ -263,8 +259,8 @@ impl LeaseServer {
         ControlDatagram::Joined { nonce, cookie, lease_ms, group, place }
     }
 
-    /// How many leases of this kind there are, and how many of them come before this one. They are in the order of their
-    /// receivers, which is the same at every server, and mixes receivers of near addresses.
+    /// Returns how many leases of this kind there are, and how many of them precede this one. They are in the order of their receivers,
+    /// which is the same at every server, and mixes receivers of near addresses.
     fn place(&self, from: SocketAddr, lease: &Lease) -> (u16, u16) {
         let count = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
         let alike = || self.leases.iter().filter(|(_, other)| other.live == lease.live);
@@ -276,9 +272,8 @@ impl LeaseServer {
         (count(alike().count()), count(before))
     }
 
-    /// Takes away the old lease of a receiver that comes back from another port or address. This happens at
-    /// once if the address is the same. From another address it happens only if nobody renews the old lease,
-    /// so that nobody can take the lease of another.
+    /// Removes the old lease of a receiver that returns from another port or address. If the address is the same, this happens at once. If
+    /// the address differs, it happens only if nobody renews the old lease, so that nobody can take another receiver's lease.
     fn replace_own(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let is_own = |(address, other): &(&SocketAddr, &Lease)| {
             let is_same =
@@ -292,8 +287,7 @@ impl LeaseServer {
         is_replaced.is_some()
     }
 
-    /// Whether there is a place for another lease. If all places are taken, the lease that is longest overdue
-    /// is ended for it, if there is one.
+    /// Whether there is a place for another lease. If all places are taken, the lease that is longest overdue, if any, is ended.
     fn make_room(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let LeaseConfig { max_leases, max_proved, leases_per_source, .. } = self.config;
         let of_source = |address: &SocketAddr, _: &Lease| address.ip() == from.ip();
@@ -346,13 +340,13 @@ impl LeaseServer {
     fn is_good(&self, now_ns: u64, from: SocketAddr, cookie: &Cookie) -> bool {
         let issued_ns = issued_ns(cookie);
         let is_fresh = issued_ns <= now_ns && now_ns - issued_ns <= self.config.cookie_ns;
-        // All bytes are compared in any case: the time must not tell how much of a guess was right.
+        // All bytes are compared in any case: the time must not reveal how much of a guess was right.
         let true_cookie = self.cookie_of(issued(cookie), from);
         let off = true_cookie.iter().zip(cookie).fold(0, |off, (a, b)| off | (a ^ b));
         is_fresh && off == 0
     }
 
-    /// Ends leases that ran out. Call when [`LeaseServer::next_deadline`] has come; early calls are free.
+    /// Ends leases that ran out. Call this at [`LeaseServer::next_deadline`]; early calls are free.
     pub(crate) fn expire(&mut self, now_ns: u64) {
         if now_ns < self.ends_ns {
             return;
@@ -381,7 +375,7 @@ impl LeaseServer {
         self.leases.get(&address).is_some_and(|lease| lease.ends_ns > now_ns)
     }
 
-    /// The longest round trip of any receiver that has a lease, as far as it is known; 0 if none is.
+    /// The longest known round trip of any receiver that has a lease; 0 if none is known.
     pub(crate) fn longest_ns(&self) -> u64 {
         self.longest_ns
     }
@@ -422,7 +416,7 @@ fn issued_ns(cookie: &Cookie) -> u64 {
     (issued(cookie) / 2).saturating_mul(MICROSECOND_NS)
 }
 
-// The round trip that a question with a good cookie shows. Clients use a cookie for a first question at once; after
+// Returns the round trip that a question with a valid cookie shows. Clients use a cookie for a first question at once; after
 // `RETRY_FIRST_NS` the question may be a repeat.
 fn rtt_of(now_ns: u64, cookie: &Cookie) -> Option<u64> {
     let took_ns = now_ns.saturating_sub(issued_ns(cookie));

@@ -6,7 +6,7 @@
 
 use super::{Reader, Writer};
 
-/// The most entries of one request.
+/// Greatest number of entries of one request.
 pub const MAX_ENTRIES: usize = 64;
 /// The size of an entry.
 pub const ENTRY_BYTES: usize = 18;
@@ -41,7 +41,7 @@ impl Entry {
 pub struct Ask<'a>(&'a [u8]);
 
 impl<'a> Ask<'a> {
-    /// Checks a body; `None` if it asks for nothing, for too much, or for what cannot exist.
+    /// Checks a body. Returns `None` if it asks for nothing, for too much, or for something that cannot exist.
     pub fn parse(body: &'a [u8]) -> Option<Ask<'a>> {
         let entries = body.len() / ENTRY_BYTES;
         let is_sound = body.len().is_multiple_of(ENTRY_BYTES) && (1..=MAX_ENTRIES).contains(&entries);

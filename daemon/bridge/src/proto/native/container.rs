@@ -83,10 +83,10 @@ pub struct Container {
 }
 
 impl Container {
-    /// Checks all but the body. Returns the body beside it.
+    /// Checks everything except the body. Returns the container and the body.
     ///
     /// # Errors
-    /// [`Malformed`], when it is not sound.
+    /// [`Malformed`], if the packet is not sound.
     pub fn parse(datagram: &[u8]) -> Result<(Container, &[u8]), Malformed> {
         let mut head = Reader(datagram.get(..HEAD_BYTES).ok_or(Malformed::TooShort)?);
         let body = &datagram[HEAD_BYTES..];
@@ -128,8 +128,8 @@ impl Container {
         }
     }
 
-    /// Writes the fields before a body of `body_bytes` that stands in the buffer already. Returns the size of the
-    /// packet; `None` if the buffer is too short for it, or the body too long for a packet.
+    /// Writes the fields before a body of `body_bytes` that is in the buffer already. Returns the size of the packet; `None` if the buffer
+    /// is too short for it, or the body too long for a packet.
     pub fn write(&self, buffer: &mut [u8], body_bytes: usize) -> Option<usize> {
         let size = HEAD_BYTES + body_bytes;
         let length = u16::try_from(size - HEADER_BYTES - LENGTH_BYTES).ok()?;
@@ -152,13 +152,13 @@ impl Container {
         Some(size)
     }
 
-    /// The sequences that it speaks of.
+    /// Returns the sequences that the packet covers.
     pub fn head(&self) -> Head {
         Head { sequence: self.sequence, messages: self.messages }
     }
 }
 
-/// The length of each packet in `bytes`, into which the kernel put packets of equal length together. See
+/// Returns the length of each packet in `bytes`, into which the kernel has merged packets of equal length. See
 /// [`wire::segment_of`](super::super::wire::segment_of).
 pub fn segment_of(bytes: &[u8]) -> usize {
     equal_packets(bytes, |bytes| {
@@ -176,16 +176,16 @@ pub struct Numbers {
     is_receiver: bool,
 }
 
-/// The bit that tells the numbers of live data and fragments from all others.
+/// The bit that distinguishes the numbers of live data and fragments from all others.
 pub const OTHER: u64 = 1 << 63;
 
 impl Numbers {
-    /// Begins a sender. `sender` must be random, so that no two are alike.
+    /// Begins a sender. `sender` must be random, so that no two senders are alike.
     pub fn new(sender: u64, is_receiver: bool) -> Numbers {
         Numbers { sender, live: 0, other: OTHER, is_receiver }
     }
 
-    /// The fields of the next packet.
+    /// Returns the fields of the next packet.
     pub fn next(
         &mut self,
         kind: Kind,
@@ -209,7 +209,7 @@ impl Numbers {
         }
     }
 
-    /// How many packets it has sent in the longer one of its two rows of numbers.
+    /// Returns the number of packets in the longer one of the sender's two series of numbers.
     pub fn sent(&self) -> u64 {
         self.live.max(self.other & !OTHER)
     }

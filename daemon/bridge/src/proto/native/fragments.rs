@@ -3,10 +3,9 @@
 //! ```text
 //! body: time u64 | tag u16 | meta u8 | 0 | total u32 | offset u32 | bytes      all but the last equally long
 //! ```
-//! The assembler keeps each message's buffer until the message is delivered. It counts all buffers against its
-//! limit, and refuses fragments of early messages beyond that. The message that is due is always taken, so that
-//! delivery goes on whatever else waits. A fragment that contradicts the ones before it begins its message anew:
-//! the wrong one may have been the first.
+//! The assembler keeps each message's buffer until the message is delivered. It counts all buffers against its limit, and refuses fragments
+//! of early messages beyond that. The message that is due is always accepted, so that delivery continues whatever else waits. A fragment
+//! that contradicts earlier ones makes the assembly of its message restart, since the earlier fragments may be the wrong ones.
 
 use super::super::wire::message::{Form, KEY, Malformed, Messages, Meta};
 use super::ask::{Entry, MAX_ENTRIES};
@@ -18,18 +17,17 @@ use std::collections::VecDeque;
 pub const FRAGMENT_HEAD_BYTES: usize = 20;
 /// The largest message, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// The most fragments of one answer, and so of one request.
+/// Greatest number of fragments of one answer, and so of one request.
 pub const MAX_PARTS: usize = 64;
-/// The most messages that are being assembled, or are whole and early, at a time. Behind a hole, all that come until it
-/// is mended wait here.
+/// Greatest number of messages that are being assembled, or are whole and early. After a hole, all messages wait here until it is filled.
 const MAX_OPEN: usize = 4_096;
-/// The smallest buffer, as a power of two. Each class of buffers is twice as large as the one before it.
+/// The size of the smallest buffer, as a power of two. Each class of buffers is twice as large as the previous one.
 const LEAST_CLASS: u32 = 12;
 /// How many classes there are.
 const CLASSES: usize = (MAX_MESSAGE_BYTES.ilog2() - LEAST_CLASS + 1) as usize;
 /// A new buffer has room for this many separate pieces. Few messages have more.
 const USUAL_PIECES: usize = 16;
-/// The most separate pieces of one message that are kept. Fragments that would make another are refused.
+/// Greatest number of separate pieces of one message that are kept. Fragments that would make another piece are refused.
 const MAX_PIECES: usize = 1_024;
 
 /// A part of a message.
@@ -80,11 +78,11 @@ impl Fragment<'_> {
 /// The outcome of taking a fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FragmentOutcome {
-    /// There is no room for it.
+    /// There is no room for the fragment.
     Refused,
-    /// All of it was there.
+    /// All bytes of the fragment had been received before.
     Known,
-    /// It was kept, and more is missing.
+    /// The fragment was kept, and more is missing.
     Part {
         /// Whether it was the last part of an answer.
         is_last: bool,
@@ -99,11 +97,11 @@ pub struct Assembly {
     sequence: u64,
     meta: Meta,
     bytes: Vec<u8>,
-    /// The pieces that are there, as begin and end; sorted, and never adjacent.
+    /// The pieces that were received, as begin and end; sorted, and never adjacent.
     pieces: Vec<(u32, u32)>,
     /// The size of the largest part so far.
     part_bytes: u32,
-    /// Where the answer to the last request begins, and how many bytes of it are still to come.
+    /// Where the answer to the last request begins. `asked_bytes` is how many bytes of it have not arrived.
     asked_from: u32,
     asked_bytes: u32,
 }
@@ -122,12 +120,12 @@ impl Assembly {
         Messages::checked_before(self.sequence, self.sequence + 1, &self.bytes, Form::Whole(self.meta))
     }
 
-    /// A stand-in for the message, without its bytes.
+    /// Returns a stand-in for the message, without its bytes.
     pub fn apart(&self) -> Messages<'static> {
         Messages::checked_before(self.sequence, self.sequence + 1, &[], Form::Apart)
     }
 
-    // Notes that `from..to` is there. Returns how many bytes of it are new; `None` if there is no room to note it.
+    // Notes that `from..to` was received. Returns how many bytes of it are new; `None` if there is no room to note it.
     fn note(&mut self, from: u32, to: u32) -> Option<u32> {
         let at = self.pieces.partition_point(|&(_, end)| end < from);
         let until = at + self.pieces[at..].partition_point(|&(begin, _)| begin <= to);
@@ -155,7 +153,7 @@ impl Assembly {
     }
 }
 
-// The class of the buffer of a message, and the size of all buffers of that class.
+// Returns the class of the buffer of a message, and the size of all buffers of that class.
 fn class_of(total: usize) -> (usize, usize) {
     let size = total.next_power_of_two().clamp(1 << LEAST_CLASS, MAX_MESSAGE_BYTES);
     ((size.ilog2() - LEAST_CLASS) as usize, size)
@@ -169,13 +167,13 @@ pub struct Assembler {
     open: VecDeque<Assembly>,
     /// The bytes of all messages in `open`.
     held_bytes: usize,
-    /// Buffers for messages to come, by class, and their bytes.
+    /// Buffers for later messages, by class.
     pools: [Vec<Assembly>; CLASSES],
     pooled_bytes: usize,
 }
 
 impl Assembler {
-    /// An assembler of nothing. Buffers are allocated as they are first needed, then used again.
+    /// Makes an empty assembler. Buffers are allocated when they are first needed, and then reused.
     pub fn new(limit_bytes: usize) -> Assembler {
         Assembler {
             limit_bytes,
@@ -196,14 +194,14 @@ impl Assembler {
         self.held_bytes
     }
 
-    /// How many messages these are.
+    /// Number of these messages.
     pub fn messages(&self) -> usize {
         self.open.len()
     }
 
     /// Takes a fragment of the message `sequence`. `is_due` says that the message is the next to be delivered.
     pub fn take(&mut self, sequence: u64, fragment: &Fragment<'_>, is_due: bool) -> FragmentOutcome {
-        // Each thread of a sender reads the clocks for itself, so the times of two fragments differ a little.
+        // Each thread of a sender reads the clocks itself, so the times of two fragments differ a little.
         let what = |total: u32, meta: &Meta| (total, meta.tag, meta.key);
         let agrees =
             |known: &Assembly| what(known.total(), &known.meta) == what(fragment.total, &fragment.meta);
@@ -249,7 +247,7 @@ impl Assembler {
         Some(self.insert(assembly))
     }
 
-    // A buffer of an earlier message of about that size, or a new one. Near the limit, others are given up for it.
+    // Returns a buffer of an earlier message of about that size, or a new one. Near the limit, other buffers are freed for it.
     fn buffer(&mut self, total: usize) -> Assembly {
         let (class, size) = class_of(total);
         if let Some(pooled) = self.pools[class].pop() {
@@ -277,7 +275,7 @@ impl Assembler {
         self.open.binary_search_by_key(&sequence, |assembly| assembly.sequence).ok()
     }
 
-    // Puts a message into its place, which most often is the last.
+    // Inserts a message at its place, which most often is the last.
     fn insert(&mut self, assembly: Assembly) -> usize {
         let at = self.open.partition_point(|open| open.sequence < assembly.sequence);
         self.held_bytes += assembly.bytes.len();
@@ -296,7 +294,7 @@ impl Assembler {
         offset == self.position(sequence).map_or(0, |at| self.open[at].asked_from)
     }
 
-    /// Takes a whole message out. Give it back with [`Assembler::keep`] or [`Assembler::recycle`].
+    /// Takes a whole message out. Return it with [`Assembler::keep`] or [`Assembler::recycle`].
     pub fn take_whole(&mut self, sequence: u64) -> Option<Assembly> {
         let at = self.position(sequence).filter(|&at| self.open[at].is_whole())?;
         self.remove(at)
@@ -307,7 +305,7 @@ impl Assembler {
         self.insert(assembly);
     }
 
-    /// Puts a message's buffer back.
+    /// Returns a message's buffer to the pool.
     pub fn recycle(&mut self, mut assembly: Assembly) {
         assembly.pieces.clear();
         let (class, size) = class_of(assembly.bytes.capacity());
@@ -334,8 +332,8 @@ impl Assembler {
         }
     }
 
-    /// The request for the missing parts of the message `sequence`, into `out`. Returns how many entries it has; 0 if
-    /// nothing of the message is there.
+    /// Writes the request for the missing parts of the message `sequence` to `out`. Returns how many entries it has; 0 if no part of the
+    /// message was received.
     pub fn ask(&mut self, sequence: u64, out: &mut [Entry; MAX_ENTRIES]) -> usize {
         let Some(at) = self.position(sequence) else { return 0 };
         let assembly = &mut self.open[at];

@@ -1,15 +1,14 @@
-//! The keys of a group: who has one may send, and may read what was sealed.
+//! The keys of a group: a holder of a key may send, and may read what was sealed.
 //!
-//! A keys file has a key a line: `ID HEX [from TIME]`. The ID is 1 to 255. HEX is 32 digits, a key of 128 bits.
-//! TIME is a moment in UTC, such as `2026-11-24T07:00:00Z`, from which on the key seals; without one it seals at
-//! once. The key with the highest ID of those whose time has come seals; all of them open. Empty lines and lines
-//! that begin with `#` say nothing.
+//! A keys file has one key per line: `ID HEX [from TIME]`. The ID is 1 to 255. HEX is 32 digits, a key of 128 bits. TIME is a moment in
+//! UTC, such as `2026-11-24T07:00:00Z`, from which on the key seals; without it the key seals at once. Of the keys whose time has been
+//! reached, the one with the highest ID seals; all keys open. Empty lines and lines that begin with `#` are ignored.
 
 use std::fmt;
 
 /// The size of a key in bytes.
 pub const KEY_BYTES: usize = 16;
-/// The most keys of one file.
+/// Greatest number of keys in one file.
 pub const MAX_KEYS: usize = 16;
 
 /// A mistake in a keys file.
@@ -27,7 +26,7 @@ pub struct KeysError {
 pub struct GroupKey {
     /// Its ID, 1 to 255.
     pub id: u8,
-    /// From when on it seals, in nanoseconds since 1970.
+    /// The time from which it seals, in nanoseconds since 1970.
     pub from_ns: u64,
     pub(super) secret: [u8; KEY_BYTES],
 }
@@ -71,7 +70,7 @@ impl Keyring {
         Ok(Keyring(keys))
     }
 
-    /// The key that seals at this time. If no key's time has come, the key whose time comes first.
+    /// Returns the key that seals at this time. If no key's time has been reached, returns the key with the earliest time.
     pub fn sealing(&self, wall_ns: u64) -> Option<&GroupKey> {
         let due = self.0.iter().rev().find(|key| key.from_ns <= wall_ns);
         due.or_else(|| self.0.iter().min_by_key(|key| key.from_ns))

@@ -1,7 +1,7 @@
-//! The native profile of a line, for receivers of our own: messages keep tag, key flag and publish time, may be
-//! larger than a packet, and may be sealed.
+//! The native profile of a line, for shmcast's own receivers: messages keep tag, key flag and publish time, may be larger than a packet,
+//! and may be sealed.
 //!
-//! Every native packet is a sound MoldUDP64 packet of one message, so that captures and Wireshark take it:
+//! Every native packet is a sound MoldUDP64 packet of one message, so that captures and Wireshark accept it:
 //! ```text
 //! at  size
 //!  0  10+8+2   session; sequence of the first message (of a fragment: of its message; else the next expected); count, always 1
@@ -12,9 +12,8 @@
 //! 36  8        number of the packet among those of its sender, from 1; all but live data and fragments have bit 63 set
 //! 44           body; if sealed: ciphertext, then 16 bytes of tag
 //! ```
-//! All numbers are big-endian. `container` has these fields, `records`, `fragments`, `pulse` and `ask` the
-//! bodies. The state machines of the plain profile carry the native one as well: they differ in how they read
-//! and write packets, not in what they decide.
+//! All numbers are big-endian. `container` has these fields; `records`, `fragments`, `pulse` and `ask` have the bodies. The state machines
+//! of the plain profile handle the native one as well: the profiles differ in how packets are read and written, not in the decisions.
 
 pub mod ask;
 pub mod container;
@@ -31,11 +30,11 @@ use super::wire::{Body, Downstream, Malformed};
 use container::{Container, Kind};
 use pulse::Pulse;
 
-/// Checks a whole packet of a feed that is not sealed: data, a fragment or a pulse. A pulse is given in full
-/// beside the heartbeat or end that it stands for.
+/// Checks a whole unsealed packet of a feed: data, a fragment or a pulse. A pulse is returned in full beside the heartbeat or end that it
+/// stands for.
 ///
 /// # Errors
-/// [`Malformed`], when anything in it disagrees with anything else; then nothing of it may be used.
+/// [`Malformed`], if any part contradicts another. Nothing of such a packet may be used.
 pub fn parse(datagram: &[u8]) -> Result<(Downstream<'_>, Option<Pulse>), Malformed> {
     let (container, body) = Container::parse(datagram)?;
     let Container { session, sequence, .. } = container;
@@ -54,11 +53,11 @@ pub fn parse(datagram: &[u8]) -> Result<(Downstream<'_>, Option<Pulse>), Malform
     Ok((Downstream { session, sequence, body }, pulse))
 }
 
-/// Checks the body of a data packet or of a fragment that stands elsewhere than in a packet. Its first message has
-/// the sequence `first`, and it has `messages` of them, 1 for a fragment.
+/// Checks the body of a data packet or of a fragment that is not inside a packet. Its first message has the sequence `first`, and it has
+/// `messages` messages, 1 for a fragment.
 ///
 /// # Errors
-/// [`Malformed`], when the body is not sound, or when another kind than data or a fragment is asked for.
+/// [`Malformed`], when the body is not sound, or when the kind is neither data nor a fragment.
 pub fn parse_body(kind: Kind, (first, messages): (u64, u16), body: &[u8]) -> Result<Body<'_>, Malformed> {
     first.checked_add(u64::from(messages)).ok_or(Malformed::SequenceOverflow)?;
     let container = Container {

@@ -28,7 +28,7 @@ pub struct Pulse {
     pub longest_rtt_us: u32,
     /// The sender's time, in nanoseconds since 1970.
     pub wall_ns: u64,
-    /// The most that the sender's clock may be wrong, in nanoseconds; [`UNSYNCHRONISED`] if nobody knows.
+    /// The greatest possible error of the sender's clock, in nanoseconds; [`UNSYNCHRONISED`] if it is not known.
     pub clock_error_ns: u32,
     /// Whether the session is over.
     pub has_ended: bool,
@@ -38,12 +38,12 @@ pub struct Pulse {
     pub term_first: u64,
     /// The number of the last packet that the hash covers; 0 without a hash.
     pub covered: u64,
-    /// A hash of the seals of all packets up to there.
+    /// A hash of the seals of all packets up to `covered`.
     pub seals: [u8; 16],
 }
 
 impl Pulse {
-    /// Reads a body; `None` if it is not exactly a pulse.
+    /// Parses a body. Returns `None` if it is not exactly a pulse.
     pub fn parse(body: &[u8]) -> Option<Pulse> {
         let mut body = Reader(body);
         let mut pulse = Pulse {

@@ -4,8 +4,8 @@
 //! body:   base time u64 | records
 //! record: length u16 | meta u8 | [tag u16] | [time u32] | bytes      meta: 1 key, 2 tag follows, 4 time follows, 128 no message
 //! ```
-//! The base time is the time of the first message in nanoseconds since 1970, 0 if it is unknown. A record's
-//! time is the nanoseconds since the message before; without one, the time is the same.
+//! The base time is the time of the first message in nanoseconds since 1970, 0 if it is unknown. A record's time is the nanoseconds since
+//! the previous message; a record without it has the same time.
 
 use super::super::bytes::copy;
 use super::super::wire::message::{
@@ -70,8 +70,7 @@ impl RecordWriter {
         self.count
     }
 
-    /// The place for a copy of the next message, which is then taken by [`RecordWriter::commit`]; `None` if there
-    /// is no room for any.
+    /// Returns the place for a copy of the next message, which [`RecordWriter::commit`] then takes; `None` if there is no room for any.
     pub fn room<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b mut [u8]> {
         let room = if self.count < u16::MAX {
             buffer.get_mut(self.bytes + MAX_RECORD_HEAD_BYTES..)?
@@ -82,8 +81,8 @@ impl RecordWriter {
         Some(&mut room[..most])
     }
 
-    /// Takes the `size` bytes in [`RecordWriter::room`] as the next message; false when they do not fit, or when the
-    /// message's time cannot stand in this packet.
+    /// Takes the `size` bytes in [`RecordWriter::room`] as the next message. Returns false if they do not fit, or if this packet cannot
+    /// express the message's time.
     pub fn commit(&mut self, buffer: &mut [u8], size: usize, meta: Meta) -> bool {
         let from = self.bytes + MAX_RECORD_HEAD_BYTES;
         let Some(at) = self.begin(buffer, size, meta) else { return false };
@@ -92,8 +91,8 @@ impl RecordWriter {
         true
     }
 
-    /// Adds a message; false, and no change, when it does not fit, or when its time cannot stand in this packet. In the last bytes of
-    /// the buffer, which have no room for the longest head of a record, no message fits.
+    /// Adds a message. Returns false, and changes nothing, if it does not fit, or if this packet cannot express its time. No message fits
+    /// into the last bytes of the buffer, which have no room for the longest head of a record.
     #[inline(always)]
     pub fn push(&mut self, buffer: &mut [u8], data: &[u8], meta: Meta) -> bool {
         let Some(at) = self.begin(buffer, data.len(), meta) else { return false };
@@ -109,7 +108,7 @@ impl RecordWriter {
         let since_ns = match self.count {
             0 => 0,
             u16::MAX => return None,
-            // A packet knows the times of all its messages, or of none.
+            // A packet has the times of all its messages, or of none.
             _ if (meta.time_ns == 0) != (self.base_ns == 0) => return None,
             _ => u32::try_from(meta.time_ns.checked_sub(self.last_ns)?).ok()?,
         };
@@ -120,7 +119,7 @@ impl RecordWriter {
         if at + size > buffer.len() {
             return None;
         }
-        // Two stores for all of it. The bytes that they write behind the head are the message's place, or room.
+        // Two stores write all of it. The bytes that they write after the head are the message's place, or spare room.
         let head = buffer.get_mut(self.bytes..)?.first_chunk_mut::<MAX_RECORD_HEAD_BYTES>()?;
         let front = u64::from(length) << 48 | u64::from(bits) << 40 | u64::from(meta.tag) << 24;
         head[..8].copy_from_slice(&front.to_be_bytes());

@@ -1,12 +1,12 @@
-//! The replay window of RFC 6479: which of a sender's latest packet numbers were taken already.
+//! The replay window of RFC 6479: which of a sender's latest packet numbers were accepted already.
 //!
-//! The window moves by whole words of a ring, so a packet costs one word, however far the sender has gone.
+//! The window moves by whole words of a ring, so a packet costs one word, however far the numbers have advanced.
 
-/// How far behind the highest number a packet may be and still be taken. Farther back it counts as taken.
+/// How far below the highest number a packet's number may be and still be accepted. Lower numbers count as accepted already.
 pub const WINDOW: u64 = 16_384;
 const WORDS: usize = (WINDOW / 64) as usize + 1;
 
-/// The numbers of one row that were taken.
+/// The accepted numbers of one series.
 #[derive(Debug)]
 pub struct Window {
     highest: u64,
@@ -20,7 +20,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Whether the number may still be taken. Numbers begin with 1.
+    /// Whether the number may still be accepted. Numbers begin with 1.
     pub fn is_fresh(&self, number: u64) -> bool {
         if number > self.highest {
             return true;
@@ -29,7 +29,7 @@ impl Window {
         is_inside && self.words[Window::word(number)] & Window::bit(number) == 0
     }
 
-    /// Takes the number. Call only when the packet is known to be the sender's own.
+    /// Marks the number as accepted. Call this only when the packet is known to be the sender's own.
     pub fn take(&mut self, number: u64) {
         if number > self.highest {
             let passed = (number / 64 - self.highest / 64).min(WORDS as u64);

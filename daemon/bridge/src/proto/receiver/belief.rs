@@ -1,32 +1,30 @@
-//! Decides which claims of packets a receiver believes, and when it stops believing them.
+//! Decides which claims of packets a receiver believes, and when it stops to believe them.
 //!
-//! One packet is never enough to give up a message: anybody can send one. A line's data shows that the
-//! messages before it exist once a second packet has been as far, or further. A heartbeat is only a claim
-//! until then, or until the line has said nothing else for a while. A claim is forgotten when the line goes
-//! on below it, or when servers say that nothing of it is published. None of this keeps out a sender who
-//! forges packet after packet, or who forges the data of messages.
+//! One packet is never enough to give up a message: anybody can send one. A line's data shows that the messages before it exist once a
+//! second packet has been as far, or further. A heartbeat is only a claim until then, or until the line has repeated it and nothing else
+//! for a while. A claim is forgotten when the line continues below it, or when servers say that nothing of it is published. None of this
+//! stops a sender who forges packet after packet, or who forges the data of messages.
 
 use super::super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use super::{Delivery, Origin, Receiver};
 use shmcast::hosting::fault;
 
-/// How many packets must agree on a jump.
+/// Number of packets that must agree on a jump.
 const JUMP_WITNESSES: u32 = 3;
-/// The time over which those packets must come.
+/// The least time over which those packets must arrive.
 const JUMP_NS: u64 = MILLISECOND_NS;
 /// This many packets of a line, in order and below a claim, contradict the claim.
 const CONTRADICTIONS: u32 = 4;
 /// How long a line must repeat a claim, and say nothing else, before the claim is believed.
 const REPEATED_NS: u64 = SECOND_NS;
-/// An end is believed when it comes again from another line or server, or this much later. Copies of one
-/// packet come together.
+/// An end is believed if it arrives again from another line or server, or this much later. Copies of one packet arrive together.
 const END_AGAIN_NS: u64 = 100 * MICROSECOND_NS;
-/// This many ends are believed however close together they come: that many cannot be copies of one packet.
+/// This many ends are believed however close together they arrive: so many cannot be copies of one packet.
 const ENDS: u32 = 3;
-/// A jump is plausible too if it is no longer than the feed's advance in this time.
+/// A jump is also plausible if it is no longer than the feed's advance in this time.
 const BELIEVED_NS: u64 = SECOND_NS / 4;
 
-/// Packets that were too far ahead to be believed alone.
+/// Packets that were too far ahead to be believed without others.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Jump {
     first: u64,
@@ -45,7 +43,7 @@ pub(super) struct Claim {
     below_end: u64,
 }
 
-/// The end of the session, as the feed says.
+/// The end of the session, as the feed announced it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct End {
     pub(super) sequence: u64,
@@ -55,7 +53,7 @@ pub(super) struct End {
     is_sure: bool,
 }
 
-/// How many messages the feed brings in [`BELIEVED_NS`].
+/// Number of messages that the feed delivers in [`BELIEVED_NS`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
     since_ns: u64,
@@ -116,7 +114,7 @@ impl Receiver {
         self.gaps.shown().max(self.next)
     }
 
-    // Only the line that claims can take it back: another may be behind it.
+    // Only the line that made the claim can withdraw it: another line may be behind it.
     fn weigh_claim(&mut self, now_ns: u64, line: usize, end: u64) {
         let at = self.horizon;
         let fresh = Claim { at, line, since_ns: now_ns, below: 0, below_end: 0 };
@@ -147,8 +145,8 @@ impl Receiver {
         self.counters.totals.claims_contradicted += 1;
     }
 
-    /// Takes a server's answer to a request that started at `first`: nothing from `first` on is published
-    /// yet, and the server's next sequence is `next`. The answer is ignored if there is no such request.
+    /// Takes a server's answer to a request that started at `first`: nothing from `first` on is published yet, and the server's next
+    /// sequence is `next`. The answer is ignored if there is no such request.
     pub fn handle_held(
         &mut self,
         now_ns: u64,
@@ -167,15 +165,14 @@ impl Receiver {
         }
         self.gaps.show(now_ns, next);
         let sure = self.sure().max(next);
-        // Messages that were asked for after the claim came, and are still not published, were not published
-        // when it came.
+        // Messages that were requested after the claim arrived, and are still not published, were not published when it arrived.
         if denied >= self.gaps.denials_needed() && sure <= first {
             self.retract(sure);
         }
         self.advance(sink);
     }
 
-    // Notes that a packet announced the end of the session. One packet alone is not believed.
+    // Notes that a packet announced the end of the session. A single packet is not believed.
     pub(super) fn note_end(&mut self, now_ns: u64, origin: Origin, sequence: u64) {
         let known = self.end.filter(|end| end.sequence == sequence);
         let is_sure = self.config.trusts;

@@ -14,27 +14,26 @@ pub struct ReceiverConfig {
     pub join: Join,
     /// How many lines carry the feed, 1 to [`MAX_LINES`](crate::proto::MAX_LINES).
     pub lines: usize,
-    /// The most early packets kept.
+    /// Greatest number of early packets kept.
     pub max_early_packets: usize,
-    /// The most bytes kept for early packets.
+    /// Greatest number of bytes kept for early packets.
     pub max_early_bytes: usize,
-    /// A packet that is further ahead than this many messages is believed only when other packets confirm it.
-    /// If the feed brings more messages in 250 ms, that number counts instead.
+    /// A packet that is further ahead than this many messages is believed only when other packets confirm it. If the feed delivers more
+    /// messages in 250 ms, that number counts instead.
     pub max_jump: u64,
-    /// Whether every packet is believed at once. This is for captures, into which nobody forges anything
-    /// while they are read.
+    /// Whether every packet is believed at once. This is for captures: nobody can forge packets into them while they are read.
     pub trusts: bool,
     /// How holes are closed.
     pub gaps: GapConfig,
     /// Whether the lines are native ones.
     pub is_native: bool,
-    /// The most bytes of messages larger than a packet that are kept before the one that is due.
+    /// Greatest number of bytes of messages larger than a packet that are kept before they are due.
     pub reassembly_bytes: usize,
-    /// Decides how long to wait while others ask; it should be random.
+    /// Seeds the random delays while others ask; it should be random.
     pub seed: u64,
 }
 
-/// The bytes of early messages that are kept in fragments, unless configured.
+/// The default limit for bytes of early messages that are kept in fragments.
 pub const REASSEMBLY_BYTES: usize = 32 << 20;
 
 impl ReceiverConfig {
@@ -56,7 +55,7 @@ impl ReceiverConfig {
     }
 }
 
-/// Where a datagram came from. Indices are those of the configuration.
+/// Which line or server sent a datagram. Indices are those of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// A line of the feed.
@@ -74,9 +73,9 @@ pub enum Delivery<'a> {
     NewSession {
         /// Its name.
         session: Session,
-        /// The first sequence that will be delivered, or given as a gap.
+        /// The first sequence that will be delivered, or reported as a gap.
         next: u64,
-        /// The session followed before, and the sequence after the last that was delivered of it.
+        /// The session followed before, and the sequence after the last of its messages that was delivered.
         previous: Option<(Session, u64)>,
     },
     /// One message.
@@ -88,14 +87,14 @@ pub enum Delivery<'a> {
         /// Its marks; on a plain line it has none.
         meta: Meta,
     },
-    /// These messages will never come.
+    /// These messages will never arrive.
     Gap {
         /// The first missing sequence.
         from: u64,
         /// The sequence after the last missing one.
         to: u64,
     },
-    /// The session is over and was delivered whole.
+    /// The session is over and all of it was delivered.
     End {
         /// Its name.
         session: Session,

@@ -7,11 +7,10 @@
 //! | alive | any other | not: dropped and counted |
 //! | silent, or ended | any that fits, but on native lines no other channel's | after three packets |
 //!
-//! On native lines each session but that of a mirror of another make is of a shmcast channel, so another tag is another channel: its
-//! messages are not to stand after ours, however silent ours is. Senders of other makes may name each day's session as they like.
+//! On native lines every session belongs to a shmcast channel, except that of a mirror of another make. So another tag is another channel:
+//! its messages must not follow ours, however silent our session is. Senders of other makes may name each day's session as they like.
 //!
-//! The packets of such a rival are kept before it is followed. They then count from the first one on, so
-//! waiting loses nothing.
+//! The packets of such a rival are kept before it is followed. Afterwards they count from the first one on, so waiting loses nothing.
 
 use super::super::session::Session;
 use super::super::wire::Downstream;
@@ -19,19 +18,19 @@ use super::super::{MAX_LINES, MILLISECOND_NS, SECOND_NS};
 use super::{Delivery, Origin, Receiver};
 use shmcast::hosting::fault;
 
-/// How long a followed feed must be silent before [`Follow::First`] takes another, unless configured. A
-/// channel's lower epoch is taken after the same silence. Heartbeats come each second.
+/// Default silence of a followed feed after which [`Follow::First`] follows another. A channel's lower epoch is followed after the same
+/// silence. Heartbeats are sent each second.
 pub const DEFAULT_SILENCE_NS: u64 = 3 * SECOND_NS;
 
-/// How many packets another session must send before it is followed.
+/// Number of packets that another session must send before it is followed.
 const WITNESSES: u32 = 3;
-/// The time over which those packets must come while the followed session is alive.
+/// While the followed session is alive, packets of a new session must arrive over at least this time before the receiver changes to it.
 const WITNESSED_NS: u64 = 10 * MILLISECOND_NS;
-/// The longest time within which those packets must come while the followed session is alive.
+/// While the followed session is alive, those packets must arrive within this time.
 const WITNESSES_WITHIN_NS: u64 = SECOND_NS;
-/// A rival that is silent for this long is forgotten. Heartbeats come each second, and two of them may be lost.
+/// A rival that is silent for this long is forgotten. Heartbeats are sent each second, and two of them may be lost.
 const FORGOTTEN_NS: u64 = 7 * SECOND_NS / 2;
-/// How many rivals are remembered at a time.
+/// Greatest number of rivals that are remembered at a time.
 const MAX_RIVALS: usize = 4;
 /// How many bytes of packets are kept for each rival.
 const MAX_KEPT_BYTES: usize = 4 << 20;
@@ -43,8 +42,8 @@ pub enum Follow {
     Channel([u8; 4]),
     /// One session and no other.
     Only(Session),
-    /// The first session on the line, and newer epochs of the same channel. Another session only after this
-    /// one has ended or been silent for so long.
+    /// The first session on the line, and newer epochs of the same channel. Another session is followed only after this one has ended or
+    /// been silent for the given time.
     First {
         /// How long the followed session must have been silent, in nanoseconds.
         silence_ns: u64,
@@ -54,11 +53,11 @@ pub enum Follow {
 /// Where a receiver starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Join {
-    /// At the first sequence that is heard of.
+    /// At the first sequence that is heard.
     FirstSeen,
-    /// At this sequence of the first session, earlier ones being asked for. 1 is the beginning.
+    /// At this sequence of the first session; earlier messages are requested. 1 is the beginning.
     From(u64),
-    /// The place where an earlier receiver left off.
+    /// At the place where an earlier receiver stopped.
     Resume {
         /// The session that it followed.
         session: Session,
@@ -71,13 +70,13 @@ pub enum Join {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Follow,
-    /// Followed after three packets, over so many nanoseconds.
+    /// Followed after three packets, over this many nanoseconds.
     Watch(u64),
     Stale,
     Foreign,
 }
 
-/// A session that may come to be followed.
+/// A session that may be followed later.
 #[derive(Debug)]
 struct Rival {
     session: Session,
@@ -88,7 +87,7 @@ struct Rival {
     kept_bytes: usize,
 }
 
-/// Sessions that may come to be followed.
+/// Sessions that may be followed later.
 #[derive(Debug, Default)]
 pub(super) struct Rivals(Vec<Rival>);
 
@@ -103,8 +102,7 @@ impl Rivals {
         self.0.retain(|rival| now_ns.saturating_sub(rival.heard_ns) < FORGOTTEN_NS);
         let at = self.0.iter().position(|rival| rival.session == session).unwrap_or_else(|| {
             if self.0.len() == MAX_RIVALS {
-                // Drop the rival that was heard least. A forger of many names then does not push out a real
-                // one.
+                // The rival with the fewest packets is dropped. So a forger of many names does not displace a real session.
                 let least = (0..MAX_RIVALS).min_by_key(|&at| self.0[at].packets);
                 self.0.swap_remove(least.unwrap_or(0));
             }
@@ -121,8 +119,8 @@ impl Rivals {
         });
         let rival = &mut self.0[at];
         if least_ns > 0 && now_ns.saturating_sub(rival.since_ns) > WITNESSES_WITHIN_NS {
-            // A rival that sends only now and then is no reason to leave a session that is alive. Its packets stay: it may
-            // be the next session, which sent a few messages at once and has been idle since.
+            // A rival that sends only now and then is no reason to leave a session that is alive. Its packets are kept: it may be the next
+            // session, which sent a few messages at once and has been idle since.
             (rival.packets, rival.since_ns) = (0, now_ns);
             if fault!("idle_rivals_lose_what_came_first") {
                 (rival.kept, rival.kept_bytes) = (Vec::new(), 0);
@@ -154,7 +152,7 @@ impl Receiver {
         sink: &mut impl FnMut(Delivery<'_>),
     ) -> bool {
         let session = packet.session;
-        // Only a line can introduce a session. An answer to a request is about a session that we know.
+        // Only a line can introduce a session. An answer to a request concerns a session that we know.
         let verdict = match origin {
             Origin::Line(_) => self.judge(now_ns, session),
             Origin::Server(_) | Origin::Repair(_) => Verdict::Foreign,
@@ -199,7 +197,7 @@ impl Receiver {
         let Some(own) = self.session.filter(|_| fits) else {
             return if fits { Verdict::Follow } else { Verdict::Foreign };
         };
-        // If a receiver resumes a session, the silence begins when it first hears anything.
+        // If a receiver resumes a session, the silence counts from the first packet that it hears.
         let heard_ns = *self.heard_ns.get_or_insert(now_ns);
         let is_quiet = self.end_announced || now_ns.saturating_sub(heard_ns) >= silence_ns;
         let are_ours = own.epoch().is_some() && session.epoch().is_some();
@@ -223,7 +221,7 @@ impl Receiver {
     }
 
     fn begin(&mut self, now_ns: u64, session: Session, heard: u64, sink: &mut impl FnMut(Delivery<'_>)) {
-        // The missing messages of the old session will not come any more. Its stored messages are still good.
+        // The missing messages of the old session will not arrive any more. Its stored messages are still valid.
         self.give_up(sink);
         let previous = self.session.map(|session| (session, self.next));
         self.next = match (previous, self.config.join) {

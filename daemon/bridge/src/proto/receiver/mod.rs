@@ -1,14 +1,13 @@
-//! The receiving end of a feed. It takes several lines and repairs, and delivers the published messages, each
-//! once and in order.
+//! The receiving end of a feed. It takes several lines and repairs, and delivers the published messages, each one once and in order.
 //!
 //! ```text
 //!        delivered │ next           early runs (Store)   horizon
 //!   ───────────────┼──── hole ────┬───────┬── hole ──┬──────┤ not heard of yet
 //! ```
-//! A message that is next goes from the datagram to the caller without a copy. An early message waits in the
-//! store. Every sequence between `next` and the horizon is either stored or part of a hole (`gap`). The first
-//! copy of a message wins, whatever line it came on. `belief` decides which claims of packets are believed,
-//! and `follow` which session is followed. Deliveries leave through a callback during `handle_*`.
+//! A message that is next is passed from the datagram to the caller without a copy. An early message waits in the store. Every sequence
+//! between `next` and the horizon is either stored or part of a hole (`gap`). The first copy of a message is used, whichever line it
+//! arrived on. `belief` decides which claims of packets are believed, and `follow` which session is followed. Deliveries leave through a
+//! callback during `handle_*`.
 //!
 //! ```text
 //! loop { receive -> handle_datagram; past next_deadline -> handle_timeout; then send every poll_request }
@@ -56,8 +55,8 @@ pub struct Receiver {
     horizon: u64,
     /// For each line, the highest sequence that it has passed.
     lines: [u64; MAX_LINES],
-    /// The sequence after the last message that a line, or several packets far ahead, brought: it exists if a second packet
-    /// has been as far.
+    /// The sequence after the last message that a line, or several packets far ahead, delivered. This message exists for sure once a second
+    /// packet has been as far.
     ahead: u64,
     claim: Option<Claim>,
     end: Option<End>,
@@ -65,9 +64,9 @@ pub struct Receiver {
     jump: Option<Jump>,
     pace: Pace,
     rivals: Rivals,
-    /// The last session on a line that is another feed's, and when it was heard.
+    /// The last session on a line that belongs to another feed, and when it was heard.
     stranger: Option<(Session, u64)>,
-    /// When a line last brought anything of the session; `None` before the first packet of all.
+    /// When a line last delivered a packet of the session; `None` before the very first packet.
     heard_ns: Option<u64>,
     store: Store,
     assembler: Assembler,
@@ -78,11 +77,11 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A receiver that has heard nothing. Allocates its tables; buffers for early packets come when first needed.
+    /// Makes a receiver that has heard nothing. Allocates its tables; buffers for early packets are allocated when first needed.
     pub fn new(mut config: ReceiverConfig) -> Receiver {
         config.lines = config.lines.clamp(1, MAX_LINES);
         if config.is_native {
-            // Requests are cut to what one answer holds beside its longer head.
+            // Requests are cut to what one answer can hold after its longer head.
             let heads = HEAD_BYTES + BASE_BYTES + SEAL_BYTES - HEADER_BYTES;
             config.gaps.payload_bytes = config.gaps.payload_bytes.saturating_sub(heads);
         }
@@ -115,8 +114,8 @@ impl Receiver {
         }
     }
 
-    /// Takes one datagram and delivers the messages that it completes. A datagram that is next in order, as
-    /// most are, is checked and delivered without a copy, and changes no hole or store.
+    /// Takes one datagram and delivers the messages that it completes. A datagram that is next in order, as most are, is checked and
+    /// delivered without a copy, and changes no hole and nothing in the store.
     pub fn handle_datagram(
         &mut self,
         now_ns: u64,
@@ -164,8 +163,7 @@ impl Receiver {
         }
     }
 
-    /// Takes what stands in a packet of so many bytes. Returns whether there are messages in it; `None` if nothing else about the
-    /// packet counts.
+    /// Takes the body of a packet of this many bytes. Returns whether it has messages; `None` if nothing else about the packet counts.
     #[inline]
     fn handle_body(
         &mut self,
@@ -211,22 +209,22 @@ impl Receiver {
         }
     }
 
-    /// Does what is due at `now_ns`. Call when [`Receiver::next_deadline`] has come; early calls are free.
+    /// Does what is due at `now_ns`. Call this at [`Receiver::next_deadline`]; early calls are free.
     pub fn handle_timeout(&mut self, now_ns: u64, sink: &mut impl FnMut(Delivery<'_>)) {
         self.gaps.handle_timeout(now_ns, &mut self.counters);
         self.advance(sink);
     }
 
-    /// The next request to send on a plain line, as the server's index and the datagram. Drain it after every
-    /// `handle_*`.
+    /// Returns the next request to send on a plain line, as the server's index and the datagram. Call this until it returns `None` after
+    /// every `handle_*`.
     pub fn poll_request(&mut self, now_ns: u64) -> Option<(usize, [u8; REQUEST_BYTES])> {
         let session = self.session?;
         let ask = self.poll(now_ns)?;
         Some((ask.server, Request { session, first: ask.first, count: ask.count }.encode()))
     }
 
-    /// The next request to send on a native line, as the server's index, and its entries in `out`. Drain it after
-    /// every `handle_*`.
+    /// Returns the next request to send on a native line, as the server's index, and writes its entries to `out`. Call this until it
+    /// returns `None` after every `handle_*`.
     pub fn poll_ask(
         &mut self,
         now_ns: u64,
@@ -234,7 +232,7 @@ impl Receiver {
     ) -> Option<(usize, Session, usize)> {
         let session = self.session?;
         let ask = self.poll(now_ns)?;
-        // Of a message whose parts have come, only the missing ones are asked for.
+        // If some parts of the message have arrived, only the missing ones are requested.
         let parts = self.assembler.ask(ask.first, out);
         if parts == 0 {
             out[0] = Entry { first: ask.first, count: ask.count, offset: 0, bytes: 0 };
@@ -288,7 +286,7 @@ impl Receiver {
         }
     }
 
-    // Delivers those of `messages` that are not delivered yet. They start at or before `next`.
+    // Delivers those of `messages` that have not been delivered yet. They start at or before `next`.
     fn deliver(&mut self, messages: Messages<'_>, sink: &mut impl FnMut(Delivery<'_>)) {
         let known = self.next.min(messages.end()) - messages.first();
         self.counters.totals.messages_duplicate += known;
@@ -300,8 +298,7 @@ impl Receiver {
         self.next = self.next.max(messages.end());
     }
 
-    // Stores those messages of an early packet that are not there yet. Messages for which the store has no
-    // room stay, or become, a hole.
+    // Stores those messages of an early packet that are not stored yet. Messages for which the store has no room stay, or become, a hole.
     fn keep(&mut self, now_ns: u64, origin: Origin, messages: Messages<'_>) -> u64 {
         let (first, end) = (messages.first(), messages.end());
         self.raise_horizon(now_ns, first);
@@ -345,8 +342,7 @@ impl Receiver {
         filled
     }
 
-    // Notes that everything before `sequence` has been published. Messages of it that are not there become a
-    // hole.
+    // Notes that everything before `sequence` has been published. Messages before it that have not arrived become a hole.
     fn raise_horizon(&mut self, now_ns: u64, sequence: u64) {
         if sequence > self.horizon {
             self.gaps.extend(now_ns, self.horizon, sequence, &mut self.counters);
@@ -360,7 +356,7 @@ impl Receiver {
         };
         *passed = end.max(*passed);
         self.counters.lines[line].packets += 1;
-        // With a single line, a packet past a hole says nothing. Only the hold tells lost from late.
+        // With a single line, a packet past a hole proves nothing. Only the hold distinguishes lost from late.
         if self.config.lines > 1 && !self.gaps.is_empty() {
             let by_all = self.lines.iter().take(self.config.lines).min();
             let by_all = by_all.copied().unwrap_or(0);
@@ -377,7 +373,7 @@ impl Receiver {
         }
     }
 
-    // Delivers stored runs and given-up holes for as long as one of them is next. Each turn uses one up.
+    // Delivers stored runs and given-up holes as long as one of them is next. Each iteration consumes one.
     fn advance(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
         loop {
             if let Some(run) = self.store.take_ready(self.next) {
@@ -402,7 +398,7 @@ impl Receiver {
 
     fn announce_end(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
         match (self.end, self.session) {
-            // If a publisher came back and went on after its end, the session has not ended.
+            // If a publisher returned and continued after its end, the session has not ended.
             (Some(end), _) if end.sequence < self.sure() => (self.end, self.end_announced) = (None, false),
             (Some(_), Some(session)) if self.is_over() && !self.end_announced => {
                 self.end_announced = true;
@@ -412,13 +408,13 @@ impl Receiver {
         }
     }
 
-    /// Gives every hole up, and delivers what is there.
+    /// Gives up every hole, and delivers what is stored.
     pub fn give_up(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
         self.gaps.expire_all();
         self.advance(sink);
     }
 
-    /// How long nothing of the session was heard on a line, counted from the start if nothing was heard at all.
+    /// Returns how long nothing of the session was heard on a line, counted from the start if nothing was heard at all.
     pub fn silence_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.heard_ns.unwrap_or(0))
     }

@@ -1,4 +1,4 @@
-//! The words of servers: answers to requests, and what they tell of themselves.
+//! Control datagrams of servers: answers to requests, and reports about themselves.
 
 use std::ops::Range;
 
@@ -48,14 +48,12 @@ impl Receiver {
         self.gaps.note_alive(now_ns, server);
     }
 
-    /// Takes a round trip to a server that was measured elsewhere, such as by a lease exchange. It replaces
-    /// the first guess.
+    /// Notes a round trip to a server that was measured elsewhere, such as by a lease exchange. It replaces the initial guess.
     pub fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         self.gaps.note_rtt(server, rtt_ns);
     }
 
-    /// Takes a server's word to all receivers: it sends nothing for a while. One that sends nothing for long is
-    /// not believed.
+    /// Notes that a server announces to all receivers that it sends nothing for a while. A pause that is too long is not believed.
     pub fn handle_pause(&mut self, now_ns: u64, server: usize, (session, wait_ns): (Session, u64)) {
         self.gaps.note_ours(server);
         if self.session == Some(session) {
@@ -74,9 +72,8 @@ impl Receiver {
         self.gaps.note_drop();
     }
 
-    // Notes a server's packet with messages. Returns whether it was asked for. Some servers label every
-    // packet of a long answer with the sequence of the first, and then only the first packet's sequence is
-    // right.
+    // Notes a server's packet with messages. Returns whether it was requested. Some servers label every packet of a long answer with the
+    // sequence of the first one, and for these only the first packet's sequence is right.
     pub(super) fn note_reply(&mut self, now_ns: u64, server: usize, first: u64, size: usize) -> bool {
         if let Some(counters) = self.counters.servers.get_mut(server) {
             counters.packets += 1;

@@ -1,4 +1,4 @@
-//! The messages that a server holds, and where.
+//! Which messages a server holds, and where they are.
 
 /// The sequences that the server holds: from `oldest` up to, not including, `next`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub struct Held {
     pub next: u64,
     /// The place of the first message asked for, if it is held.
     pub place: Place,
-    /// Whether a journal may have what the ring overwrites meanwhile.
+    /// Whether a journal may have messages that the ring overwrites meanwhile.
     pub is_backed: bool,
 }
 
@@ -20,9 +20,9 @@ pub enum Place {
     Ring,
     /// In memory, read from the journal.
     Shelf,
-    /// In the journal. The request can wait until it was read.
+    /// In the journal. The request can wait until the journal was read.
     Disk,
-    /// In the journal, and no request can wait now, or this one waits already.
+    /// In the journal, but no request can wait now, or this request waits already.
     Busy,
 }
 

@@ -1,4 +1,4 @@
-//! Decides which repairs go to one receiver, and which to all.
+//! Decides which repairs are sent to one receiver, and which to all.
 //!
 //! ```text
 //!               another receiver, within `merge`             anybody, within `linger`
@@ -6,45 +6,45 @@
 //!    ^  │ the same receiver: its answer was lost     │ anybody, later
 //!    └──┴────────────────────────────────────────────┘
 //! ```
-//! The first receiver that asks for a range is answered alone, and at once. If many first askers have lately been
-//! followed by others, the first answer goes to all instead, because each loss then has several receivers. Receivers
-//! that do not hear the repairs for all ask again, and are answered alone.
+//! The first receiver that asks for a range is answered alone, and at once. If many first askers have recently been followed by others, the
+//! first answer is sent to all instead, because each loss then affects several receivers. Receivers that do not hear the repairs for all
+//! ask again, and are answered alone.
 //!
-//! When the rate of repairs is used up, one word to all tells the receivers how long to wait. For a while afterwards
-//! repairs go to all, so that the rate does for more of them.
+//! When the rate of repairs is used up, one datagram to all says how long the receivers should wait. For a while afterwards repairs are
+//! sent to all, so that the rate serves more receivers.
 
 use std::net::SocketAddr;
 
 use super::super::{MICROSECOND_NS, MILLISECOND_NS};
 use shmcast::hosting::fault;
 
-/// How many ranges are remembered; a power of two.
+/// Number of ranges that are remembered; a power of two.
 const RANGES: usize = 8_192;
-/// The time in which a second asker draws a repair for all, while no round trip is known.
+/// The time within which a second asker causes a repair for all, while no round trip is known.
 const MERGE_UNKNOWN_NS: u64 = MILLISECOND_NS;
-/// The bounds of that time otherwise.
+/// The lower bound of that time when a round trip is known.
 const MERGE_MIN_NS: u64 = 300 * MICROSECOND_NS;
 const MERGE_MAX_NS: u64 = 5 * MILLISECOND_NS;
-/// Requests that a repair for all has crossed on its way may be this much later than a round trip.
+/// Requests that crossed a repair for all on its way may arrive this much later than a round trip.
 const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
-/// After so many first askers, half of them are forgotten.
+/// After this many first askers, half of them are forgotten.
 const REMEMBERED: u32 = 16;
-/// The first answer goes to all if at least one in this many first askers was followed by another.
+/// The first answer is sent to all if at least one in this many first askers was followed by another.
 const SHARED: u32 = 4;
-/// One of so many first answers goes to its asker alone in any case, so that a change is noticed.
+/// One of this many first answers is sent only to its asker in any case, so that a change is noticed.
 const PROBE: u32 = 32;
-/// The rate counts as scarce for so long after receivers were told to wait.
+/// The rate counts as scarce for this long after receivers were told to wait.
 const SCARCE_NS: u64 = 20 * MILLISECOND_NS;
-/// The longest time that receivers are told to wait.
+/// The longest wait that receivers are told.
 const PAUSE_MAX_NS: u64 = 20 * MILLISECOND_NS;
-/// The rate has this long to recover, beyond the moment at which anything can be sent again; twice as long each time that
-/// it is used up again soon after.
+/// Extra time for the rate to recover after the moment at which anything can be sent again. It doubles each time that the rate is used up
+/// again soon.
 const PAUSE_MORE_NS: u64 = 2 * MILLISECOND_NS;
 
 /// How repairs for all receivers are made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MergeConfig {
-    /// The time in which a second asker draws a repair for all; if `None`, two of the longest round trip, 0.3 to 5 ms.
+    /// The time within which a second asker causes a repair for all; if `None`, two of the longest round trips, 0.3 to 5 ms.
     pub merge_ns: Option<u64>,
     /// The time after a repair for all in which requests for it are ignored; if `None`, the longest round trip and 100 us.
     pub linger_ns: Option<u64>,
@@ -63,9 +63,9 @@ pub(super) enum Answer {
 pub(super) enum Wait {
     /// Tell all receivers to wait this long.
     All(u64),
-    /// Tell the asker, who has not heard the word to all.
+    /// Tell the asker, who has not heard the datagram to all.
     One,
-    /// The word to all is on its way.
+    /// Ignore the request: the datagram to all is on its way.
     Ignored,
 }
 
@@ -79,14 +79,14 @@ struct Range {
     answered_ns: u64,
 }
 
-/// The ranges that were asked for lately.
+/// The ranges that were requested recently.
 #[derive(Debug)]
 pub(super) struct Merge {
     config: MergeConfig,
     longest_ns: u64,
     ranges: Box<[Option<Range>]>,
     last_asker: Option<SocketAddr>,
-    /// First askers that were answered alone, and how many of them others followed.
+    /// First askers that were answered alone, and how many of them were followed by others.
     alone: u32,
     followed: u32,
     first_answers: u32,
@@ -161,18 +161,18 @@ impl Merge {
         self.ranges[slot(first, 0)] = Some(range);
     }
 
-    // Whether the rate has been used up lately. Then one answer has to do for as many as possible.
+    // Whether the rate has been used up recently, so that one answer must serve as many receivers as possible.
     fn is_scarce(&self, now_ns: u64) -> bool {
         now_ns < self.pause_ends_ns.saturating_add(if self.pause_ends_ns > 0 { SCARCE_NS } else { 0 })
     }
 
     fn answer_first(&mut self, now_ns: u64, asker: SocketAddr) -> Answer {
         let is_same = self.last_asker.replace(asker) == Some(asker);
-        // One receiver alone uses up its own rate before it uses up that of all.
+        // A single receiver uses up its own rate before that of all.
         if self.is_scarce(now_ns) {
             return Answer::All;
         }
-        // A receiver that asks for one range after the other has missed what others have.
+        // A receiver that asks for one range after the other has missed messages that the others have.
         if is_same {
             return Answer::One;
         }
@@ -188,7 +188,7 @@ impl Merge {
         Answer::One
     }
 
-    /// Decides who is told to wait, when anything can be sent again in `opens_in_ns`.
+    /// Decides who is told to wait, if nothing can be sent for `opens_in_ns`.
     pub(super) fn pause(&mut self, now_ns: u64, opens_in_ns: u64) -> Wait {
         if now_ns >= self.pause_ends_ns {
             let is_again = self.is_scarce(now_ns);
@@ -205,7 +205,7 @@ impl Merge {
     }
 }
 
-// Spreads the sequences over the slots, whatever the distance between two.
+// Spreads the sequences over the slots, whatever the distance between two of them.
 fn slot(first: u64, offset: u32) -> usize {
     let mixed = (first ^ u64::from(offset) << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> (u64::BITS - RANGES.ilog2())) as usize

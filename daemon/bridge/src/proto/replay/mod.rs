@@ -1,18 +1,17 @@
-//! The retransmission server: a request in, the range to read from the ring out, one datagram back.
+//! The retransmission server. It takes a request, decides which range to read from the ring, and returns one datagram.
 //!
-//! A reply starts exactly at the sequence asked for, never reaches past the range asked for, and is one
-//! datagram of at most the configured payload. A source that is not allowed gets no reply. A source that has
-//! not proved its address (by a lease, see `lease`) gets at most three times as many bytes as it sent, unless
-//! the operator trusts the network. Each source has a token bucket, and so has the server as a whole, because
-//! live traffic goes first. A receiver that has fallen behind must be able to catch up, so both rates may
-//! grow with the feed. A source that must wait is told so once its address is proved, because it would take
-//! silence for loss. The caller reads the ring into the reply.
+//! A reply starts exactly at the sequence asked for, never reaches past the range asked for, and is one datagram of at most the configured
+//! payload. A source that is not allowed gets no reply. A source that has not proved its address (by a lease, see `lease`) gets at most
+//! three times as many bytes as it sent, unless the operator trusts the network. Each source has a token bucket, and so has the server as a
+//! whole, because live traffic has priority. A receiver that has fallen behind must be able to catch up, so both rates may grow with the
+//! feed. A source that must wait is told so once its address is proved, because it would take silence for loss. The caller reads the ring
+//! into the reply.
 //!
-//! Where a repair can go to all receivers at once, `merge` decides which do.
+//! If a repair can be sent to all receivers at once, `merge` decides which repairs are.
 //!
-//! A server of a channel with a journal also holds what the ring has no more (`past`). Such a request is
-//! answered when the disk has been read. Such answers leave evenly, never more than two milliseconds of the rate at
-//! once; the rest of the burst is for what the ring has.
+//! A server of a channel with a journal also holds messages that the ring no longer has (`past`). A request for these is answered when the
+//! disk has been read. Such answers leave evenly, never more than two milliseconds of the rate at once; the rest of the burst is for
+//! messages in the ring.
 
 mod held;
 mod merge;
@@ -40,16 +39,16 @@ pub use native::{Emit, Exchange, Piece, Read};
 pub use past::{MAX_WAITING, Past, PastCounters};
 pub use shelf::{Block, Fetched};
 
-/// The most bytes that a source without proof gets, as a multiple of the bytes that it sent.
+/// Greatest number of bytes that a source without proof gets, as a multiple of the bytes that it sent.
 pub const UNPROVED_FACTOR: usize = 3;
 /// The default rate of replies to one source, in bytes a second.
 pub const SOURCE_RATE_BYTES: u64 = 25_000_000;
 /// The default rate of replies to all sources together, in bytes a second.
 pub const GLOBAL_RATE_BYTES: u64 = 100_000_000;
-/// The burst of what comes from the journal is the bytes of a second divided by this: 2 ms.
+/// The burst of messages from the journal is the bytes of a second divided by this: 2 ms.
 const PAST_BURST_SHARE: u64 = 500;
-/// A rate that grows with the feed is at least this many times the feed's own. A receiver that fell behind
-/// then gains a second of the feed in each second.
+/// A rate that grows with the feed is at least this many times the feed's own. So a receiver that fell behind catches up by one second of
+/// the feed in each second.
 pub const CATCH_UP_FACTOR: u64 = 2;
 
 /// The configuration of a retransmission server.
@@ -57,7 +56,7 @@ pub const CATCH_UP_FACTOR: u64 = 2;
 pub struct ReplayConfig {
     /// The largest datagram, in bytes.
     pub payload_bytes: usize,
-    /// The networks that may ask. Empty by default: nobody.
+    /// The networks that may ask. By default it is empty, and nobody may.
     pub allow: AllowList,
     /// Whether to serve allowed sources in full without proof of their address, as plain MoldUDP64 receivers
     /// need it. Only for networks where nobody can forge a source.
@@ -72,13 +71,13 @@ pub struct ReplayConfig {
     pub source_grows: bool,
     /// Reply bytes for all sources together.
     pub global_rate: Rate,
-    /// Whether all sources together may have as much, whatever `global_rate` is.
+    /// Whether all sources together may have at least as much, whatever `global_rate` is.
     pub global_grows: bool,
-    /// The most sources remembered at a time.
+    /// Greatest number of sources that are remembered at a time.
     pub max_sources: usize,
-    /// The link, if its speed is known: repairs take what live packets leave of it.
+    /// The link, if its speed is known: repairs use what live packets leave of it.
     pub link: Option<Link>,
-    /// How plain repairs for all receivers are made; `None` if each repair goes to its asker alone.
+    /// How plain repairs for all receivers are made; `None` if each repair is sent only to its asker.
     pub merge: Option<MergeConfig>,
     /// The same for native repairs.
     pub merge_native: Option<MergeConfig>,
@@ -103,7 +102,7 @@ impl Default for ReplayConfig {
     }
 }
 
-/// The reply that is to be sent.
+/// The reply that must be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
     /// These bytes of the buffer, with messages.
@@ -112,7 +111,7 @@ pub enum Reply {
         bytes: usize,
         /// How many messages are in it.
         count: u16,
-        /// Whether it goes to all receivers, not to the asker alone.
+        /// Whether it is sent to all receivers, not only to the asker.
         to_all: bool,
     },
     /// These bytes of the buffer, which say that the messages are gone.
@@ -135,14 +134,14 @@ pub enum Reply {
         /// The size of the datagram.
         bytes: usize,
     },
-    /// None yet: the messages must first be read from the journal. Then [`Replay::answer_request`] gives the reply.
+    /// No reply yet: the messages must first be read from the journal. Afterwards [`Replay::answer_request`] returns the reply.
     Fetch,
     /// No reply, for this reason.
     Nothing(Refusal),
 }
 
 impl Reply {
-    /// The size of the datagram that is to be sent, if one is.
+    /// Returns the size of the datagram that must be sent, if there is one.
     pub fn bytes(&self) -> Option<usize> {
         match *self {
             Reply::Messages { bytes, .. }
@@ -154,7 +153,7 @@ impl Reply {
         }
     }
 
-    /// Whether the datagram goes to all receivers, not to the asker alone.
+    /// Whether the datagram is sent to all receivers, not only to the asker.
     pub fn is_to_all(&self) -> bool {
         matches!(self, Reply::Messages { to_all: true, .. } | Reply::Pause { .. })
     }
@@ -175,7 +174,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// A server that has heard nobody.
+    /// Makes a server that has heard no request.
     pub fn new(mut config: ReplayConfig) -> Replay {
         config.payload_bytes = config.payload_bytes.clamp(CONTROL_MAX_BYTES, MAX_DATAGRAM_BYTES);
         let sources = SourceBuckets::new(config.source_rate, config.max_sources);
@@ -185,7 +184,7 @@ impl Replay {
         Replay { sources, global, global_rate, link, merge, merge_native, counters, config }
     }
 
-    /// Takes the longest round trip of any receiver; 0 if none is known.
+    /// Notes the longest round trip of any receiver; 0 if none is known.
     pub fn note_longest(&mut self, longest_ns: u64) {
         for merge in self.merge.iter_mut().chain(&mut self.merge_native) {
             merge.note_longest(longest_ns);
@@ -199,24 +198,24 @@ impl Replay {
         }
     }
 
-    /// Notes the feed's own rate in bytes a second.
+    /// Notes the feed's own rate in bytes per second.
     pub fn note_live_rate(&mut self, bytes_per_second: u64) {
         let least = |grows| if grows { bytes_per_second.saturating_mul(CATCH_UP_FACTOR) } else { 0 };
         self.sources.set_rate(self.config.source_rate.at_least(least(self.config.source_grows)));
         self.global_rate = self.config.global_rate.at_least(least(self.config.global_grows));
     }
 
-    /// Takes the bytes of live packets on the wire so far. Returns the bytes a second that they leave to repairs.
+    /// Notes how many bytes live packets have taken on the wire so far. Returns the bytes per second that they leave to repairs.
     pub fn note_live(&mut self, now_ns: u64, live_bytes: u64) -> Option<u64> {
         let link = self.link.as_mut()?;
         link.note_live(now_ns, live_bytes);
         Some(link.per_second())
     }
 
-    /// Answers one datagram from `from` about the ring that is `session`. `proved` says that the source has shown that
-    /// it receives at its address. `read` copies the message with the given sequence to the start of the slice and gives
-    /// its size; `None` when it is not there any more or too long for the slice. The reply is written to `out`, which
-    /// bounds it as the payload size does. Cost: one read and one copy a message, no allocation.
+    /// Answers one datagram from `from` about the ring that `session` names. `proved` says that the source has shown that it receives at
+    /// its address. `read` copies the message with the given sequence to the start of the slice and returns its size; `None` if the message
+    /// is no longer there or too long for the slice. The reply is written to `out`, which limits it as the payload size does. Cost: one
+    /// read and one copy per message, no allocation.
     pub fn handle_request(
         &mut self,
         now_ns: u64,
@@ -230,7 +229,7 @@ impl Replay {
         self.answer_request(now_ns, (from, proved), datagram, (session, held), out, read)
     }
 
-    /// As [`Replay::handle_request`], for a datagram that was handled before: its messages have been read from the journal.
+    /// As [`Replay::handle_request`], for a datagram that was handled before, and whose messages have now been read from the journal.
     pub fn answer_request(
         &mut self,
         now_ns: u64,
@@ -278,7 +277,7 @@ impl Replay {
         reply
     }
 
-    // Nobody makes the disk work without a proof of his address.
+    // A source that has not proved its address cannot make the disk work.
     fn fetch(&mut self, proved: bool) -> Reply {
         match self.may_have_all(proved) {
             true => Reply::Fetch,
@@ -286,7 +285,7 @@ impl Replay {
         }
     }
 
-    // Whether a source may ask about a session, where the ring is `ours`. `asked` is the session of a sound request.
+    // Checks whether a source may ask about a session, if the ring is `ours`. `asked` is the session of a sound request.
     fn check(&self, from: SocketAddr, asked: Result<Session, Refusal>, ours: Session) -> Result<(), Refusal> {
         if !self.config.allow.allows(from.ip()) {
             return Err(Refusal::NotAllowed);
@@ -297,8 +296,8 @@ impl Replay {
         Ok(())
     }
 
-    // Whether an answer from `first` on goes to its asker, to all, or to nobody. What comes from a journal is for its asker
-    // alone: it is old.
+    // Decides whether an answer from `first` on is sent to its asker, to all, or to nobody. Messages from a journal are sent only to their
+    // asker, since they are old.
     fn answer_of(
         &mut self,
         now_ns: u64,
@@ -315,7 +314,7 @@ impl Replay {
         }
     }
 
-    // The word to a source that must wait, where `later` is the one for it alone.
+    // Makes the reply to a source that must wait. `later` is the reply to this source alone.
     fn wait(
         &mut self,
         now_ns: u64,
@@ -338,12 +337,12 @@ impl Replay {
         }
     }
 
-    // Whether a source gets as much as fits. Another one gets at most three times as many bytes as it sent.
+    // Whether a source gets as much as fits. Any other source gets at most three times as many bytes as it sent.
     fn may_have_all(&self, proved: bool) -> bool {
         proved || self.config.trust_allowed
     }
 
-    // The largest datagram of an answer to a request of `asked_bytes`.
+    // Returns the size of the largest datagram that may answer a request of `asked_bytes`.
     fn limit(&self, proved: bool, asked_bytes: usize) -> usize {
         match self.may_have_all(proved) {
             true => self.config.payload_bytes,
@@ -362,8 +361,8 @@ impl Replay {
     fn afford(&mut self, now_ns: u64, from: SocketAddr, place: Place) -> Result<(), Refusal> {
         let rate = match place {
             Place::Ring => self.global_rate,
-            // Half is for what the ring has. The past has no haste: it leaves evenly, so that live packets do not
-            // wait behind it on the link.
+            // Half of the burst is for messages in the ring. Old messages are not urgent: they leave evenly, so that live packets do not
+            // wait for them on the link.
             Place::Shelf | Place::Disk | Place::Busy => {
                 let evenly = self.global_rate.per_second / PAST_BURST_SHARE;
                 Rate { burst: evenly.min(self.global_rate.burst / 2), ..self.global_rate }
@@ -392,7 +391,7 @@ impl Replay {
         let end = held.next.min(request.first.saturating_add(u64::from(request.count)));
         let mut packet = PacketWriter::new(request.first);
         let mut offered = 0;
-        // The loop ends by the count at the latest, because each turn adds a message.
+        // The loop ends by the count at the latest, because each iteration adds a message.
         while packet.next() < end {
             let Some(room) = packet.room(out) else { break };
             offered = room.len();
@@ -411,8 +410,7 @@ impl Replay {
             self.counters.totals.multicast_replies += u64::from(to_all);
             return Reply::Messages { bytes, count, to_all };
         }
-        // Not one message fitted. Either an unproved source may not have one, or the ring overwrote it
-        // meanwhile.
+        // Not a single message fitted. Either an unproved source may not get one, or the ring overwrote it meanwhile.
         if offered + HEADER_BYTES + LENGTH_BYTES < self.config.payload_bytes {
             return Reply::Nothing(self.counters.refuse(Refusal::Unproved));
         }
@@ -432,14 +430,14 @@ impl Replay {
             .map_or(Reply::Nothing(Refusal::NotYet), |bytes| Reply::Held { bytes })
     }
 
-    // Counts a request for messages that are gone. Gives the datagram that says so.
+    // Counts a request for messages that are gone. Returns the datagram that says so.
     fn gone(&mut self, request: &Request, oldest: u64) -> Option<ControlDatagram> {
         self.counters.refuse(Refusal::Gone);
         let gone = ControlDatagram::Gone { session: request.session, first: request.first, oldest };
         self.config.announce.then_some(gone)
     }
 
-    // Counts a request for messages that are not published yet. Gives the datagram that says so, for sources with a proved address.
+    // Counts a request for messages that are not published yet. Returns the datagram that says so, for sources with a proved address.
     fn held(&mut self, request: &Request, held: Held) -> Option<ControlDatagram> {
         self.counters.refuse(Refusal::NotYet);
         let (session, first, Held { oldest, next, .. }) = (request.session, request.first, held);
@@ -447,14 +445,14 @@ impl Replay {
         (self.config.announce && !fault!("silent_for_not_yet")).then_some(held)
     }
 
-    // The datagram that says to a proved source that it must wait. Messages that are gone already are not promised.
+    // Returns the datagram that tells a proved source to wait. Messages that are gone already are not promised.
     fn later(&self, request: &Request, held: Held, proved: bool) -> Option<ControlDatagram> {
         let is_promised = proved && (held.oldest..held.next).contains(&request.first);
         let later = ControlDatagram::Later { session: request.session, first: request.first };
         (self.config.announce && is_promised).then_some(later)
     }
 
-    // Counts the replies since `before` as the journal's, if they came from there.
+    // Counts the replies since `before` as the journal's, if they were read from there.
     fn note_place(&mut self, before: &ReplayTotals, place: Place) {
         let counters = &mut self.counters;
         if place == Place::Shelf {

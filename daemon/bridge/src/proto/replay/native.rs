@@ -33,33 +33,31 @@ impl Piece {
     }
 }
 
-/// The way that packets of an answer leave: the buffer with the body after the place of the head, the kind and whether it
-/// goes to all receivers, what the packet is about, and the size of the body.
+/// Sends a packet of an answer. Takes the buffer with the body after the place of the head, the kind and whether it is sent to all
+/// receivers, what the packet is about, and the size of the body.
 pub type Emit<'a> = dyn FnMut(&mut [u8], (Kind, bool), (Session, u64, u16), usize) + 'a;
 
-/// Copies the message with a sequence, from an offset on, as far as the slice reaches; `None` if the message is not there
-/// any more.
+/// Copies the message with a sequence, from an offset on, as far as the slice reaches. Returns `None` if the message is no longer there.
 pub type Read<'a> = dyn FnMut(u64, u32, &mut [u8]) -> Option<Piece> + 'a;
 
-/// The ring that an answer is read from, and the way that it leaves.
+/// The ring from which an answer is read, and how it is sent.
 pub struct Exchange<'a> {
-    /// The session that the ring is.
+    /// The session of the ring.
     pub session: Session,
     /// Reads the ring.
     pub read: &'a mut Read<'a>,
     /// Sends a packet.
     pub emit: &'a mut Emit<'a>,
-    /// Takes an entry whose messages have to be read from the journal. Then [`Replay::answer_ask`] answers it.
+    /// Takes an entry whose messages must be read from the journal. Afterwards [`Replay::answer_ask`] answers it.
     pub fetch: &'a mut dyn FnMut(Entry),
-    /// Whether the answer that is being made goes to all receivers. Begins as false.
+    /// Whether the answer that is being made is sent to all receivers. Initially false.
     pub to_all: bool,
 }
 
 impl Replay {
-    /// Answers a request for entries of `asked`, which came from `from` in a datagram of `asked_bytes`. The rules are
-    /// those of [`Replay::handle_request`], but for one: an answer with parts of a large message is up to 64 packets.
-    /// Packets are made in `out`, which bounds their size. `held` gives what is held from an entry's
-    /// first message on.
+    /// Answers a request for the entries of `asked`, which `from` sent in a datagram of `asked_bytes`. The rules are those of
+    /// [`Replay::handle_request`], except that an answer with parts of a large message is up to 64 packets. Packets are made in `out`,
+    /// which limits their size. `held` returns what is held from an entry's first message on.
     pub fn handle_ask(
         &mut self,
         now_ns: u64,
@@ -73,7 +71,7 @@ impl Replay {
         self.answer_ask(now_ns, (from, proved), (asked, asked_bytes), held, exchange, out);
     }
 
-    /// As [`Replay::handle_ask`], for entries that were handled before: their messages have been read from the journal.
+    /// As [`Replay::handle_ask`], for entries that were handled before, and whose messages have now been read from the journal.
     pub fn answer_ask(
         &mut self,
         now_ns: u64,
@@ -88,7 +86,7 @@ impl Replay {
             return;
         }
         let may_have_all = self.may_have_all(proved);
-        // The end of the buffer is kept for the seal.
+        // The end of the buffer is reserved for the seal.
         let most = self.limit(proved, asked_bytes).min(out.len()).max(HEAD_BYTES + SEAL_BYTES);
         let Some(out) = out.get_mut(..most) else { return };
         for entry in asked.1.entries() {
@@ -98,7 +96,7 @@ impl Replay {
                 self.counters.refuse(refusal);
                 let later = self.later(&request, held, proved);
                 say(self.wait(now_ns, true, refusal, later), exchange, out);
-                // The journal keeps nobody from what the ring has.
+                // A busy journal does not prevent answers from the ring.
                 match (held.place, refusal) {
                     (Place::Ring, _) | (_, Refusal::SourceRate) => return,
                     _ => continue,

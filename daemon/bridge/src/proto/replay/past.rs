@@ -1,8 +1,8 @@
-//! Requests for messages that the ring has no more, where the channel has a journal.
+//! Requests for messages that the ring no longer has, if the channel has a journal.
 //!
-//! A request waits in a short queue until the disk has read its messages, and is then answered like any other. Where
-//! the queue is full, or the recorder has not written the messages yet, the receiver is told to ask later: the server
-//! holds them. What the journal does not have is gone.
+//! A request waits in a short queue until the disk has read its messages, and is then answered like any other. If the queue is full, or the
+//! recorder has not written the messages yet, the receiver is told to ask later: the server holds them. Messages that the journal does not
+//! have are gone.
 
 use std::collections::VecDeque;
 
@@ -11,11 +11,11 @@ use super::{Held, Place};
 use crate::counters;
 use crate::proto::{MILLISECOND_NS, SECOND_NS};
 
-/// The most requests that wait for the disk.
+/// Greatest number of requests that wait for the disk.
 pub const MAX_WAITING: usize = 64;
 /// The pause after the journal could not be read.
 const PAUSE_NS: u64 = 100 * MILLISECOND_NS;
-/// How long a journal that cannot be read is taken for one that still holds its messages.
+/// How long a journal that cannot be read is assumed to still hold its messages.
 const PATIENCE_NS: u64 = 5 * SECOND_NS;
 
 counters! {
@@ -37,7 +37,7 @@ counters! {
 }
 
 impl PastCounters {
-    /// These and others together.
+    /// Adds up these counters and others.
     pub fn plus(&self, other: &PastCounters) -> PastCounters {
         PastCounters {
             waited: self.waited + other.waited,
@@ -50,13 +50,12 @@ impl PastCounters {
     }
 }
 
-/// The past of one ring: its journal, and the requests that wait for it. `Q` is a request.
+/// The old messages of one ring: its journal, and the requests that wait for it. `Q` is a request.
 #[derive(Debug)]
 pub struct Past<Q> {
     shelf: Shelf,
     waiting: VecDeque<(u64, Q)>,
-    /// The first sequence that was sent in the session. The journal may have older ones, which no receiver of the session
-    /// knows.
+    /// The first sequence that was sent in the session. The journal may have older messages, which no receiver of the session knows.
     floor: u64,
     /// Waiting requests from this sequence on are told to ask later.
     turned_away: Option<u64>,
@@ -67,7 +66,7 @@ pub struct Past<Q> {
 }
 
 impl<Q: PartialEq> Past<Q> {
-    /// A past of which nothing was read. The session's first message is `floor`.
+    /// Makes a past of which nothing was read. The session's first message is `floor`.
     pub fn new(floor: u64) -> Past<Q> {
         Past {
             shelf: Shelf::default(),
@@ -80,8 +79,8 @@ impl<Q: PartialEq> Past<Q> {
         }
     }
 
-    /// The messages held from `first` on, which is before all that the ring has: `ring` are the ring's oldest sequence and the one
-    /// after its newest.
+    /// Returns the messages held from `first` on. `first` is older than everything in the ring. `ring` is the range of the ring's
+    /// sequences: the oldest, and one past the newest.
     pub fn held(&mut self, now_ns: u64, first: u64, ring: (u64, u64), request: &Q) -> Held {
         let (oldest, next) = ring;
         let of_ring = |oldest| Held { is_backed: true, ..Held::of_ring(oldest, next) };
@@ -100,7 +99,7 @@ impl<Q: PartialEq> Past<Q> {
     }
 
     fn place_in_queue(&mut self, now_ns: u64, first: u64, request: &Q) -> Place {
-        // The answer comes when the disk has read it.
+        // The request is answered when the disk has read its messages.
         if self.waiting.iter().any(|(waits_for, waits)| *waits_for == first && waits == request) {
             return Place::Busy;
         }
@@ -117,7 +116,7 @@ impl<Q: PartialEq> Past<Q> {
         self.failing_ns.is_some_and(is_long) && now_ns < self.retry_ns.saturating_add(SECOND_NS)
     }
 
-    /// Lets a request wait until its messages were read, if there is room: after [`Place::Disk`] there is.
+    /// Makes a request wait until its messages were read, if there is room: after [`Place::Disk`] there is.
     pub fn wait(&mut self, first: u64, request: Q) {
         if self.waiting.len() < MAX_WAITING {
             self.counters.waited += 1;
@@ -125,7 +124,7 @@ impl<Q: PartialEq> Past<Q> {
         }
     }
 
-    /// The sequence from which on the disk is to read now, if it has nothing to do.
+    /// Returns the sequence from which the disk must read now, if it is idle.
     pub fn poll_fetch(&mut self, now_ns: u64) -> Option<u64> {
         if now_ns < self.retry_ns {
             return None;
@@ -134,7 +133,7 @@ impl<Q: PartialEq> Past<Q> {
         self.shelf.fetch(*first)
     }
 
-    /// The sequence from which on the disk is to read ahead, now that somebody got the message `sequence`; `oldest` is the ring's.
+    /// Returns the sequence from which the disk must read ahead, after a receiver got the message `sequence`; `oldest` is the ring's.
     pub fn poll_ahead(&mut self, now_ns: u64, sequence: u64, oldest: u64) -> Option<u64> {
         if now_ns < self.retry_ns { None } else { self.shelf.fetch_ahead(sequence, oldest) }
     }
@@ -158,8 +157,8 @@ impl<Q: PartialEq> Past<Q> {
         self.shelf.take(now_ns, fetched);
     }
 
-    /// The next request that waits no longer: it can be answered, or is to be told to ask later. Call after every
-    /// [`take`](Self::take) until there is none.
+    /// Returns the next request that no longer waits: it can be answered, or must be told to ask later. Call this after every
+    /// [`take`](Self::take) until it returns `None`.
     pub fn poll_ready(&mut self, now_ns: u64) -> Option<Q> {
         let (turned_away, shelf) = (self.turned_away, &mut self.shelf);
         let mut is_ready = |first: u64| match shelf.find(now_ns, first) {

@@ -5,9 +5,9 @@
 //!                              │ not                        ^
 //!                              └──> fetch ──> disk ──> block┘
 //! ```
-//! The disk gives blocks: consecutive messages, and what is missing behind them. The shelf keeps the last ones.
-//! One block is fetched at a time. Who asks for the end of a block gets the next one fetched ahead. This module
-//! has no files, threads or clocks.
+//! The disk delivers blocks: consecutive messages, and what is missing after them. The shelf keeps the last blocks. Only one block is
+//! fetched at a time. When a receiver asks for the end of a block, the next block is fetched ahead. This module has no files, threads or
+//! clocks.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,23 +16,23 @@ use super::super::wire::Meta;
 
 /// The bytes of messages after which a block is full.
 const BLOCK_BYTES: usize = 256 << 10;
-/// The most messages of a block.
+/// Greatest number of messages of a block.
 const BLOCK_MESSAGES: usize = 8_192;
-/// The most blocks that are kept.
+/// Greatest number of blocks that are kept.
 const MAX_BLOCKS: usize = 16;
-/// The most bytes that are kept, but for the last block.
+/// Greatest number of bytes that are kept, without the last block.
 const MAX_BYTES: usize = 64 << 20;
-/// How long it is believed that the journal has no more, in nanoseconds: a recorder may come back.
+/// For how long an answer that the journal has no more is believed, in nanoseconds: a recorder may start again.
 const END_NS: u64 = super::super::SECOND_NS;
 
-/// Consecutive messages of a journal, and what is missing behind them.
+/// Consecutive messages of a journal, and what is missing after them.
 #[derive(Debug, Default)]
 pub struct Block {
     first: u64,
     /// The end of each message in `bytes`, and its marks.
     records: Vec<(usize, Meta)>,
     bytes: Vec<u8>,
-    /// The sequence after what is missing.
+    /// The sequence after the missing messages.
     behind: u64,
 }
 
@@ -50,14 +50,14 @@ impl Block {
         self.bytes.len() >= BLOCK_BYTES || self.records.len() >= BLOCK_MESSAGES
     }
 
-    /// Notes the time of the message that was added last.
+    /// Sets the time of the message that was added last.
     pub fn date(&mut self, time_ns: u64) {
         if let Some((_, meta)) = self.records.last_mut() {
             meta.time_ns = time_ns;
         }
     }
 
-    /// Notes that the journal has none of the messages up to, not including, `behind`. The block is full then.
+    /// Notes that the journal has none of the messages up to, not including, `behind`. This makes the block full.
     pub fn lose(&mut self, behind: u64) {
         self.behind = behind.max(self.next());
     }
@@ -107,19 +107,19 @@ pub(super) enum Found {
     Here,
     /// The journal has nothing before this sequence. `u64::MAX` if it has nothing after it either.
     Gone(u64),
-    /// It has to be fetched.
+    /// It must be fetched.
     OnDisk,
 }
 
 /// The last blocks of a journal that were read.
 #[derive(Debug, Default)]
 pub(super) struct Shelf {
-    /// The block that was used last comes first.
+    /// The blocks, most recently used first.
     blocks: VecDeque<Block>,
     bytes: usize,
-    /// Whether the disk has a fetch to answer.
+    /// Whether a fetch is under way.
     is_fetching: bool,
-    /// The sequences that the journal said it does not have, and the time at which it said so.
+    /// The sequences that the journal does not have, and the time at which the disk reported it.
     absent: Option<(Range<u64>, u64)>,
 }
 
@@ -152,13 +152,13 @@ impl Shelf {
         self.blocks.iter().find_map(|block| block.get(sequence))
     }
 
-    /// Begins to fetch the block that begins with `sequence`, unless the disk is busy. Returns `sequence` if so.
+    /// Begins to fetch the block that begins with `sequence`, and returns `sequence`. Returns `None` if the disk is busy.
     pub(super) fn fetch(&mut self, sequence: u64) -> Option<u64> {
         (!std::mem::replace(&mut self.is_fetching, true)).then_some(sequence)
     }
 
-    /// Begins to fetch the block after the one that `sequence` is in, if somebody who reads in order will soon ask
-    /// for it. `most` is a sequence that the ring has.
+    /// Begins to fetch the block after the one with `sequence`, if a receiver that reads in order will soon ask for it. `most` is a
+    /// sequence that the ring has.
     pub(super) fn fetch_ahead(&mut self, sequence: u64, most: u64) -> Option<u64> {
         let block = self.blocks.iter().find(|block| block.has(sequence))?;
         let end = block.end();
@@ -180,7 +180,7 @@ impl Shelf {
 
     fn put(&mut self, block: Block) {
         self.absent = self.absent.take().filter(|(absent, _)| absent.start >= block.end());
-        // A block that begins elsewhere may have a part of it.
+        // A block that begins elsewhere may contain a part of the new one.
         self.blocks.retain(|old| {
             let stays = old.first < block.first || old.end() > block.end();
             self.bytes -= if stays { 0 } else { old.bytes.capacity() };

@@ -1,12 +1,10 @@
-//! The sending end of a feed. It packs waiting messages into packets, and sends heartbeats when none are
-//! waiting.
+//! The sending end of a feed. It packs waiting messages into packets, and sends heartbeats when no messages are waiting.
 //!
-//! The caller reads its ring and pushes messages until there are no more or the batch is full. Then it sends
-//! the batch. A packet is closed when it is full or when nothing is waiting, never later. Packets lie one
-//! after the other in slots of one slab, ready for a single `sendmmsg`. After data, heartbeats follow quickly
-//! and then become rarer, so that a lost last packet is noticed at once. This module knows no repairs
-//! (`replay`), destinations or ring. The sender of a native line has marks for each message, pulses in place
-//! of heartbeats, and sends what is larger than a packet in fragments.
+//! The caller reads its ring and pushes messages until there are no more or the batch is full, and then sends the batch. A packet is closed
+//! when it is full or when nothing is waiting, never later. Packets lie one after the other in slots of one slab, ready for a single
+//! `sendmmsg`. After data, heartbeats follow quickly and then become rarer, so that a lost last packet is noticed at once. This module
+//! knows no repairs (`replay`), destinations or ring. The sender of a native line has marks for each message, sends pulses in place of
+//! heartbeats, and sends larger messages in fragments.
 //!
 //! ```text
 //! loop { push.. ; close; if batch is not empty { send each datagram(); clear(now) } else { send poll_idle(now) } }
@@ -27,7 +25,7 @@ use super::wire::{self, HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, Meta};
 use super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use open::Open;
 
-/// An end is sent at least so often, however short it lingers: one packet may be lost, and one alone is not believed.
+/// An end is sent at least this many times, however short the lingering: one packet may be lost, and a single one is not believed.
 pub const LEAST_ENDS: u64 = 3;
 
 /// The times of the first heartbeats after the last data. Later heartbeats come every [`HEARTBEAT_EVERY_NS`].
@@ -67,7 +65,7 @@ impl Default for SenderConfig {
     }
 }
 
-/// The reason that a message was not taken.
+/// The reason why a message was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
     /// Send the batch, clear it, push again.
@@ -83,7 +81,7 @@ pub enum PushError {
         /// The largest that fits.
         max: usize,
     },
-    /// It was sent before; a reader of a ring never goes back.
+    /// It was sent before. A reader of a ring never goes back.
     #[error("sequence {sequence} comes after {next} was expected: the reader went back")]
     WentBack {
         /// The message's sequence.
@@ -98,7 +96,7 @@ pub enum PushError {
 pub struct Sender {
     config: SenderConfig,
     session: Session,
-    /// The sequence after the last message taken.
+    /// The sequence after the last accepted message.
     next: u64,
     slab: Vec<u8>,
     /// The sizes of the closed packets, which lie in the first slots; the open one has the slot after them.
@@ -106,20 +104,20 @@ pub struct Sender {
     open: Open,
     /// Numbers and seals the packets of a native line; `None` on a plain one.
     native: Option<Sealer>,
-    /// How many bytes of the next message are in fragments of this batch or an earlier one.
+    /// Number of bytes of the next message that are in fragments of this batch or an earlier one.
     part: usize,
-    /// The time that heartbeats count from: the last data, the start, or the end of the session.
+    /// The time from which heartbeats are counted: the last data, the start, or the end of the session.
     quiet_since_ns: u64,
     beats: usize,
     beat_at_ns: u64,
-    /// When a native line is to have a pulse though messages flow.
+    /// The time of a native line's next pulse while messages flow.
     pulse_at_ns: u64,
     ended_ns: Option<u64>,
     counters: SenderCounters,
 }
 
 impl Sender {
-    /// A sender whose next message has the sequence `next`. It announces itself with heartbeats from `now_ns` on.
+    /// Makes a sender whose next message has the sequence `next`. It announces itself with heartbeats from `now_ns` on.
     pub fn new(mut config: SenderConfig, session: Session, next: u64, now_ns: u64) -> Sender {
         config.payload_bytes =
             config.payload_bytes.clamp(HEADER_BYTES + LENGTH_BYTES + 1, MAX_DATAGRAM_BYTES);
@@ -156,8 +154,7 @@ impl Sender {
         Sender { open: Open::native(sender.next), native: Some(sealer), ..sender }
     }
 
-    /// Begins a session, or goes on with one that had ended. Counters begin again; a native line's packet numbers
-    /// go on.
+    /// Begins a session, or continues one that had ended. Counters restart; a native line's packet numbers continue.
     pub fn begin_again(&mut self, config: SenderConfig, session: Session, next: u64, now_ns: u64) {
         *self = match self.native.take() {
             Some(sealer) => Sender::native(config, session, next, now_ns, sealer),
@@ -175,7 +172,7 @@ impl Sender {
         self.native.as_mut()
     }
 
-    /// The largest message that is taken, in bytes.
+    /// The size of the largest message that is accepted, in bytes.
     pub fn max_message_bytes(&self) -> usize {
         if self.native.is_some() {
             return MAX_MESSAGE_BYTES;
@@ -186,17 +183,17 @@ impl Sender {
     /// Takes the next message, which has no marks, into the batch. See [`Sender::push_with`].
     ///
     /// # Errors
-    /// [`PushError`]; the message was not taken.
+    /// [`PushError`]. After an error the message was not accepted.
     pub fn push(&mut self, sequence: u64, data: &[u8]) -> Result<(), PushError> {
         self.push_with(sequence, data, Meta::default())
     }
 
-    /// Takes the next message into the batch: one copy. Sequences that are skipped were lost to this reader of the
-    /// ring; they start a new packet, and receivers ask for them. A plain line leaves the marks out.
+    /// Copies the next message into the batch. Skipped sequences were lost to this reader of the ring; they start a new packet, and
+    /// receivers ask for them. A plain line leaves out the marks.
     ///
     /// # Errors
-    /// [`PushError`]; the message was not taken. If the batch is full, a part of a large message may be in it: push
-    /// the same message again.
+    /// [`PushError`]. After an error the message was not accepted. If the batch is full, a part of a large message may be in it: push the
+    /// same message again.
     #[inline]
     pub fn push_with(&mut self, sequence: u64, data: &[u8], meta: Meta) -> Result<(), PushError> {
         let max = self.max_message_bytes();
@@ -226,13 +223,13 @@ impl Sender {
 
     fn push_open(&mut self, data: &[u8], meta: Meta) -> bool {
         let size = self.config.payload_bytes;
-        // There is always room for a seal, because a key may come while the packet is open.
+        // There is always room for a seal, because the first key may be set while the packet is open.
         let room = size - if self.native.is_some() { SEAL_BYTES } else { 0 };
         let slot = slot_of(&mut self.slab, size, self.closed.len());
         slot.is_some_and(|slot| self.open.push(&mut slot[..room], data, meta))
     }
 
-    // Puts the fragments of a message into the slots of the batch, from where the last batch ended.
+    // Puts the fragments of a message into the slots of the batch, from the point where the last batch ended.
     fn push_fragments(&mut self, sequence: u64, data: &[u8], meta: Meta) -> Result<(), PushError> {
         self.close();
         let size = self.config.payload_bytes;
@@ -280,7 +277,7 @@ impl Sender {
         self.closed.iter().enumerate().map(move |(at, &bytes)| &slab[at * size..][..bytes])
     }
 
-    /// Forgets the closed packets, which were sent at `now_ns`. The packet still open, if any, moves to the first slot.
+    /// Forgets the closed packets, which were sent at `now_ns`. The packet that is still open, if any, moves to the first slot.
     pub fn clear(&mut self, now_ns: u64) {
         if self.closed.is_empty() {
             return;
@@ -293,8 +290,8 @@ impl Sender {
         self.restart_heartbeats(now_ns, HEARTBEAT_AFTER_NS[0]);
     }
 
-    /// Ends the session. From now on end-of-session packets take the place of heartbeats, the first at once.
-    /// Close and send the batch first. Repairs should go on until [`Sender::is_finished`].
+    /// Ends the session. From now on end-of-session packets replace heartbeats, the first one at once. Close and send the batch first.
+    /// Repairs should continue until [`Sender::is_finished`].
     pub fn end(&mut self, now_ns: u64) {
         if self.ended_ns.is_none() {
             self.ended_ns = Some(now_ns);
@@ -302,14 +299,14 @@ impl Sender {
         }
     }
 
-    /// Whether the session is over and its end was repeated for long enough. A caller that comes late repeats it all the same: a
-    /// receiver does not believe an end that it hears once.
+    /// Whether the session is over and its end was repeated for long enough. A caller that is late still repeats it: a receiver does not
+    /// believe an end that it hears only once.
     pub fn is_finished(&self, now_ns: u64) -> bool {
         let has_lingered = |ended_ns| now_ns.saturating_sub(ended_ns) >= self.config.linger_ns;
         self.counters.ends >= LEAST_ENDS && self.ended_ns.is_some_and(has_lingered)
     }
 
-    /// The heartbeat or end-of-session packet of a plain line that is due, if one is.
+    /// Returns the heartbeat or end-of-session packet of a plain line, if one is due.
     pub fn poll_idle(&mut self, now_ns: u64) -> Option<[u8; HEADER_BYTES]> {
         self.is_beat_due(now_ns).then(|| match self.ended_ns {
             Some(_) => wire::end_of_session(self.session, self.next),
@@ -317,15 +314,15 @@ impl Sender {
         })
     }
 
-    /// The pulse of a native line that is due, if one is: its size in `out`. `state` gives the sender's state but for
-    /// what this sender knows itself. It is called only if a pulse is due.
+    /// Writes the pulse of a native line to `out` and returns its size, if one is due. `state` returns the sender's state except for what
+    /// this sender knows itself. It is called only if a pulse is due.
     pub fn poll_pulse(
         &mut self,
         now_ns: u64,
         state: impl FnOnce() -> Pulse,
         out: &mut [u8; MAX_PULSE_BYTES],
     ) -> Option<usize> {
-        // While messages flow there are no heartbeats, but receivers want to know the state of the sender's clock.
+        // While messages flow there are no heartbeats, but receivers need the state of the sender's clock.
         let is_overdue = now_ns >= self.pulse_at_ns && !self.is_waiting() && !self.is_finished(now_ns);
         if self.native.is_none() || !(self.is_beat_due(now_ns) || is_overdue) {
             return None;
@@ -337,17 +334,17 @@ impl Sender {
         self.native.as_mut()?.finish(out, (Kind::Pulse, false), about, PULSE_BYTES)
     }
 
-    // Whether messages, or parts of one, wait in the batch. A heartbeat must not name their sequences.
+    // Whether messages, or parts of one, wait in the batch. A heartbeat must not announce their sequences.
     fn is_waiting(&self) -> bool {
         self.open.count() > 0 || !self.closed.is_empty() || self.part > 0
     }
 
-    // Whether a heartbeat or end-of-session packet is due. If so, it is counted, and the next one is due later.
+    // Whether a heartbeat or end-of-session packet is due. If so, it is counted, and the next one is scheduled.
     fn is_beat_due(&mut self, now_ns: u64) -> bool {
         if self.is_waiting() || now_ns < self.beat_at_ns || self.is_finished(now_ns) {
             return false;
         }
-        // A late caller sends one packet, not all those that it missed.
+        // A late caller sends only one packet, not all those that it missed.
         let elapsed_ns = now_ns.saturating_sub(self.quiet_since_ns);
         while HEARTBEAT_AFTER_NS.get(self.beats).is_some_and(|&after_ns| after_ns <= elapsed_ns) {
             self.beats += 1;
@@ -363,7 +360,7 @@ impl Sender {
         true
     }
 
-    /// When [`Sender::poll_idle`] has something to send if no data comes; `None` when all is over.
+    /// Returns when [`Sender::poll_idle`] has something to send if no data arrives; `None` when all is over.
     pub fn next_deadline(&self, now_ns: u64) -> Option<u64> {
         (!self.is_finished(now_ns)).then_some(self.beat_at_ns)
     }

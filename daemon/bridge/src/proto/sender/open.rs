@@ -45,7 +45,7 @@ impl Open {
         }
     }
 
-    /// Adds a message; false, and no change, when it does not fit.
+    /// Adds a message. Returns false, and changes nothing, if it does not fit.
     #[inline]
     pub(super) fn push(&mut self, buffer: &mut [u8], data: &[u8], meta: Meta) -> bool {
         match self {

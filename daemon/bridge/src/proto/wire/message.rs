@@ -1,19 +1,18 @@
-//! Messages as they lie in a checked packet, plain or native, and the reasons that a packet is dropped.
+//! Messages in a checked packet, plain or native, and the reasons why a packet is dropped.
 
 use super::super::bytes::Reader;
 use std::ops::Range;
 
-/// The bytes that a packet spends on each message beside its data.
+/// The bytes that a packet needs for each message in addition to its data.
 pub const LENGTH_BYTES: usize = 2;
 
-/// The reason that a datagram was dropped unread. The receiver does nothing else about it. Each reason has
-/// its own counter.
+/// The reason why a datagram was dropped unread. The receiver does nothing else about it. Each reason has its own counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Fewer bytes than the fixed header.
+    /// The datagram has fewer bytes than the fixed header.
     #[error("shorter than its 20-byte header")]
     TooShort,
-    /// Sequences start at 1.
+    /// The sequence is 0, but sequences start at 1.
     #[error("sequence 0, but sequences start at 1")]
     SequenceZero,
     /// Sequence plus count does not fit 64 bits.
@@ -25,19 +24,19 @@ pub enum Malformed {
     /// Bytes are left after the last message.
     #[error("bytes are left after the last message")]
     TrailingBytes,
-    /// A request is exactly 20 bytes.
+    /// A request is not exactly 20 bytes long.
     #[error("a request is exactly 20 bytes")]
     RequestLength,
     /// A request for no message, or for more than a count can mean.
     #[error("a request asks for 1 to 65534 messages")]
     RequestCount,
-    /// Not one of our control datagrams, or damaged.
+    /// The datagram is not a shmcast control datagram, or is damaged.
     #[error("not a sound control datagram")]
     Control,
     /// A control datagram of a version that this build does not speak.
     #[error("a control datagram of another version")]
     ControlVersion,
-    /// A packet of a native line whose inside is not what it says.
+    /// The body of a native packet contradicts its head.
     #[error("not a sound native packet")]
     Native,
     /// A native packet of a version that this build does not speak.
@@ -64,7 +63,7 @@ impl Malformed {
     ];
 }
 
-/// The marks that a message carries beside its bytes. Plain packets carry none.
+/// The marks that a message carries in addition to its bytes. Plain packets carry none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Meta {
     /// The tag that the publisher gave the message.
@@ -75,7 +74,7 @@ pub struct Meta {
     pub time_ns: u64,
 }
 
-/// How the bytes of consecutive messages lie.
+/// The form in which the bytes of consecutive messages are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Form {
     /// Each is `length u16 | data`, as in a plain packet.
@@ -121,7 +120,7 @@ impl<'a> Messages<'a> {
         Ok(Messages { first, end, blocks, form: Form::Blocks })
     }
 
-    /// Messages whose bytes were checked before, such as those kept in a store.
+    /// Makes messages whose bytes were checked before, such as those kept in a store.
     pub(in super::super) fn checked_before(
         first: u64,
         end: u64,
@@ -160,7 +159,7 @@ impl<'a> Messages<'a> {
         matches!(self.form, Form::Whole(_) | Form::Apart)
     }
 
-    /// The part of these messages whose sequences lie in `wanted`; walks over what is left out.
+    /// Returns the part of these messages whose sequences are in `wanted`. Walks over the messages that are left out.
     pub fn range(&self, wanted: Range<u64>) -> Messages<'a> {
         let from = wanted.start.clamp(self.first, self.end);
         let to = wanted.end.clamp(from, self.end);
@@ -251,7 +250,7 @@ pub(in super::super) fn split_record(bytes: &[u8]) -> Option<Record<'_>> {
     Some(Record { meta, tag, since_ns, data, rest })
 }
 
-/// The next message with its marks, and the bytes after it. Its time counts from `base_ns`.
+/// Splits off the next message with its marks. Returns it and the bytes after it. Its time counts from `base_ns`.
 fn split_message(mut bytes: &[u8], base_ns: u64) -> Option<(&[u8], Meta, &[u8])> {
     loop {
         let record = split_record(bytes)?;

@@ -4,11 +4,11 @@
 //! downstream: session[10] | sequence u64 | count u16 | count x ( length u16 | data[length] )   big-endian
 //! request:    session[10] | sequence u64 | count u16
 //! ```
-//! Count 0 is a heartbeat and count 0xFFFF the end of the session; the sequence of both is the next one expected.
-//! A view is made only when the whole datagram is sound, so users of a view need no further checks. Not here: what a
-//! sequence means to a receiver, and our own control datagrams (`control`).
+//! Count 0 is a heartbeat and count 0xFFFF the end of the session; the sequence of both is the next one expected. A view is made only when
+//! the whole datagram is sound, so users of a view need no further checks. The meaning of a sequence to a receiver, and shmcast's own
+//! control datagrams (`control`), are elsewhere.
 //!
-//! `message` is at the bottom, `mold` has the plain packets, `packet` is on top and knows native ones as well.
+//! `message` is the lowest layer, `mold` has the plain packets, and `packet` above them also knows native ones.
 
 pub(super) mod message;
 pub(super) mod mold;

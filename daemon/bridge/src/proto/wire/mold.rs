@@ -7,7 +7,7 @@ use super::message::{LENGTH_BYTES, Malformed};
 pub const HEADER_BYTES: usize = 20;
 /// The size of a request, in bytes.
 pub const REQUEST_BYTES: usize = 20;
-/// The most messages one packet can carry; the next count value means end of session.
+/// Greatest number of messages in one packet; the next value of the count means the end of the session.
 pub const MAX_MESSAGES: u16 = 0xFFFE;
 /// The largest UDP payload over IPv4, in bytes.
 pub const MAX_DATAGRAM_BYTES: usize = 65_507;
@@ -15,7 +15,7 @@ pub const MAX_DATAGRAM_BYTES: usize = 65_507;
 pub(super) const HEARTBEAT_COUNT: u16 = 0;
 pub(super) const END_COUNT: u16 = 0xFFFF;
 
-/// The beginning of a downstream packet, read without a look at the messages.
+/// The beginning of a downstream packet, read without its messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     /// The first message's sequence, or the next expected one when there is none.
@@ -25,7 +25,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Reads it; `None` when there are not even that many bytes.
+    /// Reads the beginning. Returns `None` if there are not even that many bytes.
     pub fn of(datagram: &[u8]) -> Option<Head> {
         let header = datagram.first_chunk::<HEADER_BYTES>()?;
         let (sequence, count) = (header[10..18].try_into().ok()?, header[18..].try_into().ok()?);
@@ -42,7 +42,8 @@ impl Head {
     }
 }
 
-/// As [`segment_of`](super::packet::segment_of), where `size_of` gives the size of the packet that bytes begin with, as far as it can tell.
+/// As [`segment_of`](super::packet::segment_of). `size_of` returns the size of the packet at the beginning of the bytes, as far as it can
+/// be determined.
 pub(in super::super) fn equal_packets(bytes: &[u8], size_of: impl Fn(&[u8]) -> Option<usize>) -> usize {
     let is_packet = |bytes: &[u8]| size_of(bytes) == Some(bytes.len());
     match size_of(bytes) {
@@ -92,7 +93,7 @@ impl Request {
     /// Checks a request.
     ///
     /// # Errors
-    /// [`Malformed`], when it is not exactly 20 bytes or asks for nothing that can exist.
+    /// [`Malformed`], if it is not exactly 20 bytes or asks for messages that cannot exist.
     pub fn parse(datagram: &[u8]) -> Result<Request, Malformed> {
         let header: &[u8; REQUEST_BYTES] = datagram.try_into().map_err(|_| Malformed::RequestLength)?;
         let (session, first, count) = split_header(header);
@@ -139,8 +140,8 @@ impl PacketWriter {
         self.count
     }
 
-    /// The place of the next message's data, if there is room for its length; the place may be empty. A
-    /// reader can copy straight into it. Call [`PacketWriter::commit`] next.
+    /// Returns the place of the next message's data, if there is room for its length; the place may be empty. A reader can copy directly
+    /// into it. Call [`PacketWriter::commit`] next.
     pub fn room<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b mut [u8]> {
         let room = if self.count < MAX_MESSAGES {
             buffer.get_mut(self.bytes + LENGTH_BYTES..)?
@@ -151,7 +152,7 @@ impl PacketWriter {
         Some(&mut room[..most])
     }
 
-    /// Takes the `size` bytes written into [`PacketWriter::room`] as the next message; false when they do not fit.
+    /// Accepts the `size` bytes written into [`PacketWriter::room`] as the next message. Returns false if they do not fit.
     pub fn commit(&mut self, buffer: &mut [u8], size: usize) -> bool {
         let Ok(length) = u16::try_from(size) else {
             return false;
@@ -166,7 +167,7 @@ impl PacketWriter {
         true
     }
 
-    /// Adds a message; false, and no change, when it does not fit.
+    /// Adds a message. Returns false, and changes nothing, if it does not fit.
     pub fn push(&mut self, buffer: &mut [u8], data: &[u8]) -> bool {
         match self.room(buffer) {
             Some(room) if data.len() <= room.len() => room[..data.len()].copy_from_slice(data),

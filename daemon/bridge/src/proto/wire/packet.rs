@@ -1,4 +1,4 @@
-//! One packet of a feed, plain or native, as receivers take it.
+//! One packet of a feed, plain or native, in the form that receivers use.
 
 use super::super::control::is_control;
 use super::super::native::fragments::Fragment;
@@ -6,8 +6,8 @@ use super::super::session::Session;
 use super::message::{LENGTH_BYTES, Malformed, Messages};
 use super::mold::{END_COUNT, HEADER_BYTES, HEARTBEAT_COUNT, Head, equal_packets, split_header};
 
-/// How long each packet is of those that the kernel put together into these bytes: all are equally long, but the last may be
-/// shorter. If the bytes are not several sound packets, all of them are one.
+/// Returns the length of each packet in these bytes, into which the kernel has merged them: all are equally long, except that the last may
+/// be shorter. If the bytes are not several sound packets, all of them are one.
 pub fn segment_of(bytes: &[u8]) -> usize {
     equal_packets(bytes, |bytes| {
         if is_control(bytes) {
@@ -40,17 +40,17 @@ pub enum Body<'a> {
     Messages(Messages<'a>),
     /// Nothing: the sender is alive and the sequence is the next expected.
     Heartbeat,
-    /// The session is over; no sequence from this one on will follow.
+    /// The session is over; no sequence from this one on follows.
     End,
     /// A part of the message with the packet's sequence. Plain packets have none.
     Fragment(Fragment<'a>),
 }
 
 impl<'a> Downstream<'a> {
-    /// Checks a whole datagram: two reads a message, no copy.
+    /// Checks a whole datagram: two reads per message, no copy.
     ///
     /// # Errors
-    /// [`Malformed`], when anything in it disagrees with anything else; then nothing of it may be used.
+    /// [`Malformed`], if any part contradicts another. Nothing of such a packet may be used.
     pub fn parse(datagram: &'a [u8]) -> Result<Downstream<'a>, Malformed> {
         let (header, blocks) = datagram.split_first_chunk::<HEADER_BYTES>().ok_or(Malformed::TooShort)?;
         let (session, sequence, count) = split_header(header);
@@ -70,7 +70,7 @@ impl<'a> Downstream<'a> {
     pub fn end(&self) -> u64 {
         match self.body {
             Body::Messages(messages) => messages.end(),
-            // A fragment says nothing of what comes after its message, nor that its message is there.
+            // A fragment does not show what follows its message, nor that its message is complete.
             Body::Heartbeat | Body::End | Body::Fragment(_) => self.sequence,
         }
     }

@@ -11,12 +11,12 @@
 //! 56  8+8       writer: random at each start; number of the block among those that this writer ever cut, from 1
 //! 72            body: of data and fragments as in a native packet, of the others nothing; if sealed, 16 bytes of seal behind it
 //! ```
-//! All numbers are big-endian. The last fragment of a message completes it; the others complete nothing. A gap
-//! completes the sequences that will never come. An end completes nothing, and neither does a takeover: it says that another writer goes on.
+//! All numbers are big-endian. The last fragment of a message completes it; the others complete nothing. A gap completes the sequences that
+//! will never arrive. An end completes nothing, and neither does a takeover, which says that another writer continues.
 //!
-//! A block proves itself: its sequences say where it belongs, and its CRC that it is whole. So neither order nor
-//! completeness depends on what the log does. A seal covers the 72 bytes as well, with 0 in place of the block's own CRC, and
-//! the CRC covers the sealed bytes: so blocks are checked, and how they join, without keys ([`seal`](super::seal)).
+//! A block proves itself: its sequences say where it belongs, and its CRC proves that it is whole. So neither order nor completeness
+//! depends on what the log does. A seal also covers the 72 bytes, with 0 in place of the block's own CRC, and the CRC covers the sealed
+//! bytes. So blocks, and how they join, are checked without keys ([`seal`](super::seal)).
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! The reading end: finds the block that is due, follows the log from there, and has what is missing mended.
+//! The reading end. It finds the block that is due, follows the log from there, and requests what is missing.
 //!
 //! ```text
 //! BOUNDS   the log's first and last number are asked for
@@ -8,8 +8,8 @@
 //!          which was lost on the way -> BOUNDS
 //! HOLE     writers are asked for what is missing. Mended, or given up -> BOUNDS
 //! ```
-//! It has no state but what the local ring has: the session and the sequence due. It takes a block for what its own
-//! fields say. So a block that comes twice, late or in a wrong place changes nothing but counters.
+//! Its only lasting state is in the local ring: the session and the sequence due. It judges a block only by the block's own fields. So a
+//! block that arrives twice, late or in a wrong place changes nothing but counters.
 
 mod place;
 mod said;
@@ -28,18 +28,18 @@ use super::want::Want;
 
 pub use said::{Ask, Delivery, ReaderConfig, ReaderCounters};
 
-/// How often a request that failed, or brought nothing, is made again.
+/// How often a request is repeated that failed, or returned nothing.
 const AGAIN_NS: u64 = 250 * MILLISECOND_NS;
-/// After this time without an answer, a request has failed.
+/// Without an answer for this time, a request has failed.
 const ANSWER_NS: u64 = 5_000 * MILLISECOND_NS;
-/// After this time without a block, the last one is looked at again: a log that lost its end may have another in its place.
+/// Without a block for this time, the last one is checked again: a log that lost its end may have another block in its place.
 const IDLE_NS: u64 = 500 * MILLISECOND_NS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Bounds,
-    /// The wanted block is in `low..=high`; `probe` is looked at next. `first` is the first entry there is at or after `high`, and
-    /// `damaged` the one at or after the middle, if it could not be read.
+    /// The wanted block is in `low..=high`; `probe` is read next. `first` is the first existing entry at or after `high`, and `damaged` the
+    /// one at or after the middle, if it could not be read.
     Bisect {
         low: u64,
         high: u64,
@@ -51,24 +51,24 @@ enum Phase {
         heard_ns: u64,
         look: Look,
     },
-    /// The sequences up to `to` are missing, since this time.
+    /// The sequences up to `to` have been missing since this time.
     Hole {
         to: u64,
         since_ns: u64,
     },
 }
 
-/// The question of a reader that hears nothing.
+/// What a reader asks that hears nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
     Nothing,
-    /// Whether the last entry that came is still there.
+    /// Whether the last entry that arrived is still there.
     Last,
-    /// Whether there is one behind it. The servers do not give an entry twice, though a connection that broke may have lost it.
+    /// Whether there is an entry after it. The servers do not send an entry twice, though a broken connection may have lost it.
     Behind,
 }
 
-/// A message whose parts are coming.
+/// A message whose parts are arriving.
 #[derive(Debug, Default)]
 struct Parts {
     sequence: u64,
@@ -90,9 +90,9 @@ pub struct Reader {
     /// The number of the last entry seen.
     seen: u64,
     crc: Option<u32>,
-    /// Whether the place was just looked for and each entry since came, so that a hole is one.
+    /// Whether the place was just searched and every entry since has arrived, so that a hole is one of the log.
     is_certain: bool,
-    /// The last numbers that were passed over, and the one after them.
+    /// The last numbers that were skipped, and the number after them.
     lacking: Option<(u64, u64)>,
     parts: Parts,
     opener: Opener,
@@ -100,7 +100,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader that goes on where the ring is: its session and the sequence due in it.
+    /// Makes a reader that continues where the ring is: at its session and the sequence due in it.
     pub fn new(config: ReaderConfig, ring: Option<(Session, u64)>) -> Reader {
         let (session, next) = (ring.map(|(session, _)| session), ring.map(|(_, next)| next).or(config.from));
         Reader {
@@ -130,7 +130,7 @@ impl Reader {
         self.session
     }
 
-    /// Opens sealed blocks with these keys from now on. `takes_open` says whether blocks without a seal are taken.
+    /// Opens sealed blocks with these keys from now on. `takes_open` says whether blocks without a seal are accepted.
     pub fn set_keys(&mut self, keys: Option<Keyring>, takes_open: bool) {
         self.opener.set_keys(keys, takes_open);
     }
@@ -140,12 +140,12 @@ impl Reader {
         &self.counters
     }
 
-    /// Whether messages are missing that nobody has brought yet.
+    /// Whether messages are missing that nobody has sent yet.
     pub fn is_waiting_for_mends(&self) -> bool {
         matches!(self.phase, Phase::Hole { .. })
     }
 
-    /// The next request, if one is due, and its round. `sink` is told what is given up.
+    /// Returns the next request, if one is due, and its round. `sink` receives what is given up.
     pub fn poll(&mut self, now_ns: u64, sink: &mut impl FnMut(Delivery<'_>)) -> Option<(u64, Ask)> {
         if let Phase::Follow { heard_ns, look: Look::Nothing } = self.phase
             && now_ns.saturating_sub(heard_ns) >= IDLE_NS
@@ -161,7 +161,7 @@ impl Reader {
             Phase::Bounds => Ask::Bounds,
             Phase::Bisect { probe, .. } => Ask::Get(probe),
             Phase::Follow { look: Look::Nothing, .. } => return None,
-            // The look was not answered.
+            // The question was not answered.
             Phase::Follow { .. } => {
                 self.search(now_ns);
                 Ask::Bounds
@@ -205,7 +205,7 @@ impl Reader {
         Some(Ask::Want(Want { session, first, offset }))
     }
 
-    /// Looks for its place in the log again.
+    /// Searches for its place in the log again.
     fn search(&mut self, now_ns: u64) {
         self.counters.searches += 1;
         self.phase = Phase::Bounds;
@@ -214,7 +214,7 @@ impl Reader {
         (self.crc, self.is_certain) = (None, false);
     }
 
-    /// A request failed, or the entries stopped coming.
+    /// Handles a request that failed, or the end of the entries.
     pub fn handle_failure(&mut self, now_ns: u64, round: u64) {
         if round != self.round {
             return;
@@ -228,7 +228,7 @@ impl Reader {
         }
     }
 
-    /// Takes an entry that came.
+    /// Handles an entry that arrived.
     pub fn handle_entry(
         &mut self,
         now_ns: u64,
@@ -244,13 +244,13 @@ impl Reader {
             return;
         }
         if sequence > self.seen + 1 {
-            // Those between may have been lost on the way. If they lack a second time, the log lacks them.
+            // The entries in between may have been lost on the way. If they are missing a second time, the log lacks them.
             let lacking = Some((self.seen + 1, sequence));
             self.is_certain &= self.lacking == lacking;
             self.lacking = lacking;
         }
         self.seen = sequence;
-        // What a block brings is in the opener, if it was sealed.
+        // If the block was sealed, its contents are in the opener.
         let mut opener = std::mem::take(&mut self.opener);
         match opener.open(block) {
             Ok((head, body)) => self.take_block(now_ns, &head, body, sink),
@@ -282,13 +282,13 @@ impl Reader {
             return self.miss(now_ns, head.first - 1);
         }
         match self.take(head, body, sink) {
-            // Parts of a message that lacks another one do not count: they come again with each search.
+            // Parts of a message of which another part is missing do not count: they arrive again with each search.
             true => self.is_certain &= self.next == Some(next),
             false => self.miss(now_ns, next),
         }
     }
 
-    /// A block of another session has come. Returns whether it is taken.
+    /// Handles a block of another session. Returns whether the block is accepted.
     fn meet_session(&mut self, head: &Head, sink: &mut impl FnMut(Delivery<'_>)) -> bool {
         let next = match self.session {
             Some(session) if is_earlier(head.session, session) => {
@@ -303,7 +303,7 @@ impl Reader {
         true
     }
 
-    /// The sequences up to `to` have not come.
+    /// Notes that the sequences up to `to` have not arrived.
     fn miss(&mut self, now_ns: u64, to: u64) {
         if !self.is_certain && !is(Mutant::NeverLooksAgain) {
             return self.search(now_ns);
@@ -314,7 +314,7 @@ impl Reader {
         self.round += 1;
     }
 
-    /// Takes what a block brings that is due. Returns false if it is a part of a message whose earlier parts are not there.
+    /// Delivers the parts of a block that are due. Returns false if it is a part of a message whose earlier parts are missing.
     fn take(&mut self, head: &Head, body: Body<'_>, sink: &mut impl FnMut(Delivery<'_>)) -> bool {
         let next = self.next.unwrap_or(head.first);
         match body {
@@ -328,9 +328,9 @@ impl Reader {
             Body::Fragment(part) => return self.take_part(head, &part, sink),
             Body::Gap => sink(Delivery::Gap { from: next, to: head.end() - 1 }),
             Body::End => sink(Delivery::End),
-            // The messages go on, whoever writes them.
+            // The messages continue, whoever writes them.
             Body::Takeover => {}
-            // The opener gives what was in it.
+            // The opener returns what was inside.
             Body::Sealed(_) => return true,
         }
         self.counters.blocks += 1;
@@ -344,7 +344,7 @@ impl Reader {
         if parts.sequence != head.first || parts.total != part.total {
             *parts = Parts { sequence: head.first, total: part.total, bytes: Vec::new() };
         }
-        // A writer that started again begins the message anew, with the same bytes.
+        // A writer that restarted begins the message again, with the same bytes.
         if from > parts.bytes.len() {
             return false;
         }
@@ -362,7 +362,7 @@ impl Reader {
         true
     }
 
-    /// Takes a writer's answer to a request for what is missing; `None` if there is no writer.
+    /// Takes a writer's answer to a request for missing messages; `None` if there is no writer.
     pub fn handle_want(
         &mut self,
         now_ns: u64,
@@ -397,7 +397,7 @@ impl Reader {
         }
         match head.kind {
             Kind::End | Kind::Takeover => return,
-            // An answer speaks of what was asked: the log has what lies behind the hole.
+            // An answer covers what was requested; the log has what follows the hole.
             Kind::Gap => {
                 let last = to.min(head.end() - 1);
                 self.counters.given_up += last + 1 - next;

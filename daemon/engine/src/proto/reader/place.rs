@@ -1,12 +1,12 @@
-//! Where a reader finds its place in the log, and how it looks whether that is still its place.
+//! How a reader finds its place in the log, and checks whether that is still its place.
 
 use super::{ANSWER_NS, Ask, Look, Phase, Reader, is_earlier};
 use crate::proto::block::Head;
 use crate::proto::mutant::{Mutant, is};
 
 impl Reader {
-    /// Takes the numbers of the log's first and last entries; the first is after the last if the log is empty.
-    /// Returns the request to follow, if the place is known.
+    /// Takes the numbers of the log's first and last entries. If the log is empty, the first is after the last. Returns the request to
+    /// follow, if the place is known.
     pub fn handle_bounds(
         &mut self,
         now_ns: u64,
@@ -52,8 +52,8 @@ impl Reader {
         (self.round, Ask::Follow(from))
     }
 
-    /// Takes an entry that was asked for, `None` if there is none at or after that number. Returns the request to follow, if
-    /// the place is known.
+    /// Takes an entry that was requested; `None` if there is none at or after that number. Returns the request to follow, if the place is
+    /// known.
     pub fn handle_get(&mut self, now_ns: u64, round: u64, entry: Option<(u64, &[u8])>) -> Option<(u64, Ask)> {
         if round != self.round {
             return None;
@@ -71,7 +71,7 @@ impl Reader {
             Some((sequence, block)) => match self.opener.head(block) {
                 Ok(head) if self.is_before(&head) => (sequence + 1, (high, first)),
                 Ok(_) => (low, lower_half),
-                // Nobody knows which it was, so the next one is looked at in its place.
+                // Its sequences are unknown, so the next entry is read instead.
                 Err(_) => {
                     let probe = sequence.max(probe) + 1;
                     if probe < high {
@@ -86,12 +86,12 @@ impl Reader {
         self.halve(now_ns, low, upper)
     }
 
-    /// Looks whether the last entry that came is still there. Returns the question whether it is still the last.
+    /// Checks whether the last entry that arrived is still there. Returns the request that asks whether it is still the last.
     fn check_last(&mut self, now_ns: u64, entry: Option<(u64, &[u8])>) -> Option<(u64, Ask)> {
         self.phase = Phase::Follow { heard_ns: now_ns, look: Look::Nothing };
         let is_same = match entry {
             Some((sequence, block)) => {
-                // Another one in its place does not matter unless it brings what is due.
+                // Another entry in its place does not matter unless it has what is due.
                 let head = self.opener.head(block);
                 let is_known = |head: Head| self.crc == Some(head.crc) || self.is_before(&head);
                 sequence == self.seen && head.is_ok_and(is_known)
@@ -110,7 +110,7 @@ impl Reader {
         Some((self.round, Ask::Bounds))
     }
 
-    /// Whether a block stands before the one that is due.
+    /// Whether a block precedes the one that is due.
     pub(super) fn is_before(&self, head: &Head) -> bool {
         match self.session.filter(|session| *session != head.session) {
             Some(session) => is_earlier(head.session, session),

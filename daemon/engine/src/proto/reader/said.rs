@@ -10,11 +10,11 @@ use crate::proto::want::Want;
 pub struct ReaderConfig {
     /// The sequence to begin with if there is nothing to resume; the oldest in the log if `None`.
     pub from: Option<u64>,
-    /// After this time, what nobody has is given up; never if `None`.
+    /// The time after which messages that nobody has are given up; never if `None`.
     pub give_up_ns: Option<u64>,
 }
 
-/// Something for the local ring.
+/// What a reader delivers to the local ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery<'a> {
     /// A message.
@@ -26,7 +26,7 @@ pub enum Delivery<'a> {
         /// Its marks.
         meta: Meta,
     },
-    /// Sequences that will never come.
+    /// Sequences that will never arrive.
     Gap {
         /// The first.
         from: u64,
@@ -37,21 +37,21 @@ pub enum Delivery<'a> {
     Session {
         /// The session.
         session: Session,
-        /// The sequence that comes next.
+        /// The next sequence.
         next: u64,
     },
     /// The publisher closed the channel.
     End,
 }
 
-/// A request to the log or to the writers. Each is answered by the `handle_` of its name, with its round.
+/// A request to the log or to the writers. Each is answered by the `handle_` method of its name, with its round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
     /// The numbers of the log's first and last entries.
     Bounds,
     /// The first entry at or after this number.
     Get(u64),
-    /// All entries from this number on, as they come.
+    /// All entries from this number on, as they are appended.
     Follow(u64),
     /// Messages that the log does not have.
     Want(Want),
@@ -60,23 +60,23 @@ pub enum Ask {
 /// The counts of a reader.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReaderCounters {
-    /// Blocks that brought something.
+    /// Blocks that had something new.
     pub blocks: u64,
     /// Blocks that were not sound.
     pub damaged: u64,
-    /// Those of them whose seal did not open, that were sealed with another key, or that had no seal where one was needed.
+    /// The damaged blocks whose seal did not open, that were sealed with another key, or that had no seal where one was needed.
     pub unopened: u64,
-    /// Sequences in blocks that had come before.
+    /// Sequences in blocks that had arrived before.
     pub repeated: u64,
-    /// Blocks that were not built after the one that came before them.
+    /// Blocks that were not built after the previous block.
     pub chain_breaks: u64,
-    /// Times that the place in the log was looked for.
+    /// Times that the place in the log was searched.
     pub searches: u64,
     /// Times that the log's end had moved back.
     pub ends_moved: u64,
     /// Holes in the log.
     pub holes: u64,
-    /// Sequences of them that a writer had.
+    /// Sequences of holes that a writer had.
     pub mended: u64,
     /// Requests to writers.
     pub wanted: u64,

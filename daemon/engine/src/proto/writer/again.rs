@@ -1,10 +1,10 @@
-//! Blocks that were in flight when there was trouble, and are appended again as they were.
+//! Appends blocks again, unchanged, that were in flight when there was trouble.
 
 use super::super::mutant::{Mutant, is};
 use super::{Append, Flight, Resume, Writer};
 
 impl Writer {
-    /// Puts what was in flight, and is not in the log, into the window again, if it fits behind the log's end.
+    /// Puts blocks that were in flight, and are not in the log, into the window again, if they fit after the log's end.
     pub(super) fn go_on(&mut self, now_ns: u64) {
         let (sequence, crc) = self.newest;
         let mut kept = std::mem::take(&mut self.kept);
@@ -30,7 +30,7 @@ impl Writer {
         (self.window, self.is_again) = (kept, true);
     }
 
-    /// The blocks to append again, once after each answer to [`poll`](Self::poll).
+    /// Takes the blocks to append again, once after each answer to [`poll`](Self::poll).
     pub fn take_again(&mut self) -> Vec<Append> {
         if !std::mem::take(&mut self.is_again) {
             return Vec::new();

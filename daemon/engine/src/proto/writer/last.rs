@@ -1,21 +1,21 @@
-//! The log's last block says where to go on, or why not.
+//! Decides by the log's last block where to continue, or why not.
 
 use super::super::block::{Damaged, Head};
 use super::super::mutant::{Mutant, is};
 use super::{AHEAD_NS, IDLE_LOOK_NS, LOOK_NS, Last, Refusal, Resume, State, Trouble, Writer};
 
 impl Writer {
-    /// The last block could not be had.
+    /// Notes that the last block could not be read.
     pub fn handle_no_last(&mut self, now_ns: u64, round: u64) {
         if round == self.round && self.state != State::Run {
             self.look_ns = now_ns + LOOK_NS;
         }
     }
 
-    /// Takes the last block. `ring_next` is the sequence that the channel gives next.
+    /// Takes the last block. `ring_next` is the channel's next sequence.
     ///
     /// # Errors
-    /// [`Refusal`]; nothing may be written.
+    /// [`Refusal`], if nothing may be written.
     pub fn handle_last(
         &mut self,
         now_ns: u64,
@@ -31,7 +31,7 @@ impl Writer {
             if (last.sequence, last.crc.unwrap_or(0)) == self.newest {
                 return Ok(());
             }
-            // The log does not have what it acknowledged, or another writer has written.
+            // The log lacks what it acknowledged, or another writer has written.
             self.resync(now_ns, Trouble::Refused);
         }
         let is_ordered = now_ns < self.ordered_until_ns;
@@ -83,8 +83,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Notes that the log has no sound block. If its numbers are other ones than they were, it has lost its end, or was made again, and nobody
-    /// knows what is left: all that it acknowledged counts as lost.
+    /// Notes that the log has no sound block. If its numbers have changed, the log has lost its end or was made again, and nobody knows
+    /// what is left: all that it acknowledged counts as lost.
     fn lose_all(&mut self, last: u64) {
         if self.had > 0 && last != self.had {
             self.counters.lost_by_engine += self.stored().saturating_sub(self.began);
@@ -97,21 +97,21 @@ impl Writer {
         (self.state, self.is_taken, self.may_follow) = (State::Run, false, false);
         self.look_ns = now_ns + IDLE_LOOK_NS;
         (self.newest, self.had) = ((last.sequence, last.crc.unwrap_or(0)), self.had.max(last.sequence));
-        // If the last block is the one that was expected, and appends after it were refused all the same, the servers do not know its name:
-        // another build stored it, or they were started again.
+        // If the last block is the expected one, and appends after it were refused all the same, the servers do not know its name: another
+        // build stored it, or they were restarted.
         let is_nameless = self.refused.0 == self.newest && self.refused.1 > 1 || is(Mutant::NumbersAlone);
         self.newest_id = last.id.filter(|_| !is_nameless);
         let is_anothers = last.head.is_some_and(|head| head.writer != self.config.writer);
         self.takes_over = is_anothers || last.unopened.is_some();
         if !self.takes_over {
-            // The log is ours already, so an order is carried out.
+            // The log is ours already, so an order to take over is done.
             self.ordered_until_ns = 0;
         }
         self.takes_over &= !is(Mutant::SaysNothing);
         self.resume = Some(resume);
     }
 
-    /// The last block does not open, so nobody here knows where the log is.
+    /// Notes that the last block does not open, so that this writer does not know the state of the log.
     fn shut(&mut self, now_ns: u64, why: Damaged) {
         if !matches!(self.state, State::Shut(_)) {
             self.counters.shut_out += 1;
@@ -120,7 +120,7 @@ impl Writer {
         (self.state, self.look_ns) = (State::Shut(why), now_ns + LOOK_NS);
     }
 
-    /// The log has another stream. A stream of a later session begins after it.
+    /// Handles a log with another stream. A stream of a later session begins after it.
     fn meet_other(&mut self, now_ns: u64, last: &Last, head: &Head) -> Result<(), Refusal> {
         let (ours, theirs) = (self.config.session, head.session);
         let is_later =

@@ -1,4 +1,4 @@
-//! The writing end: which block comes next, behind which one, and what to do when an append fails.
+//! The writing end. It decides which block is next, after which block it is appended, and what to do when an append fails.
 //!
 //! ```text
 //! START    the last block is asked for. It says where to go on.  It is another writer's -> FENCED.  It does not open -> SHUT
@@ -9,15 +9,15 @@
 //! SHUT     the last block is sealed with keys that this writer does not have, so it does not know where the log is. Another last block,
 //!          other keys, or an order -> START
 //! ```
-//! Exactly one of two rivals owns the last block, so one of them runs. The other waits for silence also when it has just begun. A writer that
-//! goes on in place of another one first appends a block that says so. The other one then sees that it is not the last any more, though the
-//! channel is idle, and nothing that it still has on its way is stored.
+//! Exactly one of two rivals owns the last block, so one of them runs. The other waits for silence, even if it has just begun. A writer
+//! that continues in place of another one first appends a block that says so. The other writer then notices that its block is not the last
+//! any more, even if the channel is idle, and no block that it still has on its way is stored.
 //!
-//! An append may be late: it comes to the log when its writer has given it up, or has stood still. The log looks at the number and the name
-//! of the entry before it, because numbers come again: a log that lost its end, or was removed, gives them to other blocks. A log of which several
-//! servers have copies compares no names, and its numbers never come again; a second block in flight may there stand after a rival's first, which
-//! readers notice. For each number a writer has one block: what was in flight is appended again as it was, byte for byte, and it does not
-//! matter which copy is stored.
+//! An append may be late: it reaches the log after its writer has given it up, or has stood still. The log compares the number and the name
+//! of the previous entry, because numbers are reused: a log that lost its end, or was removed, assigns them to other blocks. A log with
+//! copies on several servers compares no names, but its numbers are never reused. There, a second block in flight may be stored after a
+//! rival's first one, which readers notice. For each number a writer has only one block: what was in flight is appended again byte for
+//! byte, and it does not matter which copy is stored.
 
 mod again;
 mod last;
@@ -38,13 +38,13 @@ use super::seal::Sealer;
 
 pub use said::{Append, Last, Refusal, Resume, State, TROUBLES, Trouble, WriterCounters};
 
-/// How often the last block is looked at while another writer writes, or after a look failed.
+/// How often the last block is read while another writer writes, or after a failed read.
 pub const LOOK_NS: u64 = 250 * MILLISECOND_NS;
-/// How often a writer that has nothing to write looks whether the log still has what it wrote.
+/// How often an idle writer checks whether the log still has what it wrote.
 const IDLE_LOOK_NS: u64 = SECOND_NS;
-/// How long a writer that was ordered to take over tries it against one that appends.
+/// For how long a writer that was ordered to take over tries it against a writer that appends.
 const ORDER_NS: u64 = 2 * SECOND_NS;
-/// How long the log may be ahead of the channel before that is an error. A mirror of the channel may be a little late.
+/// How long the log may be ahead of the channel before that is an error. The channel may be a mirror that is a little late.
 const AHEAD_NS: u64 = 10 * SECOND_NS;
 
 /// The settings of a writer.
@@ -56,9 +56,9 @@ pub struct WriterConfig {
     pub session: Session,
     /// Random at each start.
     pub writer: u64,
-    /// How many blocks may be without an answer.
+    /// Greatest number of blocks without an answer.
     pub in_flight: usize,
-    /// After this time without an answer an append has failed.
+    /// Without an answer for this time an append has failed.
     pub ack_ns: u64,
     /// The silence of another writer after which this one writes.
     pub silence_ns: u64,
@@ -68,9 +68,9 @@ pub struct WriterConfig {
 struct Flight {
     sequence: u64,
     end: u64,
-    /// The CRCs of the block before it and of itself.
+    /// The CRCs of the previous block and of this one.
     crcs: (u32, u32),
-    /// The name of the block before it, if that counts, and its own.
+    /// The name of the previous block, if it counts.
     behind: Option<BlockId>,
     id: BlockId,
     block: Bytes,
@@ -82,9 +82,9 @@ struct Flight {
 pub struct Writer {
     config: WriterConfig,
     state: State,
-    /// Grows with each attempt, so that answers to earlier ones are known as such.
+    /// Number of the attempt. It distinguishes answers to earlier attempts.
     round: u64,
-    /// When the last block is asked for next.
+    /// When the last block is requested next.
     look_ns: u64,
     /// When the last call of [`poll`](Writer::poll) was.
     polled_ns: u64,
@@ -92,26 +92,26 @@ pub struct Writer {
     newest: (u64, u32),
     /// The name of that block, if it is known and the log knows it too.
     newest_id: Option<BlockId>,
-    /// The block after which appends were refused, and how many one after the other.
+    /// The block after which appends were refused, and how many in a row.
     refused: ((u64, u32), u32),
-    /// The log's highest number that is known to have been stored.
+    /// The highest number of the log that is known to have been stored.
     had: u64,
     window: VecDeque<Flight>,
     /// The blocks that were in flight when there was trouble.
     kept: VecDeque<Flight>,
-    /// Whether the window is to be appended again.
+    /// Whether the blocks of the window must be appended again.
     is_again: bool,
-    /// Whether another writer's last block is no reason to wait, because that writer is silent.
+    /// Whether this writer may write after another writer's block, because that writer is silent.
     may_follow: bool,
-    /// Until when no last block is a reason to wait, by order.
+    /// The time until which this writer may write after any block, because it was ordered to.
     ordered_until_ns: u64,
-    /// Whether this writer goes on in place of another one, and has not said so.
+    /// Whether this writer continues in place of another one, and has not announced it yet.
     takes_over: bool,
-    /// When a rival's pulse is next a reason to look at the last block.
+    /// The time from which a rival's pulse is again a reason to read the last block.
     heed_ns: u64,
     /// Whether the log has acknowledged a block of this attempt.
     is_taken: bool,
-    /// The sequence after those that were ever put into a block.
+    /// The sequence after the highest one that was ever put into a block.
     cut: u64,
     number: u64,
     /// The sequence after those that the log has acknowledged; `None` before the first answer.
@@ -119,9 +119,9 @@ pub struct Writer {
     /// The sequence with which this writer began.
     began: u64,
     resume: Option<Resume>,
-    /// The last block that another writer had written.
+    /// The last block that was written by another writer.
     seen: (u64, u64),
-    /// Buffers of stored blocks that nobody else holds.
+    /// Free buffers of stored blocks.
     spare: Vec<Vec<u8>>,
     sealer: Sealer,
     counters: WriterCounters,
@@ -129,7 +129,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer that has not asked for the last block yet.
+    /// Makes a writer that has not requested the last block yet.
     pub fn new(config: WriterConfig) -> Writer {
         Writer {
             config,
@@ -167,12 +167,12 @@ impl Writer {
         self.state
     }
 
-    /// The session that blocks go out in.
+    /// The session of the blocks.
     pub fn session(&self) -> Session {
         self.config.session
     }
 
-    /// The stream that blocks are of.
+    /// The stream of the blocks.
     pub fn stream(&self) -> Stream {
         self.config.stream
     }
@@ -182,7 +182,7 @@ impl Writer {
         self.stored.unwrap_or(0)
     }
 
-    /// Seals blocks with this key from now on; with none, they stay open.
+    /// Seals blocks with this key from now on. Without a key, they are not sealed.
     pub fn set_key(&mut self, key: Option<&GroupKey>) {
         self.sealer.set_key(self.config.writer, key);
     }
@@ -207,14 +207,14 @@ impl Writer {
         &self.acks
     }
 
-    /// Begins another stream, such as that of a ring made anew.
+    /// Begins another stream, such as that of a ring that was replaced.
     pub fn begin(&mut self, now_ns: u64, stream: Stream, session: Session) {
         (self.config.stream, self.config.session) = (stream, session);
         self.stored = None;
         self.start(now_ns);
     }
 
-    /// Takes the writing from another writer, or goes on after a block that does not open.
+    /// Takes over from another writer, or continues after a block that does not open.
     pub fn take_over(&mut self, now_ns: u64) {
         if self.state != State::Run {
             self.ordered_until_ns = now_ns + ORDER_NS;
@@ -239,7 +239,7 @@ impl Writer {
 
     fn resync(&mut self, now_ns: u64, trouble: Trouble) {
         self.counters.resyncs[trouble as usize] += 1;
-        // Servers that have no leader, or too much to do, are not asked at once.
+        // Servers that have no leader, or are busy, are not asked again at once.
         let pause_ns = match trouble {
             Trouble::Refused | Trouble::Silent | Trouble::Rival => 0,
             Trouble::Busy | Trouble::Disconnected => LOOK_NS / 5,
@@ -253,12 +253,12 @@ impl Writer {
         self.kept = in_flight;
     }
 
-    /// Notes what time brings. Returns the round to ask for the last block in, if that is due; give the answer to
+    /// Handles the passing of time. Returns the round in which to request the last block, if that is due. Pass the answer to
     /// [`handle_last`](Self::handle_last) or [`handle_no_last`](Self::handle_no_last).
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
         let slept_ns = now_ns.saturating_sub(std::mem::replace(&mut self.polled_ns, now_ns));
         match self.state {
-            // Whoever stood still may have been replaced, and appends nothing before it knows.
+            // A writer that stood still may have been replaced, and appends nothing before it knows.
             State::Run if slept_ns > self.config.silence_ns / 2 => {
                 self.resync(now_ns, Trouble::Silent);
             }
@@ -279,7 +279,7 @@ impl Writer {
         if now_ns < self.look_ns {
             return None;
         }
-        // An answer that does not come is asked for again, later than any client gives up.
+        // If no answer arrives, the request is repeated, later than any client gives up.
         self.look_ns = now_ns + 4 * self.config.ack_ns.max(LOOK_NS);
         self.round += 1;
         Some(self.round)
@@ -296,12 +296,13 @@ impl Writer {
         }
     }
 
-    /// Notes that a writer says that it writes.
+    /// Notes that a writer announced that it writes.
     pub fn handle_pulse(&mut self, now_ns: u64, writer: u64) {
         match self.state {
             _ if writer == self.config.writer => {}
             State::Fenced(_) => self.state = State::Fenced(now_ns),
-            // With blocks in flight, their answers decide. Without any, one look at the last block in a while is enough: anybody can send pulses.
+            // With blocks in flight, their answers decide. Without any, one read of the last block now and then is enough: anybody can send
+            // pulses.
             State::Run if self.window.is_empty() && now_ns >= self.heed_ns => {
                 self.heed_ns = now_ns + LOOK_NS;
                 self.resync(now_ns, Trouble::Rival);
@@ -310,12 +311,12 @@ impl Writer {
         }
     }
 
-    /// Where to go on reading the channel, once after each change.
+    /// Takes the place at which to continue to read the channel, once after each change.
     pub fn take_resume(&mut self) -> Option<Resume> {
         self.resume.take()
     }
 
-    /// Notes where a stream of which the log has nothing begins.
+    /// Notes where a stream begins of which the log has nothing.
     pub fn note_beginning(&mut self, first: u64) {
         self.began = first;
         self.stored = Some(first);
@@ -327,7 +328,7 @@ impl Writer {
         self.state == State::Run && self.resume.is_none() && self.window.len() < most
     }
 
-    /// The block by which this writer says that it goes on in place of another one, once after each change. Call it before
+    /// Takes the block by which this writer announces that it continues in place of another one, once after each change. Call this before
     /// [`append`](Self::append).
     pub fn take_takeover(&mut self, now_ns: u64, clock_error: u16) -> Option<Append> {
         let next = self.stored.filter(|_| self.takes_over && self.has_room())?;
@@ -335,7 +336,7 @@ impl Writer {
         Some(self.append(now_ns, Cut::takeover(next), clock_error))
     }
 
-    /// The block to append. Call only if there [`has_room`](Self::has_room).
+    /// Makes the block to append. Call this only if the writer [`has_room`](Self::has_room).
     pub fn append(&mut self, now_ns: u64, cut: Cut, clock_error: u16) -> Append {
         debug_assert!(self.has_room());
         self.number += 1;
@@ -372,11 +373,11 @@ impl Writer {
         }
         let sequence = match answer {
             Ok(sequence) if sequence <= self.newest.0 => sequence,
-            // It is stored in another place than it was built for.
+            // The block was stored in another place than the one it was built for.
             Ok(_) => return self.resync(now_ns, Trouble::Refused),
             Err(trouble) => return self.resync(now_ns, trouble),
         };
-        // Each block stands after the one before it, so the ones before it are stored as well.
+        // Each block is stored after the previous one, so all earlier blocks are stored as well.
         while self.window.front().is_some_and(|flight| flight.sequence <= sequence)
             && let Some(flight) = self.window.pop_front()
         {
@@ -391,7 +392,7 @@ impl Writer {
         }
     }
 
-    /// The buffer of a block that is stored, for another one.
+    /// Takes the buffer of a stored block, to reuse it.
     pub fn take_spare(&mut self) -> Option<Vec<u8>> {
         self.spare.pop()
     }

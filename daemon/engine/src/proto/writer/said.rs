@@ -6,14 +6,14 @@ use shmcast_bridge::proto::session::Session;
 use crate::proto::block::{BlockId, Damaged, Head, parse};
 use crate::proto::seal::Opener;
 
-/// The reason that an append failed, or that the log was looked at again.
+/// The reason why an append failed, or why the log was read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
     /// The last block is another one.
     Refused,
     /// There was no answer in time.
     Silent,
-    /// The servers have too much to do, or no leader.
+    /// The servers are busy, or have no leader.
     Busy,
     /// There is no connection.
     Disconnected,
@@ -27,7 +27,7 @@ pub const TROUBLES: [&str; 5] = ["refused", "silent", "busy", "disconnected", "r
 /// The end of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Last {
-    /// The log's number of its last entry, sound or not; 0 if there never was one.
+    /// The log's number of its last entry, sound or not; 0 if there was never one.
     pub sequence: u64,
     /// The last sound block that opens; `None` if there is none.
     pub head: Option<Head>,
@@ -40,13 +40,13 @@ pub struct Last {
 }
 
 impl Last {
-    /// The end of a log whose last entry has this number, before any entry was looked at.
+    /// Makes the end of a log whose last entry has this number, before any entry was read.
     pub fn new(sequence: u64) -> Last {
         Last { sequence, head: None, crc: None, id: None, unopened: None }
     }
 
-    /// Looks at an entry, the last one first. Returns whether there is no need to look at the one before it. An entry that is no sound block
-    /// says nothing: the one before it does, and what follows is sent again.
+    /// Looks at an entry, beginning with the last one. Returns true if the entry before it need not be read. An entry that is no sound
+    /// block proves nothing: the entry before it does, and what follows is sent again.
     pub fn look(&mut self, (number, id): (u64, Option<BlockId>), block: &[u8], opener: &mut Opener) -> bool {
         if number == self.sequence {
             self.id = id;
@@ -61,7 +61,7 @@ impl Last {
     }
 }
 
-/// The reason that a writer does not write.
+/// The reason why a writer does not write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The log has another stream, which is not older.
@@ -91,7 +91,7 @@ pub enum Refusal {
     },
 }
 
-/// Where to go on reading the channel.
+/// Where to continue to read the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resume {
     /// With this sequence.
@@ -103,17 +103,17 @@ pub enum Resume {
 /// The state of a writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It asks for the last block.
+    /// It requests the last block.
     Start,
     /// It writes.
     Run,
-    /// It asks for the last block, because an append failed.
+    /// It requests the last block, because an append failed.
     Resync,
-    /// The log has more than the channel, since this time.
+    /// The log has had more than the channel since this time.
     Ahead(u64),
-    /// Another writer writes; when it was heard last.
+    /// Another writer writes. The value is the time when it was heard last.
     Fenced(u64),
-    /// The last block does not open, for this reason: somebody writes with other keys.
+    /// The last block does not open, for this reason: another writer uses other keys.
     Shut(Damaged),
 }
 
@@ -124,7 +124,7 @@ pub struct WriterCounters {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Times that the last block was asked for again, by [`Trouble`].
+    /// Times that the last block was requested again, by [`Trouble`].
     pub resyncs: [u64; TROUBLES.len()],
     /// Times that another writer owned the last block.
     pub fenced: u64,
@@ -132,7 +132,7 @@ pub struct WriterCounters {
     pub shut_out: u64,
     /// Sequences that the log had acknowledged and then did not have.
     pub lost_by_engine: u64,
-    /// Times that it had less than it had acknowledged.
+    /// Times that the log had less than it had acknowledged.
     pub losses: u64,
 }
 
@@ -141,11 +141,11 @@ pub struct WriterCounters {
 pub struct Append {
     /// The attempt that it belongs to.
     pub round: u64,
-    /// When it was given out.
+    /// When the writer returned it.
     pub at_ns: u64,
-    /// The log's number of the entry after which alone it may be stored.
+    /// The log's number of the only entry after which it may be stored.
     pub after: u64,
-    /// The name of that entry; `None` if the number alone counts.
+    /// The name of that entry; `None` if only the number counts.
     pub behind: Option<BlockId>,
     /// The block's own name.
     pub id: BlockId,

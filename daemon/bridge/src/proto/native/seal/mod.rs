@@ -1,9 +1,9 @@
 //! Sealing and opening native packets: AES-128-GCM with a key for each sender.
 //!
-//! A sender's key is HKDF-SHA-256 of the group's key, with a fixed salt and the sender's number and direction as
-//! info. A packet's nonce is its number, which no other packet of that sender has, and the bytes before the body
-//! are authenticated with it. A sender's number is random at each start, so no nonce comes twice. The cheap checks
-//! come first: a packet that was taken already, such as the copy on another line, costs no cryptography.
+//! A sender's key is HKDF-SHA-256 of the group's key, with a fixed salt and the sender's number and direction as info. A packet's nonce is
+//! its number, which no other packet of that sender has, and the bytes before the body are authenticated with it. A sender's number is
+//! random at each start, so no nonce is used twice. The cheap checks are done first: a packet that was accepted already, such as the copy
+//! on another line, costs no cryptography.
 
 #[cfg(test)]
 mod tests;
