@@ -14,13 +14,13 @@ use std::path::Path;
 pub struct History {
     /// The profile of the story.
     pub profile: Option<Profile>,
-    /// The channels on which each publisher gets a segment of its own from the beginning.
+    /// The channels on which each publisher has had a segment of its own from the beginning.
     pub strict: Vec<String>,
     /// The hosts, if there are several with networks of their own.
     pub net: Option<Net>,
     /// The names of all channels.
     pub channels: Vec<String>,
-    /// The channels that a daemon records in the end.
+    /// The channels that a daemon records at the end.
     pub recorded: Vec<String>,
     /// The runner's deeds.
     pub deeds: Vec<Entry<Deed>>,
@@ -43,7 +43,7 @@ pub struct Publication {
     pub channel: String,
     /// The time when opening began.
     pub opening: Time,
-    /// Whether it surely was opened. If not, the actor was killed meanwhile, or opening failed.
+    /// Whether it was certainly opened. If not, the actor was killed meanwhile, or opening failed.
     pub is_open: bool,
     /// The first sequence that it can use.
     pub next: u64,
@@ -70,13 +70,13 @@ pub struct Publication {
 pub struct Send {
     /// The first sequence.
     pub next: u64,
-    /// Largest number of sequences that may have been used.
+    /// Greatest number of sequences that may have been used.
     pub most: u64,
-    /// Number of sequences that were surely used.
+    /// Number of sequences that were certainly used.
     pub least: u64,
     /// The time when it began.
     pub began: Time,
-    /// The time when it was known to be done. `None` if the actor was killed.
+    /// The time at which it was known to be done. `None` if the actor was killed.
     pub done: Option<Time>,
     /// The messages; `None` for a gap.
     pub messages: Option<(Identity, Sizes)>,
@@ -91,24 +91,23 @@ pub struct Subscription {
     pub actor: String,
     /// The channel.
     pub channel: String,
-    /// The place where it was to begin.
+    /// The place where it should begin.
     pub start: Start,
     /// Whether it is on the far host, which gets the channel by a bridge.
     pub far: bool,
     /// The number of its host.
     pub host: usize,
-    /// Whether tools are to see it.
+    /// Whether tools should see it.
     pub has_page: bool,
-    /// Whether it may read the past.
+    /// Whether it may read from a journal.
     pub history: bool,
     /// Whether a lap leads it to the latest message.
     pub skip: bool,
-    /// The directory of the journal that was read, if this is no subscription: a journal is judged as a reader that
-    /// saw what is in it.
+    /// The directory of the journal that was read, if this is no subscription: a journal is judged as a reader that saw its contents.
     pub journal: Option<String>,
     /// The time when subscribing began.
     pub subscribing: Time,
-    /// The time when subscribing was done.
+    /// The time at which subscribing was done.
     pub at: Time,
     /// The sequence with which it begins.
     pub next: u64,
@@ -207,7 +206,7 @@ impl History {
         self.subscriptions.retain(|subscription| subscription.at > 0);
     }
 
-    /// The publications on a channel that surely were opened, in order of time.
+    /// Returns the publications on a channel that were certainly opened, in order of time.
     pub fn on<'a>(&'a self, channel: &'a str) -> impl Iterator<Item = &'a Publication> {
         self.publications
             .iter()
@@ -221,12 +220,12 @@ impl History {
 }
 
 impl Subscription {
-    /// A journal, which was read at this time and begins with this sequence.
+    /// Makes the subscription for a journal, which was read at this time and begins with this sequence.
     fn of_journal(actor: &str, channel: String, dir: String, (at, next): (Time, u64)) -> Self {
         Self { history: true, journal: Some(dir), at, next, ..Self::new(actor, channel, at) }
     }
 
-    /// A subscription that begins at this time, and is not done.
+    /// Makes a subscription that begins at this time, and is not done.
     fn new(actor: &str, channel: String, subscribing: Time) -> Self {
         Self {
             actor: actor.to_owned(),
@@ -306,13 +305,13 @@ impl Publication {
         }
     }
 
-    /// The sequence after the last one that was surely used before `time`.
+    /// Returns the sequence after the last one that was certainly used before `time`.
     pub fn surely_before(&self, time: Time) -> u64 {
         let done = self.sends.iter().filter(|send| send.done.is_some_and(|done| done < time));
         done.map(|send| send.next + send.least).max().unwrap_or(self.next).max(self.next)
     }
 
-    /// The sequence after the last one that was perhaps used.
+    /// Returns the sequence after the last one that may have been used.
     pub fn perhaps(&self) -> u64 {
         self.sends
             .iter()
@@ -322,7 +321,7 @@ impl Publication {
             .max(self.next)
     }
 
-    /// The sequence of one of its messages, if it was perhaps published.
+    /// Returns the sequence of one of its messages, if the message may have been published.
     pub fn sequence_of(&self, counter: u32) -> Option<u64> {
         self.sends.iter().find_map(|send| {
             let (first, _) = send.messages?;
@@ -331,7 +330,7 @@ impl Publication {
         })
     }
 
-    /// The message that perhaps has this sequence, with its size class.
+    /// Returns the message that may have this sequence, with its size class.
     pub fn message_at(&self, sequence: u64) -> Option<(Identity, Sizes)> {
         self.sends.iter().find_map(|send| {
             let (first, sizes) = send.messages?;
@@ -355,7 +354,7 @@ impl Publication {
     }
 }
 
-/// Last sequence and epoch of a channel, and the mode that it should have.
+/// Returns last sequence and epoch of a channel, and the mode that it should have.
 pub(super) fn last<'a>(history: &'a History, channel: &str) -> Option<(u64, u64, Option<&'a str>)> {
     history.deeds.iter().find_map(|entry| match &entry.what {
         Deed::Last { channel: name, sequence, epoch, mode, .. } if name == channel => {

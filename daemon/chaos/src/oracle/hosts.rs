@@ -1,4 +1,4 @@
-//! The judgement of what bridges say and do between hosts that have networks of their own.
+//! Judges what bridges report and do between hosts that have networks of their own.
 
 use super::Findings;
 use super::history::{History, Subscription, last};
@@ -22,7 +22,7 @@ fn check_sessions(reader: &Subscription, findings: &mut Findings) {
     });
     let mut before = "";
     for session in told {
-        // Tags are alike, and the digits behind them ascend as text does.
+        // Tags are alike, and the digits after them ascend as text does.
         if session <= before && !has_sought(reader) {
             let what = format!("session {session:?} was told after {before:?}");
             findings.add(9, "session_goes_back", &reader.actor, what);
@@ -31,12 +31,12 @@ fn check_sessions(reader: &Subscription, findings: &mut Findings) {
     }
 }
 
-/// A reader that seeks back is told of what it has passed before.
+/// Whether a reader has sought: after a seek back it is told again of what it has passed.
 fn has_sought(reader: &Subscription) -> bool {
     reader.seen.iter().any(|entry| matches!(entry.what, Fact::Sought { .. }))
 }
 
-/// When nothing moves any more, each receiver has all messages, and has given up none.
+/// Checks that each receiver has all messages and has given up none, when nothing moves any more.
 pub(super) fn check_bridges(history: &History, tool: &str, text: &str, findings: &mut Findings) {
     let Ok(status) = serde_json::from_str::<Value>(text) else {
         return findings.add(7, "tool_failed", tool, format!("no JSON: {text}"));
@@ -78,7 +78,7 @@ fn has_deed(history: &History, is_it: impl Fn(&Deed) -> bool) -> bool {
     history.deeds.iter().any(|entry| is_it(&entry.what))
 }
 
-/// A publisher's gap is messages that are given up on the far host.
+/// Whether a publisher made a gap, which the far host counts as messages that were given up.
 fn has_gaps(history: &History) -> bool {
     history.publications.iter().flat_map(|publication| &publication.sends).any(|send| send.messages.is_none())
 }
@@ -87,7 +87,8 @@ fn is_forgery(deed: &Deed) -> bool {
     matches!(deed, Deed::Step { step: Step::Net(NetStep::Play { .. }), .. })
 }
 
-/// Number of the `count` messages from `first` on whose time must be long past where they are read. `None` if that cannot be told.
+/// Returns how many of the `count` messages from `first` on must have a time long past for their readers. Returns `None` if that is not
+/// known.
 pub(super) fn old_messages(
     history: &History,
     reader: &Subscription,

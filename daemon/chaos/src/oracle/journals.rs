@@ -1,4 +1,4 @@
-//! Compares the journals in the end with everything that was said of them before.
+//! Compares the journals at the end with everything that was reported of them before.
 
 use super::Findings;
 use super::history::{History, Subscription};
@@ -8,7 +8,7 @@ use crate::run::RECORDER;
 use serde_json::Value;
 use std::path::Path;
 
-/// Messages in a row that a daemon's journal has in the end.
+/// Messages in a row that a daemon's journal has at the end.
 struct Run<'a> {
     channel: &'a str,
     life: usize,
@@ -16,7 +16,7 @@ struct Run<'a> {
     to: u64,
 }
 
-/// All messages that the daemon's journals have in the end.
+/// All messages that the daemon's journals have at the end.
 #[derive(Default)]
 pub(super) struct Kept<'a>(Vec<Run<'a>>);
 
@@ -35,7 +35,7 @@ impl<'a> Kept<'a> {
         Self(runs)
     }
 
-    /// The first of these sequences that a journal has as a message.
+    /// Returns the first of these sequences that a journal has as a message.
     pub(super) fn first_in(&self, channel: &str, life: usize, from: u64, to: u64) -> Option<u64> {
         let meets =
             |run: &&Run<'_>| run.channel == channel && run.life == life && run.from <= to && run.to >= from;
@@ -43,17 +43,17 @@ impl<'a> Kept<'a> {
     }
 }
 
-/// Whether this is a daemon's journal, which readers are lent.
+/// Whether this is a daemon's journal, which is lent to readers.
 fn is_of_a_daemon(journal: &Subscription) -> bool {
     journal.journal.as_ref().is_some_and(|dir| !dir.contains("by-hand"))
 }
 
-/// The name of the directory of a journal, in which its stream has a folder.
+/// Returns the name of a journal's directory, in which its stream has a folder.
 fn directory(journal: &Subscription) -> Option<&str> {
     Path::new(journal.journal.as_ref()?).parent()?.file_name()?.to_str()
 }
 
-/// The sequence that is due behind a journal.
+/// Returns the sequence that is due after a journal.
 fn end(journal: &Subscription) -> Option<u64> {
     journal.seen.iter().find_map(|entry| match entry.what {
         Fact::ReadOut { next } => Some(next),
@@ -86,14 +86,14 @@ fn is_verify(arguments: &[String]) -> bool {
     arguments.len() > 2 && arguments[0] == "journal" && arguments[1] == "verify"
 }
 
-/// Nothing that a story does damages a file: 0 is a whole journal, and 3 one that names what is missing.
+/// Checks the verdict on a journal. No step of a story damages a file: 0 means a whole journal, and 3 one that records what is missing.
 fn check_verdict(dir: &str, code: Option<i32>, said: &str, findings: &mut Findings) {
     if !matches!(code, Some(0 | 3)) {
         findings.add(8, "damaged_journal", dir, format!("verify ended with {code:?}: {said}"));
     }
 }
 
-/// Messages that the recorder had written once are in a journal later, also if it was killed: the kernel keeps the pages.
+/// Checks that messages which the recorder had written are in a journal later, even if the recorder was killed: the kernel keeps the pages.
 fn check_promise(history: &History, out: &str, findings: &mut Findings) {
     let Ok(status) = serde_json::from_str::<Value>(out) else { return };
     let Some(channel) = status["channel"].as_str() else { return };
@@ -108,7 +108,7 @@ fn check_promise(history: &History, out: &str, findings: &mut Findings) {
     }
 }
 
-/// The last message is in the daemon's journal, and in that of a recorder by hand that ran until the end.
+/// Checks that the last message is in the daemon's journal, and in that of a recorder by hand that ran until the end.
 fn check_end(history: &History, channel: &str, last: u64, findings: &mut Findings) {
     let ends_with_it = |is_wanted: &dyn Fn(&str) -> bool| {
         history

@@ -1,7 +1,7 @@
-//! The order in which publishers had a channel, and the places where its sequences began again.
+//! The order in which publishers had a channel, and the places where its sequences restarted.
 //!
-//! A channel's *life* is a run of publications whose sequences continue from one to the next. A new life is
-//! allowed only after a deed of the runner that may lose the ring or begin it anew.
+//! A channel's *life* is a run of publications whose sequences continue from one to the next. A new life is allowed only after a deed of
+//! the runner that may lose or restart the ring.
 
 use super::Findings;
 use super::history::{History, Publication};
@@ -18,9 +18,9 @@ pub(super) struct Cut {
 /// The lives of all channels.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    /// Publication to life.
+    /// The life of each publication.
     lives: BTreeMap<u32, usize>,
-    /// The place where a publication was cut by one that followed.
+    /// The place where a publication was cut by a later one.
     cuts: BTreeMap<u32, Cut>,
 }
 
@@ -66,7 +66,7 @@ impl Lives {
     }
 }
 
-/// Whether the runner did something between these two publications that may begin the channel anew.
+/// Whether the runner did something between these two publications that may restart the channel.
 fn may_restart(history: &History, channel: &str, before: &Publication, after: &Publication) -> bool {
     history.deeds.iter().any(|entry| {
         matches!(&entry.what, Deed::MayRestart { channel: name, .. } if name == channel)
@@ -100,10 +100,10 @@ fn follows(
     if next == 1 && may_restart {
         return false;
     }
-    // A channel with a journal goes on behind the reserve, which lies far ahead of all that was published.
+    // A channel with a journal continues after the reserve, which is far ahead of all that was published.
     let is_behind_reserve =
         may_restart && history.recorded.contains(channel) && next.saturating_sub(perhaps) >= 1 << 31;
-    // A mirror that was promoted goes on far ahead of all that the host before it published.
+    // A promoted mirror continues far ahead of all that the previous host published.
     let is_promoted = history.deeds.iter().any(|entry| {
         matches!(&entry.what, Deed::Promoted { channel: name, to, .. } if name == channel && *to + 1 == next)
     });

@@ -1,8 +1,7 @@
 //! The oracle: it reads the logs of a story that is over, and reports what must not have happened.
 //!
-//! It knows what publishers meant to do, what readers saw, what the runner did to processes, and what tools
-//! printed. It knows nothing of rings, segments or the daemon's state. There are nine demands. Each
-//! violation names the one that it breaks:
+//! It knows what publishers meant to do, what readers saw, what the runner did to processes, and what tools printed. It knows nothing of
+//! rings, segments or the daemon's state. There are nine demands. Each violation names the demand that it breaks:
 //!
 //! 1. Nothing is false: each message was published with this content, on that channel, with that sequence, by
 //!    a publisher that had not been replaced.
@@ -63,7 +62,7 @@ struct Findings(Vec<Violation>);
 impl Findings {
     fn add(&mut self, demand: u8, name: &str, who: &str, what: impl Into<String>) {
         let (name, who, what) = (name.to_owned(), who.to_owned(), what.into());
-        // Three violations of a kind tell as much as a thousand.
+        // Three violations of a kind say as much as a thousand.
         if self.0.iter().filter(|v| v.name == name && v.who == who).count() < 3 {
             self.0.push(Violation { demand, name, who, what });
         }

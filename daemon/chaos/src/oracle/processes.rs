@@ -5,13 +5,13 @@ use super::history::History;
 use crate::log::{Deed, Entry, Fact, Time};
 use crate::run::{RECORDER, SENDER, TAMPERED};
 
-/// Time by which a call may be late, besides the time that it was stopped or waited for the CPU.
+/// Time by which a call may be late, in addition to the time for which it was stopped or waited for the CPU.
 const LATE_US: u64 = 700_000;
 /// Time for which a reader that was overtaken waits for the answers of a slow daemon that lends the journal, in one call.
 const FILES_US: u64 = 3_000_000;
-/// Lines of the daemon's log that are allowed in a second, whatever users do.
+/// Number of lines in the daemon's log that are allowed per second, whatever users do.
 const LINES_PER_SECOND: u64 = 100;
-/// Lines that are allowed beyond these: those of a daemon's start and end.
+/// Number of additional lines that are allowed: those of a daemon's start and end.
 const LINES_AT_LIBERTY: u64 = 500;
 
 pub(super) fn check(history: &History, findings: &mut Findings) {
@@ -55,7 +55,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
                 if err.contains("panicked at") || *code == Some(101) {
                     findings.add(5, "died", &tool, err.clone());
                 } else if err.contains("unexpected argument") {
-                    // The harness would otherwise go on with a tool that does nothing.
+                    // The harness would otherwise continue with a tool that does nothing.
                     findings.add(7, "tool_failed", &tool, err.clone());
                 } else if code.is_none() {
                     findings.add(5, "hangs", &tool, "did not end");
@@ -72,12 +72,12 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
     check_lateness(history, findings);
 }
 
-/// Opening may fail for many reasons, but not because of what the product itself did to its memory.
+/// Checks openings. They may fail for many reasons, but not because of what the product itself did to its memory.
 fn check_openings(history: &History, findings: &mut Findings) {
     for (actor, is_publisher, kind, why) in &history.failed {
         let is_damage =
             kind.starts_with("Segment") || ["Locate.Overrun", "Locate.Corrupt"].contains(&kind.as_str());
-        // A signal is no reason to fail, and a reader needs no permission to write.
+        // A signal does not excuse a failure, and a reader needs no permission to write.
         let is_excuse =
             why.contains("Interrupted system call") || !is_publisher && why.contains("Permission denied");
         // A publisher that opens a tampered channel is refused, which is right.
@@ -147,7 +147,7 @@ fn check_lateness(history: &History, findings: &mut Findings) {
     }
 }
 
-/// The time that an actor was stopped within this period.
+/// Returns for how long an actor was stopped within this period.
 fn stopped(history: &History, actor: &str, from: Time, to: Time) -> u64 {
     let mut total = 0;
     let mut since = None;

@@ -13,7 +13,7 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// A running actor. It is killed when it is dropped, also while it stands still.
+/// A running actor. It is killed when dropped, even if it is stopped.
 #[derive(Debug)]
 pub(super) struct Actor {
     pub(super) name: String,
@@ -23,7 +23,7 @@ pub(super) struct Actor {
     answers: Receiver<Answer>,
     said: PathBuf,
     next_id: u64,
-    /// The orders without an answer yet, the oldest first.
+    /// The orders that have no answer yet, oldest first.
     pub(super) open: Vec<(u64, Order)>,
     pub(super) is_stopped: bool,
     /// Whether a signal that ends it was sent.
@@ -71,7 +71,7 @@ impl Actor {
         self.child.id()
     }
 
-    /// Whether it would soon carry out another order: it has none, or only one that ends when another comes.
+    /// Whether it would soon carry out another order: it has none, or only one that ends when another order arrives.
     pub(super) fn is_free(&mut self) -> bool {
         self.collect(Duration::ZERO);
         self.open.iter().all(|(_, order)| is_endless_read(order))
@@ -95,7 +95,7 @@ impl Actor {
         id
     }
 
-    /// Waits for the answer to order `id`. Returns `None` if the answer does not come in time, or never will.
+    /// Waits for the answer to order `id`. Returns `None` if the answer does not arrive in time, or never will.
     pub(super) fn answer(&mut self, id: u64, patience: Duration) -> Option<Value> {
         let until = Instant::now() + patience;
         loop {
@@ -119,7 +119,7 @@ impl Actor {
         }
     }
 
-    /// Takes in the answers that have come.
+    /// Takes in the answers that have arrived.
     pub(super) fn collect(&mut self, patience: Duration) {
         let _ = self.answer(u64::MAX, patience);
     }
@@ -139,7 +139,7 @@ impl Actor {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Lets it end by itself and waits for that. An actor ends when the runner closes its stdin.
+    /// Lets the actor end by itself, and waits for its end. An actor ends when the runner closes its stdin.
     pub(super) fn end(mut self, patience: Duration) -> (Option<std::process::ExitStatus>, String) {
         self.orders = None;
         let until = Instant::now() + patience;

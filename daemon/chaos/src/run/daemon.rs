@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time that attached programs may take to come back to a new daemon that runs.
+/// Time in which attached programs may attach again to a new daemon that runs.
 const RETURN: Duration = Duration::from_secs(5);
 
-/// Descriptors that a daemon may hold more than at first: the first count may have been taken before its
-/// pools were filled.
+/// Number of descriptors that a daemon may have open in addition to those at first: the first count may have been taken before its pools
+/// were filled.
 const SPARE: usize = 2;
-/// Files that the recorder of a channel may have open more than at first: those that it seals or prepares.
+/// Number of files that the recorder of a channel may have open in addition to those at first: those that it seals or prepares.
 const SPARE_FILES: usize = 4;
 
 /// A channel as the configuration describes it.
@@ -28,9 +28,9 @@ const SPARE_FILES: usize = 4;
 pub(super) struct Configured {
     pub(super) channel: Channel,
     pub(super) is_there: bool,
-    /// Whether the configuration asks for another ring than the existing one.
+    /// Whether the configuration describes another ring than the existing one.
     pub(super) is_other: bool,
-    /// Whether the configuration has its journal.
+    /// Whether the configuration has a journal for it.
     pub(super) records: bool,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Daemon {
     port: u16,
     /// Further tables of its configuration.
     tables: String,
-    /// Requests in a second, and at once, that a user may send.
+    /// Number of requests per second, and at once, that a user may send.
     pub(super) limits: [u32; 2],
     /// The command and arguments that start the daemon's program, if it is not started directly.
     pub(super) through: Vec<String>,
@@ -55,14 +55,13 @@ pub(super) struct Daemon {
     since: Instant,
     /// The time for which it had run when it was stopped.
     ran: Duration,
-    /// Descriptors that it had open, and that were kept for it, just after its start, when nobody was
-    /// attached.
+    /// Number of descriptors that it had open, and that were kept for it, just after its start, when nobody was attached.
     at_first: Option<(usize, usize)>,
 }
 
 impl Daemon {
-    /// A daemon that does not run yet. `tables` is the part of its configuration that describes bridges,
-    /// and channels that are not like the story's.
+    /// Makes a daemon that does not run yet. `tables` is the part of its configuration that describes bridges, and channels that differ
+    /// from the story's.
     pub(super) fn new(
         name: &'static str,
         dir: &Path,
@@ -145,7 +144,7 @@ impl Daemon {
         if is_broken {
             text.push_str("[[channel]]\nname = \"c\"\ncapacity = \"3 apples\"\n");
         }
-        // The file is replaced as a whole: a daemon may be reading it for the reload before.
+        // The file is replaced as a whole: a daemon may be reading it for the previous reload.
         let part = self.config().with_extension("part");
         fs::write(&part, text)
             .and_then(|()| fs::rename(&part, self.config()))
@@ -202,13 +201,13 @@ impl Daemon {
         }
     }
 
-    /// Whether programs that were attached to the daemon before may still come back to this one.
+    /// Whether programs that were attached to the previous daemon may still attach to this one.
     pub(super) fn is_young(&self) -> bool {
         let ran = if self.is_stopped { self.ran } else { self.since.elapsed() };
         ran < RETURN
     }
 
-    /// Its exit status, if it has ended. The process is forgotten then.
+    /// Returns its exit status, if it has ended. The process is forgotten after that.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut()?.try_wait().ok().flatten()?;
         self.child = None;
@@ -241,7 +240,7 @@ impl Daemon {
         self.at_first = self.descriptors();
     }
 
-    /// Waits until it holds no more descriptors than at first. Returns the excess, if it lasts.
+    /// Waits until it has no more descriptors open than at first. Returns the excess, if it lasts.
     pub(super) fn left_descriptors(&self, patience: Duration) -> Option<String> {
         let (open, kept) = self.at_first?;
         let spare = SPARE + SPARE_FILES * self.channels.iter().filter(|c| c.records).count();
@@ -261,7 +260,7 @@ impl Daemon {
         }
     }
 
-    /// Descriptors that it has open, and that the manager keeps for it.
+    /// Returns the number of descriptors that it has open, and that the manager keeps for it.
     fn descriptors(&self) -> Option<(usize, usize)> {
         let open = fs::read_dir(format!("/proc/{}/fd", self.pid()?)).ok()?.count();
         Some((open, self.manager.as_ref().map_or(Some(0), Manager::count)?))

@@ -1,4 +1,4 @@
-//! Steps that bring their own actors, channels and files, and leave nothing of them behind.
+//! Steps with actors, channels and files of their own, which leave nothing behind.
 
 use super::daemon::Daemon;
 use super::{Actor, PATIENCE, World};
@@ -24,13 +24,13 @@ use std::time::{Duration, Instant};
 /// First letter of the names of actors that open a channel which was tampered with.
 pub const TAMPERED: char = 't';
 
-/// First letter of the names of readers whose channel is at rest. They get an event as long as there is any.
+/// First letter of the names of readers whose channel is at rest. They get an event as long as there is one.
 pub const AT_REST: char = 'u';
 /// A channel that no other step uses.
 pub(super) const SPARE: &str = "spare";
 /// Size of its ring.
 const CAPACITY: u64 = 1 << 16;
-/// A time longer than a daemon waits after a crash for programs that hold channels.
+/// A time longer than a daemon waits after a crash for programs that have channels.
 const GRACE: Duration = Duration::from_millis(2200);
 /// Bytes of a ring for each entry of its index. An entry has 8 bytes. This is also the size of the smallest
 /// record.
@@ -82,12 +82,11 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// A publisher must not continue from a count of messages that is wrong. Nobody may have the channel
-    /// meanwhile.
+    /// A publisher must not continue from a wrong count of messages. Nobody else may have the channel meanwhile.
     pub(super) fn tamper(&mut self, channel: u8, laps: u64) -> Result<bool> {
         let known = self.channel(channel);
         let (number, wanted) = (known.number(self.channels.len()), known.channel);
-        // A reader would find the false count too.
+        // A reader would notice the wrong count too.
         if self
             .readers
             .iter()
@@ -126,7 +125,7 @@ impl World<'_> {
             self.ask(&mut publisher, order)?;
         }
         self.dismiss(publisher)?;
-        // The kind comes after two words of the second record.
+        // The kind follows after two words of the second record.
         let kind = HEADER_BYTES + CAPACITY / PER_ENTRY * 8 + PER_ENTRY + 16;
         let Ok(segment) = self.spare_segment() else { return Ok(false) };
         segment.write_all_at(&99_u64.to_le_bytes(), kind).context("write to a ring")?;
@@ -139,7 +138,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// A reader must not allocate the memory of a channel's file.
+    /// A reader must not allocate memory for holes in a channel's file.
     pub(super) fn hollow(&mut self) -> Result<bool> {
         if !self.daemons.is_empty() {
             return Ok(false);
@@ -164,8 +163,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Each daemon waits anew for the channels that a stopped program holds. The daemons are not the story's
-    /// own.
+    /// Each new daemon waits for the channels that a stopped program has. The daemons are not the story's own.
     pub(super) fn outlive(&mut self, brief: bool) -> Result<bool> {
         let name = if brief { "brief" } else { "second" };
         let Some(mut daemon) = self.second_daemon(name, false, false)? else { return Ok(false) };
@@ -179,9 +177,9 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Stops an actor that has the daemon's channel. The daemon crashes, and the next one ends. A publisher asks the
-    /// third for the channel before the actor continues. Returns that publisher. A brief second daemon ends at once,
-    /// and another one first waits for the actor in vain.
+    /// Stops an actor that has the daemon's channel. The daemon crashes, and the next one ends. A publisher asks the third daemon for the
+    /// channel before the actor continues. Returns that publisher. A brief second daemon ends at once; any other first waits for the actor
+    /// in vain.
     pub(super) fn ask_the_third(
         &mut self,
         daemon: &mut Daemon,
@@ -205,7 +203,7 @@ impl World<'_> {
         Ok(next)
     }
 
-    /// A publisher of a channel that a daemon has, or that it makes in a directory.
+    /// Starts a publisher of a daemon's channel, or of a channel that it makes in a directory.
     pub(super) fn start_publisher(&mut self, place: &Place, channel: &str) -> Result<Actor> {
         let mut publisher = self.start_actor('v')?;
         let sizes = matches!(place, Place::Dir(_)).then_some([CAPACITY, 1400]);
@@ -214,15 +212,15 @@ impl World<'_> {
         Ok(publisher)
     }
 
-    /// The reader must get the last of these messages.
+    /// Checks that the reader gets the last of these messages.
     pub(super) fn see_the_last(&mut self, mut reader: Actor, published: &Value) -> Result<()> {
         let (last, sequence) = published_by(published);
         self.ask(&mut reader, Order::Finish { last, sequence, ms: (PATIENCE / 2).as_millis() as u64 })?;
         self.dismiss(reader)
     }
 
-    /// A daemon of its own for an errand, which does not run yet and has a channel of the same name. `None` in a
-    /// story without a daemon. `keeps` says whether a service manager keeps its descriptors.
+    /// Makes a separate daemon for a test, which does not run yet and has a channel of the same name. Returns `None` in a story without a
+    /// daemon. `keeps` says whether a service manager keeps its descriptors.
     pub(super) fn second_daemon(
         &self,
         name: &'static str,
@@ -254,7 +252,7 @@ impl World<'_> {
         self.note(super::ended(daemon.name.to_owned(), status, status.is_none(), daemon.said()))
     }
 
-    /// Whole lines must become messages, and a line that an interruption cuts off must not.
+    /// Whole lines must become messages, and a line that is cut off by an interruption must not.
     pub(super) fn pipe(&mut self, lines: u8) -> Result<bool> {
         if !self.daemons.is_empty() {
             return Ok(false);
@@ -283,8 +281,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Anything that stands in the place where a daemon is to listen must stay, except a socket that a daemon
-    /// left.
+    /// Any file at the place where a daemon should listen must stay, except a socket that a daemon left.
     pub(super) fn squat(&mut self, by: Squatter) -> Result<bool> {
         let place = self.dir.join(format!("squat{}", self.actors));
         self.actors += 1;
@@ -339,7 +336,7 @@ impl World<'_> {
     }
 }
 
-/// A subscription from the oldest message on, for an errand to change where it wants another one.
+/// Makes a subscription from the oldest message on, which a test may change.
 pub(super) fn wanted(place: Place, channel: &str) -> Subscribing {
     let (channel, host, start, wait) = (channel.to_owned(), 0, story::Start::Oldest, Waiting::Yield);
     let (skip, page, full, watch) = (false, true, false, false);
@@ -355,14 +352,14 @@ pub(super) fn publish(count: u32) -> Order {
     Order::Publish { count, sizes: Sizes::Line, sending: Sending::Single, pause_us: 0 }
 }
 
-/// The last message that was published, and its sequence, by the answer to `publish`.
+/// Returns the last message that was published, and its sequence, from the answer to `publish`.
 fn published_by(answer: &Value) -> (Identity, u64) {
     let last = serde_json::from_value(answer["last"].clone());
     let sequence = answer["next"].as_u64().unwrap_or(0).saturating_sub(1);
     (last.unwrap_or(Identity { publisher: u32::MAX, counter: 0 }), sequence)
 }
 
-/// Waits for the end of `child`, or until `is_enough`. If the child still runs then, it is killed.
+/// Waits for the end of `child`, or until `is_enough`. If the child still runs after that, it is killed.
 pub(super) fn end(child: &mut Child, is_enough: impl Fn() -> bool) -> Result<Option<ExitStatus>> {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until && !is_enough() {
@@ -407,8 +404,7 @@ fn messages(dir: &Path, channel: &str) -> Vec<String> {
     messages
 }
 
-/// The identity of the file at `path`, without following a link: its number, its length, and the target of a
-/// link.
+/// Returns the identity of the file at `path`, without following a link: its number, its length, and the target of a link.
 fn looks(path: &Path) -> Option<(u64, u64, Option<PathBuf>)> {
     let found = fs::symlink_metadata(path).ok()?;
     Some((found.ino(), found.len(), fs::read_link(path).ok()))

@@ -1,4 +1,4 @@
-//! The end of a story: every fault is taken back, the last publishers publish, and everything comes to rest.
+//! The end of a story: every fault is ended, the last publishers publish, and everything comes to rest.
 
 use super::{Actor, COURTESY, Known, PATIENCE, World, ended};
 use crate::actor::{Opening, Order};
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 /// Messages that the last publisher of a channel sends.
 const LAST: u32 = 100;
-/// Time for which readers look for the last message.
+/// For how long readers look for the last message.
 const SEARCH_MS: u64 = 10_000;
-/// The same if a bridge carries the channel: a session whose end was lost is followed by another after 10 s. And if channels have
-/// journals, where a reader that was overtaken reads all that others skip.
+/// The same if a bridge carries the channel, since a session whose end was lost is followed by another only after 10 s; or if channels have
+/// journals, where a reader that was overtaken reads everything that others skip.
 const SEARCH_FAR_MS: u64 = 25_000;
 
 /// The last message of each channel, by the channel's number, with its sequence.
@@ -36,7 +36,7 @@ fn whom_of(host: usize) -> Whom {
     }
 }
 
-/// Whether the actor has still to look for the last message.
+/// Whether the actor must still look for the last message.
 fn is_finishing(actor: &Actor) -> bool {
     actor.open.iter().any(|(_, order)| matches!(order, Order::Finish { .. }))
 }
@@ -117,7 +117,7 @@ impl World<'_> {
         deeds.into_iter().try_for_each(|deed| self.note(deed))
     }
 
-    /// Waits until all of a daemon's readers that are free are back at its table.
+    /// Waits until all free readers of a daemon are attached again.
     fn wait_for_registration(&mut self) -> Result<()> {
         if self.daemons.is_empty() {
             return Ok(());
@@ -146,14 +146,13 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Publishers that still have their channel publish once more. Nothing that happened before may keep
-    /// these messages from the readers.
+    /// Makes publishers that still have their channel publish once more. No earlier event may keep these messages from the readers.
     ///
     /// This is done only in some stories. In the others, readers that have received nothing yet meet the last
     /// publisher.
     fn publish_farewell(&mut self) -> LastMessages {
         let mut last = LastMessages::new();
-        // Messages that a wire lost come only after the far host has repaired the loss.
+        // Messages that a wire lost arrive only after the far host has repaired the loss.
         if self.wire.is_some() || self.network.is_some() || !matches!(self.seed % 5, 1 | 3) {
             return last;
         }
@@ -222,7 +221,7 @@ impl World<'_> {
             let Some((last, sequence)) = actor.channel.and_then(|at| last.get(&(at % count))) else {
                 continue;
             };
-            // A reader that waits for more events than a farewell brings waits for the last publisher.
+            // A reader that waits for more events than a farewell causes waits for the last publisher.
             if actor.is_free() || is_last {
                 actor.order(Order::Finish { last: *last, sequence: *sequence, ms });
             }
@@ -251,8 +250,7 @@ impl World<'_> {
         if is_long { SEARCH_FAR_MS } else { SEARCH_MS }
     }
 
-    /// Waits until the far host has all of the first channel, even if nobody reads it there. The tools will
-    /// show it.
+    /// Waits until the far host has all of the first channel, even if nobody reads it there. The tools will show it.
     fn wait_for_far(&self, last: &LastMessages) {
         let Some((_, sequence)) = last.get(&0) else { return };
         let name = &self.channels[0].name;

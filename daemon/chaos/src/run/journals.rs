@@ -1,4 +1,4 @@
-//! Journals of a story: those that the daemon keeps, and those of `shmcast record`, which are recorded by hand.
+//! The journals of a story: those that the daemon keeps, and those that `shmcast record` records by hand.
 
 use super::{Known, PATIENCE, World, ended};
 use crate::actor::Order;
@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 
 /// Beginning of the names of recorders by hand.
 pub const RECORDER: &str = "recorder";
-/// Size of the files, the least that there is.
+/// Size of the files, which is the smallest possible.
 const FILE: &str = "1MiB";
-/// Time in which a daemon begins to record. It tries again each few seconds where it could not.
+/// Time in which a daemon begins to record. After a failure it tries again every few seconds.
 const BEGIN: Duration = Duration::from_secs(15);
 
 /// `shmcast record` of one channel, running or not.
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     child: Option<Child>,
-    /// The number of its directory. It gets another one where the channel began anew.
+    /// The number of its directory. It gets another one if the channel restarted.
     dir: u32,
     is_doomed: bool,
 }
@@ -71,7 +71,7 @@ fn is_begun(stream: &Path) -> bool {
     files.any(|entry| entry.path().extension().is_some_and(|it| it == "smj"))
 }
 
-/// The recorder that a step is about.
+/// Returns the recorder that a step concerns.
 fn recorder_of(step: &Step) -> Option<u8> {
     match *step {
         Step::Start { whom: Whom::Recorder(at) }
@@ -85,7 +85,7 @@ fn recorder_of(step: &Step) -> Option<u8> {
 }
 
 impl World<'_> {
-    /// Carries out a step that is about a recorder by hand. `None` if this one is not.
+    /// Carries out a step that concerns a recorder by hand. Returns `None` for any other step.
     pub(super) fn carry_out_by_hand(&mut self, step: &Step) -> Result<Option<bool>> {
         let Some(at) = recorder_of(step) else { return Ok(None) };
         let at = at % self.channels.len() as u8;
@@ -176,7 +176,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Lets all recorders go on, and waits until the daemons record all channels that they are to record.
+    /// Continues all recorders, and waits until the daemons record all channels that they should record.
     pub(super) fn heal_recorders(&mut self) -> Result<()> {
         let by_hand: Vec<u8> = self.recorders.keys().copied().collect();
         for at in by_hand {
@@ -185,7 +185,7 @@ impl World<'_> {
         self.wait_for_recorders()
     }
 
-    /// Waits until the daemons record all channels that they are to record.
+    /// Waits until the daemons record all channels that they should record.
     pub(super) fn wait_for_recorders(&mut self) -> Result<()> {
         let until = Instant::now() + BEGIN;
         let mut missing = Vec::new();
@@ -216,7 +216,7 @@ impl World<'_> {
         self.verify_in(&dir)
     }
 
-    /// Checks the journals of all streams in a directory. False if there is no file yet: there is nothing to check.
+    /// Checks the journals of all streams in a directory. Returns false if there is no file yet, and so nothing to check.
     fn verify_in(&mut self, dir: &Path) -> Result<bool> {
         let begun: Vec<PathBuf> = streams_in(dir).into_iter().filter(|stream| is_begun(stream)).collect();
         for stream in &begun {

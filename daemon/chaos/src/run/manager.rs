@@ -1,5 +1,4 @@
-//! A small stand-in for the service manager. It keeps the descriptors that a daemon hands it, and gives them
-//! to the next daemon.
+//! A small replacement for the service manager. It keeps the descriptors that a daemon sends it, and passes them to the next daemon.
 //!
 //! See `sd_notify(3)` (`FDSTORE=1`, `FDNAME=`, `FDSTOREREMOVE=1`) and `sd_listen_fds(3)`.
 
@@ -23,7 +22,7 @@ type Kept = Arc<Mutex<Vec<(String, File)>>>;
 pub(super) struct Manager {
     path: PathBuf,
     kept: Kept,
-    /// Gets a message for each message that we sent ourselves.
+    /// Receives a message for each message that we sent ourselves.
     heard: Receiver<()>,
 }
 

@@ -1,8 +1,7 @@
 //! The runner: plays a story with real processes in a directory of its own, and leaves the logs for the oracle.
 //!
-//! Steps are carried out one after the other. A step that gives an actor an order waits for the answer. If
-//! the step before it was `race`, it does not wait: the next step begins at once, while the actor is still
-//! busy.
+//! Steps are carried out one after the other. A step that gives an actor an order waits for the answer. If the previous step was `race`, it
+//! does not wait: the next step begins at once, while the actor is still busy.
 
 mod actors;
 mod carry;
@@ -46,9 +45,9 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 use wire::Wire;
 
-/// Time that an actor may take to carry out an order that has an end.
+/// Time in which an actor must carry out an order that has an end.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Time that a step waits for the answer of an actor that may be waiting for something itself.
+/// Time for which a step waits for the answer of an actor that may itself be waiting.
 const COURTESY: Duration = Duration::from_millis(1500);
 
 /// Plays `story`. The logs are in the returned directory, which is below `under`.
@@ -88,7 +87,7 @@ struct World<'a> {
     actors: usize,
     /// Number of openings for publishing so far. Each has a number of its own.
     openings: u32,
-    /// Whether the step before was `race`.
+    /// Whether the previous step was `race`.
     is_racing: bool,
     began: Instant,
 }
@@ -172,8 +171,7 @@ impl<'a> World<'a> {
         self.dir.join("channels")
     }
 
-    /// A channel by its number, which may be larger than the last one's. The channels of the far host come
-    /// after the story's.
+    /// Returns a channel by its number, which may be larger than the last channel's. The channels of the far host follow after the story's.
     fn channel(&self, number: u8) -> Known {
         let count = self.channels.len();
         let (host, at) =
@@ -185,7 +183,7 @@ impl<'a> World<'a> {
         Known { host, at, channel }
     }
 
-    /// The daemon that is meant, if there is one.
+    /// Returns the daemon that is meant, if there is one.
     fn daemon(&mut self, whom: Whom) -> Option<&mut Daemon> {
         match whom {
             Whom::Daemon => self.daemons.first_mut(),
@@ -208,12 +206,12 @@ impl<'a> World<'a> {
         Some(&mut slots[at])
     }
 
-    /// The process of this actor, if it runs.
+    /// Returns the process of this actor, if it runs.
     fn there(&mut self, whom: Whom) -> Option<&mut Actor> {
         self.slot(whom)?.as_mut()
     }
 
-    /// The process of this actor. It is started if necessary.
+    /// Returns the process of this actor, which is started if necessary.
     fn actor(&mut self, whom: Whom) -> Result<&mut Actor> {
         if self.there(whom).is_none() {
             let kind = if matches!(whom, Whom::Publisher(_)) { 'p' } else { 'r' };
@@ -231,8 +229,7 @@ impl<'a> World<'a> {
         Ok(started)
     }
 
-    /// Gives an order, and waits for the answer unless this is a race. `None` if the actor is busy with an
-    /// order that has no end.
+    /// Gives an order, and waits for the answer unless this is a race. Returns `None` if the actor is busy with an order that has no end.
     fn order(&mut self, whom: Whom, order: Order) -> Result<Option<Value>> {
         let is_racing = std::mem::take(&mut self.is_racing);
         let is_daemon_away = self.daemons.iter().any(|d| d.is_stopped || d.pid().is_none());
@@ -295,7 +292,7 @@ impl Known {
     }
 }
 
-/// The daemons that the story needs, running, and the wire between them.
+/// Starts the daemons that the story needs, and the wire between them.
 fn start_daemons(
     story: &Story,
     programs: &Programs,
@@ -334,7 +331,7 @@ fn start_daemons(
     Ok((daemons, Some(wire), None))
 }
 
-/// The end of a process, for the log. Of its output, only the last lines and those of panics are kept.
+/// Makes the log's entry for the end of a process. Of its output, only the last lines and those of panics are kept.
 fn ended(who: String, status: Option<ExitStatus>, sent: bool, said: String) -> Deed {
     let lines: Vec<&str> = said.lines().collect();
     let (before, last) = lines.split_at(lines.len().saturating_sub(12));

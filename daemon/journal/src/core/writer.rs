@@ -242,8 +242,7 @@ impl Writer {
         Some(page)
     }
 
-    /// If nothing is synced, frames are not kept until they are durable. So the frames of an abandoned file are lost, and are recorded as
-    /// lost.
+    /// If nothing is synced, frames are not kept until they are durable: those of an abandoned file are recorded as lost.
     fn name_what_was_given_up(&mut self, now: Now) {
         let Some(first) = self.waiting.front() else { return };
         let (from, next, reserve, epoch) = (self.durable, first.draft.sequence, first.reserve, first.epoch);

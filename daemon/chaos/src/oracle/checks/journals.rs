@@ -1,10 +1,10 @@
-//! Logs of readers of the past, and of journals, with something wrong in them.
+//! Wrong logs of readers of journals, and of journals.
 
 use super::*;
 use crate::story::{Change, Step};
 
-/// Names of the violations if publisher 0 published `published` messages, a reader with history saw `seen`, and the daemon's journal has
-/// `kept`.
+/// Returns the names of the violations if publisher 0 published `published` messages, a reader with history saw `seen`, and the daemon's
+/// journal has `kept`.
 fn judge_past(published: u32, seen: Vec<Fact>, kept: Vec<Fact>, deeds: Vec<Deed>) -> Vec<String> {
     judge_by(true, published, seen, kept, deeds)
 }
@@ -44,7 +44,7 @@ fn live(sequence: u64) -> Fact {
     Fact::Live { sequence, since: 2000 }
 }
 
-/// More than the ring holds.
+/// More messages than the ring can hold.
 const MANY: u32 = 3000;
 
 fn all_kept() -> Vec<Fact> {

@@ -10,7 +10,7 @@ use crate::story::{Profile, Start};
 const LARGEST: usize = 8192;
 const CAPACITY: u64 = 65536;
 
-/// Entries with ascending times.
+/// Makes entries with ascending times.
 fn at(from: u64, facts: Vec<Fact>) -> Vec<Entry<Fact>> {
     facts.into_iter().enumerate().map(|(n, what)| Entry { at: from + n as u64, what }).collect()
 }
@@ -19,7 +19,7 @@ fn first(publisher: u32, counter: u32) -> Identity {
     Identity { publisher, counter }
 }
 
-/// A publisher that opens the channel with `next` and publishes `count` messages.
+/// Makes a publisher that opens the channel with `next` and publishes `count` messages.
 fn publishes(publisher: u32, next: u64, epoch: u64, count: u32) -> Vec<Fact> {
     vec![
         Fact::Opening { channel: "a".into(), publisher },
@@ -121,7 +121,7 @@ fn silent_losses_are_found() {
     let next = at(900, publishes(1, 11, 2, 5));
     let seen = vec![got(1, 0, 0, 10), got(11, 1, 0, 5)];
     assert_found(&judge_with(seen, vec![("q", next)], Vec::new()), "silent_epoch");
-    // The channel begins anew, and nobody was told of it.
+    // The channel restarts, and no reader is told.
     let next = at(900, publishes(1, 1, 1, 5));
     let removed = vec![Deed::MayRestart { channel: "a".into(), why: "removed".into() }];
     let seen = vec![got(1, 0, 0, 10), got(1, 1, 0, 5)];
@@ -130,9 +130,8 @@ fn silent_losses_are_found() {
     assert_eq!(judge_with(seen, vec![("q", next)], removed), Vec::<String>::new());
 }
 
-/// Two publishers began the channel, and an empty message has the same sequence in both lives. It counts as
-/// one of the life that is being read. A message that only the other life can have shows that the reader went
-/// astray.
+/// Two publishers began the channel, and an empty message has the same sequence in both lives. It counts as one of the life that is being
+/// read. A message that only the other life can have shows that the reader changed lives wrongly.
 #[test]
 fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     const COUNT: u32 = 4000;
@@ -175,14 +174,13 @@ fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     };
     let sought = |to: u32| [Fact::Seeking { to: u64::from(to) + 1 }, Fact::Sought { error: None }];
     assert_eq!(judge(vec![got(0, both), odd(both), got(both + 1, 5)]), Vec::<String>::new());
-    // If it is the first message that comes, the next message shows which life it is of.
+    // If it is the first message received, the next message shows which life it belongs to.
     let [seeking, done] = sought(both);
     assert_eq!(judge(vec![seeking, done, odd(both), got(both + 1, 5)]), Vec::<String>::new());
     assert_found(&judge(vec![got(0, other), odd(other)]), "silent_restart");
 }
 
-/// The same for the epoch. A message that two publishers may have published counts as one of the epoch that
-/// was just reported.
+/// The same for the epoch: a message that two publishers may have published counts as one of the epoch that was just reported.
 #[test]
 fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
     const COUNT: u32 = 4000;
@@ -218,8 +216,8 @@ fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
     assert_eq!(found, Vec::<String>::new());
 }
 
-/// A reader that has been told of a publisher and seeks within that publisher's messages is not told of it
-/// again, whichever message comes first there.
+/// A reader that was told of a publisher and seeks within that publisher's messages is not told of it again, whichever message is first
+/// there.
 #[test]
 fn an_epoch_is_told_once() {
     let mut next = publishes(1, 11, 2, 0);
@@ -342,7 +340,7 @@ fn tools_that_say_something_else_are_found() {
     assert_found(&judge(&metrics.replace("10", "9")), "false_figure");
 }
 
-/// The violations if these were the only facts and deeds.
+/// Returns the violations if these were the only facts and deeds.
 fn judge_alone(actor: &str, facts: Vec<Fact>, deeds: Vec<Deed>) -> Vec<String> {
     let mut history = History { profile: Some(Profile::Files), ..History::default() };
     let deeds = deeds.into_iter().chain([Deed::Over]);
@@ -404,7 +402,7 @@ fn a_part_of_a_line_is_found() {
     assert_found(&judge_alone("r", Vec::new(), piped(&["line 0", "li"])), "unpublished_message");
 }
 
-/// The messages before the second publisher's are in another segment, to which nobody leads a reader that comes later.
+/// The messages before the second publisher's are in another segment, to which nobody leads a reader that attaches later.
 #[test]
 fn a_reader_that_begins_in_an_earlier_segment_may_be_lapped() {
     let judge = |strict: &[&str]| {
@@ -438,7 +436,7 @@ fn a_death_that_is_told_too_soon_or_of_nobody_is_found() {
     assert_found(&judge(gone(10, 1), "STOP"), "false_death");
     assert_found(&judge(gone(10, 2), "KILL"), "false_death");
     assert_found(&judge(vec![got(1, 0, 0, 10)], "KILL"), "death_not_told");
-    // Of two deaths, one is told.
+    // Of two deaths, only one is reported.
     let mut history = History { profile: Some(Profile::Files), ..History::default() };
     let killed =
         |at, who: &str| Entry { at, what: Deed::Signalled { who: who.into(), signal: "KILL".into() } };

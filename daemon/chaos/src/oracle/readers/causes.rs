@@ -1,4 +1,4 @@
-//! The parts of a story that may be the cause of what a reader was told: an end, a lap, a loss on the way.
+//! The parts of a story that may explain an event that a reader got: an end, a lap, a loss on the way.
 
 use super::Cursor;
 use crate::log::{Deed, Entry, Time};
@@ -10,7 +10,7 @@ use crate::story::{Change, Step, Whom};
 /// Number of publishers, each with a segment of its own, over which a reader is led while it does not look.
 const LED: usize = 8;
 
-/// Whether this may make readers lose their place at the daemon's table, and with it the segments in between.
+/// Whether this may make readers lose their attachment at the daemon, and with it the segments in between.
 fn may_detach(entry: &Entry<Deed>) -> bool {
     match &entry.what {
         Deed::Step { step, .. } => {
@@ -39,19 +39,20 @@ impl Cursor<'_> {
                 && self.history.deeds.iter().any(|e| e.at < time && is_daemon(e))
     }
 
-    /// Whether nothing in the story excuses the loss of a message of this bridge.
+    /// Whether nothing in the story excuses the loss of a message by this bridge.
     pub(super) fn is_carried(&self) -> bool {
         self.reader.actor.starts_with(CARRIED)
     }
 
-    /// Whether the story breaks no copy of a message on its way to this reader. Of a strict channel, senders and their servers have
-    /// the last publisher's ring alone.
+    /// Whether the story destroys no copy of a message on its way to this reader. On a strict channel, senders and their servers have only
+    /// the last publisher's ring.
     pub(super) fn is_whole(&self) -> bool {
         let is_strict = self.history.strict.contains(&self.reader.channel);
         self.is_carried() || self.history.net.is_some() && !is_strict
     }
 
-    /// The sequence with which a promoted host goes on, if this one is before it. What that host lacks then will not come.
+    /// Returns the sequence with which a promoted host continues, if the given one is before it. What that host lacks will not arrive any
+    /// more.
     pub(super) fn promoted(&self, at: u64) -> Option<u64> {
         self.history.deeds.iter().find_map(|entry| match &entry.what {
             Deed::Promoted { channel, to, .. } if *channel == self.reader.channel => {
@@ -80,7 +81,7 @@ impl Cursor<'_> {
         !self.is_of_files() || self.expected == 0 || self.history.on(&self.reader.channel).any(is_here)
     }
 
-    /// Whether a publisher before `next` had the channel when this reader came.
+    /// Whether a publisher before `next` had the channel when this reader attached.
     pub(super) fn was_held(&self, next: &Publication) -> bool {
         let (since, life) = (self.reader.subscribing, self.lives.life(next.number));
         let held = |p: &Publication| p.opening < since && p.closing.is_none_or(|at| at > since);
@@ -112,7 +113,7 @@ impl Cursor<'_> {
                 }
             }
         }
-        // A reader that stays attached is led from each segment to the next.
+        // A reader that stays attached is led from each segment to the next one.
         let is_led = publications.len() <= LED && !self.history.deeds.iter().any(may_detach);
         let begins_elsewhere = self.is_first || publications.len() > 2 && !is_led;
         bytes >= capacity / 2 || (self.is_segmented() && begins_elsewhere) || resumed_at == self.expected
@@ -133,7 +134,7 @@ impl Cursor<'_> {
             || self.history.deeds.iter().any(is_segmented)
     }
 
-    /// Whether the story did something that may lose every copy of a message on its way to the far host.
+    /// Whether the story did something that may destroy every copy of a message on its way to the far host.
     pub(super) fn is_line_broken(&self) -> bool {
         self.history.deeds.iter().any(|entry| match &entry.what {
             Deed::Step { step, .. } => matches!(

@@ -19,14 +19,14 @@ struct Cursor<'a> {
     lives: &'a Lives,
     kept: &'a Kept<'a>,
     reader: &'a Subscription,
-    /// The sequence that has to come next.
+    /// The sequence that must be next.
     expected: u64,
     life: Option<usize>,
-    /// The time when it attached or last sought.
+    /// The time at which it attached or last sought.
     since: Time,
-    /// Whether nothing has come since then.
+    /// Whether nothing has been received since then.
     is_first: bool,
-    /// Whether no message and no lap has come since then.
+    /// Whether no message and no lap has been received since then.
     is_new_here: bool,
     /// The publisher of the last message.
     last: Option<u32>,
@@ -34,7 +34,7 @@ struct Cursor<'a> {
     told: Option<u64>,
     /// Whether a lap may have hidden another publisher.
     in_doubt: bool,
-    /// Whether the channel has begun anew since the reader attached.
+    /// Whether the channel has restarted since the reader attached.
     has_restarted: bool,
     seeking: u64,
 }
@@ -49,7 +49,7 @@ pub(super) fn check(history: &History, lives: &Lives, findings: &mut Findings) {
             reader,
             expected: reader.next,
             life: None,
-            // A publisher that came while this reader was attaching may have been first.
+            // A publisher that opened the channel while this reader was attaching may have been earlier.
             since: reader.at,
             is_first: true,
             is_new_here: true,
@@ -106,7 +106,7 @@ impl Cursor<'_> {
                 findings.add(1, "false_end", who, "the end was told, and no publisher had closed");
             }
             Fact::Restarted => {
-                // A bridge that begins anew begins wherever the feed is.
+                // A bridge that restarts begins wherever the feed is.
                 let expected = if self.reader.far && !self.is_whole() { 0 } else { 1 };
                 (self.expected, self.life, self.last, self.is_first) = (expected, None, None, true);
                 self.is_new_here = true;
@@ -121,15 +121,15 @@ impl Cursor<'_> {
             Fact::Sought { error: Some(error) } if error.contains("Corrupt") || error.contains("Overrun") => {
                 findings.add(5, "seek_failed", who, format!("seeking {} failed: {error}", self.seeking));
             }
-            // While a publisher is active, a far-behind reader may be at the place where the next record
-            // goes. So only readers of channels at rest are judged.
+            // While a publisher is active, a far-behind reader may be at the place of the next record. So only readers of channels at rest
+            // are judged.
             Fact::Nothing { next, lag } if who.starts_with(AT_REST) => {
                 let what = format!("got nothing at {next}, though {lag} messages more were there");
                 findings.add(5, "nothing_received", who, what);
             }
             Fact::Unknown { event } => findings.add(1, "unknown_event", who, event.clone()),
             Fact::RecvFailed { kind, why } => self.failed(kind, why, findings),
-            // A reader that failed has been judged for that.
+            // A reader that failed has already been judged for that.
             Fact::Finished { found: false } if !self.reader.has_failed => {
                 let what = format!(
                     "channel {}: the last message has not come; expected {}",
@@ -141,7 +141,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// A message that its own bytes do not name.
+    /// Judges a message that its own bytes do not identify.
     fn odd(&mut self, sequence: u64, length: usize, marks: Marks, head: &str, findings: &mut Findings) {
         let candidates = self.identify(sequence, length, marks, head);
         let likely = candidates.iter().find(|message| self.is_likely(message));
@@ -155,7 +155,7 @@ impl Cursor<'_> {
         self.message(sequence, message, findings);
         let life = |message: &Identity| self.lives.life(message.publisher);
         if candidates.iter().any(|other| life(other) != life(&message)) {
-            // The message does not tell which life this is.
+            // The message does not show which life this is.
             (self.life, self.told, self.last) = before;
         }
     }
@@ -169,7 +169,7 @@ impl Cursor<'_> {
         self.told = Some(epoch);
     }
 
-    /// A death is told only of a publisher that was killed, and after all that it surely published.
+    /// Judges a reported death: only the death of a publisher that was killed is reported, and after all that it certainly published.
     fn publisher_gone(&mut self, epoch: u64, at: Time, findings: &mut Findings) {
         let who = self.reader.actor.as_str();
         let dead = self.history.on(&self.reader.channel).find(|p| {
@@ -198,8 +198,8 @@ impl Cursor<'_> {
             let what = format!("session {identity:?} was told by nobody");
             findings.add(1, "false_session", &self.reader.actor, what);
         }
-        // Behind a bridge, another session is another run of sequences.
-        // A ring that is never lost goes on, and no message between two sessions is lost.
+        // After a bridge, another session is another run of sequences. A ring that is never lost continues, and no message between two
+        // sessions is lost.
         if self.reader.far && self.history.net.is_none() {
             let expected = u64::from(self.is_carried());
             (self.expected, self.life, self.last, self.is_first) = (expected, None, None, true);
@@ -263,8 +263,7 @@ impl Cursor<'_> {
     fn check_order(&mut self, sequence: u64, name: &str, findings: &mut Findings) {
         let who = self.reader.actor.as_str();
         let expected = self.expected;
-        // If a reader joined after messages that turned out to be void, it begins where the next publisher
-        // did.
+        // If a reader joined after messages that turned out to be void, it begins where the next publisher began.
         let is_step_back = self.is_first
             && self
                 .history
@@ -283,18 +282,18 @@ impl Cursor<'_> {
         }
     }
 
-    /// A publisher that came after this reader must have been announced before its first message.
+    /// Checks that a publisher that followed after this reader attached was announced before its first message.
     fn check_epoch(&mut self, publication: &Publication, name: &str, findings: &mut Findings) {
         if self.last == Some(publication.number) || self.reader.far {
             return;
         }
         let is_known = self.told == Some(publication.epoch);
-        // A reader that has seen no publisher has none that another could succeed.
+        // A reader that has seen no publisher has none that another publisher could succeed.
         let was_held =
             self.reader.start == Start::Latest && !self.has_restarted && self.was_held(publication);
         let had_one = self.last.is_some() || was_held;
         let is_news = had_one && (publication.opening > self.since || !self.is_new_here);
-        // The first publisher of all succeeds nobody.
+        // The very first publisher succeeds nobody.
         let is_successor = self.history.on(&publication.channel).any(|p| {
             p.opening < publication.opening
                 && self.lives.life(p.number) == self.lives.life(publication.number)
@@ -371,7 +370,7 @@ impl Cursor<'_> {
         let channel = &self.reader.channel;
         let may_restart =
             |e: &Entry<Deed>| matches!(&e.what, Deed::MayRestart { channel: name, .. } if name == channel);
-        // Without a daemon, nobody leads a reader to the next segment.
+        // Without a daemon, no program leads a reader to the next segment.
         let is_file = self.history.profile.is_none_or(|profile| !profile.has_daemon());
         if kind == "Superseded" && is_file && self.history.deeds.iter().any(may_restart) {
             return;
@@ -400,7 +399,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Messages keep their times, on every host that native lines lead to. Journals' times are not looked at.
+    /// Checks that messages keep their times, on every host to which native lines lead. Journals' times are not checked.
     fn check_times(&self, first: Identity, count: u32, old: u32, findings: &mut Findings) {
         let is_read = self.reader.journal.is_none();
         let right = old_messages(self.history, self.reader, first, count);
@@ -412,8 +411,8 @@ impl Cursor<'_> {
         }
     }
 
-    /// The messages that these few bytes may be: those that were perhaps published so, with this sequence.
-    /// Messages of the life that is being read come first, and so do those that are not void.
+    /// Returns the messages that these few bytes may be: those that may have been published in this form, with this sequence. Messages of
+    /// the life that is being read are first, and so are those that are not void.
     fn identify(&self, sequence: u64, length: usize, marks: Marks, head: &str) -> Vec<Identity> {
         let candidates = self.history.on(&self.reader.channel).filter_map(|publication| {
             let (message, sizes) = publication.message_at(sequence)?;

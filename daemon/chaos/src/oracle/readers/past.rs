@@ -1,4 +1,4 @@
-//! The judgement of what a reader of the past was told, and of journals themselves, which are judged as readers.
+//! Judges the events of a reader of a journal, and journals themselves, which are judged as readers.
 
 use super::Cursor;
 use crate::log::{Deed, Entry, Time};
@@ -8,7 +8,7 @@ use crate::payload::Identity;
 use crate::story::{Change, Step, Whom};
 
 impl Cursor<'_> {
-    /// Sequences are lost only if the ring had moved past them before they were recorded, and if no journal has them.
+    /// Judges a loss. Sequences may be lost only if the ring had moved past them before they were recorded, and if no journal has them.
     pub(super) fn lost(&mut self, from: u64, to: u64, cause: &str, findings: &mut Findings) {
         let (who, expected) = (self.reader.actor.as_str(), self.expected);
         let name = format!("the loss of {from} to {to} ({cause})");
@@ -25,8 +25,8 @@ impl Cursor<'_> {
                 format!("{name} was told, {expected} was due, and nothing said why"),
             );
         }
-        // No power is cut and no disk fails in a story, so there are two other causes. A recorder that comes back finds the
-        // last segment only. A channel whose memory was lost goes on behind the reserve.
+        // No power is cut and no disk fails in a story, so there are two other causes. A recorder that returns finds only the last segment.
+        // A channel whose memory was lost continues after the reserve.
         let is_gone = self.was_overrun(to.saturating_add(1)) || self.is_segmented();
         let is_named = match cause {
             "overrun" | "unrecorded" => is_gone,
@@ -46,8 +46,8 @@ impl Cursor<'_> {
             (to.saturating_add(1), true, false, false);
     }
 
-    /// Whether the sequences from `from` on and below `next` may have been left out behind a journal: they reach as far as a reserve
-    /// does at least, and the story may have lost the channel's memory.
+    /// Whether the sequences from `from` on and below `next` may have been left out after a journal: they reach at least as far as a
+    /// reserve, and the story may have lost the channel's memory.
     pub(super) fn is_left_out(&self, from: u64, next: u64) -> bool {
         let may_lose = |entry: &Entry<Deed>| match &entry.what {
             Deed::Step { step, .. } => matches!(
@@ -60,7 +60,7 @@ impl Cursor<'_> {
         is_recorded && next.saturating_sub(from) >= 1 << 31 && self.history.deeds.iter().any(may_lose)
     }
 
-    /// A lap is told to a reader of the past only of what no journal has.
+    /// Judges a lap. To a reader of a journal, a lap is reported only for sequences that no journal has.
     pub(super) fn check_lap(&self, resumed_at: u64, findings: &mut Findings) {
         let may_read = self.reader.history && !self.reader.skip && !self.was_given_up();
         if may_read && resumed_at > self.expected && self.expected > 0 {
@@ -69,7 +69,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Whether the daemon had no journal for a while. It lends none then, and readers who come then ask for none.
+    /// Whether the daemon had no journal for a while. During that time it lends none, and readers that attach then ask for none.
     fn was_given_up(&self) -> bool {
         self.history.deeds.iter().any(|entry| match &entry.what {
             Deed::Step { step, .. } => {
@@ -80,7 +80,7 @@ impl Cursor<'_> {
     }
 
     fn check_kept(&self, from: u64, to: u64, name: &str, findings: &mut Findings) {
-        // A journal lacks what its own recorder did not get.
+        // A journal lacks what its own recorder did not receive.
         let (Some(life), None) = (self.life, &self.reader.journal) else { return };
         if let Some(kept) = self.kept.first_in(&self.reader.channel, life, from, to) {
             let what = format!("{name} was told, and the journal has {kept}");
@@ -88,7 +88,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// A reader is told that it reads the ring again when the next message is there.
+    /// Judges the event that a reader reads the ring again, which is reported when the next message is there.
     pub(super) fn live(&mut self, sequence: u64, since: Time, findings: &mut Findings) {
         let (who, expected) = (self.reader.actor.as_str(), self.expected);
         if !self.reader.history {
@@ -103,7 +103,7 @@ impl Cursor<'_> {
         };
         // A later publisher may have a segment of its own.
         let publication = self.history.on(&self.reader.channel).filter(is_here).max_by_key(|p| p.next);
-        // The messages that were surely published behind this one when the call began.
+        // The messages that were certainly published after this one when the call began.
         let is_gone = |p: &&Publication| bytes_between(p, sequence, p.surely_before(since)) > p.capacity;
         if let Some(publication) = publication.filter(is_gone) {
             let what = format!(
@@ -115,7 +115,7 @@ impl Cursor<'_> {
         (self.expected, self.is_new_here) = (sequence, false);
     }
 
-    /// A recorder stands still only if something in the story keeps it from its work.
+    /// Judges a stall. A recorder may stand still only if something in the story keeps it from its work.
     pub(super) fn stalled(&self, sequence: u64, findings: &mut Findings) {
         let may_stall = |entry: &Entry<Deed>| match &entry.what {
             Deed::Step { step, .. } => matches!(
@@ -136,7 +136,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Bytes of the records of a publication from sequence `from` on and below `to`, at least.
+/// Returns the least number of bytes of the records of a publication from sequence `from` on and below `to`.
 fn bytes_between(publication: &Publication, from: u64, to: u64) -> u64 {
     let mut bytes = 0;
     for send in &publication.sends {

@@ -1,5 +1,5 @@
-//! The errand of a bridge: `shmcast bridge` carries a channel between two directories, through a wire of the
-//! story, while something goes wrong that must cost nobody a message.
+//! The test of a bridge: `shmcast bridge` carries a channel between two directories, through a wire of the story, while something fails
+//! that must cost nobody a message.
 
 mod packets;
 
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// First letter of the names of readers of a carried channel, none of whose messages may be lost.
+/// First letter of the names of readers of a carried channel. None of its messages may be lost.
 pub const CARRIED: char = 'c';
 /// First letter of the names of readers of a channel that a server of another make carries, which may lose messages.
 const OTHERS: char = 'd';
@@ -34,15 +34,15 @@ pub(super) const CHANNEL: &str = "carried";
 const NEWER: &str = "newer";
 /// The beginning of the names of the sessions.
 const SESSION: &str = "CHAO";
-/// Time after which messages are given up that no server has.
+/// Time after which messages that no server has are given up.
 const GIVE_UP: &str = "receive.give_up_ms=2000";
-/// The same where no packet is lost, so that only messages that do not exist can be given up.
+/// The same for stories without lost packets, where only messages that do not exist can be given up.
 const GIVE_UP_AT_ONCE: &str = "receive.give_up_ms=50";
-/// Crashes of receivers. A server has places for fewer.
+/// Number of crashes of receivers. A server has places for fewer.
 const CRASHES: usize = 40;
-/// Packets after which a line belongs to the host that sent them, with some to spare.
+/// Number of packets after which a line belongs to the host that sent them, with some to spare.
 const LOCKING: u64 = 24;
-/// Threads that send requests without end.
+/// Number of threads that send requests endlessly.
 const ASKERS: usize = 8;
 
 /// A channel on its way.
@@ -55,7 +55,7 @@ pub(super) struct Carriage {
     has_server: bool,
     sender: Option<Child>,
     receiver: Option<Child>,
-    /// A port that nobody answers at.
+    /// A port at which nobody answers.
     silent: UdpSocket,
 }
 
@@ -123,7 +123,7 @@ impl World<'_> {
                 Trouble::Strangers => packets::send_forged(&way.wire, kind, next)?,
                 _ => packets::send_as_impostor(&way.wire, next)?,
             }
-            // A receiver gives up sooner than this.
+            // A receiver gives up earlier than this.
             std::thread::sleep(Duration::from_millis(120));
             self.publish_carried(&mut publisher, 12)?;
         }
@@ -152,7 +152,7 @@ impl World<'_> {
         finished
     }
 
-    /// Each session begins a channel anew, and the first messages of each come as soon as it begins.
+    /// Each session restarts the channel, and its first messages are published as soon as it begins.
     fn make_anew(&mut self, way: &mut Carriage) -> Result<()> {
         let from = way.from.clone();
         self.start_receiver(way)?;
@@ -168,7 +168,7 @@ impl World<'_> {
         self.read_to_the_end(way, publisher)
     }
 
-    /// A session of a few packets, after which only heartbeats come. Nobody has said that the one before is over.
+    /// Sends a session of a few packets, after which there are only heartbeats. No packet has announced the end of the previous session.
     fn begin_and_be_idle(&mut self, way: &mut Carriage) -> Result<()> {
         let from = way.from.clone();
         self.start_receiver(way)?;
@@ -181,7 +181,7 @@ impl World<'_> {
             sender.wait()?;
         }
         self.dismiss(publisher)?;
-        // Sessions of two bridges are told apart by the time to half a second.
+        // Sessions of two bridges are distinguished by the time, in half seconds.
         std::thread::sleep(Duration::from_millis(1100));
         self.note(Deed::MayRestart { channel: CHANNEL.into(), why: "opened anew".into() })?;
         let mut publisher = self.open_carried(CHANNEL, &from, true)?;
@@ -195,7 +195,7 @@ impl World<'_> {
         let (older, newer) = (way.from.clone(), way.from.join("newer"));
         fs::create_dir(&newer)?;
         let mut first = self.open_carried(CHANNEL, &older, false)?;
-        // Sessions are told apart by the time to half a second.
+        // Sessions are distinguished by the time, in half seconds.
         std::thread::sleep(Duration::from_millis(1100));
         let mut second = self.open_carried(NEWER, &newer, false)?;
         self.start_receiver(way)?;
@@ -324,7 +324,7 @@ impl World<'_> {
         command.spawn().context("start a bridge")
     }
 
-    /// Waits until the channel has so many messages where it is carried to.
+    /// Waits until the channel has this many messages where it is carried to.
     fn wait_for_carried(&mut self, way: &Carriage, count: u64) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while published(&way.to, CHANNEL) != count && Instant::now() < until {
@@ -339,7 +339,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A reader that follows the channel from its first message on, where it is carried to.
+    /// Starts a reader that follows the channel from its first message on, where it is carried to.
     fn read_carried(&mut self, way: &Carriage) -> Result<Actor> {
         let until = Instant::now() + PATIENCE;
         let is_there = || Directory::at(&way.to).channel(CHANNEL).is_ok_and(|found| found.detail.is_ok());
@@ -357,7 +357,7 @@ impl World<'_> {
         Ok(reader)
     }
 
-    /// Reads everything that is there when all of it has come.
+    /// Reads everything when all of it has arrived.
     fn read_to_the_end(&mut self, way: &Carriage, publisher: Actor) -> Result<()> {
         self.wait_for_carried(way, published(&way.from, CHANNEL))?;
         let reader = self.read_carried(way)?;
@@ -390,7 +390,7 @@ impl World<'_> {
     }
 }
 
-/// Whether somebody listens at this port for datagrams.
+/// Whether a socket receives datagrams at this port.
 fn is_bound(port: u16) -> bool {
     let table = fs::read_to_string("/proc/net/udp").unwrap_or_default();
     let port = format!(":{port:04X}");

@@ -1,5 +1,5 @@
-//! Packets of others than the bridge: MoldUDP64, byte for byte. A packet has the session's name in 10 bytes,
-//! a sequence in 8, a count in 2, and then as many messages, each after its length in 2 bytes.
+//! Packets that the bridge did not send: MoldUDP64, byte for byte. A packet has the session's name in 10 bytes, a sequence in 8, a count in
+//! 2, and then that many messages, each after its length in 2 bytes.
 
 use super::super::wire::{HEADER, Wire, local, socket};
 use super::CHANNEL;
@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 
 /// The kinds of forged packets.
 pub(super) const KINDS: usize = 10;
-/// The name of a session that is no channel's.
+/// The name of a session that belongs to no channel.
 const STRANGER: [u8; 10] = *b"STRANGER  ";
 /// The count that ends a session.
 const END: u16 = 0xFFFF;
@@ -56,13 +56,12 @@ fn false_message() -> Vec<Vec<u8>> {
     vec![b"this was never published".to_vec()]
 }
 
-/// The name of the feed's session. `None` before its first packet.
+/// Returns the name of the feed's session; `None` before its first packet.
 fn name(wire: &Wire) -> Option<Name> {
     wire.header().and_then(|header| header[..10].try_into().ok())
 }
 
-/// The name of a session that is `by` later than this one. The last six characters of a name are its epoch in
-/// 36 digits.
+/// Returns the name of a session that is `by` later than this one. The last six characters of a name are its epoch in base 36.
 fn later(mut name: Name, by: u8) -> Name {
     let digit = name[9];
     let value = if digit.is_ascii_digit() { digit - b'0' } else { digit.wrapping_sub(b'A').wrapping_add(10) };
@@ -77,19 +76,19 @@ fn send(wire: &Wire, from: Ipv4Addr, packet: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Packets of a session that no channel can have.
+/// Sends packets of a session that no channel can have.
 pub(super) fn send_prelude(wire: &Wire) -> Result<()> {
     send(wire, Ipv4Addr::LOCALHOST, &bare(STRANGER, BEYOND, 0))?;
     send(wire, Ipv4Addr::LOCALHOST, &data(STRANGER, BEYOND, &false_message()))
 }
 
-/// One packet that is sound and false. `next` is the feed's next sequence.
+/// Sends one packet that is sound and false. `next` is the feed's next sequence.
 pub(super) fn send_forged(wire: &Wire, kind: usize, next: u64) -> Result<()> {
     let Some(name) = name(wire) else { return Ok(()) };
     send(wire, Ipv4Addr::LOCALHOST, &forged(name, kind, next))
 }
 
-/// A packet of the session `name` that is sound and false. `next` is the session's next sequence.
+/// Makes a packet of the session `name` that is sound and false. `next` is the session's next sequence.
 pub(in super::super) fn forged(name: Name, kind: usize, next: u64) -> Vec<u8> {
     match kind {
         0 => bare(name, next + 10_000, 0),
@@ -105,7 +104,7 @@ pub(in super::super) fn forged(name: Name, kind: usize, next: u64) -> Vec<u8> {
     }
 }
 
-/// Packets of another host that continue the feed, but for a few messages, with content of its own.
+/// Sends packets of another host that continue the feed, after skipping a few messages, with content of its own.
 pub(super) fn send_as_impostor(wire: &Wire, next: u64) -> Result<()> {
     let Some(name) = name(wire) else { return Ok(()) };
     for ahead in 2..8 {
@@ -131,7 +130,7 @@ pub(super) fn ask_for_ever(wire: &Wire, threads: usize) -> Result<Running> {
     Ok(Running { is_over, threads })
 }
 
-/// A server that answers each request with several packets, all of which have the number of the first message.
+/// Runs a server that answers each request with several packets, all of which have the number of the first message.
 pub(super) fn serve_as_another_make(dir: &Path, wire: &Wire) -> Result<Running> {
     let (socket, dir) = (socket(wire.serves_at)?, dir.to_owned());
     let is_over = Arc::new(AtomicBool::new(false));
@@ -154,7 +153,7 @@ pub(super) fn serve_as_another_make(dir: &Path, wire: &Wire) -> Result<Running> 
     Ok(Running { is_over, threads: vec![std::thread::spawn(serve)] })
 }
 
-/// Messages of the channel, from `first` on.
+/// Returns messages of the channel, from `first` on.
 fn messages(dir: &Path, first: u64, count: u16) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     let reader = Subscriber::builder(CHANNEL).dir(dir).start(Start::Sequence(first)).page(false).open();

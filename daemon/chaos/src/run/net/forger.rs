@@ -1,4 +1,4 @@
-//! Somebody who hears every packet of a line, and sends some of his own.
+//! A forger, who hears every packet of a line and sends false ones.
 
 use super::super::carry::forged;
 use super::Network;
@@ -10,17 +10,17 @@ use fastrand::Rng;
 
 /// Bytes of a MoldUDP64 header: session, sequence, count.
 const HEADER: usize = 20;
-/// Where flags and key id of a native packet are.
+/// Offset of the flags and the key id in a native packet.
 const FLAGS: usize = 24;
-/// Datagrams of the feed, and time, that lie between two single forged packets of a plain line. A receiver has forgotten the
-/// first one then.
+/// Number of datagrams of the feed between two single forged packets of a plain line. After these, a receiver has forgotten the first
+/// forged packet.
 const BETWEEN: u64 = 12;
 const BETWEEN_NS: u64 = 400_000_000;
-/// Packets that are played again at a time.
+/// Number of packets that are replayed at a time.
 const AGAIN: usize = 200;
 
 impl Network {
-    /// Plays packets. Returns whether there were any.
+    /// Sends forged packets. Returns whether there were any.
     pub(super) fn play(&mut self, line: usize, forgery: Forgery, random: &mut Rng) -> Result<bool> {
         let heard = self.hubs[line].heard();
         match forgery {
@@ -74,7 +74,7 @@ impl Network {
     }
 }
 
-/// A packet as this one, in which something was changed, left out or added.
+/// Returns this packet with something changed, left out or added.
 fn damaged(packet: &[u8], random: &mut Rng) -> Vec<u8> {
     let mut packet = packet.to_vec();
     match random.u8(..4) {

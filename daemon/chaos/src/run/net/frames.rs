@@ -1,4 +1,4 @@
-//! Frames of Ethernet with datagrams in them: checksums, and frames that are like others but for their content.
+//! Ethernet frames with datagrams: checksums, and frames that differ from others only in their content.
 
 use anyhow::{Context, Result};
 
@@ -10,7 +10,7 @@ const UDP_NUMBER: u8 = 17;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     is_v6: bool,
-    /// Where the header of UDP begins.
+    /// Where the UDP header begins.
     udp: usize,
     /// Where the datagram ends.
     end: usize,
@@ -41,16 +41,16 @@ impl Place {
         &frame[self.udp + UDP..self.end]
     }
 
-    /// Whether it is for a group.
+    /// Whether it is sent to a group.
     pub(super) fn is_for_a_group(&self, frame: &[u8]) -> bool {
         if self.is_v6 { frame[ETHERNET + 24] == 0xff } else { frame[ETHERNET + 16] >> 4 == 14 }
     }
 
-    /// Puts a sound checksum in. Between the ends of a virtual wire, the kernel leaves that to the card.
+    /// Computes the checksum. On a virtual wire, the kernel leaves that to the network card.
     pub(super) fn make_sound(&self, frame: &mut [u8]) {
         let at = self.udp + 6;
         frame[at..at + 2].fill(0);
-        // With IPv4, 0 means that there is none.
+        // With IPv4, 0 means that there is no checksum.
         if self.is_v6 {
             let mut sum = add(0, &frame[ETHERNET + 8..ETHERNET + 40]);
             sum += (self.end - self.udp) as u64 + u64::from(UDP_NUMBER);
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-/// A frame as `like`, from the same sender to the same place, with another content.
+/// Makes a frame like `like`, from the same sender to the same place, with another content.
 pub(super) fn with_payload(like: &[u8], payload: &[u8]) -> Result<Vec<u8>> {
     let place = Place::of(like).context("a frame with a datagram")?;
     let mut frame = [&like[..place.udp + UDP], payload].concat();

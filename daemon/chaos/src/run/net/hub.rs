@@ -1,5 +1,5 @@
-//! A switch between the hosts of a story, in user space: it passes each frame to every other port, and some of the datagrams are
-//! lost, doubled, late or forged.
+//! A switch between the hosts of a story, in user space. It passes each frame to every other port, and loses, doubles, delays or forges
+//! some of the datagrams.
 
 use super::frames::Place;
 use crate::log::now;
@@ -17,9 +17,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time that the thread waits for a frame before it looks at its ports again.
+/// For how long the thread waits for a frame before it looks at its ports again.
 const LOOK: Duration = Duration::from_millis(10);
-/// Time after which a late datagram goes on without another one to come behind.
+/// Time after which a late datagram is passed on even if no other one has overtaken it.
 const LATE_NS: u64 = 8_000_000;
 /// Datagrams that are remembered for a forger.
 const HEARD: usize = 400;
@@ -30,7 +30,7 @@ const WAITING: usize = 64 << 20;
 struct Port {
     /// `None` while the host has no interface.
     socket: Option<Arc<OwnedFd>>,
-    /// Until then nothing passes.
+    /// Until this time nothing passes.
     cut_until: u64,
 }
 
@@ -74,24 +74,24 @@ impl Hub {
         Self { shared, thread }
     }
 
-    /// Sets how many of a hundred datagrams are lost, doubled and late from now on.
+    /// Sets what percentages of datagrams are lost, doubled and delayed from now on.
     pub(super) fn set(&self, loss: u8, copies: u8, late: u8) {
         self.shared.loss.store(loss, Ordering::Relaxed);
         self.shared.copies.store(copies, Ordering::Relaxed);
         self.shared.late.store(late, Ordering::Relaxed);
     }
 
-    /// Passes nothing from and to a port until then.
+    /// Passes nothing from or to a port until this time.
     pub(super) fn cut(&self, port: usize, until: u64) {
         self.shared.ports()[port].cut_until = until;
     }
 
-    /// Puts another socket in the place of a port's.
+    /// Replaces the socket of a port.
     pub(super) fn replace(&self, port: usize, socket: Option<OwnedFd>) {
         self.shared.ports()[port].socket = socket.map(Arc::new);
     }
 
-    /// The last datagrams, the newest last, whole frames.
+    /// Returns the last datagrams as whole frames, the newest last.
     pub(super) fn heard(&self) -> Vec<Vec<u8>> {
         self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
@@ -118,7 +118,7 @@ impl Drop for Hub {
     }
 }
 
-/// A late datagram, the port it goes to, and the time at which it goes on at the latest.
+/// A late datagram, the port it is sent to, and the latest time at which it is passed on.
 struct Late {
     port: usize,
     until: u64,
@@ -152,7 +152,7 @@ impl Shared {
             let patience = Timespec::try_from(patience).expect("a few milliseconds");
             let _ = poll(&mut wanted, Some(&patience));
             for (at, socket) in &ports {
-                // A few at a time, so that no port waits for another.
+                // Only a few frames at a time are read, so that no port waits for another.
                 for _ in 0..64 {
                     let Ok((length, _)) = recv(&**socket, &mut buffer[..], RecvFlags::DONTWAIT) else {
                         break;
@@ -164,7 +164,7 @@ impl Shared {
         }
     }
 
-    /// Passes a frame that came in at this port on to the others.
+    /// Passes a frame that arrived at this port on to the others.
     fn pass(&self, from: usize, frame: &mut [u8], late: &mut Vec<Late>, random: &mut Rng) {
         let open = self.open_ports();
         if open.iter().all(|(at, _)| *at != from) {
@@ -193,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// Sends what is late for this port, or what has been late for long enough.
+    /// Sends datagrams that are late for this port, or that have been late for long enough.
     fn send_late(&self, late: &mut Vec<Late>, port: Option<usize>) {
         if late.is_empty() {
             return;

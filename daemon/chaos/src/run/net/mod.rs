@@ -1,7 +1,7 @@
 //! The network of a story of several hosts: a namespace for each host, a switch for each line, and the configurations of the bridges.
 //!
-//! Host `h` has 10.77.`l`.`h+1` and fd77:`l`::`h+1` at its interface `v<l>` for line `l`. Its daemon and its senders run in its
-//! namespace. Publishers and readers need none: they reach channels and daemons through files.
+//! Host `h` has 10.77.`l`.`h+1` and fd77:`l`::`h+1` at its interface `v<l>` for line `l`. Its daemon and its senders run in its namespace.
+//! Publishers and readers need no namespace: they reach channels and daemons through files.
 
 mod forger;
 mod frames;
@@ -32,7 +32,7 @@ const KEY: &str = "1 000102030405060708090a0b0c0d0e0f\n";
 pub(super) struct Network {
     pub(super) net: Net,
     dir: PathBuf,
-    /// The namespaces of the hosts, and last that of the switches.
+    /// The namespaces of the hosts, and that of the switches as the last.
     names: Vec<String>,
     hubs: Vec<Hub>,
     /// The first host's second sender, if it runs, and how often it was started.
@@ -40,9 +40,9 @@ pub(super) struct Network {
     senders: u32,
     is_sender_stopped: bool,
     keys: u32,
-    /// The number of datagrams that the forger of single packets last saw of each line, and when.
+    /// The number of datagrams of each line that the forger of single packets last saw, and the time of that.
     forged_at: [(u64, u64); 2],
-    /// Whether the second host's channel is its own.
+    /// Whether the second host's channel was promoted to its own.
     pub(super) is_promoted: bool,
 }
 
@@ -62,7 +62,7 @@ fn ip(words: &str) -> Result<()> {
     Ok(())
 }
 
-/// Does something in a network namespace. Sockets that are made there stay in it.
+/// Runs a function in a network namespace. Sockets that are made there stay in it.
 fn in_namespace<T: Send>(name: &str, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| {
@@ -109,15 +109,15 @@ impl Network {
         &self.names[self.net.hosts()]
     }
 
-    /// Gives a host its interface for a line. Returns the switch's port.
+    /// Connects a host to a line by an interface. Returns the switch's port.
     fn plug(&self, host: usize, line: usize) -> Result<std::os::fd::OwnedFd> {
         let (name, switch, port) = (&self.names[host], self.switch(), format!("p{line}{host}"));
-        // A host keeps its address on the wire, as a card does: others remember it.
+        // A host keeps its address on the wire, as a network card does: other hosts remember it.
         let address = format!("02:77:00:00:{line:02x}:{host:02x}");
         ip(&format!(
             "link add v{line} address {address} netns {name} type veth peer name {port} netns {switch}"
         ))?;
-        // A switch passes packets as they are on a wire. So the kernel parts those that leave in one call before it has them.
+        // A switch passes packets as they are on a wire. So the kernel must split those that leave in one call before the switch gets them.
         ip(&format!("-n {name} link set v{line} gso_max_segs 1"))?;
         ip(&format!("-n {name} addr add 10.77.{line}.{}/24 dev v{line}", host + 1))?;
         ip(&format!("-n {name} addr add fd77:{line}::{}/64 dev v{line} nodad", host + 1))?;
@@ -147,12 +147,12 @@ impl Network {
         ["ip", "netns", "exec", &self.names[host]].map(str::to_owned).to_vec()
     }
 
-    /// Does something on a host.
+    /// Runs a function on a host.
     pub(super) fn at<T: Send>(&self, host: usize, work: impl FnOnce() -> T + Send) -> Result<T> {
         in_namespace(&self.names[host], || Ok(work()))
     }
 
-    /// Takes all faults of the lines back. A host whose channel was given up stays cut off.
+    /// Ends all faults of the lines. A host whose channel was given up stays cut off.
     pub(super) fn heal(&self) {
         for hub in &self.hubs {
             hub.set(0, 0, 0);

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time in which a bridge learns its session from the first host's.
+/// Time in which a bridge learns its session from the first host's bridge.
 const JOINING: Duration = Duration::from_secs(20);
 /// Silence after which a channel can be promoted, with some to spare.
 const SILENCE: Duration = Duration::from_millis(3400);
@@ -95,7 +95,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Starts the first host's second sender, if there is to be one.
+    /// Starts the first host's second sender, if the story has one.
     pub(in super::super) fn start_peer(&mut self) -> Result<bool> {
         let channel = self.channels[0].name.clone();
         let Some(network) = self.network.as_mut() else { return Ok(false) };
@@ -124,10 +124,10 @@ impl World<'_> {
         self.note(ended(who, status, sent, said))
     }
 
-    /// Notes it if the second sender has ended by itself. Without its daemon it cannot begin.
+    /// Notes if the second sender has ended by itself. Without its daemon it cannot begin.
     pub(in super::super) fn reap_sender(&mut self) -> Result<()> {
         match self.network.as_mut().and_then(Network::sender_ended) {
-            // A sender that finds no daemon, or no place for its server yet, says so and ends.
+            // A sender that finds no daemon, or no free address for its server yet, reports that and ends.
             Some(status) if status.code() == Some(1) => Ok(()),
             Some(status) => self.note_end_of_sender(Some(status), false),
             None => Ok(()),
@@ -166,7 +166,7 @@ impl World<'_> {
         let text: String = (2..=network.keys)
             .fold(KEY.to_owned(), |text, id| format!("{text}{id} {:032x}\n", u128::from(id) << 64 | 7));
         network.write_keys(&text)?;
-        // The command reads the file once.
+        // The command reads the file only once.
         let had_sender = self.tell_sender(Does::End)?;
         let mut hosts: Vec<u8> = (0..self.daemons.len() as u8).collect();
         if backwards {
@@ -181,7 +181,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Cuts the first host off and promotes the second one's channel, which has then its own publishers.
+    /// Cuts the first host off and promotes the second host's channel, which then has its own publishers.
     fn promote(&mut self) -> Result<bool> {
         let is_ready = |d: &super::super::daemon::Daemon| !d.is_stopped && d.pid().is_some();
         if self.network.as_ref().is_none_or(|network| network.is_promoted)
