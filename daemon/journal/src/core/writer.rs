@@ -305,7 +305,6 @@ impl Writer {
         let (bytes, durable) = (size_of_all(&pieces), self.settings.sync == SyncPolicy::Each);
         let mut steps = Vec::new();
         if offset + bytes > room {
-            // This is no multiple of a page, unlike the size of a sealed file.
             let size = (offset + bytes).next_multiple_of(PAGE as u64) + FRAME_ALIGN as u64;
             steps.push(Step::Resize { number, size });
         }
