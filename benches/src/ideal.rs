@@ -1,9 +1,8 @@
-//! The ideal ring: the least that one writer and many readers can do with shared memory, as the bound to measure
-//! against. It has one fixed slot for each message and a sequence word at the slot's front. It has no variable length, no
-//! lapping check, no bounds claims, no index and no takeover. A reader that falls a ring behind reads garbage and hangs, so
-//! no program should use it.
+//! The ideal ring: the least that one writer and many readers can do with shared memory, as the bound to compare with. It has one fixed
+//! slot for each message and a sequence word at the slot's front. It has no variable length, no lapping check, no bounds checks of claims,
+//! no index and no takeover. A reader that falls a ring behind reads garbage and hangs, so no program should use it.
 //!
-//! Its payload copy is the product's own routine, so that the difference left is the protocol's.
+//! Its payload copy is the product's own routine, so that only the protocol makes a difference.
 //!
 //! ```text
 //! slot, a multiple of 64 bytes:   | sequence word | payload words ... |
@@ -123,7 +122,7 @@ impl IdealReader {
         Ok(Self(End::new(&map, shape)))
     }
 
-    /// Copies the next message to the start of `out`; false when there is none yet.
+    /// Copies the next message to the start of `out`. Returns false if there is none yet.
     ///
     /// # Panics
     /// When `out` is smaller than the shape's size.

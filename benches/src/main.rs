@@ -246,7 +246,7 @@ fn main() -> Result<ExitCode> {
     ask_all(&args, &stage)
 }
 
-/// Asks one question, or all, of the transports here and of the peers. Prints and keeps the answers.
+/// Asks one question, or all, for the transports here and the peers. Prints and stores the answers.
 fn ask_all(args: &Args, stage: &Stage) -> Result<ExitCode> {
     let peers = args.peers.as_deref().map(peers::list).transpose()?.unwrap_or_default();
     for peer in &peers {
@@ -313,7 +313,7 @@ fn compare_languages(args: &Args, testees: &[String], rust: Option<&Path>, dir: 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The numbers that the user gave, or else these.
+/// Returns the numbers that the user gave, or else the default ones.
 fn or(given: &[usize], default: &[usize]) -> Vec<usize> {
     if given.is_empty() { default.to_vec() } else { given.to_vec() }
 }
@@ -363,7 +363,7 @@ fn print_failures(answer: &Answer) {
     }
 }
 
-/// The two hosts of the bridge's question. Without them it prints the reason.
+/// Makes the two hosts of the bridge's question. If that is not possible, prints the reason.
 fn two_hosts(args: &Args) -> Option<Hosts> {
     let beside = || Ok(std::env::current_exe()?.with_file_name("shmcast"));
     let made = args.shmcast.clone().map_or_else(beside, Ok).and_then(|program: PathBuf| {
@@ -373,7 +373,7 @@ fn two_hosts(args: &Args) -> Option<Hosts> {
     made.inspect_err(|why| eprintln!("SKIPPED bridge: {why:#}")).ok()
 }
 
-/// The contestants that join ours on one host: those that the user named, and all its peers unless some of them were named.
+/// Returns the contestants that join ours on one host: those that the user named, and all its peers unless some of them were named.
 fn guests(named: &[Contestant], peers: &[Peer], wait: Wait) -> Vec<Contestant> {
     let is_named = |peer: &Peer| named.iter().any(|who| who.transport_name() == peer.name);
     let joining = if peers.iter().any(is_named) { &[] } else { peers };

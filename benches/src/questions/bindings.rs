@@ -1,5 +1,6 @@
-//! What does a client in another language cost beside Rust's? Each language's testee of the conformance suite drains a full ring that nobody
-//! writes to, receives live messages, and publishes into a ring that nobody reads. All are on one CPU and take turns within a lap.
+//! What does a client in another language cost, compared with Rust's? Each language's testee of the conformance suite drains a full ring to
+//! which nobody writes, receives live messages, and publishes into a ring that nobody reads. All testees run on one CPU, in turn within
+//! each lap.
 
 use crate::rig::stats::median;
 use anyhow::{Context, Result, ensure};
@@ -18,9 +19,9 @@ const RING_BYTES: u64 = 8 << 20;
 pub const SIZES: [usize; 3] = [32, 256, 1024];
 /// How often a lap reads the ring.
 const PASSES: u32 = 20;
-/// Between two live messages.
+/// Time between two live messages.
 const BEAT: Duration = Duration::from_micros(10);
-/// Programs that compile while they run are let run for so long first.
+/// How long programs that compile at run time are run before the measurement.
 const WARM_UP: Duration = Duration::from_secs(2);
 /// The CPU of the testees; the publisher of live messages has CPU 0.
 const CPU: usize = 1;
@@ -34,9 +35,9 @@ pub struct Figure {
     pub size: usize,
     /// The language.
     pub language: String,
-    /// Nanoseconds a message, or of the latency's median.
+    /// Nanoseconds per message, or of the latency's median.
     pub ns: f64,
-    /// Beside the first language.
+    /// Ratio to the first language.
     pub ratio: f64,
 }
 
@@ -76,13 +77,13 @@ pub fn run(commands: &[String], dir: &Path, sizes: &[usize], effort: Effort) -> 
     Ok(figures)
 }
 
-/// By the system's clock, the one that every language can read.
+/// Makes a publisher with the system's clock, which every language can read.
 fn publisher(dir: &Path, name: &str) -> Result<Publisher> {
     let builder = Publisher::builder(name).dir(dir).capacity(RING_BYTES).clock_kind(ClockKind::Monotonic);
     Ok(builder.prepare(Preparation { prefault: true, ..Preparation::NONE }).open()?)
 }
 
-/// Has each do something, in turns. `once` gives what a lap cost.
+/// Makes each testee do something, in turn. `once` returns the cost of a lap.
 fn laps(
     testees: &mut [Testee],
     effort: Effort,
@@ -113,7 +114,7 @@ fn laps(
     Ok(())
 }
 
-/// Has a testee do what succeeds or fails.
+/// Makes a testee do something that succeeds or fails.
 fn done(testee: &mut Testee, request: &str) -> Result<()> {
     let answer = testee.ask(request)?;
     ensure!(answer == Answer::done(), "{}: to {request} it answers {answer:?}", testee.hello.testee);
@@ -166,7 +167,7 @@ fn publish(
 ) -> Result<()> {
     let readers = testees.iter().position(|testee| !testee.hello.levels.contains(&7));
     let place = dir.display();
-    // Those that cannot publish stand last.
+    // Testees that cannot publish are last.
     let count = readers.unwrap_or(testees.len());
     let testees = &mut testees[..count];
     for (i, testee) in testees.iter_mut().enumerate() {

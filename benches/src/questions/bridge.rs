@@ -1,5 +1,6 @@
-//! What does it cost to cross to another host? A channel published on one, carried by `shmcast bridge` and read on the other,
-//! beside bare UDP datagrams, and beside Aeron, over the same wire in the same laps. The hosts are network namespaces of this machine.
+//! What does it cost to cross to another host? A channel is published on one host, carried by `shmcast bridge`, and read on the other. It
+//! is compared with bare UDP datagrams, and with Aeron, over the same wire in the same laps. The hosts are network namespaces of this
+//! machine.
 
 use super::rounds::ask;
 use super::table::{Figures, Sheet, Unit};
@@ -20,9 +21,9 @@ use anyhow::Result;
 const TITLE: &str = "From host to host over a virtual wire; times are in us from the send";
 /// Payload sizes of the one-way cases.
 pub const SIZES: [usize; 2] = [64, 256];
-/// A message that fills a packet of each form but for some bytes.
+/// The size of a message that nearly fills a packet of each form.
 const PACKET: usize = 1_320;
-/// Bytes of ring: what is on its way may fill a socket's buffer and not overflow it.
+/// Bytes of ring. Messages on their way may fill a socket's buffer but must not overflow it.
 const RING_BYTES: u64 = 4 << 20;
 
 /// Plays and answers. Of the peers with these names, those join that go between hosts.
@@ -89,7 +90,7 @@ pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64, peers: 
     ask(stage, "bridge", &cases)
 }
 
-/// Whether a peer is there. If not, this says how it would be.
+/// Whether a peer is available. If not, prints how to make it available.
 fn is_there(name: &str, peers: &[&str]) -> bool {
     let is_there = peers.contains(&name);
     if !is_there {

@@ -31,7 +31,7 @@ enum Plot {
     IsLockedOut,
     /// The testee publishes messages that do not fit.
     TooLarge,
-    /// The testee takes over from a publisher that died before so many of its last stores.
+    /// The testee takes over from a publisher that died after this many stores of its last message.
     TakesOver(usize, u64),
     /// The testee is killed, and others take over.
     Dies(u64),

@@ -14,7 +14,7 @@ pub struct JournalAnswer {
     pub question: String,
     /// The time at which it was asked, in seconds since 1970.
     pub asked_at: u64,
-    /// Whether only delivery was checked: then no figure in it means anything.
+    /// Whether only delivery was checked. If so, no figure in it means anything.
     pub quick: bool,
     /// The machine on which it was asked.
     pub machine: Machine,
@@ -37,7 +37,7 @@ pub enum Sense {
     AtLeast,
     /// The bound or less.
     AtMost,
-    /// There is no bound: the figure stands beside others.
+    /// There is no bound: the figure is shown for comparison.
     Shown,
 }
 
@@ -76,9 +76,9 @@ pub struct Lap {
 pub enum Verdict {
     /// The median of the laps reached its bound.
     Passes,
-    /// It did not.
+    /// The median did not reach the bound.
     FellShort,
-    /// Nothing is asked of it.
+    /// The row has no bound.
     Shown,
 }
 
@@ -124,7 +124,7 @@ impl Row {
 }
 
 impl JournalAnswer {
-    /// An answer without figures.
+    /// Makes an answer without figures.
     pub fn begin(quick: bool) -> Self {
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         Self {

@@ -1,4 +1,4 @@
-//! Rows about the publisher beside a recorder, and about a disk that stands still.
+//! Rows about the publisher beside a recorder, and about a disk that does not answer.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::{Plan, RING_BYTES, journal_in};
@@ -11,13 +11,13 @@ use anyhow::{Result, ensure};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// CPU of the publisher, and of the recorder or the reader in its place.
+/// CPU of the publisher, and of the recorder or the reader that replaces it.
 const CPUS: [Option<usize>; 2] = [Some(0), Some(1)];
 /// Pairs of rounds in a lap.
 const PAIRS: usize = 3;
-/// Length of each, in seconds.
+/// Length of each round, in seconds.
 const SECONDS: f64 = 1.0;
-/// 100 k messages a second.
+/// 100,000 messages per second.
 const USUAL: Pace = Pace::Every(10_000);
 /// Bytes of the file system that is frozen.
 const DISK: u64 = 3 << 30;
@@ -48,7 +48,7 @@ fn add(answer: &mut JournalAnswer, (number, what): (u32, &str), pairs: &[(Round,
     }
 }
 
-/// Row 1: `publish` with a recorder beside `publish` with a reader in its place.
+/// Row 1: `publish` with a recorder, compared with `publish` with a reader in the recorder's place.
 pub(super) fn beside_a_reader(plan: &Plan<'_>, lap: usize, answer: &mut JournalAnswer) -> Result<()> {
     let pairs = if plan.stage.quick { 1 } else { PAIRS };
     for size in [32, 256, 1024] {
@@ -77,7 +77,7 @@ pub(super) fn beside_a_reader(plan: &Plan<'_>, lap: usize, answer: &mut JournalA
     system_calls(plan, answer)
 }
 
-/// Row 1: the system calls of so many messages more.
+/// Row 1: the additional system calls for this many more messages.
 fn system_calls(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let more = plan.bytes(3 << 20);
     let calls = |messages| -> Result<u64> {
@@ -101,7 +101,7 @@ fn system_calls(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     Ok(())
 }
 
-/// A disk that can be frozen, or why there is none.
+/// Returns a disk that can be frozen, or notes why there is none.
 fn disk(plan: &Plan<'_>, number: u32, answer: &mut JournalAnswer) -> Option<FrozenDisk> {
     let made = FrozenDisk::new(plan.disk, plan.bytes(DISK).max(128 << 20));
     made.inspect_err(|why| answer.skip(format!("row {number}: no disk that can stand still: {why:#}"))).ok()
@@ -113,7 +113,7 @@ fn record(plan: &Plan<'_>, to: &Path) -> Record {
     Record { cpu: CPUS[1], ..record }
 }
 
-/// Freezes the disk for a time that begins a little after the publisher, when its recorder is at work.
+/// Freezes the disk for a time. The freeze begins a little after the publisher, when its recorder is at work.
 fn freeze(disk: &FrozenDisk, time: Duration) -> Result<()> {
     std::thread::sleep(Duration::from_millis(100));
     disk.freeze()?;
@@ -121,7 +121,7 @@ fn freeze(disk: &FrozenDisk, time: Duration) -> Result<()> {
     disk.thaw()
 }
 
-/// Row 2: the same while the disk stands still.
+/// Row 2: the same while the disk does not answer.
 pub(super) fn on_a_frozen_disk(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let Some(disk) = disk(plan, 2, answer) else { return Ok(()) };
     let (seconds, size) = (if plan.stage.quick { 0.1 } else { 10.0 }, 256);
@@ -143,7 +143,7 @@ pub(super) fn on_a_frozen_disk(plan: &Plan<'_>, answer: &mut JournalAnswer) -> R
     Ok(())
 }
 
-/// Row 8: the longest time for which the disk may stand still, beside what ring and buffer hold.
+/// Row 8: the longest time for which the disk may stop answering, compared with what ring and buffer can hold.
 pub(super) fn stall(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let Some(disk) = disk(plan, 8, answer) else { return Ok(()) };
     let (size, interval_ns) = (256, 20_000);

@@ -1,5 +1,5 @@
-//! What does a journal cost, how fast is it, and what does it survive? Recorders and readers of journals beside the bare calls of
-//! the same file system in the same minute.
+//! What does a journal cost, how fast is it, and what does it survive? Recorders and readers of journals are compared with the bare calls
+//! of the same file system in the same minute.
 //!
 //! | file | what |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Other projects' recorders beside ours, each in a process of its own that its launcher starts. The launcher publishes, records,
-//! flushes, reads everything back, and removes it.
+//! Other projects' recorders, compared with ours. Each runs in a process of its own that its launcher starts. The launcher publishes,
+//! records, flushes, reads everything back, and removes it.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::Plan;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 /// The peers that the launcher knows.
 const PEERS: [&str; 6] = ["aeron0", "aeron0-crc", "aeron1", "chronicle", "chronicle-sync", "plain"];
-/// How many times the payload of a peer we must record in the same time.
+/// How many times a peer's payload we must record in the same time.
 const MUST: [(&str, f64); 2] = [("aeron0", 1.0), ("aeron1", 3.0)];
 
 /// A peer's report.
@@ -59,7 +59,7 @@ pub(super) fn beside(
     Ok(())
 }
 
-/// Plays one. It must have read back what it published.
+/// Plays one peer, which must read back what it published.
 fn play(plan: &Plan<'_>, launcher: &Path, peer: &str, size: usize) -> Result<(Report, Quiet)> {
     let seconds = if plan.stage.quick { 1.0 } else { plan.ask.seconds };
     let load = Load::begin(std::iter::empty())?;

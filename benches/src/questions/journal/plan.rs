@@ -143,7 +143,7 @@ impl<'a> Plan<'a> {
         Ok(played)
     }
 
-    /// Plays a round with a reader that keeps nothing in the recorder's place.
+    /// Plays a round with a reader that replaces the recorder and keeps nothing.
     pub(super) fn play_reader(&self, publish: Publish, cpu: Option<usize>) -> Result<Round> {
         let dir = tempfile::tempdir_in(&self.stage.dir).context("make a directory for the round")?;
         let publish = Publish { dir: dir.path().to_owned(), ..publish };
@@ -151,7 +151,7 @@ impl<'a> Plan<'a> {
         round(&self.stage.program, &publish, &reader, |_| Ok(()))
     }
 
-    /// As [`play`](Self::play), where nothing may be lost.
+    /// As [`play`](Self::play), for rounds in which nothing may be lost.
     pub(super) fn play_all(&self, publish: Publish, record: Record) -> Result<Round> {
         let played = self.play(publish, record)?;
         let lost = played.recorded.overrun;

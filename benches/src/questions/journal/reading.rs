@@ -1,5 +1,5 @@
-//! Reading a journal: how soon a reader that is behind is live again, how soon a time is found, how long a check takes, and how long
-//! it takes to make a journal whole.
+//! Reading a journal: how soon a reader that is behind is live again, how soon a time is found, how long a check takes, and how long it
+//! takes to make a journal whole.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::{FILE_BYTES, Plan, journal_in};
@@ -34,7 +34,7 @@ fn watched<T>(run: impl FnOnce() -> Result<T>) -> Result<(T, Quiet)> {
     Ok((done, load.end()?))
 }
 
-/// Records so many bytes of messages, and does something before the publisher and the recorder end.
+/// Records this many bytes of messages, and calls a function before the publisher and the recorder end.
 fn with_journal(
     plan: &Plan<'_>,
     (size, bytes, pace): (usize, u64, Pace),
@@ -55,7 +55,7 @@ fn with_journal(
     .map(drop)
 }
 
-/// Bytes a second of a reader, as they stand in the journal.
+/// Returns the bytes that a reader reads per second, as they are stored in the journal.
 fn speed(reader: &CaughtUp, size: usize) -> f64 {
     (reader.messages * (size as u64 + 16)) as f64 * 1e9 / reader.ns as f64
 }
@@ -127,7 +127,7 @@ fn large(
     answer.add(13, "the same, cold", (">= 0.8 R", "MB/s"), Sense::AtLeast, lap);
 }
 
-/// Row 14: the first message of a time, behind the page cache.
+/// Row 14: finds the first message of a time, without the page cache.
 pub(super) fn lookup(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let many = (MANY.0, plan.bytes(MANY.0 * MANY.1));
     // Recorders keep up with it. Where one is behind, the times of its frames are later than those of the messages in them.
