@@ -386,7 +386,8 @@ pub struct BridgeStatus {
     pub why: Option<String>,
     /// Steps that the kernel refused, each with its reason. The bridge runs without them.
     pub refusals: Vec<String>,
-    /// Its counters: `send` and `repair`, or `receive`, `recovery` and `receive_to_ring`; null before it ever ran.
+    /// The bridge's counters: `send` and `repair` if it sends; `receive`, `recovery` and `receive_to_ring` if it receives. Null until the
+    /// bridge has run once.
     pub figures: serde_json::Value,
 }
 

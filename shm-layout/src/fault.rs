@@ -1,10 +1,10 @@
 //! Faults that a special build contains, to prove that the tests find each of them. The environment variable [`VARIABLE`]
 //! chooses one by its name.
 //!
-//! - Mended faults, for the random tests: [`fault!`](crate::fault!), in a build with `RUSTFLAGS="--cfg shmcast_faults"`.
-//! - Orderings of the protocol, for its model: `mutant!` takes one away, in a build with `RUSTFLAGS="--cfg loom"`.
+//! - [`fault!`](crate::fault!) puts back a bug that was fixed, for the random tests, in a build with `RUSTFLAGS="--cfg shmcast_faults"`.
+//! - `mutant!` removes a memory ordering of the protocol, for the model checker, in a build with `RUSTFLAGS="--cfg loom"`.
 //!
-//! Ordinary builds contain none of this: both are the constant `false`.
+//! In ordinary builds both macros are the constant `false`.
 
 /// Environment variable that names the fault to put back, or the ordering to take away.
 pub const VARIABLE: &str = "SHMCAST_FAULT";

@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// Words from one receiver's count to the next: two lines, because processors prefetch in pairs.
+/// Distance between the counts of two receivers, in words. It is two cache lines, because processors prefetch lines in pairs.
 const STRIDE: usize = 16;
 
 /// Either end of a gate.

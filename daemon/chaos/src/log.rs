@@ -66,8 +66,8 @@ pub enum Fact {
     Closing,
     /// The publisher or reader is closed.
     Closed,
-    /// A reader is about to subscribe. With `history` it may read the journal; a lap leads it there unless `skip` leads it to the latest
-    /// message.
+    /// A reader is about to subscribe. With `history` it may read the journal. When it is lapped, it continues from the journal; with `skip`,
+    /// from the latest message.
     Subscribing {
         channel: String,
         #[serde(default)]

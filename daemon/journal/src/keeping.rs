@@ -229,8 +229,8 @@ fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
     later.into_iter().find(has_been).unwrap_or(wall_ns).max(begun)
 }
 
-/// Whether nothing is added to a file any more. A file that was given up has no trailer until the next recovery. A
-/// sealed file after it holds what it lacks.
+/// Whether a file is finished. An abandoned file gets its trailer only at the next recovery. It is finished if the next file is sealed: that
+/// file holds what the abandoned one lacks.
 fn is_over(file: &FileInfo, next: &FileInfo) -> bool {
     file.trailer.is_some() || (file.is_given_up() && next.trailer.is_some())
 }

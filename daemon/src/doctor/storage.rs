@@ -1,7 +1,7 @@
 //! Disks that journals lie on: the file system, and the drive's own cache.
 //!
-//! The directories are those in the configuration that the unit names. If no channel there has a journal, the directory is judged in which
-//! the unit allows journals.
+//! The directories come from the configuration that the systemd unit names. If no channel in the configuration has a journal, the checks look at
+//! the directory in which the unit allows journals.
 
 use super::{
     Area, Check, Unread,

@@ -71,7 +71,8 @@ const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
 /// The time by which the service manager extends its start timeout, each time that we ask while memory is made.
 const GOES_ON: Duration = Duration::from_secs(60);
 
-/// How long threads of tokio's pool stay: always. With at least one, work waits where the system gives no further one; without, tokio panics.
+/// How long an idle thread of tokio's pool lives: for ever. If the system refuses a new thread, work waits for one that is there. If there is
+/// none, tokio panics.
 const THREADS_STAY: Duration = Duration::from_secs(u32::MAX as u64);
 /// How long the end of the daemon waits for recorders that are being started.
 const STARTING: Duration = Duration::from_secs(1);

@@ -35,7 +35,7 @@ const RETRY_NS: u64 = 20_000_000;
 const CATCH_UP: Rate = Rate { per_second: 250_000_000, burst: 1 << 20 };
 /// Events taken from the ring in one turn while the loop catches up.
 const EVENTS_PER_STEP: usize = 64;
-/// The pause while the loop catches up and has used up its rate.
+/// How long the loop sleeps while it catches up and [`CATCH_UP`] permits no packet yet.
 const STEP: Duration = Duration::from_micros(100);
 /// The longest time that the rate is limited. The loop would never catch up with a feed that is faster than
 /// the limit.

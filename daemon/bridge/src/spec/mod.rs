@@ -93,8 +93,8 @@ pub struct BridgeSpec {
     /// chooses a band; if `None`, the one that the kernel derives from `dscp`.
     #[serde(default)]
     pub priority: Option<u8>,
-    /// The speed of the link that packets leave by: live packets take at most 95 % of it, and repairs what those leave.
-    /// `auto`, the default, is the speed that the interface states; if it states none, nothing is held back.
+    /// The speed of the outgoing link. Live packets use at most 95 % of it; repairs use the rest. `auto`, the default, takes the speed
+    /// that the interface reports. If it reports none, nothing is held back.
     #[serde(default)]
     pub link: LinkSpeed,
     /// Sends the channel to other hosts.
