@@ -9,7 +9,7 @@ use crate::config::{FILE_BYTES, LEAST_BUFFER, parse_io, parse_sync};
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
-use shmcast::{History, Role, Start, Subscriber};
+use shmcast::{ChannelError, History, Role, Start, Subscriber};
 use shmcast_journal::core::{Io, Settings, SyncPolicy};
 use shmcast_journal::{Progress, RecordError, Recorder};
 use std::path::PathBuf;
@@ -109,12 +109,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             Err(e) if e.is_unknown_channel() && waits && sums.streams == 0 => return Ok(ExitCode::SUCCESS),
             Err(e) if e.is_unknown_channel() && waits => break Ok(()),
             Err(e) if e.is_unknown_channel() => bail!("{e} (--wait-channel)"),
-            Err(e) => return Err(e.into()),
+            Err(e) => break Err(e.into()),
         };
-        let recorder = Recorder::start(&args.to, subscriber, settings.clone())?;
+        let recorder = match Recorder::start(&args.to, subscriber, settings.clone()) {
+            Ok(recorder) => recorder,
+            Err(e) => break Err(e.into()),
+        };
         sums.streams += 1;
         match record(args, (&host, &channel), recorder, &stop, &mut sums) {
-            Err(error) if error.is_restart() && !stop.is_set() => {
+            Err(error) if is_restart(&error) && !stop.is_set() => {
                 note!("{channel}: began anew: goes on with the new stream, in a folder of its own");
                 // Its ring is made in a moment, if it is not there yet.
                 waits = true;
@@ -134,7 +137,7 @@ fn record(
     recorder: Recorder,
     stop: &Stop,
     sums: &mut Sums,
-) -> Result<(), RecordError> {
+) -> Result<()> {
     let begun = recorder.progress();
     note!("{channel}: recording into {} from sequence {}", args.to.display(), grouped(begun.first));
     if begun.missing > 0 {
@@ -144,13 +147,23 @@ fn record(
         note!("{channel}: the file system takes no O_DIRECT: written through the page cache");
     }
     let (mut watch, mut end) = (Watch::new(channel), PresentEnd::default());
+    let mut unseen = None;
     while recorder.is_running() && !stop.is_set() {
         std::thread::sleep(LOOK);
         let progress = recorder.progress();
         watch.errors(&recorder);
         watch.show(&progress);
-        if args.until_end && progress.has_ended && end.is_reached(host, channel, &progress) {
-            break;
+        if args.until_end && progress.has_ended {
+            match end.is_reached(host, channel, &progress) {
+                Ok(true) => break,
+                Ok(false) => {}
+                // The channel is being made anew.
+                Err(e) if e.is_unknown_channel() => {}
+                Err(e) => {
+                    unseen = Some(e);
+                    break;
+                }
+            }
         }
     }
     let mut last = recorder.progress();
@@ -163,7 +176,13 @@ fn record(
         Err(_) => {}
     }
     sums.add(last);
-    ended.map(|_| ())
+    ended?;
+    unseen.map_or(Ok(()), |e| Err(e.into()))
+}
+
+/// Whether the recorder ended because the channel began anew.
+fn is_restart(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(RecordError::is_restart)
 }
 
 /// What was recorded of all streams.
@@ -226,22 +245,24 @@ struct PresentEnd {
 
 impl PresentEnd {
     /// Whether the channel is over, and the recorder has all of it.
-    fn is_reached(&mut self, host: &Host, channel: &str, progress: &Progress) -> bool {
-        let open =
-            || host.subscriber(channel).start(Start::Latest).history(History::Never).page(false).open();
-        // A channel that cannot be opened now is looked at again.
-        let Some(reader) = self.reader.take().or_else(|| open().ok()) else { return false };
+    fn is_reached(&mut self, host: &Host, channel: &str, progress: &Progress) -> Result<bool, ChannelError> {
+        let reader = match self.reader.take() {
+            Some(reader) => reader,
+            None => {
+                host.subscriber(channel).start(Start::Latest).history(History::Never).page(false).open()?
+            }
+        };
         let reader = self.reader.insert(reader);
         for _ in 0..MOST_EVENTS {
             match reader.try_recv() {
                 Ok(Some(_)) => {}
-                Ok(None) => return reader.is_at_end() && progress.drained >= reader.next_sequence() - 1,
+                Ok(None) => return Ok(reader.is_at_end() && progress.drained >= reader.next_sequence() - 1),
                 // The channel is made anew: the recorder says what that means.
                 Err(_) => break,
             }
         }
         self.reader = None;
-        false
+        Ok(false)
     }
 }
 
