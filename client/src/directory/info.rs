@@ -34,7 +34,7 @@ pub struct ChannelInfo {
     pub readers: Vec<ReaderInfo>,
 }
 
-/// What a segment's header and ring say.
+/// The facts that a segment's header and ring state.
 #[derive(Debug, Clone)]
 pub struct ChannelDetail {
     /// The immutable header.
@@ -80,7 +80,7 @@ pub struct ReaderInfo {
 pub struct Removed {
     /// The channel's directory.
     pub dir: PathBuf,
-    /// What was removed from the directory, in order: `lock`, `readers`, `segment`, and pages that dead readers left, as `readers/PAGE`.
+    /// The entries removed from the directory, in order: `lock`, `readers`, `segment`, and pages that dead readers left, as `readers/PAGE`.
     pub files: Vec<String>,
     /// Bytes of memory that its files took.
     pub bytes: u64,

@@ -59,7 +59,7 @@ pub(super) struct Cursor {
     fault: Option<Fault>,
 }
 
-/// What was found at an offset.
+/// The finding at an offset.
 enum Found {
     Frame(FrameHeader),
     /// No frame, and the offset after its body if its header is whole.

@@ -1,4 +1,4 @@
-//! What a publisher knows about itself and its channel.
+//! The facts that a publisher knows about itself and its channel.
 
 use super::Publisher;
 use crate::clock::Clock;

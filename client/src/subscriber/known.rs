@@ -1,4 +1,4 @@
-//! What a subscriber knows about itself and its channel. Reading it does not touch the stream.
+//! The facts that a subscriber knows about itself and its channel. Reading them does not touch the stream.
 
 use super::{Doubt, Subscriber};
 use crate::clock::Clock;

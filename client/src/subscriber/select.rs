@@ -70,7 +70,7 @@ pub struct SelectError {
 
 type Found = (usize, Outcome);
 
-/// What to do next when there is nothing to receive.
+/// The next step when there is nothing to receive.
 enum Rest {
     /// There is an event.
     Found(Found),

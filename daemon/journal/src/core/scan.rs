@@ -38,7 +38,7 @@ pub struct Heard {
     pub epoch: u64,
 }
 
-/// What was found at an offset.
+/// The finding at an offset.
 pub(super) enum Found {
     Nothing,
     /// A header whose body is not whole.
