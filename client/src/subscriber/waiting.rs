@@ -9,7 +9,7 @@ use shmcast_layout::ring::reader::Poll;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-/// What to do next when a poll has found nothing.
+/// The next step after a poll that has found nothing.
 pub(super) enum Rest {
     /// There is an event after all.
     Found(Outcome),

@@ -1,4 +1,4 @@
-//! What all threads with native lines need: reading the keys file, and making and opening packets in buffers of their own.
+//! The code that all threads with native lines share: it reads the keys file, and makes and opens packets in buffers of its own.
 
 use std::io;
 use std::path::Path;

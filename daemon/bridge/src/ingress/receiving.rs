@@ -43,7 +43,7 @@ const TURNS_PER_ANSWER: u32 = 16;
 const LEAVE_NS: u64 = SECOND_NS / 2;
 /// The counters are published this often for each time that the histograms are, because those are long.
 const SHOWS_PER_HISTOGRAM: u64 = 10;
-/// What one turn of the loop found in the sockets.
+/// The findings of one turn of the loop in the sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Found {
     Nothing,

@@ -353,7 +353,7 @@ counters! {
 }
 
 counters! {
-    /// What a retransmission server was asked for and sent.
+    /// The requests to a retransmission server, and its replies.
     pub struct ReplayTotals {
         /// Requests for retransmission received.
         requests: counter "repair_requests_total",

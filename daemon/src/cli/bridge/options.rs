@@ -127,10 +127,12 @@ impl Options {
 
     /// Refuses addresses with an account, because every user of a host can read the arguments of a process.
     fn refuse_accounts(&self) -> Result<()> {
-        let is_server =
-            |setting: &&Setting| setting.field.starts_with("nats") && setting.field != "nats.account";
-        let set = self.set.iter().filter(is_server).map(|setting| setting.value.to_string_lossy());
-        if self.nats.iter().cloned().chain(set).any(|text| text.contains('@')) {
+        let servers = |setting: &Setting| match setting.field.as_str() {
+            "nats.servers" => has_account(&setting.value),
+            "nats" => setting.value.get("servers").is_some_and(has_account),
+            _ => false,
+        };
+        if self.nats.iter().any(|text| text.contains('@')) || self.set.iter().any(servers) {
             bail!(
                 "--nats: an account stands in the address, where every user of this host can read it: write it as USER:PASSWORD \
                  into a file of mode 600 and give --set nats.account=FILE, or set {ACCOUNT_VARIABLE}"
@@ -141,11 +143,10 @@ impl Options {
 
     /// The table in `file` of the bridge that carries `channel` to this side.
     fn table_of(&self, file: &Path, channel: &str, side: Side) -> Result<Table> {
-        // The daemon's own reading says what is wrong, and where.
-        Config::load(file)?;
         let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
-        let mut root: Table =
-            text.parse().map_err(|_| anyhow!("{}: changed while it was read", file.display()))?;
+        // The daemon's own reading says what is wrong, and where.
+        Config::parse(&text, &file.display().to_string())?;
+        let mut root: Table = text.parse().with_context(|| format!("read {}", file.display()))?;
         let Some(Value::Array(bridges)) = root.remove("bridge") else {
             bail!("{}: it has no [[bridge]]", file.display());
         };
@@ -245,19 +246,12 @@ impl Draft {
     }
 }
 
-/// The text of a value in which an account may stand.
-trait Shown {
-    fn to_string_lossy(&self) -> String;
-}
-
-impl Shown for Value {
-    fn to_string_lossy(&self) -> String {
-        match self {
-            Value::String(text) => text.clone(),
-            Value::Array(values) => values.iter().map(Shown::to_string_lossy).collect(),
-            Value::Table(table) => table.values().map(Shown::to_string_lossy).collect(),
-            _ => String::new(),
-        }
+/// Whether an account stands in one of these addresses.
+fn has_account(servers: &Value) -> bool {
+    match servers {
+        Value::String(text) => text.contains('@'),
+        Value::Array(servers) => servers.iter().any(has_account),
+        _ => false,
     }
 }
 
@@ -329,6 +323,10 @@ mod tests {
             let error = spec(&["engine=nats", set]).unwrap_err().to_string();
             assert!(error.contains("nats.account=FILE") && !error.contains("secret"), "{error}");
         }
+        // The path of a file is no address.
+        let spec =
+            spec(&["engine=nats", "nats.servers=nats://host:4222", "nats.creds=/home/a@b/x.creds"]).unwrap();
+        assert_eq!(spec.nats.unwrap().creds, Some("/home/a@b/x.creds".into()));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::proto::counters::MalformedCounters;
 
-/// What became of the datagrams of a capture, and of its messages.
+/// The fates of a capture's datagrams and messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UnwrapCounters {
     /// Datagrams taken.

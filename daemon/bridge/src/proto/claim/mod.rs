@@ -40,7 +40,7 @@ pub enum Role {
     Active,
 }
 
-/// What one egress announces to the others, as it is on the wire.
+/// The announcement of one egress to the others, as it is on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// The session that it sends or would send.
