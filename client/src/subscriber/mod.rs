@@ -36,7 +36,6 @@ use origin::Past;
 use outcome::{Outcome, message};
 use page::{Page, note_latency};
 use shmcast_layout::mem::Step;
-use shmcast_layout::ring::locate::LocateError;
 use shmcast_layout::ring::reader::{Flow, Glance, Poll, Reader};
 use shmcast_layout::segment::Segment;
 use std::io;
@@ -312,8 +311,8 @@ impl Subscriber {
         Ok(outcome.map(|outcome| outcome.into_event(buffer)))
     }
 
-    /// Passes up to `most` events that are there already to `each`, and returns how many there were. Never waits, but with [`Wait::Burst`]
-    /// may first let the publisher get ahead.
+    /// Passes up to `most` events that are there already to `each`, and returns how many there were. Never waits for one, but may let
+    /// the publisher get ahead, as [`Wait`] describes.
     ///
     /// A batch ends where the channel continues in another ring: its messages have the [`header`](Self::header) and the
     /// [`clock`](Self::clock) that the subscriber had before the call. So a batch may be short, or empty, although there is more.
@@ -406,40 +405,6 @@ impl Subscriber {
             page.received(taken as u64, reader.place());
         }
         (taken, is_over)
-    }
-
-    /// Continues at message `sequence`, forwards or backwards. O(1) in the ring; for older messages, files of the journal are opened.
-    /// Messages that are skipped do not count as missed.
-    ///
-    /// # Errors
-    /// [`LocateError::TooOld`] and [`LocateError::NotYet`] say what is available instead. The subscriber keeps its place.
-    ///
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
-    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
-    /// publisher.publish_batch(["a", "b", "c"])?;
-    /// subscriber.seek(3)?;
-    /// assert!(matches!(subscriber.recv()?, shmcast::Event::Message(m) if m.payload == b"c"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn seek(&mut self, sequence: u64) -> Result<(), LocateError> {
-        if !self.seek_ahead(sequence)? {
-            match self.reader.locator().seek(sequence) {
-                Ok(place) => {
-                    self.leave_past();
-                    self.reader.jump(place);
-                }
-                Err(LocateError::TooOld { .. }) if self.seek_past(sequence) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        self.behind = None;
-        self.doubt = if self.doubt == Doubt::Past { Doubt::Past } else { Doubt::None };
-        self.past.iter_mut().for_each(|past| past.told.clear());
-        self.epoch = 0;
-        self.began_in = self.reader.state().map_or(0, |(epoch, _)| epoch);
-        Ok(())
     }
 
     /// Polls for the next event, once or, if it `WAITS`, until there is one or the deadline has passed.
