@@ -5,6 +5,7 @@ mod buffer;
 mod builder;
 mod ending;
 mod following;
+mod gated;
 mod hosted;
 mod iter;
 mod journal;
@@ -26,6 +27,7 @@ mod watch;
 
 use crate::attach::park::Parking;
 use crate::clock::Clock;
+use crate::gate::HeldGate;
 use crate::message::{Event, RecvError};
 use crate::wait::{Wait, Waiter};
 use buffer::Buffer;
@@ -92,8 +94,8 @@ pub struct Subscriber {
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Box<Hosted>>,
     wait: Wait,
-    /// Whether each message must be checked before it is returned: because the channel is strict, because `tags` may leave it out, or
-    /// because the journal is read. A copy of what those fields say, in the line that each message uses.
+    /// Whether each message must be checked before it is returned: because the channel is strict, because `tags` may leave it out,
+    /// because the journal is read, or because a gate's page must be told. A copy of what those fields say, in the line that each message uses.
     is_checked: bool,
     doubt: Doubt,
     /// Whether the last batch ended close to the publisher. Set only with [`Wait::Burst`], which may then let the publisher get ahead.
@@ -130,6 +132,8 @@ pub struct Subscriber {
     /// How the subscriber notices that the publisher died, if the caller asked for this event.
     watch: Option<Box<Watch>>,
     named: Option<Box<named::Named>>,
+    /// The gate that this subscriber holds. Its page says what the subscriber has finished with.
+    gate: Option<Box<HeldGate>>,
     /// The channel's journal, if it may have one.
     past: Option<Box<Past>>,
 }
@@ -380,7 +384,7 @@ impl Subscriber {
     /// whether `each` stopped.
     #[inline(always)]
     fn recv_messages<F: Flow>(&mut self, most: usize, mut each: impl FnMut(Event<'_>) -> F) -> (usize, bool) {
-        if self.is_checked {
+        if self.is_checked && !self.is_only_gated() {
             return (0, false);
         }
         let mut is_over = false;
@@ -399,6 +403,7 @@ impl Subscriber {
         {
             page.received(taken as u64, reader.place());
         }
+        self.note_passed();
         (taken, is_over)
     }
 
@@ -433,6 +438,7 @@ impl Subscriber {
         self.past.iter_mut().for_each(|past| past.told.clear());
         self.epoch = 0;
         self.began_in = self.reader.state().map_or(0, |(epoch, _)| epoch);
+        self.note_passed();
         Ok(())
     }
 

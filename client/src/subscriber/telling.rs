@@ -112,12 +112,15 @@ impl Subscriber {
             self.reader.jump(before);
             return self.try_next_segment();
         }
+        self.note_passed();
         // The poll skipped a record that is no news. There may be more after it, so nothing is over yet.
         let is_passed_over = poll == Poll::Empty && self.reader.place() != before;
         if is_passed_over && self.doubt != Doubt::Behind {
             return Ok(None);
         }
-        self.tell(poll, available)
+        let told = self.tell(poll, available);
+        self.note_passed();
+        told
     }
 
     /// Counts the result of a poll, and decides which event the caller gets.
