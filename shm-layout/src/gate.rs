@@ -13,7 +13,7 @@ use crate::fault::mutant;
 #[cfg(not(loom))]
 use crate::layout::gate::{
     BUCKETS, BYTES, COUNT, FIGURE_WORDS, FIGURES_BYTES, FIGURES_MAGIC, FIGURES_WORDS, FIRST, MAGIC,
-    MAX_GATES, NAME, NAME_WORDS, PUBLISHER, SEGMENT, VERSION, WORDS, name_of, name_words,
+    MAX_GATES, NAME, NAME_WORDS, PUBLISHER, SEGMENT, VERSION, WORDS, bucket_limit_ns, name_of, name_words,
 };
 use crate::layout::gate::{CHECK, PID, POSITION, SEQUENCE, check, claim};
 #[cfg(not(loom))]
@@ -204,6 +204,22 @@ pub struct GateFigures {
     pub turned_away: u64,
     /// Counts of waits by bucket.
     pub histogram: [u64; BUCKETS],
+}
+
+#[cfg(not(loom))]
+impl GateFigures {
+    /// The wait in nanoseconds below which the fraction `quantile` of all waits lie, up to twice the true one; `None` if there
+    /// was no wait.
+    pub fn wait_ns(&self, quantile: f64) -> Option<u64> {
+        let total = self.histogram.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
+        let rank = ((total as f64 * quantile).ceil() as u64).clamp(1, total.max(1));
+        let mut seen = 0u64;
+        let is_there = |count: &u64| {
+            seen = seen.saturating_add(*count);
+            total > 0 && seen >= rank
+        };
+        self.histogram.iter().position(is_there).map(|bucket| bucket_limit_ns(bucket).min(self.longest_ns))
+    }
 }
 
 /// Word of the histogram in a gate's figures.

@@ -62,12 +62,8 @@ impl GateFolder {
     pub(crate) fn open(&self, gates: &[Settled], mode: u32) -> io::Result<OpenGates> {
         self.keep_only(gates);
         let page = |settled: &Settled| {
-            let name = settled.name.as_str();
-            let page = match self.0.file(name, OFlags::RDWR) {
-                Ok(file) if gate::is_page(&file)? => file,
-                _ => self.new_page(name, mode)?,
-            };
-            Ok((*settled, page))
+            self.make_page(settled.name, mode)?;
+            Ok((*settled, self.0.file(settled.name.as_str(), OFlags::RDONLY)?))
         };
         let gates = gates.iter().map(page).collect::<io::Result<_>>()?;
         let figures = match self.0.file(FIGURES, OFlags::RDWR) {
@@ -77,13 +73,19 @@ impl GateFolder {
         Ok(OpenGates { gates, figures: Some(figures) })
     }
 
-    fn new_page(&self, name: &str, mode: u32) -> io::Result<File> {
+    /// Makes the page of a gate, unless there is one.
+    pub(crate) fn make_page(&self, name: GateName, mode: u32) -> io::Result<()> {
+        let name = name.as_str();
+        if let Ok(file) = self.0.file(name, OFlags::RDONLY)
+            && gate::is_page(&file)?
+        {
+            return Ok(());
+        }
         let unfinished = format!("{UNFINISHED_GATE}{}", unique());
         let readable = mode & 0o444;
         let file = self.0.create(&unfinished, 0o600 | readable | readable >> 1)?;
         let made = gate::create(&file, name).and_then(|()| self.0.rename(&unfinished, name));
-        made.inspect_err(|_| drop(self.0.unlink(&unfinished)))?;
-        Ok(file)
+        made.inspect_err(|_| drop(self.0.unlink(&unfinished)))
     }
 
     /// Removes all pages but those of `gates`.

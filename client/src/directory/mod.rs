@@ -180,7 +180,8 @@ impl Directory {
             Err(e) => Err(e.to_string()),
         };
         let (publisher, readers) = (files.publisher(), files.live_readers()?);
-        Ok(ChannelInfo { name: name.into(), is_private, detail, publisher, readers })
+        let gates = files.gate_sights();
+        Ok(ChannelInfo { name: name.into(), is_private, detail, publisher, readers, gates })
     }
 
     /// Removes a channel that nobody uses, in any state, and returns what was removed.
@@ -343,7 +344,7 @@ fn has_open(pid: u32, file: &File) -> bool {
     open.flatten().any(|descriptor| fs::metadata(descriptor.path()).is_ok_and(is_it))
 }
 
-fn command_of(pid: u32) -> Option<String> {
+pub(crate) fn command_of(pid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|comm| comm.trim().to_owned())
 }
 

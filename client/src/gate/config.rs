@@ -2,6 +2,7 @@
 
 use super::name::{GateError, GateName};
 use crate::error::ChannelError;
+use shmcast_layout::control::GateTerms;
 use shmcast_layout::layout::gate::MAX_GATES;
 use shmcast_layout::layout::geometry::{AHEAD, Geometry, record_bytes};
 use std::time::Duration;
@@ -134,6 +135,25 @@ impl Gate {
             return Err(GateError::Lag { lag, least, most });
         }
         Ok(Settled { name, lag, wait: self.wait, then: self.then })
+    }
+}
+
+impl Settled {
+    /// What a daemon says about the gate.
+    pub(crate) fn terms(&self) -> GateTerms {
+        GateTerms {
+            gate: self.name.as_str().to_owned(),
+            lag_bytes: self.lag,
+            wait_ns: u64::try_from(self.wait.as_nanos()).unwrap_or(u64::MAX),
+            refuse: self.then == Then::Refuse,
+        }
+    }
+}
+
+impl From<GateTerms> for Gate {
+    fn from(GateTerms { gate, lag_bytes, wait_ns, refuse }: GateTerms) -> Self {
+        let then = if refuse { Then::Refuse } else { Then::Drop };
+        Self { name: gate, lag: Lag::Bytes(lag_bytes), wait: Duration::from_nanos(wait_ns), then }
     }
 }
 

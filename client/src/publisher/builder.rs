@@ -1,6 +1,7 @@
 //! Opening a channel for publishing: the options, and channels of a daemon. Channels that are files are in `files`.
 
 use super::behind::Behind;
+use super::borrowed::borrow_gates;
 use super::prepared::Prepared;
 use super::{Hosted, Publisher, Stamps, TOUCHED_BYTES};
 use crate::attach::connect::{Client, Conversation};
@@ -358,7 +359,9 @@ impl PublisherBuilder {
         let request =
             |resume| Request::Publish { channel: self.name.clone(), resume, anew: self.anew && !resume };
         let (reply, [file, lock, charter_file]) = conversation.attach(&request(false), &[])?;
-        let Response::Publishing { generation } = reply else { return Err(conversation.confused(&reply)) };
+        let Response::Publishing { generation, gates } = reply else {
+            return Err(conversation.confused(&reply));
+        };
         let memory = || format!("memfd:{}", self.name);
         // Two programs may be granted a free channel at the same time. The lock decides between them.
         if !lock::try_lock(&lock).map_err(ChannelError::os("lock", memory()))? {
@@ -372,7 +375,10 @@ impl PublisherBuilder {
         let charter = Charter::open(&charter_file)
             .map_err(|source| ChannelError::Segment { path: memory().into(), source })?;
         conversation.ask(&Request::Mapped {}, &[])?;
-        let gates = OpenGates::default();
+        let gates = match gates {
+            0 => OpenGates::default(),
+            _ => borrow_gates(&mut conversation, &segment)?,
+        };
         let resume = request(true);
         let shown = vec![file, lock.file.try_clone().map_err(ChannelError::os("duplicate", memory()))?];
         let mut publisher = self.start(segment, lock, gates)?;

@@ -1,6 +1,7 @@
 //! The publishing end of a channel.
 
 mod behind;
+mod borrowed;
 mod builder;
 mod files;
 mod gated;

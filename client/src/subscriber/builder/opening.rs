@@ -65,6 +65,8 @@ impl SubscriberBuilder {
                 .map_err(damaged)?;
             Ok(Some(Page { page, shown: None }))
         })?;
+        let gate = self.gate_name()?.map(|name| self.borrow_gate(&mut conversation, name)).transpose()?;
+        self.hold_gate(&mut subscriber, gate)?;
         let socket = conversation.into_socket()?;
         let mut shown = vec![file, lock, page_file];
         if let (Some((near, far)), Some(page)) = (bell, &subscriber.page) {
@@ -146,6 +148,19 @@ impl SubscriberBuilder {
     /// The name of the gate that is asked for.
     fn gate_name(&self) -> Result<Option<GateName>, ChannelError> {
         self.gate.as_deref().map(|name| name.parse().map_err(|why| self.gate_refused(why))).transpose()
+    }
+
+    /// Asks the daemon for a gate's page.
+    fn borrow_gate(
+        &self,
+        conversation: &mut Conversation,
+        name: GateName,
+    ) -> Result<(GateName, [File; 2]), ChannelError> {
+        let (reply, page) = conversation.attach(&Request::Gate { gate: name.as_str().to_owned() }, &[])?;
+        match reply {
+            Response::Gate(_) => Ok((name, page)),
+            other => Err(conversation.confused(&other)),
+        }
     }
 
     /// Takes the gate whose page was opened for this subscriber.

@@ -24,7 +24,6 @@ fn gated(name: &'static str, before: &'static [Do], acts: &'static [Do], polls: 
         let reader = story.read_gated(start, polls, page);
         for task in acts {
             let passed = look(&words, SEGMENT).unwrap_or(start.position);
-            assert!(passed <= story.place().position, "the ring is broken: a claim beyond the tail");
             if !story.act_below(passed + LAG, *task) {
                 break;
             }

@@ -290,7 +290,7 @@ impl Writer {
     /// The frontier that the next control record needs, if that lies beyond the bound.
     pub fn control_beyond_bound(&self) -> Option<BeyondBound> {
         let frontier = self.frontier_for(GRANULE);
-        (frontier > self.frontier.max(self.bound)).then_some(BeyondBound { frontier })
+        self.is_beyond_bound(frontier).then_some(BeyondBound { frontier })
     }
 
     /// The place of the next record, in bytes since the ring began.
@@ -344,7 +344,7 @@ impl Writer {
     #[inline(never)]
     fn make_room(&mut self, bytes: u64) -> Result<(), BeyondBound> {
         let frontier = self.frontier_for(bytes);
-        if frontier > self.frontier.max(self.bound) && !mutant!("records_pass_the_bound") {
+        if self.is_beyond_bound(frontier) && !mutant!("records_pass_the_bound") {
             return Err(BeyondBound { frontier });
         }
         if self.data.run_at(self.tail, bytes).is_none() {
@@ -364,6 +364,12 @@ impl Writer {
     #[inline]
     fn frontier_above(&self, need: u64) -> u64 {
         if need > self.frontier { need.next_multiple_of(self.geometry.chunk) } else { self.frontier }
+    }
+
+    /// Whether the frontier would have to move beyond the bound.
+    #[inline]
+    fn is_beyond_bound(&self, frontier: u64) -> bool {
+        frontier > self.frontier.max(self.bound) && !mutant!("bound_is_ignored")
     }
 
     /// Bytes from the tail to the end of the ring.
@@ -420,7 +426,7 @@ impl Writer {
     #[cold]
     fn advance_frontier(&mut self, need: u64) -> bool {
         let frontier = self.frontier_above(need);
-        if frontier > self.bound && !mutant!("bound_is_ignored") {
+        if self.is_beyond_bound(frontier) {
             return false;
         }
         self.count_for_joiners();
