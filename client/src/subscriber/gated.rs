@@ -29,8 +29,11 @@ impl Subscriber {
         }
     }
 
-    /// Whether each message is checked for no other reason than the gate, so that many messages may be taken together.
-    pub(super) fn is_only_gated(&self) -> bool {
-        self.gate.is_some() && !self.is_strict() && self.tags.is_none() && self.doubt == Doubt::None
+    /// Whether messages must be taken one by one: each is checked, and not for the gate alone.
+    #[inline]
+    pub(super) fn checks_each(&self) -> bool {
+        let is_only_gated =
+            || self.gate.is_some() && !self.is_strict() && self.tags.is_none() && self.doubt == Doubt::None;
+        self.is_checked && !is_only_gated()
     }
 }

@@ -86,7 +86,6 @@ const BATCH: usize = 64;
 /// ```
 // The fields are in the order in which they are used, for the reason that `Reader` gives: a message uses the second line, the third line,
 // which begins with the end of the reader, and the page.
-// which begins with the end of the reader, and for the page.
 #[repr(C, align(64))]
 pub struct Subscriber {
     reader: Reader,
@@ -132,7 +131,7 @@ pub struct Subscriber {
     /// How the subscriber notices that the publisher died, if the caller asked for this event.
     watch: Option<Box<Watch>>,
     named: Option<Box<named::Named>>,
-    /// The gate that this subscriber holds. Its page says what the subscriber has finished with.
+    /// The gate that this subscriber holds.
     gate: Option<Box<HeldGate>>,
     /// The channel's journal, if it may have one.
     past: Option<Box<Past>>,
@@ -384,7 +383,7 @@ impl Subscriber {
     /// whether `each` stopped.
     #[inline(always)]
     fn recv_messages<F: Flow>(&mut self, most: usize, mut each: impl FnMut(Event<'_>) -> F) -> (usize, bool) {
-        if self.is_checked && !self.is_only_gated() {
+        if self.checks_each() {
             return (0, false);
         }
         let mut is_over = false;
@@ -493,10 +492,6 @@ impl Subscriber {
                 note_latency(&page.page, &self.clock, time);
             }
         }
-    }
-
-    fn lend(&self, outcome: Outcome) -> Event<'_> {
-        outcome.into_event(self.buffer.payload())
     }
 }
 

@@ -271,10 +271,7 @@ impl Subscriber {
 
     /// Takes messages as long as there is nothing else; none if each message must be checked first.
     fn take_records(&mut self, most: usize, records: &mut Records) {
-        if self.is_checked && !self.is_only_gated()
-            || self.doubt == Doubt::Behind
-            || self.check_process().is_err()
-        {
+        if self.checks_each() || self.doubt == Doubt::Behind || self.check_process().is_err() {
             return;
         }
         let first = self.reader.place().sequence;

@@ -17,6 +17,12 @@ impl Subscriber {
         if self.forks == fork::count() { Ok(()) } else { Err(RecvError::Forked) }
     }
 
+    /// Lends the buffer to the event that a call ends with.
+    #[inline]
+    pub(super) fn lend(&self, outcome: Outcome) -> Event<'_> {
+        outcome.into_event(self.buffer.payload())
+    }
+
     /// As [`receive`](Self::receive) without a wait, where speed does not matter. Skips records that are no news, but does not move to
     /// another ring: what a caller knows of this ring, such as its clock, holds for all that it takes in a row.
     #[inline(never)]

@@ -114,21 +114,30 @@ impl ChannelConfig {
     pub fn client_gates(&self) -> Vec<Gate> {
         self.gates.iter().map(GateConfig::gate).collect()
     }
-}
 
-/// Checks the gates of a channel whose sizes are right.
-pub(super) fn broken(channel: &ChannelConfig) -> Broken {
-    let mut broken = Vec::new();
-    for gate in channel.gates.iter().filter(|gate| gate.wait > LONGEST_WAIT) {
-        let what = format!("gate {:?}: wait = {:?}: must be from 0 to 10s", gate.name, gate.wait);
-        broken.push(("gate", what));
+    /// Checks the gates of a channel whose sizes are right.
+    pub(super) fn broken_gates(&self) -> Broken {
+        let mut broken = Vec::new();
+        for gate in self.gates.iter().filter(|gate| gate.wait > LONGEST_WAIT) {
+            broken.push((
+                "gate",
+                format!("gate {:?}: wait = {:?}: must be from 0 to 10s", gate.name, gate.wait),
+            ));
+        }
+        if let Err(ChannelError::Gate { gate, why, .. }) = self.spec().gate_terms(&self.client_gates()) {
+            let field = match why {
+                GateError::Lag { .. } => "lag",
+                _ => "name",
+            };
+            broken.push(("gate", format!("gate {gate:?}: {field}: {why}")));
+        }
+        let is_there = |name: &&String| self.gates.iter().any(|gate| gate.name == **name);
+        let wanted = self.journal.as_ref().and_then(|journal| journal.gate.as_ref());
+        if let Some(name) = wanted.filter(|name| !is_there(name)) {
+            let what =
+                format!("journal.gate = {name:?}: the channel has no such gate: add a [[channel.gate]]");
+            broken.push(("journal.gate", what));
+        }
+        broken
     }
-    if let Err(ChannelError::Gate { gate, why, .. }) = channel.spec().gate_terms(&channel.client_gates()) {
-        let field = match why {
-            GateError::Lag { .. } => "lag",
-            _ => "name",
-        };
-        broken.push(("gate", format!("gate {gate:?}: {field}: {why}")));
-    }
-    broken
 }

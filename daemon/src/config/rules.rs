@@ -3,7 +3,7 @@
 //! Each rule returns the field that it is about, and what to do. Names, sizes and labels are checked by the client library, which makes the
 //! segments. So a channel that passes here can be made.
 
-use super::{ChannelConfig, DaemonConfig, JournalConfig, LimitsConfig, WakerConfig, fields, gates};
+use super::{ChannelConfig, DaemonConfig, JournalConfig, LimitsConfig, WakerConfig, fields};
 use shmcast::ChannelError;
 use shmcast::hosting::HostedSpec;
 use std::ops::RangeInclusive;
@@ -79,7 +79,7 @@ pub(super) fn channel(channel: &ChannelConfig) -> Broken {
         broken.push(("schema", what));
     }
     match unmakeable(channel) {
-        None => broken.extend(gates::broken(channel)),
+        None => broken.extend(channel.broken_gates()),
         unmakeable => broken.extend(unmakeable),
     }
     broken.extend(channel.journal.iter().flat_map(JournalConfig::broken));
