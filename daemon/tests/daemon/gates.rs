@@ -63,7 +63,7 @@ fn drain(reader: &mut Subscriber) -> u64 {
 #[ignore = "a role that the tests here start processes for"]
 fn play() {
     let Some(role) = my_role() else { return };
-    let client = Client::at(&my_socket()).unwrap();
+    let client = Client::at(my_socket()).unwrap();
     match role.as_str() {
         "reader" => {
             let mut reader = risk(&client).open().unwrap();

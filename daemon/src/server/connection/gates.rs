@@ -1,12 +1,20 @@
 //! Lending the pages of gates.
 
 use super::{Connection, End};
-use shmcast::control::Response;
+use shmcast::control::{Request, Response};
 use std::os::fd::AsFd;
 
 impl Connection<'_> {
+    /// Answers a request for gates.
+    pub(super) async fn lend(&mut self, request: Request) -> Result<(), End> {
+        match request {
+            Request::Gate { gate } => self.lend_gate(&gate).await,
+            _ => self.lend_gates().await,
+        }
+    }
+
     /// Sends the publisher one packet for each gate, and then the page for its figures.
-    pub(super) async fn lend_gates(&mut self) -> Result<(), End> {
+    async fn lend_gates(&mut self) -> Result<(), End> {
         let lent = self.shared.registry().lend_gates(self.id);
         let lent = match lent {
             Ok(lent) => lent,
@@ -19,7 +27,7 @@ impl Connection<'_> {
     }
 
     /// Sends the reader the page of a gate: once to lock, and once to map.
-    pub(super) async fn lend_gate(&mut self, gate: &str) -> Result<(), End> {
+    async fn lend_gate(&mut self, gate: &str) -> Result<(), End> {
         let lent = self.shared.registry().lend_gate(self.id, &self.who, gate);
         match lent {
             Ok((terms, [lock, page])) => {

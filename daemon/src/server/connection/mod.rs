@@ -276,8 +276,7 @@ impl Connection<'_> {
                 self.shared.registry().mapped(self.id);
                 self.send(&Response::Done {}, &[]).await
             }
-            Request::Gates {} => self.lend_gates().await,
-            Request::Gate { gate } => self.lend_gate(&gate).await,
+            request @ (Request::Gates {} | Request::Gate { .. }) => self.lend(request).await,
             Request::List {} => self.report(None).await,
             Request::Stat { channel } => self.report(Some(&channel)).await,
             Request::Bridges {} => self.report_bridges().await,

@@ -7,6 +7,9 @@ use shmcast::control::GateReport;
 /// A family: its name, kind and help, and the figure.
 type Family = (&'static str, &'static str, &'static str, fn(&GateReport) -> Option<u64>);
 
+/// A family of times in nanoseconds, which are shown in seconds.
+type Times = (&'static str, &'static str, &'static str, fn(&GateReport) -> u64);
+
 const FAMILIES: [Family; 8] = [
     ("in_force", "gauge", "1 while the publisher waits for the gate's reader.", |gate| {
         Some(u64::from(gate.state == "in-force"))
@@ -38,10 +41,7 @@ const FAMILIES: [Family; 8] = [
 
 /// All families of all gates.
 pub(super) fn render(text: &mut Text, channels: &[ChannelFigures]) {
-    let all = || {
-        let gates = |channel: &'_ ChannelFigures| channel.status.gates.len();
-        channels.iter().filter(move |channel| gates(channel) > 0)
-    };
+    let all = || channels.iter().filter(|channel| !channel.status.gates.is_empty());
     let seconds = |ns: u64| format!("{:.9}", ns as f64 / 1e9);
     for (name, kind, help, figure) in FAMILIES {
         let name = format!("shmcast_gate_{name}");
@@ -54,7 +54,7 @@ pub(super) fn render(text: &mut Text, channels: &[ChannelFigures]) {
             }
         }
     }
-    let families: [(_, _, _, fn(&GateReport) -> u64); 2] = [
+    let families: [Times; 2] = [
         (
             "shmcast_gate_held_seconds_total",
             "counter",
