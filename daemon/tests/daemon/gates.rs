@@ -294,3 +294,26 @@ fn events_say_which_gate_held_up_and_was_dropped() {
         missing.is_empty()
     });
 }
+
+/// A journal's recorder that takes a gate: the publisher is far faster than the disk, and nothing is missing.
+#[test]
+fn the_journal_of_a_channel_may_take_a_gate() {
+    const COUNT: u64 = 50_000;
+    let journal = tempfile::tempdir().unwrap();
+    let gates = gate("lag = \"75%\"\nwait = \"10s\"").replace("users = [\"*\"]", "");
+    let dir = journal.path().join("ticks").display().to_string();
+    let journal = format!("journal = {{ dir = \"{dir}\", gate = \"risk\", file = \"1MiB\" }}\n{gates}");
+    let daemon = Daemon::start(&config(&journal));
+    let client = daemon.client();
+    let status = || client.channel("ticks").unwrap();
+    wait_until("the recorder", || status().journal.is_some_and(|journal| journal.state == "recording"));
+    let mut publisher = open(&client);
+    assert_eq!(publisher.gates()[0].state, GateState::InForce);
+    for _ in 0..COUNT {
+        publisher.publish(&[1; 100]).unwrap();
+    }
+    assert_eq!(publisher.gates()[0].dropped, 0);
+    wait_until("all to be drained", || status().journal.is_some_and(|journal| journal.drained == COUNT));
+    let recorded = status().journal.unwrap();
+    assert_eq!((recorded.overrun, recorded.missing, recorded.messages), (0, 0, COUNT));
+}
