@@ -78,7 +78,7 @@ impl Writer {
     /// 128 records or so, and a chunk's worth of stores.
     ///
     /// # Errors
-    /// [`TakeOverError::Superseded`]; or [`LocateError::Corrupt`] when the walk meets bytes that no writer of ours leaves. The ring
+    /// [`TakeOverError::Superseded`]; or [`TakeOverError::Locate`] when the walk meets bytes that no writer of ours leaves. The ring
     /// is unchanged then.
     pub fn take_over(
         cells: RingCells,
