@@ -52,6 +52,7 @@ mod clock;
 mod directory;
 mod ends;
 mod error;
+mod gate;
 pub mod hosting;
 pub mod journal;
 mod lock;
@@ -72,6 +73,7 @@ pub use directory::{
 };
 pub use ends::EndWatch;
 pub use error::{ChannelError, Holder, PublishError, SchemaId};
+pub use gate::{Gate, GateError, GateName, GateState, GateStatus, Then};
 pub use message::{Event, Lapped, Message, RecvError};
 pub use owned::{OwnedEvent, OwnedMessage};
 pub use publisher::{Claim, DEFAULT_CAPACITY, Mark, Publisher, PublisherBuilder, Stamps};

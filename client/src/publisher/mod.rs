@@ -1,15 +1,19 @@
 //! The publishing end of a channel.
 
 mod behind;
+mod borrowed;
 mod builder;
 mod files;
+mod gated;
 mod known;
 mod prepared;
 
 use crate::attach::keeper::Attachment;
 use crate::clock::Clock;
 use crate::error::PublishError;
+use crate::gate::{Gates, Patience};
 use crate::lock::Held;
+use gated::after_refusal;
 use prepared::Prepared;
 use shmcast_layout::charter::Charter;
 use shmcast_layout::error::TooLarge;
@@ -27,9 +31,9 @@ pub(crate) const TOUCHED_BYTES: usize = 64 << 10;
 
 /// Publishes messages into a channel: one publisher a channel, any number of readers.
 ///
-/// Nothing here waits for anybody. `publish` makes a few dozen stores to memory that readers poll. It makes no system call, takes no lock,
+/// Without gates, nothing here waits for anybody. `publish` makes a few dozen stores to memory that readers poll. It makes no system call, takes no lock,
 /// allocates nothing, and costs the same for one reader and for a hundred. Readers that cannot keep up are lapped, and learn how many
-/// messages they missed.
+/// messages they missed. A [`Gate`](crate::Gate) is a reader that the publisher waits for, within a limit.
 ///
 /// Dropping a publisher closes the channel, except while the thread panics. After a panic readers see no end, and the next publisher takes
 /// over as after a crash.
@@ -63,6 +67,8 @@ pub struct Publisher {
     lock: Held,
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Hosted>,
+    /// The readers that this publisher waits for, if it has gates.
+    gates: Option<Box<Gates>>,
 }
 
 /// A publisher's attachment to a daemon.
@@ -126,11 +132,13 @@ impl Publisher {
 
     /// Publishes one message and returns its sequence.
     ///
-    /// Cost: about one store a word, 50 to 100 ns for 64 bytes with readers polling on other cores; wait-free.
+    /// Cost: about one store a word, 50 to 100 ns for 64 bytes with readers polling on other cores; wait-free without gates. A
+    /// gate's reader that is too far behind holds the call up for as long as the gate says.
     ///
     /// # Errors
-    /// [`PublishError::TooLarge`] when the payload exceeds [`max_message`](Self::max_message), and [`PublishError::CutOff`] once a daemon
-    /// has given the channel to another publisher. After an error nothing was published.
+    /// [`PublishError::TooLarge`] when the payload exceeds [`max_message`](Self::max_message), [`PublishError::CutOff`] once a daemon
+    /// has given the channel to another publisher, and [`PublishError::Full`] after the wait for a gate that refuses. After an error nothing
+    /// was published.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -158,8 +166,7 @@ impl Publisher {
     /// ```
     #[inline(always)]
     pub fn publish_with(&mut self, payload: &[u8], mark: Mark) -> Result<u64, PublishError> {
-        self.check_usable()?;
-        Ok(self.writer.publish_timed(payload, mark.tag, mark.key, || self.stamps.stamp(self.clock))?)
+        self.publish_now(payload, mark, Patience::Waits)
     }
 
     /// As [`publish_with`](Self::publish_with), with a time that the caller has already read from [`clock`](Self::clock), such as the time
@@ -182,13 +189,13 @@ impl Publisher {
     #[inline(always)]
     pub fn publish_at(&mut self, payload: &[u8], mark: Mark, time: u64) -> Result<u64, PublishError> {
         self.check_usable()?;
-        Ok(self.writer.publish(payload, mark.tag, mark.key, time)?)
+        self.publish_timed(payload, mark, time, Patience::Waits)
     }
 
     /// Publishes several messages with one time stamp and returns their sequences. This saves reading the clock for each message.
     ///
     /// # Errors
-    /// [`PublishError`] at the first payload that is too large. The payloads before it are published; it and the later ones are not.
+    /// [`PublishError`] at the first payload that is too large, or that a gate refuses. The payloads before it are published; it and the later ones are not.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -224,7 +231,7 @@ impl Publisher {
         let time = self.stamps.stamp(self.clock);
         let first = self.writer.next_sequence();
         for payload in payloads {
-            self.writer.publish(payload.as_ref(), mark.tag, mark.key, time)?;
+            self.publish_timed(payload.as_ref(), mark, time, Patience::Waits)?;
         }
         Ok(first..self.writer.next_sequence())
     }
@@ -353,6 +360,7 @@ impl Publisher {
     /// ```
     pub fn gap(&mut self, last: u64) -> Result<(), PublishError> {
         self.check_usable()?;
+        self.make_way_for_control();
         Ok(self.writer.gap(last, self.clock.now())?)
     }
 
@@ -370,6 +378,7 @@ impl Publisher {
     /// ```
     pub fn session(&mut self, identity: [u8; 10]) -> Result<(), PublishError> {
         self.check_usable()?;
+        self.make_way_for_control();
         self.writer.session(identity, self.clock.now());
         Ok(())
     }
@@ -386,6 +395,7 @@ impl fmt::Debug for Publisher {
 impl Drop for Publisher {
     fn drop(&mut self) {
         if !self.stays_open && !self.lock.is_a_childs() && !std::thread::panicking() {
+            self.make_way_for_control();
             self.writer.close(self.clock.now());
         }
     }
@@ -420,7 +430,8 @@ impl Claim<'_> {
     /// Publishes the first `length` bytes and returns the sequence.
     ///
     /// # Errors
-    /// [`PublishError::CutOff`] if the channel was taken after the claim was made, and [`PublishError::OutOfSequences`]. After an error
+    /// [`PublishError::CutOff`] if the channel was taken after the claim was made, [`PublishError::OutOfSequences`], and
+    /// [`PublishError::Full`]. After an error
     /// nothing was published.
     ///
     /// # Panics
@@ -437,8 +448,13 @@ impl Claim<'_> {
     pub fn commit(self, length: usize) -> Result<u64, PublishError> {
         assert!(length <= self.length, "commit of {length} B exceeds the claim of {} B", self.length);
         self.publisher.check_usable()?;
-        let Publisher { writer, clock, stamps, staging, .. } = self.publisher;
-        Ok(writer.publish(&staging[..length], self.mark.tag, self.mark.key, stamps.stamp(*clock))?)
+        let Publisher { writer, clock, stamps, staging, gates, .. } = self.publisher;
+        let (payload, Mark { tag, key }, time) = (&staging[..length], self.mark, stamps.stamp(*clock));
+        let mut publish = |writer: &mut Writer| writer.publish(payload, tag, key, time);
+        match publish(writer) {
+            Ok(sequence) => Ok(sequence),
+            Err(refused) => after_refusal(writer, gates, refused, Patience::Waits, &mut publish),
+        }
     }
 
     /// Publishes nothing. Dropping the claim does the same.

@@ -60,6 +60,9 @@ pub(super) struct Args {
     /// Take messages from the ring alone: what was overwritten is missed
     #[arg(long)]
     no_history: bool,
+    /// Take this gate of the channel: the publisher waits for this reader, within the gate's limit
+    #[arg(long, value_name = "GATE")]
+    gate: Option<String>,
     /// Pin to this CPU
     #[arg(long, value_name = "N", value_parser = parse_cpu)]
     cpu: Option<usize>,
@@ -200,7 +203,11 @@ fn builder_of(args: &Args, host: &Host, channel: &str) -> SubscriberBuilder {
         (None, false) => History::Auto,
     };
     let builder = host.subscriber(channel).start(args.from).wait(args.wait).resume(args.resume);
-    builder.history(history).record_latency(true)
+    let builder = builder.history(history).record_latency(true);
+    match &args.gate {
+        Some(gate) => builder.gate(gate),
+        None => builder,
+    }
 }
 
 /// Whether another channel has taken the place of this one.

@@ -19,6 +19,7 @@ use thiserror::Error;
 
 mod bridges;
 mod fields;
+mod gates;
 mod host;
 mod journal;
 mod read;
@@ -28,6 +29,7 @@ mod warnings;
 
 pub use fields::Principal;
 pub(crate) use fields::{explain, parse_duration, refuse_half_unit, without_string};
+pub use gates::{GateConfig, Lag, Then};
 pub use host::Host;
 pub use journal::JournalConfig;
 pub(crate) use journal::{FILE_BYTES, LEAST_BUFFER, parse_io, parse_sync};
@@ -168,6 +170,9 @@ pub struct ChannelConfig {
     /// Its journal. If `None`, it is not recorded.
     #[serde(default)]
     pub journal: Option<JournalConfig>,
+    /// `[[channel.gate]]`: readers that its publisher waits for.
+    #[serde(default, rename = "gate")]
+    pub gates: Vec<GateConfig>,
 }
 
 fn yes() -> bool {
@@ -192,6 +197,7 @@ impl ChannelConfig {
             schema: String::new(),
             labels: BTreeMap::new(),
             journal: None,
+            gates: Vec::new(),
         }
     }
 

@@ -78,7 +78,10 @@ pub(super) fn channel(channel: &ChannelConfig) -> Broken {
         let what = format!("schema = {:?}: give its number as well, schema_id = 1 or more", channel.schema);
         broken.push(("schema", what));
     }
-    broken.extend(unmakeable(channel));
+    match unmakeable(channel) {
+        None => broken.extend(channel.broken_gates()),
+        unmakeable => broken.extend(unmakeable),
+    }
     broken.extend(channel.journal.iter().flat_map(JournalConfig::broken));
     if channel.max_message == Some(0) {
         broken.push((

@@ -404,7 +404,9 @@ fn spawn_housekeeping(shared: Arc<ServerState>) {
             shared.events.sum_up();
             shared.limits().tidy(Instant::now());
             if shared.opened.get().is_some() {
-                shared.registry().tell_deaths();
+                let mut registry = shared.registry();
+                registry.tell_deaths();
+                registry.tell_gates(Instant::now());
             }
         }
     });

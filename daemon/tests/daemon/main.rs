@@ -11,6 +11,7 @@ mod comeback;
 mod config;
 mod doctor;
 mod front;
+mod gates;
 mod generations;
 mod hostile;
 mod journals;

@@ -1,6 +1,7 @@
 //! The bytes: the place and the meaning of each word of a segment. This module touches no memory and makes no system call.
 
 pub mod charter;
+pub mod gate;
 pub mod geometry;
 pub mod header;
 pub mod reader_page;

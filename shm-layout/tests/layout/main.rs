@@ -3,8 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
+mod bounded;
 mod common;
 mod documents;
+
 mod foreign_segment;
 mod forged_count;
 mod golden;

@@ -36,6 +36,7 @@ pub struct SubscriberBuilder {
     history: History,
     /// Whether a start at the oldest message means the oldest in the ring, even if the journal has older ones.
     begins_in_ring: bool,
+    gate: Option<String>,
 }
 
 impl SubscriberBuilder {
@@ -58,6 +59,7 @@ impl SubscriberBuilder {
             watch_publisher: false,
             history: History::default(),
             begins_in_ring: false,
+            gate: None,
         }
     }
 
@@ -341,6 +343,30 @@ impl SubscriberBuilder {
     /// ```
     pub fn history(mut self, history: History) -> Self {
         self.history = history;
+        self
+    }
+
+    /// Takes gate `name` of the channel: the publisher waits for this subscriber within the limit that the gate has. The channel's
+    /// publisher, or the configuration of its daemon, names the gates. The subscriber keeps the gate until it is dropped.
+    ///
+    /// The gate is in force once the publisher has noticed the subscriber, and it has caught up to half of the gate's lag. From then on no
+    /// message is overwritten before the subscriber has received it, unless the publisher waits too long and drops the gate. A subscriber that
+    /// begins at the newest message is in force before it can fall behind so far, unless the ring is very small. A subscriber that is not in
+    /// force is lapped as any other.
+    ///
+    /// Cost: three stores a message to a line of the subscriber's own.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::{Gate, Publisher, Subscriber};
+    /// let publisher = Publisher::builder("t").dir(dir.path()).capacity(1 << 20).gate(Gate::new("risk")).open()?;
+    /// let risk = Subscriber::builder("t").dir(dir.path()).gate("risk").open()?;
+    /// let second = Subscriber::builder("t").dir(dir.path()).gate("risk").open();
+    /// assert!(second.is_err(), "a gate has one reader at a time");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn gate(mut self, name: impl Into<String>) -> Self {
+        self.gate = Some(name.into());
         self
     }
 

@@ -4,6 +4,7 @@
 //! and once more for each mutant of the protocol; each mutant must break one of them.
 
 mod charter;
+mod gate;
 mod story;
 
 use crate::layout::geometry::GRANULE;
