@@ -11,6 +11,7 @@
 //!       7  data offset                   64..512    channel, schema, labels: each u64 length, then bytes
 //!       8  uuid (two words)               56         first sequence of the ring, 0 for 1
 //!                                       58, 59     session of the remote stream that a bridge carries, 0 if none
+//!                                       60         offset of the board, 0 if there is none
 //!      10  stream id (two words)
 //!      12  created, ns since 1970
 //!      13  clock ticks per second
@@ -53,6 +54,9 @@ pub const FIRST_SEQUENCE: usize = 56;
 pub const SESSION: usize = 58;
 /// Word index of the rest of the session: bit 63 says that there is one, and the low 16 bits are its last two bytes.
 pub const SESSION_REST: usize = 59;
+/// Word index of the board's offset in bytes: the end of the ring, or 0 for a segment without a board. The word is written before any
+/// other process sees the segment.
+pub const BOARD: usize = 60;
 /// The bit of [`SESSION_REST`] that says that there is a session.
 pub const HAS_SESSION: u64 = 1 << 63;
 
