@@ -48,6 +48,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod attach;
+mod board;
 mod clock;
 mod directory;
 mod ends;
@@ -65,6 +66,7 @@ pub mod typed;
 mod wait;
 
 pub use attach::connect::{Client, DEFAULT_SOCKET, Events, SOCKET_VARIABLE};
+pub use board::{Board, BoardCounters, BoardEntries, BoardEntry, BoardSizes, BoardSpec, JoinError};
 pub use clock::Clock;
 pub use directory::{
     ChannelDetail, ChannelInfo, DIR_VARIABLE, Directory, MAX_NAME, Publishing, ReaderInfo, Removed,

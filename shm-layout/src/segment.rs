@@ -2,7 +2,7 @@
 //!
 //! The caller brings the file (from a directory, or as a daemon's descriptor) and decides who may write it.
 
-use crate::board::{BoardCells, BoardWriter, Replayed, View};
+use crate::board::{BoardCells, BoardWriter, Carry, Replayed, View};
 use crate::error::OpenError;
 use crate::layout::board::{self, Spec};
 use crate::layout::geometry::{HEADER_BYTES, MAX_SEQUENCE, WORD};
@@ -134,6 +134,21 @@ impl Segment {
     /// A view of the segment's board, if it has one.
     pub fn board(&self) -> Option<View> {
         self.board.clone().map(View::of)
+    }
+
+    /// Copies the segment's board, if it has one, for the segment in which the channel continues. Called before the cut between the two is
+    /// decided.
+    pub fn begin_to_carry(&self) -> Option<Carry> {
+        self.board().map(Carry::begin)
+    }
+
+    /// Puts what is valid of this segment's board, the messages below the cut, on the board of `next`, which no other process has seen and
+    /// which [continues](Self::continue_from) this one at the cut.
+    pub fn carry_board(&self, carry: Option<Carry>, next: &Self, below: u64) {
+        let (Some(mut carry), Some(board)) = (carry, &next.board) else { return };
+        let mut buffer = vec![0; self.header.geometry.max_message as usize];
+        carry.finish(&mut self.reader(self.locator().start()), below, &mut buffer);
+        carry.put_on(board.clone(), below);
     }
 
     /// Takes the board over, if the segment has one: stores what the ring has and the board has not. The caller has taken the writing end of

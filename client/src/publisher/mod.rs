@@ -11,12 +11,14 @@ use crate::clock::Clock;
 use crate::error::PublishError;
 use crate::lock::Held;
 use prepared::Prepared;
+use shmcast_layout::board::BoardWriter;
 use shmcast_layout::charter::Charter;
 use shmcast_layout::error::TooLarge;
 use shmcast_layout::layout::charter::Verdict;
 use shmcast_layout::layout::record::NO_TIME;
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::Segment;
+use std::cell::Cell;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 
@@ -57,6 +59,8 @@ pub struct Publisher {
     /// Claims are written here and copied into the ring in one burst.
     staging: Box<[u8]>,
     prepared: Prepared,
+    /// The board that each message is stored in once more, if the channel has one.
+    board: Option<Box<BoardWriter>>,
     /// Whether dropping the publisher leaves the stream without an end.
     stays_open: bool,
     /// The writer lock. It is held until the writer is done; if this process dies, the kernel releases it.
@@ -159,7 +163,14 @@ impl Publisher {
     #[inline(always)]
     pub fn publish_with(&mut self, payload: &[u8], mark: Mark) -> Result<u64, PublishError> {
         self.check_usable()?;
-        Ok(self.writer.publish_timed(payload, mark.tag, mark.key, || self.stamps.stamp(self.clock))?)
+        let stamped = Cell::new(NO_TIME);
+        let stamp = || {
+            stamped.set(self.stamps.stamp(self.clock));
+            stamped.get()
+        };
+        let sequence = self.writer.publish_timed(payload, mark.tag, mark.key, stamp)?;
+        self.post(sequence, payload, mark, stamped.get());
+        Ok(sequence)
     }
 
     /// As [`publish_with`](Self::publish_with), with a time that the caller has already read from [`clock`](Self::clock), such as the time
@@ -182,7 +193,17 @@ impl Publisher {
     #[inline(always)]
     pub fn publish_at(&mut self, payload: &[u8], mark: Mark, time: u64) -> Result<u64, PublishError> {
         self.check_usable()?;
-        Ok(self.writer.publish(payload, mark.tag, mark.key, time)?)
+        let sequence = self.writer.publish(payload, mark.tag, mark.key, time)?;
+        self.post(sequence, payload, mark, time);
+        Ok(sequence)
+    }
+
+    /// Stores a message that was just published on the board, if there is one.
+    #[inline(always)]
+    fn post(&mut self, sequence: u64, payload: &[u8], mark: Mark, time: u64) {
+        if let Some(board) = &mut self.board {
+            board.post(sequence, payload, mark.tag, mark.key, time);
+        }
     }
 
     /// Publishes several messages with one time stamp and returns their sequences. This saves reading the clock for each message.
@@ -224,7 +245,9 @@ impl Publisher {
         let time = self.stamps.stamp(self.clock);
         let first = self.writer.next_sequence();
         for payload in payloads {
-            self.writer.publish(payload.as_ref(), mark.tag, mark.key, time)?;
+            let payload = payload.as_ref();
+            let sequence = self.writer.publish(payload, mark.tag, mark.key, time)?;
+            self.post(sequence, payload, mark, time);
         }
         Ok(first..self.writer.next_sequence())
     }
@@ -353,7 +376,11 @@ impl Publisher {
     /// ```
     pub fn gap(&mut self, last: u64) -> Result<(), PublishError> {
         self.check_usable()?;
-        Ok(self.writer.gap(last, self.clock.now())?)
+        self.writer.gap(last, self.clock.now())?;
+        if let Some(board) = &mut self.board {
+            board.skip_to(last);
+        }
+        Ok(())
     }
 
     /// Announces to readers that the remote publisher behind this channel began a new session.
@@ -437,8 +464,13 @@ impl Claim<'_> {
     pub fn commit(self, length: usize) -> Result<u64, PublishError> {
         assert!(length <= self.length, "commit of {length} B exceeds the claim of {} B", self.length);
         self.publisher.check_usable()?;
-        let Publisher { writer, clock, stamps, staging, .. } = self.publisher;
-        Ok(writer.publish(&staging[..length], self.mark.tag, self.mark.key, stamps.stamp(*clock))?)
+        let Publisher { writer, board, clock, stamps, staging, .. } = self.publisher;
+        let (payload, Mark { tag, key }, time) = (&staging[..length], self.mark, stamps.stamp(*clock));
+        let sequence = writer.publish(payload, tag, key, time)?;
+        if let Some(board) = board {
+            board.post(sequence, payload, tag, key, time);
+        }
+        Ok(sequence)
     }
 
     /// Publishes nothing. Dropping the claim does the same.

@@ -1,6 +1,7 @@
 //! The receiving end of a channel.
 
 mod arming;
+mod board;
 mod buffer;
 mod builder;
 mod ending;
@@ -9,6 +10,7 @@ mod hosted;
 mod iter;
 mod journal;
 mod known;
+mod ledger;
 mod named;
 mod origin;
 mod outcome;
@@ -132,6 +134,8 @@ pub struct Subscriber {
     named: Option<Box<named::Named>>,
     /// The channel's journal, if it may have one.
     past: Option<Box<Past>>,
+    /// The channel's board, if this subscriber begins with it or conflates.
+    joining: Option<Box<board::Joining>>,
 }
 
 const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
@@ -146,6 +150,8 @@ enum Doubt {
     Behind,
     /// The reader reads the journal; see module `past`.
     Past,
+    /// The reader is given messages of the board; see module `board`.
+    Board,
 }
 
 impl Subscriber {
@@ -422,6 +428,7 @@ impl Subscriber {
             match self.reader.locator().seek(sequence) {
                 Ok(place) => {
                     self.leave_past();
+                    self.leave_board();
                     self.reader.jump(place);
                 }
                 Err(LocateError::TooOld { .. }) if self.seek_past(sequence) => {}

@@ -165,7 +165,7 @@ mod tests {
         ] {
             let mut bytes = Vec::new();
             for payload in messages {
-                let message = Message { payload, sequence: 1, tag: 0, key: false, time: 0 };
+                let message = Message { payload, sequence: 1, tag: 0, key: false, time: 0, conflated: None };
                 write_message(output, &mut bytes, &message, None).unwrap();
             }
             assert_eq!(read_all(input, &bytes).unwrap(), messages, "{input:?}");

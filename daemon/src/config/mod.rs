@@ -17,6 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
+mod board;
 mod bridges;
 mod fields;
 mod host;
@@ -29,6 +30,7 @@ mod warnings;
 pub use fields::Principal;
 pub(crate) use fields::{explain, parse_duration, refuse_half_unit, without_string};
 pub use host::Host;
+pub use board::BoardConfig;
 pub use journal::JournalConfig;
 pub(crate) use journal::{FILE_BYTES, LEAST_BUFFER, parse_io, parse_sync};
 pub use source::{Position, Positions, Problem};
@@ -168,6 +170,9 @@ pub struct ChannelConfig {
     /// Its journal. If `None`, it is not recorded.
     #[serde(default)]
     pub journal: Option<JournalConfig>,
+    /// Its board of the last message of each key. If `None`, it has none.
+    #[serde(default)]
+    pub board: Option<BoardConfig>,
 }
 
 fn yes() -> bool {
@@ -192,6 +197,7 @@ impl ChannelConfig {
             schema: String::new(),
             labels: BTreeMap::new(),
             journal: None,
+            board: None,
         }
     }
 
@@ -211,6 +217,7 @@ impl ChannelConfig {
                 prefault: self.mlock || self.hugepages,
                 lock: self.mlock,
             },
+            board: self.board.as_ref().map(BoardConfig::spec),
             is_strict: self.mode == Mode::Strict,
         }
     }

@@ -65,6 +65,19 @@ pub struct Listed {
     pub born: u64,
     /// Whether the message removed its key.
     pub is_removed: bool,
+    /// Whether the row has the whole message.
+    pub is_whole: bool,
+    /// The words that identify the key.
+    pub identity: [u64; 2],
+}
+
+/// What the messages that were listed last stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Bridged {
+    /// Their number.
+    pub listed: usize,
+    /// The number of messages that they are or replace.
+    pub messages: u64,
 }
 
 /// A row: the copy of a slot, or a key that the ring had and the board did not have yet.
@@ -74,6 +87,8 @@ struct Row {
     version: u64,
     head: Head,
     count: u64,
+    /// Number of older messages of the key for which the listed message stands.
+    left_out: u64,
 }
 
 impl Row {
@@ -142,10 +157,7 @@ impl Snapshot {
         let locator = reader.locator();
         let mut failures = Failures::default();
         for pass in 1..=PASSES {
-            let through = self.view.through();
-            if !self.copy_changed() {
-                continue;
-            }
+            let Some(through) = self.copy() else { continue };
             let place = match locator.seek(through.saturating_add(1)) {
                 Ok(place) => place,
                 Err(LocateError::Corrupt(corrupt)) => return Err(corrupt.into()),
@@ -178,6 +190,45 @@ impl Snapshot {
             }
         }
         Err(failures.reason())
+    }
+
+    /// Copies the slots that changed since the last copy. Returns the sequence up to which every message is in the copies, or a newer one of
+    /// its key; `None` if a slot could not be copied.
+    pub(super) fn copy(&mut self) -> Option<u64> {
+        let through = self.view.through();
+        self.copy_changed().then_some(through)
+    }
+
+    /// Merges the ring's messages below `end` from the reader's place on, as far as there are any. Returns the sequence after the last one.
+    pub(super) fn merge_up_to(&mut self, reader: &mut Reader, end: u64, buffer: &mut [u8]) -> Result<u64, JoinError> {
+        self.index_rows();
+        let tail = match reader.locator().tail() {
+            Ok(tail) => tail.sequence.min(end),
+            Err(LocateError::Corrupt(corrupt)) => return Err(corrupt.into()),
+            Err(_) => return Err(JoinError::TooFast),
+        };
+        match self.merge(reader, tail, buffer)? {
+            Some(_) => {
+                self.drop_unresolved();
+                Ok(tail)
+            }
+            None => Err(JoinError::TooFast),
+        }
+    }
+
+    /// Makes the messages at or above `end` unknown: they are void, and the board no longer has the valid ones before them.
+    pub(super) fn hide_from(&mut self, end: u64) {
+        for row in self.rows[..self.high].iter_mut().filter(|row| row.head.sequence >= end) {
+            row.version = TO_COPY;
+            row.head.sequence = end - 1;
+            row.head.meta = Meta::default().with(Meta::UNKNOWN, true);
+        }
+    }
+
+    /// Forgets all copies.
+    pub(super) fn clear(&mut self) {
+        self.rows.fill(Row::default());
+        (self.high, self.more) = (0, 0);
     }
 
     /// Copies each slot whose version is another than that of its copy. Returns false if a slot could not be copied.
@@ -287,7 +338,7 @@ impl Snapshot {
                 row
             }
         };
-        let Row { head, count, version } = &mut self.rows[row];
+        let Row { head, count, version, .. } = &mut self.rows[row];
         if copied.sequence <= head.sequence {
             return true;
         }
@@ -335,10 +386,45 @@ impl Snapshot {
         (self.order.len(), not_whole)
     }
 
+    /// As [`list`](Self::list) of all keys that were not removed, also of those whose newest message is not whole.
+    pub fn list_all_live(&mut self) -> usize {
+        self.order.clear();
+        for row in (0..self.high).chain(self.slots..self.slots + self.more) {
+            let Row { head, .. } = self.rows[row];
+            if self.rows[row].has_key() && !head.meta.has(Meta::REMOVED) {
+                self.order.push((head.sequence, row as u32));
+            }
+        }
+        self.order.sort_unstable();
+        self.order.len()
+    }
+
+    /// As [`list`](Self::list) with removals, and counts for each message how many older ones it stands for. `given` says how many messages of
+    /// a key the reader knows.
+    pub fn list_since(&mut self, from: u64, given: impl Fn(&Listed) -> u64) -> Bridged {
+        let (listed, _) = self.list(from, false);
+        let mut bridged = Bridged { listed, messages: 0 };
+        for number in 0..listed {
+            let Some(listed) = self.listed(number) else { break };
+            let left_out = listed.count.saturating_sub(given(&listed)).saturating_sub(1);
+            self.rows[listed.row].left_out = left_out;
+            bridged.messages = bridged.messages.saturating_add(left_out).saturating_add(1);
+        }
+        bridged
+    }
+
     /// Message number `number` of those that were listed last.
     pub fn listed(&self, number: usize) -> Option<Listed> {
-        let (_, row) = *self.order.get(number)?;
-        let Row { head, count, .. } = self.rows[row as usize];
+        self.order.get(number).map(|(_, row)| self.row(*row as usize))
+    }
+
+    /// Number of older messages for which message number `number` of the last [`list_since`](Self::list_since) stands.
+    pub fn left_out(&self, number: usize) -> u64 {
+        self.order.get(number).map_or(0, |(_, row)| self.rows[*row as usize].left_out)
+    }
+
+    fn row(&self, row: usize) -> Listed {
+        let Row { head, count, .. } = self.rows[row];
         let message = Copied {
             length: self.view.stored_bytes(head.meta),
             sequence: head.sequence,
@@ -346,8 +432,30 @@ impl Snapshot {
             key: head.meta.has(Meta::KEY),
             time: head.time,
         };
-        let (row, born, is_removed) = (row as usize, head.born, head.meta.has(Meta::REMOVED));
-        Some(Listed { message, row, count, born, is_removed })
+        let (born, identity, is_removed) = (head.born, head.identity, head.meta.has(Meta::REMOVED));
+        let is_whole = head.meta.is_whole();
+        Listed { message, row, count, born, is_removed, is_whole, identity }
+    }
+
+    /// The copies of all keys, also of those that were removed and of those whose message is not whole.
+    pub fn all(&self) -> impl Iterator<Item = Listed> + '_ {
+        let rows = (0..self.high).chain(self.slots..self.slots + self.more);
+        rows.filter(|row| self.rows[*row].has_key()).map(|row| self.row(row))
+    }
+
+    /// The key of a copy.
+    pub fn key(&self, listed: &Listed) -> Option<&[u8]> {
+        self.values.get(listed.row * self.stride..)?.get(self.view.geometry().spec.key())
+    }
+
+    /// Whether there is a copy of this key.
+    pub fn has(&self, identity: [u64; 2]) -> bool {
+        self.place_of(identity).1.is_some()
+    }
+
+    /// Number of keys that a snapshot can have at most.
+    pub fn most_keys(&self) -> usize {
+        self.rows.len()
     }
 }
 
@@ -356,7 +464,7 @@ impl Snapshot {
 fn copy_slot(view: &View, slot: u32, value: &mut [u8]) -> Option<Row> {
     for _ in 0..SLOT_TRIES {
         let (head, last, count) = match view.look(slot, value) {
-            Look::Stored(head) => return Some(Row { version: head.version, head, count: head.count() }),
+            Look::Stored(head) => return Some(Row { version: head.version, head, count: head.count(), left_out: 0 }),
             // This message is not counted in the THROUGH that the caller has loaded. Only the ones before it are left out of the merge.
             Look::Changing(head) => (head, head.sequence.saturating_sub(1), head.count()),
             Look::Busy(head) => {
@@ -367,7 +475,7 @@ fn copy_slot(view: &View, slot: u32, value: &mut [u8]) -> Option<Row> {
         };
         let meta = Meta::default().with(Meta::UNKNOWN, true);
         let head = Head { sequence: last, meta, ..head };
-        return Some(Row { version: head.version | 1, head, count: count.wrapping_sub(1) });
+        return Some(Row { version: head.version | 1, head, count: count.wrapping_sub(1), left_out: 0 });
     }
     None
 }

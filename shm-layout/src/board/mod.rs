@@ -45,6 +45,7 @@
 //!
 //! Each mutant (`fault.rs`) breaks one of these orderings alone. The model in `ring/loom_model/board.rs` must notice each of them.
 
+mod carry;
 mod join;
 mod key_index;
 mod recovery;
@@ -60,7 +61,8 @@ use crate::layout::geometry::WORD;
 use crate::ring::cells::Cells;
 use crate::sync::{AtomicU64, Ordering};
 
-pub use join::{JoinError, Joined, Listed, Snapshot};
+pub use carry::Carry;
+pub use join::{Bridged, JoinError, Joined, Listed, Snapshot};
 pub use recovery::Replayed;
 pub use view::{Counters, Lookup, View};
 pub use writer::BoardWriter;
@@ -98,6 +100,9 @@ impl BoardCells {
     #[inline(always)]
     fn stored_bytes(&self, meta: Meta) -> usize {
         let spec = &self.geometry.spec;
+        if meta.has(Meta::UNKNOWN) {
+            return spec.key_end as usize;
+        }
         let most = if meta.is_whole() { spec.value } else { spec.key_end };
         meta.length().min(most as usize)
     }

@@ -189,6 +189,14 @@ impl View {
         found.unwrap_or(Lookup::None)
     }
 
+    /// Number of messages of a key whose slot is in the middle of a store, with that message. It is a claim as all others.
+    pub fn count_of(&self, key: &[u8]) -> Option<u64> {
+        let identity = self.cells.geometry.identity(key);
+        let heads = self.cells.candidates(self.cells.geometry.fingerprint(identity));
+        let mut heads = heads.filter_map(|slot| self.cells.head(slot)).map(Head::load);
+        heads.find(|head| head.identity == identity).map(|head| head.count())
+    }
+
     /// The slot's message, if the slot belongs to this key.
     fn found(&self, slot: u32, identity: [u64; 2], out: &mut [u8]) -> Option<Lookup> {
         match self.look(slot, out) {

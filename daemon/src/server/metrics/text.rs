@@ -193,6 +193,7 @@ pub(super) mod tests {
             received,
             lapped: 0,
             missed: 0,
+            conflated: 0,
             heartbeat: 0,
             histogram,
         }

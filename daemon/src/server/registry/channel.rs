@@ -204,6 +204,7 @@ impl Channel {
         let is_schema_right = spec.schema.0 == header.schema_id && spec.schema.1 == header.schema;
         is_size_right
             && is_schema_right
+            && spec.board == hosted.board()
             && (spec.is_strict == is_strict || fault!("kept_memory_forgets_its_mode"))
     }
 
