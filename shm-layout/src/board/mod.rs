@@ -12,6 +12,7 @@
 //! |---|---|---|---|
 //! | store | version odd, `fence(Release)`, the slot's words | the slot's words, `fence(Acquire)`, version | a copy with a word of a later store is refused |
 //! | stored | the slot's words, `version.store(Release)`, also of the odd version | version, `fence(Acquire)`, the slot's words | all words of the store that the version names; the message in the ring, also of a store that has only begun |
+//! | named | what counts a key's messages, `key.store(Release)` | key, `fence(Acquire)`, the count | of a slot in the middle of a store: the count of the key that its words name |
 //! | through | the slot's version, `THROUGH.store(Release)` | THROUGH, `fence(Acquire)`, the slots | every message up to there, or a newer one of its key |
 //! | moved | index version odd, `fence(Release)`, entries | entries, `fence(Acquire)`, index version | a search that missed an entry on its way is repeated |
 //!

@@ -2,7 +2,7 @@
 //! module's paper says what each pair gives.
 
 use crate::fault::mutant;
-use crate::layout::board::{INDEX_VERSION, THROUGH};
+use crate::layout::board::{HEAD_KEY, HEAD_WORDS, INDEX_VERSION, THROUGH};
 use crate::ring::cells::Cells;
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -57,6 +57,30 @@ pub(super) mod stored {
             fence(Ordering::Acquire); // SYNC POINT: stored
         }
         seen
+    }
+}
+
+/// The writer stores the words of a key after what counts its messages, in the middle of the store by which the key gets the slot. A reader
+/// that sees the words of the key sees its count.
+pub(super) mod named {
+    use super::*;
+
+    /// Gives the slot to a key.
+    #[inline(always)]
+    pub(in crate::board) fn publish(head: &[AtomicU64; HEAD_WORDS], identity: [u64; 2]) {
+        for (word, value) in head[HEAD_KEY..].iter().zip(identity) {
+            word.store(value, release(mutant!("board_relaxed_name"))); // SYNC POINT: named
+        }
+    }
+
+    /// The words of the key, before all later loads of the slot's words.
+    #[inline(always)]
+    pub(in crate::board) fn see(head: &[AtomicU64; HEAD_WORDS]) -> [u64; 2] {
+        let identity = [HEAD_KEY, HEAD_KEY + 1].map(|word| head[word].load(Ordering::Relaxed));
+        if !mutant!("board_no_name_fence") {
+            fence(Ordering::Acquire); // SYNC POINT: named
+        }
+        identity
     }
 }
 

@@ -1,7 +1,7 @@
 //! The reading end of a board: one slot, or one key. Everything that is read is a claim: lengths and numbers of slots are bounded before
 //! use, and every loop is.
 
-use super::sync_points::{moved, store, stored, through};
+use super::sync_points::{moved, named, store, stored, through};
 use super::{BoardCells, Head};
 use crate::layout::board::{
     FORGOTTEN, Geometry, HEAD_VERSION, HIGH, LIVE, Meta, NO_KEY, REFUSED, SINCE, TOO_LARGE,
@@ -135,8 +135,6 @@ impl View {
             let seen = Head { version, ..Head::load(head) };
             if seen.is_busy() {
                 busy = seen;
-                #[cfg(loom)]
-                loom::thread::yield_now();
                 std::hint::spin_loop();
                 continue;
             }
@@ -153,8 +151,9 @@ impl View {
                 return Look::Changing(seen);
             }
         }
-        busy.version |= 1;
-        Look::Busy(busy)
+        // Another key may be about to get the slot. Its words are stored after the count from which its messages are counted.
+        busy.identity = named::see(head);
+        Look::Busy(Head { version: busy.version | 1, identity: busy.identity, ..Head::load(head) })
     }
 
     /// Bytes that a copied slot has in its buffer.

@@ -1,6 +1,6 @@
 //! The writing end of a board. The caller holds the channel's writer lock, and posts each message after it has committed it to the ring.
 
-use super::sync_points::{store, stored, through};
+use super::sync_points::{named, store, stored, through};
 use super::{BoardCells, Head};
 use crate::fault::mutant;
 use crate::layout::board::{
@@ -136,8 +136,7 @@ impl BoardWriter {
         // If this writer dies in between, its successor knows by the key's words whether those before them were stored.
         head[HEAD_BASE].store((even / 2).wrapping_sub(1), Ordering::Relaxed);
         head[HEAD_BORN].store(message.sequence, Ordering::Relaxed);
-        head[HEAD_KEY].store(identity[0], Ordering::Release);
-        head[HEAD_KEY + 1].store(identity[1], Ordering::Release);
+        named::publish(head, identity);
         fill(cells, *copier, head, value, meta, message);
         stored::end(&head[0], even);
         if slot == self.high {

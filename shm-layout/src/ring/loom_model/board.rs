@@ -16,7 +16,6 @@ use crate::sync::stopping::kill_after;
 use loom::thread;
 use std::collections::BTreeMap;
 
-const KEYS: u64 = 2;
 const BROKEN: &str = "the ring is broken: ";
 
 /// A message: its key, and a number that makes its value.
@@ -30,6 +29,7 @@ struct Post {
 /// What has been published before the others in several models.
 const ONE: &[Post] = &[post(7, 1)];
 const TWO: &[Post] = &[post(7, 1), post(8, 2)];
+const GONE: &[Post] = &[post(7, 1), remove(7)];
 const ONE_LEFT: &[Post] = &[post(7, 1), post(8, 2), remove(7)];
 const NONE_LEFT: &[Post] = &[post(7, 1), post(8, 2), remove(7), remove(8)];
 const CHANGE: &[Post] = &[post(7, 2)];
@@ -65,21 +65,21 @@ struct Memory {
 }
 
 impl Memory {
-    fn new() -> Self {
+    fn new(keys: u64) -> Self {
         let geometry = Geometry::tiny(4);
         let ring = RingCells {
             header: Page::new(Cells::zeroed(SESSION_REST + 1)),
             index: Cells::zeroed(geometry.index_entries as usize),
             data: Cells::zeroed((geometry.capacity / 8) as usize),
         };
-        let spec = Spec { keys: KEYS, value: 24, key_start: 0, key_end: 8, remove_tag: None };
+        let spec = Spec { keys, value: 24, key_start: 0, key_end: 8, remove_tag: None };
         let sizes = BoardGeometry::new(spec, 5).expect("a small board");
         let board = BoardCells {
             geometry: sizes,
             header: Cells::zeroed(INDEX_VERSION + 1),
             index: Cells::zeroed(sizes.entries as usize),
-            heads: Cells::zeroed(KEYS as usize * HEAD_WORDS),
-            values: Cells::zeroed((KEYS * sizes.stride() / 8) as usize),
+            heads: Cells::zeroed(keys as usize * HEAD_WORDS),
+            values: Cells::zeroed((keys * sizes.stride() / 8) as usize),
         };
         board.begin_at(1);
         Self { ring, geometry, board }
@@ -142,30 +142,39 @@ impl Publisher {
     }
 }
 
-/// What a reader must hand out that goes on with sequence `due`: the newest message of each key, and how many of it there were.
-fn truth(all: &[Post], due: u64) -> BTreeMap<u64, (Vec<u8>, u64)> {
+/// What a reader must hand out that goes on with sequence `due`: the newest message of each key that found room, and how many of it there
+/// were.
+fn truth(all: &[Post], keys: u64, due: u64) -> BTreeMap<u64, (Vec<u8>, u64)> {
     let mut newest: BTreeMap<u64, (u64, Post, u64)> = BTreeMap::new();
     for (sequence, message) in (1..due).zip(all) {
-        let entry = newest.entry(message.key).or_insert((sequence, *message, 0));
-        *entry = (sequence, *message, entry.2 + 1);
-        if message.value.is_none() && entry.2 == 1 {
-            newest.remove(&message.key); // there was nothing to remove
+        if !newest.contains_key(&message.key) {
+            if message.value.is_none() {
+                continue; // there is nothing to remove
+            }
+            if newest.len() as u64 == keys {
+                let removed = newest.iter().filter(|(_, (_, message, _))| message.value.is_none());
+                let oldest = removed.min_by_key(|(_, (sequence, ..))| *sequence).map(|(key, _)| *key);
+                let Some(oldest) = oldest else { continue }; // there is no room
+                newest.remove(&oldest);
+            }
         }
+        let count = newest.get(&message.key).map_or(0, |(.., count)| *count);
+        newest.insert(message.key, (sequence, *message, count + 1));
     }
     let live = newest.into_values().filter(|(_, message, _)| message.value.is_some());
     live.map(|(sequence, message, count)| (sequence, (message.payload(), count))).collect()
 }
 
-fn check(joined: Option<Joined>, all: &[Post]) {
+fn check(joined: Option<Joined>, keys: u64, all: &[Post]) {
     let Some(Joined { messages, due }) = joined else { return };
-    let expected = truth(all, due);
+    let expected = truth(all, keys, due);
     assert!(messages == expected, "{BROKEN}joined at {due}: {messages:?} instead of {expected:?}");
 }
 
 /// A reader joins while `beside` is published after `before`.
-fn joined_beside(name: &str, preemptions: usize, before: &'static [Post], beside: &'static [Post]) {
+fn joined_beside(name: &str, preemptions: usize, keys: u64, before: &'static [Post], beside: &'static [Post]) {
     explore(name, preemptions, move || {
-        let memory = Memory::new();
+        let memory = Memory::new(keys);
         let mut publisher = memory.publisher();
         before.iter().for_each(|message| publisher.publish(*message));
         let reading = {
@@ -174,31 +183,32 @@ fn joined_beside(name: &str, preemptions: usize, before: &'static [Post], beside
         };
         beside.iter().for_each(|message| publisher.publish(*message));
         let all: Vec<Post> = before.iter().chain(beside).copied().collect();
-        check(reading.join().expect("readers do not panic"), &all);
+        check(reading.join().expect("readers do not panic"), keys, &all);
         let last = memory.join().expect("nobody publishes");
         assert_eq!(last.due, all.len() as u64 + 1, "{BROKEN}not joined at the tail");
-        check(Some(last), &all);
+        check(Some(last), keys, &all);
     });
 }
 
 #[test]
 fn joined_while_a_value_changes() {
-    joined_beside("joined_while_a_value_changes", 1, ONE, CHANGE);
+    joined_beside("joined_while_a_value_changes", 1, 2, ONE, CHANGE);
 }
 
 #[test]
 fn joined_while_a_key_comes() {
-    joined_beside("joined_while_a_key_comes", 2, &[], FIRST);
+    joined_beside("joined_while_a_key_comes", 2, 2, &[], FIRST);
 }
 
 #[test]
+#[ignore = "takes minutes: a step of CI: proof"]
 fn joined_while_another_key_gets_the_slot() {
-    joined_beside("joined_while_another_key_gets_the_slot", 1, ONE_LEFT, THIRD);
+    joined_beside("joined_while_another_key_gets_the_slot", 0, 1, GONE, THIRD);
 }
 
 #[test]
 fn joined_while_a_key_goes() {
-    joined_beside("joined_while_a_key_goes", 1, TWO, REMOVAL);
+    joined_beside("joined_while_a_key_goes", 1, 2, TWO, REMOVAL);
 }
 
 /// Tries a death right before each store of the publisher's last message. A reader joins then, and another one when the next publisher has
@@ -206,11 +216,11 @@ fn joined_while_a_key_goes() {
 fn every_death(name: &'static str, is_beside: bool, before: &'static [Post], last: Post, next: Post) {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
-    for stores in 0.. {
+    for stores in (0..).step_by(if is_beside { 3 } else { 1 }) {
         let died = Arc::new(AtomicBool::new(false));
         let report = died.clone();
         explore(&format!("{name}, killed before store {stores}"), 0, move || {
-            let memory = Memory::new();
+            let memory = Memory::new(2);
             let mut publisher = memory.publisher();
             before.iter().for_each(|message| publisher.publish(*message));
             let mut all = before.to_vec();
@@ -230,11 +240,11 @@ fn every_death(name: &'static str, is_beside: bool, before: &'static [Post], las
             }
             publisher.publish(next);
             all.push(next);
-            check(joined, &all);
-            check(reading.and_then(|reading| reading.join().expect("readers do not panic")), &all);
+            check(joined, 2, &all);
+            check(reading.and_then(|reading| reading.join().expect("readers do not panic")), 2, &all);
             let joined = memory.join().expect("nobody publishes");
             assert_eq!(joined.due, all.len() as u64 + 1, "{BROKEN}not joined at the tail");
-            check(Some(joined), &all);
+            check(Some(joined), 2, &all);
         });
         if !died.load(Ordering::Relaxed) {
             assert!(stores > 4, "hardly a life");
@@ -272,5 +282,5 @@ fn killed_while_another_key_gets_the_slot_and_the_first_comes_back() {
 #[test]
 #[ignore = "takes a minute: a step of CI: proof"]
 fn joined_while_the_next_publisher_makes_a_value_whole() {
-    every_death("joined_while_the_next_publisher_makes_a_value_whole", true, ONE, post(7, 2), post(7, 3));
+    every_death("joined_while_the_next_publisher_makes_a_value_whole", true, ONE, post(7, 2), post(8, 3));
 }
