@@ -107,7 +107,9 @@ pub enum ChannelError {
         name: String,
     },
     /// A conflating reader was to begin in the past.
-    #[error("channel {name:?}: a reader that conflates begins with the next message or with the board: leave the start out, or conflation")]
+    #[error(
+        "channel {name:?}: a reader that conflates begins with the next message or with the board: leave the start out, or conflation"
+    )]
     Conflation {
         /// The channel.
         name: String,

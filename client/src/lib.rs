@@ -77,7 +77,7 @@ pub use error::{ChannelError, Holder, PublishError, SchemaId};
 pub use message::{Event, Lapped, Message, RecvError};
 pub use owned::{OwnedEvent, OwnedMessage};
 pub use publisher::{Claim, DEFAULT_CAPACITY, Mark, Publisher, PublisherBuilder, Stamps};
-pub use shmcast_layout::control::{self, ChannelStatus, LatencyStatus, Process, ReaderStatus};
+pub use shmcast_layout::control::{self, BoardStatus, ChannelStatus, LatencyStatus, Process, ReaderStatus};
 pub use shmcast_layout::error::{Corrupt, OpenError, OutOfSequences, TooLarge};
 pub use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 pub use shmcast_layout::layout::header::{ClockKind, Header, State};

@@ -119,6 +119,11 @@ fn is_zero(count: &u32) -> bool {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_none_left_out(count: &u64) -> bool {
+    *count == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 fn is_false(flag: &bool) -> bool {
     !flag
 }
@@ -324,9 +329,35 @@ pub struct ChannelStatus {
     /// Its journal, if the daemon keeps one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal: Option<JournalStatus>,
+    /// Its board, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub board: Option<BoardStatus>,
     /// Its live readers.
     #[serde(default)]
     pub readers: Vec<ReaderStatus>,
+}
+
+/// The board of a channel, as tools show it. All counts are the publishers' claims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BoardStatus {
+    /// Number of keys on it.
+    pub keys: u64,
+    /// Number of keys for which there is room.
+    pub room: u64,
+    /// Bytes of the largest message on it.
+    pub value_bytes: u64,
+    /// The first byte of a payload that belongs to its key, and the byte after the last.
+    pub key: [u64; 2],
+    /// The sequence up to which all messages are on it.
+    pub through: u64,
+    /// It has the newest message of each key that had one from this sequence on.
+    pub since: u64,
+    /// Messages of keys that found no room.
+    pub refused: u64,
+    /// Messages that were too large for it.
+    pub too_large: u64,
+    /// Messages that were too short to have a key.
+    pub no_key: u64,
 }
 
 /// The journal that a daemon keeps of a channel, as tools show it. The counts restart with the recorder.
@@ -409,6 +440,9 @@ pub struct ReaderStatus {
     pub lapped: u64,
     /// Messages it missed.
     pub missed: u64,
+    /// Messages that it left out because newer ones of their keys came from the board.
+    #[serde(default, skip_serializing_if = "is_none_left_out")]
+    pub conflated: u64,
     /// The sequence it began with.
     pub started_at: u64,
     /// Latencies it recorded, if it does.

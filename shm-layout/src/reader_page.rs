@@ -3,8 +3,8 @@
 use crate::error::OpenError;
 use crate::layout::geometry::GRANULE;
 use crate::layout::reader_page::{
-    ASLEEP, BUCKETS, BYTES, CONFLATED, HEARTBEAT, HISTOGRAM, LAPPED, MAGIC, MISSED, PID, POSITION, RECEIVED, ROLE, Role,
-    SEGMENT, SEQUENCE, STARTED_AT, VERSION, WORDS, bucket, bucket_limit_ns,
+    ASLEEP, BUCKETS, BYTES, CONFLATED, HEARTBEAT, HISTOGRAM, LAPPED, MAGIC, MISSED, PID, POSITION, RECEIVED,
+    ROLE, Role, SEGMENT, SEQUENCE, STARTED_AT, VERSION, WORDS, bucket, bucket_limit_ns,
 };
 use crate::mem::{Map, reserve};
 use crate::ring::cells::{Cells, Page};

@@ -56,11 +56,7 @@ impl Segment {
     ///
     /// # Errors
     /// The same as for [`create`](Self::create).
-    pub fn create_with_board(
-        file: &File,
-        header: Header,
-        board: Option<Spec>,
-    ) -> Result<Self, OpenError> {
+    pub fn create_with_board(file: &File, header: Header, board: Option<Spec>) -> Result<Self, OpenError> {
         let words = header.to_words()?;
         let board = match board {
             Some(spec) => Some(

@@ -102,7 +102,8 @@ fn text(output: &Output) -> String {
 
 /// The result for one mutant.
 fn judge(model: &Path, mutant: &str, by: &str) -> Result<String, String> {
-    let output = run(model, &["--exact", "--include-ignored", &format!("ring::loom_model::{by}")], Some(mutant));
+    let output =
+        run(model, &["--exact", "--include-ignored", &format!("ring::loom_model::{by}")], Some(mutant));
     let said = text(&output);
     if !said.contains("running 1 test") {
         return Err(format!("{mutant}: no model is called {by}"));

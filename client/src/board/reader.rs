@@ -282,7 +282,9 @@ fn entry(
 impl fmt::Debug for Board {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut f = f.debug_struct("Board");
-        f.field("channel", &self.subscriber.header().channel).field("keys", &self.len()).finish_non_exhaustive()
+        f.field("channel", &self.subscriber.header().channel)
+            .field("keys", &self.len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -133,7 +133,9 @@ impl BoardSpec {
             ("a tag that removes keys from its board:", tag(found), tag(wanted)),
         ];
         match properties.into_iter().find(|(_, found, wanted)| found != wanted) {
-            Some((what, found, wanted)) => Err(ChannelError::Mismatch { name: name.to_owned(), what, found, wanted }),
+            Some((what, found, wanted)) => {
+                Err(ChannelError::Mismatch { name: name.to_owned(), what, found, wanted })
+            }
             None => Ok(()),
         }
     }

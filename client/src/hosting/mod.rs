@@ -8,7 +8,7 @@
 mod generations;
 
 pub use crate::attach::park::{Bell, ParkedReader, Sight};
-use crate::board::BoardSpec;
+use crate::board::{BoardCounters, BoardSpec};
 use crate::clock::Clock;
 use crate::directory::{ChannelDetail, check_name};
 use crate::error::ChannelError;
@@ -270,6 +270,11 @@ impl HostedSegment {
     /// What the segment's board is for, if it has one.
     pub fn board(&self) -> Option<BoardSpec> {
         self.segment.board_spec().map(BoardSpec)
+    }
+
+    /// What the segment's board tells about itself, if it has one.
+    pub fn board_counters(&self) -> Option<BoardCounters> {
+        self.segment.board().map(|view| view.counters())
     }
 
     /// The segment's header, as it was made.

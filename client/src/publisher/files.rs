@@ -131,9 +131,11 @@ impl PublisherBuilder {
         let clock = Clock::of_kind(self.clock);
         let (schema, labels) = (self.schema.clone(), self.labels.clone());
         let header = new_header(&self.name, geometry, clock, schema, labels, stream);
-        Segment::create_with_board(&file, header, self.board.map(|board| board.0)).map_err(|source| match source {
-            OpenError::Os { source, .. } if is_full(&source) => no_room(),
-            source => ChannelError::Segment { path: files.unfinished_path(), source },
+        Segment::create_with_board(&file, header, self.board.map(|board| board.0)).map_err(|source| {
+            match source {
+                OpenError::Os { source, .. } if is_full(&source) => no_room(),
+                source => ChannelError::Segment { path: files.unfinished_path(), source },
+            }
         })
     }
 

@@ -70,7 +70,15 @@ impl Joining {
         let snapshot = Snapshot::new(segment.board()?);
         let conflation = behind.map(|behind| Conflation { behind, ledger: Ledger::for_board(&snapshot) });
         let place = Place::nowhere(1);
-        Some(Box::new(Self { snapshot, conflation, step: Step::Messages, listed: 0, next: 0, missed: 0, place }))
+        Some(Box::new(Self {
+            snapshot,
+            conflation,
+            step: Step::Messages,
+            listed: 0,
+            next: 0,
+            missed: 0,
+            place,
+        }))
     }
 
     /// Forgets what the reader was given: sequences begin again.

@@ -57,7 +57,9 @@ impl Ledger {
         loop {
             match self.index[at] {
                 0 => return (at, None),
-                row if self.rows[row as usize - 1].identity == identity => return (at, Some(row as usize - 1)),
+                row if self.rows[row as usize - 1].identity == identity => {
+                    return (at, Some(row as usize - 1));
+                }
                 _ => at = (at + 1) & mask,
             }
         }
@@ -74,7 +76,14 @@ impl Ledger {
                 return true; // the board did not have it
             }
             let sequence = copied.sequence;
-            let row = Row { identity, born: sequence, given: 1, again: sequence, given_again: 1, is_removed: false };
+            let row = Row {
+                identity,
+                born: sequence,
+                given: 1,
+                again: sequence,
+                given_again: 1,
+                is_removed: false,
+            };
             return self.add(at, row, key);
         };
         let row = &mut self.rows[row];
@@ -99,7 +108,9 @@ impl Ledger {
 
     /// Number of messages of this listed one's key that the reader was given or told of, in the count of the board.
     pub(super) fn given(&self, geometry: &Geometry, listed: &Listed) -> u64 {
-        let Some(row) = self.place_of(geometry, listed.identity).1.map(|row| self.rows[row]) else { return 0 };
+        let Some(row) = self.place_of(geometry, listed.identity).1.map(|row| self.rows[row]) else {
+            return 0;
+        };
         if row.born == listed.born {
             row.given
         } else if row.again == listed.born {
@@ -127,7 +138,9 @@ impl Ledger {
                 continue;
             }
             let (needed, available) = (spec.key_end as usize, out.len());
-            let Some(to) = out.get_mut(..needed) else { return Err(RecvError::TooSmall { needed, available }) };
+            let Some(to) = out.get_mut(..needed) else {
+                return Err(RecvError::TooSmall { needed, available });
+            };
             let key = &self.keys[self.forgotten * self.key_bytes..][..self.key_bytes];
             to.fill(0);
             to[spec.key()].copy_from_slice(key);

@@ -55,7 +55,15 @@ impl Records {
     /// ```
     pub fn with_room(bytes: usize) -> Self {
         let limit = bytes.max(RUN as usize).next_multiple_of(64);
-        Self { buffer: Buffer::with_room(limit), limit, bytes: 0, messages: 0, first: 0, conflated: None, event: None }
+        Self {
+            buffer: Buffer::with_room(limit),
+            limit,
+            bytes: 0,
+            messages: 0,
+            first: 0,
+            conflated: None,
+            event: None,
+        }
     }
 
     /// The number of messages.

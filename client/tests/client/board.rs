@@ -169,8 +169,11 @@ fn every_call_keeps_the_board_and_every_call_reads_it() {
     for missing in [&b"cc"[..], b"dd", b"zz", b"a", b"aaa", b""] {
         assert_eq!(board.get(missing).unwrap(), None, "{missing:?}");
     }
-    let entries: Vec<(Vec<u8>, bool)> =
-        board.entries().unwrap().map(|entry: BoardEntry<'_>| (entry.key.to_vec(), entry.message.is_some())).collect();
+    let entries: Vec<(Vec<u8>, bool)> = board
+        .entries()
+        .unwrap()
+        .map(|entry: BoardEntry<'_>| (entry.key.to_vec(), entry.message.is_some()))
+        .collect();
     assert_eq!(entries, [(b"bb".to_vec(), true), (b"aa".to_vec(), false)]);
 
     let open = || subscriber(dir.path()).start(Start::Board).open().unwrap();

@@ -118,6 +118,9 @@ pub(super) fn write_message(
             let mut line = json!({
                 "sequence": message.sequence, "tag": message.tag, "key": message.key, "latency_ns": latency_ns,
             });
+            if let Some(left_out) = message.conflated {
+                line["conflated"] = left_out.into();
+            }
             match std::str::from_utf8(payload) {
                 Ok(text) => line["payload"] = text.into(),
                 Err(_) => {

@@ -38,7 +38,9 @@ pub(crate) fn parse_key(text: &str) -> Result<Range<usize>, String> {
     let ends = text.split_once("..").and_then(|(start, end)| Some((start.parse().ok()?, end.parse().ok()?)));
     match ends {
         Some((start, end)) if start < end => Ok(start..end),
-        _ => Err(format!("{text:?} names no bytes of a payload: write the first one and the one after the last, as in \"0..8\"")),
+        _ => Err(format!(
+            "{text:?} names no bytes of a payload: write the first one and the one after the last, as in \"0..8\""
+        )),
     }
 }
 

@@ -80,7 +80,8 @@ impl Carry {
         let spec = cells.geometry.spec;
         let mut writer = BoardWriter::new(cells.clone(), 0);
         let is_same = spec.key() == self.snapshot.view().geometry().spec.key();
-        let mut all: Vec<_> = self.snapshot.all().filter(|listed| is_same && listed.message.sequence < below).collect();
+        let mut all: Vec<_> =
+            self.snapshot.all().filter(|listed| is_same && listed.message.sequence < below).collect();
         // What was removed comes last, for boards with less room, and in the order of the removals.
         all.sort_unstable_by_key(|listed| (listed.is_removed, listed.message.sequence));
         for listed in all {

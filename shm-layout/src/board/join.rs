@@ -1,7 +1,7 @@
 //! Joining the board to the ring: one message a key, and the place in the ring from which every later message follows.
 
-use super::view::{Look, View};
 use super::Head;
+use super::view::{Look, View};
 use crate::error::Corrupt;
 use crate::layout::board::Meta;
 use crate::layout::record::ControlRecord;
@@ -143,7 +143,9 @@ impl Snapshot {
 
     /// The payload of a row.
     pub fn value(&self, listed: &Listed) -> &[u8] {
-        self.values.get(listed.row * self.stride..).map_or(&[], |value| &value[..listed.message.length.min(self.stride)])
+        self.values
+            .get(listed.row * self.stride..)
+            .map_or(&[], |value| &value[..listed.message.length.min(self.stride)])
     }
 
     /// Copies the board, and merges the ring's messages into the copies up to the newest that there is. Copies only slots that changed since
@@ -200,7 +202,12 @@ impl Snapshot {
     }
 
     /// Merges the ring's messages below `end` from the reader's place on, as far as there are any. Returns the sequence after the last one.
-    pub(super) fn merge_up_to(&mut self, reader: &mut Reader, end: u64, buffer: &mut [u8]) -> Result<u64, JoinError> {
+    pub(super) fn merge_up_to(
+        &mut self,
+        reader: &mut Reader,
+        end: u64,
+        buffer: &mut [u8],
+    ) -> Result<u64, JoinError> {
         self.index_rows();
         let tail = match reader.locator().tail() {
             Ok(tail) => tail.sequence.min(end),
@@ -464,7 +471,9 @@ impl Snapshot {
 fn copy_slot(view: &View, slot: u32, value: &mut [u8]) -> Option<Row> {
     for _ in 0..SLOT_TRIES {
         let (head, last, count) = match view.look(slot, value) {
-            Look::Stored(head) => return Some(Row { version: head.version, head, count: head.count(), left_out: 0 }),
+            Look::Stored(head) => {
+                return Some(Row { version: head.version, head, count: head.count(), left_out: 0 });
+            }
             // This message is not counted in the THROUGH that the caller has loaded. Only the ones before it are left out of the merge.
             Look::Changing(head) => (head, head.sequence.saturating_sub(1), head.count()),
             Look::Busy(head) => {

@@ -21,7 +21,8 @@ impl BoardCells {
     /// at the latest.
     #[inline(always)]
     pub(super) fn candidates(&self, fingerprint: u32) -> impl Iterator<Item = u32> + '_ {
-        let entries = (0..self.geometry.entries).map_while(move |step| self.entry(self.entry_at(fingerprint, step)));
+        let entries =
+            (0..self.geometry.entries).map_while(move |step| self.entry(self.entry_at(fingerprint, step)));
         entries.filter(move |entry| entry.fingerprint == fingerprint).map(|entry| entry.slot)
     }
 
@@ -44,7 +45,10 @@ impl BoardCells {
         for number in places {
             if self.entry(number).is_none() {
                 // A reader that misses the entry still finds the message in the ring: it is not counted in THROUGH yet.
-                return self.index.wrapped(number).store(Entry { fingerprint, slot }.word(), Ordering::Release);
+                return self
+                    .index
+                    .wrapped(number)
+                    .store(Entry { fingerprint, slot }.word(), Ordering::Release);
             }
         }
     }

@@ -153,9 +153,8 @@ impl BoardWriter {
     /// A slot for a new key, which no entry of the index names.
     fn free_slot(&mut self) -> Option<u32> {
         let cells = &self.cells;
-        let is_empty = |slot: u32| {
-            cells.head(slot).is_some_and(|head| Head::load(head).meta.has(Meta::EMPTY))
-        };
+        let is_empty =
+            |slot: u32| cells.head(slot).is_some_and(|head| Head::load(head).meta.has(Meta::EMPTY));
         if u64::from(self.high) < cells.geometry.spec.keys && !self.vacant.first().is_some_and(is_empty) {
             return Some(self.high);
         }

@@ -89,7 +89,9 @@ pub enum BoardError {
         end: u64,
     },
     /// The size of a value, which begins with the payload's first byte and so includes the key.
-    #[error("a value has {least} to {MAX_MESSAGE} B, not {value}: it is the payload up to there, key included")]
+    #[error(
+        "a value has {least} to {MAX_MESSAGE} B, not {value}: it is the payload up to there, key included"
+    )]
     Value {
         /// The size asked for.
         value: u64,
@@ -419,7 +421,13 @@ mod tests {
             Spec { value: 7, ..SPEC },
             Spec { value: MAX_MESSAGE + 1, ..SPEC },
             Spec { keys: MAX_KEYS, value: 4096, ..SPEC },
-            Spec { keys: u64::MAX, value: u64::MAX, key_start: u64::MAX - 1, key_end: u64::MAX, remove_tag: None },
+            Spec {
+                keys: u64::MAX,
+                value: u64::MAX,
+                key_start: u64::MAX - 1,
+                key_end: u64::MAX,
+                remove_tag: None,
+            },
         ] {
             assert!(bad.check().is_err(), "{bad:?}");
         }

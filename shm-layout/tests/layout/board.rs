@@ -29,17 +29,33 @@ fn segment(spec: Spec) -> (File, Segment) {
 #[derive(Debug, Clone)]
 enum Event {
     /// A message of a key, with this many bytes behind the key.
-    Publish { key: u8, rest: usize, tag: u16 },
+    Publish {
+        key: u8,
+        rest: usize,
+        tag: u16,
+    },
     /// So many messages of changing keys in a row.
-    Many { count: u64, keys: u8 },
-    Remove { key: u8, by_tag: bool },
+    Many {
+        count: u64,
+        keys: u8,
+    },
+    Remove {
+        key: u8,
+        by_tag: bool,
+    },
     /// Too short to have a key.
     Short(usize),
     Gap(u64),
     /// The publisher dies after this many messages that reached the ring and not the board. The next one takes over.
-    Die { unposted: u8, key: u8 },
+    Die {
+        unposted: u8,
+        key: u8,
+    },
     /// So many messages by a publisher that keeps no board.
-    Foreign { count: u64, key: u8 },
+    Foreign {
+        count: u64,
+        key: u8,
+    },
     Check,
 }
 
@@ -150,8 +166,7 @@ impl Channel {
         }
         self.too_large += u64::from(payload.len() as u64 > self.spec.value);
         let (count, born) = there.unwrap_or((0, sequence));
-        let known =
-            Known { sequence, payload, tag, count: count + 1, born, is_removed, is_unknown: false };
+        let known = Known { sequence, payload, tag, count: count + 1, born, is_removed, is_unknown: false };
         self.known.insert(key, known);
     }
 
@@ -181,7 +196,11 @@ impl Channel {
         let (board, replayed) = self.segment.board_writer().unwrap().unwrap();
         self.board = board;
         self.unposted = 0;
-        assert_eq!(replayed.has_hole, oldest > posted, "the ring begins at {oldest}, the board ended before {posted}");
+        assert_eq!(
+            replayed.has_hole,
+            oldest > posted,
+            "the ring begins at {oldest}, the board ended before {posted}"
+        );
         if !replayed.has_hole {
             return;
         }
@@ -218,7 +237,10 @@ impl Channel {
                     let Lookup::Found { head, bytes } = found else { panic!("{key:?}: {found:?}") };
                     let is_whole = known.payload.len() as u64 <= self.spec.value && !known.is_unknown;
                     assert_eq!(head.meta.is_whole(), is_whole);
-                    assert_eq!((head.sequence, head.count(), head.born), (known.sequence, known.count, known.born));
+                    assert_eq!(
+                        (head.sequence, head.count(), head.born),
+                        (known.sequence, known.count, known.born)
+                    );
                     if is_whole {
                         assert_eq!((&out[..bytes], head.meta.tag()), (&known.payload[..], known.tag));
                     } else if !known.is_unknown {
@@ -239,7 +261,8 @@ impl Channel {
         for (from, only_live) in [(0, true), (next.saturating_sub(20), false)] {
             let (listed, not_whole) = self.snapshot.list(from, only_live);
             let is_listed = |known: &&Known| known.sequence >= from && !(only_live && known.is_removed);
-            let is_whole = |known: &&Known| known.payload.len() as u64 <= self.spec.value && !known.is_unknown;
+            let is_whole =
+                |known: &&Known| known.payload.len() as u64 <= self.spec.value && !known.is_unknown;
             let mut expected: Vec<&Known> = self.known.values().filter(is_listed).collect();
             assert_eq!(expected.iter().filter(|known| !is_whole(known)).count() as u64, not_whole);
             expected.retain(is_whole);

@@ -179,7 +179,8 @@ impl SubscriberBuilder {
         let steps = segment.prepare(self.preparation);
         // The state is read before the place, so that a takeover in between is reported.
         let began_in = segment.state().map_or(0, |(epoch, _)| epoch);
-        let epoch = if matches!(self.start, Start::Latest | Start::Board) || began_in == 1 { began_in } else { 0 };
+        let epoch =
+            if matches!(self.start, Start::Latest | Start::Board) || began_in == 1 { began_in } else { 0 };
         let (place, behind) = self.place(&segment)?;
         let page = show_page(header, place)?;
         // A reader of a daemon's channel follows to the next segment instead: the daemon sends it.

@@ -65,6 +65,19 @@ fn channels(text: &mut Text, channels: &[ChannelFigures]) {
         "Sequence of the oldest message that a reader can start from.",
         |c| c.status.oldest_sequence,
     );
+    each("shmcast_board_keys", "gauge", "Keys on the channel's board.", |c| c.status.board.map(|b| b.keys));
+    each("shmcast_board_room", "gauge", "Keys for which the channel's board has room.", |c| {
+        c.status.board.map(|b| b.room)
+    });
+    each("shmcast_board_through", "gauge", "Sequence up to which all messages are on the board.", |c| {
+        c.status.board.map(|b| b.through)
+    });
+    let help = "Messages that the board left out because their key found no room.";
+    each("shmcast_board_refused_messages_total", "counter", help, |c| c.status.board.map(|b| b.refused));
+    let help = "Messages that were too large for the board.";
+    each("shmcast_board_too_large_messages_total", "counter", help, |c| c.status.board.map(|b| b.too_large));
+    let help = "Messages that were too short to have a key.";
+    each("shmcast_board_no_key_messages_total", "counter", help, |c| c.status.board.map(|b| b.no_key));
     each("shmcast_channel_epoch", "gauge", "Incarnations of the publisher so far.", |c| Some(c.status.epoch));
     each("shmcast_channel_capacity_bytes", "gauge", "Size of the ring.", |c| Some(c.status.capacity_bytes));
     each("shmcast_publisher_up", "gauge", "1 while a publisher is attached.", |c| {
@@ -127,6 +140,9 @@ fn readers(text: &mut Text, channels: &[ChannelFigures]) {
         "Messages the reader missed, overtaken or lost before this host.",
         |r| r.missed,
     );
+    let help =
+        "Messages that a conflating reader left out because newer ones of their keys came from the board.";
+    each("shmcast_reader_conflated_messages_total", "counter", help, |r| r.conflated);
     let name = "shmcast_reader_latency_seconds";
     let help = "From publish to receipt, as far as readers record it. The sum is up to 6.25 % high.";
     text.family(name, "histogram", help);

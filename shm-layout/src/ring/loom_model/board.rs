@@ -172,7 +172,13 @@ fn check(joined: Option<Joined>, keys: u64, all: &[Post]) {
 }
 
 /// A reader joins while `beside` is published after `before`.
-fn joined_beside(name: &str, preemptions: usize, keys: u64, before: &'static [Post], beside: &'static [Post]) {
+fn joined_beside(
+    name: &str,
+    preemptions: usize,
+    keys: u64,
+    before: &'static [Post],
+    beside: &'static [Post],
+) {
     explore(name, preemptions, move || {
         let memory = Memory::new(keys);
         let mut publisher = memory.publisher();
