@@ -103,6 +103,7 @@ impl Board {
     /// ```
     pub fn get(&mut self, key: &[u8]) -> Result<Option<BoardEntry<'_>>, RecvError> {
         self.follow()?;
+        let through = self.view.through();
         for _ in 0..TRIES {
             match self.view.get(key, &mut self.value) {
                 Lookup::None => return Ok(None),
@@ -114,19 +115,22 @@ impl Board {
                     return Ok(entry(&self.value, key, copied, is_whole, count));
                 }
                 Lookup::Busy => {
-                    if let Some((copied, count)) = self.find_in_ring(key) {
-                        let range = self.view.geometry().spec.key();
-                        return Ok(entry(self.subscriber.own_payload(), range, copied, true, count));
-                    }
+                    let Some(newest) = self.find_in_ring(key) else { continue };
+                    let Some((copied, count)) = newest else { return Ok(None) };
+                    let range = self.view.geometry().spec.key();
+                    return Ok(entry(self.subscriber.own_payload(), range, copied, true, count));
                 }
             }
+        }
+        if self.view.through() == through {
+            return Ok(None); // the publisher was stopped while it gave the slot of this removed key to another
         }
         Err(RecvError::Board(JoinError::TooFast))
     }
 
     /// Finds the newest message of a key whose slot is being changed, or whose publisher was stopped over that. It is not yet counted as being
-    /// on the board.
-    fn find_in_ring(&mut self, key: &[u8]) -> Option<(Copied, u64)> {
+    /// on the board. The inner `None` says that the message removed the key.
+    fn find_in_ring(&mut self, key: &[u8]) -> Option<Option<(Copied, u64)>> {
         let through = self.view.through();
         let count = self.view.count_of(key)?;
         let spec = self.view.geometry().spec;
@@ -137,7 +141,7 @@ impl Board {
                     let payload = &self.subscriber.own_payload()[..copied.length];
                     if payload.get(spec.key()) == Some(key) {
                         let is_removal = spec.is_removal(copied.length, copied.tag);
-                        return (!is_removal).then_some((copied, count));
+                        return Some((!is_removal).then_some((copied, count)));
                     }
                 }
                 Poll::Control(_) => {}

@@ -126,10 +126,10 @@ impl BoardSpec {
         let Some(found) = found else { return Err(ChannelError::NoBoard { name: name.to_owned() }) };
         let tag = |spec: Spec| spec.remove_tag.map_or(u64::from(u16::MAX) + 1, u64::from);
         let properties = [
-            ("room on its board for keys:", found.keys, wanted.keys),
-            ("values on its board of bytes:", found.value, wanted.value),
             ("keys on its board from byte", found.key_start, wanted.key_start),
             ("keys on its board up to byte", found.key_end, wanted.key_end),
+            ("room on its board for keys:", found.keys, wanted.keys),
+            ("values on its board of bytes:", found.value, wanted.value),
             ("a tag that removes keys from its board:", tag(found), tag(wanted)),
         ];
         match properties.into_iter().find(|(_, found, wanted)| found != wanted) {

@@ -86,7 +86,6 @@ const BATCH: usize = 64;
 /// ```
 // The fields are in the order in which they are used, for the reason that `Reader` gives: a message uses the second line, the third line,
 // which begins with the end of the reader, and the page.
-// which begins with the end of the reader, and for the page.
 #[repr(C, align(64))]
 pub struct Subscriber {
     reader: Reader,
@@ -483,17 +482,6 @@ impl Subscriber {
     #[inline(always)]
     fn is_all_in_the_ring(&self) -> bool {
         self.hosted.is_none() && self.doubt == Doubt::None
-    }
-
-    /// Counts a message on the page.
-    #[inline(always)]
-    fn note_received(&self, time: u64) {
-        if let Some(page) = &self.page {
-            page.page.received(1, self.reader.place());
-            if self.record_latency {
-                note_latency(&page.page, &self.clock, time);
-            }
-        }
     }
 
     fn lend(&self, outcome: Outcome) -> Event<'_> {

@@ -1,6 +1,6 @@
 //! Polls that are not time-critical, and the decision which event the caller gets for what a poll found.
 
-use super::{Doubt, Outcome, Subscriber};
+use super::{Doubt, Outcome, Subscriber, note_latency};
 use crate::message::{Event, RecvError};
 use shmcast_layout::fault;
 use shmcast_layout::layout::geometry::record_bytes;
@@ -15,6 +15,17 @@ impl Subscriber {
     #[inline(always)]
     pub(super) fn check_process(&self) -> Result<(), RecvError> {
         if self.forks == fork::count() { Ok(()) } else { Err(RecvError::Forked) }
+    }
+
+    /// Counts a message on the page.
+    #[inline(always)]
+    pub(super) fn note_received(&self, time: u64) {
+        if let Some(page) = &self.page {
+            page.page.received(1, self.reader.place());
+            if self.record_latency {
+                note_latency(&page.page, &self.clock, time);
+            }
+        }
     }
 
     /// As [`receive`](Self::receive) without a wait, where speed does not matter. Skips records that are no news, but does not move to

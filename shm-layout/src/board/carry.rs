@@ -4,7 +4,8 @@
 //! the cut. So the slots are copied before the cut is decided, and what the ring has between the copy and the cut is merged afterwards. A
 //! slot that is copied after the cut may hold a void message, and no longer the valid one before it.
 
-use super::join::{JoinError, Snapshot};
+use super::failures::JoinError;
+use super::join::Snapshot;
 use super::view::View;
 use super::writer::BoardWriter;
 use super::{BoardCells, Head};

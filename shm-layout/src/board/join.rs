@@ -1,45 +1,22 @@
 //! Joining the board to the ring: one message a key, and the place in the ring from which every later message follows.
 
 use super::Head;
+use super::failures::{Failures, JoinError};
 use super::view::{Look, View};
 use crate::error::Corrupt;
 use crate::layout::board::Meta;
 use crate::layout::record::ControlRecord;
 use crate::ring::locate::{LocateError, Place};
 use crate::ring::reader::{Copied, Poll, Reader};
-use thiserror::Error;
 
 /// Passes over the board before a reader gives up. Each pass copies what changed since the one before, so a second or third pass is short.
-const PASSES: u32 = if cfg!(loom) { 2 } else { 200 };
+pub(super) const PASSES: u32 = if cfg!(loom) { 2 } else { 200 };
 /// How often one slot is tried in one pass.
 const SLOT_TRIES: u32 = if cfg!(loom) { 1 } else { 64 };
 /// The version of a copy that was merged with a message of the ring: no slot has it.
 const TO_COPY: u64 = u64::MAX;
 /// Least number of keys beyond those of the board that are noted while the ring is merged.
 const MORE_KEYS: u64 = if cfg!(loom) { 2 } else { 1024 };
-
-/// The reason why a reader could not join.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum JoinError {
-    /// The ring is overwritten faster than the board can be read.
-    #[error("the ring holds less than what is published while the board is read: make it larger")]
-    TooFast,
-    /// The board has been left behind by a publisher that keeps none.
-    #[error(
-        "the board ends at sequence {through}, and the ring begins after that: its publisher does not keep it; use the same release"
-    )]
-    Left {
-        /// The last message that is on it.
-        through: u64,
-    },
-    /// Another program wrote to the ring.
-    #[error(transparent)]
-    Corrupt(#[from] Corrupt),
-    /// Another program wrote to the board, or the segment was replaced meanwhile.
-    #[error("the board names messages that the ring does not have: remove the channel, or begin it anew")]
-    Damaged,
-}
 
 /// The result of a join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -487,30 +464,4 @@ fn copy_slot(view: &View, slot: u32, value: &mut [u8]) -> Option<Row> {
         return Some(Row { version: head.version | 1, head, count: count.wrapping_sub(1), left_out: 0 });
     }
     None
-}
-
-/// Why joins failed so far.
-#[derive(Default)]
-struct Failures {
-    /// The board named messages that the ring did not have.
-    ahead: u32,
-    /// The message after this one was gone from the ring.
-    through: Option<u64>,
-    /// How often the board had not moved on when that was found.
-    still: u32,
-}
-
-impl Failures {
-    fn note_gone(&mut self, through: u64) {
-        self.still += u32::from(self.through == Some(through));
-        self.through = Some(through);
-    }
-
-    fn reason(&self) -> JoinError {
-        match self.through {
-            _ if self.ahead > PASSES / 2 => JoinError::Damaged,
-            Some(through) if self.still > PASSES / 2 => JoinError::Left { through },
-            _ => JoinError::TooFast,
-        }
-    }
 }

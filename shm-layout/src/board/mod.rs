@@ -47,6 +47,7 @@
 //! Each mutant (`fault.rs`) breaks one of these orderings alone. The model in `ring/loom_model/board.rs` must notice each of them.
 
 mod carry;
+mod failures;
 mod join;
 mod key_index;
 mod recovery;
@@ -63,7 +64,8 @@ use crate::ring::cells::Cells;
 use crate::sync::{AtomicU64, Ordering};
 
 pub use carry::Carry;
-pub use join::{Bridged, JoinError, Joined, Listed, Snapshot};
+pub use failures::JoinError;
+pub use join::{Bridged, Joined, Listed, Snapshot};
 pub use recovery::Replayed;
 pub use view::{Counters, Lookup, View};
 pub use writer::BoardWriter;

@@ -461,7 +461,8 @@ mod tests {
         let geometry = Geometry::new(Spec { keys: 4, key_end: 24, ..SPEC }, 0x0123_4567_89ab_cdef).unwrap();
         assert_eq!(geometry.identity(b"EUR"), [0x0052_5545, 0]);
         assert_eq!(geometry.identity(b"EURUSD-SPOT"), [0x532d_4453_5552_5545, 0x0054_4f50]);
-        assert_eq!(geometry.fingerprint([0x0052_5545, 0]), 0);
-        assert_eq!(geometry.identity(b"a key of twenty-four by."), [0, 0]);
+        assert_eq!(geometry.fingerprint([0x0052_5545, 0]), 0xf8ed_909c);
+        let long = geometry.identity(b"a key of twenty-four by.");
+        assert_eq!(long, [0x3973_25ea_5d22_50b8, 0x1d5f_710c_59e4_aec2]);
     }
 }

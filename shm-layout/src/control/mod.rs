@@ -20,7 +20,10 @@
 //! it that cannot lock it. After a daemon has died, the next daemon learns from the first program that attaches again whether the publisher
 //! lives, even if the publisher is stopped and cannot answer itself.
 
+mod status;
+
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+pub use status::{BoardStatus, LatencyStatus, ReaderStatus};
 
 /// Version of this protocol. Both sides must have the same.
 pub const VERSION: u32 = 2;
@@ -115,11 +118,6 @@ pub enum Request {
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 fn is_zero(count: &u32) -> bool {
-    *count == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_none_left_out(count: &u64) -> bool {
     *count == 0
 }
 
@@ -337,29 +335,6 @@ pub struct ChannelStatus {
     pub readers: Vec<ReaderStatus>,
 }
 
-/// The board of a channel, as tools show it. All counts are the publishers' claims.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BoardStatus {
-    /// Number of keys on it.
-    pub keys: u64,
-    /// Number of keys for which there is room.
-    pub room: u64,
-    /// Bytes of the largest message on it.
-    pub value_bytes: u64,
-    /// The first byte of a payload that belongs to its key, and the byte after the last.
-    pub key: [u64; 2],
-    /// The sequence up to which all messages are on it.
-    pub through: u64,
-    /// It has the newest message of each key that had one from this sequence on.
-    pub since: u64,
-    /// Messages of keys that found no room.
-    pub refused: u64,
-    /// Messages that were too large for it.
-    pub too_large: u64,
-    /// Messages that were too short to have a key.
-    pub no_key: u64,
-}
-
 /// The journal that a daemon keeps of a channel, as tools show it. The counts restart with the recorder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalStatus {
@@ -420,46 +395,6 @@ pub struct BridgeStatus {
     /// The bridge's counters: `send` and `repair` if it sends; `receive`, `recovery` and `receive_to_ring` if it receives. Null until the
     /// bridge has run once.
     pub figures: serde_json::Value,
-}
-
-/// A reader as tools show it. All fields but the process are the reader's own claims.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ReaderStatus {
-    /// Its process.
-    #[serde(flatten)]
-    pub process: Process,
-    /// Its role: `reader`, `recorder` or `bridge`.
-    pub role: String,
-    /// The sequence it expects next.
-    pub next_sequence: u64,
-    /// Messages published that it has not read.
-    pub lag: Option<u64>,
-    /// Messages received.
-    pub received: u64,
-    /// Times it was overtaken.
-    pub lapped: u64,
-    /// Messages it missed.
-    pub missed: u64,
-    /// Messages that it left out because newer ones of their keys came from the board.
-    #[serde(default, skip_serializing_if = "is_none_left_out")]
-    pub conflated: u64,
-    /// The sequence it began with.
-    pub started_at: u64,
-    /// Latencies it recorded, if it does.
-    pub latency_ns: Option<LatencyStatus>,
-}
-
-/// Latency percentiles in nanoseconds, each up to 6.25 % high.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LatencyStatus {
-    /// Median.
-    pub p50: u64,
-    /// 99 %.
-    pub p99: u64,
-    /// 99.9 %.
-    pub p999: u64,
-    /// Maximum.
-    pub max: u64,
 }
 
 /// An event of a channel.
