@@ -176,7 +176,18 @@ fn every_call_keeps_the_board_and_every_call_reads_it() {
         .collect();
     assert_eq!(entries, [(b"bb".to_vec(), true), (b"aa".to_vec(), false)]);
 
-    let open = || subscriber(dir.path()).start(Start::Board).open().unwrap();
+    read_in_every_way(dir.path());
+    // Another place is sought in the middle of it.
+    let mut reader = subscriber(dir.path()).start(Start::Board).open().unwrap();
+    reader.seek(21).unwrap();
+    assert_eq!(reader.try_recv().unwrap(), None);
+    publisher.publish(b"-aa7").unwrap();
+    assert!(matches!(reader.recv().unwrap(), Event::Message(m) if m.sequence == 21 && m.conflated.is_none()));
+}
+
+/// The board of the test above, by each call that receives.
+fn read_in_every_way(dir: &Path) {
+    let open = || subscriber(dir).start(Start::Board).open().unwrap();
     let told = |event: Event<'_>| match event {
         Event::Message(m) => format!("{} {:?}", m.sequence, m.conflated),
         Event::Lapped(l) => format!("missed {} at {}", l.missed, l.resumed_at),
@@ -199,14 +210,8 @@ fn every_call_keeps_the_board_and_every_call_reads_it() {
     assert_eq!(records.iter().map(|m| told(Event::Message(m))).collect::<Vec<_>>(), expected[..1]);
     assert_eq!(reader.recv_records(10, &mut records).unwrap(), 1);
     assert_eq!(records.event().map(told).as_deref(), Some(expected[1]));
-    let mut reader = subscriber(dir.path()).start(Start::Board).tags([4]).open().unwrap();
+    let mut reader = subscriber(dir).start(Start::Board).tags([4]).open().unwrap();
     assert_eq!(told(reader.recv().unwrap()), expected[1], "no message of this tag");
-    // Another place is sought in the middle of it.
-    let mut reader = open();
-    reader.seek(21).unwrap();
-    assert_eq!(reader.try_recv().unwrap(), None);
-    publisher.publish(b"-aa7").unwrap();
-    assert!(matches!(reader.recv().unwrap(), Event::Message(m) if m.sequence == 21 && m.conflated.is_none()));
 }
 
 #[test]

@@ -32,8 +32,8 @@ text if they are, else as hexadecimal digits.
 
 Exit codes: 0 shown, 1 error, or KEY is not on the board, 2 wrong usage. Ctrl-C and SIGTERM end --watch with exit code 0.")]
 pub(super) struct Args {
-    /// Name of the channel
-    #[arg(required_unless_present = "journal", conflicts_with = "journal")]
+    /// Name of the channel; none with --journal
+    #[arg(required_unless_present = "journal")]
     channel: Option<String>,
     /// Show this key alone
     #[arg(id = "one", value_name = "KEY")]
@@ -60,6 +60,9 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     if let (Some(journal), Some(key)) = (&args.journal, &args.key) {
+        if args.one.is_some() {
+            bail!("a journal has no channel to name: give KEY alone");
+        }
         return show_journal(args, journal, key, &stop);
     }
     let channel = args.channel.as_deref().unwrap_or_default();
@@ -281,7 +284,8 @@ fn show_journal(args: &Args, dir: &Path, range: &Range<usize>, stop: &Stop) -> R
                 .into());
         }
     }
-    let one = args.one.as_ref().map(|key| key_bytes(key, range.len())).transpose()?;
+    // Without a channel, the first word is the key.
+    let one = args.channel.as_ref().map(|key| key_bytes(key, range.len())).transpose()?;
     let entry_of = |(key, kept): (&Vec<u8>, &Kept)| -> (Vec<u8>, Value, Row) {
         let Kept { sequence, tag, count, ref payload } = *kept;
         let message = shmcast::Message { payload, sequence, tag, key: false, time: 0, conflated: None };
