@@ -1,7 +1,7 @@
 //! Joining the board to the ring: one message a key, and the place in the ring from which every later message follows.
 
 use super::Head;
-use super::failures::{Failures, JoinError};
+use super::failures::{Failures, JoinError, PASSES};
 use super::view::{Look, View};
 use crate::error::Corrupt;
 use crate::layout::board::Meta;
@@ -9,8 +9,6 @@ use crate::layout::record::ControlRecord;
 use crate::ring::locate::{LocateError, Place};
 use crate::ring::reader::{Copied, Poll, Reader};
 
-/// Passes over the board before a reader gives up. Each pass copies what changed since the one before, so a second or third pass is short.
-pub(super) const PASSES: u32 = if cfg!(loom) { 2 } else { 200 };
 /// How often one slot is tried in one pass.
 const SLOT_TRIES: u32 = if cfg!(loom) { 1 } else { 64 };
 /// The version of a copy that was merged with a message of the ring: no slot has it.
