@@ -11,11 +11,18 @@ use std::time::Duration;
 
 /// How [`Subscriber::recv`](crate::Subscriber::recv) waits. The publisher's cost is the same with each strategy: the publisher does not
 /// know whether a reader waits, and wakes none.
+///
+/// # Readers that are faster than the publisher
+/// A reader that has caught up polls the cache line that the publisher writes next, and takes it away each time. At full rate this costs
+/// both ends half of their messages or more. So a reader that spins or yields, or that calls `try_recv` and its like, makes a trial when
+/// messages arrive close to each other: it pauses until the publisher is 64 messages ahead, for at most 4 us, for 512 messages. If they came
+/// faster by a quarter or more, the reader goes on so. If not, there is no pause before the next trial, which follows after 65,536 messages
+/// at first and after 4 million later. Streams of less than two million messages a second, and bursts of less than 128 messages, meet no pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Wait {
-    /// Polls without a pause. Gives the lowest latency, and keeps one core at 100 %. Use it for no more readers than
-    /// there are free cores.
+    /// Polls without a pause, but as described above. Gives the lowest latency, and keeps one core at 100 %. Use it for no more readers
+    /// than there are free cores.
     Spin,
     /// As `Spin`, for the highest rate. A reader lets the publisher get ahead for [`BURST_PAUSE`] if it catches up with the publisher in
     /// the middle of a burst, or if it takes batches and gets within [`BURST_CLOSE`] messages of the publisher. Cache lines near the

@@ -1,6 +1,6 @@
 //! `bcast`: a log of variable-length frames in a mapped file, overwritten without regard for readers. It has no flow
 //! control, so the rig's gate holds it back where nothing may be lost; under the name `bcast-ungated` it runs free and
-//! loses what its readers do not take in time. `bcast-bulk` is the same ring with its other way to receive.
+//! loses what its readers do not take in time. `bcast-bulk` and `bcast-plain` are the same ring with other ways to receive.
 
 use anyhow::{Context, Result, bail};
 use bcast::{HEADER_SIZE, MappedReader, MappedWriter, MmapMutStorage, MmapStorage, StorageExt, error::Error};
@@ -15,6 +15,10 @@ pub(crate) const NAME: &str = "bcast";
 pub(crate) const UNGATED: &str = "bcast-ungated";
 /// The ring behind the gate, by the crate's other way to receive: one call copies all messages that are there.
 pub(crate) const BULK: &str = "bcast-bulk";
+/// The ring behind the gate, one message a call, as a first program receives.
+pub(crate) const PLAIN: &str = "bcast-plain";
+/// The names above.
+pub(crate) const NAMES: [&str; 4] = [NAME, UNGATED, BULK, PLAIN];
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "1.0.0-rc.7";
 
@@ -72,16 +76,28 @@ pub(crate) struct Receiving {
     reader: MappedReader,
     buffer: Vec<u8>,
     gated: bool,
-    takes_bulk: bool,
+    way: Way,
+}
+
+/// How messages are received.
+#[derive(PartialEq)]
+enum Way {
+    Batch,
+    Bulk,
+    Plain,
 }
 
 impl Receiving {
     pub(crate) fn open(spec: &Spec) -> Result<Self> {
         let storage = MmapStorage::attach(path(spec)).context("map and lock the ring")?;
-        let takes_bulk = spec.contestant.transport_name() == BULK;
-        let mut buffer = vec![1; if takes_bulk { spec.ring_bytes as usize } else { spec.size }];
+        let way = match spec.contestant.transport_name() {
+            BULK => Way::Bulk,
+            PLAIN => Way::Plain,
+            _ => Way::Batch,
+        };
+        let mut buffer = vec![1; if way == Way::Bulk { spec.ring_bytes as usize } else { spec.size }];
         buffer.fill(0); // touches every page now
-        Ok(Self { reader: storage.into_reader(), buffer, gated: is_gated(spec), takes_bulk })
+        Ok(Self { reader: storage.into_reader(), buffer, gated: is_gated(spec), way })
     }
 
     fn poll_bulk(&mut self, sink: &mut Sink) -> Result<bool> {
@@ -96,13 +112,29 @@ impl Receiving {
         }
         Ok(true)
     }
+
+    #[inline(always)]
+    fn poll_plain(&mut self, sink: &mut Sink) -> Result<bool> {
+        match self.reader.receive_next(&mut self.buffer) {
+            None => return Ok(false),
+            Some(Ok(message)) => sink.message(message.payload),
+            Some(Err(Error::Overrun(_))) => {
+                sink.lost(1); // it does not say how many
+                self.reader.reset();
+            }
+            Some(Err(e)) => bail!("{e}"),
+        }
+        Ok(true)
+    }
 }
 
 impl Receiver for Receiving {
     #[inline]
     fn poll(&mut self, sink: &mut Sink) -> Result<bool> {
-        if self.takes_bulk {
-            return self.poll_bulk(sink);
+        match self.way {
+            Way::Bulk => return self.poll_bulk(sink),
+            Way::Plain => return self.poll_plain(sink),
+            Way::Batch => {}
         }
         let Some(mut batch) = self.reader.read_batch() else { return Ok(false) };
         while let Some(message) = batch.receive_next(&mut self.buffer) {

@@ -33,13 +33,13 @@ fn peers() -> Vec<Peer> {
 fn play(task: &Task) -> Result<()> {
     let spec = task.spec();
     match (task, spec.contestant.transport_name()) {
-        (Task::Publish(_), broadcast::NAME | broadcast::UNGATED | broadcast::BULK) => {
+        (Task::Publish(_), name) if broadcast::NAMES.contains(&name) => {
             publish::play(spec, || broadcast::Sending::open(spec))
         }
-        (Task::Receive(_, me), broadcast::NAME | broadcast::UNGATED | broadcast::BULK) => {
+        (Task::Receive(_, me), name) if broadcast::NAMES.contains(&name) => {
             receive::play(spec, *me, || broadcast::Receiving::open(spec))
         }
-        (_, slots::NAME) => slots::play(task),
+        (_, slots::NAME | slots::PLAIN) => slots::play(task),
         (Task::Publish(_), iceoryx::NAME) => publish::play(spec, || iceoryx::Sending::open(spec)),
         (Task::Receive(_, me), iceoryx::NAME) => receive::play(spec, *me, || iceoryx::Receiving::open(spec)),
         #[cfg(feature = "aeron")]
@@ -54,7 +54,7 @@ fn names() -> String {
     peers()
         .into_iter()
         .map(|peer| peer.name)
-        .chain([broadcast::UNGATED.into(), broadcast::BULK.into()])
+        .chain([broadcast::UNGATED, broadcast::BULK, broadcast::PLAIN, slots::PLAIN].map(String::from))
         .collect::<Vec<_>>()
         .join(", ")
 }

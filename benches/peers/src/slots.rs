@@ -10,6 +10,8 @@ use std::path::PathBuf;
 
 /// The name of the transport.
 pub(crate) const NAME: &str = "ringfire";
+/// The same ring, one message a call, as a first program receives.
+pub(crate) const PLAIN: &str = "ringfire-plain";
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "0.5.2";
 
@@ -87,7 +89,8 @@ struct Receiving<const N: usize> {
 impl<const N: usize> Receiving<N> {
     fn open(spec: &Spec) -> Result<Self> {
         let consumer = RingConsumer::attach(path(spec)).context("attach to the ring")?;
-        let batch = if spec.interval_ns == 0 { vec![[0; N]; BATCH] } else { Vec::new() };
+        let is_plain = spec.contestant.transport_name() == PLAIN;
+        let batch = if spec.interval_ns == 0 && !is_plain { vec![[0; N]; BATCH] } else { Vec::new() };
         Ok(Self { consumer, batch, lapped: 0 })
     }
 

@@ -277,7 +277,7 @@ impl Subscriber {
         self.wait(py, deadline(timeout)?, |event| object(py, event))
     }
 
-    /// The next event if it is there, else `None`. Never waits.
+    /// The next event if it is there, else `None`. Never waits for one.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         self.take(|event| object(py, event))
     }

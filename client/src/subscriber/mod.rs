@@ -4,6 +4,7 @@ mod arming;
 mod board;
 mod buffer;
 mod builder;
+mod contention;
 mod ending;
 mod following;
 mod hosted;
@@ -31,12 +32,12 @@ use crate::clock::Clock;
 use crate::message::{Event, RecvError};
 use crate::wait::{Wait, Waiter};
 use buffer::Buffer;
+use contention::Contention;
 use hosted::Hosted;
 use origin::Past;
 use outcome::{Outcome, message};
 use page::{Page, note_latency};
 use shmcast_layout::mem::Step;
-use shmcast_layout::ring::locate::LocateError;
 use shmcast_layout::ring::reader::{Flow, Glance, Poll, Reader};
 use shmcast_layout::segment::Segment;
 use std::io;
@@ -105,6 +106,7 @@ pub struct Subscriber {
     // The fourth line.
     page: Option<Page>,
     clock: Clock,
+    contention: Contention,
     // Cold fields.
     /// The sequence and the time from which [`Wait::Burst`] counts messages.
     burst_mark: (u64, u64),
@@ -255,9 +257,10 @@ impl Subscriber {
         self.receive::<true>(deadline)
     }
 
-    /// Returns the next event if there is one. Never waits.
+    /// Returns the next event if there is one. Never waits for one.
     ///
-    /// Cost if there is none: one load of a line in this core's cache.
+    /// Cost if there is none: one load of a line in this core's cache. If the channel runs at full rate and the reader has measured that
+    /// both ends get through more messages so, this call lets the publisher get ahead first, for at most 4 us. [`Wait`] describes this.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -304,15 +307,18 @@ impl Subscriber {
                 return Ok(Some(Event::Message(message(copied, buffer))));
             }
             Glance::Message(copied) => self.go_on_into(before, Poll::Message(copied), buffer)?,
-            Glance::Nothing if self.is_all_in_the_ring() && self.watch.is_none() => return Ok(None),
+            Glance::Nothing if self.is_all_in_the_ring() && self.watch.is_none() => None,
             Glance::Nothing => self.go_on_into(before, Poll::Empty, buffer)?,
             Glance::Other => self.poll_into(buffer)?,
         };
+        if outcome.is_none() {
+            self.avoid_contention();
+        }
         Ok(outcome.map(|outcome| outcome.into_event(buffer)))
     }
 
-    /// Passes up to `most` events that are there already to `each`, and returns how many there were. Never waits, but with [`Wait::Burst`]
-    /// may first let the publisher get ahead.
+    /// Passes up to `most` events that are there already to `each`, and returns how many there were. Never waits for one, but may let
+    /// the publisher get ahead, as [`Wait`] describes.
     ///
     /// A batch ends where the channel continues in another ring: its messages have the [`header`](Self::header) and the
     /// [`clock`](Self::clock) that the subscriber had before the call. So a batch may be short, or empty, although there is more.
@@ -407,41 +413,6 @@ impl Subscriber {
         (taken, is_over)
     }
 
-    /// Continues at message `sequence`, forwards or backwards. O(1) in the ring; for older messages, files of the journal are opened.
-    /// Messages that are skipped do not count as missed.
-    ///
-    /// # Errors
-    /// [`LocateError::TooOld`] and [`LocateError::NotYet`] say what is available instead. The subscriber keeps its place.
-    ///
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
-    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
-    /// publisher.publish_batch(["a", "b", "c"])?;
-    /// subscriber.seek(3)?;
-    /// assert!(matches!(subscriber.recv()?, shmcast::Event::Message(m) if m.payload == b"c"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn seek(&mut self, sequence: u64) -> Result<(), LocateError> {
-        if !self.seek_ahead(sequence)? {
-            match self.reader.locator().seek(sequence) {
-                Ok(place) => {
-                    self.leave_past();
-                    self.leave_board();
-                    self.reader.jump(place);
-                }
-                Err(LocateError::TooOld { .. }) if self.seek_past(sequence) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        self.behind = None;
-        self.doubt = if self.doubt == Doubt::Past { Doubt::Past } else { Doubt::None };
-        self.past.iter_mut().for_each(|past| past.told.clear());
-        self.epoch = 0;
-        self.began_in = self.reader.state().map_or(0, |(epoch, _)| epoch);
-        Ok(())
-    }
-
     /// Polls for the next event, once or, if it `WAITS`, until there is one or the deadline has passed.
     ///
     /// All of this is one inline loop with one poll, and the two common results are returned in place. So a message reaches the caller in
@@ -470,6 +441,7 @@ impl Subscriber {
                 return Ok(Some(self.lend(outcome)));
             }
             if !WAITS {
+                self.avoid_contention();
                 return Ok(None);
             }
             if let ControlFlow::Break(end) = self.idle(&mut waiter, deadline, None)? {

@@ -129,3 +129,40 @@ impl Subscriber {
 fn since_1970_ns(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
+
+impl Subscriber {
+    /// Continues at message `sequence`, forwards or backwards. O(1) in the ring; for older messages, files of the journal are opened.
+    /// Messages that are skipped do not count as missed.
+    ///
+    /// # Errors
+    /// [`LocateError::TooOld`] and [`LocateError::NotYet`] say what is available instead. The subscriber keeps its place.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// publisher.publish_batch(["a", "b", "c"])?;
+    /// subscriber.seek(3)?;
+    /// assert!(matches!(subscriber.recv()?, shmcast::Event::Message(m) if m.payload == b"c"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn seek(&mut self, sequence: u64) -> Result<(), LocateError> {
+        if !self.seek_ahead(sequence)? {
+            match self.reader.locator().seek(sequence) {
+                Ok(place) => {
+                    self.leave_past();
+                    self.leave_board();
+                    self.reader.jump(place);
+                }
+                Err(LocateError::TooOld { .. }) if self.seek_past(sequence) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.behind = None;
+        self.doubt = if self.doubt == Doubt::Past { Doubt::Past } else { Doubt::None };
+        self.past.iter_mut().for_each(|past| past.told.clear());
+        self.epoch = 0;
+        self.began_in = self.reader.state().map_or(0, |(epoch, _)| epoch);
+        Ok(())
+    }
+}

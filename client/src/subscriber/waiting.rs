@@ -96,6 +96,9 @@ impl Subscriber {
         deadline: Option<Instant>,
         out: Option<&mut [u8]>,
     ) -> Result<ControlFlow<Option<Outcome>>, RecvError> {
+        if !matches!(self.wait, Wait::Burst | Wait::Sleep(_) | Wait::Park) {
+            self.avoid_contention();
+        }
         let is_time_to_look = match self.wait {
             Wait::Yield => !self.reader.rest_until_due(|| waiter.idle(Wait::Yield)) || waiter.found(),
             Wait::Sleep(pause) => {

@@ -129,7 +129,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.check(event).map(Some)
     }
 
-    /// Returns the next event if there is one. Never waits.
+    /// Returns the next event if there is one. Never waits for one.
     ///
     /// # Errors
     /// [`RecvError`].

@@ -37,6 +37,7 @@ mod record;
 mod replay;
 mod ring;
 mod rm;
+mod seccomp;
 mod stat;
 mod subscribe;
 mod takeover;
@@ -102,6 +103,7 @@ enum Verb {
     Doctor(doctor::Args),
     Tune(tune::Args),
     Hiccups(hiccups::Args),
+    Seccomp(seccomp::Args),
     /// Write the manual pages of both programs
     Man(man::ManArgs),
     /// Print a completion script for a shell
@@ -235,6 +237,7 @@ pub fn main() -> ExitCode {
         Verb::Journal(args) => journal::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
+        Verb::Seccomp(args) => seccomp::run(&args),
         Verb::Tune(args) => tune::run(&args),
         Verb::Hiccups(args) => hiccups::run(&args),
         Verb::Man(args) => man::manuals(&args),

@@ -357,6 +357,8 @@ impl SubscriberBuilder {
     /// before `Live` counts them. A removed key comes as the message that removed it. If the board has forgotten that message by then, a
     /// message with the key alone comes in its place, with zeros before the key and the sequence of the last removal that was forgotten.
     ///
+    /// A seek backwards makes later counts too low by the messages that come again.
+    ///
     /// The subscriber begins with the next message ([`Start::Latest`]) or with the board ([`Start::Board`]), and reads no journal. Cost: a
     /// look at the key of each message, some 10 ns, and memory for a copy of the board.
     ///

@@ -7,6 +7,7 @@ use crate::attach::park::{self, Parking};
 use crate::clock::Clock;
 use crate::error::ChannelError;
 use crate::subscriber::board::Joining;
+use crate::subscriber::contention::Contention;
 use crate::subscriber::following::seek;
 use crate::subscriber::hosted::Hosted;
 use crate::subscriber::named::Named;
@@ -193,6 +194,7 @@ impl SubscriberBuilder {
             clock: Clock::of_segment(header),
             wait: self.wait,
             came_close: false,
+            contention: Contention::none(),
             burst_mark: (place.sequence, 0),
             burst_target: 0,
             resume: self.resume,
