@@ -200,6 +200,7 @@ const VERBS: [(&str, Option<&str>); 20] = [
     ("doctor", None),
     ("tune", None),
     ("hiccups", None),
+    ("seccomp", Some("seccomp reader")),
     ("man", None),
     ("completions", None),
     ("help", None),
