@@ -38,7 +38,7 @@ const FAST_PS: u64 = 500_000;
 /// The longest pause.
 const PAUSE_NS: u64 = 4096;
 
-/// What the reader does about a publisher that is close.
+/// The reader's answer to a publisher that is close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// The publisher was not close at the last place.
@@ -53,7 +53,7 @@ enum State {
     Resting,
 }
 
-/// What the empty polls say about the publisher.
+/// A count of empty polls, and the conclusions from it.
 #[derive(Debug)]
 pub(super) struct Contention {
     /// The position of the last empty poll.
