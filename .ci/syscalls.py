@@ -16,9 +16,9 @@ import signal
 import subprocess
 import sys
 
-MESSAGES = {"publisher": 3000, "reader": 3000}
+MESSAGES = 3000
 PHASES = ["start", "attach", "steady", "end"]
-# Roles: name, arguments of `phases`, and who publishes for it.
+# Roles: name, arguments of `phases`, and whether another program publishes for it.
 ROLES = [
     ("publisher, files", ["publisher", "files", "spin"], False),
     ("reader, files, `Spin`", ["reader", "files", "spin"], True),
@@ -31,7 +31,8 @@ ROLES = [
     ("reader, daemon, `recv_async`", ["reader", "daemon", "async"], True),
 ]
 ALLOCATOR = ["brk", "mmap", "munmap"]
-LINE = re.compile(r"^(\d+) +(?:<\.\.\. (\w+) resumed|(\w+)\()(.*)")
+# A call that another thread interrupted in the trace has a second line, which does not match.
+LINE = re.compile(r"^(\d+) +(\w+)\((.*)")
 
 
 def command(programs, role, host, wait, messages, folder):
@@ -45,9 +46,9 @@ def parse(trace):
     with open(trace, encoding="utf-8", errors="replace") as lines:
         for line in lines:
             found = LINE.match(line)
-            if not found or found[2]:
+            if not found:
                 continue
-            thread, call, rest = found[1], found[3], found[4]
+            thread, call, rest = found.groups()
             main = main or thread
             mark = re.match(r'2, "phase (\w+)', rest) if call == "write" else None
             if mark:
@@ -79,7 +80,7 @@ def play(programs, arguments, needs_publisher, folder, trace):
     other = None
     if needs_publisher:
         other = subprocess.Popen(command(programs, "publisher", host, "spin", 10**8, channels), stderr=subprocess.DEVNULL)
-    traced = ["strace", "-f", "-qq", "-o", trace, *command(programs, role, host, wait, MESSAGES[role], channels)]
+    traced = ["strace", "-f", "-qq", "-o", trace, *command(programs, role, host, wait, MESSAGES, channels)]
     try:
         done = subprocess.run(traced, stderr=subprocess.PIPE, text=True, timeout=300)
         if done.returncode:

@@ -1,4 +1,5 @@
-//! Publishes or receives, and says on stderr where each phase begins. `.ci/steps/syscalls` traces it to make `client/SYSCALLS.md`.
+//! Publishes or receives, and says on stderr where each phase begins. `.ci/syscalls.py` traces it to make and to
+//! check `daemon/docs/syscalls.md`.
 //!
 //! `phases publisher|reader CHANNEL MESSAGES DIR spin|yield|sleep`, or with a daemon, if `$SHMCAST_SOCKET` is set and DIR is `-`, also `park`
 //! and `async`. `$SHMCAST_FILTER` names a filter of system calls, under which the program runs from then on.

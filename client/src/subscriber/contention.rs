@@ -16,8 +16,10 @@
 //! ```
 //!
 //! The publisher is *close* if each message arrives after at most [`CLOSE`] empty polls. A trial needs a stream in which a message takes at
-//! most [`FAST_PS`], so that readers which yield between polls, or share a CPU with others, do not pause for a slow publisher. A publisher that keeps a pace of its own is as fast
-//! with pauses as without them. Such a stream meets pauses only in trials: one message in 128 at first, one in 8,192 later.
+//! most [`FAST_PS`], so that readers which yield between polls, or share a CPU with others, do not pause for a slow publisher.
+//!
+//! A publisher that keeps a pace of its own is as fast with pauses as without them. Such a stream meets pauses only in trials: one message
+//! in 128 at first, one in 8,192 later.
 
 use super::Subscriber;
 use crate::wait::Wait;
