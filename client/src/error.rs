@@ -2,8 +2,10 @@
 
 use crate::journal::JournalError;
 use rustix::io::Errno;
+use shmcast_layout::board::JoinError;
 use shmcast_layout::control::RefusalCode;
 use shmcast_layout::error::{GeometryError, OpenError, OutOfSequences, TooLarge, WriteError};
+use shmcast_layout::layout::board::BoardError as BoardSizes;
 use shmcast_layout::layout::header::Header;
 use shmcast_layout::ring::locate::LocateError;
 use std::fmt;
@@ -92,6 +94,34 @@ pub enum ChannelError {
     /// A size is out of range.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
+    /// A board cannot have these sizes.
+    #[error("the channel's board: {0}")]
+    Board(BoardSizes),
+    /// The channel has no board.
+    #[error(
+        "channel {name:?} has no board: its publisher makes it with one (PublisherBuilder::board, or shmcast pub --board), and a daemon by \
+         [channel.board] in its configuration; a channel that exists gets one when it is begun anew"
+    )]
+    NoBoard {
+        /// The channel.
+        name: String,
+    },
+    /// A conflating reader was to begin in the past.
+    #[error(
+        "channel {name:?}: a reader that conflates begins with the next message or with the board: leave the start out, or conflation"
+    )]
+    Conflation {
+        /// The channel.
+        name: String,
+    },
+    /// The board could not be joined to the ring.
+    #[error("the board of channel {name:?}: {source}")]
+    Join {
+        /// The channel.
+        name: String,
+        /// The reason.
+        source: JoinError,
+    },
     /// The place to start from does not exist, or the ring is damaged.
     #[error("channel {name:?}: {source}")]
     Locate {

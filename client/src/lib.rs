@@ -48,6 +48,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod attach;
+mod board;
 mod clock;
 mod directory;
 mod ends;
@@ -65,6 +66,7 @@ pub mod typed;
 mod wait;
 
 pub use attach::connect::{Client, DEFAULT_SOCKET, Events, SOCKET_VARIABLE};
+pub use board::{Board, BoardCounters, BoardEntries, BoardEntry, BoardSizes, BoardSpec, JoinError};
 pub use clock::Clock;
 pub use directory::{
     ChannelDetail, ChannelInfo, DIR_VARIABLE, Directory, MAX_NAME, Publishing, ReaderInfo, Removed,
@@ -75,7 +77,7 @@ pub use error::{ChannelError, Holder, PublishError, SchemaId};
 pub use message::{Event, Lapped, Message, RecvError};
 pub use owned::{OwnedEvent, OwnedMessage};
 pub use publisher::{Claim, DEFAULT_CAPACITY, Mark, Publisher, PublisherBuilder, Stamps};
-pub use shmcast_layout::control::{self, ChannelStatus, LatencyStatus, Process, ReaderStatus};
+pub use shmcast_layout::control::{self, BoardStatus, ChannelStatus, LatencyStatus, Process, ReaderStatus};
 pub use shmcast_layout::error::{Corrupt, OpenError, OutOfSequences, TooLarge};
 pub use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 pub use shmcast_layout::layout::header::{ClockKind, Header, State};

@@ -1,6 +1,7 @@
 //! The messages, events and errors that a subscriber returns.
 
 use crate::clock::Clock;
+use shmcast_layout::board::JoinError;
 use shmcast_layout::error::Corrupt;
 use shmcast_layout::journal::Cause;
 use shmcast_layout::layout::record::NO_TIME;
@@ -21,6 +22,10 @@ pub struct Message<'a> {
     /// The time of its publication: the low 48 bits of the channel's clock, for [`Clock::ns_since`](crate::Clock::ns_since). 0 if the
     /// publisher stamps no times; see [`Stamps`](crate::Stamps).
     pub time: u64,
+    /// `None` for a message that came in the order of the stream. `Some` for one that the reader got from the channel's board, as the newest
+    /// of its key: the number of messages of this key that were left out since the last one that this reader was given. It is 0 for a
+    /// reader that has just begun with the board.
+    pub conflated: Option<u64>,
 }
 
 impl Message<'_> {
@@ -69,7 +74,8 @@ pub enum Event<'a> {
         /// The reason, as the journal names it.
         cause: Cause,
     },
-    /// The reader has caught up: it now reads from the ring again, and no longer from the journal. Nothing is missing between the two.
+    /// The reader has caught up: it now reads from the ring again, and no longer from the journal or the board. Nothing is missing between the
+    /// two.
     Live {
         /// The sequence of the next message.
         sequence: u64,
@@ -129,6 +135,12 @@ pub enum RecvError {
     /// A lapped reader found no place at which to continue.
     #[error(transparent)]
     Locate(#[from] LocateError),
+    /// The board could not be joined to the ring.
+    #[error("the channel's board: {0}")]
+    Board(#[from] JoinError),
+    /// The channel has moved to a segment without a board. Nothing was consumed.
+    #[error("the channel goes on without a board: give its configuration one again, or read the stream")]
+    NoBoard,
     /// The recorder of the channel's journal runs, but for two seconds it has neither written the next message nor reported it as lost, and
     /// the ring does not have the message any more. Or the daemon that lends the journal has not answered for two seconds, but for less
     /// than ten. Nothing was consumed: receive again to wait longer, or seek.

@@ -18,6 +18,8 @@ pub struct OwnedMessage<P = Vec<u8>> {
     pub key: bool,
     /// As [`Message::time`].
     pub time: u64,
+    /// As [`Message::conflated`].
+    pub conflated: Option<u64>,
 }
 
 /// An [`Event`] that borrows nothing. The variants mean the same.
@@ -53,8 +55,8 @@ impl Message<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn into_owned(self) -> OwnedMessage {
-        let Self { payload, sequence, tag, key, time } = self;
-        OwnedMessage { payload: payload.to_vec(), sequence, tag, key, time }
+        let Self { payload, sequence, tag, key, time, conflated } = self;
+        OwnedMessage { payload: payload.to_vec(), sequence, tag, key, time, conflated }
     }
 }
 
@@ -83,8 +85,9 @@ impl Event<'_> {
     ) -> Result<OwnedEvent<P>, E> {
         Ok(match self {
             Self::Message(message) => {
-                let Message { sequence, tag, key, time, .. } = message;
-                OwnedEvent::Message(OwnedMessage { payload: payload(&message)?, sequence, tag, key, time })
+                let Message { sequence, tag, key, time, conflated, .. } = message;
+                let payload = payload(&message)?;
+                OwnedEvent::Message(OwnedMessage { payload, sequence, tag, key, time, conflated })
             }
             Self::Lapped(lapped) => OwnedEvent::Lapped(lapped),
             Self::Gap { from, to } => OwnedEvent::Gap { from, to },

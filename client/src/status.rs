@@ -87,6 +87,7 @@ impl ChannelDetail {
             generation: None,
             mode: None,
             journal: None,
+            board: self.board,
             readers: Vec::new(),
         }
     }
@@ -116,6 +117,7 @@ fn unseen(name: &str, state: &str, error: Option<String>) -> ChannelStatus {
         generation: None,
         mode: None,
         journal: None,
+        board: None,
         readers: Vec::new(),
     }
 }
@@ -134,6 +136,7 @@ pub(crate) fn reader_status(stats: &ReaderStats, process: Process, next: Option<
         received: stats.received,
         lapped: stats.lapped,
         missed: stats.missed,
+        conflated: stats.conflated,
         started_at: stats.started_at,
         latency_ns,
     }

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | [`layout`] | the bytes | touch memory, call the system |
 //! | [`journal`] | the bytes of recorded channels | touch files, call the system |
-//! | [`ring`] | the protocol | map, open, log, ask the time |
+//! | [`ring`], [`board`] | the protocol | map, open, log, ask the time |
 //! | [`mem`] | maps, prefault, locks, huge pages | know about rings |
 //! | [`sys`] | datagrams in batches, descriptors beside packets | know about rings |
 //! | [`segment`], [`reader_page`], [`charter`] | a mapped file that lends the protocol its cells | |
@@ -21,6 +21,7 @@ compile_error!(
     "segments are little-endian and payload words are not swapped: big-endian machines cannot share them"
 );
 
+pub mod board;
 pub mod charter;
 pub mod error;
 pub mod fault;

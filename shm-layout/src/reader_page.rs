@@ -3,8 +3,8 @@
 use crate::error::OpenError;
 use crate::layout::geometry::GRANULE;
 use crate::layout::reader_page::{
-    ASLEEP, BUCKETS, BYTES, HEARTBEAT, HISTOGRAM, LAPPED, MAGIC, MISSED, PID, POSITION, RECEIVED, ROLE, Role,
-    SEGMENT, SEQUENCE, STARTED_AT, VERSION, WORDS, bucket, bucket_limit_ns,
+    ASLEEP, BUCKETS, BYTES, CONFLATED, HEARTBEAT, HISTOGRAM, LAPPED, MAGIC, MISSED, PID, POSITION, RECEIVED,
+    ROLE, Role, SEGMENT, SEQUENCE, STARTED_AT, VERSION, WORDS, bucket, bucket_limit_ns,
 };
 use crate::mem::{Map, reserve};
 use crate::ring::cells::{Cells, Page};
@@ -76,6 +76,12 @@ impl ReaderPage {
     /// Counts messages that never reached this host.
     pub fn missed(&self, missed: u64, place: Place) {
         add(self.words.word::<MISSED>(), missed);
+        self.moved(place);
+    }
+
+    /// Counts messages that were left out, because newer ones of their keys came from the board.
+    pub fn conflated(&self, messages: u64, place: Place) {
+        add(self.words.word::<CONFLATED>(), messages);
         self.moved(place);
     }
 
@@ -155,6 +161,8 @@ pub struct ReaderStats {
     pub lapped: u64,
     /// Messages missed.
     pub missed: u64,
+    /// Messages left out, because newer ones of their keys came from the board.
+    pub conflated: u64,
     /// The time of its last look at the ring, in ticks of the segment's clock.
     pub heartbeat: u64,
     /// Counts of latencies by bucket; see [`bucket_limit_ns`].
@@ -190,6 +198,7 @@ impl ReaderStats {
             received: word(RECEIVED),
             lapped: word(LAPPED),
             missed: word(MISSED),
+            conflated: word(CONFLATED),
             heartbeat: word(HEARTBEAT),
             histogram: (HISTOGRAM..HISTOGRAM + BUCKETS).map(word).collect(),
         }))

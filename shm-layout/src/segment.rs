@@ -2,16 +2,18 @@
 //!
 //! The caller brings the file (from a directory, or as a daemon's descriptor) and decides who may write it.
 
+use crate::board::{BoardCells, BoardWriter, Carry, Replayed, View};
 use crate::error::OpenError;
+use crate::layout::board::{self, Spec};
 use crate::layout::geometry::{HEADER_BYTES, MAX_SEQUENCE, WORD};
 use crate::layout::header::{
-    FIRST_SEQUENCE, HAS_SESSION, HEADER_WORDS, Header, LAZY_BYTES, LAZY_PUBLISHED, MAGIC, SESSION,
-    SESSION_REST, STATE, State,
+    BOARD, FIRST_SEQUENCE, HAS_SESSION, HEADER_WORDS, Header, LAZY_BYTES, LAZY_PUBLISHED, MAGIC,
+    MINOR_WITH_BOARD, SESSION, SESSION_REST, STATE, State, VERSION, board_offset,
 };
 use crate::layout::record::{session_identity, session_words};
 use crate::mem::{Map, Pieces, Preparation, Step, lock_on_fault, prepare, reserve};
 use crate::ring::cells::{Page, RingCells};
-use crate::ring::locate::{Locator, Place};
+use crate::ring::locate::{LocateError, Locator, Place};
 use crate::ring::reader::Reader;
 use crate::ring::writer::{TakeOverError, Writer};
 use crate::sync::Ordering;
@@ -34,6 +36,8 @@ pub struct Segment {
     cells: RingCells,
     map: Map,
     access: Access,
+    /// The board behind the ring, if there is one. Its header was checked.
+    board: Option<BoardCells>,
 }
 
 impl Segment {
@@ -45,8 +49,23 @@ impl Segment {
     /// # Errors
     /// [`OpenError::Os`] when the file system refuses, [`OpenError::Field`] for names that do not fit.
     pub fn create(file: &File, header: Header) -> Result<Self, OpenError> {
-        let words = header.to_words()?;
-        let bytes = header.geometry.segment_bytes();
+        Self::create_with_board(file, header, None)
+    }
+
+    /// As [`create`](Self::create), with a board behind the ring.
+    ///
+    /// # Errors
+    /// The same as for [`create`](Self::create).
+    pub fn create_with_board(file: &File, header: Header, board: Option<Spec>) -> Result<Self, OpenError> {
+        let words = header.to_words_of(if board.is_some() { MINOR_WITH_BOARD } else { VERSION.1 })?;
+        let board = match board {
+            Some(spec) => Some(
+                board::Geometry::new(spec, header.uuid[0])
+                    .map_err(|_| OpenError::Field { what: "no board has these sizes" })?,
+            ),
+            None => None,
+        };
+        let bytes = header.geometry.bytes_with(board.map_or(0, |board| board.bytes()));
         let is_reserved =
             file.metadata().is_ok_and(|file| file.len() >= bytes && file.blocks() * 512 >= bytes);
         if !is_reserved {
@@ -59,8 +78,18 @@ impl Segment {
         for (cell, word) in cells.header.iter().zip(words).skip(1) {
             cell.store(word, Ordering::Relaxed);
         }
+        let board = board.map(|geometry| {
+            let at = header.geometry.end();
+            let board = lend_board(&map, at, geometry);
+            for (cell, word) in board.header.iter().zip(geometry.to_words()) {
+                cell.store(word, Ordering::Relaxed);
+            }
+            board.begin_at(1);
+            cells.header[BOARD].store(at, Ordering::Relaxed);
+            board
+        });
         cells.header[0].store(MAGIC, Ordering::Release);
-        Ok(Self { header, cells, map, access: Access::Write })
+        Ok(Self { header, cells, map, access: Access::Write, board })
     }
 
     /// Maps an existing segment after checking everything that its header claims against the file's real size.
@@ -81,13 +110,56 @@ impl Segment {
         if found < needed {
             return Err(OpenError::Truncated { found, needed });
         }
+        let board = find_board(file, &header, board_offset(&copy), found)?;
+        let bytes = header.geometry.bytes_with(board.map_or(0, |board| board.bytes())).min(found);
         let map = match access {
-            Access::Read => Map::read_only(file, needed),
-            Access::Write => Map::read_write(file, needed),
+            Access::Read => Map::read_only(file, bytes),
+            Access::Write => Map::read_write(file, bytes),
         }
         .map_err(os("map the segment"))?;
         let cells = lend(&map, &header);
-        Ok(Self { header, cells, map, access })
+        let board = board.map(|geometry| lend_board(&map, header.geometry.end(), geometry));
+        Ok(Self { header, cells, map, access, board })
+    }
+
+    /// What the segment's board is for; `None` if it has none.
+    pub fn board_spec(&self) -> Option<Spec> {
+        self.board.as_ref().map(|board| board.geometry.spec)
+    }
+
+    /// A view of the segment's board, if it has one.
+    pub fn board(&self) -> Option<View> {
+        self.board.clone().map(View::of)
+    }
+
+    /// Copies the segment's board, if it has one, for the segment in which the channel continues. Called before the cut between the two is
+    /// decided.
+    pub fn begin_to_carry(&self) -> Option<Carry> {
+        self.board().map(Carry::begin)
+    }
+
+    /// Puts what is valid of this segment's board, the messages below the cut, on the board of `next`, which no other process has seen and
+    /// which [continues](Self::continue_from) this one at the cut.
+    pub fn carry_board(&self, carry: Option<Carry>, next: &Self, below: u64) {
+        let (Some(mut carry), Some(board)) = (carry, &next.board) else { return };
+        let mut buffer = vec![0; self.header.geometry.max_message as usize];
+        carry.finish(&mut self.reader(self.locator().start()), below, &mut buffer);
+        carry.put_on(board.clone(), below);
+    }
+
+    /// Takes the board over, if the segment has one: stores what the ring has and the board has not. The caller has taken the writing end of
+    /// the ring, and has published nothing yet.
+    ///
+    /// # Errors
+    /// [`LocateError::Corrupt`] when another program wrote to the ring.
+    ///
+    /// # Panics
+    /// When the segment was mapped for reading.
+    pub fn board_writer(&self) -> Result<Option<(BoardWriter, Replayed)>, LocateError> {
+        assert!(self.access == Access::Write, "a writer needs a writable map");
+        let Some(board) = &self.board else { return Ok(None) };
+        let mut buffer = vec![0; self.header.geometry.max_message as usize];
+        BoardWriter::take_over(board.clone(), self.reader(self.locator().start()), &mut buffer).map(Some)
     }
 
     /// Prefaults, locks and collapses the map as `preparation` asks. One [`Step`] for each thing says how it went.
@@ -174,6 +246,9 @@ impl Segment {
         self.cells.header[FIRST_SEQUENCE].store(next, Ordering::Relaxed);
         self.cells.header[LAZY_PUBLISHED].store(next - 1, Ordering::Relaxed);
         self.cells.header[LAZY_BYTES].store(bytes, Ordering::Relaxed);
+        if let Some(board) = &self.board {
+            board.begin_at(next);
+        }
         if epoch > 0 {
             // The state is not *closed*: a reader that comes before the first writer would take that for the end of the
             // stream.
@@ -211,6 +286,44 @@ impl Segment {
         assert!(self.access == Access::Write, "only a writable map can be marked");
         let epoch = self.state().map_or(0, |(epoch, _)| epoch);
         self.cells.header[STATE].store(State::Superseded.pack(epoch), Ordering::Release);
+    }
+}
+
+/// Finds the board that a segment of `found` bytes claims to have at `offset`. A board that is damaged makes the segment a damaged one: its
+/// publisher would not keep it.
+fn find_board(
+    file: &File,
+    header: &Header,
+    offset: u64,
+    found: u64,
+) -> Result<Option<board::Geometry>, OpenError> {
+    if offset == 0 {
+        return Ok(None);
+    }
+    let end = header.geometry.end();
+    if offset != end {
+        return Err(OpenError::Field { what: "the place of the board" });
+    }
+    let truncated = |needed| OpenError::Truncated { found, needed };
+    if found < end + HEADER_BYTES {
+        return Err(truncated(end + HEADER_BYTES));
+    }
+    let page = Map::read_only_at(file, end, HEADER_BYTES)
+        .map_err(|source| OpenError::Os { what: "map the board's header", source })?;
+    let words: Vec<u64> = page.cells(0, 16).iter().map(|word| word.load(Ordering::Relaxed)).collect();
+    let geometry = board::Geometry::from_words(&words)?;
+    let needed = end + geometry.bytes();
+    if found < needed { Err(truncated(needed)) } else { Ok(Some(geometry)) }
+}
+
+fn lend_board(map: &Map, at: u64, geometry: board::Geometry) -> BoardCells {
+    let board::Spec { keys, .. } = geometry.spec;
+    BoardCells {
+        header: map.cells(at, board::HEADER_WORDS as u64),
+        index: map.cells(at + geometry.index_offset(), geometry.entries),
+        heads: map.cells(at + geometry.heads_offset(), keys * board::HEAD_WORDS as u64),
+        values: map.cells(at + geometry.values_offset(), keys * geometry.stride() / WORD),
+        geometry,
     }
 }
 

@@ -40,6 +40,19 @@ const MUTANTS: &[(&str, &str)] = &[
     ("no_closing_fence", "charter::a_message_is_valid_for_all_readers_or_for_none"),
     ("no_verdict_fence", "charter::a_message_is_valid_for_all_readers_or_for_none"),
     ("tail_before_closing", "charter::a_message_is_valid_for_all_readers_or_for_none"),
+    ("board_through_first", "board::joined_while_a_key_comes"),
+    ("board_before_ring", "board::joined_while_a_key_comes"),
+    ("board_never_odd", "board::joined_while_a_value_changes"),
+    ("board_relaxed_odd", "board::joined_while_a_value_changes"),
+    ("board_no_store_fence", "board::joined_while_a_value_changes"),
+    ("board_no_recheck", "board::joined_while_a_value_changes"),
+    ("board_no_recheck_fence", "board::joined_while_a_value_changes"),
+    ("board_relaxed_stored", "board::joined_while_a_value_changes"),
+    ("board_no_stored_fence", "board::joined_while_a_value_changes"),
+    ("board_relaxed_name", "board::joined_while_another_key_gets_the_slot"),
+    ("board_no_name_fence", "board::joined_while_another_key_gets_the_slot"),
+    ("board_relaxed_through", "board::joined_while_a_key_comes"),
+    ("board_no_through_fence", "board::joined_while_a_key_comes"),
     ("takeover_without_clean", "takeover_from_a_publisher"),
     ("takeover_without_frontier", "takeover_while_copying"),
     ("takeover_without_fence", "takeover_while_copying"),
@@ -89,7 +102,8 @@ fn text(output: &Output) -> String {
 
 /// The result for one mutant.
 fn judge(model: &Path, mutant: &str, by: &str) -> Result<String, String> {
-    let output = run(model, &["--exact", &format!("ring::loom_model::{by}")], Some(mutant));
+    let output =
+        run(model, &["--exact", "--include-ignored", &format!("ring::loom_model::{by}")], Some(mutant));
     let said = text(&output);
     if !said.contains("running 1 test") {
         return Err(format!("{mutant}: no model is called {by}"));

@@ -90,7 +90,7 @@ impl Event {
 
     #[inline(always)]
     pub(crate) fn of_message(message: shmcast::Message<'_>) -> Self {
-        let shmcast::Message { payload, sequence, tag, key, time } = message;
+        let shmcast::Message { payload, sequence, tag, key, time, .. } = message;
         Self {
             kind: kind::MESSAGE,
             tag,

@@ -290,6 +290,7 @@ mod tests {
 
     fn spec() -> HostedSpec {
         HostedSpec {
+            board: None,
             name: "t".into(),
             capacity: 64 << 10,
             max_message: None,

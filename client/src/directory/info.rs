@@ -1,6 +1,8 @@
 //! The state of a channel when it was looked at.
 
 use crate::error::Holder;
+use shmcast_layout::board::{Counters, View};
+use shmcast_layout::control::BoardStatus;
 use shmcast_layout::layout::header::{Header, LAZY_BYTES, State};
 use shmcast_layout::reader_page::ReaderStats;
 use shmcast_layout::ring::locate::Place;
@@ -49,6 +51,8 @@ pub struct ChannelDetail {
     pub oldest: Result<Place, String>,
     /// Number of payload bytes published. The figure may lack the last 64 messages.
     pub published_bytes: u64,
+    /// The board, if the channel has one.
+    pub board: Option<BoardStatus>,
 }
 
 impl ChannelDetail {
@@ -62,8 +66,16 @@ impl ChannelDetail {
             tail: locator.tail().map_err(|e| e.to_string()),
             oldest: locator.oldest().map_err(|e| e.to_string()),
             published_bytes: segment.header_word(LAZY_BYTES),
+            board: segment.board().map(|view| board_status(&view)),
         }
     }
+}
+
+fn board_status(view: &View) -> BoardStatus {
+    let (spec, counters) = (view.geometry().spec, view.counters());
+    let Counters { through, since, live, refused, too_large, no_key } = counters;
+    let (room, value_bytes, key) = (spec.keys, spec.value, [spec.key_start, spec.key_end]);
+    BoardStatus { keys: live, room, value_bytes, key, through, since, refused, too_large, no_key }
 }
 
 /// A live reader.

@@ -105,6 +105,7 @@ impl HostedCharter {
         }
         ready()?;
         let current = self.charter.current().copied();
+        let carry = before.filter(|_| cut == Cut::Tail).and_then(|before| before.segment.begin_to_carry());
         self.charter.close();
         let tail = match (cut, before, current) {
             (Cut::Tail | Cut::Restart, Some(before), Some(current)) => {
@@ -125,6 +126,7 @@ impl HostedCharter {
             (entry.first, entry.restarted) = (tail, current.restarted);
             let bytes = before.segment.header_word(LAZY_BYTES);
             next.segment.continue_from(tail, entry.epoch, bytes);
+            before.segment.carry_board(carry, &next.segment, tail);
             if let Some(session) = before.segment.session() {
                 next.segment.continue_session(session);
             }

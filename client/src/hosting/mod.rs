@@ -8,6 +8,7 @@
 mod generations;
 
 pub use crate::attach::park::{Bell, ParkedReader, Sight};
+use crate::board::{BoardCounters, BoardSpec};
 use crate::clock::Clock;
 use crate::directory::{ChannelDetail, check_name};
 use crate::error::ChannelError;
@@ -58,6 +59,8 @@ pub struct HostedSpec {
     pub clock: Option<ClockKind>,
     /// The preparation of the memory.
     pub preparation: Preparation,
+    /// The board of the last message of each key, if the channel has one.
+    pub board: Option<BoardSpec>,
     /// Whether each publisher gets its own generation, so that no reader receives messages of a publisher that was cut off.
     pub is_strict: bool,
 }
@@ -69,15 +72,16 @@ impl HostedSpec {
     /// [`ChannelError::Name`], [`ChannelError::Geometry`], or [`ChannelError::Segment`] for labels that do not fit.
     pub fn check(&self) -> Result<(), ChannelError> {
         self.header(None)?.to_words().map_err(|source| damaged(&self.name, source))?;
-        Ok(())
+        self.segment_bytes().map(drop)
     }
 
-    /// Bytes of memory that one segment takes: header, index and ring.
+    /// Bytes of memory that one segment takes: header, index, ring and board.
     ///
     /// # Errors
-    /// [`ChannelError::Geometry`]
+    /// [`ChannelError::Geometry`] and [`ChannelError::Board`]
     pub fn segment_bytes(&self) -> Result<u64, ChannelError> {
-        Ok(Geometry::new(self.capacity, self.max_message)?.segment_bytes())
+        let board = self.board.map_or(Ok(0), |board| board.bytes())?;
+        Ok(Geometry::new(self.capacity, self.max_message)?.bytes_with(board))
     }
 
     /// Bytes of the largest payload that the channel will accept.
@@ -124,7 +128,8 @@ impl HostedSegment {
         header.created_ns = created_ns.unwrap_or(header.created_ns);
         let os = |what| ChannelError::os(what, format!("memfd:{}", spec.name));
         let file = memfd::create(&format!("shmcast:{}", spec.name)).map_err(os("create"))?;
-        let segment = Segment::create(&file, header).map_err(|source| damaged(&spec.name, source))?;
+        let segment = Segment::create_with_board(&file, header, spec.board.map(|board| board.0))
+            .map_err(|source| damaged(&spec.name, source))?;
         memfd::seal_size(&file).map_err(os("seal"))?;
         let lock = new_lock(segment.header())?;
         let steps = segment.prepare(spec.preparation);
@@ -260,6 +265,16 @@ impl HostedSegment {
     /// The segment's identity.
     pub fn uuid(&self) -> [u64; 2] {
         self.segment.header().uuid
+    }
+
+    /// What the segment's board is for, if it has one.
+    pub fn board(&self) -> Option<BoardSpec> {
+        self.segment.board_spec().map(BoardSpec)
+    }
+
+    /// What the segment's board tells about itself, if it has one.
+    pub fn board_counters(&self) -> Option<BoardCounters> {
+        self.segment.board().map(|view| view.counters())
     }
 
     /// The segment's header, as it was made.

@@ -321,7 +321,7 @@ impl Reader {
                 self.due = sequence + 1;
                 let body = self.cursor.as_ref().map_or(&[][..], |cursor| cursor.body(&next.header));
                 let payload = body.get(at..at + length).unwrap_or_default();
-                Entry::Message(Message { payload, sequence, tag, key, time })
+                Entry::Message(Message { payload, sequence, tag, key, time, conflated: None })
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::behind::next_of;
 use super::{DEFAULT_CAPACITY, Publisher, PublisherBuilder};
+use crate::board::BoardSpec;
 use crate::clock::{Clock, begin_measuring};
 use crate::directory::{ChannelFiles, DEFAULT_MODE, Locked};
 use crate::error::ChannelError;
@@ -21,6 +22,7 @@ impl PublisherBuilder {
     pub(super) fn open_file(self) -> Result<Publisher, ChannelError> {
         begin_measuring();
         let wanted = Geometry::new(self.capacity.unwrap_or(DEFAULT_CAPACITY), self.max_message)?;
+        self.board_bytes()?;
         // Try again if another process removes the channel meanwhile.
         let (files, lock) = loop {
             let Some(files) = self.directory.create(&self.name, self.file_mode())? else { continue };
@@ -76,6 +78,7 @@ impl PublisherBuilder {
             self.schema = (*schema_id, schema.clone());
         }
         self.clock = self.clock.or(Some(*clock));
+        self.board = self.board.or(old.board_spec().map(BoardSpec));
         if self.labels.is_empty() {
             self.labels.clone_from(labels);
         }
@@ -111,8 +114,9 @@ impl PublisherBuilder {
         geometry: Geometry,
         stream: Option<StreamId>,
     ) -> Result<Segment, ChannelError> {
+        let bytes = geometry.bytes_with(self.board_bytes()?);
         let no_room = || {
-            let (dir, bytes) = (self.directory.path().to_owned(), geometry.segment_bytes());
+            let dir = self.directory.path().to_owned();
             ChannelError::NoRoom { name: self.name.clone(), dir, bytes }
         };
         let file = files.make_unfinished(self.file_mode()).map_err(|e| match e {
@@ -120,17 +124,23 @@ impl PublisherBuilder {
             other => other,
         })?;
         // The memory is reserved before the clock is used, since measuring the clock takes a while.
-        reserve(&file, geometry.segment_bytes()).map_err(|source| match source {
+        reserve(&file, bytes).map_err(|source| match source {
             source if is_full(&source) => no_room(),
             source => ChannelError::os("reserve memory for", files.unfinished_path())(source),
         })?;
         let clock = Clock::of_kind(self.clock);
         let (schema, labels) = (self.schema.clone(), self.labels.clone());
         let header = new_header(&self.name, geometry, clock, schema, labels, stream);
-        Segment::create(&file, header).map_err(|source| match source {
-            OpenError::Os { source, .. } if is_full(&source) => no_room(),
-            source => ChannelError::Segment { path: files.unfinished_path(), source },
+        Segment::create_with_board(&file, header, self.board.map(|board| board.0)).map_err(|source| {
+            match source {
+                OpenError::Os { source, .. } if is_full(&source) => no_room(),
+                source => ChannelError::Segment { path: files.unfinished_path(), source },
+            }
         })
+    }
+
+    fn board_bytes(&self) -> Result<u64, ChannelError> {
+        self.board.map_or(Ok(0), |board| board.bytes())
     }
 
     fn file_mode(&self) -> u32 {

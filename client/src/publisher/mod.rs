@@ -2,6 +2,7 @@
 
 mod behind;
 mod builder;
+mod claim;
 mod files;
 mod known;
 mod prepared;
@@ -11,6 +12,7 @@ use crate::clock::Clock;
 use crate::error::PublishError;
 use crate::lock::Held;
 use prepared::Prepared;
+use shmcast_layout::board::BoardWriter;
 use shmcast_layout::charter::Charter;
 use shmcast_layout::error::TooLarge;
 use shmcast_layout::layout::charter::Verdict;
@@ -18,9 +20,10 @@ use shmcast_layout::layout::record::NO_TIME;
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::Segment;
 use std::fmt;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::Range;
 
 pub use builder::{DEFAULT_CAPACITY, PublisherBuilder};
+pub use claim::Claim;
 
 /// Number of bytes of a message buffer that are touched before the first message.
 pub(crate) const TOUCHED_BYTES: usize = 64 << 10;
@@ -57,6 +60,8 @@ pub struct Publisher {
     /// Claims are written here and copied into the ring in one burst.
     staging: Box<[u8]>,
     prepared: Prepared,
+    /// The board that each message is stored in once more, if the channel has one.
+    board: Option<Box<BoardWriter>>,
     /// Whether dropping the publisher leaves the stream without an end.
     stays_open: bool,
     /// The writer lock. It is held until the writer is done; if this process dies, the kernel releases it.
@@ -159,6 +164,10 @@ impl Publisher {
     #[inline(always)]
     pub fn publish_with(&mut self, payload: &[u8], mark: Mark) -> Result<u64, PublishError> {
         self.check_usable()?;
+        if self.board.is_some() {
+            let time = self.stamps.stamp(self.clock);
+            return self.publish_and_post(payload, mark, time);
+        }
         Ok(self.writer.publish_timed(payload, mark.tag, mark.key, || self.stamps.stamp(self.clock))?)
     }
 
@@ -182,7 +191,20 @@ impl Publisher {
     #[inline(always)]
     pub fn publish_at(&mut self, payload: &[u8], mark: Mark, time: u64) -> Result<u64, PublishError> {
         self.check_usable()?;
+        if self.board.is_some() {
+            return self.publish_and_post(payload, mark, time);
+        }
         Ok(self.writer.publish(payload, mark.tag, mark.key, time)?)
+    }
+
+    /// Publishes one message of a channel with a board, and stores it on the board. The calls of channels without one hold no code of it.
+    #[inline(never)]
+    fn publish_and_post(&mut self, payload: &[u8], mark: Mark, time: u64) -> Result<u64, PublishError> {
+        let sequence = self.writer.publish(payload, mark.tag, mark.key, time)?;
+        if let Some(board) = &mut self.board {
+            board.post(sequence, payload, mark.tag, mark.key, time);
+        }
+        Ok(sequence)
     }
 
     /// Publishes several messages with one time stamp and returns their sequences. This saves reading the clock for each message.
@@ -224,7 +246,11 @@ impl Publisher {
         let time = self.stamps.stamp(self.clock);
         let first = self.writer.next_sequence();
         for payload in payloads {
-            self.writer.publish(payload.as_ref(), mark.tag, mark.key, time)?;
+            if self.board.is_some() {
+                self.publish_and_post(payload.as_ref(), mark, time)?;
+            } else {
+                self.writer.publish(payload.as_ref(), mark.tag, mark.key, time)?;
+            }
         }
         Ok(first..self.writer.next_sequence())
     }
@@ -353,7 +379,11 @@ impl Publisher {
     /// ```
     pub fn gap(&mut self, last: u64) -> Result<(), PublishError> {
         self.check_usable()?;
-        Ok(self.writer.gap(last, self.clock.now())?)
+        self.writer.gap(last, self.clock.now())?;
+        if let Some(board) = &mut self.board {
+            board.skip_to(last);
+        }
+        Ok(())
     }
 
     /// Announces to readers that the remote publisher behind this channel began a new session.
@@ -388,81 +418,5 @@ impl Drop for Publisher {
         if !self.stays_open && !self.lock.is_a_childs() && !std::thread::panicking() {
             self.writer.close(self.clock.now());
         }
-    }
-}
-
-/// Room for one message, lent by [`Publisher::claim`]. Dereferences to its bytes.
-#[derive(Debug)]
-#[must_use = "a claim that is not committed publishes nothing"]
-pub struct Claim<'a> {
-    publisher: &'a mut Publisher,
-    length: usize,
-    mark: Mark,
-}
-
-impl Claim<'_> {
-    /// Sets the message's tag and key flag.
-    ///
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
-    /// use shmcast::Mark;
-    /// let mut claim = publisher.claim(4)?;
-    /// claim.copy_from_slice(b"book");
-    /// claim.mark(Mark { tag: 7, key: true }).commit(4)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn mark(mut self, mark: Mark) -> Self {
-        self.mark = mark;
-        self
-    }
-
-    /// Publishes the first `length` bytes and returns the sequence.
-    ///
-    /// # Errors
-    /// [`PublishError::CutOff`] if the channel was taken after the claim was made, and [`PublishError::OutOfSequences`]. After an error
-    /// nothing was published.
-    ///
-    /// # Panics
-    /// When `length` exceeds the length that was claimed.
-    ///
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
-    /// let mut claim = publisher.claim(100)?;
-    /// claim[..5].copy_from_slice(b"hello");
-    /// assert_eq!(claim.commit(5)?, 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn commit(self, length: usize) -> Result<u64, PublishError> {
-        assert!(length <= self.length, "commit of {length} B exceeds the claim of {} B", self.length);
-        self.publisher.check_usable()?;
-        let Publisher { writer, clock, stamps, staging, .. } = self.publisher;
-        Ok(writer.publish(&staging[..length], self.mark.tag, self.mark.key, stamps.stamp(*clock))?)
-    }
-
-    /// Publishes nothing. Dropping the claim does the same.
-    ///
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
-    /// publisher.claim(100)?.abort();
-    /// assert_eq!(publisher.next_sequence(), 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn abort(self) {}
-}
-
-impl Deref for Claim<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.publisher.staging[..self.length]
-    }
-}
-
-impl DerefMut for Claim<'_> {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.publisher.staging[..self.length]
     }
 }

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// The memory that records are copied into. Payloads begin 16 bytes after the start of a line, so that messages of
 /// fixed layout can be read in place.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Buffer(Box<[Line]>);
 
 #[derive(Debug, Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]

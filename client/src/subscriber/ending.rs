@@ -59,6 +59,7 @@ impl Subscriber {
     /// Whether there is more after the last record received. While the journal is read, this looks into the ring.
     fn has_anything_behind(&self) -> bool {
         match self.doubt {
+            Doubt::Board => true,
             Doubt::Past | Doubt::Behind => {
                 self.reader.locator().tail().is_ok_and(|tail| tail.sequence > self.next_sequence())
             }

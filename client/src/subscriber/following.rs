@@ -94,6 +94,13 @@ impl Subscriber {
     /// there is no event yet, and the caller polls again, since only the caller knows where a message is to be copied.
     #[cold]
     pub(super) fn skip(&mut self) -> Result<Option<Outcome>, RecvError> {
+        if self.is_conflating() {
+            let place = self.reader.place();
+            if self.conflate(place.sequence) {
+                return Ok(None);
+            }
+            self.reader.jump(place);
+        }
         let is_wanted = self.behind.is_some() || self.resume == Resume::Oldest;
         let entered = if is_wanted { self.enter_past(self.next_sequence()) } else { Entered::Not };
         match entered {
@@ -241,6 +248,7 @@ impl Subscriber {
         hosted.generation = generation;
         hosted.next.pop_front();
         self.leave_past();
+        self.leave_board();
         self.begin_in(segment, generation.first);
         (self.is_checked, self.steps, self.moves) = (self.must_check(), steps, self.moves + 1);
         self.behind = (expected < generation.first).then_some(expected);
@@ -254,6 +262,7 @@ impl Subscriber {
                 past.forget();
             }
             (self.epoch, self.began_in) = (0, 0);
+            self.joining.iter_mut().for_each(|joining| joining.forget());
             if let Some(watch) = &mut self.watch {
                 watch.forget();
             }
@@ -273,6 +282,7 @@ impl Subscriber {
         self.clock = Clock::of_segment(header);
         self.reader = segment.reader(Place { position: 0, sequence: first });
         (self.burst_mark, self.burst_target) = ((first, 0), 0);
+        self.follow_board(&segment);
         self.segment = segment;
     }
 }

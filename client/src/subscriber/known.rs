@@ -48,7 +48,11 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn position(&self) -> u64 {
-        if matches!(self.doubt, Doubt::Past | Doubt::Behind) { 0 } else { self.reader.place().position }
+        if matches!(self.doubt, Doubt::Past | Doubt::Board | Doubt::Behind) {
+            0
+        } else {
+            self.reader.place().position
+        }
     }
 
     /// The number of messages that are published and not yet received. It may be up to 64 too low.

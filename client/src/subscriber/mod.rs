@@ -1,6 +1,7 @@
 //! The receiving end of a channel.
 
 mod arming;
+mod board;
 mod buffer;
 mod builder;
 mod contention;
@@ -10,6 +11,7 @@ mod hosted;
 mod iter;
 mod journal;
 mod known;
+mod ledger;
 mod named;
 mod origin;
 mod outcome;
@@ -133,6 +135,8 @@ pub struct Subscriber {
     named: Option<Box<named::Named>>,
     /// The channel's journal, if it may have one.
     past: Option<Box<Past>>,
+    /// The channel's board, if this subscriber begins with it or conflates.
+    joining: Option<Box<board::Joining>>,
 }
 
 const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
@@ -147,6 +151,8 @@ enum Doubt {
     Behind,
     /// The reader reads the journal; see module `past`.
     Past,
+    /// The reader is given messages of the board; see module `board`.
+    Board,
 }
 
 impl Subscriber {
@@ -448,17 +454,6 @@ impl Subscriber {
     #[inline(always)]
     fn is_all_in_the_ring(&self) -> bool {
         self.hosted.is_none() && self.doubt == Doubt::None
-    }
-
-    /// Counts a message on the page.
-    #[inline(always)]
-    fn note_received(&self, time: u64) {
-        if let Some(page) = &self.page {
-            page.page.received(1, self.reader.place());
-            if self.record_latency {
-                note_latency(&page.page, &self.clock, time);
-            }
-        }
     }
 
     fn lend(&self, outcome: Outcome) -> Event<'_> {

@@ -6,6 +6,8 @@ use shmcast_layout::ring::reader::Copied;
 /// An event without its payload. The caller gets the payload when the buffer is lent out.
 pub(super) enum Outcome {
     Message(Copied),
+    /// A message of the board, and the number of older ones of its key that were left out.
+    Board(Copied, u64),
     Other(Event<'static>),
 }
 
@@ -14,6 +16,9 @@ impl Outcome {
     pub(super) fn into_event(self, buffer: &[u8]) -> Event<'_> {
         match self {
             Self::Message(copied) => Event::Message(message(copied, buffer)),
+            Self::Board(copied, left_out) => {
+                Event::Message(Message { conflated: Some(left_out), ..message(copied, buffer) })
+            }
             Self::Other(event) => event,
         }
     }
@@ -23,5 +28,5 @@ impl Outcome {
 #[inline(always)]
 pub(super) fn message(copied: Copied, buffer: &[u8]) -> Message<'_> {
     let Copied { length, sequence, tag, key, time } = copied;
-    Message { payload: &buffer[..length], sequence, tag, key, time }
+    Message { payload: &buffer[..length], sequence, tag, key, time, conflated: None }
 }

@@ -45,7 +45,7 @@ pub(super) enum Entered {
 impl Subscriber {
     /// Whether each message of the ring must be checked before it is returned.
     pub(super) fn must_check(&self) -> bool {
-        self.is_strict() || self.tags.is_some()
+        self.is_strict() || self.tags.is_some() || self.is_conflating()
     }
 
     /// Continues in the journal at `sequence`, if there is a journal of this stream. Otherwise changes nothing.
@@ -449,6 +449,6 @@ impl Subscriber {
 }
 
 fn copied(message: &Message<'_>) -> Copied {
-    let Message { payload, sequence, tag, key, time } = *message;
+    let Message { payload, sequence, tag, key, time, .. } = *message;
     Copied { length: payload.len(), sequence, tag, key, time }
 }

@@ -41,6 +41,8 @@ pub struct Records {
     messages: usize,
     /// The sequence of the first message.
     first: u64,
+    /// As [`Message::conflated`]: a message of the board is alone.
+    conflated: Option<u64>,
     event: Option<Event<'static>>,
 }
 
@@ -53,7 +55,15 @@ impl Records {
     /// ```
     pub fn with_room(bytes: usize) -> Self {
         let limit = bytes.max(RUN as usize).next_multiple_of(64);
-        Self { buffer: Buffer::with_room(limit), limit, bytes: 0, messages: 0, first: 0, event: None }
+        Self {
+            buffer: Buffer::with_room(limit),
+            limit,
+            bytes: 0,
+            messages: 0,
+            first: 0,
+            conflated: None,
+            event: None,
+        }
     }
 
     /// The number of messages.
@@ -115,7 +125,7 @@ impl Records {
     /// assert_eq!(shmcast::Records::with_room(4096).iter().count(), 0);
     /// ```
     pub fn iter(&self) -> impl Iterator<Item = Message<'_>> {
-        let (mut rest, mut due) = (self.as_bytes(), self.first);
+        let (mut rest, mut due, conflated) = (self.as_bytes(), self.first, self.conflated);
         std::iter::from_fn(move || {
             let (header, _) = rest.split_first_chunk::<HEADER>()?;
             let [commit, meta] =
@@ -127,12 +137,13 @@ impl Records {
             (rest, due) = (others, sequence + 1);
             let payload = &record[HEADER..HEADER + commit.length() as usize];
             let key = commit.flags().has(Flags::KEY);
-            Some(Message { payload, sequence, tag: meta.tag(), key, time: meta.time() })
+            Some(Message { payload, sequence, tag: meta.tag(), key, time: meta.time(), conflated })
         })
     }
 
     fn clear(&mut self) {
         (self.bytes, self.messages, self.first, self.event) = (0, 0, 0, None);
+        self.conflated = None;
     }
 
     fn room(&mut self) -> &mut [u8] {
@@ -235,6 +246,11 @@ impl Subscriber {
                     records.copy(&copied, self.buffer.payload());
                     return self.fill(most, records);
                 }
+                ControlFlow::Break(Some(Outcome::Board(copied, left_out))) => {
+                    records.copy(&copied, self.buffer.payload());
+                    records.conflated = Some(left_out);
+                    return Ok(1);
+                }
             }
         }
     }
@@ -242,12 +258,20 @@ impl Subscriber {
     /// Appends more to `records`.
     fn fill(&mut self, most: usize, records: &mut Records) -> Result<usize, RecvError> {
         while records.messages < most && records.bytes < records.limit {
+            if self.doubt == Doubt::Board && records.messages > 0 {
+                break; // sequences on a board lie far apart
+            }
             self.take_records(most - records.messages, records);
             if records.messages == most || records.bytes >= records.limit {
                 break;
             }
             match self.poll_into(&mut records.room()[HEADER..]) {
                 Ok(Some(Outcome::Message(copied))) => records.push(&copied),
+                Ok(Some(Outcome::Board(copied, left_out))) => {
+                    records.push(&copied);
+                    records.conflated = Some(left_out);
+                    break;
+                }
                 Ok(Some(Outcome::Other(event))) => {
                     records.event = Some(event);
                     return Ok(records.messages + 1);

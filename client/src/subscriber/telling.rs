@@ -1,6 +1,6 @@
 //! Polls that are not time-critical, and the decision which event the caller gets for what a poll found.
 
-use super::{Doubt, Outcome, Subscriber};
+use super::{Doubt, Outcome, Subscriber, note_latency};
 use crate::message::{Event, RecvError};
 use shmcast_layout::fault;
 use shmcast_layout::layout::geometry::record_bytes;
@@ -17,6 +17,17 @@ impl Subscriber {
         if self.forks == fork::count() { Ok(()) } else { Err(RecvError::Forked) }
     }
 
+    /// Counts a message on the page.
+    #[inline(always)]
+    pub(super) fn note_received(&self, time: u64) {
+        if let Some(page) = &self.page {
+            page.page.received(1, self.reader.place());
+            if self.record_latency {
+                note_latency(&page.page, &self.clock, time);
+            }
+        }
+    }
+
     /// As [`receive`](Self::receive) without a wait, where speed does not matter. Skips records that are no news, but does not move to
     /// another ring: what a caller knows of this ring, such as its clock, holds for all that it takes in a row.
     #[inline(never)]
@@ -24,15 +35,20 @@ impl Subscriber {
         self.check_process()?;
         let moves = self.moves;
         loop {
-            if self.doubt == Doubt::Past {
-                return self.poll_past(None);
+            if self.is_elsewhere() {
+                let told = self.poll_elsewhere(None)?;
+                if told.is_none() && self.is_conflating() && !self.is_elsewhere() {
+                    continue; // the board could not be joined, and the ring goes on
+                }
+                return Ok(told);
             }
             let before = self.reader.place();
             let poll = self.reader.poll(self.buffer.payload_mut());
             let outcome = self.admit(before, poll, self.buffer.payload().len())?;
-            if outcome.is_none() && self.doubt == Doubt::Past {
+            if outcome.is_none() && self.is_elsewhere() {
                 continue;
             }
+            self.track_if_taken(poll, before, None);
             let is_news = outcome.is_some() || self.reader.place() == before || self.moves != moves;
             if is_news || fault!("records_without_news_end_a_poll") {
                 return Ok(outcome.or_else(|| self.publisher_gone()));
@@ -57,17 +73,18 @@ impl Subscriber {
         mut poll: Poll,
         buffer: &mut [u8],
     ) -> Result<Option<Outcome>, RecvError> {
-        if self.doubt == Doubt::Past {
+        if self.is_elsewhere() {
             // The ring was polled at a place that is not this reader's.
             self.reader.jump(before);
-            return self.poll_past(Some(buffer));
+            return self.poll_elsewhere(Some(buffer));
         }
         let moves = self.moves;
         loop {
             let outcome = self.admit(before, poll, buffer.len())?;
-            if outcome.is_none() && self.doubt == Doubt::Past {
-                return self.poll_past(Some(buffer));
+            if outcome.is_none() && self.is_elsewhere() {
+                return self.poll_elsewhere(Some(buffer));
             }
+            self.track_if_taken(poll, before, Some(buffer));
             if outcome.is_some() || self.reader.place() == before || self.moves != moves {
                 return Ok(outcome.or_else(|| self.publisher_gone()));
             }
@@ -79,14 +96,14 @@ impl Subscriber {
     /// As [`tell`](Self::tell), for a glance that found nothing.
     #[inline(never)]
     pub(super) fn tell_nothing(&mut self) -> Result<Option<Outcome>, RecvError> {
-        let told = if self.doubt == Doubt::Past { None } else { self.tell(Poll::Empty, 0)? };
-        if told.is_none() && self.doubt == Doubt::Past { self.poll() } else { Ok(told) }
+        let told = if self.is_elsewhere() { None } else { self.tell(Poll::Empty, 0)? };
+        if told.is_none() && self.is_elsewhere() { self.poll() } else { Ok(told) }
     }
 
     /// As [`admit`](Self::admit), for a message that was just read. If the message is not returned, continues as [`poll`](Self::poll) does.
     #[inline(never)]
     pub(super) fn admit_message(&mut self, copied: Copied) -> Result<Option<Outcome>, RecvError> {
-        if self.doubt == Doubt::Past {
+        if self.is_elsewhere() {
             // This message was read at a place that is not this reader's.
             self.reader.jump(Place::nowhere(copied.sequence));
             return self.poll();
@@ -94,9 +111,25 @@ impl Subscriber {
         let position = self.reader.place().position - record_bytes(copied.length as u64);
         let before = Place { position, sequence: copied.sequence };
         let moves = self.moves;
-        match self.admit(before, Poll::Message(copied), 0)? {
+        let told = self.admit(before, Poll::Message(copied), 0)?;
+        self.track_if_taken(Poll::Message(copied), before, None);
+        match told {
             None if self.reader.place() != before && self.moves == moves => self.poll(),
             outcome => Ok(outcome),
+        }
+    }
+
+    /// Notes the key of a message, if this reader conflates and the message was accepted. Its payload is in `buffer`, or in this
+    /// subscriber's own.
+    #[inline(always)]
+    fn track_if_taken(&mut self, poll: Poll, before: Place, buffer: Option<&[u8]>) {
+        let Some(copied) = self.tracks(&poll) else { return };
+        if self.reader.place() == before {
+            return; // it is withheld
+        }
+        match buffer {
+            Some(buffer) => self.track(copied, &buffer[..copied.length]),
+            None => self.track_own(copied),
         }
     }
 

@@ -1,7 +1,7 @@
 //! How a subscriber waits while there is nothing to receive. It polls, yields, sleeps or parks, and now and then makes the checks that
 //! polls do not make.
 
-use super::{Doubt, Outcome, Subscriber};
+use super::{Outcome, Subscriber};
 use crate::attach::park::ALONE;
 use crate::message::{Event, RecvError};
 use crate::wait::{BURST, BURST_CLOSE, BURST_PAUSE, BURST_WITHIN, Wait, Waiter};
@@ -230,7 +230,7 @@ impl Subscriber {
     /// after this.
     pub(super) fn lie_down(&mut self) -> bool {
         let (position, is_watched) = (self.position(), self.is_registered() == Some(true));
-        let is_in_the_ring = self.doubt != Doubt::Past;
+        let is_in_the_ring = !self.is_elsewhere();
         let Some(parking) = self.parking.as_mut().filter(|_| is_watched && is_in_the_ring) else {
             return false;
         };
@@ -248,8 +248,8 @@ impl Subscriber {
         if let Some(page) = &self.page {
             page.page.heartbeat(self.clock.now());
         }
-        if self.doubt == Doubt::Past {
-            return Ok(None); // the next poll reads the journal
+        if self.is_elsewhere() {
+            return Ok(None); // the next poll reads the journal or the board
         }
         let before = self.reader.place();
         // There is a record, and the next poll takes it.

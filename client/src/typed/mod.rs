@@ -289,7 +289,8 @@ mod tests {
 
     #[test]
     fn bytes_behind_a_value_are_no_part_of_it() {
-        let message = Message { payload: &[0; 24], sequence: 7, tag: 0, key: false, time: 0 };
+        let message =
+            Message { payload: &[0; 24], sequence: 7, tag: 0, key: false, time: 0, conflated: None };
         let decoded = message.decode::<u8>();
         assert!(matches!(decoded, Err(DecodeError::Trailing { sequence: 7, left: 23 })), "{decoded:?}");
     }

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod api;
+mod board;
+mod conflating;
 mod crash;
 mod deadlines;
 mod files;

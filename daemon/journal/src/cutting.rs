@@ -85,7 +85,7 @@ impl Cut {
         if let Some(wall_ns) = wall_ns.filter(|&wall_ns| wall_ns > self.latest_ns) {
             self.at(wall_ns, message.time);
         }
-        let &Message { payload, sequence, tag, key, time } = message;
+        let &Message { payload, sequence, tag, key, time, .. } = message;
         if !self.packer.message(sequence, payload, tag, key, time) {
             let due = self.packer.due();
             return Err(self.os(io::Error::other(format!("message {sequence} came where {due} was due"))));

@@ -118,6 +118,9 @@ pub(super) fn write_message(
             let mut line = json!({
                 "sequence": message.sequence, "tag": message.tag, "key": message.key, "latency_ns": latency_ns,
             });
+            if let Some(left_out) = message.conflated {
+                line["conflated"] = left_out.into();
+            }
             match std::str::from_utf8(payload) {
                 Ok(text) => line["payload"] = text.into(),
                 Err(_) => {
@@ -165,7 +168,7 @@ mod tests {
         ] {
             let mut bytes = Vec::new();
             for payload in messages {
-                let message = Message { payload, sequence: 1, tag: 0, key: false, time: 0 };
+                let message = Message { payload, sequence: 1, tag: 0, key: false, time: 0, conflated: None };
                 write_message(output, &mut bytes, &message, None).unwrap();
             }
             assert_eq!(read_all(input, &bytes).unwrap(), messages, "{input:?}");

@@ -19,6 +19,7 @@ use std::process::ExitCode;
 
 #[cfg(not(all(feature = "top", feature = "tune")))]
 mod absent;
+mod board;
 mod bridge;
 mod check;
 pub mod daemon;
@@ -79,6 +80,8 @@ enum Verb {
     Record(record::Args),
     /// Publish a journal again, into another channel
     Replay(replay::Args),
+    /// Show the last message of each key
+    Board(board::Args),
     /// List channels
     Ls(ls::Args),
     /// Show one channel and its readers
@@ -223,6 +226,7 @@ pub fn main() -> ExitCode {
         Verb::Sub(args) => subscribe::run(&args),
         Verb::Record(args) => record::run(&args),
         Verb::Replay(args) => replay::run(&args),
+        Verb::Board(args) => board::run(&args),
         Verb::Ls(args) => ls::run(&args),
         Verb::Stat(args) => stat::run(&args),
         Verb::Top(args) => top::run(&args),

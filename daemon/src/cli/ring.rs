@@ -3,10 +3,11 @@
 use super::Host;
 use super::figures::{grouped, readers_of, size};
 use super::stop::Stop;
-use super::units::{parse_mode, parse_size, words};
+use super::units::{parse_board_key, parse_mode, parse_size, words};
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use shmcast::PublisherBuilder;
+use shmcast::{BoardSpec, PublisherBuilder};
+use std::ops::Range;
 use std::time::Duration;
 
 #[derive(Debug, clap::Args)]
@@ -21,9 +22,32 @@ pub(super) struct RingArgs {
     /// there must have it
     #[arg(long, value_name = "MODE", value_parser = words(&["700", "750", "755"], parse_mode), hide_possible_values = true)]
     mode: Option<u32>,
+    /// Give a new channel a board of the last message of each key: the bytes of a payload that are its key, as 0..8
+    #[arg(long, value_name = "BYTES", value_parser = parse_board_key)]
+    board: Option<Range<usize>>,
+    /// With --board: number of keys for which there is room
+    #[arg(long, value_name = "N", requires = "board", default_value_t = BoardSpec::DEFAULT_KEYS)]
+    board_keys: u64,
+    /// With --board: largest message on the board [default: 256, or up to the end of the key]
+    #[arg(long, value_name = "SIZE", requires = "board", value_parser = parse_size)]
+    board_value: Option<u64>,
+    /// With --board: messages with this tag remove their key
+    #[arg(long, value_name = "TAG", requires = "board")]
+    board_remove_tag: Option<u16>,
 }
 
 impl RingArgs {
+    fn board(&self) -> Option<BoardSpec> {
+        let mut board = BoardSpec::new(self.board.clone()?).keys(self.board_keys);
+        if let Some(value) = self.board_value {
+            board = board.value(value);
+        }
+        Some(match self.board_remove_tag {
+            Some(tag) => board.remove_tag(tag),
+            None => board,
+        })
+    }
+
     /// Begins to open the channel for publishing, with these options.
     pub(super) fn publisher(&self, host: &Host, channel: &str) -> Result<PublisherBuilder> {
         let mut builder = host.publisher(channel);
@@ -38,6 +62,9 @@ impl RingArgs {
                 bail!("{host} says who may read its channels: leave --mode out, or give --dir to use files");
             }
             builder = builder.mode(mode);
+        }
+        if let Some(board) = self.board() {
+            builder = builder.board(board);
         }
         Ok(builder)
     }

@@ -86,6 +86,14 @@ fn describe(channel: &ChannelStatus, rate: Option<u64>) -> String {
     for label in channel.labels.lines() {
         fact("label", Some(label.to_owned()));
     }
+    if let Some(board) = &channel.board {
+        fact("keys on the board", Some(format!("{} of {}", grouped(board.keys), grouped(board.room))));
+        fact("board up to", Some(grouped(board.through)));
+        let left_out = |count: u64| (count > 0).then(|| grouped(count));
+        fact("no room on the board", left_out(board.refused));
+        fact("too large for the board", left_out(board.too_large));
+        fact("without a key", left_out(board.no_key));
+    }
     if let Some(journal) = &channel.journal {
         let why = journal.why.as_ref().map_or(String::new(), |why| format!(": {why}"));
         fact("journal", Some(format!("{}{why}", journal.state)));

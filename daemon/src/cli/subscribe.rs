@@ -24,6 +24,7 @@ const EXAMPLE: &str = "\
 Examples:
   shmcast sub ticks --from oldest
   shmcast sub ticks --from 09:30:00.250 --history /var/lib/shmcast/ticks
+  shmcast sub ticks --from board --conflate
   shmcast sub ticks --wait spin --cpu 3 --framing none --summary --wait-channel
 
 It ends when the last publisher has closed the channel and nothing lies behind: an earlier publisher's
@@ -44,9 +45,9 @@ pub(super) struct Args {
     channel: String,
     #[command(flatten)]
     host: HostArg,
-    /// Where to begin: latest, oldest, key (the last key message), a sequence, or a time in UTC: HH:MM[:SS[.FRACTION]] of today, YYYY-MM-DDTHH:MM[:SS]Z, or
+    /// Where to begin: latest, oldest, key (the last key message), board (the last message of each key, then the stream), a sequence, or a time in UTC: HH:MM[:SS[.FRACTION]] of today, YYYY-MM-DDTHH:MM[:SS]Z, or
     /// @SECONDS since 1970. Messages that the ring has no more come from the channel's journal, where it has one
-    #[arg(long, default_value = "latest", value_parser = words(&["latest", "oldest", "key"], parse_start), hide_possible_values = true)]
+    #[arg(long, default_value = "latest", value_parser = words(&["latest", "oldest", "key", "board"], parse_start), hide_possible_values = true)]
     from: Start,
     /// How to wait: spin, burst, yield, spin-yield, backoff, sleep:MICROSECONDS, or park (a daemon's channel only)
     #[arg(long, default_value = "yield", value_parser = words(WAITS, parse_wait), hide_possible_values = true)]
@@ -60,6 +61,12 @@ pub(super) struct Args {
     /// Take messages from the ring alone: what was overwritten is missed
     #[arg(long)]
     no_history: bool,
+    /// Leave out what is no longer the newest of its key when this reader cannot keep up; needs a channel with a board
+    #[arg(long, conflicts_with_all = ["history", "resume"])]
+    conflate: bool,
+    /// Receive only messages with these tags, as 7 or 7,9
+    #[arg(long, value_name = "TAGS", value_delimiter = ',')]
+    tags: Option<Vec<u16>>,
     /// Pin to this CPU
     #[arg(long, value_name = "N", value_parser = parse_cpu)]
     cpu: Option<usize>,
@@ -91,14 +98,13 @@ fn parse_start(text: &str) -> Result<Start, String> {
         "latest" => Ok(Start::Latest),
         "key" => Ok(Start::Key),
         "oldest" => Ok(Start::Oldest),
-        number => {
-            match u64::from_str(number) {
-                Ok(sequence) if sequence > 0 => Ok(Start::Sequence(sequence)),
-                Err(_) if number.contains([':', '@']) => parse_time(number).map(Start::Time),
-                _ => Err("give latest, oldest, key, a sequence from 1 on, or a time such as 09:30:00.250"
-                    .to_owned()),
-            }
-        }
+        "board" => Ok(Start::Board),
+        number => match u64::from_str(number) {
+            Ok(sequence) if sequence > 0 => Ok(Start::Sequence(sequence)),
+            Err(_) if number.contains([':', '@']) => parse_time(number).map(Start::Time),
+            _ => Err("give latest, oldest, key, board, a sequence from 1 on, or a time such as 09:30:00.250"
+                .to_owned()),
+        },
     }
 }
 
@@ -200,7 +206,14 @@ fn builder_of(args: &Args, host: &Host, channel: &str) -> SubscriberBuilder {
         (None, false) => History::Auto,
     };
     let builder = host.subscriber(channel).start(args.from).wait(args.wait).resume(args.resume);
-    builder.history(history).record_latency(true)
+    let mut builder = builder.history(history).record_latency(true);
+    if args.conflate {
+        builder = builder.conflate();
+    }
+    match &args.tags {
+        Some(tags) => builder.tags(tags.iter().copied()),
+        None => builder,
+    }
 }
 
 /// Whether another channel has taken the place of this one.
@@ -308,6 +321,7 @@ fn report(args: &Args, event: &Event<'_>, out: &mut impl Write) -> Result<()> {
 struct Tally {
     received: u64,
     bytes: u64,
+    conflated: u64,
     missed: u64,
     lapped: u64,
     first: Option<u64>,
@@ -318,12 +332,22 @@ struct Tally {
 impl Tally {
     fn new(started_at: u64) -> Self {
         let latency_ns = Histogram::new_with_max(1 << 45, 3).expect("bounds that HdrHistogram documents");
-        Self { received: 0, bytes: 0, missed: 0, lapped: 0, first: None, started_at, latency_ns }
+        Self {
+            received: 0,
+            bytes: 0,
+            conflated: 0,
+            missed: 0,
+            lapped: 0,
+            first: None,
+            started_at,
+            latency_ns,
+        }
     }
 
     fn message(&mut self, message: &Message<'_>, latency_ns: Option<u64>) {
         self.received += 1;
         self.bytes += message.payload.len() as u64;
+        self.conflated += message.conflated.unwrap_or(0);
         self.first.get_or_insert(message.sequence);
         latency_ns.into_iter().for_each(|ns| self.latency_ns.saturating_record(ns));
     }
@@ -366,7 +390,7 @@ impl Tally {
             let latency = if h.is_empty() { json!(null) } else { json!(latency) };
             let summary = json!({
                 "channel": args.channel, "received": self.received, "bytes": self.bytes, "missed": self.missed,
-                "lapped": self.lapped, "started_at": self.started_at, "first_sequence": self.first,
+                "conflated": self.conflated, "lapped": self.lapped, "started_at": self.started_at, "first_sequence": self.first,
                 "next_sequence": next_sequence, "latency_ns": latency,
             });
             say::line(summary);
@@ -375,9 +399,10 @@ impl Tally {
         let figures: Vec<String> = latency.iter().map(|(name, ns)| format!("{name} {}", Ns(*ns))).collect();
         let figures = if h.is_empty() { "none".to_owned() } else { figures.join(", ") };
         note!(
-            "{}: received {}, missed {}, lapped {} times; latency {figures}",
+            "{}: received {}, {}missed {}, lapped {} times; latency {figures}",
             args.channel,
             grouped(self.received),
+            if args.conflate { format!("left out {}, ", grouped(self.conflated)) } else { String::new() },
             grouped(self.missed),
             grouped(self.lapped),
         );

@@ -17,6 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
+mod board;
 mod bridges;
 mod fields;
 mod host;
@@ -26,6 +27,8 @@ mod rules;
 mod source;
 mod warnings;
 
+pub use board::BoardConfig;
+pub(crate) use board::parse_key as parse_board_key;
 pub use fields::Principal;
 pub(crate) use fields::{explain, parse_duration, refuse_half_unit, without_string};
 pub use host::Host;
@@ -168,6 +171,9 @@ pub struct ChannelConfig {
     /// Its journal. If `None`, it is not recorded.
     #[serde(default)]
     pub journal: Option<JournalConfig>,
+    /// Its board of the last message of each key. If `None`, it has none.
+    #[serde(default)]
+    pub board: Option<BoardConfig>,
 }
 
 fn yes() -> bool {
@@ -192,6 +198,7 @@ impl ChannelConfig {
             schema: String::new(),
             labels: BTreeMap::new(),
             journal: None,
+            board: None,
         }
     }
 
@@ -211,6 +218,7 @@ impl ChannelConfig {
                 prefault: self.mlock || self.hugepages,
                 lock: self.mlock,
             },
+            board: self.board.as_ref().map(BoardConfig::spec),
             is_strict: self.mode == Mode::Strict,
         }
     }

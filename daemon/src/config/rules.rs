@@ -3,7 +3,7 @@
 //! Each rule returns the field that it is about, and what to do. Names, sizes and labels are checked by the client library, which makes the
 //! segments. So a channel that passes here can be made.
 
-use super::{ChannelConfig, DaemonConfig, JournalConfig, LimitsConfig, WakerConfig, fields};
+use super::{BoardConfig, ChannelConfig, DaemonConfig, JournalConfig, LimitsConfig, WakerConfig, fields};
 use shmcast::ChannelError;
 use shmcast::hosting::HostedSpec;
 use std::ops::RangeInclusive;
@@ -78,7 +78,11 @@ pub(super) fn channel(channel: &ChannelConfig) -> Broken {
         let what = format!("schema = {:?}: give its number as well, schema_id = 1 or more", channel.schema);
         broken.push(("schema", what));
     }
-    broken.extend(unmakeable(channel));
+    let boards: Broken = channel.board.iter().flat_map(BoardConfig::broken).collect();
+    if boards.is_empty() {
+        broken.extend(unmakeable(channel));
+    }
+    broken.extend(boards);
     broken.extend(channel.journal.iter().flat_map(JournalConfig::broken));
     if channel.max_message == Some(0) {
         broken.push((

@@ -405,6 +405,7 @@ fn spawn_housekeeping(shared: Arc<ServerState>) {
             shared.limits().tidy(Instant::now());
             if shared.opened.get().is_some() {
                 shared.registry().tell_deaths();
+                shared.registry().tell_of_boards();
             }
         }
     });

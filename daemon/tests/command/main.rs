@@ -10,6 +10,7 @@
 #![allow(clippy::too_many_lines, reason = "a test is one story, read from top to bottom")]
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
+mod board;
 mod cli;
 mod directories;
 mod doctor;

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod access;
+mod boards;
 mod bridges;
 mod c;
 mod comeback;

@@ -369,7 +369,7 @@ fn a_completion_that_offers_files_where_none_belong() {
         ("rm", "tr", "trades"),
         ("bridge send", "ti", "ticks"),
         ("sub ticks --wait", "", "spin burst yield spin-yield backoff sleep: park"),
-        ("sub ticks --from", "", "latest oldest key"),
+        ("sub ticks --from", "", "latest oldest key board"),
         ("sub ticks --resume", "", "oldest latest key"),
         ("sub ticks --count", "", ""),
         ("pub ticks --capacity", "", ""),

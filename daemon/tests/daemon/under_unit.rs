@@ -182,12 +182,13 @@ fn a_channel_is_recorded_and_its_readers_are_lent_the_files() {
 
 /// The arguments that each verb is tested with; `DIR` stands for a directory of the test's. `None` for verbs that send no request to
 /// the daemon.
-const VERBS: [(&str, Option<&str>); 21] = [
+const VERBS: [(&str, Option<&str>); 22] = [
     ("demo", None),
     ("pub", Some("pub a")),
     ("sub", Some("sub a --from oldest --count 3")),
     ("record", Some("record a --to DIR/a.journal --until-end --json")),
     ("journal", Some("journal dump DIR/a.journal --framing lines")),
+    ("board", Some("board --journal DIR/a.journal --key 0..1 --json")),
     ("replay", Some("replay DIR/a.journal --into again --speed max --from 2 --to 3 --json")),
     ("ls", Some("ls")),
     ("stat", Some("stat a --json")),

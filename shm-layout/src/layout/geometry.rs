@@ -92,7 +92,17 @@ impl Geometry {
     /// Bytes of the whole segment: header page, index and data. A segment of at least one huge page is rounded up to whole ones,
     /// because kernels align only such maps to huge pages.
     pub const fn segment_bytes(&self) -> u64 {
-        let bytes = self.data_offset + self.capacity;
+        self.bytes_with(0)
+    }
+
+    /// The offset right behind the ring, where a segment's board begins if it has one.
+    pub const fn end(&self) -> u64 {
+        self.data_offset + self.capacity
+    }
+
+    /// Bytes of a whole segment that has a board of this many bytes behind its ring.
+    pub const fn bytes_with(&self, board: u64) -> u64 {
+        let bytes = self.end() + board;
         if bytes < HUGE_PAGE { bytes } else { bytes.next_multiple_of(HUGE_PAGE) }
     }
 

@@ -11,6 +11,7 @@
 //!       7  data offset                   64..512    channel, schema, labels: each u64 length, then bytes
 //!       8  uuid (two words)               56         first sequence of the ring, 0 for 1
 //!                                       58, 59     session of the remote stream that a bridge carries, 0 if none
+//!                                       60         offset of the board, 0 if there is none
 //!      10  stream id (two words)
 //!      12  created, ns since 1970
 //!      13  clock ticks per second
@@ -25,8 +26,10 @@ use crate::error::OpenError;
 
 /// First word of every finished segment: "SHMCAST1" in memory order.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHMCAST1");
-/// Layout version; a reader accepts every minor of its major.
+/// Layout version of a segment without a board; a reader accepts every minor of its major.
 pub const VERSION: (u16, u16) = (2, 0);
+/// Least minor version in which [`BOARD`] has a meaning. A segment with a board has this version.
+pub const MINOR_WITH_BOARD: u16 = 1;
 /// Words of the header page.
 pub const HEADER_WORDS: usize = (HEADER_BYTES / WORD) as usize;
 
@@ -53,6 +56,9 @@ pub const FIRST_SEQUENCE: usize = 56;
 pub const SESSION: usize = 58;
 /// Word index of the rest of the session: bit 63 says that there is one, and the low 16 bits are its last two bytes.
 pub const SESSION_REST: usize = 59;
+/// Word index of the board's offset in bytes: the end of the ring, or 0 for a segment without a board. The word is written before any
+/// other process sees the segment. Before minor version [`MINOR_WITH_BOARD`] the word is reserved.
+pub const BOARD: usize = 60;
 /// The bit of [`SESSION_REST`] that says that there is a session.
 pub const HAS_SESSION: u64 = 1 << 63;
 
@@ -140,13 +146,18 @@ impl Header {
     /// # Errors
     /// [`OpenError::Field`] when names and labels exceed [`TEXT_BYTES`] together.
     pub fn to_words(&self) -> Result<Box<[u64]>, OpenError> {
+        self.to_words_of(VERSION.1)
+    }
+
+    /// As [`to_words`](Self::to_words), of another minor version.
+    pub(crate) fn to_words_of(&self, minor: u16) -> Result<Box<[u64]>, OpenError> {
         let mut words = vec![0u64; HEADER_WORDS].into_boxed_slice();
         let g = &self.geometry;
         let clock = match self.clock {
             ClockKind::Monotonic => 0,
             ClockKind::Counter => 1,
         };
-        words[1] = clock << 32 | u64::from(VERSION.0) << 16 | u64::from(VERSION.1);
+        words[1] = clock << 32 | u64::from(VERSION.0) << 16 | u64::from(minor);
         words[2] = g.capacity;
         words[3] = GRANULE;
         words[4] = g.chunk;
@@ -231,6 +242,12 @@ impl Header {
             labels: read_text(words, &mut at)?,
         })
     }
+}
+
+/// The offset of the board that a checked copy of a header page claims; 0 if there is none.
+pub(crate) fn board_offset(words: &[u64]) -> u64 {
+    let minor = words[1] as u16;
+    if minor < MINOR_WITH_BOARD { 0 } else { words[BOARD] }
 }
 
 fn read_text(words: &[u64], at: &mut usize) -> Result<String, OpenError> {

@@ -1,5 +1,6 @@
 //! The bytes: the place and the meaning of each word of a segment. This module touches no memory and makes no system call.
 
+pub mod board;
 pub mod charter;
 pub mod geometry;
 pub mod header;

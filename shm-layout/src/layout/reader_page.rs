@@ -6,7 +6,7 @@
 //!      2  process id                   10  messages received
 //!      3  sequence it started from     11  times lapped
 //!      4  segment uuid (two words)     12  messages missed
-//!      6  role
+//!      6  role                        13  messages left out, because newer ones of their keys came from the board
 //! ```
 //! That subscriber alone writes it, with relaxed stores. The publisher never reads it. Its readers treat each word as a claim: a
 //! false one can mislead an operator and no program.
@@ -35,6 +35,8 @@ pub const RECEIVED: usize = 10;
 pub const LAPPED: usize = 11;
 /// Word of the count of messages missed.
 pub const MISSED: usize = 12;
+/// Word of the count of messages that a conflating reader left out, and replaced by newer ones of their keys.
+pub const CONFLATED: usize = 13;
 /// Word of the clock, in ticks, when it last looked at the ring.
 pub const HEARTBEAT: usize = 16;
 /// Word in which a parked subscriber says that it sleeps: the position it waits for, which is a multiple of 64, plus an

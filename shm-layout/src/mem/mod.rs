@@ -43,6 +43,16 @@ impl Map {
         Ok(Self { map: Arc::new(map), writable: false, has_holes })
     }
 
+    /// Maps `bytes` of `file` from `offset` on for reading only. The offset is a multiple of the page size.
+    ///
+    /// # Errors
+    /// As for [`read_only`](Self::read_only).
+    pub fn read_only_at(file: &File, offset: u64, bytes: u64) -> io::Result<Self> {
+        let map = MmapOptions::new().len(length(bytes)?).offset(offset).map_raw_read_only(file)?;
+        let _ = map.advise(Advice::DontDump);
+        Ok(Self { map: Arc::new(map), writable: false, has_holes: false })
+    }
+
     /// Maps `bytes` of `file` for reading and writing.
     ///
     /// # Errors

@@ -369,7 +369,7 @@ impl Fault {
 
     fn tell(&self, event: Event<'_>, events: &mut Vec<String>) {
         let text = match event {
-            Event::Message(Message { payload, sequence, tag, key, time }) => {
+            Event::Message(Message { payload, sequence, tag, key, time, .. }) => {
                 let key = u8::from(key && !self.has("the-key-mark-is-lost"));
                 let tag = if self.has("tags-have-a-byte") { tag & 0xff } else { tag };
                 let time = if self.has("times-have-32-bits") { time & 0xffff_ffff } else { time };

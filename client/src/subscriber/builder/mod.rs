@@ -2,6 +2,7 @@
 
 mod opening;
 
+use super::board::Behind;
 use super::origin::History;
 use super::{Resume, Start, Subscriber, Tags};
 use crate::attach::connect::Client;
@@ -36,6 +37,8 @@ pub struct SubscriberBuilder {
     history: History,
     /// Whether a start at the oldest message means the oldest in the ring, even if the journal has older ones.
     begins_in_ring: bool,
+    /// How far behind the subscriber may be before it takes the newest messages from the board.
+    conflation: Option<Behind>,
 }
 
 impl SubscriberBuilder {
@@ -58,6 +61,7 @@ impl SubscriberBuilder {
             watch_publisher: false,
             history: History::default(),
             begins_in_ring: false,
+            conflation: None,
         }
     }
 
@@ -341,6 +345,57 @@ impl SubscriberBuilder {
     /// ```
     pub fn history(mut self, history: History) -> Self {
         self.history = history;
+        self
+    }
+
+    /// Lets a reader that cannot keep up leave out messages that are no longer the newest of their key. While it keeps up, it gets every
+    /// message. When it is lapped, or more than half of the ring behind, it gets the newest message of each key that changed, from the
+    /// channel's board, in the order of their sequences; then [`Event::Live`](crate::Event::Live), and every later message.
+    /// [`Message::conflated`](crate::Message::conflated) says for each how many messages of its key were left out, exactly.
+    ///
+    /// Messages that have no key, and messages of keys that the board does not have, cannot be bridged: [`Event::Lapped`](crate::Event::Lapped)
+    /// before `Live` counts them. A removed key comes as the message that removed it. If the board has forgotten that message by then, a
+    /// message with the key alone comes in its place, with zeros before the key and the sequence of the last removal that was forgotten.
+    ///
+    /// A seek backwards makes later counts too low by the messages that come again.
+    ///
+    /// The subscriber begins with the next message ([`Start::Latest`]) or with the board ([`Start::Board`]), and reads no journal. Cost: a
+    /// look at the key of each message, some 10 ns, and memory for a copy of the board.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::{BoardSpec, Event, Publisher, Subscriber};
+    /// let builder = Publisher::builder("t").dir(dir.path()).capacity(64 << 10);
+    /// let mut publisher = builder.board(BoardSpec::new(0..1)).open()?;
+    /// let mut slow = Subscriber::builder("t").dir(dir.path()).conflate().open()?;
+    /// for price in 0..10_000u64 {
+    ///     publisher.publish(&[[b'x'; 8], price.to_le_bytes()].concat())?;
+    /// }
+    /// match slow.recv()? {
+    ///     Event::Message(m) => assert_eq!((m.sequence, m.conflated), (10_000, Some(9_999))),
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// assert_eq!(slow.recv()?, Event::Live { sequence: 10_001 });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn conflate(mut self) -> Self {
+        self.conflation = Some(Behind::Half);
+        self
+    }
+
+    /// As [`conflate`](Self::conflate), for a reader that is more than this many bytes of the ring behind. A message takes 16 bytes more
+    /// than its payload, in steps of 64. The publisher announces its work in chunks, of 64 KiB in a ring of 4 MiB or less and of a 64th of
+    /// a larger one. So a reader may count as up to a chunk further behind than it is.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let builder = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10);
+    /// # let publisher = builder.board(shmcast::BoardSpec::new(0..1)).open()?;
+    /// let reader = shmcast::Subscriber::builder("t").dir(dir.path()).conflate_behind(16 << 10).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn conflate_behind(mut self, bytes: u64) -> Self {
+        self.conflation = Some(Behind::Bytes(bytes));
         self
     }
 

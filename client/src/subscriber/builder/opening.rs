@@ -6,6 +6,7 @@ use crate::attach::keeper::{Attachment, keeper};
 use crate::attach::park::{self, Parking};
 use crate::clock::Clock;
 use crate::error::ChannelError;
+use crate::subscriber::board::Joining;
 use crate::subscriber::contention::Contention;
 use crate::subscriber::following::seek;
 use crate::subscriber::hosted::Hosted;
@@ -134,9 +135,23 @@ impl SubscriberBuilder {
         Ok(subscriber)
     }
 
+    /// The memory for joins of the board, if this subscriber will make any.
+    fn joining(&self, segment: &Segment) -> Result<Option<Box<Joining>>, ChannelError> {
+        let is_wanted = self.start == Start::Board || self.conflation.is_some();
+        if is_wanted && segment.board_spec().is_none() {
+            return Err(ChannelError::NoBoard { name: self.name.clone() });
+        }
+        let begins_late = matches!(self.start, Start::Latest | Start::Board) || self.begins_in_ring;
+        if self.conflation.is_some() && !begins_late {
+            return Err(ChannelError::Conflation { name: self.name.clone() });
+        }
+        Ok(if is_wanted { Joining::new(segment, self.conflation) } else { None })
+    }
+
     /// Moves to the start in the journal, if the start lies there.
     fn begin(&self, subscriber: &mut Subscriber, origin: Option<Origin>) -> Result<(), ChannelError> {
-        if let Some(origin) = origin {
+        // A conflating reader takes what it missed from the board.
+        if let Some(origin) = origin.filter(|_| self.conflation.is_none()) {
             origin.check().map_err(|source| {
                 let (name, source) = (self.name.clone(), Box::new(source));
                 ChannelError::Journal { name, source }
@@ -144,6 +159,8 @@ impl SubscriberBuilder {
             subscriber.past = Some(Box::new(Past::new(origin)));
         }
         match self.start {
+            Start::Board => subscriber.begin_with_board(true),
+            _ if self.conflation.is_some() => subscriber.begin_with_board(self.begins_in_ring),
             Start::Oldest if !self.begins_in_ring => subscriber.begin_with_oldest(),
             Start::Time(time) => subscriber.begin_at_time(time),
             Start::Key if last_key(&subscriber.segment).is_none() => subscriber.begin_with_key(),
@@ -163,7 +180,8 @@ impl SubscriberBuilder {
         let steps = segment.prepare(self.preparation);
         // The state is read before the place, so that a takeover in between is reported.
         let began_in = segment.state().map_or(0, |(epoch, _)| epoch);
-        let epoch = if self.start == Start::Latest || began_in == 1 { began_in } else { 0 };
+        let epoch =
+            if matches!(self.start, Start::Latest | Start::Board) || began_in == 1 { began_in } else { 0 };
         let (place, behind) = self.place(&segment)?;
         let page = show_page(header, place)?;
         // A reader of a daemon's channel follows to the next segment instead: the daemon sends it.
@@ -189,16 +207,17 @@ impl SubscriberBuilder {
             page_refused: None,
             record_latency: self.record_latency,
             forks: fork::watch(),
-            segment,
             steps,
             moves: 0,
             hosted: None,
-            is_checked: self.tags.is_some(),
+            is_checked: self.tags.is_some() || self.conflation.is_some(),
             parking: None,
             tags: self.tags.clone(),
             watch: None,
             named: None,
             past: None,
+            joining: self.joining(&segment)?,
+            segment,
         })
     }
 
@@ -210,7 +229,7 @@ impl SubscriberBuilder {
             seek(segment, sequence).map(|place| place.map_or(gone, |place| (place, None)))
         };
         let place = match self.start {
-            Start::Latest => locator.tail().map(|place| (place, None)),
+            Start::Latest | Start::Board => locator.tail().map(|place| (place, None)),
             Start::Oldest | Start::Time(_) => locator.oldest().map(|place| (place, None)),
             Start::Sequence(sequence) => from(sequence.max(1)),
             Start::Key => match last_key(segment) {

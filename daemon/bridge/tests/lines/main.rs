@@ -4,6 +4,7 @@
 #![allow(clippy::too_many_lines, reason = "a test is one story, read from top to bottom")]
 
 mod another;
+mod board;
 mod link;
 mod marks;
 mod native;

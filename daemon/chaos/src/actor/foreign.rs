@@ -113,7 +113,7 @@ impl Foreign {
         anyhow::ensure!(payload.len() == value("length")?.parse::<usize>()?, "bytes are missing");
         let (tag, key, time) = (value("tag")?.parse()?, value("key")? == "1", value("time")?.parse()?);
         self.next = sequence + 1;
-        recorder.note(Event::Message(Message { payload, sequence, tag, key, time }));
+        recorder.note(Event::Message(Message { payload, sequence, tag, key, time, conflated: None }));
         Ok(())
     }
 }

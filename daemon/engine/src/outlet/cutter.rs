@@ -280,7 +280,14 @@ mod tests {
     fn messages_fill_blocks_in_order_whatever_their_size() {
         let (mut cutter, bytes) = (Cutter::new(1 << 10), vec![7; 3_000]);
         let message = |sequence, size: usize| {
-            Event::Message(Message { payload: &bytes[..size], sequence, tag: 0, key: false, time: 0 })
+            Event::Message(Message {
+                payload: &bytes[..size],
+                sequence,
+                tag: 0,
+                key: false,
+                time: 0,
+                conflated: None,
+            })
         };
         cutter.set_due(1);
         let mut blocks = Vec::new();

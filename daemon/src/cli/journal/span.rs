@@ -129,10 +129,10 @@ impl Part {
         let last = self.end - 1;
         let (entry, wall_ns) = match self.reader.next()? {
             None => return Ok(None),
-            Some(Entry::Message(Message { payload, sequence, tag, key, time })) => {
+            Some(Entry::Message(Message { payload, sequence, tag, key, time, .. })) => {
                 self.payload.clear();
                 self.payload.extend_from_slice(payload);
-                let message = Message { payload: &self.payload, sequence, tag, key, time };
+                let message = Message { payload: &self.payload, sequence, tag, key, time, conflated: None };
                 (Entry::Message(message), self.reader.wall_ns(time))
             }
             Some(Entry::Lost(loss)) => (Entry::Lost(Loss { to: loss.to.min(last), ..loss }), None),

@@ -19,7 +19,7 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use shmcast::hosting::fault;
-use shmcast::{Preparation, Publisher, PublisherBuilder};
+use shmcast::{Mark, Preparation, Publisher, PublisherBuilder};
 use std::ffi::CString;
 use std::fmt;
 use std::fs::File;
@@ -36,6 +36,7 @@ const EXAMPLE: &str = "\
 Examples:
   seq 1 1000000 | shmcast pub ticks --wait-readers 1
   shmcast pub itch --input 12302019.NASDAQ_ITCH50 --framing u16be --rate 1000000/s
+  shmcast pub prices --board 0..6 --board-keys 10000 < prices.txt
   seq 1 1000000 | shmcast pub ticks --continue-from /var/tmp/ticks   # with shmcast record
   shmcast pub itch --pcap morning.pcap --unwrap --port 26400 --speed 10
 
@@ -69,6 +70,12 @@ pub(super) struct Args {
     /// begun if there is none
     #[arg(long, value_name = "DIR")]
     continue_from: Option<PathBuf>,
+    /// Tag of each message, from 0 to 65535
+    #[arg(long, value_name = "TAG", default_value_t = 0)]
+    tag: u16,
+    /// Publish each message as a key message, from which a reader may start afresh
+    #[arg(long)]
+    key: bool,
     /// Number of the schema that the channel has or gets: the messages are of it. Without it, a channel with a schema is
     /// refused
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
@@ -271,7 +278,7 @@ fn publish_input(
                 if stop.is_set() && !fault!("cut_line_is_published") {
                     break 'all false;
                 }
-                publisher.publish(&message)?;
+                publisher.publish_with(&message, Mark { tag: args.tag, key: args.key })?;
                 bytes += message.len() as u64;
                 published += 1;
                 if published % 4096 == 0 {

@@ -64,6 +64,8 @@ pub struct ReaderFigures {
     pub lapped: u64,
     /// Messages that it missed.
     pub missed: u64,
+    /// Messages that it left out because newer ones of their keys came from the board.
+    pub conflated: u64,
     pub(super) latencies: Latencies,
 }
 
@@ -133,6 +135,7 @@ impl ReaderFigures {
             received: 0,
             lapped: 0,
             missed: 0,
+            conflated: 0,
             latencies: Latencies::none(),
         }
     }
@@ -143,6 +146,7 @@ impl ReaderFigures {
         self.received = self.received.saturating_add(stats.received);
         self.lapped = self.lapped.saturating_add(stats.lapped);
         self.missed = self.missed.saturating_add(stats.missed);
+        self.conflated = self.conflated.saturating_add(stats.conflated);
         self.latencies.add(&stats.histogram);
     }
 }

@@ -8,7 +8,7 @@ use super::bridges;
 use super::exposition::Text;
 use super::journals;
 use super::snapshot::{ChannelFigures, ReaderFigures, Snapshot};
-use shmcast::control::RefusalCode;
+use shmcast::control::{BoardStatus, RefusalCode};
 use std::time::SystemTime;
 
 /// States of a channel, as [`shmcast::ChannelStatus::state`] names them.
@@ -28,6 +28,7 @@ const REFUSALS: [RefusalCode; 8] = [
 pub fn render(snapshot: &Snapshot) -> String {
     let mut text = Text::default();
     channels(&mut text, &snapshot.channels);
+    boards(&mut text, &snapshot.channels);
     readers(&mut text, &snapshot.channels);
     bridges::render(&mut text, &snapshot.bridges);
     journals::render(&mut text, &snapshot.journals);
@@ -90,6 +91,29 @@ fn channels(text: &mut Text, channels: &[ChannelFigures]) {
     }
 }
 
+/// The boards of channels that have one.
+fn boards(text: &mut Text, channels: &[ChannelFigures]) {
+    let mut each = |name, kind, help, figure: fn(&BoardStatus) -> u64| {
+        text.family(name, kind, help);
+        for (channel, board) in
+            channels.iter().filter_map(|c| Some((&c.status.channel, c.status.board.as_ref()?)))
+        {
+            text.sample(name, &[("channel", channel)], figure(board));
+        }
+    };
+    each("shmcast_board_keys", "gauge", "Keys on the channel's board.", |b| b.keys);
+    each("shmcast_board_room", "gauge", "Keys for which the channel's board has room.", |b| b.room);
+    each("shmcast_board_through", "gauge", "Sequence up to which all messages are on the board.", |b| {
+        b.through
+    });
+    let help = "Messages that the board left out because their key found no room.";
+    each("shmcast_board_refused_messages_total", "counter", help, |b| b.refused);
+    let help = "Messages that were too large for the board.";
+    each("shmcast_board_too_large_messages_total", "counter", help, |b| b.too_large);
+    let help = "Messages that were too short to have a key.";
+    each("shmcast_board_no_key_messages_total", "counter", help, |b| b.no_key);
+}
+
 /// Whether `key` matches `[a-zA-Z_][a-zA-Z0-9_]*` and does not begin with two underscores, which Prometheus keeps for
 /// itself.
 fn is_label(key: &str) -> bool {
@@ -127,6 +151,9 @@ fn readers(text: &mut Text, channels: &[ChannelFigures]) {
         "Messages the reader missed, overtaken or lost before this host.",
         |r| r.missed,
     );
+    let help =
+        "Messages that a conflating reader left out because newer ones of their keys came from the board.";
+    each("shmcast_reader_conflated_messages_total", "counter", help, |r| r.conflated);
     let name = "shmcast_reader_latency_seconds";
     let help = "From publish to receipt, as far as readers record it. The sum is up to 6.25 % high.";
     text.family(name, "histogram", help);
@@ -193,6 +220,7 @@ pub(super) mod tests {
             received,
             lapped: 0,
             missed: 0,
+            conflated: 0,
             heartbeat: 0,
             histogram,
         }

@@ -32,6 +32,8 @@ pub(super) struct Channel {
     pub(super) readers: BTreeMap<ConnectionId, Reader>,
     /// Generation and epoch of the last publisher of whose death readers were told.
     mourned: Option<(u64, u64)>,
+    /// Generation of the last board of which was told that it is full, and of the last of which was told that a message is too large.
+    told_of_board: [u64; 2],
 }
 
 /// A publisher that was let in.
@@ -83,7 +85,17 @@ impl Channel {
     ) -> Self {
         let readers = BTreeMap::new();
         charter.set_journal(config.journal.is_some());
-        Self { config, charter, current, spare, clean: None, publisher: None, readers, mourned: None }
+        Self {
+            config,
+            charter,
+            current,
+            spare,
+            clean: None,
+            publisher: None,
+            readers,
+            mourned: None,
+            told_of_board: [0; 2],
+        }
     }
 
     /// Takes a new configuration over.
@@ -204,6 +216,7 @@ impl Channel {
         let is_schema_right = spec.schema.0 == header.schema_id && spec.schema.1 == header.schema;
         is_size_right
             && is_schema_right
+            && spec.board == hosted.board()
             && (spec.is_strict == is_strict || fault!("kept_memory_forgets_its_mode"))
     }
 
@@ -316,6 +329,24 @@ impl Channel {
         let Some(dead) = self.dead_publisher().filter(|dead| self.mourned != Some(*dead)) else { return };
         self.mourned = Some(dead);
         self.readers.values().for_each(|reader| reader.tell_death(dead));
+    }
+
+    /// Tells once a generation that its board has no room for a key, or for a message.
+    pub(super) fn tell_of_board(&mut self, name: &str, events: &Events) {
+        let generation = self.entry().generation;
+        let Some((counters, spec)) = self.hosted().board_counters().zip(self.hosted().board()) else {
+            return;
+        };
+        let (keys, value) = spec.room();
+        let full = format!("{keys} keys are on the board, and others find no room: raise board.keys");
+        let large = format!("messages of more than {value} B are not on the board: raise board.value");
+        let news = [("board-full", counters.refused, full), ("board-too-large", counters.too_large, large)];
+        for ((event, count, detail), told) in news.into_iter().zip(&mut self.told_of_board) {
+            if count > 0 && *told != generation {
+                *told = generation;
+                events.tell(event, Some(name), None, None, &detail);
+            }
+        }
     }
 
     /// Generation and epoch of the channel's publisher, if that died without closing it and no other has come.

@@ -316,6 +316,13 @@ impl Registry {
         Ok(None)
     }
 
+    /// Tells of boards that have no room for a key or a message, once a generation. To be called now and then.
+    pub fn tell_of_boards(&mut self) {
+        for (name, channel) in &mut self.channels {
+            channel.tell_of_board(name, &self.events);
+        }
+    }
+
     /// Tells readers that asked for it of publishers that died, each death once. To be called now and then: a publisher's
     /// connection may end before its lock, and without a connection there is only the lock.
     pub fn tell_deaths(&mut self) {

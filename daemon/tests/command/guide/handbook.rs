@@ -141,7 +141,7 @@ fn an_alert_that_the_handbook_leaves_out() {
 #[test]
 fn a_state_that_the_handbook_leaves_out() {
     // The documentation of `ChannelStatus::state` lists them all.
-    let control = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/src/control.rs");
+    let control = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/src/control/mod.rs");
     let control = fs::read_to_string(control).unwrap();
     let (before, _) = control.split_once("pub state: String").unwrap();
     let comment = &before[before.rfind("pub channel: String").unwrap()..];

@@ -10,7 +10,8 @@ use book::Chapter;
 use std::fs;
 
 /// Chapters with commands that can be run here; each is a test of its own below, so that a failure names its chapter.
-const CHAPTERS: [&str; 10] = [
+const CHAPTERS: [&str; 11] = [
+    "boards",
     "about",
     "tutorial",
     "operations",
@@ -27,6 +28,11 @@ const CHAPTERS: [&str; 10] = [
 #[test]
 fn readme() {
     shell::play("../../../../README");
+}
+
+#[test]
+fn boards() {
+    shell::play("boards");
 }
 
 #[test]

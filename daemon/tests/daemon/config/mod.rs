@@ -5,8 +5,8 @@ use serde_json::Value;
 use shmcast::hosting::HostedSegment;
 use shmcast_bridge::spec::{BridgeSpec, NatsSpec, ReceiveSpec, RepairSpec, SendRole, SendSpec};
 use shmcast_daemon::config::{
-    ChannelConfig, ClockChoice, Config, ConfigError, DEFAULT_CONFIG, DaemonConfig, Host, JournalConfig,
-    LimitsConfig, Mode, Principal, Problem, WakerConfig,
+    BoardConfig, ChannelConfig, ClockChoice, Config, ConfigError, DEFAULT_CONFIG, DaemonConfig, Host,
+    JournalConfig, LimitsConfig, Mode, Principal, Problem, WakerConfig,
 };
 use shmcast_journal::core::{Io, SyncPolicy};
 use shmcast_testkit::place::program;
@@ -360,6 +360,7 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
             keep_age: Some(Duration::from_hours(30 * 24)),
             keep_free: Some(10 << 30),
         }),
+        board: Some(BoardConfig { key: 0..8, keys: 10_000, value: Some(256), remove_tag: Some(9) }),
         ..ChannelConfig::new("ticks", 64 << 20)
     };
     assert_eq!(config.channels[0], channel, "mode, mlock and hugepages stand there with their defaults");

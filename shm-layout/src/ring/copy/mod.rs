@@ -84,6 +84,19 @@ impl Copier {
         first
     }
 
+    /// Stores `bytes` from the start of `words` on. The bytes after them in the last word are undefined.
+    ///
+    /// # Panics
+    /// When the words have no room for all of it.
+    #[inline(always)]
+    pub fn store(self, words: &[AtomicU64], bytes: &[u8]) {
+        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+        if bytes.len() >= 32 {
+            return self.store_from(words, bytes, 0);
+        }
+        store_words(&words[..bytes.len().div_ceil(8)], bytes);
+    }
+
     /// Loads `bytes.len()` bytes from `words`, which must hold them.
     #[inline(always)]
     pub fn load(self, words: &[AtomicU64], bytes: &mut [u8]) {
@@ -124,7 +137,6 @@ impl Copier {
     }
 }
 
-#[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
 #[inline(always)]
 fn store_words(words: &[AtomicU64], bytes: &[u8]) {
     let pieces = bytes.chunks_exact(8);

@@ -3,6 +3,7 @@
 //! Each model is a [`Story`] of one writer and its readers that must hold in all executions. `tests/loom.rs` runs the models,
 //! and once more for each mutant of the protocol; each mutant must break one of them.
 
+mod board;
 mod charter;
 mod story;
 

@@ -393,6 +393,11 @@ impl Reader {
         self.geometry.capacity.saturating_sub(ahead)
     }
 
+    /// Bytes from this reader's place to the writer's frontier, which is up to a chunk and some granules beyond the newest message.
+    pub fn bytes_behind(&self) -> u64 {
+        window::frontier(&self.header).wrapping_sub(self.place.position)
+    }
+
     /// Whether the writer's frontier is more than half a ring ahead of this reader.
     pub fn is_far_behind(&self) -> bool {
         let frontier = window::frontier(&self.header);

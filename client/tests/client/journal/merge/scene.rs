@@ -175,7 +175,14 @@ impl Seen {
     pub(super) fn take_owned(&mut self, event: OwnedEvent) {
         match event {
             OwnedEvent::Message(OwnedMessage { payload, sequence, tag, key, time, .. }) => {
-                self.take(&Event::Message(Message { payload: &payload, sequence, tag, key, time }));
+                self.take(&Event::Message(Message {
+                    payload: &payload,
+                    sequence,
+                    tag,
+                    key,
+                    time,
+                    conflated: None,
+                }));
             }
             OwnedEvent::Live { sequence } => self.take(&Event::Live { sequence }),
             OwnedEvent::Lost { from, to, cause } => self.take(&Event::Lost { from, to, cause }),

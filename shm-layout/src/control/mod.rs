@@ -20,7 +20,10 @@
 //! it that cannot lock it. After a daemon has died, the next daemon learns from the first program that attaches again whether the publisher
 //! lives, even if the publisher is stopped and cannot answer itself.
 
+mod status;
+
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+pub use status::{BoardStatus, LatencyStatus, ReaderStatus};
 
 /// Version of this protocol. Both sides must have the same.
 pub const VERSION: u32 = 2;
@@ -324,6 +327,9 @@ pub struct ChannelStatus {
     /// Its journal, if the daemon keeps one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal: Option<JournalStatus>,
+    /// Its board, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub board: Option<BoardStatus>,
     /// Its live readers.
     #[serde(default)]
     pub readers: Vec<ReaderStatus>,
@@ -389,43 +395,6 @@ pub struct BridgeStatus {
     /// The bridge's counters: `send` and `repair` if it sends; `receive`, `recovery` and `receive_to_ring` if it receives. Null until the
     /// bridge has run once.
     pub figures: serde_json::Value,
-}
-
-/// A reader as tools show it. All fields but the process are the reader's own claims.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ReaderStatus {
-    /// Its process.
-    #[serde(flatten)]
-    pub process: Process,
-    /// Its role: `reader`, `recorder` or `bridge`.
-    pub role: String,
-    /// The sequence it expects next.
-    pub next_sequence: u64,
-    /// Messages published that it has not read.
-    pub lag: Option<u64>,
-    /// Messages received.
-    pub received: u64,
-    /// Times it was overtaken.
-    pub lapped: u64,
-    /// Messages it missed.
-    pub missed: u64,
-    /// The sequence it began with.
-    pub started_at: u64,
-    /// Latencies it recorded, if it does.
-    pub latency_ns: Option<LatencyStatus>,
-}
-
-/// Latency percentiles in nanoseconds, each up to 6.25 % high.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LatencyStatus {
-    /// Median.
-    pub p50: u64,
-    /// 99 %.
-    pub p99: u64,
-    /// 99.9 %.
-    pub p999: u64,
-    /// Maximum.
-    pub max: u64,
 }
 
 /// An event of a channel.

@@ -1,0 +1,12 @@
+//! Boards: the last message of each key, beside the stream of all messages.
+//!
+//! A channel that was made with a [`BoardSpec`] has a board in the same memory as its ring. Each publisher of the channel keeps it. A
+//! subscriber begins with it by [`Start::Board`](crate::Start::Board), and [`Board`] reads single keys.
+
+mod reader;
+mod spec;
+
+pub use reader::{Board, BoardEntries, BoardEntry};
+pub use shmcast_layout::board::{Counters as BoardCounters, JoinError};
+pub use shmcast_layout::layout::board::BoardError as BoardSizes;
+pub use spec::BoardSpec;

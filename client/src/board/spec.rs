@@ -1,0 +1,142 @@
+//! What a board is for.
+
+use crate::error::ChannelError;
+use shmcast_layout::layout::board::Spec;
+use std::ops::Range;
+
+/// The properties of a channel's board: which bytes of a message are its key, and how much room there is.
+///
+/// The key is a range of the payload's bytes, so nothing on any wire knows of keys, and every mirror of the channel can keep a board of its
+/// own. All keys of a board have the same length. A message that is too short to have a key is published as any other, and is not on the
+/// board. A message that ends right behind its key removes the key from the board.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use shmcast::{BoardSpec, Event, Publisher, Start, Subscriber};
+/// let board = BoardSpec::new(0..3).keys(100).value(64);
+/// let mut prices = Publisher::builder("prices").dir(dir.path()).capacity(64 << 10).board(board).open()?;
+/// for price in ["EUR 1.08", "GBP 1.27", "EUR 1.09", "GBP"] {
+///     prices.publish(price.as_bytes())?;
+/// }
+/// let mut late = Subscriber::builder("prices").dir(dir.path()).start(Start::Board).open()?;
+/// assert!(matches!(late.recv()?, Event::Message(m) if m.payload == b"EUR 1.09" && m.sequence == 3));
+/// assert_eq!(late.recv()?, Event::Live { sequence: 5 });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
+pub struct BoardSpec(pub(crate) Spec);
+
+impl BoardSpec {
+    /// Default number of keys.
+    pub const DEFAULT_KEYS: u64 = 1024;
+    /// Default size of the largest message on the board, in bytes.
+    pub const DEFAULT_VALUE: u64 = 256;
+
+    /// A board whose keys are these bytes of each payload: 1 to 256 of them. It has room for 1024 keys and messages of up to 256 bytes, or
+    /// up to the end of the key if that is more.
+    ///
+    /// ```
+    /// use shmcast::BoardSpec;
+    /// let board = BoardSpec::new(8..16);
+    /// assert_eq!(board.key(), 8..16);
+    /// ```
+    pub fn new(key: Range<usize>) -> Self {
+        let (key_start, key_end) = (key.start as u64, key.end as u64);
+        let value = Self::DEFAULT_VALUE.max(key_end);
+        Self(Spec { keys: Self::DEFAULT_KEYS, value, key_start, key_end, remove_tag: None })
+    }
+
+    /// The number of keys for which there is room, 1 to 16,777,216. A key that comes when the board is full is refused: its messages are
+    /// published and counted, and are not on the board. A key that was removed makes room.
+    ///
+    /// ```
+    /// assert_eq!(shmcast::BoardSpec::new(0..8).keys(10_000).room(), (10_000, 256));
+    /// ```
+    pub fn keys(mut self, keys: u64) -> Self {
+        self.0.keys = keys;
+        self
+    }
+
+    /// The largest message on the board, in bytes, key included. If a larger message is published, the board says that it does not have the
+    /// newest message of that key.
+    ///
+    /// ```
+    /// assert_eq!(shmcast::BoardSpec::new(0..8).value(64).room(), (1024, 64));
+    /// ```
+    pub fn value(mut self, bytes: u64) -> Self {
+        self.0.value = bytes;
+        self
+    }
+
+    /// Messages with this tag remove their key, whatever follows it.
+    ///
+    /// ```
+    /// let board = shmcast::BoardSpec::new(0..8).remove_tag(7);
+    /// ```
+    pub fn remove_tag(mut self, tag: u16) -> Self {
+        self.0.remove_tag = Some(tag);
+        self
+    }
+
+    /// The bytes of a payload that are its key.
+    ///
+    /// ```
+    /// assert_eq!(shmcast::BoardSpec::new(0..8).key(), 0..8);
+    /// ```
+    pub fn key(&self) -> Range<usize> {
+        self.0.key()
+    }
+
+    /// The number of keys and the size of the largest message.
+    ///
+    /// ```
+    /// assert_eq!(shmcast::BoardSpec::new(0..8).room(), (1024, 256));
+    /// ```
+    pub fn room(&self) -> (u64, u64) {
+        (self.0.keys, self.0.value)
+    }
+
+    /// The tag that removes a key, if there is one.
+    ///
+    /// ```
+    /// assert_eq!(shmcast::BoardSpec::new(0..8).remove_tag(7).tag_that_removes(), Some(7));
+    /// ```
+    pub fn tag_that_removes(&self) -> Option<u16> {
+        self.0.remove_tag
+    }
+
+    /// Bytes of memory that the board takes: 64 and a value for each key, and 16 to 32 for the index.
+    ///
+    /// # Errors
+    /// [`ChannelError::Board`] for sizes that no board has.
+    ///
+    /// ```
+    /// let bytes = shmcast::BoardSpec::new(0..8).keys(10_000).bytes()?;
+    /// assert!(bytes > 10_000 * (64 + 256) && bytes < 10_000 * (64 + 256 + 32));
+    /// # Ok::<(), shmcast::ChannelError>(())
+    /// ```
+    pub fn bytes(&self) -> Result<u64, ChannelError> {
+        Ok(shmcast_layout::layout::board::Geometry::new(self.0, 0).map_err(ChannelError::Board)?.bytes())
+    }
+
+    /// Refuses a channel whose board is another than the one asked for.
+    pub(crate) fn check(&self, name: &str, found: Option<Spec>) -> Result<(), ChannelError> {
+        let wanted = self.0;
+        let Some(found) = found else { return Err(ChannelError::NoBoard { name: name.to_owned() }) };
+        let tag = |spec: Spec| spec.remove_tag.map_or(u64::from(u16::MAX) + 1, u64::from);
+        let properties = [
+            ("keys on its board from byte", found.key_start, wanted.key_start),
+            ("keys on its board up to byte", found.key_end, wanted.key_end),
+            ("room on its board for keys:", found.keys, wanted.keys),
+            ("values on its board of bytes:", found.value, wanted.value),
+            ("a tag that removes keys from its board:", tag(found), tag(wanted)),
+        ];
+        match properties.into_iter().find(|(_, found, wanted)| found != wanted) {
+            Some((what, found, wanted)) => {
+                Err(ChannelError::Mismatch { name: name.to_owned(), what, found, wanted })
+            }
+            None => Ok(()),
+        }
+    }
+}

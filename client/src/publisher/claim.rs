@@ -1,0 +1,86 @@
+//! A message that is written in place before it is published.
+
+use super::{Mark, Publisher};
+use crate::error::PublishError;
+use std::ops::{Deref, DerefMut};
+
+/// Room for one message, lent by [`Publisher::claim`]. Dereferences to its bytes.
+#[derive(Debug)]
+#[must_use = "a claim that is not committed publishes nothing"]
+pub struct Claim<'a> {
+    pub(super) publisher: &'a mut Publisher,
+    pub(super) length: usize,
+    pub(super) mark: Mark,
+}
+
+impl Claim<'_> {
+    /// Sets the message's tag and key flag.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::Mark;
+    /// let mut claim = publisher.claim(4)?;
+    /// claim.copy_from_slice(b"book");
+    /// claim.mark(Mark { tag: 7, key: true }).commit(4)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn mark(mut self, mark: Mark) -> Self {
+        self.mark = mark;
+        self
+    }
+
+    /// Publishes the first `length` bytes and returns the sequence.
+    ///
+    /// # Errors
+    /// [`PublishError::CutOff`] if the channel was taken after the claim was made, and [`PublishError::OutOfSequences`]. After an error
+    /// nothing was published.
+    ///
+    /// # Panics
+    /// When `length` exceeds the length that was claimed.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// let mut claim = publisher.claim(100)?;
+    /// claim[..5].copy_from_slice(b"hello");
+    /// assert_eq!(claim.commit(5)?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn commit(self, length: usize) -> Result<u64, PublishError> {
+        assert!(length <= self.length, "commit of {length} B exceeds the claim of {} B", self.length);
+        self.publisher.check_usable()?;
+        let Publisher { writer, board, clock, stamps, staging, .. } = self.publisher;
+        let (payload, Mark { tag, key }, time) = (&staging[..length], self.mark, stamps.stamp(*clock));
+        let sequence = writer.publish(payload, tag, key, time)?;
+        if let Some(board) = board {
+            board.post(sequence, payload, tag, key, time);
+        }
+        Ok(sequence)
+    }
+
+    /// Publishes nothing. Dropping the claim does the same.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// publisher.claim(100)?.abort();
+    /// assert_eq!(publisher.next_sequence(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn abort(self) {}
+}
+
+impl Deref for Claim<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.publisher.staging[..self.length]
+    }
+}
+
+impl DerefMut for Claim<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.publisher.staging[..self.length]
+    }
+}

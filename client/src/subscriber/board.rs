@@ -1,0 +1,364 @@
+//! The board as a subscriber uses it: to begin with the last message of each key, and to go on when it cannot keep up.
+//!
+//! ```text
+//!            begun with the board                     lapped, or far behind, and conflating
+//!    OPEN  ----------------------->  BOARD  <-------------------------------------------------  RING
+//!                                      |                                                         ^
+//!                                      +-- every listed message was handed out: Live ------------+
+//! ```
+//! In BOARD the reader of the ring stands at a place that no ring has, as while the journal is read, and [`Doubt::Board`] leads every result
+//! of a poll here. So a live message costs nothing more. `shmcast_layout::board` has the argument why nothing is missing and nothing comes
+//! twice.
+
+use super::ledger::Ledger;
+use super::{Doubt, Outcome, Subscriber};
+use crate::error::ChannelError;
+use crate::message::{Event, Lapped, RecvError};
+use shmcast_layout::board::{JoinError, Snapshot, View};
+use shmcast_layout::layout::charter::Verdict;
+use shmcast_layout::layout::header::State;
+use shmcast_layout::ring::locate::Place;
+use shmcast_layout::ring::reader::{Copied, Poll, Reader};
+use shmcast_layout::segment::Segment;
+use std::time::{Duration, Instant};
+
+/// How long a reader that begins waits for the segment in which a channel continues.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How far behind a conflating reader may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Behind {
+    /// Half of the ring.
+    Half,
+    Bytes(u64),
+}
+
+/// A subscriber's copy of the board, and what of it is still to be handed out.
+#[derive(Debug)]
+pub(super) struct Joining {
+    snapshot: Snapshot,
+    conflation: Option<Conflation>,
+    step: Step,
+    /// Number of messages that were listed, and how many of them were handed out.
+    listed: usize,
+    next: usize,
+    /// Number of messages that the board could not bridge.
+    missed: u64,
+    /// The place in the ring at which the reader goes on.
+    place: Place,
+}
+
+#[derive(Debug)]
+struct Conflation {
+    behind: Behind,
+    ledger: Ledger,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// The reader fell behind, and is to join as soon as it is asked for the next event.
+    Due,
+    /// Keys whose removal the board has forgotten.
+    Forgotten,
+    /// The listed messages.
+    Messages,
+}
+
+impl Joining {
+    /// Allocates all memory that joins need, if the segment has a board.
+    pub(super) fn new(segment: &Segment, behind: Option<Behind>) -> Option<Box<Self>> {
+        let snapshot = Snapshot::new(segment.board()?);
+        let conflation = behind.map(|behind| Conflation { behind, ledger: Ledger::for_board(&snapshot) });
+        let place = Place::nowhere(1);
+        Some(Box::new(Self {
+            snapshot,
+            conflation,
+            step: Step::Messages,
+            listed: 0,
+            next: 0,
+            missed: 0,
+            place,
+        }))
+    }
+
+    /// Forgets what the reader was given: sequences begin again.
+    pub(super) fn forget(&mut self) {
+        if let Some(conflation) = &mut self.conflation {
+            conflation.ledger.forget();
+        }
+    }
+
+    /// The same for the segment in which the channel continues. What the reader was given stays known.
+    fn followed_to(mut self: Box<Self>, segment: &Segment) -> Option<Box<Self>> {
+        let is_same = segment.board_spec() == Some(self.snapshot.view().geometry().spec);
+        if !is_same || self.conflation.is_none() {
+            let behind = self.conflation.as_ref().map(|conflation| conflation.behind);
+            return Self::new(segment, behind);
+        }
+        self.snapshot = Snapshot::new(segment.board()?);
+        let identities = self.snapshot.view().geometry();
+        if let Some(conflation) = &mut self.conflation {
+            conflation.ledger.rekey(identities);
+        }
+        Some(self)
+    }
+}
+
+impl Subscriber {
+    /// Whether the next event comes from the journal or the board, and not from the place at which the reader of the ring stands.
+    #[inline(always)]
+    pub(super) fn is_elsewhere(&self) -> bool {
+        matches!(self.doubt, Doubt::Past | Doubt::Board)
+    }
+
+    pub(super) fn poll_elsewhere(&mut self, out: Option<&mut [u8]>) -> Result<Option<Outcome>, RecvError> {
+        if self.doubt == Doubt::Board { self.poll_board(out) } else { self.poll_past(out) }
+    }
+
+    pub(super) fn is_conflating(&self) -> bool {
+        self.joining.as_ref().is_some_and(|joining| joining.conflation.is_some())
+    }
+
+    /// Begins with the board: with its messages if `is_told`, else only with its counts.
+    pub(super) fn begin_with_board(&mut self, is_told: bool) -> Result<(), ChannelError> {
+        let name = self.header().channel.clone();
+        let start = Instant::now();
+        loop {
+            let Some(joining) = &mut self.joining else { return Err(ChannelError::NoBoard { name }) };
+            let joined = joining.snapshot.join(&mut self.reader, self.buffer.payload_mut());
+            let verdict = self.verdict_on_read();
+            let joined = match (joined, verdict) {
+                (Ok(joined), Verdict::Open) => joined,
+                (Err(source), Verdict::Open) => return Err(ChannelError::Join { name, source }),
+                // What was read may be void. The channel continues in the next segment, and so does this reader.
+                _ if start.elapsed() >= PATIENCE => {
+                    return Err(ChannelError::Join { name, source: JoinError::TooFast });
+                }
+                _ => {
+                    if self.hosted.as_mut().is_some_and(|hosted| hosted.look_ahead() && hosted.may_go_on()) {
+                        let _ = self.go_on();
+                    } else {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    continue;
+                }
+            };
+            self.epoch = self.epoch.max(joined.epoch);
+            (self.behind, self.burst_mark) = (None, (joined.place.sequence, 0));
+            let Some(joining) = &mut self.joining else { continue };
+            joining.place = joined.place;
+            (joining.listed, joining.missed) = if is_told { joining.snapshot.list(0, true) } else { (0, 0) };
+            if let Some(conflation) = &mut joining.conflation {
+                conflation.ledger.take_from(&joining.snapshot);
+            }
+            if is_told {
+                self.hand_out_from(Step::Messages);
+            } else {
+                self.doubt = self.doubt_after_jump();
+            }
+            return Ok(());
+        }
+    }
+
+    /// A view of the channel's board, if its present segment has one.
+    pub(crate) fn board_view(&self) -> Option<View> {
+        self.segment.board()
+    }
+
+    /// How often the channel has continued in another segment since this subscriber was opened.
+    pub(crate) fn moves_made(&self) -> u64 {
+        self.moves
+    }
+
+    /// Continues in the next segment if the channel has moved there, for a caller that receives nothing.
+    pub(crate) fn follow_without_receiving(&mut self) -> Result<(), RecvError> {
+        self.check_process()?;
+        while self.hosted.as_mut().is_some_and(|hosted| hosted.look_ahead() && hosted.may_go_on()) {
+            self.go_on()?;
+        }
+        let is_over = matches!(self.reader.state(), Some((_, State::Superseded)));
+        if is_over && self.hosted.is_none() { Err(RecvError::Superseded) } else { Ok(()) }
+    }
+
+    /// Joins the board's copy of a caller to the ring. Void messages of a strict channel are not told from valid ones while the channel moves.
+    pub(crate) fn join_into(&mut self, snapshot: &mut Snapshot) -> Result<(), RecvError> {
+        snapshot.join(&mut self.reader, self.buffer.payload_mut())?;
+        Ok(())
+    }
+
+    /// A reader of the ring at a sequence; `None` if it is gone, or not there yet.
+    pub(crate) fn reader_at(&self, sequence: u64) -> Option<Reader> {
+        Some(self.segment.reader(self.reader.locator().seek(sequence).ok()?))
+    }
+
+    /// This subscriber's own buffer for a payload.
+    pub(crate) fn own_payload(&self) -> &[u8] {
+        self.buffer.payload()
+    }
+
+    /// As [`own_payload`](Self::own_payload).
+    pub(crate) fn own_payload_mut(&mut self) -> &mut [u8] {
+        self.buffer.payload_mut()
+    }
+
+    /// Goes on with the board of the segment in which the channel continues.
+    pub(super) fn follow_board(&mut self, segment: &Segment) {
+        let Some(joining) = self.joining.take() else { return };
+        self.joining = joining.followed_to(segment);
+    }
+
+    /// From now on, events come from the board.
+    fn hand_out_from(&mut self, step: Step) {
+        let Some(joining) = &mut self.joining else { return };
+        (joining.step, joining.next) = (step, 0);
+        (self.doubt, self.is_checked, self.came_close) = (Doubt::Board, true, false);
+        self.reader.jump(Place::nowhere(joining.place.sequence));
+    }
+
+    /// Leaves what is still to be handed out, for a caller that goes elsewhere.
+    pub(super) fn leave_board(&mut self) {
+        if self.doubt == Doubt::Board {
+            (self.doubt, self.is_checked) = (Doubt::None, self.must_check());
+        }
+    }
+
+    /// The next event of the board. Copies a message to `out`, or to this subscriber's own buffer.
+    #[cold]
+    #[inline(never)]
+    fn poll_board(&mut self, out: Option<&mut [u8]>) -> Result<Option<Outcome>, RecvError> {
+        if self.joining.as_ref().is_some_and(|joining| joining.step == Step::Due) {
+            self.conflate_or_go_on();
+            if self.doubt != Doubt::Board {
+                return Ok(None);
+            }
+        }
+        match out {
+            Some(out) => self.hand_out(out),
+            None => {
+                let mut buffer = std::mem::take(&mut self.buffer);
+                let handed = self.hand_out(buffer.payload_mut());
+                self.buffer = buffer;
+                handed
+            }
+        }
+    }
+
+    fn hand_out(&mut self, out: &mut [u8]) -> Result<Option<Outcome>, RecvError> {
+        loop {
+            let Some(joining) = &mut self.joining else { return Ok(None) };
+            let Joining { snapshot, conflation, step, next, listed, place, .. } = &mut **joining;
+            if let (Step::Forgotten, Some(Conflation { ledger, .. })) = (*step, conflation) {
+                if let Some(copied) = ledger.next_forgotten(snapshot, out)? {
+                    return Ok(Some(Outcome::Board(copied, 0)));
+                }
+                ledger.take_from(snapshot);
+                *step = Step::Messages;
+            }
+            let Some(message) = snapshot.listed(*next).filter(|_| *next < *listed) else {
+                return Ok(Some(self.leave_for_the_ring()));
+            };
+            let copied = message.message;
+            let (needed, available) = (copied.length, out.len());
+            let Some(to) = out.get_mut(..needed) else {
+                return Err(RecvError::TooSmall { needed, available });
+            };
+            to.copy_from_slice(snapshot.value(&message));
+            let left_out = snapshot.left_out(*next);
+            *next += 1;
+            if let Some(page) = &self.page {
+                page.page.received(1, *place);
+            }
+            if self.tags.as_ref().is_none_or(|tags| tags.contains(copied.tag)) {
+                return Ok(Some(Outcome::Board(copied, left_out)));
+            }
+        }
+    }
+
+    /// All of the board was handed out. Tells what it could not bridge, and then that the reader is in the ring again.
+    fn leave_for_the_ring(&mut self) -> Outcome {
+        let place = self.joining.as_ref().map_or(self.reader.place(), |joining| joining.place);
+        let sequence = place.sequence;
+        if let Some(joining) = &mut self.joining
+            && joining.missed > 0
+        {
+            let missed = std::mem::take(&mut joining.missed);
+            self.count(|page, _| page.lapped(missed, place));
+            return Outcome::Other(Event::Lapped(Lapped { missed, resumed_at: sequence }));
+        }
+        self.leave_board();
+        self.reader.jump(place);
+        (self.doubt, self.behind) = (self.doubt_after_jump(), None);
+        self.burst_mark = (sequence, 0);
+        Outcome::Other(Event::Live { sequence })
+    }
+
+    /// Notes a message that was received. A conflating reader that is far behind joins the board before its next event.
+    pub(super) fn track(&mut self, copied: Copied, payload: &[u8]) {
+        let Some(joining) = &mut self.joining else { return };
+        let Some(conflation) = &mut joining.conflation else { return };
+        let has_room = conflation.ledger.note(joining.snapshot.view().geometry(), copied, payload);
+        let is_far = match conflation.behind {
+            Behind::Half => self.reader.is_far_behind(),
+            Behind::Bytes(bytes) => self.reader.bytes_behind() > bytes,
+        };
+        if is_far || !has_room {
+            joining.place = self.reader.place();
+            self.hand_out_from(Step::Due);
+        }
+    }
+
+    /// As [`track`](Self::track), for a message in this subscriber's own buffer.
+    pub(super) fn track_own(&mut self, copied: Copied) {
+        let buffer = std::mem::take(&mut self.buffer);
+        self.track(copied, &buffer.payload()[..copied.length]);
+        self.buffer = buffer;
+    }
+
+    /// Whether messages must be noted, each with its key.
+    #[inline(always)]
+    pub(super) fn tracks(&self, poll: &Poll) -> Option<Copied> {
+        match poll {
+            Poll::Message(copied) if self.is_conflating() => Some(*copied),
+            _ => None,
+        }
+    }
+
+    /// A reader that was far behind joins, or goes on in the ring where it was.
+    fn conflate_or_go_on(&mut self) {
+        let Some(place) = self.joining.as_ref().map(|joining| joining.place) else { return };
+        self.leave_board();
+        if !self.conflate(place.sequence) {
+            self.reader.jump(place);
+            self.doubt = self.doubt_after_jump();
+        }
+    }
+
+    /// Joins the board, and hands out the newest message of each key that has one at or above `due`, which is the sequence due. Returns false
+    /// if that is not possible. The reader's place is then undefined.
+    pub(super) fn conflate(&mut self, due: u64) -> bool {
+        let verdict = self.verdict_on_read();
+        let Some(joining) = &mut self.joining else { return false };
+        let Joining { snapshot, conflation: Some(Conflation { ledger, .. }), .. } = &mut **joining else {
+            return false;
+        };
+        let Ok(joined) = snapshot.join(&mut self.reader, self.buffer.payload_mut()) else { return false };
+        let place = joined.place;
+        // What was read must have been valid before and after, as each message of the ring must be.
+        let is_valid = verdict == Verdict::Open
+            && self.hosted.as_ref().is_none_or(|hosted| hosted.verdict_on_read() == Verdict::Open);
+        if place.sequence < due || !is_valid {
+            return false;
+        }
+        let geometry = *snapshot.view().geometry();
+        let bridged = snapshot.list_since(due, |listed| ledger.given(&geometry, listed));
+        ledger.seek_forgotten();
+        (joining.listed, joining.place) = (bridged.listed, place);
+        joining.missed = (place.sequence - due).saturating_sub(bridged.messages);
+        self.behind = None;
+        self.epoch = self.epoch.max(joined.epoch);
+        let left_out = bridged.messages - bridged.listed as u64;
+        self.count(|page, _| page.conflated(left_out, place));
+        self.hand_out_from(Step::Forgotten);
+        true
+    }
+}

@@ -1,0 +1,186 @@
+//! What a conflating reader was given of each key, so that it can say how many messages were left out.
+//!
+//! A board counts the messages of each key. The reader knows the count when it joined, and adds the messages that it receives from the
+//! ring. The difference at the next join is what was left out. All memory is allocated when the reader opens.
+
+use crate::message::RecvError;
+use shmcast_layout::board::{Listed, Snapshot};
+use shmcast_layout::layout::board::Geometry;
+use shmcast_layout::layout::record::NO_TIME;
+use shmcast_layout::ring::reader::Copied;
+
+/// One key.
+#[derive(Debug, Clone, Copy, Default)]
+struct Row {
+    identity: [u64; 2],
+    /// The sequence of the first message of the key since it got its slot on the board.
+    born: u64,
+    /// Number of its messages from there on that this reader was given, or that were told as left out.
+    given: u64,
+    /// The same from `again` on: the first message after the last removal. The board may have forgotten the key there.
+    again: u64,
+    given_again: u64,
+    is_removed: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Ledger {
+    rows: Vec<Row>,
+    /// The bytes of each row's key.
+    keys: Vec<u8>,
+    key_bytes: usize,
+    /// From a key's identity to its row, plus 1.
+    index: Box<[u32]>,
+    most: usize,
+    /// The next row to look at for keys that the board has forgotten.
+    forgotten: usize,
+}
+
+impl Ledger {
+    /// A ledger for twice as many keys as the snapshot can have.
+    pub(super) fn for_board(snapshot: &Snapshot) -> Self {
+        let most = 2 * snapshot.most_keys();
+        let key_bytes = snapshot.view().geometry().spec.key().len();
+        Self {
+            rows: Vec::with_capacity(most),
+            keys: Vec::with_capacity(most * key_bytes),
+            key_bytes,
+            index: vec![0; (2 * most).next_power_of_two()].into_boxed_slice(),
+            most,
+            forgotten: 0,
+        }
+    }
+
+    fn place_of(&self, geometry: &Geometry, identity: [u64; 2]) -> (usize, Option<usize>) {
+        let mask = self.index.len() - 1;
+        let mut at = geometry.fingerprint(identity) as usize & mask;
+        loop {
+            match self.index[at] {
+                0 => return (at, None),
+                row if self.rows[row as usize - 1].identity == identity => {
+                    return (at, Some(row as usize - 1));
+                }
+                _ => at = (at + 1) & mask,
+            }
+        }
+    }
+
+    /// Notes a message that the reader received from the ring. Returns false if there is no room for its key.
+    pub(super) fn note(&mut self, geometry: &Geometry, copied: Copied, payload: &[u8]) -> bool {
+        let Some(key) = geometry.key_of(payload) else { return true };
+        let identity = geometry.identity(key);
+        let is_removal = geometry.spec.is_removal(copied.length, copied.tag);
+        let (at, there) = self.place_of(geometry, identity);
+        let Some(row) = there else {
+            if is_removal {
+                return true; // the board did not have it
+            }
+            let sequence = copied.sequence;
+            let row = Row {
+                identity,
+                born: sequence,
+                given: 1,
+                again: sequence,
+                given_again: 1,
+                is_removed: false,
+            };
+            return self.add(at, row, key);
+        };
+        let row = &mut self.rows[row];
+        row.given += 1;
+        if row.is_removed && !is_removal {
+            (row.again, row.given_again) = (copied.sequence, 0);
+        }
+        row.given_again += 1;
+        row.is_removed = is_removal;
+        true
+    }
+
+    fn add(&mut self, at: usize, row: Row, key: &[u8]) -> bool {
+        if self.rows.len() == self.most {
+            return false;
+        }
+        self.rows.push(row);
+        self.keys.extend_from_slice(key);
+        self.index[at] = self.rows.len() as u32;
+        true
+    }
+
+    /// Number of messages of this listed one's key that the reader was given or told of, in the count of the board.
+    pub(super) fn given(&self, geometry: &Geometry, listed: &Listed) -> u64 {
+        let Some(row) = self.place_of(geometry, listed.identity).1.map(|row| self.rows[row]) else {
+            return 0;
+        };
+        if row.born == listed.born {
+            row.given
+        } else if row.again == listed.born {
+            row.given_again
+        } else {
+            0 // the board forgot the key, and it came back among the messages that were left out
+        }
+    }
+
+    /// Begins the search for keys that the board has forgotten.
+    pub(super) fn seek_forgotten(&mut self) {
+        self.forgotten = 0;
+    }
+
+    /// The removal of the next key that the reader knows and that the board has forgotten. The payload has the key, and zeros before it.
+    pub(super) fn next_forgotten(
+        &mut self,
+        snapshot: &Snapshot,
+        out: &mut [u8],
+    ) -> Result<Option<Copied>, RecvError> {
+        let spec = snapshot.view().geometry().spec;
+        while let Some(row) = self.rows.get(self.forgotten) {
+            if row.is_removed || snapshot.has(row.identity) {
+                self.forgotten += 1;
+                continue;
+            }
+            let (needed, available) = (spec.key_end as usize, out.len());
+            let Some(to) = out.get_mut(..needed) else {
+                return Err(RecvError::TooSmall { needed, available });
+            };
+            let key = &self.keys[self.forgotten * self.key_bytes..][..self.key_bytes];
+            to.fill(0);
+            to[spec.key()].copy_from_slice(key);
+            self.forgotten += 1;
+            let sequence = snapshot.view().forgotten();
+            let tag = spec.remove_tag.unwrap_or_default();
+            return Ok(Some(Copied { length: needed, sequence, tag, key: false, time: NO_TIME }));
+        }
+        Ok(None)
+    }
+
+    /// Forgets all keys.
+    pub(super) fn forget(&mut self) {
+        self.rows.clear();
+        self.keys.clear();
+        self.index.fill(0);
+    }
+
+    /// Identifies all keys anew: each segment has a seed of its own.
+    pub(super) fn rekey(&mut self, geometry: &Geometry) {
+        self.index.fill(0);
+        for row in 0..self.rows.len() {
+            let identity = geometry.identity(&self.keys[row * self.key_bytes..][..self.key_bytes]);
+            let (at, _) = self.place_of(geometry, identity);
+            self.rows[row].identity = identity;
+            self.index[at] = row as u32 + 1;
+        }
+    }
+
+    /// Takes the counts over that a reader knows after a join.
+    pub(super) fn take_from(&mut self, snapshot: &Snapshot) {
+        let geometry = *snapshot.view().geometry();
+        self.forget();
+        for listed in snapshot.all() {
+            let (at, there) = self.place_of(&geometry, listed.identity);
+            let Some(key) = snapshot.key(&listed).filter(|_| there.is_none()) else { continue };
+            let Listed { identity, born, count, is_removed, .. } = listed;
+            // A key that is removed and comes back begins again, if the board forgets it in between.
+            let row = Row { identity, born, given: count, again: born, given_again: count, is_removed };
+            self.add(at, row, key);
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! `shmcast board`: the last message of each key, or of one key, once or every second; of a channel or of a journal.
+
+use super::HostArg;
+use super::figures::{Ns, counted, grouped, table};
+use super::say::{Out, note, print};
+use super::stop::Stop;
+use super::units::parse_board_key;
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use shmcast::journal::{Entry, Journal};
+use shmcast::{Board, BoardCounters, BoardEntry, BoardSpec, Clock};
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Longest key, and longest start of a value, that a row of the table shows.
+const SHOWN: usize = 48;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  shmcast board ticks
+  shmcast board ticks EURUSD --json
+  shmcast board ticks --watch
+  shmcast board --journal /var/lib/shmcast/ticks --key 0..8
+
+A key is text, or bytes as 0x and hexadecimal digits; a shorter text is filled up with zeros. Values are shown as
+text if they are, else as hexadecimal digits.
+
+Exit codes: 0 shown, 1 error, or KEY is not on the board, 2 wrong usage. Ctrl-C and SIGTERM end --watch with exit code 0.")]
+pub(super) struct Args {
+    /// Name of the channel; none with --journal
+    #[arg(required_unless_present = "journal")]
+    channel: Option<String>,
+    /// Show this key alone
+    #[arg(id = "one", value_name = "KEY")]
+    one: Option<String>,
+    #[command(flatten)]
+    host: HostArg,
+    /// Show it again every second, until interrupted
+    #[arg(long, conflicts_with = "journal")]
+    watch: bool,
+    /// Print as JSON, one line a key
+    #[arg(long)]
+    json: bool,
+    /// Make the board of the journal in this directory, with all of its messages
+    #[arg(long, value_name = "DIR", requires = "key")]
+    journal: Option<PathBuf>,
+    /// With --journal: the bytes of a payload that are its key, as 0..8
+    #[arg(long, value_name = "BYTES", value_parser = parse_board_key, requires = "journal")]
+    key: Option<Range<usize>>,
+    /// With --journal: messages with this tag remove their key
+    #[arg(long, value_name = "TAG", requires = "journal")]
+    remove_tag: Option<u16>,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let stop = Stop::listen()?;
+    if let (Some(journal), Some(key)) = (&args.journal, &args.key) {
+        if args.one.is_some() {
+            bail!("a journal has no channel to name: give KEY alone");
+        }
+        return show_journal(args, journal, key, &stop);
+    }
+    let channel = args.channel.as_deref().unwrap_or_default();
+    let (host, name) = args.host.host_of(channel)?;
+    let mut board = host.subscriber(&name).open_board()?;
+    let clear = args.watch && std::io::stdout().is_terminal() && !args.json;
+    loop {
+        let now = Instant::now();
+        let is_shown = match &args.one {
+            Some(key) => show_key(args, &mut board, key)?,
+            None => show_all(args, &name, &mut board, clear)?,
+        };
+        if !args.watch {
+            return if is_shown {
+                Ok(ExitCode::SUCCESS)
+            } else {
+                bail!("{name}: the board does not have this key")
+            };
+        }
+        while now.elapsed() < Duration::from_secs(1) {
+            if stop.is_set() {
+                return Ok(ExitCode::SUCCESS);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// The bytes of a key as they were given, filled up with zeros to the length of the board's keys.
+fn key_bytes(text: &str, length: usize) -> Result<Vec<u8>> {
+    let mut bytes = match text.strip_prefix("0x") {
+        Some(digits) => from_hex(digits)
+            .with_context(|| format!("{text:?}: after 0x come pairs of hexadecimal digits"))?,
+        None => text.as_bytes().to_vec(),
+    };
+    if bytes.len() > length {
+        bail!("{text:?} has {} bytes, and the keys of this board have {length}", bytes.len());
+    }
+    bytes.resize(length, 0);
+    Ok(bytes)
+}
+
+fn from_hex(digits: &str) -> Option<Vec<u8>> {
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    if rest.is_empty() { pairs.iter().map(byte).collect() } else { None }
+}
+
+fn show_key(args: &Args, board: &mut Board, key: &str) -> Result<bool> {
+    let key = key_bytes(key, board.spec().key().len())?;
+    let (clock, range) = (board.clock(), board.spec().key());
+    let Some(entry) = board.get(&key)? else { return Ok(false) };
+    let mut out = Out::stdout()?;
+    if args.json {
+        writeln!(out, "{}", json_of(&entry, &range, Some(&clock)))?;
+    } else {
+        let mut facts = table(["KEY", &text_of(entry.key)], 2);
+        let row = Row::of(&entry, Some(&clock), usize::MAX);
+        for (name, fact) in [
+            ("value", row.value),
+            ("bytes", row.bytes),
+            ("sequence", row.sequence),
+            ("messages", row.count),
+            ("tag", row.tag),
+            ("age", row.age),
+        ] {
+            facts.add_row([name.to_owned(), fact]);
+        }
+        writeln!(out, "{}", facts.trim_fmt())?;
+    }
+    out.flush()?;
+    Ok(true)
+}
+
+fn show_all(args: &Args, name: &str, board: &mut Board, clear: bool) -> Result<bool> {
+    let (clock, range, spec) = (board.clock(), board.spec().key(), board.spec());
+    let counters = board.counters();
+    let mut entries: Vec<BoardEntry<'_>> = board.entries()?.collect();
+    entries.sort_unstable_by_key(|entry| entry.key);
+    if args.json {
+        let mut out = Out::stdout()?;
+        for entry in &entries {
+            writeln!(out, "{}", json_of(entry, &range, Some(&clock)))?;
+        }
+        out.flush()?;
+        return Ok(true);
+    }
+    let rows = entries.iter().map(|entry| Row::of(entry, Some(&clock), SHOWN));
+    let clear = if clear { "\x1b[H\x1b[2J" } else { "" };
+    print(format_args!("{clear}{}\n\n{}", rows_table(rows), summary(name, entries.len(), spec, &counters)))?;
+    Ok(true)
+}
+
+/// How much room there is, and what found none.
+fn summary(name: &str, keys: usize, spec: BoardSpec, counters: &BoardCounters) -> String {
+    let mut text = format!(
+        "{name}: {} of {}, up to sequence {}",
+        counted(keys, "key"),
+        grouped(spec.room().0),
+        grouped(counters.through)
+    );
+    if counters.since > 1 {
+        text += &format!(", from sequence {} on", grouped(counters.since));
+    }
+    let left_out = [
+        (counters.refused, "of keys that found no room"),
+        (counters.too_large, "too large for the board"),
+        (counters.no_key, "without a key"),
+    ];
+    for (count, why) in left_out.into_iter().filter(|(count, _)| *count > 0) {
+        text += &format!("; {} {why}", counted(count as usize, "message"));
+    }
+    text
+}
+
+/// What is shown of a key.
+struct Row {
+    key: String,
+    value: String,
+    bytes: String,
+    sequence: String,
+    count: String,
+    tag: String,
+    age: String,
+}
+
+impl Row {
+    fn of(entry: &BoardEntry<'_>, clock: Option<&Clock>, most: usize) -> Self {
+        let BoardEntry { key, message, sequence, count } = *entry;
+        let value =
+            message.map_or_else(|| "(not on the board)".to_owned(), |m| shortened(&text_of(m.payload), most));
+        let age = message.and_then(|m| m.latency_ns(clock?));
+        Self {
+            key: shortened(&text_of(key), most),
+            value,
+            bytes: message.map_or_else(|| "-".to_owned(), |m| grouped(m.payload.len() as u64)),
+            sequence: grouped(sequence),
+            count: grouped(count),
+            tag: message.map_or_else(|| "-".to_owned(), |m| m.tag.to_string()),
+            age: age.map_or_else(|| "-".to_owned(), |ns| Ns(ns).to_string()),
+        }
+    }
+}
+
+fn rows_table(rows: impl Iterator<Item = Row>) -> String {
+    let mut table = table(["KEY", "VALUE", "BYTES", "SEQUENCE", "MESSAGES", "TAG", "AGE"], 2);
+    for Row { key, value, bytes, sequence, count, tag, age } in rows {
+        table.add_row([key, value, bytes, sequence, count, tag, age]);
+    }
+    table.trim_fmt()
+}
+
+/// Bytes as text, without the zeros behind it, if they are printable; else as hexadecimal digits.
+fn text_of(bytes: &[u8]) -> String {
+    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    match std::str::from_utf8(&bytes[..end]) {
+        Ok(text) if !text.is_empty() && !text.chars().any(char::is_control) => text.to_owned(),
+        _ => bytes.iter().fold("0x".to_owned(), |text, byte| text + &format!("{byte:02x}")),
+    }
+}
+
+fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn json_of(entry: &BoardEntry<'_>, range: &Range<usize>, clock: Option<&Clock>) -> Value {
+    let BoardEntry { key, message, sequence, count } = *entry;
+    let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    let mut line = json!({
+        "key": text_of(key), "key_hex": hex(key), "sequence": sequence, "messages": count,
+        "is_there": message.is_some(),
+    });
+    if let Some(m) = message {
+        line["payload"] = json!(String::from_utf8_lossy(m.payload));
+        line["value_hex"] = json!(hex(m.payload.get(range.end..).unwrap_or_default()));
+        line["bytes"] = json!(m.payload.len());
+        line["tag"] = json!(m.tag);
+        line["age_ns"] = json!(clock.and_then(|clock| m.latency_ns(clock)));
+    }
+    line
+}
+
+/// The newest message of a key in a journal.
+struct Kept {
+    sequence: u64,
+    tag: u16,
+    count: u64,
+    payload: Vec<u8>,
+}
+
+/// Reads a whole journal. There is room for every key, and for messages of any size.
+fn show_journal(args: &Args, dir: &Path, range: &Range<usize>, stop: &Stop) -> Result<ExitCode> {
+    let journal = Journal::open(dir)?;
+    let mut reader = journal.read_from(1)?;
+    let mut kept: BTreeMap<Vec<u8>, Kept> = BTreeMap::new();
+    let (mut lost, mut last) = (0, 0);
+    while let Some(entry) = reader.next()? {
+        match entry {
+            Entry::Message(m) => {
+                last = m.sequence;
+                let Some(key) = m.payload.get(range.clone()) else { continue };
+                if m.payload.len() == range.end || args.remove_tag == Some(m.tag) {
+                    kept.remove(key);
+                    continue;
+                }
+                let count = kept.get(key).map_or(0, |kept| kept.count) + 1;
+                let (sequence, tag, payload) = (m.sequence, m.tag, m.payload.to_vec());
+                kept.insert(key.to_vec(), Kept { sequence, tag, count, payload });
+            }
+            Entry::Lost(loss) => lost += loss.to - loss.from + 1,
+            _ => {}
+        }
+        if stop.is_set() {
+            return Err(stop
+                .interrupted(format!("{}: INTERRUPTED at sequence {last}", dir.display()))
+                .into());
+        }
+    }
+    // Without a channel, the first word is the key.
+    let one = args.channel.as_ref().map(|key| key_bytes(key, range.len())).transpose()?;
+    let entry_of = |(key, kept): (&Vec<u8>, &Kept)| -> (Vec<u8>, Value, Row) {
+        let Kept { sequence, tag, count, ref payload } = *kept;
+        let message = shmcast::Message { payload, sequence, tag, key: false, time: 0, conflated: None };
+        let entry = BoardEntry { key, message: Some(message), sequence, count };
+        (key.clone(), json_of(&entry, range, None), Row::of(&entry, None, SHOWN))
+    };
+    let shown: Vec<_> =
+        kept.iter().filter(|(key, _)| one.as_ref().is_none_or(|one| one == *key)).map(entry_of).collect();
+    if one.is_some() && shown.is_empty() {
+        bail!("{}: the journal does not have this key", dir.display());
+    }
+    if args.json {
+        let mut out = Out::stdout()?;
+        for (_, line, _) in &shown {
+            writeln!(out, "{line}")?;
+        }
+        out.flush()?;
+    } else {
+        print(format_args!("{}", rows_table(shown.into_iter().map(|(_, _, row)| row))))?;
+        let lost = if lost > 0 {
+            format!("; {} are missing", counted(lost as usize, "message"))
+        } else {
+            String::new()
+        };
+        note!("{}: {}, up to sequence {}{lost}", dir.display(), counted(kept.len(), "key"), grouped(last));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_given_as_they_are_shown() {
+        for bytes in
+            [&b"EURUSD\0\0"[..], b"\0\0\0\0\0\0\0\x07", b"\xff\xfe\0\0\0\0\0\0", b"12345678", &[0; 8]]
+        {
+            assert_eq!(key_bytes(&text_of(bytes), 8).unwrap(), bytes, "{}", text_of(bytes));
+        }
+        assert_eq!(text_of(b"EURUSD\0\0"), "EURUSD");
+        assert_eq!(text_of(b"a\nb"), "0x610a62");
+        assert!(
+            key_bytes("123456789", 8).is_err()
+                && key_bytes("0x1", 8).is_err()
+                && key_bytes("0xzz", 8).is_err()
+        );
+        assert_eq!(shortened("abcdef", 3), "abc…");
+    }
+}

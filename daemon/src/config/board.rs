@@ -1,0 +1,69 @@
+//! `board` of a channel: which bytes of a message are its key, and how much room there is.
+
+use super::fields;
+use super::rules::Broken;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+use shmcast::{BoardSizes, BoardSpec, ChannelError};
+use std::ops::Range;
+
+/// The board of a channel.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BoardConfig {
+    /// The bytes of a payload that are its key.
+    #[serde(deserialize_with = "key")]
+    pub key: Range<usize>,
+    /// Number of keys for which there is room. The default is 1024.
+    #[serde(default = "keys_default")]
+    pub keys: u64,
+    /// Bytes of the largest message on the board, key included. The default is 256, or the end of the key if that is more.
+    #[serde(default, deserialize_with = "fields::optional_size")]
+    pub value: Option<u64>,
+    /// Messages with this tag remove their key.
+    #[serde(default)]
+    pub remove_tag: Option<u16>,
+}
+
+fn keys_default() -> u64 {
+    BoardSpec::DEFAULT_KEYS
+}
+
+fn key<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Range<usize>, D::Error> {
+    parse_key(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+}
+
+/// Reads `0..8`.
+pub(crate) fn parse_key(text: &str) -> Result<Range<usize>, String> {
+    let ends = text.split_once("..").and_then(|(start, end)| Some((start.parse().ok()?, end.parse().ok()?)));
+    match ends {
+        Some((start, end)) if start < end => Ok(start..end),
+        _ => Err(format!(
+            "{text:?} names no bytes of a payload: write the first one and the one after the last, as in \"0..8\""
+        )),
+    }
+}
+
+impl BoardConfig {
+    /// The board as the library makes it.
+    pub fn spec(&self) -> BoardSpec {
+        let mut spec = BoardSpec::new(self.key.clone()).keys(self.keys);
+        if let Some(value) = self.value {
+            spec = spec.value(value);
+        }
+        if let Some(tag) = self.remove_tag {
+            spec = spec.remove_tag(tag);
+        }
+        spec
+    }
+
+    pub(super) fn broken(&self) -> Broken {
+        let Err(error) = self.spec().bytes() else { return Broken::new() };
+        let field = match &error {
+            ChannelError::Board(BoardSizes::Key { .. }) => "board.key",
+            ChannelError::Board(BoardSizes::Value { .. }) => "board.value",
+            _ => "board.keys",
+        };
+        vec![(field, format!("{field}: {error}"))]
+    }
+}

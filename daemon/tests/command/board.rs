@@ -1,0 +1,114 @@
+//! `shmcast board`, and the other verbs on a channel with a board.
+
+use serde_json::Value;
+use shmcast_testkit::command::{Host, end, interrupt, text};
+use shmcast_testkit::wait_until;
+
+/// Prices, one of which goes, one without a key, and one that is too large.
+const PRICES: &[u8] = b"EUR 1.08\nGBP 1.27\nEUR 1.09\nUSD 1\nUSD\n-\nJPY 0123456789012345678901234567890\n";
+const WITH_BOARD: &str = "--board 0..3 --board-keys 9 --board-value 16 --capacity 64KiB";
+
+fn host() -> Host {
+    let host = Host::new();
+    let input = host.file("prices", PRICES);
+    let output = host.run(&format!("pub prices --input {} {WITH_BOARD}", input.display()));
+    assert!(output.status.success(), "{output:?}");
+    host
+}
+
+/// The lines that a verb prints, as JSON, without what depends on time.
+fn lines(host: &Host, arguments: &str) -> Vec<Value> {
+    let output = host.run(arguments);
+    let lines = text(&output.stdout);
+    let mut lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for line in &mut lines {
+        let line = line.as_object_mut().unwrap();
+        line.remove("age_ns");
+        line.remove("latency_ns");
+    }
+    lines
+}
+
+#[test]
+fn the_last_value_of_each_key_is_shown_in_a_table_and_as_json() {
+    let host = host();
+    let table = host.run("board prices");
+    let table = text(&table.stdout);
+    for shown in ["EUR", "EUR 1.09", "GBP 1.27", "(not on the board)", "3 keys of 9", "up to sequence 7"] {
+        assert!(table.contains(shown), "{shown} is missing:\n{table}");
+    }
+    for left_out in ["1 message too large for the board", "1 message without a key"] {
+        assert!(table.contains(left_out), "{left_out} is missing:\n{table}");
+    }
+    assert!(!table.contains("USD") && !table.contains("1.08"), "{table}");
+    let euro = host.json("board prices EUR --json");
+    assert_eq!((&euro["key"], &euro["payload"]), (&"EUR".into(), &"EUR 1.09".into()));
+    assert_eq!((euro["sequence"].as_u64(), euro["messages"].as_u64()), (Some(3), Some(2)));
+    assert_eq!(host.json("board prices 0x455552 --json")["payload"], "EUR 1.09");
+    assert_eq!(lines(&host, "board prices --json").len(), 3);
+    for (arguments, why) in [
+        ("board prices USD", "does not have this key"),
+        ("board prices EURO", "4 bytes"),
+        ("board nothing", "no channel"),
+        ("pub prices --board 0..4", "up to byte 3, not 4"),
+        ("pub other --board 4..4", "names no bytes"),
+        ("sub prices --from oldest --conflate", "begins with the next message or with the board"),
+    ] {
+        let refused = host.run(arguments);
+        assert!(!refused.status.success() && text(&refused.stderr).contains(why), "{arguments}: {refused:?}");
+    }
+    let watch = host.start("board prices --watch");
+    wait_until("a look", || !host.run("board prices").stdout.is_empty());
+    interrupt(&watch);
+    assert_eq!(end(watch).0, 0);
+    host.run(&format!("pub plain --input {} --capacity 64KiB", host.file("one", b"x\n").display()));
+    assert!(text(&host.run("board plain").stderr).contains("has no board"));
+}
+
+#[test]
+fn a_reader_begins_with_the_board_and_tags_choose_messages() {
+    let host = host();
+    let events = lines(&host, "sub prices --from board --framing json");
+    let told: Vec<String> = events.iter().map(Value::to_string).collect();
+    assert_eq!(
+        told,
+        [
+            r#"{"conflated":0,"key":false,"payload":"GBP 1.27","sequence":2,"tag":0}"#,
+            r#"{"conflated":0,"key":false,"payload":"EUR 1.09","sequence":3,"tag":0}"#,
+            r#"{"event":"lapped","missed":1,"resumed_at":8}"#,
+            r#"{"event":"live","sequence":8}"#,
+            r#"{"event":"end"}"#,
+        ]
+    );
+    let more = host.file("more", b"EUR 2\n");
+    host.run(&format!("pub prices --input {} --tag 7 --key", more.display()));
+    let chosen = lines(&host, "sub prices --from oldest --tags 7,8 --framing json");
+    let messages: Vec<&Value> = chosen.iter().filter(|line| line.get("payload").is_some()).collect();
+    let [message] = messages[..] else { panic!("{chosen:?}") };
+    assert_eq!(
+        (&message["payload"], &message["tag"], &message["key"]),
+        (&"EUR 2".into(), &7.into(), &true.into())
+    );
+}
+
+/// A journal's board, and that of a channel into which the journal is replayed, are the board of the channel.
+#[test]
+fn what_is_made_of_the_same_messages_is_the_same_board() {
+    let host = Host::new();
+    let messages: String = (0..5_000u64).map(|i| format!("{:03} {i}\n", i * i % 211)).collect();
+    let input = host.file("messages", messages.as_bytes());
+    let board = "--board 0..3 --board-keys 300 --capacity 1MiB";
+    let journal = host.dir.path().join("journal");
+    let output = host.run(&format!("pub ticks --input {} {board}", input.display()));
+    assert!(output.status.success(), "{output:?}");
+    let recorded = host.run(&format!("record ticks --to {} --file 16MiB --until-end", journal.display()));
+    assert!(recorded.status.success(), "{recorded:?}");
+    let there = lines(&host, "board ticks --json");
+    assert!(there.len() > 100, "{}", there.len());
+    assert_eq!(lines(&host, &format!("board --journal {} --key 0..3 --json", journal.display())), there);
+    let replayed = host.run(&format!("replay {} --into mirror --speed max {board}", journal.display()));
+    assert!(replayed.status.success(), "{replayed:?}");
+    assert_eq!(lines(&host, "board mirror --json"), there);
+    let one = host.json(&format!("board --journal {} --key 0..3 --json 0x303031", journal.display()));
+    assert_eq!(one["key"], "001");
+}

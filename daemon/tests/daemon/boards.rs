@@ -1,0 +1,239 @@
+//! Boards of a daemon's channels: through takeovers, generations, reloads and restarts of the daemon.
+
+use nix::sys::signal::Signal;
+use shmcast::{Board, ChannelError, Client, Event, Publisher, RecvError, Start, Subscriber};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
+use shmcast_testkit::{PATIENCE, wait_for, wait_until};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+const BOARD: &str = "board = { key = \"0..2\", keys = 8, value = 64, remove_tag = 9 }\n";
+
+fn ticks(mode: &str, board: &str) -> String {
+    channel("ticks", &format!("mode = \"{mode}\"\n{FOR_ALL}\n{board}")).replace("16MiB", "64KiB")
+}
+
+fn publisher(client: &Client) -> Publisher {
+    wait_for("the channel", || match publishing(client, "ticks").open() {
+        Ok(publisher) => Some(publisher),
+        Err(ChannelError::InUse { .. }) => None,
+        Err(e) => panic!("{e}"),
+    })
+}
+
+fn with_board(client: &Client) -> Subscriber {
+    Subscriber::builder("ticks").client(client).start(Start::Board).open().unwrap()
+}
+
+fn open_board(client: &Client) -> Board {
+    Subscriber::builder("ticks").client(client).open_board().unwrap()
+}
+
+/// The board that a reader begins with, by keys, and the sequence that follows it.
+fn joined(reader: &mut Subscriber) -> (BTreeMap<String, String>, u64) {
+    let mut keys = BTreeMap::new();
+    loop {
+        match reader.recv_deadline(Instant::now() + PATIENCE).unwrap().expect("the board ends") {
+            Event::Message(m) => {
+                let text = String::from_utf8_lossy(m.payload).into_owned();
+                keys.insert(text[..2].to_owned(), text[2..].to_owned());
+            }
+            Event::Live { sequence } => return (keys, sequence),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn map<const N: usize>(keys: [(&str, &str); N]) -> BTreeMap<String, String> {
+    keys.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+fn value(board: &mut Board, key: &str) -> Option<String> {
+    let entry = board.get(key.as_bytes()).unwrap()?;
+    entry.message.map(|m| String::from_utf8_lossy(&m.payload[2..]).into_owned())
+}
+
+#[test]
+fn a_board_goes_on_with_the_next_publisher_in_both_modes() {
+    for mode in ["takeover", "strict"] {
+        let daemon = Daemon::start(&ticks(mode, BOARD));
+        let client = daemon.client();
+        let mut first = publisher(&client);
+        for message in ["aa1", "bb1", "aa2", "cc1", "cc"] {
+            first.publish(message.as_bytes()).unwrap();
+        }
+        let mut board = open_board(&client);
+        assert_eq!(value(&mut board, "aa").as_deref(), Some("2"), "{mode}");
+        let mut early = with_board(&client);
+        assert_eq!(joined(&mut early), (map([("aa", "2"), ("bb", "1")]), 6), "{mode}");
+        drop(first);
+        let mut second = publisher(&client);
+        second.publish(b"bb2").unwrap();
+        second.publish(b"dd1").unwrap();
+        let expected = map([("aa", "2"), ("bb", "2"), ("dd", "1")]);
+        assert_eq!(joined(&mut with_board(&client)), (expected.clone(), 8), "{mode}");
+        // A program that reads single keys follows to the next generation.
+        wait_until("the board to follow", || value(&mut board, "dd").as_deref() == Some("1"));
+        assert_eq!(value(&mut board, "aa").as_deref(), Some("2"), "{mode}");
+        let counted = board.get(b"bb").unwrap().map(|entry| entry.count);
+        assert_eq!(counted, Some(2), "{mode}: counts go on");
+        // So does the reader that began with it.
+        let mut received = Vec::new();
+        while received.len() < 2 {
+            if let Event::Message(m) = early.recv_deadline(Instant::now() + PATIENCE).unwrap().expect("more")
+            {
+                received.push((m.sequence, m.conflated));
+            }
+        }
+        assert_eq!(received, [(6, None), (7, None)], "{mode}");
+        let status = client.channel("ticks").unwrap().board.expect("it has a board");
+        assert_eq!((status.keys, status.room, status.through, status.since), (3, 8, 7, 1), "{mode}");
+        // Sequences begin again: the keys are gone.
+        drop(second);
+        let mut third = publishing(&client, "ticks").anew().open().unwrap();
+        third.publish(b"zz1").unwrap();
+        assert_eq!(joined(&mut with_board(&client)), (map([("zz", "1")]), 2), "{mode}");
+        wait_until("the board to follow", || value(&mut board, "zz").as_deref() == Some("1"));
+        assert_eq!(value(&mut board, "aa"), None, "{mode}");
+    }
+}
+
+/// The cut falls among messages of a publisher that is still at work.
+#[test]
+fn a_board_of_the_next_generation_has_what_was_valid_and_nothing_void() {
+    let daemon = Daemon::start(&ticks("strict", BOARD));
+    let client = daemon.client();
+    for turn in 0..20u64 {
+        let mut cut_off = publisher(&client);
+        cut_off.publish(format!("ss{turn}").as_bytes()).unwrap();
+        let working = std::thread::spawn(move || {
+            let mut last = 0;
+            for number in 0u64.. {
+                match cut_off.publish(format!("ww{number} {turn}").as_bytes()) {
+                    Ok(sequence) => last = sequence,
+                    Err(_) => break,
+                }
+            }
+            last
+        });
+        std::thread::sleep(std::time::Duration::from_millis(turn % 5));
+        client.take_over("ticks").unwrap();
+        let mut next = publisher(&client);
+        let first = next.next_sequence();
+        let (keys, due) = joined(&mut with_board(&client));
+        assert_eq!(due, first, "turn {turn}");
+        assert_eq!(keys.get("ss"), Some(&turn.to_string()), "turn {turn}");
+        let mut board = open_board(&client);
+        let entry = board.get(b"ww").unwrap();
+        assert!(entry.is_none_or(|entry| entry.sequence < first), "turn {turn}: a void message");
+        let last = working.join().unwrap();
+        if let Some(entry) = entry {
+            let (_, from) = keys["ww"].split_once(' ').unwrap();
+            // After the first message, every valid one of this turn was of this key. It may have had none.
+            match from.parse() == Ok(turn) {
+                true => assert!(entry.sequence == first - 1 && entry.sequence <= last, "turn {turn}"),
+                false => assert!(last == 0 || last >= first, "turn {turn}: a valid message is missing"),
+            }
+        }
+        next.publish(b"nn").unwrap();
+    }
+}
+
+#[test]
+fn a_reload_gives_the_next_publisher_a_board_and_takes_it_away() {
+    let plain = ticks("takeover", "");
+    let daemon = Daemon::start(&plain);
+    let client = daemon.client();
+    let reload = |config: &str| {
+        let told = || daemon.log().matches("event=\"reloaded\"").count();
+        let before = told();
+        daemon.configure(config);
+        daemon.signal(Signal::SIGHUP);
+        wait_until("the reload", || told() > before);
+    };
+    let mut first = publisher(&client);
+    first.publish(b"aa1").unwrap();
+    let refused = Subscriber::builder("ticks").client(&client).start(Start::Board).open();
+    assert!(matches!(refused, Err(ChannelError::NoBoard { .. })));
+    reload(&ticks("takeover", BOARD));
+    assert!(client.channel("ticks").unwrap().board.is_none(), "the memory of a live channel stays");
+    drop(first);
+    let mut second = publisher(&client);
+    second.publish(b"bb1").unwrap();
+    assert_eq!(joined(&mut with_board(&client)), (map([("bb", "1")]), 3));
+    let mut board = open_board(&client);
+    assert_eq!(board.counters().since, 2, "what was published before is not on it");
+    // A larger one takes over what the smaller one had; one with other keys begins empty.
+    drop(second);
+    reload(&ticks("takeover", &BOARD.replace("keys = 8", "keys = 9")));
+    let mut third = publisher(&client);
+    third.publish(b"cc1").unwrap();
+    assert_eq!(joined(&mut with_board(&client)), (map([("bb", "1"), ("cc", "1")]), 4));
+    drop(third);
+    reload(&ticks("takeover", &BOARD.replace("0..2", "0..3")));
+    let mut fourth = publisher(&client);
+    fourth.publish(b"ddd1").unwrap();
+    assert_eq!(joined(&mut with_board(&client)), (map([("dd", "d1")]), 5));
+    drop(fourth);
+    reload(&plain);
+    let mut fifth = publisher(&client);
+    fifth.publish(b"ee1").unwrap();
+    let refused = Subscriber::builder("ticks").client(&client).conflate().open();
+    assert!(matches!(refused, Err(ChannelError::NoBoard { .. })));
+    let gone = wait_for("the board to be gone", || board.get(b"bb").err());
+    assert_eq!(gone, RecvError::NoBoard);
+}
+
+#[test]
+fn a_board_outlives_the_daemon_and_a_conflating_reader_follows_the_channel() {
+    let mut daemon = Daemon::start(&ticks("takeover", BOARD));
+    let client = daemon.client();
+    let mut first = publisher(&client);
+    first.publish(b"aa1").unwrap();
+    let mut slow = Subscriber::builder("ticks").client(&client).conflate().open().unwrap();
+    let mut board = open_board(&client);
+    daemon.crash();
+    first.publish(b"aa2").unwrap();
+    assert_eq!(value(&mut board, "aa").as_deref(), Some("2"), "while the daemon is away");
+    daemon.restart();
+    wait_until("all to be back", || {
+        first.is_registered() == Some(true) && slow.is_registered() == Some(true)
+    });
+    assert_eq!(joined(&mut with_board(&client)), (map([("aa", "2")]), 3));
+    for number in 3..5_000 {
+        first.publish(format!("aa{number}").as_bytes()).unwrap();
+    }
+    let mut next = || loop {
+        match slow.recv_deadline(Instant::now() + PATIENCE).unwrap().expect("more") {
+            Event::Message(m) => break (m.sequence, m.conflated),
+            Event::End | Event::NewEpoch { .. } | Event::Live { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    // Message 2 was published after it began, and 4,998 in all.
+    assert_eq!(next(), (4_999, Some(4_997)));
+    drop(first);
+    let mut second = publisher(&client);
+    second.publish(b"bb1").unwrap();
+    assert_eq!(next(), (5_000, None));
+}
+
+#[test]
+fn a_board_that_is_full_is_told_and_shown() {
+    let config = ticks("takeover", &BOARD.replace("keys = 8", "keys = 1"));
+    let daemon = Daemon::start(&config);
+    let client = daemon.client();
+    let mut publisher = publisher(&client);
+    for message in ["aa1", "bb1", "bb2", "a"] {
+        publisher.publish(message.as_bytes()).unwrap();
+    }
+    publisher.publish(&[b'a'; 65]).unwrap();
+    daemon.wait_for_log(&["event=\"board-full\"", "ticks"]);
+    let shown = daemon.shmcast("stat ticks").output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    for fact in
+        ["keys on the board", "1 of 1", "no room on the board", "too large for the board", "without a key"]
+    {
+        assert!(shown.contains(fact), "{fact} is missing:\n{shown}");
+    }
+}

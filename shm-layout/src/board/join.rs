@@ -1,0 +1,465 @@
+//! Joining the board to the ring: one message a key, and the place in the ring from which every later message follows.
+
+use super::Head;
+use super::failures::{Failures, JoinError, PASSES};
+use super::view::{Look, View};
+use crate::error::Corrupt;
+use crate::layout::board::Meta;
+use crate::layout::record::ControlRecord;
+use crate::ring::locate::{LocateError, Place};
+use crate::ring::reader::{Copied, Poll, Reader};
+
+/// How often one slot is tried in one pass.
+const SLOT_TRIES: u32 = if cfg!(loom) { 1 } else { 64 };
+/// The version of a copy that was merged with a message of the ring: no slot has it.
+const TO_COPY: u64 = u64::MAX;
+/// Least number of keys beyond those of the board that are noted while the ring is merged.
+const MORE_KEYS: u64 = if cfg!(loom) { 2 } else { 1024 };
+
+/// The result of a join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Joined {
+    /// The place from which the reader continues in the ring: right after the newest message that was merged.
+    pub place: Place,
+    /// The epoch in the last record of one that was merged; 0 without one.
+    pub epoch: u64,
+    /// The number of passes that it took.
+    pub passes: u32,
+}
+
+/// One message of the snapshot.
+#[derive(Debug, Clone, Copy)]
+pub struct Listed {
+    /// The message. Its payload is the row's value.
+    pub message: Copied,
+    /// Number of the row.
+    pub row: usize,
+    /// Number of messages of its key up to and including this one, since the key got its slot.
+    pub count: u64,
+    /// The sequence of the first of them.
+    pub born: u64,
+    /// Whether the message removed its key.
+    pub is_removed: bool,
+    /// Whether the row has the whole message.
+    pub is_whole: bool,
+    /// The words that identify the key.
+    pub identity: [u64; 2],
+}
+
+/// What the messages that were listed last stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Bridged {
+    /// Their number.
+    pub listed: usize,
+    /// The number of messages that they are or replace.
+    pub messages: u64,
+}
+
+/// A row: the copy of a slot, or a key that the ring had and the board did not have yet.
+#[derive(Debug, Clone, Copy, Default)]
+struct Row {
+    /// The version of the slot when it was copied. A slot that has another now is copied again.
+    version: u64,
+    head: Head,
+    count: u64,
+    /// Number of older messages of the key for which the listed message stands.
+    left_out: u64,
+}
+
+impl Row {
+    fn has_key(&self) -> bool {
+        self.head.sequence != 0 && !self.head.meta.has(Meta::EMPTY)
+    }
+}
+
+/// A reader's own copy of a board, merged with the ring. All memory is allocated when it is made.
+#[derive(Debug)]
+pub struct Snapshot {
+    view: View,
+    /// The slots, and after them the keys that only the ring had.
+    rows: Box<[Row]>,
+    values: Box<[u8]>,
+    stride: usize,
+    slots: usize,
+    /// Number of slots that had been used when the board was copied.
+    high: usize,
+    /// Number of rows after those of the slots that are in use.
+    more: usize,
+    /// From a key's identity to its row, plus 1: open addressing.
+    index: Box<[u32]>,
+    /// Sequence and row of each message to hand out, in the order of sequences.
+    order: Vec<(u64, u32)>,
+}
+
+impl Snapshot {
+    /// Memory for copies of this board: about 110 bytes a key, and the values.
+    pub fn new(view: View) -> Self {
+        let spec = view.geometry().spec;
+        let slots = spec.keys as usize;
+        let rows = slots + MORE_KEYS.max(spec.keys / 4).min(1 << 20) as usize;
+        let stride = view.geometry().stride() as usize;
+        Self {
+            rows: vec![Row::default(); rows].into_boxed_slice(),
+            values: vec![0; rows * stride].into_boxed_slice(),
+            stride,
+            slots,
+            high: 0,
+            more: 0,
+            index: vec![0; (2 * rows).next_power_of_two()].into_boxed_slice(),
+            order: Vec::with_capacity(rows),
+            view,
+        }
+    }
+
+    /// The board.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The payload of a row.
+    pub fn value(&self, listed: &Listed) -> &[u8] {
+        self.values
+            .get(listed.row * self.stride..)
+            .map_or(&[], |value| &value[..listed.message.length.min(self.stride)])
+    }
+
+    /// Copies the board, and merges the ring's messages into the copies up to the newest that there is. Copies only slots that changed since
+    /// the last join. `reader` is a reader of the same segment's ring, and `buffer` has room for its largest message.
+    ///
+    /// Makes no system call, and allocates nothing. The number of passes is bounded.
+    ///
+    /// # Errors
+    /// [`JoinError`].
+    pub fn join(&mut self, reader: &mut Reader, buffer: &mut [u8]) -> Result<Joined, JoinError> {
+        let locator = reader.locator();
+        let mut failures = Failures::default();
+        for pass in 1..=PASSES {
+            let Some(through) = self.copy() else { continue };
+            let place = match locator.seek(through.saturating_add(1)) {
+                Ok(place) => place,
+                Err(LocateError::Corrupt(corrupt)) => return Err(corrupt.into()),
+                Err(LocateError::NotYet { .. }) => {
+                    failures.ahead += 1;
+                    continue;
+                }
+                Err(_) => {
+                    failures.note_gone(through);
+                    continue;
+                }
+            };
+            let tail = match locator.tail() {
+                Ok(tail) => tail.sequence,
+                Err(LocateError::Corrupt(corrupt)) => return Err(corrupt.into()),
+                Err(_) => continue,
+            };
+            if self.index_rows() >= tail {
+                failures.ahead += 1;
+                continue;
+            }
+            reader.jump(place);
+            match self.merge(reader, tail, buffer) {
+                Ok(Some(epoch)) => {
+                    self.drop_unresolved();
+                    return Ok(Joined { place: reader.place(), epoch, passes: pass });
+                }
+                Ok(None) => {}
+                Err(corrupt) => return Err(corrupt.into()),
+            }
+        }
+        Err(failures.reason())
+    }
+
+    /// Copies the slots that changed since the last copy. Returns the sequence up to which every message is in the copies, or a newer one of
+    /// its key; `None` if a slot could not be copied.
+    pub(super) fn copy(&mut self) -> Option<u64> {
+        let through = self.view.through();
+        self.copy_changed().then_some(through)
+    }
+
+    /// Merges the ring's messages below `end` from the reader's place on, as far as there are any. Returns the sequence after the last one.
+    pub(super) fn merge_up_to(
+        &mut self,
+        reader: &mut Reader,
+        end: u64,
+        buffer: &mut [u8],
+    ) -> Result<u64, JoinError> {
+        self.index_rows();
+        let tail = match reader.locator().tail() {
+            Ok(tail) => tail.sequence.min(end),
+            Err(LocateError::Corrupt(corrupt)) => return Err(corrupt.into()),
+            Err(_) => return Err(JoinError::TooFast),
+        };
+        match self.merge(reader, tail, buffer)? {
+            Some(_) => {
+                self.drop_unresolved();
+                Ok(tail)
+            }
+            None => Err(JoinError::TooFast),
+        }
+    }
+
+    /// Makes the messages at or above `end` unknown: they are void, and the board no longer has the valid ones before them.
+    pub(super) fn hide_from(&mut self, end: u64) {
+        for row in self.rows[..self.high].iter_mut().filter(|row| row.head.sequence >= end) {
+            row.version = TO_COPY;
+            row.head.sequence = end - 1;
+            row.head.meta = Meta::default().with(Meta::UNKNOWN, true);
+        }
+    }
+
+    /// Forgets all copies.
+    pub(super) fn clear(&mut self) {
+        self.rows.fill(Row::default());
+        (self.high, self.more) = (0, 0);
+    }
+
+    /// Copies each slot whose version is another than that of its copy. Returns false if a slot could not be copied.
+    fn copy_changed(&mut self) -> bool {
+        self.more = 0;
+        self.high = self.slots.min(self.view.high() as usize);
+        for (slot, row) in self.rows[..self.high].iter_mut().enumerate() {
+            if row.version == self.view.version(slot as u32) {
+                continue;
+            }
+            let value = &mut self.values[slot * self.stride..][..self.stride];
+            match copy_slot(&self.view, slot as u32, value) {
+                Some(copy) => *row = copy,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Reads the ring up to and without sequence `end`, and replaces the copies of the keys that it finds. Returns the last epoch found;
+    /// `None` if the publisher was faster, or there are more new keys than rows for them.
+    fn merge(&mut self, reader: &mut Reader, end: u64, buffer: &mut [u8]) -> Result<Option<u64>, Corrupt> {
+        let mut epoch = 0;
+        while reader.place().sequence < end {
+            let before = reader.place();
+            match reader.poll(buffer) {
+                Poll::Message(copied) => {
+                    if !self.take(copied, &buffer[..copied.length]) {
+                        return Ok(None);
+                    }
+                }
+                Poll::Control(ControlRecord::Epoch { epoch: found }) => epoch = found,
+                Poll::Control(_) => {}
+                Poll::Empty if reader.place() != before => {}
+                Poll::Corrupt(corrupt) => return Err(corrupt),
+                // Overtaken, or the segment was replaced.
+                _ => return Ok(None),
+            }
+        }
+        Ok(Some(epoch))
+    }
+
+    /// Makes the private index of all copies. Returns the highest sequence among them.
+    fn index_rows(&mut self) -> u64 {
+        self.index.fill(0);
+        let mut newest = 0;
+        for row in 0..self.high {
+            let Row { head, .. } = self.rows[row];
+            if !self.rows[row].has_key() {
+                continue;
+            }
+            newest = newest.max(head.sequence);
+            let (at, there) = self.place_of(head.identity);
+            // A key that was removed and came back in another slot: the copies are of different times, and the older one does not count.
+            let older = match there {
+                Some(there) if self.rows[there].head.sequence < head.sequence => Some(there),
+                Some(_) => Some(row),
+                None => None,
+            };
+            if older != Some(row) {
+                self.index[at] = row as u32 + 1;
+            }
+            if let Some(older) = older {
+                self.rows[older] = Row::default();
+            }
+        }
+        newest
+    }
+
+    /// The place of a key in the private index, and the row that is there. There is always a free place, because there are twice as many
+    /// places as rows.
+    fn place_of(&self, identity: [u64; 2]) -> (usize, Option<usize>) {
+        let mask = self.index.len() - 1;
+        let mut at = self.view.geometry().fingerprint(identity) as usize & mask;
+        loop {
+            match self.index[at] {
+                0 => return (at, None),
+                row if self.rows[row as usize - 1].head.identity == identity => {
+                    return (at, Some(row as usize - 1));
+                }
+                _ => at = (at + 1) & mask,
+            }
+        }
+    }
+
+    /// Notes a message of the ring. Returns false if its key is new and there is no row for it.
+    fn take(&mut self, copied: Copied, payload: &[u8]) -> bool {
+        let geometry = *self.view.geometry();
+        let Some(key) = geometry.key_of(payload) else { return true };
+        let identity = geometry.identity(key);
+        let (at, there) = self.place_of(identity);
+        let is_removal = geometry.spec.is_removal(copied.length, copied.tag);
+        let row = match there {
+            Some(row) => row,
+            // The board does not know the key, so there is nothing to remove.
+            None if is_removal => return true,
+            None => {
+                let row = self.slots + self.more;
+                if row >= self.rows.len() {
+                    return false;
+                }
+                self.more += 1;
+                self.index[at] = row as u32 + 1;
+                self.rows[row] = Row::default();
+                self.rows[row].head.identity = identity;
+                self.rows[row].head.born = copied.sequence;
+                row
+            }
+        };
+        let Row { head, count, version, .. } = &mut self.rows[row];
+        if copied.sequence <= head.sequence {
+            return true;
+        }
+        // The slot is to be copied again by the next join.
+        *version = TO_COPY;
+        *count = count.wrapping_add(1);
+        head.sequence = copied.sequence;
+        head.time = copied.time;
+        head.meta = Meta::new(copied.length, copied.tag)
+            .with(Meta::KEY, copied.key)
+            .with(Meta::REMOVED, is_removal)
+            .with(Meta::TOO_LARGE, copied.length as u64 > geometry.spec.value);
+        let bytes = self.view.stored_bytes(head.meta);
+        self.values[row * self.stride..][..bytes].copy_from_slice(&payload[..bytes]);
+        true
+    }
+
+    /// Leaves out slots in which a store had begun, and whose key had no message in the ring: they were about to get another key.
+    fn drop_unresolved(&mut self) {
+        for row in &mut self.rows[..self.high] {
+            if row.version & 1 == 1 && row.version != TO_COPY {
+                *row = Row::default();
+            }
+        }
+    }
+
+    /// Puts the messages of at least this sequence in their order, which [`listed`](Self::listed) then returns by number. Those that are not
+    /// whole, and with `only_live` those that removed their key, are left out. Returns their number, and the number of keys that were left
+    /// out because their newest message is not whole.
+    pub fn list(&mut self, from: u64, only_live: bool) -> (usize, u64) {
+        self.order.clear();
+        let mut not_whole = 0;
+        for row in (0..self.high).chain(self.slots..self.slots + self.more) {
+            let Row { head, .. } = self.rows[row];
+            let is_listed = self.rows[row].has_key()
+                && head.sequence >= from
+                && !(only_live && head.meta.has(Meta::REMOVED));
+            if is_listed && head.meta.is_whole() {
+                self.order.push((head.sequence, row as u32));
+            } else if is_listed {
+                not_whole += 1;
+            }
+        }
+        self.order.sort_unstable();
+        (self.order.len(), not_whole)
+    }
+
+    /// As [`list`](Self::list) of all keys that were not removed, also of those whose newest message is not whole.
+    pub fn list_all_live(&mut self) -> usize {
+        self.order.clear();
+        for row in (0..self.high).chain(self.slots..self.slots + self.more) {
+            let Row { head, .. } = self.rows[row];
+            if self.rows[row].has_key() && !head.meta.has(Meta::REMOVED) {
+                self.order.push((head.sequence, row as u32));
+            }
+        }
+        self.order.sort_unstable();
+        self.order.len()
+    }
+
+    /// As [`list`](Self::list) with removals, and counts for each message how many older ones it stands for. `given` says how many messages of
+    /// a key the reader knows.
+    pub fn list_since(&mut self, from: u64, given: impl Fn(&Listed) -> u64) -> Bridged {
+        let (listed, _) = self.list(from, false);
+        let mut bridged = Bridged { listed, messages: 0 };
+        for number in 0..listed {
+            let Some(listed) = self.listed(number) else { break };
+            let left_out = listed.count.saturating_sub(given(&listed)).saturating_sub(1);
+            self.rows[listed.row].left_out = left_out;
+            bridged.messages = bridged.messages.saturating_add(left_out).saturating_add(1);
+        }
+        bridged
+    }
+
+    /// Message number `number` of those that were listed last.
+    pub fn listed(&self, number: usize) -> Option<Listed> {
+        self.order.get(number).map(|(_, row)| self.row(*row as usize))
+    }
+
+    /// Number of older messages for which message number `number` of the last [`list_since`](Self::list_since) stands.
+    pub fn left_out(&self, number: usize) -> u64 {
+        self.order.get(number).map_or(0, |(_, row)| self.rows[*row as usize].left_out)
+    }
+
+    fn row(&self, row: usize) -> Listed {
+        let Row { head, count, .. } = self.rows[row];
+        let message = Copied {
+            length: self.view.stored_bytes(head.meta),
+            sequence: head.sequence,
+            tag: head.meta.tag(),
+            key: head.meta.has(Meta::KEY),
+            time: head.time,
+        };
+        let (born, identity, is_removed) = (head.born, head.identity, head.meta.has(Meta::REMOVED));
+        let is_whole = head.meta.is_whole();
+        Listed { message, row, count, born, is_removed, is_whole, identity }
+    }
+
+    /// The copies of all keys, also of those that were removed and of those whose message is not whole.
+    pub fn all(&self) -> impl Iterator<Item = Listed> + '_ {
+        let rows = (0..self.high).chain(self.slots..self.slots + self.more);
+        rows.filter(|row| self.rows[*row].has_key()).map(|row| self.row(row))
+    }
+
+    /// The key of a copy.
+    pub fn key(&self, listed: &Listed) -> Option<&[u8]> {
+        self.values.get(listed.row * self.stride..)?.get(self.view.geometry().spec.key())
+    }
+
+    /// Whether there is a copy of this key.
+    pub fn has(&self, identity: [u64; 2]) -> bool {
+        self.place_of(identity).1.is_some()
+    }
+
+    /// Number of keys that a snapshot can have at most.
+    pub fn most_keys(&self) -> usize {
+        self.rows.len()
+    }
+}
+
+/// Copies one slot. If a publisher is in the middle of a store, the copy has no value: the ring has the message. Returns `None` if the slot
+/// changes all the time.
+fn copy_slot(view: &View, slot: u32, value: &mut [u8]) -> Option<Row> {
+    for _ in 0..SLOT_TRIES {
+        let (head, last, count) = match view.look(slot, value) {
+            Look::Stored(head) => {
+                return Some(Row { version: head.version, head, count: head.count(), left_out: 0 });
+            }
+            // This message is not counted in the THROUGH that the caller has loaded. Only the ones before it are left out of the merge.
+            Look::Changing(head) => (head, head.sequence.saturating_sub(1), head.count()),
+            Look::Busy(head) => {
+                // The message that is being stored is the first of its key after this one: the version did not change meanwhile.
+                let Some(through) = view.through_before(slot, head.version) else { continue };
+                (head, through, head.count())
+            }
+        };
+        let meta = Meta::default().with(Meta::UNKNOWN, true);
+        let head = Head { sequence: last, meta, ..head };
+        return Some(Row { version: head.version | 1, head, count: count.wrapping_sub(1), left_out: 0 });
+    }
+    None
+}

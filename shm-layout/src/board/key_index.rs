@@ -1,0 +1,95 @@
+//! The index from keys to slots: open addressing, and no tombstones. An entry that is taken out is closed up by those behind it.
+
+use super::sync_points::moved;
+use super::{BoardCells, Head};
+use crate::layout::board::{Entry, HEAD_KEY, Meta};
+use crate::sync::Ordering;
+
+impl BoardCells {
+    /// Number of the entry at `step` from where the search for a fingerprint begins, modulo the number of entries.
+    #[inline(always)]
+    fn entry_at(&self, fingerprint: u32, step: u64) -> u64 {
+        u64::from(fingerprint).wrapping_add(step)
+    }
+
+    #[inline(always)]
+    fn entry(&self, number: u64) -> Option<Entry> {
+        Entry::from_word(self.index.wrapped(number).load(Ordering::Relaxed))
+    }
+
+    /// The slots that the index has for a fingerprint, in the order of the search. Ends at the first entry that is free, and after one turn
+    /// at the latest.
+    #[inline(always)]
+    pub(super) fn candidates(&self, fingerprint: u32) -> impl Iterator<Item = u32> + '_ {
+        let entries =
+            (0..self.geometry.entries).map_while(move |step| self.entry(self.entry_at(fingerprint, step)));
+        entries.filter(move |entry| entry.fingerprint == fingerprint).map(|entry| entry.slot)
+    }
+
+    /// The writer's own search: nobody else changes the index.
+    #[inline(always)]
+    pub(super) fn find(&self, identity: [u64; 2]) -> Option<u32> {
+        let is_it = |slot: &u32| {
+            self.head(*slot).is_some_and(|head| {
+                head[HEAD_KEY].load(Ordering::Relaxed) == identity[0]
+                    && head[HEAD_KEY + 1].load(Ordering::Relaxed) == identity[1]
+            })
+        };
+        self.candidates(self.geometry.fingerprint(identity)).find(is_it)
+    }
+
+    /// Adds an entry in the first free place. There is one, because there are twice as many places as slots.
+    pub(super) fn add(&self, identity: [u64; 2], slot: u32) {
+        let fingerprint = self.geometry.fingerprint(identity);
+        let places = (0..self.geometry.entries).map(|step| self.entry_at(fingerprint, step));
+        for number in places {
+            if self.entry(number).is_none() {
+                // A reader that misses the entry still finds the message in the ring: it is not counted in THROUGH yet.
+                return self
+                    .index
+                    .wrapped(number)
+                    .store(Entry { fingerprint, slot }.word(), Ordering::Release);
+            }
+        }
+    }
+
+    /// Takes the entry of a slot out, and closes the gap.
+    pub(super) fn take_out(&self, identity: [u64; 2], slot: u32) {
+        let fingerprint = self.geometry.fingerprint(identity);
+        let place = (0..self.geometry.entries)
+            .map(|step| self.entry_at(fingerprint, step))
+            .map_while(|number| self.entry(number).map(|entry| (number, entry)))
+            .find(|(_, entry)| *entry == Entry { fingerprint, slot });
+        let Some((mut gap, _)) = place else { return };
+        moved::begin(&self.header);
+        let mask = self.geometry.entries - 1;
+        let mut number = gap;
+        for _ in 1..self.geometry.entries {
+            number = number.wrapping_add(1);
+            let Some(entry) = self.entry(number) else { break };
+            // An entry may go back into the gap unless its search begins behind the gap.
+            let from_home = number.wrapping_sub(u64::from(entry.fingerprint)) & mask;
+            if from_home >= number.wrapping_sub(gap) & mask {
+                self.index.wrapped(gap).store(entry.word(), Ordering::Relaxed);
+                gap = number;
+            }
+        }
+        self.index.wrapped(gap).store(0, Ordering::Relaxed);
+        moved::end(&self.header);
+    }
+
+    /// Makes the whole index anew from the slots' heads: after a publisher died, it may have been half changed.
+    pub(super) fn rebuild(&self, high: u32) {
+        moved::begin(&self.header);
+        for number in 0..self.geometry.entries {
+            self.index.wrapped(number).store(0, Ordering::Relaxed);
+        }
+        for slot in 0..high {
+            let Some(head) = self.head(slot).map(Head::load) else { break };
+            if !head.meta.has(Meta::EMPTY) {
+                self.add(head.identity, slot);
+            }
+        }
+        moved::end(&self.header);
+    }
+}

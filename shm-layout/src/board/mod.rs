@@ -1,0 +1,181 @@
+//! The board: the last message of each key, beside the ring that carries all of them.
+//!
+//! # The idea
+//! The publisher commits a message to the ring, then stores it into its key's slot, then says so in one word, THROUGH. A reader joins
+//! the board to the ring: it loads THROUGH as `t`, copies the slots, and reads the ring from `t + 1` on. The publisher waits for nobody
+//! and reads nothing that a reader wrote.
+//!
+//! # The pairs
+//! Each release has one acquire. `sync_points.rs` holds both ends.
+//!
+//! | SYNC POINT | writer | reader | gives |
+//! |---|---|---|---|
+//! | store | version odd, `fence(Release)`, the slot's words | the slot's words, `fence(Acquire)`, version | a copy with a word of a later store is refused |
+//! | stored | the slot's words, `version.store(Release)`, also of the odd version | version, `fence(Acquire)`, the slot's words | all words of the store that the version names; the message in the ring, also of a store that has only begun |
+//! | named | what counts a key's messages, `key.store(Release)` | key, `fence(Acquire)`, the count | of a slot in the middle of a store: the count of the key that its words name |
+//! | through | the slot's version, `THROUGH.store(Release)` | THROUGH, `fence(Acquire)`, the slots | every message up to there, or a newer one of its key |
+//! | moved | index version odd, `fence(Release)`, entries | entries, `fence(Acquire)`, index version | a search that missed an entry on its way is repeated |
+//!
+//! # Why nothing is missing and nothing comes twice
+//! *Definitions.* `t` is what the reader loaded from THROUGH before it copied the slots. `M` is the highest sequence among the copies, or
+//! `t` if that is higher. `T >= M` is where it stops to merge the ring's messages `t + 1 ..= T` into the copies. It hands out one message
+//! for each key, then the ring from `T + 1` on.
+//!
+//! *Claim.* For each key, what is handed out is the newest message at or below `T`, if the board had room for the key; then every message
+//! above `T`, once.
+//!
+//! *Proof.*
+//! 1. Let `m <= t` be the newest message of a key at or below `t`. By *through* the reader sees a store of `m`'s slot, or a later one of
+//!    the same key, or that the key was removed later. By *store* and *stored* the copy is one whole store.
+//! 2. The slot may be in the middle of a store when the reader looks. The message that is being stored was committed to the ring, and is
+//!    not yet counted in THROUGH: its sequence is above `t`. If the publisher was stopped there, the reader leaves the slot out after some
+//!    looks. It then finds the message in the ring above `t`. The tail that it reads afterwards includes it.
+//! 3. Every copy has a sequence of at most `M <= T`, and the ring's messages above `t` and up to `T` replace older copies of their keys.
+//!    So what is handed out is the newest at or below `T`.
+//! 4. The ring's messages above `T` are newer than every copy, so none comes twice. They are read in the ring itself, which tells every
+//!    loss. ∎
+//!
+//! If the ring has overwritten `t + 1` by then, the reader begins again with the slots that changed meanwhile. It takes less time for each
+//! pass, because fewer slots changed.
+//!
+//! # After a crash
+//! A publisher may die between commit and THROUGH. The next one holds the kernel's lock. Before its first message it stores the ring's
+//! messages from THROUGH + 1 to the tail. A message that is in its slot already is recognized by its sequence. A slot whose version is odd
+//! belongs to the first of these messages. If the slot already names that message's key, it is stored once more, which makes it whole. If
+//! not, another key was about to get the slot; then it is cleared.
+//!
+//! Each mutant (`fault.rs`) breaks one of these orderings alone. The model in `ring/loom_model/board.rs` must notice each of them.
+
+mod carry;
+mod failures;
+mod join;
+mod key_index;
+mod recovery;
+mod sync_points;
+mod view;
+mod writer;
+
+use crate::layout::board::{
+    Geometry, HEAD_BASE, HEAD_BORN, HEAD_KEY, HEAD_META, HEAD_SEQUENCE, HEAD_TIME, HEAD_VERSION, HEAD_WORDS,
+    Meta, SINCE, THROUGH,
+};
+use crate::layout::geometry::WORD;
+use crate::ring::cells::Cells;
+use crate::sync::{AtomicU64, Ordering};
+
+pub use carry::Carry;
+pub use failures::JoinError;
+pub use join::{Bridged, Joined, Listed, Snapshot};
+pub use recovery::Replayed;
+pub use view::{Counters, Lookup, View};
+pub use writer::BoardWriter;
+
+/// The parts of a board.
+#[derive(Debug, Clone)]
+pub struct BoardCells {
+    /// The sizes, which were checked.
+    pub geometry: Geometry,
+    /// The header page.
+    pub header: Cells,
+    /// The index.
+    pub index: Cells,
+    /// The heads of the slots.
+    pub heads: Cells,
+    /// The values of the slots.
+    pub values: Cells,
+}
+
+impl BoardCells {
+    #[inline(always)]
+    fn head(&self, slot: u32) -> Option<&[AtomicU64; HEAD_WORDS]> {
+        let at = slot as usize * HEAD_WORDS;
+        self.heads.get(at..at + HEAD_WORDS)?.first_chunk()
+    }
+
+    #[inline(always)]
+    fn value(&self, slot: u32) -> Option<&[AtomicU64]> {
+        let words = (self.geometry.stride() / WORD) as usize;
+        let at = slot as usize * words;
+        self.values.get(at..at + words)
+    }
+
+    /// Bytes of a message that its value has.
+    #[inline(always)]
+    fn stored_bytes(&self, meta: Meta) -> usize {
+        let spec = &self.geometry.spec;
+        if meta.has(Meta::UNKNOWN) {
+            return spec.key_end as usize;
+        }
+        let most = if meta.is_whole() { spec.value } else { spec.key_end };
+        meta.length().min(most as usize)
+    }
+
+    /// Begins a new board, which no other process has seen, with the channel's message `first`.
+    pub fn begin_at(&self, first: u64) {
+        self.set(SINCE, first);
+        self.set(THROUGH, first.saturating_sub(1));
+    }
+
+    #[inline(always)]
+    fn count(&self, word: usize) -> u64 {
+        self.header[word].load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn set(&self, word: usize, value: u64) {
+        self.header[word].store(value, Ordering::Relaxed);
+    }
+}
+
+/// A slot's head. Every field is a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Head {
+    /// The word of the slot's version: it never repeats.
+    pub version: u64,
+    /// The sequence of the key's newest message.
+    pub sequence: u64,
+    /// Number of messages in this slot before the first one of this key.
+    base: u64,
+    /// Length, flags and tag.
+    pub meta: Meta,
+    /// The publish time: low 48 bits of the channel's clock.
+    pub time: u64,
+    /// The sequence of the key's first message since it got this slot.
+    pub born: u64,
+    /// The words that identify the key.
+    pub identity: [u64; 2],
+}
+
+impl Head {
+    #[inline(always)]
+    fn load(words: &[AtomicU64; HEAD_WORDS]) -> Self {
+        let word = |at: usize| words[at].load(Ordering::Relaxed);
+        Self {
+            version: word(HEAD_VERSION),
+            sequence: word(HEAD_SEQUENCE),
+            base: word(HEAD_BASE),
+            meta: Meta::from_word(word(HEAD_META)),
+            time: word(HEAD_TIME),
+            born: word(HEAD_BORN),
+            identity: [word(HEAD_KEY), word(HEAD_KEY + 1)],
+        }
+    }
+
+    /// Number of messages of this key, up to and including this one, since it got its slot.
+    #[inline(always)]
+    pub fn count(&self) -> u64 {
+        self.version.div_ceil(2).wrapping_sub(self.base)
+    }
+
+    /// Whether the slot is in the middle of a store.
+    #[inline(always)]
+    fn is_busy(&self) -> bool {
+        self.version & 1 == 1
+    }
+
+    /// Whether the slot has a key that was not removed.
+    #[inline(always)]
+    pub fn is_live(&self) -> bool {
+        self.version != 0 && !self.meta.has(Meta::REMOVED) && !self.meta.has(Meta::EMPTY)
+    }
+}

@@ -1,0 +1,137 @@
+//! The synchronization points of the board: each release, the acquire that answers it, and the mutant that takes one of them away. The
+//! module's paper says what each pair gives.
+
+use crate::fault::mutant;
+use crate::layout::board::{HEAD_KEY, HEAD_WORDS, INDEX_VERSION, THROUGH};
+use crate::ring::cells::Cells;
+use crate::sync::{AtomicU64, Ordering, fence};
+
+#[inline(always)]
+fn release(is_weakened: bool) -> Ordering {
+    if is_weakened { Ordering::Relaxed } else { Ordering::Release }
+}
+
+/// The writer makes a slot's version odd before it stores anything else there. A reader that has loaded a word of such a store does not
+/// find the version that it found before.
+pub(super) mod store {
+    use super::*;
+
+    /// Begins a store. Returns the version that the slot will have after it.
+    #[inline(always)]
+    pub(in crate::board) fn begin(version: &AtomicU64) -> u64 {
+        let odd = version.load(Ordering::Relaxed) | 1;
+        if !mutant!("board_never_odd") {
+            version.store(odd, release(mutant!("board_relaxed_odd"))); // SYNC POINT: stored
+        }
+        if !mutant!("board_no_store_fence") {
+            fence(Ordering::Release); // SYNC POINT: store
+        }
+        odd.wrapping_add(1)
+    }
+
+    /// Whether no store began since the version was loaded, after all loads of the slot's words.
+    #[inline(always)]
+    pub(in crate::board) fn is_unchanged(version: &AtomicU64, seen: u64) -> bool {
+        if !mutant!("board_no_recheck_fence") {
+            fence(Ordering::Acquire); // SYNC POINT: store
+        }
+        mutant!("board_no_recheck") || version.load(Ordering::Relaxed) == seen
+    }
+}
+
+/// The writer makes the version even after all words of a store. A reader that sees the version sees these words.
+pub(super) mod stored {
+    use super::*;
+
+    /// Ends a store.
+    #[inline(always)]
+    pub(in crate::board) fn end(version: &AtomicU64, even: u64) {
+        version.store(even, release(mutant!("board_relaxed_stored"))); // SYNC POINT: stored
+    }
+
+    /// The version, before all loads of the slot's words.
+    #[inline(always)]
+    pub(in crate::board) fn see(version: &AtomicU64) -> u64 {
+        let seen = version.load(Ordering::Relaxed);
+        if !mutant!("board_no_stored_fence") {
+            fence(Ordering::Acquire); // SYNC POINT: stored
+        }
+        seen
+    }
+}
+
+/// The writer stores the words of a key after what counts its messages, in the middle of the store by which the key gets the slot. A reader
+/// that sees the words of the key sees its count.
+pub(super) mod named {
+    use super::*;
+
+    /// Gives the slot to a key.
+    #[inline(always)]
+    pub(in crate::board) fn publish(head: &[AtomicU64; HEAD_WORDS], identity: [u64; 2]) {
+        for (word, value) in head[HEAD_KEY..].iter().zip(identity) {
+            word.store(value, release(mutant!("board_relaxed_name"))); // SYNC POINT: named
+        }
+    }
+
+    /// The words of the key, before all later loads of the slot's words.
+    #[inline(always)]
+    pub(in crate::board) fn see(head: &[AtomicU64; HEAD_WORDS]) -> [u64; 2] {
+        let identity = [HEAD_KEY, HEAD_KEY + 1].map(|word| head[word].load(Ordering::Relaxed));
+        if !mutant!("board_no_name_fence") {
+            fence(Ordering::Acquire); // SYNC POINT: named
+        }
+        identity
+    }
+}
+
+/// The writer counts a message in THROUGH after it has stored it.
+pub(super) mod through {
+    use super::*;
+
+    /// Says that all messages up to `sequence` are on the board.
+    #[inline(always)]
+    pub(in crate::board) fn publish(header: &Cells, sequence: u64) {
+        header[THROUGH].store(sequence, release(mutant!("board_relaxed_through"))); // SYNC POINT: through
+    }
+
+    /// The sequence up to which all messages are on the board, before all loads of slots.
+    #[inline(always)]
+    pub(in crate::board) fn see(header: &Cells) -> u64 {
+        let sequence = header[THROUGH].load(Ordering::Relaxed);
+        if !mutant!("board_no_through_fence") {
+            fence(Ordering::Acquire); // SYNC POINT: through
+        }
+        sequence
+    }
+}
+
+/// The writer makes the version of the index odd before it moves entries that are there.
+pub(super) mod moved {
+    use super::*;
+
+    /// Announces that entries move.
+    pub(in crate::board) fn begin(header: &Cells) {
+        let odd = header[INDEX_VERSION].load(Ordering::Relaxed) | 1;
+        header[INDEX_VERSION].store(odd, Ordering::Relaxed);
+        fence(Ordering::Release); // SYNC POINT: moved
+    }
+
+    /// All entries stand in their places again.
+    pub(in crate::board) fn end(header: &Cells) {
+        let even = (header[INDEX_VERSION].load(Ordering::Relaxed) | 1).wrapping_add(1);
+        header[INDEX_VERSION].store(even, Ordering::Release); // SYNC POINT: moved
+    }
+
+    /// The version of the index, before all loads of entries; `None` while entries move.
+    pub(in crate::board) fn see(header: &Cells) -> Option<u64> {
+        let version = header[INDEX_VERSION].load(Ordering::Relaxed);
+        fence(Ordering::Acquire); // SYNC POINT: moved
+        (version & 1 == 0).then_some(version)
+    }
+
+    /// Whether no entry has moved since, after all loads of entries.
+    pub(in crate::board) fn is_unchanged(header: &Cells, seen: u64) -> bool {
+        fence(Ordering::Acquire); // SYNC POINT: moved
+        header[INDEX_VERSION].load(Ordering::Relaxed) == seen
+    }
+}

@@ -1,0 +1,210 @@
+//! The reading end of a board: one slot, or one key. Everything that is read is a claim: lengths and numbers of slots are bounded before
+//! use, and every loop is.
+
+use super::sync_points::{moved, named, store, stored, through};
+use super::{BoardCells, Head};
+use crate::layout::board::{
+    FORGOTTEN, Geometry, HEAD_VERSION, HIGH, LIVE, Meta, NO_KEY, REFUSED, SINCE, TOO_LARGE,
+};
+use crate::ring::copy::Copier;
+use crate::sync::Ordering;
+
+/// How often a slot is looked at that is in the middle of a store. A store takes some nanoseconds. A publisher that is stopped there would
+/// keep a reader for ever.
+const LOOKS: u32 = if cfg!(loom) { 2 } else { 256 };
+/// How often a value is copied that changes meanwhile.
+const COPIES: u32 = if cfg!(loom) { 2 } else { 16 };
+
+/// A map of a board through which nothing is written.
+#[derive(Debug, Clone)]
+pub struct View {
+    cells: BoardCells,
+    copier: Copier,
+}
+
+/// What a look at a slot found.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Look {
+    /// The slot's message is in the buffer.
+    Stored(Head),
+    /// The slot changes faster than its value can be copied. The head is whole, and belongs to a store that began during the call.
+    Changing(Head),
+    /// A publisher is in the middle of a store, or was stopped there. The words of the head may belong to different stores.
+    Busy(Head),
+}
+
+/// The result of a search for a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lookup {
+    /// The value is in the buffer: `bytes` of it.
+    Found {
+        /// The slot's head.
+        head: Head,
+        /// Bytes in the buffer. They are fewer than the message had, if the message [is not whole](Meta::is_whole).
+        bytes: usize,
+    },
+    /// The board does not have this key.
+    None,
+    /// The slot of this key is in the middle of a store. Its newest message is in the ring.
+    Busy,
+}
+
+/// What a board tells about itself. Every figure is a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// The sequence up to which every message is on the board.
+    pub through: u64,
+    /// The board has the newest message of every key that had one from this sequence on.
+    pub since: u64,
+    /// Number of keys.
+    pub live: u64,
+    /// Number of messages that were left out because their key found no room.
+    pub refused: u64,
+    /// Number of messages that were left out because they were larger than a value may be.
+    pub too_large: u64,
+    /// Number of messages that were left out because they were too short to have a key.
+    pub no_key: u64,
+}
+
+impl View {
+    pub(super) fn new(cells: BoardCells) -> Self {
+        Self { cells, copier: Copier::of_this_processor() }
+    }
+
+    /// A view of the board with these parts, whose lengths match its geometry.
+    pub fn of(cells: BoardCells) -> Self {
+        Self::new(cells)
+    }
+
+    /// Its sizes.
+    pub fn geometry(&self) -> &Geometry {
+        &self.cells.geometry
+    }
+
+    /// The sequence up to which every message is on the board, before all later looks.
+    pub fn through(&self) -> u64 {
+        through::see(&self.cells.header)
+    }
+
+    /// What the board tells about itself now.
+    pub fn counters(&self) -> Counters {
+        let count = |word| self.cells.count(word);
+        Counters {
+            through: self.through(),
+            since: count(SINCE),
+            live: count(LIVE).min(self.cells.geometry.spec.keys),
+            refused: count(REFUSED),
+            too_large: count(TOO_LARGE),
+            no_key: count(NO_KEY),
+        }
+    }
+
+    /// The highest sequence of a removal that the board no longer knows.
+    pub fn forgotten(&self) -> u64 {
+        self.cells.count(FORGOTTEN)
+    }
+
+    /// Number of slots that have been used.
+    pub(super) fn high(&self) -> u32 {
+        self.cells.count(HIGH).min(self.cells.geometry.spec.keys) as u32
+    }
+
+    /// A slot's version, in no order with other loads.
+    #[inline(always)]
+    pub(super) fn version(&self, slot: u32) -> u64 {
+        self.cells.head(slot).map_or(0, |head| head[HEAD_VERSION].load(Ordering::Relaxed))
+    }
+
+    /// The sequence up to which all messages are on the board, if the slot still has this version afterwards.
+    pub(super) fn through_before(&self, slot: u32, version: u64) -> Option<u64> {
+        let through = self.through();
+        (self.version(slot) == version).then_some(through)
+    }
+
+    /// Copies a slot, and its value to the start of `out`, which has room for the largest.
+    #[inline(always)]
+    pub(super) fn look(&self, slot: u32, out: &mut [u8]) -> Look {
+        let (Some(head), Some(value)) = (self.cells.head(slot), self.cells.value(slot)) else {
+            return Look::Stored(Head::default());
+        };
+        let mut first = None;
+        let mut busy = Head::default();
+        let mut copies = 0;
+        for _ in 0..LOOKS {
+            let version = stored::see(&head[HEAD_VERSION]);
+            let seen = Head { version, ..Head::load(head) };
+            if seen.is_busy() {
+                busy = seen;
+                std::hint::spin_loop();
+                continue;
+            }
+            let began_before = *first.get_or_insert(version) == version;
+            // One line is read faster than it changes.
+            let is_whole = !began_before && store::is_unchanged(&head[HEAD_VERSION], version);
+            let bytes = self.cells.stored_bytes(seen.meta).min(out.len());
+            self.copier.load(value, &mut out[..bytes]);
+            if store::is_unchanged(&head[HEAD_VERSION], version) {
+                return Look::Stored(seen);
+            }
+            copies += 1;
+            if is_whole && copies >= COPIES {
+                return Look::Changing(seen);
+            }
+        }
+        // Another key may be about to get the slot. Its words are stored after the count from which its messages are counted.
+        busy.identity = named::see(head);
+        Look::Busy(Head { version: busy.version | 1, identity: busy.identity, ..Head::load(head) })
+    }
+
+    /// Bytes that a copied slot has in its buffer.
+    #[inline(always)]
+    pub(super) fn stored_bytes(&self, meta: Meta) -> usize {
+        self.cells.stored_bytes(meta)
+    }
+
+    /// Searches for a key. Copies its value to the start of `out`, which has room for the largest. Wait-free: the number of looks is
+    /// bounded, whatever the board holds.
+    ///
+    /// Cost: an entry of the index, the slot's head, and the lines of its value.
+    pub fn get(&self, key: &[u8], out: &mut [u8]) -> Lookup {
+        if key.len() != self.cells.geometry.spec.key().len() {
+            return Lookup::None;
+        }
+        let identity = self.cells.geometry.identity(key);
+        let fingerprint = self.cells.geometry.fingerprint(identity);
+        for _ in 0..LOOKS {
+            let version = moved::see(&self.cells.header);
+            for slot in self.cells.candidates(fingerprint) {
+                if let Some(found) = self.found(slot, identity, out) {
+                    return found;
+                }
+            }
+            if version.is_some_and(|version| moved::is_unchanged(&self.cells.header, version)) {
+                return Lookup::None;
+            }
+        }
+        // The index is being changed, or its publisher died over that. The slots say for themselves whose they are.
+        let found = (0..self.high()).find_map(|slot| self.found(slot, identity, out));
+        found.unwrap_or(Lookup::None)
+    }
+
+    /// Number of messages of a key whose slot is in the middle of a store, with that message. It is a claim as all others.
+    pub fn count_of(&self, key: &[u8]) -> Option<u64> {
+        let identity = self.cells.geometry.identity(key);
+        let heads = self.cells.candidates(self.cells.geometry.fingerprint(identity));
+        let mut heads = heads.filter_map(|slot| self.cells.head(slot)).map(Head::load);
+        heads.find(|head| head.identity == identity).map(|head| head.count())
+    }
+
+    /// The slot's message, if the slot belongs to this key.
+    fn found(&self, slot: u32, identity: [u64; 2], out: &mut [u8]) -> Option<Lookup> {
+        match self.look(slot, out) {
+            Look::Stored(head) if head.identity == identity && !head.meta.has(Meta::EMPTY) => {
+                let bytes = self.cells.stored_bytes(head.meta).min(out.len());
+                Some(if head.is_live() { Lookup::Found { head, bytes } } else { Lookup::None })
+            }
+            Look::Stored(_) => None,
+            Look::Busy(head) | Look::Changing(head) => (head.identity == identity).then_some(Lookup::Busy),
+        }
+    }
+}

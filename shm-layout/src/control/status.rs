@@ -1,0 +1,72 @@
+//! Readers and boards of a channel, as tools show them.
+
+use super::Process;
+use serde::{Deserialize, Serialize};
+
+/// The board of a channel, as tools show it. All counts are the publishers' claims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BoardStatus {
+    /// Number of keys on it.
+    pub keys: u64,
+    /// Number of keys for which there is room.
+    pub room: u64,
+    /// Bytes of the largest message on it.
+    pub value_bytes: u64,
+    /// The first byte of a payload that belongs to its key, and the byte after the last.
+    pub key: [u64; 2],
+    /// The sequence up to which all messages are on it.
+    pub through: u64,
+    /// It has the newest message of each key that had one from this sequence on.
+    pub since: u64,
+    /// Messages of keys that found no room.
+    pub refused: u64,
+    /// Messages that were too large for it.
+    pub too_large: u64,
+    /// Messages that were too short to have a key.
+    pub no_key: u64,
+}
+
+/// A reader as tools show it. All fields but the process are the reader's own claims.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReaderStatus {
+    /// Its process.
+    #[serde(flatten)]
+    pub process: Process,
+    /// Its role: `reader`, `recorder` or `bridge`.
+    pub role: String,
+    /// The sequence it expects next.
+    pub next_sequence: u64,
+    /// Messages published that it has not read.
+    pub lag: Option<u64>,
+    /// Messages received.
+    pub received: u64,
+    /// Times it was overtaken.
+    pub lapped: u64,
+    /// Messages it missed.
+    pub missed: u64,
+    /// Messages that it left out because newer ones of their keys came from the board.
+    #[serde(default, skip_serializing_if = "is_none_left_out")]
+    pub conflated: u64,
+    /// The sequence it began with.
+    pub started_at: u64,
+    /// Latencies it recorded, if it does.
+    pub latency_ns: Option<LatencyStatus>,
+}
+
+/// Latency percentiles in nanoseconds, each up to 6.25 % high.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatencyStatus {
+    /// Median.
+    pub p50: u64,
+    /// 99 %.
+    pub p99: u64,
+    /// 99.9 %.
+    pub p999: u64,
+    /// Maximum.
+    pub max: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_none_left_out(count: &u64) -> bool {
+    *count == 0
+}
