@@ -28,6 +28,9 @@ pub(crate) fn opening(error: &ChannelError) -> PyErr {
         ChannelError::NoRoom { .. } => ("no room", None),
         ChannelError::Geometry(_) => ("geometry", None),
         ChannelError::Locate { source, .. } => (locating(source), None),
+        ChannelError::Board(_) => ("geometry", None),
+        ChannelError::NoBoard { .. } => ("no board", None),
+        ChannelError::Join { .. } => ("board", None),
         ChannelError::Superseded { .. } => ("superseded", None),
         ChannelError::NotAChannel { .. } => ("not a channel", None),
         ChannelError::Mode { .. } => ("mode", None),
@@ -77,6 +80,8 @@ pub(crate) fn receiving(channel: &str, error: &RecvError) -> PyErr {
         RecvError::Unmapped => "unmapped",
         RecvError::Superseded => "superseded",
         RecvError::Stalled { .. } => "stalled",
+        RecvError::Board(_) => "board",
+        RecvError::NoBoard => "no board",
         _ => "other",
     };
     exception(code, &format!("channel {channel:?}: {error}"), None)

@@ -8,7 +8,8 @@ use shmcast::Event;
 ///
 /// `payload` is a `bytes` object, `sequence` its number in the channel from 1 on, the same on every host. `tag` and `key` are the marks
 /// that the publisher gave it. `time` is when it was published, the low 48 bits of the channel's clock, for `Subscriber.age_ns`; 0 if it
-/// carries none.
+/// carries none. `conflated` is `None` for a message that came in the order of the stream. For one that came from the channel's board it is
+/// the number of messages of the same key that were left out.
 #[pyclass(frozen, module = "shmcast", freelist = 256)]
 pub(crate) struct Message {
     #[pyo3(get)]
@@ -21,13 +22,15 @@ pub(crate) struct Message {
     tag: u16,
     #[pyo3(get)]
     key: bool,
+    #[pyo3(get)]
+    conflated: Option<u64>,
 }
 
 impl Message {
     #[inline]
     pub(crate) fn of(py: Python<'_>, message: &shmcast::Message<'_>) -> Self {
-        let shmcast::Message { payload, sequence, tag, key, time } = *message;
-        Self { payload: PyBytes::new(py, payload).unbind(), sequence, time, tag, key }
+        let shmcast::Message { payload, sequence, tag, key, time, conflated } = *message;
+        Self { payload: PyBytes::new(py, payload).unbind(), sequence, time, tag, key, conflated }
     }
 }
 
@@ -39,13 +42,20 @@ impl Message {
         ("payload", "sequence", "tag", "key", "time");
 
     #[new]
-    #[pyo3(signature = (payload, sequence, tag = 0, key = false, time = 0))]
-    fn new(payload: Py<PyBytes>, sequence: u64, tag: u16, key: bool, time: u64) -> Self {
-        Self { payload, sequence, time, tag, key }
+    #[pyo3(signature = (payload, sequence, tag = 0, key = false, time = 0, conflated = None))]
+    fn new(
+        payload: Py<PyBytes>,
+        sequence: u64,
+        tag: u16,
+        key: bool,
+        time: u64,
+        conflated: Option<u64>,
+    ) -> Self {
+        Self { payload, sequence, time, tag, key, conflated }
     }
 
     fn __eq__(&self, py: Python<'_>, other: &Self) -> bool {
-        let all = |m: &Self| (m.sequence, m.time, m.tag, m.key);
+        let all = |m: &Self| (m.sequence, m.time, m.tag, m.key, m.conflated);
         all(self) == all(other) && self.payload.as_bytes(py) == other.payload.as_bytes(py)
     }
 
@@ -65,7 +75,9 @@ impl Message {
         let payload = self.payload.bind(py).repr()?;
         let key = if self.key { "True" } else { "False" };
         let Self { sequence, time, tag, .. } = self;
-        Ok(format!("Message(payload={payload}, sequence={sequence}, tag={tag}, key={key}, time={time})"))
+        let conflated = self.conflated.map_or(String::new(), |left_out| format!(", conflated={left_out}"));
+        let fields = format!("payload={payload}, sequence={sequence}, tag={tag}, key={key}, time={time}");
+        Ok(format!("Message({fields}{conflated})"))
     }
 }
 
@@ -104,7 +116,7 @@ events! {
     /// Messages `first` to `last`, both included, are missing: they never reached this host, or the channel's journal says that it has not got
     /// them.
     Gap(first: u64, last: u64) (&'static str, &'static str) = ("first", "last");
-    /// A reader that read the channel's journal has caught up: the next message, `sequence`, comes from the ring again.
+    /// A reader that read the channel's journal or board has caught up: the next message, `sequence`, comes from the ring again.
     Live(sequence: u64) (&'static str,) = ("sequence",);
     /// Another publisher took over, with a higher `epoch`. Sequences go on.
     NewEpoch(epoch: u64) (&'static str,) = ("epoch",);

@@ -5,6 +5,7 @@
 //! cost more than a message. A call that finds nothing does, and checks for signals at least every 50 ms.
 
 mod batch;
+mod board;
 mod error;
 mod event;
 mod handle;
@@ -19,6 +20,8 @@ use pyo3::prelude::*;
 mod _shmcast {
     #[pymodule_export]
     use super::batch::Batch;
+    #[pymodule_export]
+    use super::board::{Board, BoardEntry, BoardSpec};
     #[pymodule_export]
     use super::event::{End, Gap, Lapped, Live, Message, NewEpoch, NewSession, PublisherGone, Restarted};
     #[pymodule_export]

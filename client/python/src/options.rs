@@ -2,7 +2,8 @@
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use shmcast::{Client, Preparation, Resume, Start, Wait};
+use pyo3::types::PyBool;
+use shmcast::{Client, Preparation, Resume, Start, SubscriberBuilder, Wait};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -42,8 +43,9 @@ pub(crate) fn start(start: &Bound<'_, PyAny>) -> PyResult<Start> {
     match start.extract::<&str>() {
         Ok("latest") => Ok(Start::Latest),
         Ok("oldest") => Ok(Start::Oldest),
+        Ok("board") => Ok(Start::Board),
         _ => Err(PyValueError::new_err(format!(
-            "start={}: give \"latest\", \"oldest\" or a sequence",
+            "start={}: give \"latest\", \"oldest\", \"board\" or a sequence",
             start.repr()?
         ))),
     }
@@ -79,6 +81,21 @@ pub(crate) fn resume(resume: &str) -> PyResult<Resume> {
             Err(PyValueError::new_err(format!("resume={other:?}: give \"oldest\", \"latest\" or \"key\"")))
         }
     }
+}
+
+/// `True` or `False`, or how many bytes behind a reader may be.
+pub(crate) fn conflation(
+    builder: SubscriberBuilder,
+    conflate: &Bound<'_, PyAny>,
+) -> PyResult<SubscriberBuilder> {
+    if let Ok(wanted) = conflate.cast::<PyBool>() {
+        return Ok(if wanted.is_true() { builder.conflate() } else { builder });
+    }
+    let bytes = conflate.extract::<u64>();
+    bytes.map(|bytes| builder.conflate_behind(bytes)).map_err(|_| {
+        let given = conflate.repr().map_or_else(|_| String::new(), |repr| repr.to_string());
+        PyValueError::new_err(format!("conflate={given}: give True, or a number of bytes"))
+    })
 }
 
 /// # Errors

@@ -1,5 +1,6 @@
 //! The publishing end.
 
+use crate::board::BoardSpec;
 use crate::error;
 use crate::handle::Handle;
 use crate::options::{self, Place, place};
@@ -15,7 +16,8 @@ use std::path::PathBuf;
 ///
 /// `dir` and `socket` as of `Subscriber`. A new channel that is not a daemon's gets `capacity` in bytes (64 KiB to 16 GiB), `max_message`
 /// in bytes, `mode` of its files (such as 0o755), `clock` ("counter" or "monotonic"), `schema` and `schema_name`, `labels`. `anew` first
-/// removes a channel that is there. `continue_from` is the directory of a journal behind which the sequences of a new channel go on. `prepare` as of `Subscriber`.
+/// removes a channel that is there. `continue_from` is the directory of a journal behind which the sequences of a new channel go on. `board`,
+/// a `BoardSpec`, gives a new channel a board: the last message of each key. `prepare` as of `Subscriber`.
 ///
 /// `close`, or the end of a `with`, tells readers that the stream is over. One thread at a time uses it; another one gets a `MisuseError`, and a
 /// forked child a `ForkedError`.
@@ -109,7 +111,7 @@ impl Publisher {
     #[new]
     #[pyo3(signature = (channel, *, dir = None, socket = None, capacity = None, max_message = None, mode = None,
         clock = None, schema = 0, schema_name = "", labels = None, anew = false, continue_from = None,
-        prepare = None))]
+        board = None, prepare = None))]
     #[allow(clippy::too_many_arguments, reason = "Python's keywords are the options")]
     fn new(
         py: Python<'_>,
@@ -125,6 +127,7 @@ impl Publisher {
         labels: Option<String>,
         anew: bool,
         continue_from: Option<PathBuf>,
+        board: Option<PyRef<'_, BoardSpec>>,
         prepare: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut builder = shmcast::Publisher::builder(channel.clone());
@@ -162,6 +165,9 @@ impl Publisher {
         }
         if let Some(journal) = continue_from {
             builder = builder.continue_from(journal);
+        }
+        if let Some(board) = board {
+            builder = builder.board(board.0);
         }
         if let Some(steps) = prepare {
             builder = builder.prepare(options::preparation(steps)?);

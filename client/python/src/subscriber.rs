@@ -23,7 +23,10 @@ const SLICE: Duration = Duration::from_millis(50);
 /// Where the channel is: `dir` is a directory, `socket` the path of a daemon's socket or `""` for the usual one. With neither, the library's
 /// default: `$SHMCAST_DIR`, else /dev/shm/shmcast, else this user's directory.
 ///
-/// - `start`: "latest" (the next message to be published), "oldest", or a sequence.
+/// - `start`: "latest" (the next message to be published), "oldest", a sequence, or "board": the newest message of each key, then `Live`, and
+///   then every later message.
+/// - `conflate`: `True` leaves out messages that are no longer the newest of their key once it is more than half of the ring behind, or more
+///   than so many bytes if it is a number. `Message.conflated` counts them. The channel must have a board.
 /// - `wait`: how it waits while nothing comes. "yield", "spin" (a core of its own), "burst", "spin-then-yield", "backoff", "sleep" with a
 ///   `pause` in seconds, or "park", which is woken by the daemon and is what event loops want. Other threads of Python run meanwhile.
 /// - `resume`: where it goes on after a lap: "oldest", "latest", or "key" for the last message with a key mark.
@@ -178,7 +181,8 @@ impl Subscriber {
     #[new]
     #[pyo3(signature = (channel, *, dir = None, socket = None, start = None, wait = "yield", pause = None,
         resume = "oldest", tags = None, wait_for_channel = None, schema = None, watch_publisher = false,
-        record_latency = false, hidden = false, longest_nap = None, prepare = None, batch_bytes = 262_144))]
+        record_latency = false, hidden = false, longest_nap = None, prepare = None, batch_bytes = 262_144,
+        conflate = None))]
     #[allow(clippy::too_many_arguments, reason = "Python's keywords are the options")]
     fn new(
         py: Python<'_>,
@@ -198,6 +202,7 @@ impl Subscriber {
         longest_nap: Option<f64>,
         prepare: Option<&Bound<'_, PyAny>>,
         batch_bytes: usize,
+        conflate: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let start = start.map_or(Ok(Start::Latest), options::start)?;
         let mut builder = shmcast::Subscriber::builder(channel.clone()).start(start);
@@ -219,6 +224,9 @@ impl Subscriber {
         }
         if let Some(steps) = prepare {
             builder = builder.prepare(options::preparation(steps)?);
+        }
+        if let Some(conflate) = conflate {
+            builder = options::conflation(builder, conflate)?;
         }
         if batch_bytes > 1 << 30 {
             return Err(PyValueError::new_err(format!("batch_bytes={batch_bytes}: give at most 1 GiB")));

@@ -39,6 +39,9 @@ from ._errors import (
 from ._shmcast import (
     Batch,
     Batches,
+    Board,
+    BoardEntry,
+    BoardSpec,
     End,
     Gap,
     Lapped,
@@ -59,6 +62,9 @@ Event = Message | Lapped | Gap | Live | NewEpoch | NewSession | PublisherGone | 
 __all__ = [
     "Batch",
     "Batches",
+    "Board",
+    "BoardEntry",
+    "BoardSpec",
     "ChannelError",
     "CorruptError",
     "CutOffError",

@@ -98,6 +98,7 @@ _CLASSES: dict[str, type[Error]] = {
     "unmapped": ReceiveError,
     "superseded": SupersededError,
     "stalled": ReceiveError,
+    "board": ReceiveError,
     "too old": TooOldError,
     "not yet": NotYetError,
     "other": Error,
