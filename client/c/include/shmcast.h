@@ -57,6 +57,7 @@ enum shmcast_code {
     SHMCAST_ERROR_REFUSED = -24,          /* the daemon refused for another reason */
     SHMCAST_ERROR_NO_WAKER = -25,         /* SHMCAST_WAIT_PARK on a channel that is a file */
     SHMCAST_ERROR_OS = -26,               /* the operating system refused; shmcast_error_os() has its errno */
+    SHMCAST_ERROR_NO_BOARD = -27,         /* the channel has no board, or goes on without one */
     SHMCAST_ERROR_TOO_LARGE = -40,        /* the message exceeds the channel's largest; nothing was published */
     SHMCAST_ERROR_OUT_OF_SEQUENCES = -41, /* the channel counts no further; nothing was published */
     SHMCAST_ERROR_CUT_OFF = -42,          /* the daemon gave the channel to another publisher; nothing was published */
@@ -66,7 +67,8 @@ enum shmcast_code {
     SHMCAST_ERROR_SUPERSEDED = -53,       /* the channel has moved to new memory; open it again */
     SHMCAST_ERROR_TOO_OLD = -54,          /* the sequence has been overwritten */
     SHMCAST_ERROR_NOT_YET = -55,          /* the sequence is not published yet */
-    SHMCAST_ERROR_STALLED = -56           /* the journal's recorder stands still before the next message; receive again */
+    SHMCAST_ERROR_STALLED = -56,          /* the journal's recorder stands still before the next message; receive again */
+    SHMCAST_ERROR_BOARD = -57             /* the board and the ring could not be joined: the publisher is too fast, or the board is damaged */
 };
 
 /* The sentence of this thread's last error, at most 1023 bytes. Valid until the next error of this thread, or its end. Empty before
@@ -96,7 +98,8 @@ enum shmcast_prepare {
 /* For `flags` when publishing. */
 enum shmcast_publish_flag {
     SHMCAST_ANEW = 1,     /* give up the memory that is there; sequences begin at 1 again */
-    SHMCAST_MONOTONIC = 2 /* of a new channel: stamp messages by CLOCK_MONOTONIC, for readers that cannot read the CPU's counter */
+    SHMCAST_MONOTONIC = 2, /* of a new channel: stamp messages by CLOCK_MONOTONIC, for readers that cannot read the CPU's counter */
+    SHMCAST_REMOVE_BY_TAG = 4 /* messages with the tag board_remove_tag remove their key from the board */
 };
 
 /* Zero means the default of each. Begin with SHMCAST_PUBLISH_OPTIONS, which sets the size. */
@@ -115,6 +118,12 @@ typedef struct shmcast_publish_options {
     const char *continue_from; /* directory of a journal behind which the sequences of a new channel go on; not with a daemon */
     uint32_t numa_node;      /* for SHMCAST_PREPARE_NUMA_NODE */
     uint32_t reserved;       /* 0 */
+    uint32_t board_start;    /* a new channel's board has the last message of each key: bytes board_start to board_stop of each message */
+    uint32_t board_stop;     /* the byte after the key; 0: no board, or what the channel has */
+    uint64_t board_keys;     /* room for so many keys; 1024 */
+    uint64_t board_value;    /* largest message on the board, key included; 256 */
+    uint16_t board_remove_tag; /* with SHMCAST_REMOVE_BY_TAG. A message that ends right behind its key removes it in any case */
+    uint16_t board_reserved[3]; /* 0 */
 } shmcast_publish_options;
 
 /* Opens a channel for publishing: makes it, or takes over the one that is there, with the sequences going on. `options` may be NULL.
@@ -178,7 +187,8 @@ enum shmcast_start {
     SHMCAST_START_OLDEST = 1,  /* with the oldest that the channel's journal has, or without one the oldest that is safe in the ring */
     SHMCAST_START_SEQUENCE = 2, /* with start_sequence; if that is overwritten, and no journal has it, SHMCAST_LAPPED comes first */
     SHMCAST_START_TIME = 3,    /* with the first message that was published at start_time_ns or later, of the journal or the ring */
-    SHMCAST_START_KEY = 4      /* with the last key message of the ring or the journal; as OLDEST if there has been none */
+    SHMCAST_START_KEY = 4,     /* with the last key message of the ring or the journal; as OLDEST if there has been none */
+    SHMCAST_START_BOARD = 5    /* with the newest message of each key, from the board; then SHMCAST_LIVE, and every later message */
 };
 
 /* How shmcast_recv() waits. */
@@ -203,7 +213,8 @@ enum shmcast_resume {
 enum shmcast_subscribe_flag {
     SHMCAST_HIDDEN = 1,         /* tools do not see this reader */
     SHMCAST_RECORD_LATENCY = 2, /* tools see its latencies; one reading of the clock a message */
-    SHMCAST_WATCH_PUBLISHER = 4 /* SHMCAST_PUBLISHER_GONE is told; of a file, only to a user who may open the publisher's lock */
+    SHMCAST_WATCH_PUBLISHER = 4, /* SHMCAST_PUBLISHER_GONE is told; of a file, only to a user who may open the publisher's lock */
+    SHMCAST_CONFLATE = 8        /* more than conflate_behind bytes behind: the newest message of each key, from the board, then SHMCAST_LIVE */
 };
 
 /* Zero means the default of each. Begin with SHMCAST_SUBSCRIBE_OPTIONS, which sets the size. */
@@ -227,6 +238,7 @@ typedef struct shmcast_subscribe_options {
     const char *journal;          /* directory of the journal to read on in; "": none; NULL: the usual one */
     const uint16_t *tags;         /* receives only messages with one of these; losses count those of all tags; NULL: all messages */
     size_t tag_count;             /* how many tags */
+    uint64_t conflate_behind;     /* with SHMCAST_CONFLATE: bytes of the ring; half of it */
 } shmcast_subscribe_options;
 
 /* Kinds of events. A program must expect kinds that it does not know. */
@@ -239,7 +251,7 @@ enum shmcast_kind {
     SHMCAST_RESTARTED = 6,   /* the channel began anew: sequences count from 1 */
     SHMCAST_END = 7,         /* a publisher closed the channel: shmcast_subscriber_is_over() says whether it was the last */
     SHMCAST_PUBLISHER_GONE = 8, /* the publisher, incarnation `epoch`, died without closing; receiving again waits for the next one */
-    SHMCAST_LIVE = 9,        /* this reader of the journal has caught up: message `sequence` comes next, and from the ring again */
+    SHMCAST_LIVE = 9,        /* this reader of the journal or the board has caught up: message `sequence` comes next, and from the ring again */
     SHMCAST_UNKNOWN = 255    /* something that this version of the header has no name for */
 };
 
@@ -264,6 +276,10 @@ typedef struct shmcast_event {
         } gap;
         uint64_t epoch;
         uint8_t session[10];
+        struct shmcast_conflated { /* of a message */
+            uint64_t from_board; /* 1 if it came from the board, 0 if in the order of the stream */
+            uint64_t left_out;   /* messages of its key that this reader was not given since the last one */
+        } conflated;
     } what;
     uint64_t reserved_too;
 } shmcast_event;
@@ -306,7 +322,8 @@ typedef struct shmcast_batch {
     size_t bytes;        /* of the records */
     size_t messages;     /* how many */
     uint64_t first;      /* sequence of the first, 0 if there is none */
-    shmcast_event event; /* what came behind them; its kind is 0 if nothing did, and never SHMCAST_MESSAGE */
+    shmcast_event event; /* what came behind them; its kind is 0 if nothing did, and never SHMCAST_MESSAGE. A message from the board is
+                          * alone: then the kind is 0, and what.conflated is that message's */
 } shmcast_batch;
 /* Puts up to `most` messages that are there into *batch, at most some 16 KiB of them or one that is larger, and the next event behind
  * them that is no message. Returns how many there were, the event among them, or an error. Never waits, except that SHMCAST_WAIT_BURST
@@ -380,6 +397,44 @@ SHMCAST_API int32_t shmcast_subscriber_publisher_state(const shmcast_subscriber 
 SHMCAST_API int32_t shmcast_subscriber_is_over(const shmcast_subscriber *subscriber);
 /* Nanoseconds since a message's time; 0 if that lies ahead. */
 SHMCAST_API uint64_t shmcast_subscriber_age_ns(const shmcast_subscriber *subscriber, uint64_t time);
+
+/* ---- Boards ------------------------------------------------------------------------------------------------------------------ */
+
+/* The last message of each key of a channel, to be read at any time. A board receives nothing, and nobody notices that it is read. */
+typedef struct shmcast_board shmcast_board;
+
+/* A key of a board. Its bytes and those of the message are valid until the next call on the board, age aside. */
+typedef struct shmcast_board_entry {
+    const void *key;
+    size_t key_length;
+    uint64_t sequence;     /* of the key's newest message */
+    uint64_t count;        /* messages of this key since it came to the board */
+    shmcast_event message; /* the newest; its kind is 0 if the board does not have it, because it is too large */
+} shmcast_board_entry;
+
+/* What a board tells of itself. */
+typedef struct shmcast_board_counters {
+    uint64_t through;   /* sequence up to which each message is on the board */
+    uint64_t keys;      /* keys that are on it now */
+    uint64_t no_room;   /* messages that are not on it because there was no room for their key, */
+    uint64_t too_large; /* because they were larger than a value, */
+    uint64_t no_key;    /* or because they were too short to have a key */
+    uint64_t reserved[3];
+} shmcast_board_counters;
+
+/* Opens the board of a channel. Of the options, dir, socket, wait_for_channel_ns and schema_id have an effect. SHMCAST_ERROR_NO_BOARD if the
+ * channel has none. Puts the board into *board, or NULL if it fails. */
+SHMCAST_API int32_t shmcast_board_open(const char *channel, const shmcast_subscribe_options *options, shmcast_board **board);
+/* Ends the use of the board. NULL does nothing. */
+SHMCAST_API int32_t shmcast_board_close(shmcast_board *board);
+/* The entry of a key: SHMCAST_EVENT if it is on the board, SHMCAST_OK if not, else an error. A few cache lines; no system call. */
+SHMCAST_API int32_t shmcast_board_get(shmcast_board *board, const void *key, size_t key_length, shmcast_board_entry *entry);
+/* All keys as they were at one moment, in the order of their sequences: puts the first `room` of them into entries, and returns how many
+ * there are, or an error. The first call allocates a copy of the board; later ones copy what has changed. */
+SHMCAST_API int64_t shmcast_board_entries(shmcast_board *board, shmcast_board_entry *entries, size_t room);
+SHMCAST_API int32_t shmcast_board_count(const shmcast_board *board, shmcast_board_counters *counters);
+/* Nanoseconds since a message's time; 0 if that lies ahead. */
+SHMCAST_API uint64_t shmcast_board_age_ns(const shmcast_board *board, uint64_t time);
 
 enum shmcast_publisher_state {
     SHMCAST_STATE_UNKNOWN = 0,

@@ -27,6 +27,7 @@ pub mod code {
     pub const REFUSED: i32 = -24;
     pub const NO_WAKER: i32 = -25;
     pub const OS: i32 = -26;
+    pub const NO_BOARD: i32 = -27;
     pub const TOO_LARGE: i32 = -40;
     pub const OUT_OF_SEQUENCES: i32 = -41;
     pub const CUT_OFF: i32 = -42;
@@ -37,6 +38,7 @@ pub mod code {
     pub const TOO_OLD: i32 = -54;
     pub const NOT_YET: i32 = -55;
     pub const STALLED: i32 = -56;
+    pub const BOARD: i32 = -57;
 }
 
 /// Kinds of events.
@@ -62,6 +64,7 @@ pub mod option {
     pub const START_SEQUENCE: u32 = 2;
     pub const START_TIME: u32 = 3;
     pub const START_KEY: u32 = 4;
+    pub const START_BOARD: u32 = 5;
     pub const WAIT_YIELD: u32 = 0;
     pub const WAIT_SPIN: u32 = 1;
     pub const WAIT_BURST: u32 = 2;
@@ -79,9 +82,11 @@ pub mod option {
     pub const PREPARE_NUMA_NODE: u32 = 16;
     pub const ANEW: u32 = 1;
     pub const MONOTONIC: u32 = 2;
+    pub const REMOVE_BY_TAG: u32 = 4;
     pub const HIDDEN: u32 = 1;
     pub const RECORD_LATENCY: u32 = 2;
     pub const WATCH_PUBLISHER: u32 = 4;
+    pub const CONFLATE: u32 = 8;
 }
 
 /// States of a channel's publisher.

@@ -88,6 +88,8 @@ impl Failure {
             RecvError::Superseded => code::SUPERSEDED,
             RecvError::Stalled { .. } => code::STALLED,
             RecvError::Forked => code::FORKED,
+            RecvError::Board(_) => code::BOARD,
+            RecvError::NoBoard => code::NO_BOARD,
             _ => code::OTHER,
         };
         Self::new(code, format_args!("channel {channel:?}: {error}"))
@@ -119,6 +121,9 @@ impl From<ChannelError> for Failure {
             ChannelError::NoRoom { .. } => (code::NO_ROOM, None),
             ChannelError::Geometry(_) => (code::GEOMETRY, None),
             ChannelError::Locate { source, .. } => (locating(*source), None),
+            ChannelError::Board(_) => (code::GEOMETRY, None),
+            ChannelError::NoBoard { .. } => (code::NO_BOARD, None),
+            ChannelError::Join { .. } => (code::BOARD, None),
             ChannelError::Superseded { .. } => (code::SUPERSEDED, None),
             ChannelError::NotAChannel { .. } => (code::NOT_A_CHANNEL, None),
             ChannelError::Mode { .. } => (code::MODE, None),
@@ -196,6 +201,7 @@ const fn name(code: i32) -> &'static CStr {
         code::REFUSED => c"refused",
         code::NO_WAKER => c"no waker",
         code::OS => c"os",
+        code::NO_BOARD => c"no board",
         code::TOO_LARGE => c"too large",
         code::OUT_OF_SEQUENCES => c"out of sequences",
         code::FORKED => c"forked",
@@ -207,6 +213,7 @@ const fn name(code: i32) -> &'static CStr {
         code::TOO_OLD => c"too old",
         code::NOT_YET => c"not yet",
         code::STALLED => c"stalled",
+        code::BOARD => c"board",
         _ => c"unknown",
     }
 }

@@ -28,6 +28,7 @@ pub union What {
     pub gap: Gap,
     pub epoch: u64,
     pub session: [u8; 10],
+    pub conflated: Conflated,
 }
 
 /// The numbers of a lap.
@@ -37,6 +38,15 @@ pub union What {
 pub struct Lapped {
     pub missed: u64,
     pub resumed_at: u64,
+}
+
+/// What a message that came from the channel's board left out.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header explains each")]
+pub struct Conflated {
+    pub from_board: u64,
+    pub left_out: u64,
 }
 
 /// The numbers of messages that never arrived.
@@ -68,14 +78,14 @@ impl Batch {
             bytes: bytes.len(),
             messages: records.len(),
             first: records.first_sequence(),
-            event: records.event().map_or(Event::NONE, |event| Event::of_other(&event)),
+            event: records.event().map_or_else(|| Event::behind(records), |event| Event::of_other(&event)),
         }
     }
 }
 
 impl Event {
     /// No event.
-    const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         kind: 0,
         tag: 0,
         key: 0,
@@ -88,9 +98,16 @@ impl Event {
         reserved_too: 0,
     };
 
+    /// No event. If the batch is a message of the board, it says what that left out.
+    fn behind(records: &shmcast::Records) -> Self {
+        let conflated = records.iter().next().and_then(|message| message.conflated);
+        let Some(left_out) = conflated else { return Self::NONE };
+        Self { what: What { conflated: Conflated { from_board: 1, left_out } }, ..Self::NONE }
+    }
+
     #[inline(always)]
     pub(crate) fn of_message(message: shmcast::Message<'_>) -> Self {
-        let shmcast::Message { payload, sequence, tag, key, time, .. } = message;
+        let shmcast::Message { payload, sequence, tag, key, time, conflated } = message;
         Self {
             kind: kind::MESSAGE,
             tag,
@@ -100,7 +117,12 @@ impl Event {
             time,
             payload: payload.as_ptr(),
             length: payload.len(),
-            what: What { lapped: Lapped { missed: 0, resumed_at: 0 } },
+            what: What {
+                conflated: Conflated {
+                    from_board: u64::from(conflated.is_some()),
+                    left_out: conflated.unwrap_or(0),
+                },
+            },
             reserved_too: 0,
         }
     }

@@ -4,6 +4,7 @@
 //! `shmcast`, and converts the result to a code and the numbers beside it. No panic leaves a function.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod board;
 pub mod codes;
 mod error;
 mod event;
@@ -12,5 +13,6 @@ mod options;
 mod publisher;
 mod subscriber;
 
-pub use event::{Batch, Event, Gap, Lapped, What};
+pub use board::{BoardCounters, BoardEntry};
+pub use event::{Batch, Conflated, Event, Gap, Lapped, What};
 pub use options::{PublishOptions, SubscribeOptions};

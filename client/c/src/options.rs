@@ -5,8 +5,8 @@ use crate::codes::option as given;
 use crate::error::Failure;
 use crate::guard::{numbers, text};
 use shmcast::{
-    Client, ClockKind, EndWatch, History, Preparation, Publisher, PublisherBuilder, Resume, Start,
-    Subscriber, SubscriberBuilder, Wait,
+    Board, BoardSpec, Client, ClockKind, EndWatch, History, Preparation, Publisher, PublisherBuilder, Resume,
+    Start, Subscriber, SubscriberBuilder, Wait,
 };
 use std::ffi::c_char;
 use std::time::{Duration, UNIX_EPOCH};
@@ -30,6 +30,12 @@ pub struct PublishOptions {
     pub continue_from: *const c_char,
     pub numa_node: u32,
     pub reserved: u32,
+    pub board_start: u32,
+    pub board_stop: u32,
+    pub board_keys: u64,
+    pub board_value: u64,
+    pub board_remove_tag: u16,
+    pub board_reserved: [u16; 3],
 }
 
 /// `shmcast_subscribe_options`.
@@ -56,6 +62,7 @@ pub struct SubscribeOptions {
     pub journal: *const c_char,
     pub tags: *const u16,
     pub tag_count: usize,
+    pub conflate_behind: u64,
 }
 
 /// The least size of options, which include their own size.
@@ -182,7 +189,7 @@ pub(crate) unsafe fn publisher(
 ) -> Result<Publisher, Failure> {
     // SAFETY: by this function's contract.
     let options = unsafe { copy(options) }?;
-    known_flags(options.flags, given::ANEW | given::MONOTONIC)?;
+    known_flags(options.flags, given::ANEW | given::MONOTONIC | given::REMOVE_BY_TAG)?;
     is_zero(options.reserved)?;
     // SAFETY: by this function's contract.
     let mut builder = Publisher::builder(unsafe { channel(name) }?);
@@ -208,7 +215,34 @@ pub(crate) unsafe fn publisher(
     if let Some(preparation) = preparation(options.prepare, Some(options.numa_node))? {
         builder = builder.prepare(preparation);
     }
+    if let Some(board) = board(&options)? {
+        builder = builder.board(board);
+    }
     Ok(sized(builder, &options).open()?)
+}
+
+fn board(options: &PublishOptions) -> Result<Option<BoardSpec>, Failure> {
+    let has_tag = options.flags & given::REMOVE_BY_TAG != 0;
+    if options.board_reserved != [0; 3] {
+        return Err(Failure::argument("board_reserved is not 0: begin with SHMCAST_PUBLISH_OPTIONS"));
+    }
+    if options.board_stop == 0 {
+        let is_none =
+            options.board_start == 0 && options.board_keys == 0 && options.board_value == 0 && !has_tag;
+        let todo = "a board has a key: set board_start and board_stop, the byte after it";
+        return if is_none { Ok(None) } else { Err(Failure::argument(todo)) };
+    }
+    let mut board = BoardSpec::new(options.board_start as usize..options.board_stop as usize);
+    if options.board_keys != 0 {
+        board = board.keys(options.board_keys);
+    }
+    if options.board_value != 0 {
+        board = board.value(options.board_value);
+    }
+    if has_tag {
+        board = board.remove_tag(options.board_remove_tag);
+    }
+    Ok(Some(board))
 }
 
 fn sized(mut builder: PublisherBuilder, options: &PublishOptions) -> PublisherBuilder {
@@ -230,14 +264,43 @@ fn sized(mut builder: PublisherBuilder, options: &PublishOptions) -> PublisherBu
 /// Opens a subscriber as the options say.
 ///
 /// # Safety
-/// As of [`publisher`]; `tags` of the options is null or points to `tag_count` numbers.
+/// As of [`receiving`].
 pub(crate) unsafe fn subscriber(
     name: *const c_char,
     options: *const SubscribeOptions,
 ) -> Result<(Subscriber, EndWatch), Failure> {
     // SAFETY: by this function's contract.
+    let (builder, start) = unsafe { receiving(name, options) }?;
+    let subscriber = builder.open()?;
+    let end = EndWatch::of(&subscriber, start);
+    Ok((subscriber, end))
+}
+
+/// Opens the board of a channel.
+///
+/// # Safety
+/// As of [`receiving`].
+pub(crate) unsafe fn open_board(
+    name: *const c_char,
+    options: *const SubscribeOptions,
+) -> Result<Board, Failure> {
+    // SAFETY: by this function's contract.
+    let (builder, _) = unsafe { receiving(name, options) }?;
+    Ok(builder.open_board()?)
+}
+
+/// Reads the options of a subscriber or a board.
+///
+/// # Safety
+/// As of [`publisher`]; `tags` of the options is null or points to `tag_count` numbers.
+unsafe fn receiving(
+    name: *const c_char,
+    options: *const SubscribeOptions,
+) -> Result<(SubscriberBuilder, Start), Failure> {
+    // SAFETY: by this function's contract.
     let options = unsafe { copy(options) }?;
-    known_flags(options.flags, given::HIDDEN | given::RECORD_LATENCY | given::WATCH_PUBLISHER)?;
+    let flags = given::HIDDEN | given::RECORD_LATENCY | given::WATCH_PUBLISHER | given::CONFLATE;
+    known_flags(options.flags, flags)?;
     is_zero(options.reserved)?;
     // SAFETY: by this function's contract.
     let mut builder = Subscriber::builder(unsafe { channel(name) }?);
@@ -264,9 +327,17 @@ pub(crate) unsafe fn subscriber(
     if let Some(preparation) = preparation(options.prepare, None)? {
         builder = builder.prepare(preparation);
     }
-    let subscriber = minor(builder, &options).open()?;
-    let end = EndWatch::of(&subscriber, start);
-    Ok((subscriber, end))
+    builder = match (options.flags & given::CONFLATE != 0, options.conflate_behind) {
+        (false, 0) => builder,
+        (false, _) => {
+            return Err(Failure::argument(
+                "conflate_behind is for readers with SHMCAST_CONFLATE: set the flag",
+            ));
+        }
+        (true, 0) => builder.conflate(),
+        (true, bytes) => builder.conflate_behind(bytes),
+    };
+    Ok((minor(builder, &options), start))
 }
 
 fn minor(mut builder: SubscriberBuilder, options: &SubscribeOptions) -> SubscriberBuilder {
@@ -293,6 +364,7 @@ fn start(options: &SubscribeOptions) -> Result<Start, Failure> {
         given::START_SEQUENCE => Start::Sequence(options.start_sequence),
         given::START_TIME => Start::Time(UNIX_EPOCH + Duration::from_nanos(options.start_time_ns)),
         given::START_KEY => Start::Key,
+        given::START_BOARD => Start::Board,
         other => return Err(unknown("start", other)),
     })
 }

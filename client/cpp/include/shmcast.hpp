@@ -138,6 +138,13 @@ struct publish_options {
     bool monotonic = false; // stamps by CLOCK_MONOTONIC
     std::string continue_from; // directory of a journal
     std::optional<std::uint32_t> numa_node;
+    // A new channel's board: the last message of each key, which is the bytes `start` to `stop` of a message.
+    struct board_of {
+        std::uint32_t start = 0, stop = 0;
+        std::uint64_t keys = 0, value = 0;
+        std::optional<std::uint16_t> remove_tag;
+    };
+    std::optional<board_of> board;
 };
 
 // As shmcast_subscribe_options; empty and 0 mean the default.
@@ -156,7 +163,36 @@ struct subscribe_options {
     bool watch_publisher = false; // events of SHMCAST_PUBLISHER_GONE
     std::optional<std::string> journal; // directory of the journal to read on in; "" for none
     std::optional<std::vector<std::uint16_t>> tags; // receives only messages with one of these
+    bool conflate = false; // leaves out what is no longer the newest of its key, once it is behind
+    std::uint64_t conflate_behind = 0; // by so many bytes of the ring, or half of it
 };
+
+namespace detail {
+// A time that lies behind is no wait.
+inline std::uint64_t ns(std::chrono::nanoseconds time) noexcept {
+    return time.count() > 0 ? static_cast<std::uint64_t>(time.count()) : 0;
+}
+// The options as C has them. They are valid as long as `options` is.
+inline shmcast_subscribe_options given(const subscribe_options &options) noexcept {
+    shmcast_subscribe_options c{};
+    c.size = sizeof c;
+    if (options.hidden) c.flags |= SHMCAST_HIDDEN;
+    if (options.record_latency) c.flags |= SHMCAST_RECORD_LATENCY;
+    if (options.watch_publisher) c.flags |= SHMCAST_WATCH_PUBLISHER;
+    c.dir = detail::given(options.dir), c.socket = detail::given(options.socket);
+    c.start = options.start, c.start_sequence = options.start_sequence;
+    c.start_time_ns = ns(options.start_time.time_since_epoch());
+    c.wait = options.wait, c.resume = options.resume, c.spins = options.spins, c.prepare = options.prepare;
+    c.sleep_ns = ns(options.sleep), c.longest_nap_ns = ns(options.longest_nap);
+    c.wait_for_channel_ns = ns(options.wait_for_channel), c.schema_id = options.schema_id;
+    c.journal = detail::given(options.journal);
+    static const std::uint16_t none = 0; // no tags at all are a choice, too
+    if (options.tags) c.tags = options.tags->empty() ? &none : options.tags->data(), c.tag_count = options.tags->size();
+    if (options.conflate) c.flags |= SHMCAST_CONFLATE;
+    c.conflate_behind = options.conflate_behind;
+    return c;
+}
+} // namespace detail
 
 class publisher;
 
@@ -245,6 +281,11 @@ private:
         c.schema_name = detail::given(options.schema_name), c.labels = detail::given(options.labels);
         c.continue_from = detail::given(options.continue_from);
         if (options.numa_node) c.prepare |= SHMCAST_PREPARE_NUMA_NODE, c.numa_node = *options.numa_node;
+        if (options.board) {
+            c.board_start = options.board->start, c.board_stop = options.board->stop;
+            c.board_keys = options.board->keys, c.board_value = options.board->value;
+            if (options.board->remove_tag) c.flags |= SHMCAST_REMOVE_BY_TAG, c.board_remove_tag = *options.board->remove_tag;
+        }
         shmcast_publisher *handle = nullptr;
         detail::check(shmcast_publisher_open(channel.c_str(), &c, &handle), fail);
         handle_.reset(handle);
@@ -287,6 +328,11 @@ public:
         T value;
         std::memcpy(&value, c_.payload, sizeof value);
         return value;
+    }
+    // Of a message that came from the channel's board: how many messages of its key were left out.
+    std::optional<std::uint64_t> conflated() const noexcept {
+        if (!is_message() || c_.what.conflated.from_board == 0) return std::nullopt;
+        return c_.what.conflated.left_out;
     }
     // Of other kinds; 0 where the event is of another one.
     std::uint64_t missed() const noexcept { return c_.kind == SHMCAST_LAPPED ? c_.what.lapped.missed : 0; }
@@ -413,10 +459,7 @@ public:
     iterator end() noexcept { return iterator(); }
 
 private:
-    // A time that lies behind is no wait.
-    static std::uint64_t ns(std::chrono::nanoseconds time) noexcept {
-        return time.count() > 0 ? static_cast<std::uint64_t>(time.count()) : 0;
-    }
+    static std::uint64_t ns(std::chrono::nanoseconds time) noexcept { return detail::ns(time); }
     // The call writes the event where the caller has it: a copy would wait for these stores.
     template <class Fail, class Call, class... More> std::optional<event> some(const Fail &fail, Call call, More... more) {
         std::optional<event> next(std::in_place, event::blank());
@@ -446,20 +489,7 @@ private:
         return static_cast<std::size_t>(count);
     }
     template <class Fail> void open(const std::string &channel, const subscribe_options &options, const Fail &fail) {
-        shmcast_subscribe_options c{};
-        c.size = sizeof c;
-        if (options.hidden) c.flags |= SHMCAST_HIDDEN;
-        if (options.record_latency) c.flags |= SHMCAST_RECORD_LATENCY;
-        if (options.watch_publisher) c.flags |= SHMCAST_WATCH_PUBLISHER;
-        c.dir = detail::given(options.dir), c.socket = detail::given(options.socket);
-        c.start = options.start, c.start_sequence = options.start_sequence;
-        c.start_time_ns = ns(options.start_time.time_since_epoch());
-        c.wait = options.wait, c.resume = options.resume, c.spins = options.spins, c.prepare = options.prepare;
-        c.sleep_ns = ns(options.sleep), c.longest_nap_ns = ns(options.longest_nap);
-        c.wait_for_channel_ns = ns(options.wait_for_channel), c.schema_id = options.schema_id;
-        c.journal = detail::given(options.journal);
-        static const std::uint16_t none = 0; // no tags at all are a choice, too
-        if (options.tags) c.tags = options.tags->empty() ? &none : options.tags->data(), c.tag_count = options.tags->size();
+        const shmcast_subscribe_options c = detail::given(options);
         shmcast_subscriber *handle = nullptr;
         detail::check(shmcast_subscriber_open(channel.c_str(), &c, &handle), fail);
         handle_.reset(handle);
@@ -467,6 +497,7 @@ private:
     template <class Each> static void hand_out(const shmcast_batch &batch, Each &each) noexcept {
         event now;
         now.c_.kind = SHMCAST_MESSAGE;
+        if (batch.event.kind == 0) now.c_.what = batch.event.what; // of a message from the board, which is alone
         SHMCAST_FOREACH(m, &batch) {
             now.c_.payload = m.payload, now.c_.length = m.length;
             now.c_.sequence = m.sequence, now.c_.time = m.time;
@@ -479,6 +510,72 @@ private:
         void operator()(shmcast_subscriber *handle) const noexcept { shmcast_subscriber_close(handle); }
     };
     std::unique_ptr<shmcast_subscriber, closer> handle_;
+};
+
+// A key of a board. Its bytes and those of its message are valid until the next call on the board.
+class board_entry {
+public:
+    explicit board_entry(const shmcast_board_entry &c) noexcept : c_(c) {}
+    bytes key() const noexcept { return {c_.key, c_.key_length}; }
+    std::uint64_t sequence() const noexcept { return c_.sequence; }
+    std::uint64_t count() const noexcept { return c_.count; }
+    // The newest message; of kind 0 if the board does not have it.
+    event message() const noexcept { return event(c_.message); }
+
+private:
+    shmcast_board_entry c_;
+};
+
+// The last message of each key of a channel.
+class board {
+public:
+    explicit board(const std::string &channel, const subscribe_options &options = {}) { open(channel, options, detail::throwing()); }
+    board(const std::string &channel, const subscribe_options &options, std::error_code &code) noexcept {
+        open(channel, options, detail::returning(code));
+    }
+    // The entry of a key, or none.
+    std::optional<board_entry> get(bytes key) { return one(detail::throwing(), key); }
+    std::optional<board_entry> get(bytes key, std::error_code &code) noexcept { return one(detail::returning(code), key); }
+    // All keys as they were at one moment, in the order of their sequences.
+    std::vector<board_entry> entries() {
+        std::vector<shmcast_board_entry> all;
+        for (;;) {
+            const auto count = shmcast_board_entries(get(), all.data(), all.size());
+            detail::check(count, detail::throwing());
+            const bool fits = static_cast<std::size_t>(count) <= all.size();
+            all.resize(static_cast<std::size_t>(count) + (fits ? 0 : 16));
+            if (fits) return {all.begin(), all.end()};
+        }
+    }
+    std::size_t size() const noexcept { return static_cast<std::size_t>(counters().keys); }
+    shmcast_board_counters counters() const noexcept {
+        shmcast_board_counters counters{};
+        shmcast_board_count(get(), &counters);
+        return counters;
+    }
+    std::chrono::nanoseconds age(const event &message) const noexcept {
+        return std::chrono::nanoseconds(shmcast_board_age_ns(get(), message.time()));
+    }
+    shmcast_board *get() const noexcept { return handle_.get(); }
+
+private:
+    template <class Fail> void open(const std::string &channel, const subscribe_options &options, const Fail &fail) {
+        const shmcast_subscribe_options c = detail::given(options);
+        shmcast_board *handle = nullptr;
+        detail::check(shmcast_board_open(channel.c_str(), &c, &handle), fail);
+        handle_.reset(handle);
+    }
+    template <class Fail> std::optional<board_entry> one(const Fail &fail, bytes key) {
+        shmcast_board_entry entry;
+        const std::int32_t code = shmcast_board_get(get(), key.data(), key.size(), &entry);
+        detail::check(code, fail);
+        if (code != SHMCAST_EVENT) return std::nullopt;
+        return board_entry(entry);
+    }
+    struct closer {
+        void operator()(shmcast_board *handle) const noexcept { shmcast_board_close(handle); }
+    };
+    std::unique_ptr<shmcast_board, closer> handle_;
 };
 
 } // namespace shmcast

@@ -201,6 +201,30 @@ void error_codes() {
     CHECK(!shmcast::publisher("codes", taken, code).get() && code.value() == SHMCAST_ERROR_IN_USE);
 }
 
+void boards() {
+    shmcast::publish_options made;
+    made.dir = dir, made.capacity = 1 << 16;
+    made.board.emplace(), made.board->stop = 3, made.board->remove_tag = std::uint16_t(9);
+    shmcast::publisher p("boards", made);
+    shmcast::subscribe_options options;
+    options.dir = dir, options.conflate = true, options.conflate_behind = 8 << 10;
+    shmcast::subscriber slow("boards", options), batch("boards", options);
+    for (int i = 0; i < 1000; i++) p.publish("EUR 1.08");
+    const auto newest = slow.recv();
+    CHECK(newest.sequence() == 1000 && newest.conflated() == 999u && slow.recv().kind() == SHMCAST_LIVE);
+    CHECK(batch.recv_batch(10, [](const shmcast::event &e) { CHECK(e.sequence() == 1000 && e.conflated() == 999u); }) == 1);
+    p.publish("GBP 1.27");
+    CHECK(!slow.recv().conflated());
+    shmcast::board board("boards", options = [] { shmcast::subscribe_options o; o.dir = dir; return o; }());
+    const auto euro = board.get("EUR");
+    CHECK(euro && euro->count() == 1000 && euro->key().text() == "EUR" && euro->message().text() == "EUR 1.08");
+    CHECK(board.age(euro->message()).count() >= 0 && board.size() == 2 && board.entries().size() == 2);
+    p.publish("EUR", shmcast::mark{9, false});
+    std::error_code code;
+    CHECK(!board.get("EUR", code) && !code && board.entries()[0].sequence() == 1001 && board.counters().through == 1002);
+    CHECK(!shmcast::board("none", options, code).get() && code.value() == SHMCAST_ERROR_NOT_FOUND);
+}
+
 void across_threads() {
     auto p = publisher("threads");
     std::thread reader([s = subscriber("threads")]() mutable {
@@ -218,6 +242,6 @@ void across_threads() {
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     dir = argv[1];
-    messages(), claims(), events(), batches(), errors(), choices(), error_codes(), across_threads();
+    messages(), claims(), events(), batches(), errors(), choices(), error_codes(), boards(), across_threads();
     std::puts("all calls are as the header says");
 }

@@ -118,7 +118,10 @@ impl BoardEntry {
             Some(message) => message.bind(py).repr()?.to_string(),
             None => "None".to_owned(),
         };
-        Ok(format!("BoardEntry(key={key}, message={message}, sequence={}, count={})", self.sequence, self.count))
+        Ok(format!(
+            "BoardEntry(key={key}, message={message}, sequence={}, count={})",
+            self.sequence, self.count
+        ))
     }
 }
 

@@ -223,6 +223,20 @@ impl Board {
         self.view.counters()
     }
 
+    /// The channel's name.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let builder = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10);
+    /// # let publisher = builder.board(shmcast::BoardSpec::new(0..1)).open()?;
+    /// let board = shmcast::Subscriber::builder("t").dir(dir.path()).open_board()?;
+    /// assert_eq!(board.channel(), "t");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn channel(&self) -> &str {
+        &self.subscriber.header().channel
+    }
+
     /// What the board is for.
     ///
     /// ```

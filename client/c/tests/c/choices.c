@@ -109,10 +109,66 @@ static void ends(void) {
     shmcast_subscriber_close(waiting), shmcast_subscriber_close(s);
 }
 
+/* The last message of each key: joined to the stream, for readers that are slow, and key by key. */
+static void boards(void) {
+    shmcast_publish_options po = SHMCAST_PUBLISH_OPTIONS;
+    po.dir = dir, po.capacity = 1 << 16, po.board_start = 0, po.board_stop = 3, po.board_keys = 8, po.board_value = 64;
+    po.flags = SHMCAST_REMOVE_BY_TAG, po.board_remove_tag = 9;
+    shmcast_publisher *p;
+    CHECK(shmcast_publisher_open("boards", &po, &p) == SHMCAST_OK);
+    shmcast_subscribe_options so = SHMCAST_SUBSCRIBE_OPTIONS;
+    so.dir = dir, so.flags = SHMCAST_CONFLATE;
+    shmcast_subscriber *slow, *late, *batch;
+    CHECK(shmcast_subscriber_open("boards", &so, &slow) == SHMCAST_OK);
+    for (int i = 0; i < 4000; i++) CHECK(shmcast_publish(p, i % 2 ? "EUR 1.08" : "GBP 1.27", 8, NULL) == SHMCAST_OK);
+    for (int key = 0; key < 2; key++) {
+        shmcast_event e = next(slow, SHMCAST_MESSAGE);
+        CHECK(e.sequence == (uint64_t)(3999 + key) && e.what.conflated.from_board == 1 && e.what.conflated.left_out == 1999);
+    }
+    CHECK(next(slow, SHMCAST_LIVE).sequence == 4001);
+    so.flags = 0, so.start = SHMCAST_START_BOARD;
+    CHECK(shmcast_subscriber_open("boards", &so, &late) == SHMCAST_OK);
+    CHECK(shmcast_subscriber_open("boards", &so, &batch) == SHMCAST_OK);
+    shmcast_event first = next(late, SHMCAST_MESSAGE);
+    CHECK(first.sequence == 3999 && first.what.conflated.from_board == 1 && first.what.conflated.left_out == 0);
+    shmcast_batch b;
+    CHECK(shmcast_recv_batch(batch, 100, &b) == 1 && b.first == 3999 && b.event.kind == 0 && b.event.what.conflated.from_board == 1);
+    CHECK(shmcast_recv_batch(batch, 100, &b) == 1 && b.first == 4000);
+    CHECK(shmcast_publish_with(p, "JPY 150", 7, 0, 0, NULL) == SHMCAST_OK);
+    next(late, SHMCAST_MESSAGE), next(late, SHMCAST_LIVE);
+    shmcast_event then = next(late, SHMCAST_MESSAGE);
+    CHECK(then.sequence == 4001 && then.what.conflated.from_board == 0);
+    so.start = 0;
+    shmcast_board *board;
+    shmcast_board_entry entry, all[4];
+    CHECK(shmcast_board_open("boards", &so, &board) == SHMCAST_OK);
+    CHECK(shmcast_board_get(board, "EUR", 3, &entry) == SHMCAST_EVENT && entry.sequence == 4000 && entry.count == 2000);
+    CHECK(entry.key_length == 3 && memcmp(entry.key, "EUR", 3) == 0);
+    is_message(&entry.message, 4000, "EUR 1.08");
+    CHECK(shmcast_board_age_ns(board, entry.message.time) < UINT64_C(1000000000000));
+    CHECK(shmcast_publish_with(p, "GBP gone", 8, 9, 0, NULL) == SHMCAST_OK);
+    CHECK(shmcast_board_get(board, "GBP", 3, &entry) == SHMCAST_OK && shmcast_board_get(board, "no", 2, &entry) == SHMCAST_OK);
+    CHECK(shmcast_board_entries(board, NULL, 0) == 2 && shmcast_board_entries(board, all, 4) == 2);
+    CHECK(all[0].sequence == 4000 && all[1].sequence == 4001 && memcmp(all[1].key, "JPY", 3) == 0);
+    shmcast_board_counters counters;
+    CHECK(shmcast_publish(p, "x", 1, NULL) == SHMCAST_OK && shmcast_board_count(board, &counters) == SHMCAST_OK);
+    CHECK(counters.through == 4003 && counters.keys == 2 && counters.no_key == 1 && counters.no_room == 0);
+    FAILS(shmcast_board_get(board, "EUR", 3, NULL), SHMCAST_ERROR_ARGUMENT, "entry");
+    FAILS(shmcast_board_get(NULL, "EUR", 3, &entry), SHMCAST_ERROR_ARGUMENT, "handle is NULL");
+    shmcast_board_close(board), shmcast_subscriber_close(slow), shmcast_subscriber_close(late), shmcast_subscriber_close(batch);
+    FAILS(shmcast_board_open("choices", &so, &board), SHMCAST_ERROR_NO_BOARD, "has no board");
+    CHECK(board == NULL);
+    shmcast_publisher_close(p);
+    po.board_stop = 0;
+    FAILS(shmcast_publisher_open("none", &po, &p), SHMCAST_ERROR_ARGUMENT, "board_stop");
+    so.conflate_behind = 1;
+    FAILS(shmcast_subscriber_open("boards", &so, &slow), SHMCAST_ERROR_ARGUMENT, "SHMCAST_CONFLATE");
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     dir = argv[1];
-    choices(), ends(), journals(), loops();
+    choices(), ends(), journals(), loops(), boards();
     puts("all calls are as the header says");
     return 0;
 }

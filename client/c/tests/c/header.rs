@@ -1,7 +1,7 @@
 //! The header says what the source is: functions, their types, sizes, offsets and numbers.
 
 use crate::support::{C, CPP, HERE, has, library, run};
-use shmcast_c::{Batch, Event, PublishOptions, SubscribeOptions, What};
+use shmcast_c::{Batch, BoardCounters, BoardEntry, Event, PublishOptions, SubscribeOptions, What};
 use shmcast_testkit::scratch;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -34,6 +34,11 @@ fn in_c(rust: &str) -> &str {
         "*mut u8" => "void *",
         "*mut *mut u8" => "void **",
         "*const c_char" => "const char *",
+        "*mut BoardEntry" => "shmcast_board_entry *",
+        "*mut BoardCounters" => "shmcast_board_counters *",
+        "*const BoardHandle" => "const shmcast_board *",
+        "*mut BoardHandle" => "shmcast_board *",
+        "*mut *mut BoardHandle" => "shmcast_board **",
         "*mut Event" => "shmcast_event *",
         "*const PublishOptions" => "const shmcast_publish_options *",
         "*const SubscribeOptions" => "const shmcast_subscribe_options *",
@@ -49,7 +54,7 @@ fn in_c(rust: &str) -> &str {
 
 fn source_functions() -> BTreeMap<String, String> {
     let mut functions = BTreeMap::new();
-    for file in ["error", "publisher", "subscriber"] {
+    for file in ["error", "publisher", "subscriber", "board"] {
         let text = read(&format!("src/{file}.rs"));
         for part in text.split("#[unsafe(no_mangle)]").skip(1) {
             let signature = part.split_once("extern \"C\" fn ").unwrap().1.split_once(" {\n").unwrap().0;
@@ -128,10 +133,13 @@ fn sizes_offsets_and_numbers_are_the_same() {
     layout!(text, Batch, "shmcast_batch": records bytes messages first event);
     layout!(text, PublishOptions, "shmcast_publish_options":
         size flags dir socket capacity max_message mode prepare schema_id schema_name labels
-        continue_from numa_node reserved);
+        continue_from numa_node reserved board_start board_stop board_keys board_value board_remove_tag
+        board_reserved);
     layout!(text, SubscribeOptions, "shmcast_subscribe_options":
         size flags dir socket start wait resume prepare start_sequence spins reserved sleep_ns longest_nap_ns
-        wait_for_channel_ns schema_id start_time_ns journal tags tag_count);
+        wait_for_channel_ns schema_id start_time_ns journal tags tag_count conflate_behind);
+    layout!(text, BoardEntry, "shmcast_board_entry": key key_length sequence count message);
+    layout!(text, BoardCounters, "shmcast_board_counters": through keys no_room too_large no_key reserved);
     let (codes, mut module, mut numbers) = (read("src/codes.rs"), "", 0);
     for line in codes.lines() {
         if let Some(name) = line.strip_prefix("pub mod ") {

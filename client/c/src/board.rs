@@ -1,0 +1,150 @@
+//! The functions of boards.
+
+use crate::codes::code;
+use crate::error::Failure;
+use crate::event::Event;
+use crate::guard::{Handle, bytes};
+use crate::options::{SubscribeOptions, open_board};
+use crate::publisher::done;
+use shmcast::{Board, RecvError};
+use std::ffi::c_char;
+
+/// `shmcast_board`.
+pub(crate) type BoardHandle = Handle<Opened>;
+
+/// A board, and the name of its channel for errors.
+pub(crate) struct Opened {
+    board: Board,
+    channel: String,
+}
+
+/// `shmcast_board_entry`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header explains each")]
+pub struct BoardEntry {
+    pub key: *const u8,
+    pub key_length: usize,
+    pub sequence: u64,
+    pub count: u64,
+    pub message: Event,
+}
+
+/// `shmcast_board_counters`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header explains each")]
+pub struct BoardCounters {
+    pub through: u64,
+    pub keys: u64,
+    pub no_room: u64,
+    pub too_large: u64,
+    pub no_key: u64,
+    pub reserved: [u64; 3],
+}
+
+impl BoardEntry {
+    fn of(entry: &shmcast::BoardEntry<'_>) -> Self {
+        let message = entry.message.map_or(Event::NONE, Event::of_message);
+        let shmcast::BoardEntry { key, sequence, count, .. } = *entry;
+        Self { key: key.as_ptr(), key_length: key.len(), sequence, count, message }
+    }
+}
+
+#[cold]
+fn failure(channel: &str, error: RecvError) -> Failure {
+    Failure::receiving(channel, error)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_board_open(
+    channel: *const c_char,
+    options: *const SubscribeOptions,
+    out: *mut *mut BoardHandle,
+) -> i32 {
+    let make = || {
+        // SAFETY: the header asks for texts that end with a zero, and for options with their size.
+        let board = unsafe { open_board(channel, options) }?;
+        let channel = board.channel().to_owned();
+        Ok(Opened { board, channel })
+    };
+    // SAFETY: the header asks for a place that may be written to.
+    done(unsafe { Handle::open_at("board", out, make) })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_board_close(this: *mut BoardHandle) -> i32 {
+    // SAFETY: the header asks for a handle that is open, or NULL, and for one thread at a time.
+    done(unsafe { Handle::close(this) })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_board_get(
+    this: *mut BoardHandle,
+    key: *const u8,
+    key_length: usize,
+    out: *mut BoardEntry,
+) -> i32 {
+    let call = |this: &mut Opened| {
+        if out.is_null() {
+            return Err(Failure::argument("there is nowhere to put the entry: pass a pointer to one"));
+        }
+        // SAFETY: the header asks for so many bytes.
+        let key = unsafe { bytes(key, key_length) }?;
+        let found = this.board.get(key).map_err(|error| failure(&this.channel, error))?;
+        let Some(entry) = found else { return Ok(code::OK) };
+        // SAFETY: not null, and the header asks for a place that may be written to.
+        unsafe { out.write(BoardEntry::of(&entry)) };
+        Ok(code::EVENT)
+    };
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_board_entries(
+    this: *mut BoardHandle,
+    out: *mut BoardEntry,
+    room: usize,
+) -> i64 {
+    let call = |this: &mut Opened| {
+        if out.is_null() && room > 0 {
+            return Err(Failure::argument("there is nowhere to put the entries: pass a pointer to some"));
+        }
+        let entries = this.board.entries().map_err(|error| failure(&this.channel, error))?;
+        let all = entries.len();
+        for (at, entry) in entries.take(room).enumerate() {
+            // SAFETY: not null, and the header asks for a place for `room` entries that may be written to.
+            unsafe { out.add(at).write(BoardEntry::of(&entry)) };
+        }
+        Ok(all as i64)
+    };
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code.into())
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_board_count(
+    this: *const BoardHandle,
+    out: *mut BoardCounters,
+) -> i32 {
+    let call = |this: &mut Opened| {
+        if out.is_null() {
+            return Err(Failure::argument("there is nowhere to put the counters: pass a pointer to them"));
+        }
+        let shmcast::BoardCounters { through, live: keys, refused: no_room, too_large, no_key, .. } =
+            this.board.counters();
+        let counters = BoardCounters { through, keys, no_room, too_large, no_key, reserved: [0; 3] };
+        // SAFETY: not null, and the header asks for a place that may be written to.
+        unsafe { out.write(counters) };
+        Ok(code::OK)
+    };
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_board_age_ns(this: *const BoardHandle, time: u64) -> u64 {
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { Handle::enter(this, |this: &mut Opened| Ok(this.board.clock().ns_since(time))) }.unwrap_or(0)
+}
