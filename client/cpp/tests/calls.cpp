@@ -209,19 +209,19 @@ void boards() {
     shmcast::subscribe_options options;
     options.dir = dir, options.conflate = true, options.conflate_behind = 8 << 10;
     shmcast::subscriber slow("boards", options), batch("boards", options);
-    for (int i = 0; i < 1000; i++) p.publish("EUR 1.08");
+    for (int i = 0; i < 5000; i++) p.publish("EUR 1.08");
     const auto newest = slow.recv();
-    CHECK(newest.sequence() == 1000 && newest.conflated() == 999u && slow.recv().kind() == SHMCAST_LIVE);
-    CHECK(batch.recv_batch(10, [](const shmcast::event &e) { CHECK(e.sequence() == 1000 && e.conflated() == 999u); }) == 1);
+    CHECK(newest.sequence() == 5000 && newest.conflated() == 4999u && slow.recv().kind() == SHMCAST_LIVE);
+    CHECK(batch.recv_batch(10, [](const shmcast::event &e) { CHECK(e.sequence() == 5000 && e.conflated() == 4999u); }) == 1);
     p.publish("GBP 1.27");
     CHECK(!slow.recv().conflated());
     shmcast::board board("boards", options = [] { shmcast::subscribe_options o; o.dir = dir; return o; }());
     const auto euro = board.get("EUR");
-    CHECK(euro && euro->count() == 1000 && euro->key().text() == "EUR" && euro->message().text() == "EUR 1.08");
+    CHECK(euro && euro->count() == 5000 && euro->key().text() == "EUR" && euro->message().text() == "EUR 1.08");
     CHECK(board.age(euro->message()).count() >= 0 && board.size() == 2 && board.entries().size() == 2);
     p.publish("EUR", shmcast::mark{9, false});
     std::error_code code;
-    CHECK(!board.get("EUR", code) && !code && board.entries()[0].sequence() == 1001 && board.counters().through == 1002);
+    CHECK(!board.get("EUR", code) && !code && board.entries()[0].sequence() == 5001 && board.counters().through == 5002);
     CHECK(!shmcast::board("none", options, code).get() && code.value() == SHMCAST_ERROR_NOT_FOUND);
 }
 

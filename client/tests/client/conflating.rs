@@ -2,7 +2,7 @@
 
 use crate::support::{SMALL, publisher, subscriber};
 use proptest::prelude::*;
-use shmcast::{BoardSpec, Event, Publisher, Start, Subscriber};
+use shmcast::{BoardSpec, Event, Publisher, Records, Start, Subscriber};
 use shmcast_testkit::scratch;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -194,5 +194,32 @@ proptest! {
                 .map(|entry| (entry.key[0], (entry.sequence, entry.message.unwrap().payload.to_vec()))).collect();
             prop_assert_eq!(&mirror.known, &there);
         }
+    }
+}
+
+/// A poll that finds nothing looks for a lap once in 64 times. So a reader that is behind gets something by then, whichever call it makes.
+#[test]
+fn calls_of_each_kind_give_what_the_board_has() {
+    for published in [300u64, 700, 1_000, 1_100, 5_000] {
+        let dir = scratch();
+        let mut publisher = publisher(dir.path()).capacity(SMALL).board(BoardSpec::new(0..1)).open().unwrap();
+        let open = || subscriber(dir.path()).conflate_behind(8 << 10).open().unwrap();
+        let (mut one, mut into, mut many) = (open(), open(), open());
+        for number in 0..published {
+            publisher.publish(&[[b'x'; 8], number.to_le_bytes()].concat()).unwrap();
+        }
+        let mut last = [0; 3];
+        let mut records = Records::with_room(4 << 10);
+        for _ in 0..200 {
+            if let Some(Event::Message(m)) = one.try_recv().unwrap() {
+                last[0] = m.sequence;
+            }
+            if let Some(Event::Message(m)) = into.try_recv_into(&mut [0; 64]).unwrap() {
+                last[1] = m.sequence;
+            }
+            many.recv_records(10, &mut records).unwrap();
+            last[2] = records.iter().last().map_or(last[2], |message| message.sequence);
+        }
+        assert_eq!(last, [published; 3]);
     }
 }
