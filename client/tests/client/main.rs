@@ -10,6 +10,7 @@ mod crash;
 mod deadlines;
 mod files;
 mod foreign;
+mod gates;
 mod gone;
 mod host;
 mod hostile;

@@ -12,6 +12,7 @@ mod comeback;
 mod config;
 mod doctor;
 mod front;
+mod gates;
 mod generations;
 mod hostile;
 mod journals;
