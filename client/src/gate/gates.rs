@@ -180,8 +180,8 @@ impl Gates {
         Some(Box::new(Self::begin(files.gates, page, header.uuid, &header.geometry, writer)))
     }
 
-    /// Looks at each gate for the first time. A gate whose reader is not farther behind than the lag is in force at once: it was waited for
-    /// by the publisher before this one, or nothing was published meanwhile.
+    /// Looks at each gate for the first time. A gate whose reader was not lapped is in force at once, since the publisher before this one may
+    /// have waited for it. It may be behind by more than the lag: each publisher publishes up to the frontier that it finds.
     fn begin(
         gates: Vec<(Settled, File)>,
         page: Option<FiguresPage>,
@@ -203,7 +203,7 @@ impl Gates {
         let gates: Vec<One> = gates.into_iter().map(one).collect();
         let step = gates.iter().map(|gate| gate.config.lag / 4).min().unwrap_or(u64::MAX);
         let mut all = Self { gates, segment, capacity: geometry.capacity, step, page };
-        all.look(writer, |lag| lag);
+        all.look(writer, |_| u64::MAX);
         writer.set_bound(all.bound(writer, writer.frontier()));
         if let Some(page) = &all.page {
             page.show(all.gates.len());

@@ -18,22 +18,29 @@ impl Subscriber {
         self.gate.as_ref().map(|gate| gate.name())
     }
 
-    /// Tells the gate's page the place of the next record. Everything before it was copied, or will never be. While the subscriber reads
-    /// the journal, it has no place in the ring, and the page stays as it is.
+    /// Tells the gate's page the place of the next record. Everything before it was copied, or will never be. While the subscriber hands
+    /// out the board, this is the place at which it will go on. While it reads the journal, it has no place in the ring, and the page stays
+    /// as it is.
     #[inline]
     pub(super) fn note_passed(&self) {
-        if let Some(gate) = &self.gate
-            && matches!(self.doubt, Doubt::None | Doubt::Epoch)
-        {
-            gate.passed(self.reader.place());
+        let Some(gate) = &self.gate else { return };
+        let place = match self.doubt {
+            Doubt::None | Doubt::Epoch => Some(self.reader.place()),
+            Doubt::Board => self.place_after_board(),
+            _ => None,
+        };
+        if let Some(place) = place {
+            gate.passed(place);
         }
     }
 
     /// Whether messages must be taken one by one: each is checked, and not for the gate alone.
     #[inline]
     pub(super) fn checks_each(&self) -> bool {
-        let is_only_gated =
-            || self.gate.is_some() && !self.is_strict() && self.tags.is_none() && self.doubt == Doubt::None;
+        let is_only_gated = || {
+            let is_plain = !self.is_strict() && self.tags.is_none() && !self.is_conflating();
+            self.gate.is_some() && is_plain && self.doubt == Doubt::None
+        };
         self.is_checked && !is_only_gated()
     }
 }

@@ -324,6 +324,32 @@ fn a_gate_stays_in_force_when_a_successor_takes_over() {
     assert_eq!(received, published);
 }
 
+/// Each publisher publishes until its gate refuses, and its reader reads nothing meanwhile.
+#[test]
+fn a_gate_stays_in_force_when_several_publishers_die_in_a_row() {
+    let dir = scratch();
+    let open = || gated(dir.path(), Gate::new("risk").refuse());
+    let mut first = open();
+    let mut reader = risk(dir.path()).open().unwrap();
+    let mut published = fill(&mut first, &[1; 100]);
+    first.leave_open();
+    for successor in 0..3 {
+        let mut publisher = open();
+        assert_eq!(only(&publisher).state, GateState::InForce, "successor {successor}");
+        published += fill(&mut publisher, &[1; 100]);
+        publisher.leave_open();
+    }
+    let mut received = 0;
+    while let Some(event) = reader.try_recv().unwrap() {
+        match event {
+            Event::Message(_) => received += 1,
+            Event::NewEpoch { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(received, published);
+}
+
 #[test]
 fn a_successor_without_the_gate_waits_for_nobody() {
     let dir = scratch();
