@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 
 /// How long the publisher spins between two looks before it lets other threads run.
 const SPINS_FOR: Duration = Duration::from_micros(20);
+/// If less than this is left of a wait, it spins: another thread may run for some milliseconds.
+const SPINS_LAST: Duration = Duration::from_micros(100);
 /// How long it lets others run between two looks before it sleeps.
 const YIELDS_FOR: Duration = Duration::from_millis(2);
 /// How long it sleeps between two looks.
@@ -348,9 +350,9 @@ impl Gates {
 
 /// Rests between two looks, not longer than `left`.
 fn pause(elapsed: Duration, left: Duration) {
-    if elapsed < SPINS_FOR {
+    if elapsed < SPINS_FOR || left < SPINS_LAST {
         (0..32).for_each(|_| std::hint::spin_loop());
-    } else if elapsed < YIELDS_FOR || left < 2 * SLEEP {
+    } else if elapsed < YIELDS_FOR {
         std::thread::yield_now();
     } else {
         std::thread::sleep(SLEEP);
