@@ -1,10 +1,11 @@
 //! Errors of opening a channel and of publishing.
 
+use crate::gate::{GateError, GateName};
 use crate::journal::JournalError;
 use rustix::io::Errno;
 use shmcast_layout::board::JoinError;
 use shmcast_layout::control::RefusalCode;
-use shmcast_layout::error::{GeometryError, OpenError, OutOfSequences, TooLarge, WriteError};
+use shmcast_layout::error::{GeometryError, OpenError, OutOfSequences, TooLarge};
 use shmcast_layout::layout::board::BoardError as BoardSizes;
 use shmcast_layout::layout::header::Header;
 use shmcast_layout::ring::locate::LocateError;
@@ -220,6 +221,16 @@ pub enum ChannelError {
         /// The reason.
         source: Box<JournalError>,
     },
+    /// A gate cannot be named so, or cannot be had.
+    #[error("channel {name:?}, gate {gate:?}: {why}")]
+    Gate {
+        /// The channel.
+        name: String,
+        /// The gate.
+        gate: String,
+        /// The reason.
+        why: GateError,
+    },
     /// The channel belongs to another user, who has not let this one in.
     #[error(
         "{} belongs to uid {owner}, and this user may not {what} it: {source}: its publisher makes it with mode 750 for its group, or 755 \
@@ -315,6 +326,15 @@ pub enum PublishError {
     /// The channel's sequences are used up, or a gap would use them up.
     #[error(transparent)]
     OutOfSequences(#[from] OutOfSequences),
+    /// A gate's reader is too far behind, and the publisher does not wait, or has waited as long as the gate says. Nothing was published.
+    /// Publish the message again later, or give it up.
+    #[error("gate {gate} holds the message up: its reader is {behind} B behind; publish it again later")]
+    Full {
+        /// The gate.
+        gate: GateName,
+        /// How far its reader is behind, in bytes of the ring.
+        behind: u64,
+    },
     /// The daemon gave the channel to another publisher, because an operator asked for it, or while this publisher did not run.
     #[error(
         "the channel was taken from this publisher, and nobody receives what it publishes: end it, or open the \
@@ -326,16 +346,6 @@ pub enum PublishError {
         "this publisher belongs to the process that was forked: open one of its own here, or publish there"
     )]
     Forked,
-}
-
-impl From<WriteError> for PublishError {
-    #[inline]
-    fn from(error: WriteError) -> Self {
-        match error {
-            WriteError::TooLarge(error) => Self::TooLarge(error),
-            WriteError::OutOfSequences(error) => Self::OutOfSequences(error),
-        }
-    }
 }
 
 /// The holder of a channel.

@@ -53,6 +53,7 @@ mod clock;
 mod directory;
 mod ends;
 mod error;
+mod gate;
 pub mod hosting;
 pub mod journal;
 mod lock;
@@ -74,6 +75,7 @@ pub use directory::{
 };
 pub use ends::EndWatch;
 pub use error::{ChannelError, Holder, PublishError, SchemaId};
+pub use gate::{Gate, GateError, GateName, GateState, GateStatus, Then};
 pub use message::{Event, Lapped, Message, RecvError};
 pub use owned::{OwnedEvent, OwnedMessage};
 pub use publisher::{Claim, DEFAULT_CAPACITY, Mark, Publisher, PublisherBuilder, Stamps};

@@ -1,10 +1,12 @@
 //! Channels and readers as tools show them, whether they were found in a directory or reported by a daemon.
 
-use crate::directory::{ChannelDetail, ChannelInfo, Publishing, ReaderInfo};
+use crate::directory::{ChannelDetail, ChannelInfo, GateSight, Publishing, ReaderInfo, command_of};
 use crate::error::Holder;
-use shmcast_layout::control::{ChannelStatus, LatencyStatus, Process, ReaderStatus};
+use crate::gate::{GateState, Then};
+use shmcast_layout::control::{ChannelStatus, GateReport, GateTerms, LatencyStatus, Process, ReaderStatus};
 use shmcast_layout::layout::header::{ClockKind, State};
 use shmcast_layout::reader_page::ReaderStats;
+use shmcast_layout::ring::locate::Place;
 
 impl ChannelInfo {
     /// Returns the channel and its readers in the form that tools print and daemons send.
@@ -31,6 +33,8 @@ impl ChannelInfo {
             Err(what) => unseen(&self.name, "damaged", Some(what.clone())),
         };
         status.publisher = publisher;
+        let tail = self.detail.as_ref().ok().and_then(|detail| detail.tail.clone().ok());
+        status.gates = self.gates.iter().map(|sight| gate_report(sight, tail, process_of)).collect();
         status.readers = self
             .readers
             .iter()
@@ -88,6 +92,7 @@ impl ChannelDetail {
             mode: None,
             journal: None,
             board: self.board,
+            gates: Vec::new(),
             readers: Vec::new(),
         }
     }
@@ -118,8 +123,53 @@ fn unseen(name: &str, state: &str, error: Option<String>) -> ChannelStatus {
         mode: None,
         journal: None,
         board: None,
+        gates: Vec::new(),
         readers: Vec::new(),
     }
+}
+
+/// Makes the report of a gate. `tail` is the ring's tail, if it is known; `process` finds the process of a claimed id.
+pub(crate) fn gate_report(
+    GateSight { figures, claim }: &GateSight,
+    tail: Option<Place>,
+    process: impl Fn(u64) -> Process,
+) -> GateReport {
+    // The publisher may have ended, or may not have looked since.
+    let state = match claim {
+        None => GateState::Absent,
+        Some(_) => GateState::of_word(figures.state),
+    };
+    let waits_ns = figures.wait_ns(0.5).map(|p50| {
+        let at = |quantile| figures.wait_ns(quantile).unwrap_or(p50);
+        LatencyStatus { p50, p99: at(0.99), p999: at(0.999), max: figures.longest_ns }
+    });
+    let at = claim.and_then(|claim| Some((claim.position?, claim.sequence))).zip(tail);
+    GateReport {
+        terms: GateTerms {
+            gate: figures.name.clone(),
+            lag_bytes: figures.lag_bytes,
+            wait_ns: figures.wait_ns,
+            refuse: figures.then == Then::Refuse as u64,
+        },
+        state: state.name().to_owned(),
+        reader: claim.map(|claim| process(claim.pid)),
+        behind_bytes: at.map(|((position, _), tail)| tail.position.saturating_sub(position)),
+        behind_messages: at.map(|((_, sequence), tail)| tail.sequence.saturating_sub(sequence)),
+        held: figures.held,
+        longest_ns: figures.longest_ns,
+        total_ns: figures.total_ns,
+        waits_ns,
+        dropped: figures.dropped,
+        refused: figures.refused,
+        turned_away: figures.turned_away,
+        impossible: figures.impossible,
+    }
+}
+
+/// The process of this id, as far as it can be seen from here.
+fn process_of(pid: u64) -> Process {
+    let pid = u32::try_from(pid).ok().filter(|pid| *pid > 0);
+    Process { pid, uid: None, command: pid.and_then(command_of) }
 }
 
 /// Makes the status of a reader from its page. `next` is the channel's next sequence.

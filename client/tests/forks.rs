@@ -4,7 +4,10 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
-use shmcast::{ChannelError, Directory, Event, PublishError, Publisher, PublisherBuilder, Publishing, Start};
+use shmcast::{
+    ChannelError, Directory, Event, Gate, GateState, PublishError, Publisher, PublisherBuilder, Publishing,
+    Start,
+};
 use shmcast::{Records, RecvError, Select, Subscriber, SubscriberBuilder, Wait};
 use shmcast_layout::mem::forked::fork;
 use shmcast_testkit::process::{in_dir, my_dir, my_role, run};
@@ -34,6 +37,7 @@ const TESTS: &[(&str, &str)] = &[
     ("a_parent_that_closes_its_channel_leaves_it_locked_by_its_children", "parent that closes"),
     ("a_dead_publisher_holds_its_channel_as_long_as_its_children_live", "child of the dead"),
     ("a_dead_reader_is_shown_as_long_as_its_children_live", "child of a reader"),
+    ("a_child_frees_the_gate_that_its_parent_holds", "gate"),
     ("a_childs_copies_publish_and_receive_beside_their_parents", "copies"),
     ("a_grandchild_closes_what_its_parent_opened", "grandchild"),
 ];
@@ -57,6 +61,7 @@ fn play(role: &str, dir: &Path) {
         "exit" => child_ends(dir, |_| std::process::exit(0)),
         "panic" => child_ends(dir, |_publisher| panic!("as this test wants it")),
         "dropped subscriber" => dropped_subscriber(dir),
+        "gate" => gate(dir),
         "parent that closes" => parent_closes(dir),
         "child of the dead" => child_of_the_dead(dir),
         "parent that dies" => parent_dies(dir),
@@ -102,6 +107,35 @@ fn dropped_subscriber(dir: &Path) {
     drop(reader);
     assert_eq!(fs::read_dir(dir.join("t/readers")).unwrap().count(), 0);
     directory.remove("t").unwrap();
+}
+
+/// A child neither frees its parent's gate nor keeps it.
+fn gate(dir: &Path) {
+    let gate = Gate::new("risk").wait(Duration::from_secs(60)).refuse();
+    let mut mine = publisher(dir).capacity(SMALL).gate(gate).open().unwrap();
+    let mut reader = Some(subscriber(dir).gate("risk").open().unwrap());
+    let mut published = 0;
+    let mut fill = |publisher: &mut Publisher| {
+        let before = published;
+        while publisher.try_publish(&[1; 100]).is_ok() {
+            published += 1;
+            assert!(published - before < 10_000, "nothing holds this publisher up");
+        }
+    };
+    assert!(fork(|| drop(reader.take())).unwrap().wait().unwrap());
+    fill(&mut mine);
+    assert_eq!(mine.gates()[0].state, GateState::InForce, "its reader lives");
+    let (mut until, go_on) = pipe().unwrap();
+    let mut go_on = Some(go_on);
+    let child = fork(|| {
+        drop(go_on.take());
+        assert_eq!(until.read(&mut [0]).unwrap(), 0);
+    });
+    drop(reader);
+    mine.publish(&[1; 100]).unwrap();
+    assert_eq!(mine.gates()[0].state, GateState::Absent, "whatever the child holds");
+    drop(go_on);
+    assert!(child.unwrap().wait().unwrap());
 }
 
 fn parent_closes(dir: &Path) {

@@ -100,6 +100,16 @@ pub struct OutOfSequences {
     pub sequence: u64,
 }
 
+/// A message whose record would need a frontier beyond the writer's bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "the record needs the ring up to position {frontier}, which lies beyond the writer's bound: raise the bound first"
+)]
+pub struct BeyondBound {
+    /// The frontier that the record needs.
+    pub frontier: u64,
+}
+
 /// The reason why a message was not published. Nothing was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum WriteError {
@@ -109,4 +119,7 @@ pub enum WriteError {
     /// The channel has used up its sequences.
     #[error(transparent)]
     OutOfSequences(#[from] OutOfSequences),
+    /// The message has to wait until the writer's bound is raised.
+    #[error(transparent)]
+    BeyondBound(#[from] BeyondBound),
 }

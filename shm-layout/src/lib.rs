@@ -12,7 +12,7 @@
 //! | [`ring`], [`board`] | the protocol | map, open, log, ask the time |
 //! | [`mem`] | maps, prefault, locks, huge pages | know about rings |
 //! | [`sys`] | datagrams in batches, descriptors beside packets | know about rings |
-//! | [`segment`], [`reader_page`], [`charter`] | a mapped file that lends the protocol its cells | |
+//! | [`segment`], [`reader_page`], [`gate`], [`charter`] | a mapped file that lends the protocol its cells | |
 //! | [`fault`](mod@fault) | mended faults, for a build that tests the tests | be chosen in an ordinary build |
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -25,6 +25,7 @@ pub mod board;
 pub mod charter;
 pub mod error;
 pub mod fault;
+pub mod gate;
 #[cfg(not(loom))]
 pub mod journal;
 pub mod layout;

@@ -58,9 +58,11 @@ enum shmcast_code {
     SHMCAST_ERROR_NO_WAKER = -25,         /* SHMCAST_WAIT_PARK on a channel that is a file */
     SHMCAST_ERROR_OS = -26,               /* the operating system refused; shmcast_error_os() has its errno */
     SHMCAST_ERROR_NO_BOARD = -27,         /* the channel has no board, or goes on without one */
+    SHMCAST_ERROR_GATE = -28,             /* no such gate, it has a reader, or it cannot be made so */
     SHMCAST_ERROR_TOO_LARGE = -40,        /* the message exceeds the channel's largest; nothing was published */
     SHMCAST_ERROR_OUT_OF_SEQUENCES = -41, /* the channel counts no further; nothing was published */
     SHMCAST_ERROR_CUT_OFF = -42,          /* the daemon gave the channel to another publisher; nothing was published */
+    SHMCAST_ERROR_FULL = -43,             /* the reader of a gate is too far behind; nothing was published: publish it again later */
     SHMCAST_ERROR_TOO_SMALL = -50,        /* the buffer is smaller than the message, which stays the next one */
     SHMCAST_ERROR_CORRUPT = -51,          /* another program wrote to the channel's memory */
     SHMCAST_ERROR_UNMAPPED = -52,         /* the channel's next memory cannot be mapped; receive again */
@@ -102,6 +104,23 @@ enum shmcast_publish_flag {
     SHMCAST_REMOVE_BY_TAG = 4 /* messages with the tag board_remove_tag remove their key from the board */
 };
 
+/* For `flags` of a gate. */
+enum shmcast_gate_flag {
+    SHMCAST_GATE_REFUSES = 1,    /* after the wait the message is not published: SHMCAST_ERROR_FULL. Without it the gate is dropped: its
+                                  * reader may be lapped until it has caught up to half of the lag */
+    SHMCAST_GATE_NEVER_WAITS = 2 /* no message waits */
+};
+
+/* A gate: a reader that the publisher waits for, within a limit. Set it to zeros first; zero means the default of each. */
+typedef struct shmcast_gate {
+    const char *name;     /* what its reader asks for; 1 to 31 letters, digits and . _ - : @ + */
+    uint32_t flags;       /* of enum shmcast_gate_flag */
+    uint32_t lag_percent; /* how far its reader may be behind, of the ring; 50 */
+    uint64_t lag_bytes;   /* the same in bytes of the ring */
+    uint64_t wait_ns;     /* how long one message waits at most; 200 us */
+    uint64_t reserved;    /* 0 */
+} shmcast_gate;
+
 /* Zero means the default of each. Begin with SHMCAST_PUBLISH_OPTIONS, which sets the size. */
 typedef struct shmcast_publish_options {
     uint32_t size;           /* sizeof(shmcast_publish_options) */
@@ -124,6 +143,8 @@ typedef struct shmcast_publish_options {
     uint64_t board_value;    /* largest message on the board, key included; 256 */
     uint16_t board_remove_tag; /* with SHMCAST_REMOVE_BY_TAG. A message that ends right behind its key removes it in any case */
     uint16_t board_reserved[3]; /* 0 */
+    const shmcast_gate *gates; /* of a channel that is a file; those of a daemon's channel are in its configuration */
+    size_t gate_count;       /* how many gates, at most 15 */
 } shmcast_publish_options;
 
 /* Opens a channel for publishing: makes it, or takes over the one that is there, with the sequences going on. `options` may be NULL.
@@ -134,12 +155,15 @@ SHMCAST_API int32_t shmcast_publisher_open(const char *channel, const shmcast_pu
  * one that died: readers see no end, and the next one takes over. */
 SHMCAST_API int32_t shmcast_publisher_close(shmcast_publisher *publisher);
 
-/* Publishes one message; its sequence goes to *sequence unless that is NULL. Never waits: 50 to 100 ns for 64 bytes. */
+/* Publishes one message; its sequence goes to *sequence unless that is NULL. Waits for nothing but gates: 50 to 100 ns for 64 bytes. */
 SHMCAST_API int32_t shmcast_publish(shmcast_publisher *publisher, const void *data, size_t length, uint64_t *sequence);
 /* The same with a tag of your own, and as a key message unless `key` is 0: one from which a reader may start afresh. */
 SHMCAST_API int32_t shmcast_publish_with(shmcast_publisher *publisher, const void *data, size_t length, uint16_t tag,
                                          int32_t key, uint64_t *sequence);
-/* The same with a time that was read from shmcast_publisher_now() before. */
+/* As shmcast_publish_with(), but never waits for a gate: SHMCAST_ERROR_FULL if its reader is too far behind. */
+SHMCAST_API int32_t shmcast_try_publish(shmcast_publisher *publisher, const void *data, size_t length, uint16_t tag,
+                                        int32_t key, uint64_t *sequence);
+/* As shmcast_publish_with() with a time that was read from shmcast_publisher_now() before. */
 SHMCAST_API int32_t shmcast_publish_at(shmcast_publisher *publisher, const void *data, size_t length, uint16_t tag,
                                        int32_t key, uint64_t time, uint64_t *sequence);
 
@@ -170,6 +194,33 @@ SHMCAST_API uint64_t shmcast_publisher_capacity(const shmcast_publisher *publish
 SHMCAST_API uint64_t shmcast_publisher_now(const shmcast_publisher *publisher);
 /* 1 once a daemon has given the channel to another publisher, else 0, or an error. */
 SHMCAST_API int32_t shmcast_publisher_is_cut_off(const shmcast_publisher *publisher);
+
+/* A gate as its publisher knows it. */
+typedef struct shmcast_gate_status {
+    char name[32];
+    uint32_t state;        /* of enum shmcast_gate_state */
+    uint32_t reserved;
+    uint64_t lag_bytes;    /* how far its reader may be behind */
+    uint64_t behind_bytes; /* how far it is; 0 also if nobody holds the gate */
+    uint64_t pid;          /* the process that its reader claims to be; 0 if nobody holds the gate */
+    uint64_t held;         /* messages that waited for it, */
+    uint64_t longest_ns;   /* the longest of these waits, */
+    uint64_t total_ns;     /* and all together */
+    uint64_t dropped;      /* times that it was dropped */
+    uint64_t refused;      /* messages that were refused after a wait, */
+    uint64_t turned_away;  /* and by shmcast_try_publish() */
+} shmcast_gate_status;
+
+enum shmcast_gate_state {
+    SHMCAST_GATE_ABSENT = 0,   /* nobody holds it */
+    SHMCAST_GATE_JOINING = 1,  /* its reader has not caught up yet, and may be lapped */
+    SHMCAST_GATE_IN_FORCE = 2, /* the publisher waits for its reader, which is not lapped */
+    SHMCAST_GATE_DROPPED = 3   /* its reader took too long, and may be lapped until it has caught up to half of the lag */
+};
+
+/* The channel's gates, with what this publisher has counted: puts the first `room` of them into gates, and returns how many there are, or an
+ * error. Allocates, and calls the system once a gate. */
+SHMCAST_API int64_t shmcast_publisher_gates(const shmcast_publisher *publisher, shmcast_gate_status *gates, size_t room);
 
 /* ---- Receiving --------------------------------------------------------------------------------------------------------------- */
 
@@ -239,6 +290,7 @@ typedef struct shmcast_subscribe_options {
     const uint16_t *tags;         /* receives only messages with one of these; losses count those of all tags; NULL: all messages */
     size_t tag_count;             /* how many tags */
     uint64_t conflate_behind;     /* with SHMCAST_CONFLATE: bytes of the ring; half of it */
+    const char *gate;             /* takes this gate: the publisher waits for this subscriber, within the gate's limit; NULL: none */
 } shmcast_subscribe_options;
 
 /* Kinds of events. A program must expect kinds that it does not know. */

@@ -28,9 +28,11 @@ pub mod code {
     pub const NO_WAKER: i32 = -25;
     pub const OS: i32 = -26;
     pub const NO_BOARD: i32 = -27;
+    pub const GATE: i32 = -28;
     pub const TOO_LARGE: i32 = -40;
     pub const OUT_OF_SEQUENCES: i32 = -41;
     pub const CUT_OFF: i32 = -42;
+    pub const FULL: i32 = -43;
     pub const TOO_SMALL: i32 = -50;
     pub const CORRUPT: i32 = -51;
     pub const UNMAPPED: i32 = -52;
@@ -87,6 +89,8 @@ pub mod option {
     pub const RECORD_LATENCY: u32 = 2;
     pub const WATCH_PUBLISHER: u32 = 4;
     pub const CONFLATE: u32 = 8;
+    pub const GATE_REFUSES: u32 = 1;
+    pub const GATE_NEVER_WAITS: u32 = 2;
 }
 
 /// States of a channel's publisher.
@@ -97,4 +101,13 @@ pub mod state {
     pub const RECOVERING: i32 = 2;
     pub const CLOSED: i32 = 3;
     pub const SUPERSEDED: i32 = 4;
+}
+
+/// States of a gate.
+#[allow(missing_docs, reason = "the header explains each")]
+pub mod gate {
+    pub const ABSENT: u32 = 0;
+    pub const JOINING: u32 = 1;
+    pub const IN_FORCE: u32 = 2;
+    pub const DROPPED: u32 = 3;
 }

@@ -73,6 +73,7 @@ impl Failure {
             PublishError::OutOfSequences(_) => code::OUT_OF_SEQUENCES,
             PublishError::CutOff => code::CUT_OFF,
             PublishError::Forked => code::FORKED,
+            PublishError::Full { .. } => code::FULL,
             _ => code::OTHER,
         };
         Self::new(code, format_args!("channel {channel:?}: {error}"))
@@ -122,6 +123,7 @@ impl From<ChannelError> for Failure {
             ChannelError::Geometry(_) => (code::GEOMETRY, None),
             ChannelError::Locate { source, .. } => (locating(*source), None),
             ChannelError::Board(_) => (code::GEOMETRY, None),
+            ChannelError::Gate { .. } => (code::GATE, None),
             ChannelError::NoBoard { .. } => (code::NO_BOARD, None),
             ChannelError::Join { .. } => (code::BOARD, None),
             ChannelError::Superseded { .. } => (code::SUPERSEDED, None),
@@ -202,10 +204,12 @@ const fn name(code: i32) -> &'static CStr {
         code::NO_WAKER => c"no waker",
         code::OS => c"os",
         code::NO_BOARD => c"no board",
+        code::GATE => c"gate",
         code::TOO_LARGE => c"too large",
         code::OUT_OF_SEQUENCES => c"out of sequences",
         code::FORKED => c"forked",
         code::CUT_OFF => c"cut off",
+        code::FULL => c"full",
         code::TOO_SMALL => c"too small",
         code::CORRUPT => c"corrupt",
         code::UNMAPPED => c"unmapped",

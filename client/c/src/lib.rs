@@ -15,4 +15,5 @@ mod subscriber;
 
 pub use board::{BoardCounters, BoardEntry};
 pub use event::{Batch, Conflated, Event, Gap, Lapped, What};
-pub use options::{PublishOptions, SubscribeOptions};
+pub use options::{Gate, PublishOptions, SubscribeOptions};
+pub use publisher::GateStatus;

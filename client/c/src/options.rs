@@ -36,6 +36,21 @@ pub struct PublishOptions {
     pub board_value: u64,
     pub board_remove_tag: u16,
     pub board_reserved: [u16; 3],
+    pub gates: *const Gate,
+    pub gate_count: usize,
+}
+
+/// `shmcast_gate`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header explains each")]
+pub struct Gate {
+    pub name: *const c_char,
+    pub flags: u32,
+    pub lag_percent: u32,
+    pub lag_bytes: u64,
+    pub wait_ns: u64,
+    pub reserved: u64,
 }
 
 /// `shmcast_subscribe_options`.
@@ -63,6 +78,7 @@ pub struct SubscribeOptions {
     pub tags: *const u16,
     pub tag_count: usize,
     pub conflate_behind: u64,
+    pub gate: *const c_char,
 }
 
 /// The least size of options, which include their own size.
@@ -182,7 +198,8 @@ unsafe fn channel<'a>(name: *const c_char) -> Result<&'a str, Failure> {
 /// Opens a publisher as the options say.
 ///
 /// # Safety
-/// `name` is null or a text that ends with a zero, and so is each text of the options; `options` as for [`copy`].
+/// `name` is null or a text that ends with a zero, and so is each text of the options; `options` as for [`copy`]; `gates` of the options is
+/// null or points to `gate_count` of them.
 pub(crate) unsafe fn publisher(
     name: *const c_char,
     options: *const PublishOptions,
@@ -218,7 +235,51 @@ pub(crate) unsafe fn publisher(
     if let Some(board) = board(&options)? {
         builder = builder.board(board);
     }
+    // SAFETY: by this function's contract.
+    for gate in unsafe { gates(options.gates, options.gate_count) }? {
+        builder = builder.gate(gate);
+    }
     Ok(sized(builder, &options).open()?)
+}
+
+/// # Safety
+/// `gates` is null or points to `count` of them, whose names end with a zero.
+unsafe fn gates(gates: *const Gate, count: usize) -> Result<Vec<shmcast::Gate>, Failure> {
+    let is_sound = gates.is_null() == (count == 0) && gates.is_aligned() && count <= 1 << 10;
+    if !is_sound {
+        return Err(Failure::argument("gates and gate_count do not fit each other: give both or none"));
+    }
+    let mut found = Vec::new();
+    for at in 0..count {
+        // SAFETY: by this function's contract.
+        let gate = unsafe { gates.add(at).read() };
+        // SAFETY: by this function's contract.
+        let name = unsafe { text("a gate's name", gate.name) }?;
+        let name = name.ok_or_else(|| Failure::argument("a gate's name is NULL: give it"))?;
+        found.push(one_gate(name, &gate)?);
+    }
+    Ok(found)
+}
+
+fn one_gate(name: &str, gate: &Gate) -> Result<shmcast::Gate, Failure> {
+    known_flags(gate.flags, given::GATE_REFUSES | given::GATE_NEVER_WAITS)?;
+    let mut made = shmcast::Gate::new(name);
+    made = match (gate.lag_percent, gate.lag_bytes) {
+        (0, 0) => made,
+        (0, bytes) => made.lag_bytes(bytes),
+        (percent @ 1..=100, 0) => made.lag_percent(percent as u8),
+        _ => return Err(Failure::argument("lag_percent is 1 to 100, or lag_bytes is given: not both")),
+    };
+    if gate.reserved != 0 {
+        return Err(Failure::argument("a gate's reserved is not 0: set the whole struct to zeros first"));
+    }
+    made = match (gate.flags & given::GATE_NEVER_WAITS != 0, gate.wait_ns) {
+        (false, 0) => made,
+        (false, ns) => made.wait(Duration::from_nanos(ns)),
+        (true, 0) => made.wait(Duration::ZERO),
+        (true, _) => return Err(Failure::argument("a gate with SHMCAST_GATE_NEVER_WAITS has no wait_ns")),
+    };
+    Ok(if gate.flags & given::GATE_REFUSES != 0 { made.refuse() } else { made })
 }
 
 fn board(options: &PublishOptions) -> Result<Option<BoardSpec>, Failure> {
@@ -323,6 +384,10 @@ unsafe fn receiving(
         builder = builder.tags(unsafe { numbers(options.tags, options.tag_count) }?.iter().copied());
     } else if options.tag_count != 0 {
         return Err(Failure::argument("tags is NULL, and tag_count is not 0: give both or none"));
+    }
+    // SAFETY: by this function's contract.
+    if let Some(gate) = unsafe { text("gate", options.gate) }? {
+        builder = builder.gate(gate);
     }
     if let Some(preparation) = preparation(options.prepare, None)? {
         builder = builder.prepare(preparation);

@@ -1,11 +1,12 @@
 //! The functions that publish.
 
-use crate::codes::code;
+use crate::codes::{code, gate as states};
 use crate::error::Failure;
 use crate::guard::{Handle, bytes, no_bytes};
 use crate::options::{PublishOptions, publisher};
-use shmcast::{Mark, PublishError, Publisher};
+use shmcast::{GateState, Mark, PublishError, Publisher};
 use std::ffi::c_char;
+use std::time::Duration;
 
 /// `shmcast_publisher`.
 pub(crate) type PublisherHandle = Handle<Publishing>;
@@ -32,6 +33,53 @@ impl Publishing {
             return Err(claimed());
         }
         how(&mut self.publisher).map_err(|error| self.failure(error))
+    }
+}
+
+/// `shmcast_gate_status`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header explains each")]
+pub struct GateStatus {
+    pub name: [u8; 32],
+    pub state: u32,
+    pub reserved: u32,
+    pub lag_bytes: u64,
+    pub behind_bytes: u64,
+    pub pid: u64,
+    pub held: u64,
+    pub longest_ns: u64,
+    pub total_ns: u64,
+    pub dropped: u64,
+    pub refused: u64,
+    pub turned_away: u64,
+}
+
+impl From<shmcast::GateStatus> for GateStatus {
+    fn from(gate: shmcast::GateStatus) -> Self {
+        let mut name = [0; 32];
+        let text = gate.name.as_str().as_bytes();
+        name[..text.len()].copy_from_slice(text);
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            name,
+            state: match gate.state {
+                GateState::Absent => states::ABSENT,
+                GateState::Joining => states::JOINING,
+                GateState::InForce => states::IN_FORCE,
+                GateState::Dropped => states::DROPPED,
+            },
+            reserved: 0,
+            lag_bytes: gate.lag_bytes,
+            behind_bytes: gate.behind_bytes.unwrap_or(0),
+            pid: gate.pid.unwrap_or(0),
+            held: gate.held,
+            longest_ns: ns(gate.longest),
+            total_ns: ns(gate.total),
+            dropped: gate.dropped,
+            refused: gate.refused,
+            turned_away: gate.turned_away,
+        }
     }
 }
 
@@ -127,6 +175,27 @@ pub(crate) unsafe extern "C" fn shmcast_publish_with(
     unsafe {
         send(this, (data, length), sequence, |publisher, payload| publisher.publish_with(payload, mark))
     }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_try_publish(
+    this: *mut PublisherHandle,
+    data: *const u8,
+    length: usize,
+    tag: u16,
+    key: i32,
+    sequence: *mut u64,
+) -> i32 {
+    let mark = Mark { tag, key: key != 0 };
+    // SAFETY: the header asks for so many bytes, for a handle that is open, and for one thread at a time.
+    let published = unsafe {
+        Handle::enter(this, |this: &mut Publishing| {
+            let payload = bytes(data, length)?;
+            this.publish(|publisher| publisher.try_publish_with(payload, mark))
+        })
+    };
+    // SAFETY: the header asks for NULL or a place that may be written to.
+    unsafe { answer(published, sequence) }
 }
 
 #[unsafe(no_mangle)]
@@ -274,4 +343,25 @@ pub(crate) unsafe extern "C" fn shmcast_publisher_is_cut_off(this: *const Publis
         Handle::enter(this, |this: &mut Publishing| Ok(i32::from(this.publisher.is_cut_off())))
             .unwrap_or_else(|Failure(code)| code)
     }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmcast_publisher_gates(
+    this: *const PublisherHandle,
+    out: *mut GateStatus,
+    room: usize,
+) -> i64 {
+    let call = |this: &mut Publishing| {
+        if out.is_null() && room > 0 {
+            return Err(Failure::argument("there is nowhere to put the gates: pass a pointer to some"));
+        }
+        let gates = this.publisher.gates();
+        for (at, gate) in gates.iter().take(room).enumerate() {
+            // SAFETY: not null, and the header asks for a place for `room` gates that may be written to.
+            unsafe { out.add(at).write(GateStatus::from(*gate)) };
+        }
+        Ok(gates.len() as i64)
+    };
+    // SAFETY: the header asks for a handle that is open and for one thread at a time.
+    unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code.into())
 }

@@ -145,6 +145,15 @@ struct publish_options {
         std::optional<std::uint16_t> remove_tag;
     };
     std::optional<board_of> board;
+    // Readers that the publisher waits for, within a limit, as shmcast_gate.
+    struct gate {
+        std::string name;
+        std::uint32_t lag_percent = 0;
+        std::uint64_t lag_bytes = 0;
+        std::optional<std::chrono::nanoseconds> wait; // 0: no message waits
+        bool refuses = false;
+    };
+    std::vector<gate> gates;
 };
 
 // As shmcast_subscribe_options; empty and 0 mean the default.
@@ -165,6 +174,7 @@ struct subscribe_options {
     std::optional<std::vector<std::uint16_t>> tags; // receives only messages with one of these
     bool conflate = false; // leaves out what is no longer the newest of its key, once it is behind
     std::uint64_t conflate_behind = 0; // by so many bytes of the ring, or half of it
+    std::string gate; // takes this gate
 };
 
 namespace detail {
@@ -189,7 +199,7 @@ inline shmcast_subscribe_options given(const subscribe_options &options) noexcep
     static const std::uint16_t none = 0; // no tags at all are a choice, too
     if (options.tags) c.tags = options.tags->empty() ? &none : options.tags->data(), c.tag_count = options.tags->size();
     if (options.conflate) c.flags |= SHMCAST_CONFLATE;
-    c.conflate_behind = options.conflate_behind;
+    c.conflate_behind = options.conflate_behind, c.gate = given(options.gate);
     return c;
 }
 } // namespace detail
@@ -249,6 +259,19 @@ public:
     std::uint64_t publish(bytes payload, mark with, std::uint64_t time, std::error_code &code) noexcept {
         return sent(detail::returning(code), shmcast_publish_at, payload, with.tag, std::int32_t(with.key), time);
     }
+    // As publish, but never waits for a gate: none if its reader is too far behind.
+    std::optional<std::uint64_t> try_publish(bytes payload, mark with = {}) { return tried(detail::throwing(), payload, with); }
+    std::optional<std::uint64_t> try_publish(bytes payload, mark with, std::error_code &code) noexcept {
+        return tried(detail::returning(code), payload, with);
+    }
+    // The channel's gates, with what this publisher has counted.
+    std::vector<shmcast_gate_status> gates() const {
+        std::vector<shmcast_gate_status> all(16);
+        const auto count = shmcast_publisher_gates(get(), all.data(), all.size());
+        detail::check(count, detail::throwing());
+        all.resize(static_cast<std::size_t>(count));
+        return all;
+    }
     shmcast::claim claim(std::size_t length) { return lent(detail::throwing(), length); }
     shmcast::claim claim(std::size_t length, std::error_code &code) noexcept { return lent(detail::returning(code), length); }
     void gap(std::uint64_t to) { detail::check(shmcast_gap(get(), to), detail::throwing()); }
@@ -281,6 +304,16 @@ private:
         c.schema_name = detail::given(options.schema_name), c.labels = detail::given(options.labels);
         c.continue_from = detail::given(options.continue_from);
         if (options.numa_node) c.prepare |= SHMCAST_PREPARE_NUMA_NODE, c.numa_node = *options.numa_node;
+        std::vector<shmcast_gate> gates;
+        for (const auto &gate : options.gates) {
+            shmcast_gate one{};
+            one.name = gate.name.c_str(), one.lag_percent = gate.lag_percent, one.lag_bytes = gate.lag_bytes;
+            if (gate.refuses) one.flags |= SHMCAST_GATE_REFUSES;
+            if (gate.wait) one.wait_ns = detail::ns(*gate.wait);
+            if (gate.wait && one.wait_ns == 0) one.flags |= SHMCAST_GATE_NEVER_WAITS;
+            gates.push_back(one);
+        }
+        if (!gates.empty()) c.gates = gates.data(), c.gate_count = gates.size();
         if (options.board) {
             c.board_start = options.board->start, c.board_stop = options.board->stop;
             c.board_keys = options.board->keys, c.board_value = options.board->value;
@@ -294,6 +327,12 @@ private:
     std::uint64_t sent(const Fail &fail, Call call, bytes payload, More... more) {
         std::uint64_t sequence = 0;
         detail::check(call(get(), payload.data(), payload.size(), more..., &sequence), fail);
+        return sequence;
+    }
+    template <class Fail> std::optional<std::uint64_t> tried(const Fail &fail, bytes payload, mark with) {
+        std::uint64_t sequence = 0;
+        const auto code = shmcast_try_publish(get(), payload.data(), payload.size(), with.tag, std::int32_t(with.key), &sequence);
+        if (code == SHMCAST_ERROR_FULL || !detail::check(code, fail)) return std::nullopt;
         return sequence;
     }
     template <class Fail> shmcast::claim lent(const Fail &fail, std::size_t length) {

@@ -225,6 +225,25 @@ void boards() {
     CHECK(!shmcast::board("none", options, code).get() && code.value() == SHMCAST_ERROR_NOT_FOUND);
 }
 
+void gates() {
+    shmcast::publish_options made;
+    made.dir = dir, made.capacity = 1 << 20;
+    made.gates.push_back({"ledger", 50, 0, std::chrono::nanoseconds(0), true});
+    shmcast::publisher p("gates", made);
+    shmcast::subscribe_options options;
+    options.dir = dir, options.gate = "ledger";
+    shmcast::subscriber ledger("gates", options);
+    std::uint64_t published = 0;
+    while (const auto sequence = p.try_publish("entry")) published = *sequence;
+    std::error_code code;
+    CHECK(p.publish("entry", code) == 0 && code.value() == SHMCAST_ERROR_FULL);
+    std::uint64_t received = 0;
+    while (const auto e = ledger.try_recv()) received += e->is_message();
+    CHECK(received == published && published > 1000 && p.try_publish("entry", {}, code) == published + 1 && !code);
+    CHECK(p.gates().size() == 1 && p.gates()[0].turned_away == 1 && std::string(p.gates()[0].name) == "ledger");
+    CHECK(!shmcast::subscriber("gates", options, code).get() && code.value() == SHMCAST_ERROR_GATE);
+}
+
 void across_threads() {
     auto p = publisher("threads");
     std::thread reader([s = subscriber("threads")]() mutable {
@@ -242,6 +261,6 @@ void across_threads() {
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     dir = argv[1];
-    messages(), claims(), events(), batches(), errors(), choices(), error_codes(), boards(), across_threads();
+    messages(), claims(), events(), batches(), errors(), choices(), error_codes(), boards(), gates(), across_threads();
     std::puts("all calls are as the header says");
 }

@@ -29,6 +29,7 @@ pub(crate) fn opening(error: &ChannelError) -> PyErr {
         ChannelError::Geometry(_) => ("geometry", None),
         ChannelError::Locate { source, .. } => (locating(source), None),
         ChannelError::Board(_) => ("geometry", None),
+        ChannelError::Gate { .. } => ("gate", None),
         ChannelError::NoBoard { .. } => ("no board", None),
         ChannelError::Join { .. } => ("board", None),
         ChannelError::Superseded { .. } => ("superseded", None),
@@ -92,6 +93,7 @@ pub(crate) fn publishing(channel: &str, error: &PublishError) -> PyErr {
     let code = match error {
         PublishError::TooLarge(_) => "too large",
         PublishError::OutOfSequences(_) => "out of sequences",
+        PublishError::Full { .. } => "full",
         PublishError::CutOff => "cut off",
         _ => "other",
     };

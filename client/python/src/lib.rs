@@ -8,6 +8,7 @@ mod batch;
 mod board;
 mod error;
 mod event;
+mod gate;
 mod handle;
 mod options;
 mod publisher;
@@ -24,6 +25,8 @@ mod _shmcast {
     use super::board::{Board, BoardEntry, BoardSpec};
     #[pymodule_export]
     use super::event::{End, Gap, Lapped, Live, Message, NewEpoch, NewSession, PublisherGone, Restarted};
+    #[pymodule_export]
+    use super::gate::{Gate, GateStatus};
     #[pymodule_export]
     use super::publisher::Publisher;
     #[pymodule_export]

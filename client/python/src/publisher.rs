@@ -2,6 +2,7 @@
 
 use crate::board::BoardSpec;
 use crate::error;
+use crate::gate::{Gate, GateStatus};
 use crate::handle::Handle;
 use crate::options::{self, Place, place};
 use pyo3::buffer::PyUntypedBuffer;
@@ -17,7 +18,7 @@ use std::path::PathBuf;
 /// `dir` and `socket` as of `Subscriber`. A new channel that is not a daemon's gets `capacity` in bytes (64 KiB to 16 GiB), `max_message`
 /// in bytes, `mode` of its files (such as 0o755), `clock` ("counter" or "monotonic"), `schema` and `schema_name`, `labels`. `anew` first
 /// removes a channel that is there. `continue_from` is the directory of a journal behind which the sequences of a new channel go on. `board`,
-/// a `BoardSpec`, gives a new channel a board: the last message of each key. `prepare` as of `Subscriber`.
+/// a `BoardSpec`, gives a new channel a board: the last message of each key. `gates` are readers that the publisher waits for, each a `Gate`. `prepare` as of `Subscriber`.
 ///
 /// `close`, or the end of a `with`, tells readers that the stream is over. One thread at a time uses it; another one gets a `MisuseError`, and a
 /// forked child a `ForkedError`.
@@ -25,6 +26,8 @@ use std::path::PathBuf;
 pub(crate) struct Publisher {
     handle: Handle<shmcast::Publisher>,
     channel: String,
+    /// Whether a call may wait for a reader. Such a call lets other threads run.
+    has_gates: bool,
 }
 
 /// An object that lends its memory.
@@ -104,6 +107,16 @@ impl Publisher {
         let published = self.handle.enter()?.publish_batch_with(messages, mark);
         published.map_err(|error| self.failure(&error))
     }
+
+    /// Publishes a copy of the payload, so that its owner may change it while other threads run.
+    #[cold]
+    fn publish_through_gates(&self, payload: &Bound<'_, PyAny>, mark: Mark) -> PyResult<u64> {
+        let copy = Lent::of(payload)?.bytes()?.to_vec();
+        let mut publisher = self.handle.enter()?;
+        let publisher: &mut shmcast::Publisher = &mut publisher;
+        let published = payload.py().detach(|| publisher.publish_with(&copy, mark));
+        published.map_err(|error| self.failure(&error))
+    }
 }
 
 #[pymethods]
@@ -111,7 +124,7 @@ impl Publisher {
     #[new]
     #[pyo3(signature = (channel, *, dir = None, socket = None, capacity = None, max_message = None, mode = None,
         clock = None, schema = 0, schema_name = "", labels = None, anew = false, continue_from = None,
-        board = None, prepare = None))]
+        board = None, gates = None, prepare = None))]
     #[allow(clippy::too_many_arguments, reason = "Python's keywords are the options")]
     fn new(
         py: Python<'_>,
@@ -128,6 +141,7 @@ impl Publisher {
         anew: bool,
         continue_from: Option<PathBuf>,
         board: Option<PyRef<'_, BoardSpec>>,
+        gates: Option<&Bound<'_, PyAny>>,
         prepare: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut builder = shmcast::Publisher::builder(channel.clone());
@@ -166,6 +180,11 @@ impl Publisher {
         if let Some(journal) = continue_from {
             builder = builder.continue_from(journal);
         }
+        if let Some(gates) = gates {
+            for gate in gates.try_iter()? {
+                builder = builder.gate(gate?.cast::<Gate>()?.get().0.clone());
+            }
+        }
         if let Some(board) = board {
             builder = builder.board(board.0);
         }
@@ -173,7 +192,8 @@ impl Publisher {
             builder = builder.prepare(options::preparation(steps)?);
         }
         let publisher = py.detach(|| builder.open()).map_err(|error| error::opening(&error))?;
-        Ok(Self { handle: Handle::new("publisher", publisher), channel })
+        let has_gates = !publisher.gates().is_empty();
+        Ok(Self { handle: Handle::new("publisher", publisher), channel, has_gates })
     }
 
     fn __repr__(&self) -> String {
@@ -186,13 +206,16 @@ impl Publisher {
         &self.channel
     }
 
-    /// Publishes one message and returns its sequence. Never waits for readers.
+    /// Publishes one message and returns its sequence. Waits for no reader but those of gates; other threads run meanwhile.
     ///
     /// The payload is any object whose bytes lie one behind the other: bytes, bytearray, memoryview, array, numpy. `tag` is a number below 65536
     /// for readers to select by, `key` marks a message from which a reader may start again. `PublishError` if it is not published.
     #[pyo3(signature = (payload, tag = 0, key = false))]
     fn publish(&self, payload: &Bound<'_, PyAny>, tag: u16, key: bool) -> PyResult<u64> {
         let mark = Mark { tag, key };
+        if self.has_gates {
+            return self.publish_through_gates(payload, mark);
+        }
         let published = if let Ok(bytes) = payload.cast_exact::<PyBytes>() {
             self.handle.enter()?.publish_with(bytes.as_bytes(), mark)
         } else {
@@ -200,6 +223,22 @@ impl Publisher {
             self.handle.enter()?.publish_with(lent.bytes()?, mark)
         };
         published.map_err(|error| self.failure(&error))
+    }
+
+    /// As `publish`, but never waits for a gate: `None` if its reader is too far behind, and nothing was published.
+    #[pyo3(signature = (payload, tag = 0, key = false))]
+    fn try_publish(&self, payload: &Bound<'_, PyAny>, tag: u16, key: bool) -> PyResult<Option<u64>> {
+        let lent = Lent::of(payload)?;
+        match self.handle.enter()?.try_publish_with(lent.bytes()?, Mark { tag, key }) {
+            Err(PublishError::Full { .. }) => Ok(None),
+            published => published.map(Some).map_err(|error| self.failure(&error)),
+        }
+    }
+
+    /// The channel's gates, with what this publisher has counted.
+    #[getter]
+    fn gates(&self) -> PyResult<Vec<GateStatus>> {
+        self.handle.ask(|publisher| publisher.gates().into_iter().map(GateStatus::from).collect())
     }
 
     /// Publishes many messages with one time and the same marks, and returns their sequences as a `range`.

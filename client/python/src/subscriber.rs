@@ -25,6 +25,7 @@ const SLICE: Duration = Duration::from_millis(50);
 ///
 /// - `start`: "latest" (the next message to be published), "oldest", a sequence, or "board": the newest message of each key, then `Live`, and
 ///   then every later message.
+/// - `gate`: takes the channel's gate of this name. The publisher waits for this reader, within the gate's limit.
 /// - `conflate`: `True` leaves out messages that are no longer the newest of their key once it is more than half of the ring behind, or more
 ///   than so many bytes if it is a number. `Message.conflated` counts them. The channel must have a board.
 /// - `wait`: how it waits while nothing comes. "yield", "spin" (a core of its own), "burst", "spin-then-yield", "backoff", "sleep" with a
@@ -182,7 +183,7 @@ impl Subscriber {
     #[pyo3(signature = (channel, *, dir = None, socket = None, start = None, wait = "yield", pause = None,
         resume = "oldest", tags = None, wait_for_channel = None, schema = None, watch_publisher = false,
         record_latency = false, hidden = false, longest_nap = None, prepare = None, batch_bytes = 262_144,
-        conflate = None))]
+        conflate = None, gate = None))]
     #[allow(clippy::too_many_arguments, reason = "Python's keywords are the options")]
     fn new(
         py: Python<'_>,
@@ -203,6 +204,7 @@ impl Subscriber {
         prepare: Option<&Bound<'_, PyAny>>,
         batch_bytes: usize,
         conflate: Option<&Bound<'_, PyAny>>,
+        gate: Option<&str>,
     ) -> PyResult<Self> {
         let start = start.map_or(Ok(Start::Latest), options::start)?;
         let mut builder = shmcast::Subscriber::builder(channel.clone()).start(start);
@@ -224,6 +226,9 @@ impl Subscriber {
         }
         if let Some(steps) = prepare {
             builder = builder.prepare(options::preparation(steps)?);
+        }
+        if let Some(gate) = gate {
+            builder = builder.gate(gate);
         }
         if let Some(conflate) = conflate {
             builder = options::conflation(builder, conflate)?;

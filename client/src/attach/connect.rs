@@ -406,7 +406,8 @@ impl Conversation {
         }
     }
 
-    fn receive(&mut self) -> Result<(Response, Vec<File>), ChannelError> {
+    /// Receives the next packet of the daemon.
+    pub(crate) fn receive(&mut self) -> Result<(Response, Vec<File>), ChannelError> {
         let packet = match handoff::receive(&self.socket, &mut self.buffer) {
             // The kernel reports this once if the daemon hung up before it had read all we sent. The daemon's last
             // reply follows.

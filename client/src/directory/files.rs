@@ -1,7 +1,7 @@
 //! The files of one channel: the lock, the segment and the reader pages, in the channel's directory.
 
 use super::folder::{Folder, is_same_file, mode, unique};
-use super::ours::{self, Inventory, LOCK, READERS, REMOVED, SEGMENT, UNFINISHED, not_a_channel};
+use super::ours::{self, GATES, Inventory, LOCK, READERS, REMOVED, SEGMENT, UNFINISHED, not_a_channel};
 use super::{Publishing, Removed, has_open};
 use crate::error::{ChannelError, Holder};
 use crate::error::{is_absent, is_shortage};
@@ -248,6 +248,7 @@ impl ChannelFiles {
         if self.folder.stat(SEGMENT).is_ok() {
             return;
         }
+        self.remove_gates();
         let _ = self.folder.remove_empty(READERS);
         if is_lock_new {
             let _ = self.folder.unlink(LOCK);
@@ -321,6 +322,12 @@ fn empty(folder: &Folder) -> io::Result<()> {
             Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => continue,
             _ => break,
         }
+    }
+    if let Ok(gates) = folder.folder(GATES) {
+        for page in gates.names()?.iter().filter(|name| ours::is_gate_file(&gates, name).unwrap_or(false)) {
+            let _ = gates.unlink(page);
+        }
+        let _ = folder.remove_empty(GATES);
     }
     // The lock is removed last, since it proves that the other files are ours.
     for name in [UNFINISHED, SEGMENT, LOCK] {

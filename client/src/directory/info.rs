@@ -1,5 +1,6 @@
 //! The state of a channel when it was looked at.
 
+use super::gates::GateSight;
 use crate::error::Holder;
 use shmcast_layout::board::{Counters, View};
 use shmcast_layout::control::BoardStatus;
@@ -34,6 +35,8 @@ pub struct ChannelInfo {
     pub publisher: Publishing,
     /// Its live readers.
     pub readers: Vec<ReaderInfo>,
+    /// Its gates.
+    pub(crate) gates: Vec<GateSight>,
 }
 
 /// The facts that a segment's header and ring state.

@@ -6,6 +6,7 @@
 //!     segment              the ring; replaced atomically, never in place
 //!     lock                 0600; the publisher holds its lock, readers have no use for it
 //!     readers/PID-RANDOM   one page a subscriber, locked while it lives
+//!     gates/GATE           one page a gate, locked while a reader holds it
 //! ```
 //! A channel that is removed first moves to `DIR/.removed-RANDOM`, so that no other process ever finds half of a
 //! channel. Names that begin with a dot are never channels.
@@ -17,6 +18,7 @@
 
 mod files;
 mod folder;
+mod gates;
 mod info;
 mod ours;
 mod pages;
@@ -25,6 +27,7 @@ use crate::error::{ChannelError, Holder};
 use crate::error::{is_absent, is_shortage};
 pub(crate) use files::{ChannelFiles, Locked};
 pub(crate) use folder::{Folder, is_same_file, unique};
+pub(crate) use gates::{GateFolder, GateSight, OpenGates};
 pub use info::{ChannelDetail, ChannelInfo, Publishing, ReaderInfo, Removed};
 use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
 use shmcast_layout::fault;
@@ -177,7 +180,8 @@ impl Directory {
             Err(e) => Err(e.to_string()),
         };
         let (publisher, readers) = (files.publisher(), files.live_readers()?);
-        Ok(ChannelInfo { name: name.into(), is_private, detail, publisher, readers })
+        let gates = files.gate_sights();
+        Ok(ChannelInfo { name: name.into(), is_private, detail, publisher, readers, gates })
     }
 
     /// Removes a channel that nobody uses, in any state, and returns what was removed.
@@ -340,7 +344,7 @@ fn has_open(pid: u32, file: &File) -> bool {
     open.flatten().any(|descriptor| fs::metadata(descriptor.path()).is_ok_and(is_it))
 }
 
-fn command_of(pid: u32) -> Option<String> {
+pub(crate) fn command_of(pid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|comm| comm.trim().to_owned())
 }
 

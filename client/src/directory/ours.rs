@@ -10,15 +10,20 @@
 //! | `readers/PID-RANDOM` | begins with the magic of reader pages; RANDOM is 16 hexadecimal digits |
 //! | `readers/.PID-RANDOM` | the same, or begins with a zero, or is empty: it is being made, or its maker died |
 //!
+//! | `gates/GATE` | its name is one of a gate, and it begins with the magic of gate pages or has their size: its reader may have written anything into it |
+//! | `gates/.figures` | always: only the owner makes files in `gates` |
+//! | `gates/.new-RANDOM` | as the page of a gate |
+//!
 //! `readers` must be a directory and not a link. It and `.segment.new` are ours only beside a `lock` or a `segment`
 //! that is ours, since the lock is made first. Every other entry is foreign.
 
 use super::folder::{Folder, is_directory, is_plain, mode};
 use crate::error::ChannelError;
 use crate::error::is_absent;
+use crate::gate::GateName;
 use rustix::fs::{OFlags, Stat};
 use shmcast_layout::fault;
-use shmcast_layout::layout::{header, reader_page};
+use shmcast_layout::layout::{gate, header, reader_page};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -27,6 +32,11 @@ use std::os::unix::fs::FileExt;
 pub(super) const SEGMENT: &str = "segment";
 pub(super) const LOCK: &str = "lock";
 pub(super) const READERS: &str = "readers";
+pub(super) const GATES: &str = "gates";
+/// The publisher's figures about its gates.
+pub(super) const FIGURES: &str = ".figures";
+/// A gate page that is not finished, followed by 16 hexadecimal digits.
+pub(super) const UNFINISHED_GATE: &str = ".new-";
 /// A segment that its publisher has not finished.
 pub(super) const UNFINISHED: &str = ".segment.new";
 /// A channel that is being removed is renamed to this, followed by 16 hexadecimal digits.
@@ -34,6 +44,7 @@ pub(super) const REMOVED: &str = ".removed-";
 
 pub(super) const NO_LOCK: &str = "is not a lock file that shmcast made";
 const NO_SEGMENT: &str = "is not a segment that shmcast made";
+const NO_GATES: &str = "is not a directory of gates that shmcast made";
 pub(super) const NO_READERS: &str = "is not a directory that shmcast made";
 
 /// The first word of an unfinished segment: none, a zero, or the magic, which is stored last.
@@ -66,7 +77,7 @@ impl Inventory {
             let known = folder.stat(&name).and_then(|stat| {
                 let why = match name.to_str() {
                     Some(LOCK) => (lock == Some(false)).then_some(NO_LOCK),
-                    Some(SEGMENT | UNFINISHED | READERS) if !is_channel => {
+                    Some(SEGMENT | UNFINISHED | READERS | GATES) if !is_channel => {
                         Some("lies there without a lock file")
                     }
                     Some(SEGMENT) => (!is_plain(&stat)).then_some(NO_SEGMENT),
@@ -75,6 +86,8 @@ impl Inventory {
                     }
                     Some(READERS) if !is_directory(&stat) => Some(NO_READERS),
                     Some(READERS) => found.add_pages(&folder.folder(READERS)?).map(|()| None)?,
+                    Some(GATES) if !is_directory(&stat) => Some(NO_GATES),
+                    Some(GATES) => found.add_gates(folder).map(|()| None)?,
                     _ => Some("was not made by shmcast"),
                 };
                 Ok((stat, why))
@@ -100,6 +113,20 @@ impl Inventory {
             };
             let shown = format!("{READERS}/{}", name.to_string_lossy());
             self.add(shown, &stat, (!is_ours).then_some("is not a reader page"));
+        }
+        Ok(())
+    }
+
+    fn add_gates(&mut self, channel: &Folder) -> io::Result<()> {
+        let gates = channel.folder(GATES)?;
+        for name in sorted_names(&gates)? {
+            let known = is_gate_file(&gates, &name).and_then(|ours| Ok((ours, gates.stat(&name)?)));
+            let (is_ours, stat) = match known {
+                Err(e) if is_absent(&e) => continue,
+                known => known?,
+            };
+            let shown = format!("{GATES}/{}", name.to_string_lossy());
+            self.add(shown, &stat, (!is_ours).then_some("is not a gate's page"));
         }
         Ok(())
     }
@@ -181,6 +208,22 @@ pub(super) fn is_page_name(name: &OsStr) -> bool {
         && pid.len() <= 10
         && pid.iter().all(u8::is_ascii_digit)
         && parts.next().is_some_and(is_random)
+}
+
+/// Whether an entry of a directory of gates is ours. Only the owner of the directory can make files in it. The reader of a gate may have
+/// overwritten or extended the page.
+pub(super) fn is_gate_file(gates: &Folder, name: &OsStr) -> io::Result<bool> {
+    let stat = gates.stat(name)?;
+    let Some(text) = name.to_str().filter(|_| is_plain(&stat) && mode(&stat) & 0o111 == 0) else {
+        return Ok(false);
+    };
+    if let Some(random) = text.strip_prefix(UNFINISHED_GATE) {
+        return Ok(is_random(random.as_bytes()));
+    }
+    let is_page = || {
+        stat.st_size as u64 == gate::BYTES || begins_with(gates, name, &[Some(gate::MAGIC)]).unwrap_or(false)
+    };
+    Ok(text == FIGURES || text.parse::<GateName>().is_ok() && is_page())
 }
 
 /// Whether a name is that of a channel that is being removed.

@@ -5,6 +5,7 @@
 //!
 //! No example a function: they are useful only together with a control socket, as in the daemon's `server/registry`.
 
+mod gates;
 mod generations;
 
 pub use crate::attach::park::{Bell, ParkedReader, Sight};
@@ -14,6 +15,7 @@ use crate::directory::{ChannelDetail, check_name};
 use crate::error::ChannelError;
 use crate::lock::{self, Held};
 use crate::status::reader_status;
+pub use gates::{HostedGates, LentGates};
 pub use generations::{Cut, HostedCharter, boot_id};
 pub use shmcast_layout::charter::Entry;
 use shmcast_layout::control::{ChannelStatus, Process, ReaderStatus};

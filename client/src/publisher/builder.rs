@@ -1,14 +1,16 @@
 //! Opening a channel for publishing: the options, and channels of a daemon. Channels that are files are in `files`.
 
 use super::behind::Behind;
+use super::borrowed::borrow_gates;
 use super::prepared::Prepared;
 use super::{Hosted, Publisher, Stamps, TOUCHED_BYTES};
 use crate::attach::connect::{Client, Conversation};
 use crate::attach::keeper::{Attachment, keeper};
 use crate::board::BoardSpec;
 use crate::clock::Clock;
-use crate::directory::Directory;
+use crate::directory::{Directory, OpenGates};
 use crate::error::{ChannelError, Holder, SchemaId};
+use crate::gate::{Gate, GateError, Gates};
 use crate::journal::JournalError;
 use crate::lock::{self, Held};
 use shmcast_layout::charter::Charter;
@@ -41,6 +43,7 @@ pub struct PublisherBuilder {
     pub(super) behind: Option<Behind>,
     pub(super) stamps: Stamps,
     pub(super) board: Option<BoardSpec>,
+    pub(super) gates: Vec<Gate>,
 }
 
 impl PublisherBuilder {
@@ -60,6 +63,7 @@ impl PublisherBuilder {
             behind: None,
             stamps: Stamps::default(),
             board: None,
+            gates: Vec::new(),
         }
     }
 
@@ -316,6 +320,25 @@ impl PublisherBuilder {
         self
     }
 
+    /// Adds a gate: a reader that the publisher waits for, within a limit. Call it once for each gate, 15 times at most. Without this call the
+    /// channel has no gates, and gates that an earlier publisher named are removed.
+    ///
+    /// This is for a channel that is a file. Whoever may read the channel may take a gate. A daemon names the gates of its channels, and
+    /// their users, in its configuration.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::{Gate, Publisher};
+    /// let builder = Publisher::builder("t").dir(dir.path()).capacity(1 << 20);
+    /// let publisher = builder.gate(Gate::new("risk")).gate(Gate::new("ledger").refuse()).open()?;
+    /// assert_eq!(publisher.gates().len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn gate(mut self, gate: Gate) -> Self {
+        self.gates.push(gate);
+        self
+    }
+
     /// Opens the channel: makes it, or takes over the existing one. A takeover increments the epoch, and
     /// sequences continue, whether the last publisher closed the channel or died. Attached readers stay
     /// attached.
@@ -327,7 +350,7 @@ impl PublisherBuilder {
     /// # Errors
     /// [`ChannelError::InUse`] with the holder while another publisher lives. [`ChannelError::NotAChannel`] for a directory that holds
     /// foreign files. [`ChannelError::Mismatch`], [`ChannelError::Mode`], [`ChannelError::Segment`] and others. [`ChannelError::Journal`]
-    /// with [`continue_from`](Self::continue_from). After any of these errors, nothing has changed.
+    /// with [`continue_from`](Self::continue_from). [`ChannelError::Gate`] with [`gate`](Self::gate). After any of these errors, nothing has changed.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -339,6 +362,10 @@ impl PublisherBuilder {
     /// ```
     pub fn open(self) -> Result<Publisher, ChannelError> {
         match (self.client.clone(), &self.behind) {
+            (Some(_), _) if !self.gates.is_empty() => {
+                let (name, gate) = (self.name, self.gates[0].name().to_owned());
+                Err(ChannelError::Gate { name, gate, why: GateError::Hosted })
+            }
             (Some(client), None) => self.attach(&client),
             (Some(_), Some(_)) => Err(self.refused_by_journal(JournalError::Hosted)),
             (None, _) => {
@@ -354,7 +381,9 @@ impl PublisherBuilder {
         let request =
             |resume| Request::Publish { channel: self.name.clone(), resume, anew: self.anew && !resume };
         let (reply, [file, lock, charter_file]) = conversation.attach(&request(false), &[])?;
-        let Response::Publishing { generation } = reply else { return Err(conversation.confused(&reply)) };
+        let Response::Publishing { generation, gates } = reply else {
+            return Err(conversation.confused(&reply));
+        };
         let memory = || format!("memfd:{}", self.name);
         // Two programs may be granted a free channel at the same time. The lock decides between them.
         if !lock::try_lock(&lock).map_err(ChannelError::os("lock", memory()))? {
@@ -368,9 +397,13 @@ impl PublisherBuilder {
         let charter = Charter::open(&charter_file)
             .map_err(|source| ChannelError::Segment { path: memory().into(), source })?;
         conversation.ask(&Request::Mapped {}, &[])?;
+        let gates = match gates {
+            0 => OpenGates::default(),
+            _ => borrow_gates(&mut conversation, &segment)?,
+        };
         let resume = request(true);
         let shown = vec![file, lock.file.try_clone().map_err(ChannelError::os("duplicate", memory()))?];
-        let mut publisher = self.start(segment, lock)?;
+        let mut publisher = self.start(segment, lock, gates)?;
         let socket = conversation.into_socket()?;
         let daemon = client.socket().to_owned();
         let attachment =
@@ -399,13 +432,18 @@ impl PublisherBuilder {
         wanted.map_or(Ok(()), |wanted| wanted.check(&self.name, segment.header()))
     }
 
-    pub(super) fn start(self, segment: Segment, lock: Held) -> Result<Publisher, ChannelError> {
+    pub(super) fn start(
+        self,
+        segment: Segment,
+        lock: Held,
+        gates: OpenGates,
+    ) -> Result<Publisher, ChannelError> {
         let prepared = match self.preparation {
             Some(wanted) => Prepared::now(&segment, wanted),
             None => Prepared::behind(&segment),
         };
         let clock = Clock::of_segment(segment.header());
-        let writer = segment.writer(std::process::id(), clock.now()).map_err(|why| match why {
+        let mut writer = segment.writer(std::process::id(), clock.now()).map_err(|why| match why {
             TakeOverError::Superseded => ChannelError::Superseded { name: self.name },
             TakeOverError::Locate(source) => ChannelError::Locate { name: self.name, source },
         })?;
@@ -415,6 +453,7 @@ impl PublisherBuilder {
         let mut staging = vec![0; segment.header().geometry.max_message as usize].into_boxed_slice();
         // The pages of a zeroed buffer are not in memory yet. This touches those that claims of common sizes need.
         staging.iter_mut().take(TOUCHED_BYTES).for_each(|byte| *byte = 0xff);
+        let gates = Gates::of(gates, &segment, &mut writer);
         let stamps = self.stamps;
         Ok(Publisher {
             writer,
@@ -423,10 +462,11 @@ impl PublisherBuilder {
             segment,
             staging,
             prepared,
-            board,
             stays_open: false,
             lock,
             hosted: None,
+            gates,
+            board,
         })
     }
 }

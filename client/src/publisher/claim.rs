@@ -1,7 +1,9 @@
 //! A message that is written in place before it is published.
 
+use super::gated::publish_and_post;
 use super::{Mark, Publisher};
 use crate::error::PublishError;
+use crate::gate::Patience;
 use std::ops::{Deref, DerefMut};
 
 /// Room for one message, lent by [`Publisher::claim`]. Dereferences to its bytes.
@@ -33,8 +35,8 @@ impl Claim<'_> {
     /// Publishes the first `length` bytes and returns the sequence.
     ///
     /// # Errors
-    /// [`PublishError::CutOff`] if the channel was taken after the claim was made, and [`PublishError::OutOfSequences`]. After an error
-    /// nothing was published.
+    /// [`PublishError::CutOff`] if the channel was taken after the claim was made, [`PublishError::OutOfSequences`], and
+    /// [`PublishError::Full`]. After an error nothing was published.
     ///
     /// # Panics
     /// When `length` exceeds the length that was claimed.
@@ -50,13 +52,9 @@ impl Claim<'_> {
     pub fn commit(self, length: usize) -> Result<u64, PublishError> {
         assert!(length <= self.length, "commit of {length} B exceeds the claim of {} B", self.length);
         self.publisher.check_usable()?;
-        let Publisher { writer, board, clock, stamps, staging, .. } = self.publisher;
-        let (payload, Mark { tag, key }, time) = (&staging[..length], self.mark, stamps.stamp(*clock));
-        let sequence = writer.publish(payload, tag, key, time)?;
-        if let Some(board) = board {
-            board.post(sequence, payload, tag, key, time);
-        }
-        Ok(sequence)
+        let Publisher { writer, gates, board, clock, stamps, staging, .. } = self.publisher;
+        let time = || stamps.stamp(*clock);
+        publish_and_post(writer, gates, board, (&staging[..length], self.mark), time, Patience::Waits)
     }
 
     /// Publishes nothing. Dropping the claim does the same.

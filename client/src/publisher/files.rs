@@ -6,6 +6,7 @@ use crate::board::BoardSpec;
 use crate::clock::{Clock, begin_measuring};
 use crate::directory::{ChannelFiles, DEFAULT_MODE, Locked};
 use crate::error::ChannelError;
+use crate::gate::settle;
 use crate::hosting::new_header;
 use rustix::fs::OFlags;
 use shmcast_layout::error::OpenError;
@@ -62,9 +63,11 @@ impl PublisherBuilder {
             return self.make(files, wanted, lock, next_of(&segment));
         }
         self.check(&segment)?;
+        let gates = settle(&self.name, &self.gates, &segment.header().geometry)?;
         self.tell_journal(&segment)?;
         files.make_readers(self.file_mode())?;
-        self.start(segment, lock.held)
+        let gates = files.open_gates(&gates)?;
+        self.start(segment, lock.held, gates)
     }
 
     fn replace(mut self, files: &ChannelFiles, file: &File, lock: Locked) -> Result<Publisher, ChannelError> {
@@ -96,13 +99,14 @@ impl PublisherBuilder {
         lock: Locked,
         least: u64,
     ) -> Result<Publisher, ChannelError> {
-        let made = self.find_past().and_then(|past| {
+        let made = settle(&self.name, &self.gates, &geometry).and_then(|gates| {
+            let past = self.find_past()?;
             let segment = self.make_segment(files, geometry, past.stream())?;
             self.go_on_behind(past, &segment, least)?;
-            Ok(segment)
+            Ok((segment, files.open_gates(&gates)?))
         });
-        let segment = made.inspect_err(|_| files.undo(lock.is_new))?;
-        let publisher = self.start(segment, lock.held)?;
+        let (segment, gates) = made.inspect_err(|_| files.undo(lock.is_new))?;
+        let publisher = self.start(segment, lock.held, gates)?;
         // From here on the channel is visible. All steps that can fail have succeeded.
         files.finish().inspect_err(|_| files.undo(lock.is_new))?;
         Ok(publisher)

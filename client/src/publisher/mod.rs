@@ -1,15 +1,18 @@
 //! The publishing end of a channel.
 
 mod behind;
+mod borrowed;
 mod builder;
 mod claim;
 mod files;
+mod gated;
 mod known;
 mod prepared;
 
 use crate::attach::keeper::Attachment;
 use crate::clock::Clock;
 use crate::error::PublishError;
+use crate::gate::{Gates, Patience};
 use crate::lock::Held;
 use prepared::Prepared;
 use shmcast_layout::board::BoardWriter;
@@ -30,9 +33,9 @@ pub(crate) const TOUCHED_BYTES: usize = 64 << 10;
 
 /// Publishes messages into a channel: one publisher a channel, any number of readers.
 ///
-/// Nothing here waits for anybody. `publish` makes a few dozen stores to memory that readers poll. It makes no system call, takes no lock,
-/// allocates nothing, and costs the same for one reader and for a hundred. Readers that cannot keep up are lapped, and learn how many
-/// messages they missed.
+/// Without gates, nothing here waits for anybody. `publish` makes a few dozen stores to memory that readers poll. It makes no system call,
+/// takes no lock, allocates nothing, and costs the same for one reader and for a hundred. Readers that cannot keep up are lapped, and learn
+/// how many messages they missed. A [`Gate`](crate::Gate) is a reader that the publisher waits for, within a limit.
 ///
 /// Dropping a publisher closes the channel, except while the thread panics. After a panic readers see no end, and the next publisher takes
 /// over as after a crash.
@@ -60,14 +63,16 @@ pub struct Publisher {
     /// Claims are written here and copied into the ring in one burst.
     staging: Box<[u8]>,
     prepared: Prepared,
-    /// The board that each message is stored in once more, if the channel has one.
-    board: Option<Box<BoardWriter>>,
     /// Whether dropping the publisher leaves the stream without an end.
     stays_open: bool,
     /// The writer lock. It is held until the writer is done; if this process dies, the kernel releases it.
     lock: Held,
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Hosted>,
+    /// The readers that this publisher waits for, if it has gates.
+    gates: Option<Box<Gates>>,
+    /// The board that each message is stored in once more, if the channel has one.
+    board: Option<Box<BoardWriter>>,
 }
 
 /// A publisher's attachment to a daemon.
@@ -131,11 +136,13 @@ impl Publisher {
 
     /// Publishes one message and returns its sequence.
     ///
-    /// Cost: about one store a word, 50 to 100 ns for 64 bytes with readers polling on other cores; wait-free.
+    /// Cost: about one store a word, 50 to 100 ns for 64 bytes with readers polling on other cores; wait-free without gates. A
+    /// gate's reader that is too far behind holds the call up for as long as the gate says.
     ///
     /// # Errors
-    /// [`PublishError::TooLarge`] when the payload exceeds [`max_message`](Self::max_message), and [`PublishError::CutOff`] once a daemon
-    /// has given the channel to another publisher. After an error nothing was published.
+    /// [`PublishError::TooLarge`] when the payload exceeds [`max_message`](Self::max_message), [`PublishError::CutOff`] once a daemon
+    /// has given the channel to another publisher, and [`PublishError::Full`] after the wait for a gate that refuses. After an error nothing
+    /// was published.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -163,12 +170,7 @@ impl Publisher {
     /// ```
     #[inline(always)]
     pub fn publish_with(&mut self, payload: &[u8], mark: Mark) -> Result<u64, PublishError> {
-        self.check_usable()?;
-        if self.board.is_some() {
-            let time = self.stamps.stamp(self.clock);
-            return self.publish_and_post(payload, mark, time);
-        }
-        Ok(self.writer.publish_timed(payload, mark.tag, mark.key, || self.stamps.stamp(self.clock))?)
+        self.publish_now(payload, mark, Patience::Waits)
     }
 
     /// As [`publish_with`](Self::publish_with), with a time that the caller has already read from [`clock`](Self::clock), such as the time
@@ -191,26 +193,14 @@ impl Publisher {
     #[inline(always)]
     pub fn publish_at(&mut self, payload: &[u8], mark: Mark, time: u64) -> Result<u64, PublishError> {
         self.check_usable()?;
-        if self.board.is_some() {
-            return self.publish_and_post(payload, mark, time);
-        }
-        Ok(self.writer.publish(payload, mark.tag, mark.key, time)?)
-    }
-
-    /// Publishes one message of a channel with a board, and stores it on the board. The calls of channels without one hold no code of it.
-    #[inline(never)]
-    fn publish_and_post(&mut self, payload: &[u8], mark: Mark, time: u64) -> Result<u64, PublishError> {
-        let sequence = self.writer.publish(payload, mark.tag, mark.key, time)?;
-        if let Some(board) = &mut self.board {
-            board.post(sequence, payload, mark.tag, mark.key, time);
-        }
-        Ok(sequence)
+        self.publish_timed(payload, mark, time, Patience::Waits)
     }
 
     /// Publishes several messages with one time stamp and returns their sequences. This saves reading the clock for each message.
     ///
     /// # Errors
-    /// [`PublishError`] at the first payload that is too large. The payloads before it are published; it and the later ones are not.
+    /// [`PublishError`] at the first payload that is too large, or that a gate refuses. The payloads before it are published; it and the
+    /// later ones are not.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -246,11 +236,7 @@ impl Publisher {
         let time = self.stamps.stamp(self.clock);
         let first = self.writer.next_sequence();
         for payload in payloads {
-            if self.board.is_some() {
-                self.publish_and_post(payload.as_ref(), mark, time)?;
-            } else {
-                self.writer.publish(payload.as_ref(), mark.tag, mark.key, time)?;
-            }
+            self.publish_timed(payload.as_ref(), mark, time, Patience::Waits)?;
         }
         Ok(first..self.writer.next_sequence())
     }
@@ -379,6 +365,7 @@ impl Publisher {
     /// ```
     pub fn gap(&mut self, last: u64) -> Result<(), PublishError> {
         self.check_usable()?;
+        self.make_way_for_control();
         self.writer.gap(last, self.clock.now())?;
         if let Some(board) = &mut self.board {
             board.skip_to(last);
@@ -400,6 +387,7 @@ impl Publisher {
     /// ```
     pub fn session(&mut self, identity: [u8; 10]) -> Result<(), PublishError> {
         self.check_usable()?;
+        self.make_way_for_control();
         self.writer.session(identity, self.clock.now());
         Ok(())
     }
@@ -416,6 +404,7 @@ impl fmt::Debug for Publisher {
 impl Drop for Publisher {
     fn drop(&mut self) {
         if !self.stays_open && !self.lock.is_a_childs() && !std::thread::panicking() {
+            self.make_way_for_control();
             self.writer.close(self.clock.now());
         }
     }

@@ -119,6 +119,11 @@ impl Subscriber {
         self.joining.as_ref().is_some_and(|joining| joining.conflation.is_some())
     }
 
+    /// The place in the ring at which this subscriber goes on after the board.
+    pub(super) fn place_after_board(&self) -> Option<Place> {
+        self.joining.as_ref().map(|joining| joining.place)
+    }
+
     /// Begins with the board: with its messages if `is_told`, else only with its counts.
     pub(super) fn begin_with_board(&mut self, is_told: bool) -> Result<(), ChannelError> {
         let name = self.header().channel.clone();
@@ -156,6 +161,7 @@ impl Subscriber {
             } else {
                 self.doubt = self.doubt_after_jump();
             }
+            self.note_passed();
             return Ok(());
         }
     }
@@ -359,6 +365,7 @@ impl Subscriber {
         let left_out = bridged.messages - bridged.listed as u64;
         self.count(|page, _| page.conflated(left_out, place));
         self.hand_out_from(Step::Forgotten);
+        self.note_passed();
         true
     }
 }

@@ -281,6 +281,9 @@ impl Subscriber {
         }
         self.clock = Clock::of_segment(header);
         self.reader = segment.reader(Place { position: 0, sequence: first });
+        if let Some(gate) = &mut self.gate {
+            gate.go_on(header.uuid);
+        }
         (self.burst_mark, self.burst_target) = ((first, 0), 0);
         self.follow_board(&segment);
         self.segment = segment;

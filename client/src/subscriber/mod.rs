@@ -7,6 +7,7 @@ mod builder;
 mod contention;
 mod ending;
 mod following;
+mod gated;
 mod hosted;
 mod iter;
 mod journal;
@@ -29,6 +30,7 @@ mod watch;
 
 use crate::attach::park::Parking;
 use crate::clock::Clock;
+use crate::gate::HeldGate;
 use crate::message::{Event, RecvError};
 use crate::wait::{Wait, Waiter};
 use buffer::Buffer;
@@ -94,8 +96,8 @@ pub struct Subscriber {
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Box<Hosted>>,
     wait: Wait,
-    /// Whether each message must be checked before it is returned: because the channel is strict, because `tags` may leave it out, or
-    /// because the journal is read. A copy of what those fields say, in the line that each message uses.
+    /// Whether each message must be checked before it is returned: because the channel is strict, because `tags` may leave it out,
+    /// because the journal is read, or because a gate's page must be told. A copy of what those fields say, in the line that each message uses.
     is_checked: bool,
     doubt: Doubt,
     /// Whether the last batch ended close to the publisher. Set only with [`Wait::Burst`], which may then let the publisher get ahead.
@@ -133,6 +135,8 @@ pub struct Subscriber {
     /// How the subscriber notices that the publisher died, if the caller asked for this event.
     watch: Option<Box<Watch>>,
     named: Option<Box<named::Named>>,
+    /// The gate that this subscriber holds.
+    gate: Option<Box<HeldGate>>,
     /// The channel's journal, if it may have one.
     past: Option<Box<Past>>,
     /// The channel's board, if this subscriber begins with it or conflates.
@@ -391,7 +395,7 @@ impl Subscriber {
     /// whether `each` stopped.
     #[inline(always)]
     fn recv_messages<F: Flow>(&mut self, most: usize, mut each: impl FnMut(Event<'_>) -> F) -> (usize, bool) {
-        if self.is_checked {
+        if self.checks_each() {
             return (0, false);
         }
         let mut is_over = false;
@@ -410,6 +414,7 @@ impl Subscriber {
         {
             page.received(taken as u64, reader.place());
         }
+        self.note_passed();
         (taken, is_over)
     }
 
@@ -454,10 +459,6 @@ impl Subscriber {
     #[inline(always)]
     fn is_all_in_the_ring(&self) -> bool {
         self.hosted.is_none() && self.doubt == Doubt::None
-    }
-
-    fn lend(&self, outcome: Outcome) -> Event<'_> {
-        outcome.into_event(self.buffer.payload())
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) enum Entered {
 impl Subscriber {
     /// Whether each message of the ring must be checked before it is returned.
     pub(super) fn must_check(&self) -> bool {
-        self.is_strict() || self.tags.is_some() || self.is_conflating()
+        self.is_strict() || self.tags.is_some() || self.gate.is_some() || self.is_conflating()
     }
 
     /// Continues in the journal at `sequence`, if there is a journal of this stream. Otherwise changes nothing.

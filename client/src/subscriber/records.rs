@@ -295,7 +295,7 @@ impl Subscriber {
 
     /// Takes messages as long as there is nothing else; none if each message must be checked first.
     fn take_records(&mut self, most: usize, records: &mut Records) {
-        if self.is_checked || self.doubt == Doubt::Behind || self.check_process().is_err() {
+        if self.checks_each() || self.doubt == Doubt::Behind || self.check_process().is_err() {
             return;
         }
         let first = self.reader.place().sequence;
@@ -303,6 +303,7 @@ impl Subscriber {
         let taken = self.reader.poll_records(most, &mut records.buffer.records()[records.bytes..full]);
         let before = records.messages;
         records.add(taken.messages, taken.bytes, first);
+        self.note_passed();
         let Some(page) = self.page.as_ref().map(|page| &page.page).filter(|_| taken.messages > 0) else {
             return;
         };

@@ -163,6 +163,7 @@ impl Subscriber {
         self.past.iter_mut().for_each(|past| past.told.clear());
         self.epoch = 0;
         self.began_in = self.reader.state().map_or(0, |(epoch, _)| epoch);
+        self.note_passed();
         Ok(())
     }
 }

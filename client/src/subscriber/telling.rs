@@ -28,6 +28,12 @@ impl Subscriber {
         }
     }
 
+    /// Lends the buffer to the event that a call ends with.
+    #[inline]
+    pub(super) fn lend(&self, outcome: Outcome) -> Event<'_> {
+        outcome.into_event(self.buffer.payload())
+    }
+
     /// As [`receive`](Self::receive) without a wait, where speed does not matter. Skips records that are no news, but does not move to
     /// another ring: what a caller knows of this ring, such as its clock, holds for all that it takes in a row.
     #[inline(never)]
@@ -145,12 +151,15 @@ impl Subscriber {
             self.reader.jump(before);
             return self.try_next_segment();
         }
+        self.note_passed();
         // The poll skipped a record that is no news. There may be more after it, so nothing is over yet.
         let is_passed_over = poll == Poll::Empty && self.reader.place() != before;
         if is_passed_over && self.doubt != Doubt::Behind {
             return Ok(None);
         }
-        self.tell(poll, available)
+        let told = self.tell(poll, available);
+        self.note_passed();
+        told
     }
 
     /// Counts the result of a poll, and decides which event the caller gets.

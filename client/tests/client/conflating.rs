@@ -2,9 +2,10 @@
 
 use crate::support::{SMALL, publisher, subscriber};
 use proptest::prelude::*;
-use shmcast::{BoardSpec, Event, Publisher, Records, Start, Subscriber};
+use shmcast::{BoardSpec, Event, Gate, Publisher, Records, Start, Subscriber};
 use shmcast_testkit::scratch;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 const KEYS: u64 = 6;
 
@@ -132,16 +133,22 @@ proptest! {
         keys in 1..9u8,
         behind in prop::sample::select(vec![None, Some(12 << 10), Some(40 << 10)]),
         begins_with_board in any::<bool>(),
+        is_gated in any::<bool>(),
         steps in prop::collection::vec(step(), 1..60),
     ) {
         let fits = u64::from(keys) <= KEYS;
         let dir = scratch();
         let spec = BoardSpec::new(0..1).keys(KEYS).value(100);
-        let open = || publisher(dir.path()).capacity(SMALL).board(spec).open().unwrap();
+        // A gate that only measures: its reader is lapped as any other.
+        let gate = || Gate::new("risk").wait(Duration::ZERO);
+        let open = || publisher(dir.path()).capacity(SMALL).board(spec).gate(gate()).open().unwrap();
         let (mut publisher, mut book) = (open(), Book::default());
         let mut builder = subscriber(dir.path());
         if begins_with_board {
             builder = builder.start(Start::Board);
+        }
+        if is_gated {
+            builder = builder.gate("risk");
         }
         let builder = match behind {
             None => builder.conflate(),

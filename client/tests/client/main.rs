@@ -10,6 +10,8 @@ mod crash;
 mod deadlines;
 mod files;
 mod foreign;
+mod gated_board;
+mod gates;
 mod gone;
 mod host;
 mod hostile;

@@ -61,6 +61,9 @@ pub(super) struct Args {
     /// Age at which a file is sealed, as in 1h
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     roll_after: Option<Duration>,
+    /// Take this gate of the channel: the publisher waits for the recorder, within the gate's limit
+    #[arg(long, value_name = "GATE")]
+    gate: Option<String>,
     /// Wait for the channel
     #[arg(long)]
     wait_channel: bool,
@@ -104,6 +107,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let ended = loop {
         let subscriber =
             host.subscriber(&channel).role(Role::Recorder).start(Start::Oldest).history(History::Never);
+        let subscriber = match &args.gate {
+            Some(gate) => subscriber.gate(gate),
+            None => subscriber,
+        };
         let subscriber = match subscriber.open_while(|| waits && !stop.is_set()) {
             Ok(subscriber) => subscriber,
             Err(e) if e.is_unknown_channel() && waits && sums.streams == 0 => return Ok(ExitCode::SUCCESS),

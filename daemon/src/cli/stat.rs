@@ -6,6 +6,7 @@ use super::ls::who;
 use super::say::{print, print_json};
 use super::stop::Stop;
 use anyhow::Result;
+use shmcast::control::GateReport;
 use shmcast::{ChannelStatus, ReaderStatus, Role};
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -103,7 +104,8 @@ fn describe(channel: &ChannelStatus, rate: Option<u64>) -> String {
         fact("missing in the journal", Some(grouped(journal.overrun + journal.missing)));
         fact("size of the journal", Some(size(journal.size_bytes)));
     }
-    let mut text = format!("{}\n\n{}", facts.trim_fmt(), counted_by_role(&channel.readers));
+    let gates = described_gates(&channel.gates);
+    let mut text = format!("{}\n\n{gates}{}", facts.trim_fmt(), counted_by_role(&channel.readers));
     if channel.readers.is_empty() {
         return text;
     }
@@ -126,6 +128,30 @@ fn counted_by_role(readers: &[ReaderStatus]) -> String {
         }
     }
     text
+}
+
+/// The table of the gates; nothing without gates.
+fn described_gates(gates: &[GateReport]) -> String {
+    if gates.is_empty() {
+        return String::new();
+    }
+    let mut rows =
+        table(["GATE", "STATE", "PID", "BEHIND", "LAG", "HELD", "P99", "MAX", "DROPPED", "REFUSED"], 3);
+    for gate in gates {
+        rows.add_row([
+            gate.terms.gate.clone(),
+            gate.state.clone(),
+            gate.reader.as_ref().map_or("-".to_owned(), who),
+            gate.behind_bytes.map_or("-".to_owned(), size),
+            size(gate.terms.lag_bytes),
+            grouped(gate.held),
+            gate.waits_ns.map_or("-".to_owned(), |waits| Ns(waits.p99).to_string()),
+            gate.waits_ns.map_or("-".to_owned(), |waits| Ns(waits.max).to_string()),
+            grouped(gate.dropped),
+            grouped(gate.refused + gate.turned_away),
+        ]);
+    }
+    format!("{}\n\n", rows.trim_fmt())
 }
 
 fn reader_row(reader: &ReaderStatus) -> [String; 10] {

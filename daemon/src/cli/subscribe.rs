@@ -67,6 +67,9 @@ pub(super) struct Args {
     /// Receive only messages with these tags, as 7 or 7,9
     #[arg(long, value_name = "TAGS", value_delimiter = ',')]
     tags: Option<Vec<u16>>,
+    /// Take this gate of the channel: the publisher waits for this reader, within the gate's limit
+    #[arg(long, value_name = "GATE")]
+    gate: Option<String>,
     /// Pin to this CPU
     #[arg(long, value_name = "N", value_parser = parse_cpu)]
     cpu: Option<usize>,
@@ -210,8 +213,11 @@ fn builder_of(args: &Args, host: &Host, channel: &str) -> SubscriberBuilder {
     if args.conflate {
         builder = builder.conflate();
     }
-    match &args.tags {
-        Some(tags) => builder.tags(tags.iter().copied()),
+    if let Some(tags) = &args.tags {
+        builder = builder.tags(tags.iter().copied());
+    }
+    match &args.gate {
+        Some(gate) => builder.gate(gate),
         None => builder,
     }
 }

@@ -117,6 +117,15 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| format!("{text:?} is too long"))
 }
 
+/// Reads a size such as `64MiB`.
+pub(super) fn parse_size(text: &str) -> Result<u64, String> {
+    refuse_half_unit(text)?;
+    let size: ByteSize = text.trim().parse().map_err(|_| {
+        format!("{text:?} is no size: write a number and a unit, as in \"64KiB\", \"64MiB\" or \"1GiB\"")
+    })?;
+    Ok(size.as_u64())
+}
+
 /// A size: `"64MiB"`, or a number of bytes.
 struct Size;
 
@@ -128,13 +137,7 @@ impl Visitor<'_> for Size {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<u64, E> {
-        refuse_half_unit(text).map_err(E::custom)?;
-        let size: ByteSize = text.trim().parse().map_err(|_| {
-            E::custom(format!(
-                "{text:?} is no size: write a number and a unit, as in \"64KiB\", \"64MiB\" or \"1GiB\""
-            ))
-        })?;
-        Ok(size.as_u64())
+        parse_size(text).map_err(E::custom)
     }
 
     fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<u64, E> {

@@ -45,6 +45,10 @@ pub struct JournalConfig {
     /// by `hold`, as long as that frees room.
     #[serde(default, deserialize_with = "fields::optional_size")]
     pub keep_free: Option<u64>,
+    /// The gate of the channel that the recorder takes, so that the publisher waits for it. If `None`, the recorder is lapped as any
+    /// other reader.
+    #[serde(default)]
+    pub gate: Option<String>,
 }
 
 fn sync_default() -> SyncPolicy {

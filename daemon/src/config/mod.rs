@@ -20,6 +20,7 @@ use thiserror::Error;
 mod board;
 mod bridges;
 mod fields;
+mod gates;
 mod host;
 mod journal;
 mod read;
@@ -31,6 +32,7 @@ pub use board::BoardConfig;
 pub(crate) use board::parse_key as parse_board_key;
 pub use fields::Principal;
 pub(crate) use fields::{explain, parse_duration, refuse_half_unit, without_string};
+pub use gates::{GateConfig, Lag, Then};
 pub use host::Host;
 pub use journal::JournalConfig;
 pub(crate) use journal::{FILE_BYTES, LEAST_BUFFER, parse_io, parse_sync};
@@ -174,6 +176,9 @@ pub struct ChannelConfig {
     /// Its board of the last message of each key. If `None`, it has none.
     #[serde(default)]
     pub board: Option<BoardConfig>,
+    /// `[[channel.gate]]`: readers that its publisher waits for.
+    #[serde(default, rename = "gate")]
+    pub gates: Vec<GateConfig>,
 }
 
 fn yes() -> bool {
@@ -199,6 +204,7 @@ impl ChannelConfig {
             labels: BTreeMap::new(),
             journal: None,
             board: None,
+            gates: Vec::new(),
         }
     }
 

@@ -79,9 +79,11 @@ pub(super) fn channel(channel: &ChannelConfig) -> Broken {
         broken.push(("schema", what));
     }
     let boards: Broken = channel.board.iter().flat_map(BoardConfig::broken).collect();
-    if boards.is_empty() {
-        broken.extend(unmakeable(channel));
+    let unmakeable = if boards.is_empty() { unmakeable(channel) } else { None };
+    if unmakeable.is_none() {
+        broken.extend(channel.broken_gates());
     }
+    broken.extend(unmakeable);
     broken.extend(boards);
     broken.extend(channel.journal.iter().flat_map(JournalConfig::broken));
     if channel.max_message == Some(0) {

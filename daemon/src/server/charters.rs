@@ -63,6 +63,11 @@ impl Charters {
         self.open(name).with_context(|| self.title(name))
     }
 
+    /// The path beside the directory with another extension.
+    pub fn beside(&self, extension: &str) -> PathBuf {
+        self.path.with_extension(extension)
+    }
+
     fn title(&self, name: &str) -> String {
         format!("charter {}", self.path.join(name).display())
     }

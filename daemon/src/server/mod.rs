@@ -404,8 +404,10 @@ fn spawn_housekeeping(shared: Arc<ServerState>) {
             shared.events.sum_up();
             shared.limits().tidy(Instant::now());
             if shared.opened.get().is_some() {
-                shared.registry().tell_deaths();
-                shared.registry().tell_of_boards();
+                let mut registry = shared.registry();
+                registry.tell_deaths();
+                registry.tell_of_boards();
+                registry.tell_gates(Instant::now());
             }
         }
     });

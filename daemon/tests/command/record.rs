@@ -1,7 +1,7 @@
 //! `shmcast record` as a process: killed, and ended by signals.
 
 use shmcast::journal::Journal;
-use shmcast::{Event, History, Mark, Publisher, RecvError, Start, Subscriber};
+use shmcast::{Directory, Event, Gate, History, Mark, Publisher, RecvError, Start, Subscriber};
 use shmcast_testkit::command::interrupt;
 use shmcast_testkit::journal::read;
 use shmcast_testkit::place::program;
@@ -319,4 +319,35 @@ impl Drop for Unmount<'_> {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(self.0).status();
     }
+}
+
+/// A publisher far faster than the disk, and a ring that holds half a thousand messages. With a gate, nothing is missing.
+#[test]
+fn a_recorder_with_a_gate_loses_nothing() {
+    const COUNT: u64 = 100_000;
+    let (channels, journal) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let gate = Gate::new("journal").lag_percent(75).wait(Duration::from_secs(100));
+    let builder = Publisher::builder("ticks").dir(channels.path()).capacity(64 << 10).gate(gate);
+    let mut publisher = builder.open().unwrap();
+    let recorder = record(channels.path(), journal.path(), &["--gate", "journal", "--until-end"]);
+    wait_until("the recorder to take the gate", || {
+        let shown = Directory::at(channels.path()).channel("ticks").unwrap().status();
+        shown.gates[0].reader.is_some()
+    });
+    for sequence in 1..=COUNT {
+        publisher.publish(&payload(sequence)).unwrap();
+    }
+    assert_eq!(publisher.gates()[0].dropped, 0);
+    publisher.close();
+    let output = recorder.output();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let found = read(journal.path());
+    assert_eq!((found.losses(), found.messages().len() as u64), (vec![], COUNT));
+    assert!(
+        found
+            .messages()
+            .iter()
+            .zip(1..)
+            .all(|((sequence, bytes), due)| *sequence == due && *bytes == payload(due))
+    );
 }

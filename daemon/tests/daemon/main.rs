@@ -12,6 +12,8 @@ mod comeback;
 mod config;
 mod doctor;
 mod front;
+mod gated_board;
+mod gates;
 mod generations;
 mod hostile;
 mod journals;

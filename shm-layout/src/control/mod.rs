@@ -20,8 +20,10 @@
 //! it that cannot lock it. After a daemon has died, the next daemon learns from the first program that attaches again whether the publisher
 //! lives, even if the publisher is stopped and cannot answer itself.
 
+mod gate;
 mod status;
 
+pub use gate::{GateReport, GateTerms};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use status::{BoardStatus, LatencyStatus, ReaderStatus};
 
@@ -45,6 +47,13 @@ pub enum Request {
         resume: bool,
         /// The channel's sequences are to begin at 1 again.
         anew: bool,
+    },
+    /// Lend the pages of the channel's gates to the publisher on this connection.
+    Gates {},
+    /// Lend the page of a gate to the reader on this connection, which then takes the page's lock.
+    Gate {
+        /// The gate.
+        gate: String,
     },
     /// The publisher has mapped its segment and needs no further writable map of it.
     Mapped {},
@@ -144,7 +153,12 @@ pub enum Response {
     Publishing {
         /// The generation into which it publishes.
         generation: u64,
+        /// Number of the channel's gates, which the publisher requests by [`Request::Gates`]; 0 may be left out.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        gates: u32,
     },
+    /// A gate. For the publisher, its page is sent with this; for its reader, the page twice: to be locked, and to be mapped.
+    Gate(GateTerms),
     /// Attached as reader.
     Subscribed(Generation),
     /// The reply is complete.
@@ -246,6 +260,8 @@ pub enum RefusalCode {
     Failed,
     /// The daemon keeps no journal of this channel.
     NoJournal,
+    /// The channel has no such gate.
+    UnknownGate,
 }
 
 impl RefusalCode {
@@ -260,6 +276,7 @@ impl RefusalCode {
             Self::BadRequest => "bad-request",
             Self::Failed => "failed",
             Self::NoJournal => "no-journal",
+            Self::UnknownGate => "unknown-gate",
         }
     }
 }
@@ -330,6 +347,9 @@ pub struct ChannelStatus {
     /// Its board, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub board: Option<BoardStatus>,
+    /// Its gates, as its last publisher with gates told them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gates: Vec<GateReport>,
     /// Its live readers.
     #[serde(default)]
     pub readers: Vec<ReaderStatus>,
@@ -432,37 +452,4 @@ pub fn decode<T: DeserializeOwned>(packet: &[u8]) -> Result<T, serde_json::Error
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_are_what_the_table_says_and_nothing_else() {
-        let packet = encode(&Request::Publish { channel: "ticks".into(), resume: false, anew: false });
-        assert_eq!(packet, br#"{"request":"publish","channel":"ticks","resume":false,"anew":false}"#);
-        assert_eq!(decode::<Request>(br#"{"request":"list"}"#).unwrap(), Request::List {});
-        assert_eq!(encode(&Request::Events { last: 0 }), br#"{"request":"events"}"#);
-        let past = decode::<Request>(br#"{"request":"events","last":9}"#).unwrap();
-        assert_eq!(past, Request::Events { last: 9 });
-        let history = Request::History {
-            channel: "t".into(),
-            stream: None,
-            sequence: Some(7),
-            time_ns: None,
-            read: None,
-        };
-        assert_eq!(encode(&history), br#"{"request":"history","channel":"t","sequence":7}"#);
-        for bad in [
-            &br#"{"request":"publish","channel":"t","resume":false,"anew":false,"extra":1}"#[..],
-            br#"{"request":"list","channel":"t"}"#,
-            br#"{"request":"mapped","channel":"t"}"#,
-            br#"{"request":"events","since":1}"#,
-            br#"{"request":"reboot"}"#,
-            br#"{"request":"publish"}"#,
-            b"[]",
-            b"",
-            b"\xff",
-        ] {
-            assert!(decode::<Request>(bad).is_err(), "{}", String::from_utf8_lossy(bad));
-        }
-    }
-}
+mod tests;

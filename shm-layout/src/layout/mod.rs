@@ -2,6 +2,7 @@
 
 pub mod board;
 pub mod charter;
+pub mod gate;
 pub mod geometry;
 pub mod header;
 pub mod reader_page;

@@ -53,6 +53,15 @@
 //! commit. Then it *first* raises the frontier and *then* zeroes the commit words up to it. Half-written records of the dead
 //! writer lie below the old frontier and above the tail, where no reader believes a record yet.
 //!
+//! # A reader that the writer waits for
+//! The caller may give the writer a bound, which the frontier does not pass. The caller knows position `p` of a reader: the reader
+//! has copied everything before it, and the caller's look at that word is acquired (`gate.rs`). With a bound of at most `p + capacity`, the writer stores
+//! only over bytes that this reader has copied. So the reader is never lapped, as long as the caller keeps to that. The writer looks at the bound only where
+//! it would announce a frontier.
+//!
+//! The model shows that the bound is kept, with pads and with what is cleaned ahead. Loom runs loads in the order of the program, so it cannot
+//! show that a load is delayed behind the store that says it is over. Release and acquire of SYNC POINT gate forbid that.
+//!
 //! Each mutant (`fault.rs`) breaks one of these orderings alone. The model in `loom_model/` must notice each of them
 //! (`shm-layout/tests/loom.rs`).
 

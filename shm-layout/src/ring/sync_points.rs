@@ -1,7 +1,7 @@
 //! The synchronization points of the ring: each release, each acquire that answers it, and the mutant that takes one of
 //! them away.
 //!
-//! The module's paper (`ring/mod.rs`) says what each pair gives. `writer.rs`, `reader.rs`, `locate.rs` and `bound.rs` call
+//! The module's paper (`ring/mod.rs`) says what each pair gives. `writer/`, `reader/`, `locate.rs` and `bound.rs` call
 //! these functions and contain no fence and no ordering but `Relaxed`. The functions are inlined: on x86-64 each is a plain
 //! load or store, on aarch64 one `dmb` or `stlr` more.
 //!

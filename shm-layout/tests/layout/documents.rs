@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use shmcast_layout::control::{
-    Generation, History, Promotion, RefusalCode, Request, Response, VERSION, decode, encode,
+    GateTerms, Generation, History, Promotion, RefusalCode, Request, Response, VERSION, decode, encode,
 };
 use shmcast_layout::journal;
 use shmcast_layout::layout::charter;
@@ -27,6 +27,8 @@ fn every_message_and_refusal_stands_in_the_document() {
         Request::Hello { version: VERSION },
         Request::Publish { channel: channel(), resume: false, anew: false },
         Request::Mapped {},
+        Request::Gates {},
+        Request::Gate { gate: "g".to_owned() },
         Request::Subscribe { channel: channel(), resume: false, park: false, hidden: false, watch: false },
         Request::List {},
         Request::Stat { channel: channel() },
@@ -45,7 +47,8 @@ fn every_message_and_refusal_stands_in_the_document() {
     let replies = [
         Response::Welcome { version: VERSION, instance: 1 },
         Response::Starting {},
-        Response::Publishing { generation: 1 },
+        Response::Publishing { generation: 1, gates: 2 },
+        Response::Gate(GateTerms { gate: String::new(), lag_bytes: 1, wait_ns: 1, refuse: true }),
         Response::Subscribed(generation),
         Response::Done {},
         Response::Refused { code: RefusalCode::Busy, why: String::new() },
@@ -62,8 +65,11 @@ fn every_message_and_refusal_stands_in_the_document() {
             assert!(control.contains(&format!("`{field}`")), "{field} of {name}");
         }
     }
-    use RefusalCode::{BadRequest, Busy, Denied, Failed, Limit, NoJournal, UnknownChannel, Version};
-    for refusal in [Version, UnknownChannel, Denied, Busy, Limit, BadRequest, Failed, NoJournal] {
+    use RefusalCode::{
+        BadRequest, Busy, Denied, Failed, Limit, NoJournal, UnknownChannel, UnknownGate, Version,
+    };
+    for refusal in [Version, UnknownChannel, Denied, Busy, Limit, BadRequest, Failed, NoJournal, UnknownGate]
+    {
         assert!(control.contains(&format!("| `{}` |", refusal.name())), "{}", refusal.name());
     }
 }

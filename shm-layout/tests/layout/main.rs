@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod board;
+mod bounded;
 mod common;
 mod documents;
 mod foreign_segment;

@@ -165,10 +165,47 @@ static void boards(void) {
     FAILS(shmcast_subscriber_open("boards", &so, &slow), SHMCAST_ERROR_ARGUMENT, "SHMCAST_CONFLATE");
 }
 
+/* A reader that the publisher waits for. */
+static void gates(void) {
+    shmcast_gate risk = {.name = "risk", .lag_percent = 50, .wait_ns = 1000000};
+    shmcast_gate all[2] = {risk, {.name = "ledger", .flags = SHMCAST_GATE_REFUSES | SHMCAST_GATE_NEVER_WAITS}};
+    shmcast_publish_options po = SHMCAST_PUBLISH_OPTIONS;
+    po.dir = dir, po.capacity = 1 << 20, po.gates = all, po.gate_count = 2;
+    shmcast_publisher *p;
+    CHECK(shmcast_publisher_open("gates", &po, &p) == SHMCAST_OK);
+    shmcast_gate_status now[2];
+    CHECK(shmcast_publisher_gates(p, now, 2) == 2 && strcmp(now[1].name, "ledger") == 0 && now[1].state == SHMCAST_GATE_ABSENT);
+    shmcast_subscribe_options so = SHMCAST_SUBSCRIBE_OPTIONS;
+    so.dir = dir, so.gate = "ledger";
+    shmcast_subscriber *ledger, *second;
+    CHECK(shmcast_subscriber_open("gates", &so, &ledger) == SHMCAST_OK);
+    FAILS(shmcast_subscriber_open("gates", &so, &second), SHMCAST_ERROR_GATE, "ledger");
+    so.gate = "nobody";
+    FAILS(shmcast_subscriber_open("gates", &so, &second), SHMCAST_ERROR_GATE, "nobody");
+    uint64_t published = 0, received = 0;
+    int code;
+    while ((code = shmcast_try_publish(p, "entry", 5, 7, 1, &published)) == SHMCAST_OK) CHECK(published < 100000);
+    CHECK(code == SHMCAST_ERROR_FULL && strstr(shmcast_error_message(), "ledger"));
+    CHECK(shmcast_publish(p, "entry", 5, NULL) == SHMCAST_ERROR_FULL);
+    shmcast_event e;
+    while (shmcast_try_recv(ledger, &e) == SHMCAST_EVENT)
+        if (e.kind == SHMCAST_MESSAGE) received++, CHECK(e.sequence == received && e.tag == 7 && e.key == 1);
+    CHECK(received == published && shmcast_publish(p, "entry", 5, NULL) == SHMCAST_OK);
+    CHECK(shmcast_publisher_gates(p, now, 2) == 2 && now[1].state == SHMCAST_GATE_IN_FORCE && now[1].turned_away == 1);
+    CHECK(now[1].refused == 1 && now[1].pid == (uint64_t)getpid() && now[0].state == SHMCAST_GATE_ABSENT);
+    shmcast_subscriber_close(ledger), shmcast_publisher_close(p);
+    all[1].name = "risk";
+    FAILS(shmcast_publisher_open("gates", &po, &p), SHMCAST_ERROR_GATE, "risk");
+    all[1].name = NULL;
+    FAILS(shmcast_publisher_open("gates", &po, &p), SHMCAST_ERROR_ARGUMENT, "name");
+    po.gate_count = 0;
+    FAILS(shmcast_publisher_open("gates", &po, &p), SHMCAST_ERROR_ARGUMENT, "gate_count");
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     dir = argv[1];
-    choices(), ends(), journals(), loops(), boards();
+    choices(), ends(), journals(), loops(), boards(), gates();
     puts("all calls are as the header says");
     return 0;
 }

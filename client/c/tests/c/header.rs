@@ -1,7 +1,9 @@
 //! The header says what the source is: functions, their types, sizes, offsets and numbers.
 
 use crate::support::{C, CPP, HERE, has, library, run};
-use shmcast_c::{Batch, BoardCounters, BoardEntry, Event, PublishOptions, SubscribeOptions, What};
+use shmcast_c::{
+    Batch, BoardCounters, BoardEntry, Event, Gate, GateStatus, PublishOptions, SubscribeOptions, What,
+};
 use shmcast_testkit::scratch;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -34,6 +36,7 @@ fn in_c(rust: &str) -> &str {
         "*mut u8" => "void *",
         "*mut *mut u8" => "void **",
         "*const c_char" => "const char *",
+        "*mut GateStatus" => "shmcast_gate_status *",
         "*mut BoardEntry" => "shmcast_board_entry *",
         "*mut BoardCounters" => "shmcast_board_counters *",
         "*const BoardHandle" => "const shmcast_board *",
@@ -134,10 +137,13 @@ fn sizes_offsets_and_numbers_are_the_same() {
     layout!(text, PublishOptions, "shmcast_publish_options":
         size flags dir socket capacity max_message mode prepare schema_id schema_name labels
         continue_from numa_node reserved board_start board_stop board_keys board_value board_remove_tag
-        board_reserved);
+        board_reserved gates gate_count);
+    layout!(text, Gate, "shmcast_gate": name flags lag_percent lag_bytes wait_ns reserved);
+    layout!(text, GateStatus, "shmcast_gate_status": name state reserved lag_bytes behind_bytes pid held longest_ns total_ns
+        dropped refused turned_away);
     layout!(text, SubscribeOptions, "shmcast_subscribe_options":
         size flags dir socket start wait resume prepare start_sequence spins reserved sleep_ns longest_nap_ns
-        wait_for_channel_ns schema_id start_time_ns journal tags tag_count conflate_behind);
+        wait_for_channel_ns schema_id start_time_ns journal tags tag_count conflate_behind gate);
     layout!(text, BoardEntry, "shmcast_board_entry": key key_length sequence count message);
     layout!(text, BoardCounters, "shmcast_board_counters": through keys no_room too_large no_key reserved);
     let (codes, mut module, mut numbers) = (read("src/codes.rs"), "", 0);
@@ -154,6 +160,7 @@ fn sizes_offsets_and_numbers_are_the_same() {
         let middle = match module {
             "code" if value.starts_with('-') => "ERROR_",
             "state" => "STATE_",
+            "gate" => "GATE_",
             _ => "",
         };
         asserted(&mut text, &format!("SHMCAST_{middle}{name}"), value);

@@ -58,6 +58,10 @@ class TooLargeError(PublishError):
     """The payload exceeds the channel's largest message."""
 
 
+class FullError(PublishError):
+    """The reader of a gate is too far behind: publish the message again later."""
+
+
 class CutOffError(PublishError):
     """The daemon gave the channel to another publisher."""
 
@@ -93,6 +97,7 @@ _CLASSES: dict[str, type[Error]] = {
     "too large": TooLargeError,
     "out of sequences": PublishError,
     "cut off": CutOffError,
+    "full": FullError,
     "too small": ReceiveError,
     "corrupt": CorruptError,
     "unmapped": ReceiveError,

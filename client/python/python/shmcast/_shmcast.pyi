@@ -21,6 +21,8 @@ __all__ = [
     "BoardSpec",
     "End",
     "Gap",
+    "Gate",
+    "GateStatus",
     "Lapped",
     "Live",
     "Message",
@@ -168,6 +170,45 @@ class Batches:
     def __next__(self) -> Batch: ...
 
 @final
+class Gate:
+    def __new__(
+        cls,
+        name: str,
+        *,
+        lag: int | None = None,
+        lag_percent: int | None = None,
+        wait: float | None = None,
+        refuse: bool = False,
+    ) -> Self: ...
+    @property
+    def name(self) -> str: ...
+
+@final
+class GateStatus:
+    @property
+    def name(self) -> str: ...
+    @property
+    def state(self) -> Literal["absent", "joining", "in-force", "dropped"]: ...
+    @property
+    def lag_bytes(self) -> int: ...
+    @property
+    def behind_bytes(self) -> int | None: ...
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def held(self) -> int: ...
+    @property
+    def longest(self) -> float: ...
+    @property
+    def total(self) -> float: ...
+    @property
+    def dropped(self) -> int: ...
+    @property
+    def refused(self) -> int: ...
+    @property
+    def turned_away(self) -> int: ...
+
+@final
 class BoardSpec:
     def __new__(
         cls, start: int, stop: int, *, keys: int | None = None, value: int | None = None, remove_tag: int | None = None
@@ -248,6 +289,7 @@ class Subscriber:
         prepare: Iterable[str] | None = None,
         batch_bytes: int = 262144,
         conflate: bool | int | None = None,
+        gate: str | None = None,
     ) -> Self: ...
     @property
     def channel(self) -> str: ...
@@ -303,6 +345,7 @@ class Publisher:
         anew: bool = False,
         continue_from: str | PathLike[str] | None = None,
         board: BoardSpec | None = None,
+        gates: Iterable[Gate] | None = None,
         prepare: Iterable[str] | None = None,
     ) -> Self: ...
     @property
@@ -320,6 +363,9 @@ class Publisher:
     @property
     def is_registered(self) -> bool | None: ...
     def publish(self, payload: Buffer, tag: int = 0, key: bool = False) -> int: ...
+    def try_publish(self, payload: Buffer, tag: int = 0, key: bool = False) -> int | None: ...
+    @property
+    def gates(self) -> list[GateStatus]: ...
     def publish_batch(self, messages: Buffer | Iterable[Buffer], tag: int = 0, key: bool = False) -> range: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...

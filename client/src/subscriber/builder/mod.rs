@@ -39,6 +39,7 @@ pub struct SubscriberBuilder {
     begins_in_ring: bool,
     /// How far behind the subscriber may be before it takes the newest messages from the board.
     conflation: Option<Behind>,
+    gate: Option<String>,
 }
 
 impl SubscriberBuilder {
@@ -62,6 +63,7 @@ impl SubscriberBuilder {
             history: History::default(),
             begins_in_ring: false,
             conflation: None,
+            gate: None,
         }
     }
 
@@ -396,6 +398,30 @@ impl SubscriberBuilder {
     /// ```
     pub fn conflate_behind(mut self, bytes: u64) -> Self {
         self.conflation = Some(Behind::Bytes(bytes));
+        self
+    }
+
+    /// Takes gate `name` of the channel: the publisher waits for this subscriber within the limit that the gate has. The channel's
+    /// publisher, or the configuration of its daemon, names the gates. The subscriber keeps the gate until it is dropped.
+    ///
+    /// The gate is in force once the publisher has noticed the subscriber, and it has caught up to half of the gate's lag. From then on no
+    /// message is overwritten before the subscriber has received it, unless the publisher waits too long and drops the gate. A subscriber that
+    /// begins at the newest message is in force before it can fall behind so far, unless the ring is very small. A subscriber that is not in
+    /// force is lapped as any other.
+    ///
+    /// Cost: three stores a message to a line of the subscriber's own.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::{Gate, Publisher, Subscriber};
+    /// let publisher = Publisher::builder("t").dir(dir.path()).capacity(1 << 20).gate(Gate::new("risk")).open()?;
+    /// let risk = Subscriber::builder("t").dir(dir.path()).gate("risk").open()?;
+    /// let second = Subscriber::builder("t").dir(dir.path()).gate("risk").open();
+    /// assert!(second.is_err(), "a gate has one reader at a time");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn gate(mut self, name: impl Into<String>) -> Self {
+        self.gate = Some(name.into());
         self
     }
 

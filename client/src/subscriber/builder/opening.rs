@@ -6,6 +6,7 @@ use crate::attach::keeper::{Attachment, keeper};
 use crate::attach::park::{self, Parking};
 use crate::clock::Clock;
 use crate::error::ChannelError;
+use crate::gate::{GateError, GateName, HeldGate, NotHeld};
 use crate::subscriber::board::Joining;
 use crate::subscriber::contention::Contention;
 use crate::subscriber::following::seek;
@@ -24,6 +25,7 @@ use shmcast_layout::ring::locate::Place;
 use shmcast_layout::segment::{Access, Segment};
 use shmcast_layout::sys::fork;
 use std::collections::VecDeque;
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -65,6 +67,8 @@ impl SubscriberBuilder {
                 .map_err(damaged)?;
             Ok(Some(Page { page, shown: None }))
         })?;
+        let gate = self.gate_name()?.map(|name| self.borrow_gate(&mut conversation, name)).transpose()?;
+        self.hold_gate(&mut subscriber, gate)?;
         let socket = conversation.into_socket()?;
         let mut shown = vec![file, lock, page_file];
         if let (Some((near, far)), Some(page)) = (bell, &subscriber.page) {
@@ -122,6 +126,9 @@ impl SubscriberBuilder {
         })?;
         (subscriber.page_refused, subscriber.watch) = (refused, watch);
         let segment = file.metadata().map_err(ChannelError::os("look at", files.segment_path()))?;
+        let open_gate = |name| files.gate_page(&self.name, name).map(|page| (name, page));
+        let gate = self.gate_name()?.map(open_gate).transpose()?;
+        self.hold_gate(&mut subscriber, gate)?;
         subscriber.named = Some(Box::new(Named::new(files, (segment.dev(), segment.ino()))));
         let origin = match &self.history {
             History::Auto => std::env::var_os(JOURNALS_VARIABLE).filter(|dir| !dir.is_empty()).map(|dir| {
@@ -146,6 +153,46 @@ impl SubscriberBuilder {
             return Err(ChannelError::Conflation { name: self.name.clone() });
         }
         Ok(if is_wanted { Joining::new(segment, self.conflation) } else { None })
+    }
+
+    fn gate_refused(&self, why: GateError) -> ChannelError {
+        let gate = self.gate.clone().unwrap_or_default();
+        ChannelError::Gate { name: self.name.clone(), gate, why }
+    }
+
+    /// The name of the gate that is asked for.
+    fn gate_name(&self) -> Result<Option<GateName>, ChannelError> {
+        self.gate.as_deref().map(|name| name.parse().map_err(|why| self.gate_refused(why))).transpose()
+    }
+
+    /// Asks the daemon for a gate's page.
+    fn borrow_gate(
+        &self,
+        conversation: &mut Conversation,
+        name: GateName,
+    ) -> Result<(GateName, [File; 2]), ChannelError> {
+        let (reply, page) = conversation.attach(&Request::Gate { gate: name.as_str().to_owned() }, &[])?;
+        match reply {
+            Response::Gate(_) => Ok((name, page)),
+            other => Err(conversation.confused(&other)),
+        }
+    }
+
+    /// Takes the gate whose page was opened for this subscriber.
+    fn hold_gate(
+        &self,
+        subscriber: &mut Subscriber,
+        page: Option<(GateName, [File; 2])>,
+    ) -> Result<(), ChannelError> {
+        let Some((name, page)) = page else { return Ok(()) };
+        let held = HeldGate::take(name, page, subscriber.header().uuid).map_err(|why| match why {
+            NotHeld::Refused(why) => self.gate_refused(why),
+            NotHeld::Failed(source) => ChannelError::os("take the gate", name.as_str())(source),
+        })?;
+        subscriber.gate = Some(Box::new(held));
+        subscriber.is_checked = subscriber.must_check();
+        subscriber.note_passed();
+        Ok(())
     }
 
     /// Moves to the start in the journal, if the start lies there.
@@ -215,6 +262,7 @@ impl SubscriberBuilder {
             tags: self.tags.clone(),
             watch: None,
             named: None,
+            gate: None,
             past: None,
             joining: self.joining(&segment)?,
             segment,

@@ -6,6 +6,7 @@
 //! Users take turns. Of all programs of one user, only one is served at a time, and after each packet sent to it the other users' programs
 //! run. So a user waits for one packet of each other user, however much the others request.
 
+mod gates;
 mod reports;
 
 use super::access::ConnectionId;
@@ -275,6 +276,7 @@ impl Connection<'_> {
                 self.shared.registry().mapped(self.id);
                 self.send(&Response::Done {}, &[]).await
             }
+            request @ (Request::Gates {} | Request::Gate { .. }) => self.lend(request).await,
             Request::List {} => self.report(None).await,
             Request::Stat { channel } => self.report(Some(&channel)).await,
             Request::Bridges {} => self.report_bridges().await,

@@ -322,8 +322,13 @@ impl Work {
     fn record(&self) -> Result<()> {
         let client = Client::at(&self.socket)?;
         let builder = Subscriber::builder(&self.recording.channel).client(&client).role(Role::Recorder);
-        let subscriber = builder.start(Start::Oldest).history(History::Never).open()?;
         let config = &self.recording.config;
+        let builder = builder.start(Start::Oldest).history(History::Never);
+        let builder = match &config.gate {
+            Some(gate) => builder.gate(gate),
+            None => builder,
+        };
+        let subscriber = builder.open()?;
         let stream = subscriber.header().stream;
         let recorder = Recorder::start(&config.dir, subscriber, config.settings())?;
         self.recording.forget_files();

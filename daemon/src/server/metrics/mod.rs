@@ -14,6 +14,7 @@ mod bridges;
 mod buckets;
 mod exposition;
 mod families;
+mod gates;
 mod hiccups;
 mod http;
 mod journals;

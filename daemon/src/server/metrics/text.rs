@@ -6,6 +6,7 @@
 
 use super::bridges;
 use super::exposition::Text;
+use super::gates;
 use super::journals;
 use super::snapshot::{ChannelFigures, ReaderFigures, Snapshot};
 use shmcast::control::{BoardStatus, RefusalCode};
@@ -13,7 +14,7 @@ use std::time::SystemTime;
 
 /// States of a channel, as [`shmcast::ChannelStatus::state`] names them.
 const STATES: [&str; 7] = ["new", "active", "recovering", "closed", "orphaned", "superseded", "damaged"];
-const REFUSALS: [RefusalCode; 8] = [
+const REFUSALS: [RefusalCode; 9] = [
     RefusalCode::Version,
     RefusalCode::UnknownChannel,
     RefusalCode::Denied,
@@ -22,6 +23,7 @@ const REFUSALS: [RefusalCode; 8] = [
     RefusalCode::BadRequest,
     RefusalCode::Failed,
     RefusalCode::NoJournal,
+    RefusalCode::UnknownGate,
 ];
 
 /// All metrics as one text.
@@ -30,6 +32,7 @@ pub fn render(snapshot: &Snapshot) -> String {
     channels(&mut text, &snapshot.channels);
     boards(&mut text, &snapshot.channels);
     readers(&mut text, &snapshot.channels);
+    gates::render(&mut text, &snapshot.channels);
     bridges::render(&mut text, &snapshot.bridges);
     journals::render(&mut text, &snapshot.journals);
     daemon(&mut text, snapshot);

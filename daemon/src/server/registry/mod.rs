@@ -4,6 +4,7 @@
 //! whether a publisher lives; the entry about it here is for people to read.
 
 mod channel;
+mod gates;
 mod memory;
 mod reload;
 
@@ -15,6 +16,7 @@ use super::store::Store;
 use super::waker::Waker;
 use crate::config::Mode;
 use channel::{Attached, Channel, Reader, Told};
+use gates::Gates;
 pub use memory::{After, Memory, MemoryRequest};
 pub use reload::{Changes, Made};
 use shmcast::control::{RefusalCode, Response};
@@ -115,6 +117,7 @@ pub struct Registry {
     /// promoted.
     received: BTreeMap<String, String>,
     promoted: Promoted,
+    gates: Gates,
 }
 
 /// A channel and its readers, with all figures of their pages.
@@ -136,7 +139,8 @@ impl Registry {
         (uid, promoted): (u32, Promoted),
     ) -> Self {
         let (channels, retired, received) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { channels, retired, charters, events, store, waker, uid, received, promoted }
+        let gates = Gates::at(charters.beside("gates"));
+        Self { channels, retired, charters, events, store, waker, uid, received, promoted, gates }
     }
 
     /// Grants the publisher's end: segment, lock and charter. If two programs are granted it at once, the lock decides
@@ -175,7 +179,7 @@ impl Registry {
         events.tell(attached(!shown.is_empty()), Some(name), Some("publisher"), Some(who), "");
         let generation = channel.generation().generation;
         Ok(Grant::Granted {
-            reply: Response::Publishing { generation },
+            reply: Response::Publishing { generation, gates: channel.config.gates.len() as u32 },
             descriptors: vec![segment, lock, charter],
         })
     }
@@ -355,14 +359,20 @@ impl Registry {
     /// [`Refused`] if the channel does not exist or `who` may not read it.
     pub fn report(&self, who: &Identity, only: Option<&str>) -> Result<Vec<ChannelStatus>, Refused> {
         if let Some(name) = only {
-            return Ok(vec![self.readable(who, name)?.status()]);
+            return Ok(vec![self.status(self.readable(who, name)?)]);
         }
-        Ok(self.channels.values().filter(|c| c.may_read(who, self.uid)).map(Channel::status).collect())
+        let may_read = |channel: &&Channel| channel.may_read(who, self.uid);
+        Ok(self.channels.values().filter(may_read).map(|channel| self.status(channel)).collect())
     }
 
     /// Reports all channels, without a check of access.
     pub fn report_all(&self) -> Vec<ChannelStatus> {
-        self.channels.values().map(Channel::status).collect()
+        self.channels.values().map(|channel| self.status(channel)).collect()
+    }
+
+    /// A channel with its gates and readers.
+    fn status(&self, channel: &Channel) -> ChannelStatus {
+        ChannelStatus { gates: self.gates.of(channel), ..channel.status() }
     }
 
     /// All channels with the figures of their readers' pages, for metrics.
@@ -373,7 +383,11 @@ impl Registry {
         };
         self.channels
             .values()
-            .map(|channel| Measured { status: channel.status_without_readers(), readers: pages(channel) })
+            .map(|channel| {
+                let gates = self.gates.of(channel);
+                let status = ChannelStatus { gates, ..channel.status_without_readers() };
+                Measured { status, readers: pages(channel) }
+            })
             .collect()
     }
 

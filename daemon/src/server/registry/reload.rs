@@ -19,7 +19,7 @@ pub struct Changes {
     pub added: Vec<String>,
     /// Channels that were removed.
     pub removed: Vec<String>,
-    /// Channels whose memory is not as the file asks. They change with their next publisher.
+    /// Channels whose memory or gates are not as the file asks. They change with their next publisher.
     pub kept: Vec<String>,
 }
 
@@ -137,7 +137,7 @@ impl Registry {
         for wanted in &config.channels {
             let Some(channel) = self.channels.get_mut(&wanted.name) else { continue };
             channel.configure(wanted);
-            if !channel.is_as_configured() {
+            if !channel.is_as_configured() || self.gates.differ(channel) {
                 changes.kept.push(wanted.name.clone());
             }
         }

@@ -248,7 +248,7 @@ fn no_words_break_the_control_socket() {
     .iter()
     .map(encode)
     .collect();
-    sound.extend([Response::Publishing { generation: 1 }].iter().map(encode));
+    sound.extend([Response::Publishing { generation: 1, gates: 1 }].iter().map(encode));
     sound.push(br#"{"reply":"refused","code":"denied","why":"because"}"#.to_vec());
     let event = br#"{"time_ns":1,"event":"attached","channel":"ticks","detail":""}"#.to_vec();
     assert!(decode::<Event>(&event).is_ok());

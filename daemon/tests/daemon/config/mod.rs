@@ -5,8 +5,8 @@ use serde_json::Value;
 use shmcast::hosting::HostedSegment;
 use shmcast_bridge::spec::{BridgeSpec, NatsSpec, ReceiveSpec, RepairSpec, SendRole, SendSpec};
 use shmcast_daemon::config::{
-    BoardConfig, ChannelConfig, ClockChoice, Config, ConfigError, DEFAULT_CONFIG, DaemonConfig, Host,
-    JournalConfig, LimitsConfig, Mode, Principal, Problem, WakerConfig,
+    BoardConfig, ChannelConfig, ClockChoice, Config, ConfigError, DEFAULT_CONFIG, DaemonConfig, GateConfig,
+    Host, JournalConfig, Lag, LimitsConfig, Mode, Principal, Problem, Then, WakerConfig,
 };
 use shmcast_journal::core::{Io, SyncPolicy};
 use shmcast_testkit::place::program;
@@ -359,8 +359,16 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
             keep_bytes: Some(500 << 30),
             keep_age: Some(Duration::from_hours(30 * 24)),
             keep_free: Some(10 << 30),
+            gate: None,
         }),
         board: Some(BoardConfig { key: 0..8, keys: 10_000, value: Some(256), remove_tag: Some(9) }),
+        gates: vec![GateConfig {
+            name: "risk".into(),
+            users: vec![Principal::User("risk".into())],
+            lag: Lag::Percent(50),
+            wait: Duration::from_micros(200),
+            then: Then::Drop,
+        }],
         ..ChannelConfig::new("ticks", 64 << 20)
     };
     assert_eq!(config.channels[0], channel, "mode, mlock and hugepages stand there with their defaults");
@@ -444,15 +452,19 @@ fn no_field_is_missing_from_the_default_file() {
     let tables =
         ["[[bridge]]\nchannel = \"c\"\n[bridge.send]", "[[bridge]]\nchannel = \"c\"\n[bridge.receive]"];
     let nats = "[[bridge]]\nchannel = \"c\"\n[bridge.nats]";
-    for section in sections.into_iter().chain(tables).chain([nats]) {
+    let gate = "[[channel]]\nname = \"c\"\ncapacity = \"1MiB\"\n[[channel.gate]]\nname = \"g\"";
+    for section in sections.into_iter().chain(tables).chain([nats, gate]) {
         let problems = problems(&format!("{section}\nqqqqqqqqqqqqqqqq = 1\n"));
         let what =
             problems.into_iter().map(|problem| problem.what).find(|what| what.contains("qqqq")).unwrap();
         let fields: Vec<&str> = what.split('`').skip(3).step_by(2).collect();
         assert!(fields.len() >= 3, "{what}");
         for field in fields {
-            // The tables of a bridge stand in the file as sections.
-            let is_table = |line: &str| line.starts_with("[bridge.") && line.ends_with(&format!("{field}]"));
+            // The tables of a bridge and of a channel stand in the file as sections.
+            let is_table = |line: &str| {
+                let is_section = line.starts_with("[bridge.") || line.starts_with("[[channel.");
+                is_section && line.trim_end_matches(']').ends_with(&format!(".{field}"))
+            };
             let is_field = |line: &str| line.starts_with(&format!("{field} = ")) || is_table(line);
             let stands = |line: &str| is_field(line.strip_prefix('#').unwrap_or(line));
             assert!(DEFAULT_CONFIG.lines().any(stands), "{section} {field}");

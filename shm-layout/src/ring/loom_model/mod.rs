@@ -5,6 +5,7 @@
 
 mod board;
 mod charter;
+mod gate;
 mod story;
 
 use crate::layout::geometry::GRANULE;

@@ -5,7 +5,8 @@
 //! that a reader wrote. So a reader that comes late, and may see any stale value, covers every interleaving.
 //! `LOOM_MAX_PREEMPTIONS` adds switches in mid-flight.
 
-use crate::error::Corrupt;
+use crate::error::{Corrupt, WriteError};
+use crate::gate::GatePage;
 use crate::layout::geometry::{GRANULE, Geometry, record_bytes};
 use crate::layout::header::{FRONTIER, SESSION_REST};
 use crate::layout::record::{Commit, ControlRecord, Flags};
@@ -154,8 +155,9 @@ impl Story {
         }
     }
 
-    /// The record that a task will leave, and the writer's call that writes it.
-    fn plan(&self, task: Do) -> (What, impl FnOnce(&mut Writer) + use<>) {
+    /// The record that a task will leave, and the writer's call that writes it. The call returns false if the record would need a frontier
+    /// beyond the bound.
+    fn plan(&self, task: Do) -> (What, impl FnOnce(&mut Writer) -> bool + use<>) {
         let from = self.place().sequence;
         let what = match task {
             Do::Publish(length, forged) => What::Message(payload(from, length, forged)),
@@ -168,22 +170,38 @@ impl Story {
             Do::Close => What::Control(ControlRecord::End),
         };
         let said = what.clone();
-        let say = move |writer: &mut Writer| match said {
-            What::Message(payload) => {
-                writer.publish(&payload, from as u16, false, from).expect("it fits");
+        let say = move |writer: &mut Writer| {
+            match said {
+                What::Message(payload) => {
+                    match writer.publish(&payload, from as u16, false, from) {
+                        Err(WriteError::BeyondBound(_)) => return false,
+                        published => published.expect("it fits"),
+                    };
+                }
+                What::Control(ControlRecord::Gap { to, .. }) => writer.gap(to, from).expect("few sequences"),
+                What::Control(ControlRecord::Session { .. }) => writer.session([7; 10], from),
+                What::Control(_) => writer.close(from),
             }
-            What::Control(ControlRecord::Gap { to, .. }) => writer.gap(to, from).expect("few sequences"),
-            What::Control(ControlRecord::Session { .. }) => writer.session([7; 10], from),
-            What::Control(_) => writer.close(from),
+            true
         };
         (what, say)
     }
 
     pub(super) fn act(&mut self, task: Do) {
+        assert!(self.act_below(u64::MAX, task), "nothing bounds this writer");
+    }
+
+    /// As [`act`](Self::act) with a bound. Returns false, and has done nothing, if the bound is too low.
+    pub(super) fn act_below(&mut self, bound: u64, task: Do) -> bool {
         let sequence = self.place().sequence;
         let (what, say) = self.plan(task);
-        say(self.writer.as_mut().expect("alive"));
-        self.note(self.place(), sequence, what);
+        let writer = self.writer.as_mut().expect("alive");
+        writer.set_bound(bound);
+        let is_done = say(writer);
+        if is_done {
+            self.note(self.place(), sequence, what);
+        }
+        is_done
     }
 
     pub(super) fn acts(&mut self, tasks: &[Do]) {
@@ -205,7 +223,7 @@ impl Story {
         let before = self.place();
         let (what, say) = self.plan(task);
         let mut writer = self.writer.take().expect("alive");
-        let died = !kill_after(stores, || say(&mut writer));
+        let died = !kill_after(stores, || assert!(say(&mut writer)));
         if died {
             self.dying = Some((before, what));
         } else {
@@ -290,6 +308,30 @@ impl Story {
         resume: Option<Resume>,
     ) -> JoinHandle<Vec<Seen>> {
         thread::spawn(self.reading(place, polls, resume))
+    }
+
+    /// Lets a reader read from `place` on, and say on the page of its gate what it has passed. It must never be lapped.
+    pub(super) fn read_gated(&self, place: Place, polls: usize, page: GatePage) -> JoinHandle<Vec<Seen>> {
+        let (cells, geometry) = (self.cells.clone(), self.geometry);
+        thread::spawn(move || {
+            let mut reader = Reader::new(cells, geometry, place);
+            let mut seen = Vec::new();
+            for _ in 0..polls {
+                let before = reader.place();
+                let mut lapped = false;
+                let one = read_one(&mut reader, |_| {
+                    lapped = true;
+                    None
+                });
+                assert!(!lapped, "the ring is broken: a reader was lapped whose gate is in force");
+                seen.extend(one);
+                if reader.place() == before {
+                    break;
+                }
+                page.passed(reader.place());
+            }
+            seen
+        })
     }
 
     /// Lets a reader take all records that are there, from `place` on.
@@ -394,30 +436,44 @@ fn leads_to(before: &Place, record: &Record) -> bool {
 /// Polls until the ring seems empty. A record that this reader does not see yet, it sees in another execution.
 fn read(mut reader: Reader, polls: usize, resume: Option<Resume>) -> Vec<Seen> {
     let mut seen = Vec::new();
-    let mut out = [0; 2 * GRANULE as usize];
     for _ in 0..polls {
         let before = reader.place();
-        let poll = reader.poll(&mut out);
-        let after = reader.place();
-        seen.push(match poll {
-            Poll::Message(Copied { length, sequence, tag, time, key: false }) => {
-                let payload = out[..length].to_vec();
-                Seen::Message { before, after, payload, tag, time, sequence }
-            }
-            Poll::Control(control) => Seen::Control { before, after, control },
-            // A pad before a record that is not there yet.
-            Poll::Empty if after != before => continue,
-            Poll::Empty => return seen,
-            Poll::Lapped => match resume.map(|policy| reader.resume(policy)) {
-                Some(Ok(missed)) => Seen::Resumed { before, after: reader.place(), missed },
-                Some(Err(LocateError::Corrupt(corrupt))) => Seen::Broken(corrupt),
-                _ => return seen,
-            },
-            Poll::Corrupt(corrupt) => Seen::Broken(corrupt),
-            other => Seen::Refused(other),
-        });
+        let one = read_one(&mut reader, |reader| resume.map(|policy| reader.resume(policy)));
+        // A pad before a record that is not there yet.
+        let is_pad = one.is_none() && reader.place() != before;
+        match one {
+            Some(one) => seen.push(one),
+            None if is_pad => {}
+            None => return seen,
+        }
     }
     seen
+}
+
+/// Polls once. Returns nothing for a pad, at the tail, and after a lap from which `resume` does not continue.
+fn read_one(
+    reader: &mut Reader,
+    resume: impl FnOnce(&mut Reader) -> Option<Result<u64, LocateError>>,
+) -> Option<Seen> {
+    let mut out = [0; 2 * GRANULE as usize];
+    let before = reader.place();
+    let poll = reader.poll(&mut out);
+    let after = reader.place();
+    Some(match poll {
+        Poll::Message(Copied { length, sequence, tag, time, key: false }) => {
+            let payload = out[..length].to_vec();
+            Seen::Message { before, after, payload, tag, time, sequence }
+        }
+        Poll::Control(control) => Seen::Control { before, after, control },
+        Poll::Empty => return None,
+        Poll::Lapped => match resume(reader) {
+            Some(Ok(missed)) => Seen::Resumed { before, after: reader.place(), missed },
+            Some(Err(LocateError::Corrupt(corrupt))) => Seen::Broken(corrupt),
+            _ => return None,
+        },
+        Poll::Corrupt(corrupt) => Seen::Broken(corrupt),
+        other => Seen::Refused(other),
+    })
 }
 
 /// Takes all records that are there: first those that are copied together, then one by one.

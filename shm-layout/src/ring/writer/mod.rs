@@ -1,8 +1,10 @@
-//! The writing end. It never waits, and it never reads what a reader wrote.
+//! The writing end. It never waits, and it never reads what a reader wrote. It stays below a bound that its caller sets.
 //!
 //! The caller holds the channel's writer lock: two writers on one ring are outside of the protocol.
 
-use crate::error::{Corrupt, OutOfSequences, TooLarge, WriteError};
+mod takeover;
+
+use crate::error::{BeyondBound, Corrupt, OutOfSequences, TooLarge, WriteError};
 use crate::fault::mutant;
 use crate::layout::geometry::{AHEAD, GRANULE, Geometry, MAX_SEQUENCE, RECORD_HEADER, WORD, record_bytes};
 use crate::layout::header::{
@@ -11,11 +13,13 @@ use crate::layout::header::{
 use crate::layout::record::{Commit, ControlRecord, Flags, Meta, session_words};
 use crate::ring::cells::{Cells, Page, RingCells};
 use crate::ring::copy::{self, Copier};
-use crate::ring::locate::{Found, LocateError, Locator, Miss, Place};
+use crate::ring::locate::Place;
 use crate::ring::sync_points::{close, commit, index, lazy, window};
 use crate::sync::Ordering;
 use std::mem::offset_of;
-use thiserror::Error;
+use takeover::walk;
+
+pub use takeover::TakeOverError;
 
 const LINE_WORDS: usize = (GRANULE / WORD) as usize;
 /// The largest epoch that fits in the state word.
@@ -30,43 +34,6 @@ const AT_ONCE: u64 = AHEAD / 4 / GRANULE * GRANULE;
 const _: () = assert!(cfg!(loom) || SMALL + GRANULE <= AHEAD - AT_ONCE);
 /// Payload bytes that share the first line with the record's header.
 const INLINE: usize = (GRANULE - RECORD_HEADER) as usize;
-
-/// The reason why a ring cannot be written to. The ring is unchanged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum TakeOverError {
-    /// The segment was given up for another, and its readers have been told so.
-    #[error("the segment was given up for another: open the channel again")]
-    Superseded,
-    /// The place to continue from could not be found.
-    #[error(transparent)]
-    Locate(#[from] LocateError),
-}
-
-impl From<Miss> for TakeOverError {
-    fn from(miss: Miss) -> Self {
-        match miss {
-            Miss::Corrupt(corrupt) => corrupt.into(),
-            // Nobody else writes, and no writer of ours leaves a place outside of the ring.
-            Miss::Overrun => Corrupt { position: 0, sequence: 0, word: 0 }.into(),
-        }
-    }
-}
-
-impl From<Corrupt> for TakeOverError {
-    fn from(corrupt: Corrupt) -> Self {
-        Self::Locate(corrupt.into())
-    }
-}
-
-/// The state that a successor continues from.
-struct Tail {
-    place: Place,
-    /// The last gap that was committed, if the lazy line does not count it yet: its position and first
-    /// sequence.
-    gap: Option<Place>,
-    last_key: u64,
-    bytes: u64,
-}
 
 /// Writes records into a ring.
 ///
@@ -97,6 +64,9 @@ pub struct Writer {
     // Cold fields.
     geometry: Geometry,
     epoch: u64,
+    /// The frontier does not go beyond this position; `u64::MAX` without gates. Only the code that moves the frontier looks at it, once a
+    /// chunk.
+    bound: u64,
 }
 
 const _: () = assert!(offset_of!(Writer, geometry) == 128, "two lines before it");
@@ -108,7 +78,7 @@ impl Writer {
     /// 128 records or so, and a chunk's worth of stores.
     ///
     /// # Errors
-    /// [`TakeOverError::Superseded`]; or [`LocateError::Corrupt`] when the walk meets bytes that no writer of ours leaves. The ring
+    /// [`TakeOverError::Superseded`]; or [`TakeOverError::Locate`] when the walk meets bytes that no writer of ours leaves. The ring
     /// is unchanged then.
     pub fn take_over(
         cells: RingCells,
@@ -134,6 +104,7 @@ impl Writer {
             clean: 0,
             frontier: header[FRONTIER].load(Ordering::Relaxed),
             epoch: old_epoch + 1,
+            bound: u64::MAX,
             copier: Copier::of_this_processor(),
             last_key: tail.last_key,
             bytes: tail.bytes,
@@ -226,7 +197,7 @@ impl Writer {
             // The record before this one was small and did ahead what `prepare` would do here.
             Some(record) if self.tail + bytes + GRANULE <= self.clean => record,
             _ => {
-                self.make_room(bytes);
+                self.make_room(bytes)?;
                 self.data.run_at(self.tail, bytes).expect("there is room now")
             }
         };
@@ -304,6 +275,24 @@ impl Writer {
         self.next
     }
 
+    /// The position up to which this writer may already be writing. No reader needs the bytes one capacity below it any more.
+    pub fn frontier(&self) -> u64 {
+        self.frontier
+    }
+
+    /// Sets the position beyond which the frontier does not go, until the next call. A message that needs more is refused with
+    /// [`WriteError::BeyondBound`]. Control records are never refused, and raise a bound that is too low. A bound below the
+    /// frontier keeps the frontier where it is. The default, `u64::MAX`, bounds nothing.
+    pub fn set_bound(&mut self, bound: u64) {
+        self.bound = bound;
+    }
+
+    /// The frontier that the next control record needs, if that lies beyond the bound.
+    pub fn control_beyond_bound(&self) -> Option<BeyondBound> {
+        let frontier = self.frontier_for(GRANULE);
+        self.is_beyond_bound(frontier).then_some(BeyondBound { frontier })
+    }
+
     /// The place of the next record, in bytes since the ring began.
     pub fn position(&self) -> u64 {
         self.tail
@@ -319,10 +308,11 @@ impl Writer {
         &self.geometry
     }
 
-    /// Writes a control record.
+    /// Writes a control record, which is never refused: a bound that is too low is raised.
     #[cold]
     fn control(&mut self, control: ControlRecord, time: u64) {
-        self.make_room(GRANULE);
+        self.bound = self.bound.max(self.frontier_for(GRANULE));
+        self.make_room(GRANULE).expect("the bound was raised");
         let place = Place { position: self.tail, sequence: self.next };
         let next = control.next_sequence(self.next);
         let is_gap = next > self.next;
@@ -349,20 +339,49 @@ impl Writer {
         self.update_lazy(time);
     }
 
-    /// Prepares `bytes` contiguous bytes at the tail. Small records mostly need no call.
+    /// Prepares `bytes` contiguous bytes at the tail. Small records mostly need no call. Refuses a record that needs a frontier beyond the
+    /// bound, before anything is stored.
     #[inline(never)]
-    fn make_room(&mut self, bytes: u64) {
+    fn make_room(&mut self, bytes: u64) -> Result<(), BeyondBound> {
+        let frontier = self.frontier_for(bytes);
+        if self.is_beyond_bound(frontier) && !mutant!("records_pass_the_bound") {
+            return Err(BeyondBound { frontier });
+        }
         if self.data.run_at(self.tail, bytes).is_none() {
             self.pad();
         }
         self.prepare(self.tail + bytes);
+        Ok(())
+    }
+
+    /// The frontier that a record of this many bytes needs at the tail, a pad before it included.
+    fn frontier_for(&self, bytes: u64) -> u64 {
+        let pad = if self.data.run_at(self.tail, bytes).is_some() { 0 } else { self.to_end() };
+        self.frontier_above(self.tail + pad + bytes + GRANULE)
+    }
+
+    /// The frontier once everything below `need` may be stored to.
+    #[inline]
+    fn frontier_above(&self, need: u64) -> u64 {
+        if need > self.frontier { need.next_multiple_of(self.geometry.chunk) } else { self.frontier }
+    }
+
+    /// Whether the frontier would have to move beyond the bound.
+    #[inline]
+    fn is_beyond_bound(&self, frontier: u64) -> bool {
+        frontier > self.frontier.max(self.bound) && !mutant!("bound_is_ignored")
+    }
+
+    /// Bytes from the tail to the end of the ring.
+    fn to_end(&self) -> u64 {
+        let capacity = self.data.bytes();
+        capacity - (self.tail & (capacity - 1))
     }
 
     /// Fills the rest of the ring with a pad, because records never cross its end.
     #[cold]
     fn pad(&mut self) {
-        let capacity = self.data.bytes();
-        let to_end = capacity - (self.tail & (capacity - 1));
+        let to_end = self.to_end();
         self.prepare(self.tail + to_end);
         let commit = Commit::new(self.next, Flags::PAD, to_end - RECORD_HEADER);
         commit::publish(self.data.word_at(self.tail), commit);
@@ -384,7 +403,8 @@ impl Writer {
 
     /// Zeroes commit words that the next records will need. This comes after the commit. On x86-64, stores
     /// become visible in their order: before the commit, readers would wait for these cache misses. Several
-    /// granules are cleaned at a time, so that most messages execute less code.
+    /// granules are cleaned at a time, so that most messages execute less code. At the bound nothing is cleaned; the next record's
+    /// `prepare` does it.
     #[inline(always)]
     fn clean_ahead(&mut self) {
         if self.clean < self.tail + AHEAD - AT_ONCE {
@@ -392,24 +412,29 @@ impl Writer {
         }
     }
 
-    /// Announces everything up to `need`, and zeroes the commit words below it that are not clean yet.
+    /// Announces everything up to `need`, and zeroes the commit words below it that are not clean yet. Does nothing if that would take a
+    /// frontier beyond the bound.
     #[inline]
     fn clean_until(&mut self, need: u64) {
-        if need > self.frontier {
-            self.advance_frontier(need);
+        if need > self.frontier && !self.advance_frontier(need) {
+            return;
         }
         self.zero_until(need);
     }
 
+    /// Moves the frontier. Returns false, and stores nothing, if it would go beyond the bound.
     #[cold]
-    fn advance_frontier(&mut self, need: u64) {
-        self.count_for_joiners();
-        let frontier = need.next_multiple_of(self.geometry.chunk);
-        self.frontier = frontier;
-        if mutant!("frontier_after_data") {
-            return;
+    fn advance_frontier(&mut self, need: u64) -> bool {
+        let frontier = self.frontier_above(need);
+        if self.is_beyond_bound(frontier) {
+            return false;
         }
-        window::announce(&self.header, frontier);
+        self.count_for_joiners();
+        self.frontier = frontier;
+        if !mutant!("frontier_after_data") {
+            window::announce(&self.header, frontier);
+        }
+        true
     }
 
     #[inline]
@@ -463,35 +488,4 @@ impl Writer {
             self.store_index(Place { position: gap.position, sequence });
         }
     }
-}
-
-/// Finds the tail of a ring that nobody writes to. The walk begins at the lazy line, and a record must
-/// confirm it. Otherwise a forged lazy line could make the sequences jump.
-fn walk(cells: &RingCells, geometry: Geometry) -> Result<Tail, TakeOverError> {
-    let cold = |word: usize| cells.header[word].load(Ordering::Relaxed);
-    let locator = Locator::new(cells.clone(), geometry);
-    let hint = locator.hint()?;
-    if matches!(locator.inspect(hint)?, Found::Nothing) && !crate::fault!("any_count_is_gone_on_from") {
-        locator.confirm(hint)?;
-    }
-    let mut tail = Tail { place: hint, gap: None, last_key: cold(LAZY_KEY), bytes: cold(LAZY_BYTES) };
-    let mut steps = 0;
-    while let Found::Record { commit, sequence, after } = locator.inspect(tail.place)? {
-        // A writer updates the lazy line at least once in so many messages, and at each gap.
-        if steps > 2 * lazy::EVERY || tail.gap.is_some() {
-            return Err(Corrupt { position: tail.place.position, sequence, word: commit.word() }.into());
-        }
-        steps += 1;
-        if commit.flags().has(Flags::CONTROL) {
-            let is_new_gap = after.sequence > tail.place.sequence;
-            tail.gap = is_new_gap.then_some(Place { sequence, ..tail.place });
-        } else if after.sequence > sequence {
-            tail.bytes = tail.bytes.wrapping_add(commit.length());
-            if commit.flags().has(Flags::KEY) {
-                tail.last_key = sequence;
-            }
-        }
-        tail.place = after;
-    }
-    Ok(tail)
 }

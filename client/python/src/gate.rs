@@ -1,0 +1,94 @@
+//! Gates: readers that a publisher waits for, within a limit.
+
+use crate::options::seconds;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// A reader that the publisher waits for, within a limit: `Publisher(..., gates=[Gate("risk")])` and `Subscriber(..., gate="risk")`.
+///
+/// - `lag`: how many bytes of the ring it may be behind, or `lag_percent` of the ring; 50 % by default.
+/// - `wait`: seconds that one message waits at most; 0.0002 by default, and with 0 none waits.
+/// - `refuse`: after the wait the message is not published, and `publish` raises a `FullError`. Without it the gate is dropped: its reader may be
+///   lapped until it has caught up to half of the lag.
+#[pyclass(frozen, module = "shmcast")]
+pub(crate) struct Gate(pub(crate) shmcast::Gate);
+
+#[pymethods]
+impl Gate {
+    #[new]
+    #[pyo3(signature = (name, *, lag = None, lag_percent = None, wait = None, refuse = false))]
+    fn new(
+        name: &str,
+        lag: Option<u64>,
+        lag_percent: Option<u8>,
+        wait: Option<f64>,
+        refuse: bool,
+    ) -> PyResult<Self> {
+        let mut gate = shmcast::Gate::new(name);
+        gate = match (lag, lag_percent) {
+            (None, None) => gate,
+            (Some(bytes), None) => gate.lag_bytes(bytes),
+            (None, Some(percent)) => gate.lag_percent(percent),
+            (Some(_), Some(_)) => return Err(PyValueError::new_err("give lag or lag_percent, not both")),
+        };
+        if let Some(wait) = wait {
+            gate = gate.wait(seconds("wait", wait)?);
+        }
+        Ok(Self(if refuse { gate.refuse() } else { gate }))
+    }
+
+    /// The gate's name.
+    #[getter]
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Gate({:?})", self.0.name())
+    }
+}
+
+/// A gate as its publisher knows it: `state` is "absent", "joining", "in-force" or "dropped"; `behind_bytes` how far its reader is behind, and
+/// `pid` which process it claims to be, both `None` if there is none. `held` messages waited for it, the `longest` for so many seconds, all of
+/// them `total`. It was `dropped` so many times, `refused` so many messages after a wait, and `turned_away` so many of `try_publish`.
+#[pyclass(frozen, get_all, module = "shmcast")]
+pub(crate) struct GateStatus {
+    name: String,
+    state: &'static str,
+    lag_bytes: u64,
+    behind_bytes: Option<u64>,
+    pid: Option<u64>,
+    held: u64,
+    longest: f64,
+    total: f64,
+    dropped: u64,
+    refused: u64,
+    turned_away: u64,
+}
+
+impl From<shmcast::GateStatus> for GateStatus {
+    fn from(gate: shmcast::GateStatus) -> Self {
+        Self {
+            name: gate.name.as_str().to_owned(),
+            state: gate.state.name(),
+            lag_bytes: gate.lag_bytes,
+            behind_bytes: gate.behind_bytes,
+            pid: gate.pid,
+            held: gate.held,
+            longest: gate.longest.as_secs_f64(),
+            total: gate.total.as_secs_f64(),
+            dropped: gate.dropped,
+            refused: gate.refused,
+            turned_away: gate.turned_away,
+        }
+    }
+}
+
+#[pymethods]
+impl GateStatus {
+    fn __repr__(&self) -> String {
+        let behind = self.behind_bytes.map_or_else(|| "None".to_owned(), |bytes| bytes.to_string());
+        let Self { name, state, held, dropped, .. } = self;
+        format!("<GateStatus of {name:?}: {state}, behind_bytes={behind}, held={held}, dropped={dropped}>")
+    }
+}

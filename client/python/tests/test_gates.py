@@ -1,0 +1,58 @@
+"""Gates: readers that a publisher waits for, within a limit."""
+
+import os
+import threading
+import time
+
+import pytest
+
+import shmcast
+
+
+def test_a_full_gate_refuses_and_loses_nothing(room: str) -> None:
+    gates = [shmcast.Gate("ledger", refuse=True, wait=0.001), shmcast.Gate("risk", lag_percent=40)]
+    with shmcast.Publisher("t", dir=room, capacity=1 << 20, gates=gates) as publisher:
+        assert [gate.name for gate in publisher.gates] == ["ledger", "risk"] and publisher.gates[0].state == "absent"
+        with shmcast.Subscriber("t", dir=room, gate="ledger") as ledger:
+            published = 0
+            while (sequence := publisher.try_publish(b"entry", tag=7)) is not None:
+                published = sequence
+            with pytest.raises(shmcast.FullError) as refused:
+                publisher.publish(bytearray(b"entry"))
+            assert refused.value.code == "full" and "ledger" in str(refused.value)
+            received = [event for _ in range(published) if (event := ledger.recv(0)) is not None]
+            assert [event.sequence for event in received if isinstance(event, shmcast.Message)] == list(range(1, published + 1))
+            assert publisher.publish(b"entry") == published + 1
+            gate = publisher.gates[0]
+            assert (gate.state, gate.refused, gate.turned_away, gate.pid) == ("in-force", 1, 1, os.getpid())
+            assert gate.longest >= 0.001 and gate.total >= gate.longest and gate.held >= 1 and "in-force" in repr(gate)
+            for name in ("ledger", "nobody"):
+                with pytest.raises(shmcast.ChannelError) as taken:
+                    shmcast.Subscriber("t", dir=room, gate=name)
+                assert taken.value.code == "gate"
+
+
+def test_other_threads_run_while_a_message_waits(room: str) -> None:
+    with shmcast.Publisher("t", dir=room, capacity=1 << 20, gates=[shmcast.Gate("slow", refuse=True, wait=30)]) as publisher:
+        slow = shmcast.Subscriber("t", dir=room, gate="slow")
+        while publisher.try_publish(b"x" * 1000) is not None:
+            pass
+        # This thread could not take any message away if the call held the interpreter while it waits.
+        reader = threading.Thread(target=lambda: [time.sleep(0.05), [slow.recv(0) for _ in range(700)]])
+        reader.start()
+        began = time.monotonic()
+        assert publisher.publish(b"y") > 0
+        assert time.monotonic() - began < 25
+        reader.join()
+        slow.close()
+
+
+def test_what_cannot_be(room: str) -> None:
+    with pytest.raises(ValueError):
+        shmcast.Gate("x", lag=1, lag_percent=1)
+    for wrong in ([shmcast.Gate("")], [shmcast.Gate("a"), shmcast.Gate("a")], [shmcast.Gate("a", lag=1)]):
+        with pytest.raises(shmcast.ChannelError) as refused:
+            shmcast.Publisher("t", dir=room, capacity=1 << 20, gates=wrong)
+        assert refused.value.code == "gate"
+    with pytest.raises(TypeError):
+        shmcast.Publisher("t", dir=room, gates=["risk"])  # type: ignore[list-item]

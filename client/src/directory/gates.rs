@@ -1,0 +1,190 @@
+//! The files of gates: one page for each gate, and the publisher's figures.
+//!
+//! ```text
+//! gates/               as the channel's directory, but only its owner makes files here
+//!   risk               a gate page: whoever may read the channel may lock and write it
+//!   .figures           written by the publisher, read by tools
+//!   .new-RANDOM        a page that is being made
+//! ```
+//! A channel of files has them in its own directory. A daemon has such a directory for each of its channels.
+
+use super::files::ChannelFiles;
+use super::folder::{Folder, mode, unique};
+use super::ours::{FIGURES, GATES, UNFINISHED_GATE, is_gate_file};
+use crate::error::{ChannelError, is_absent};
+use crate::gate::{GateError, GateName, Settled};
+use rustix::fs::OFlags;
+use shmcast_layout::gate::{self, Figures, GateClaim};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+
+/// The open files of a publisher's gates.
+#[derive(Debug, Default)]
+pub(crate) struct OpenGates {
+    pub(crate) gates: Vec<(Settled, File)>,
+    pub(crate) figures: Option<File>,
+}
+
+/// A gate as a tool sees it: the publisher's figures, and the reader's own words.
+#[derive(Debug, Clone)]
+pub(crate) struct GateSight {
+    pub(crate) figures: gate::GateFigures,
+    /// `None` if no reader holds the gate.
+    pub(crate) claim: Option<GateClaim>,
+}
+
+/// A directory of gates.
+#[derive(Debug)]
+pub(crate) struct GateFolder(Folder);
+
+impl GateFolder {
+    /// Opens the directory `gates` in `parent`; `None` if there is none.
+    pub(crate) fn find(parent: &Folder, name: &str) -> io::Result<Option<Self>> {
+        match parent.folder(name) {
+            Ok(folder) => Ok(Some(Self(folder))),
+            Err(e) if is_absent(&e) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Opens the directory, or makes it with this mode.
+    pub(crate) fn make(parent: &Folder, name: &str, mode: u32) -> io::Result<Self> {
+        match parent.make(name, mode) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(Self(parent.folder(name)?)),
+            made => Ok(Self(made?)),
+        }
+    }
+
+    /// Opens or makes a page for each of `gates`, and the page of figures. Removes the pages of other gates. `mode` is that of the channel.
+    ///
+    /// An existing page stays as it is, since a reader may hold it. A file that is no page is replaced.
+    pub(crate) fn open(&self, gates: &[Settled], mode: u32) -> io::Result<OpenGates> {
+        self.keep_only(gates);
+        let page = |settled: &Settled| {
+            self.make_page(settled.name, mode)?;
+            Ok((*settled, self.0.file(settled.name.as_str(), OFlags::RDONLY)?))
+        };
+        let gates = gates.iter().map(page).collect::<io::Result<_>>()?;
+        let figures = match self.0.file(FIGURES, OFlags::RDWR) {
+            Err(e) if is_absent(&e) => self.0.create(FIGURES, 0o600 | mode & 0o444),
+            opened => opened,
+        }?;
+        Ok(OpenGates { gates, figures: Some(figures) })
+    }
+
+    /// Makes the page of a gate, unless there is one.
+    pub(crate) fn make_page(&self, name: GateName, mode: u32) -> io::Result<()> {
+        let name = name.as_str();
+        if let Ok(file) = self.0.file(name, OFlags::RDONLY)
+            && gate::is_page(&file)?
+        {
+            return Ok(());
+        }
+        let unfinished = format!("{UNFINISHED_GATE}{}", unique());
+        let readable = mode & 0o444;
+        let file = self.0.create(&unfinished, 0o600 | readable | readable >> 1)?;
+        let made = gate::create(&file, name).and_then(|()| self.0.rename(&unfinished, name));
+        made.inspect_err(|_| drop(self.0.unlink(&unfinished)))
+    }
+
+    /// Removes all pages but those of `gates`.
+    fn keep_only(&self, gates: &[Settled]) {
+        for name in self.0.names().unwrap_or_default() {
+            let is_wanted = name == FIGURES || gates.iter().any(|gate| *name == *gate.name.as_str());
+            if !is_wanted && is_gate_file(&self.0, &name).unwrap_or(false) {
+                let _ = self.0.unlink(&name);
+            }
+        }
+    }
+
+    /// Opens the page of a gate for its reader: once to lock and once to map. A child that is forked shares the maps of its parent, and would
+    /// keep a lock on a file that is mapped.
+    pub(crate) fn page(&self, name: GateName) -> io::Result<[File; 2]> {
+        let open = || self.0.file(name.as_str(), OFlags::RDWR);
+        Ok([open()?, open()?])
+    }
+
+    /// Opens the page of figures for its publisher.
+    pub(crate) fn figures(&self) -> io::Result<File> {
+        self.0.file(FIGURES, OFlags::RDWR)
+    }
+
+    /// The names of all gates.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let names = self.0.names().unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok());
+        let mut names: Vec<String> = names.filter(|name| name.parse::<GateName>().is_ok()).collect();
+        names.sort();
+        names
+    }
+
+    /// The gates as tools see them.
+    pub(crate) fn sights(&self) -> Vec<GateSight> {
+        let figures = self.0.file(FIGURES, OFlags::RDONLY).and_then(|file| Figures::read(&file));
+        let Ok(Some(Figures { segment, gates, .. })) = figures else { return Vec::new() };
+        let sight = |figures: gate::GateFigures| {
+            let page = self.0.file(OsString::from(&figures.name), OFlags::RDONLY).ok();
+            let is_held = |page: &File| crate::lock::is_locked(page).unwrap_or(false);
+            let claim = page.filter(is_held).and_then(|page| GateClaim::read(&page, segment).ok());
+            GateSight { figures, claim }
+        };
+        gates.into_iter().map(sight).collect()
+    }
+
+    /// Removes all files of ours.
+    pub(crate) fn empty(&self) {
+        for name in self.0.names().unwrap_or_default() {
+            if is_gate_file(&self.0, &name).unwrap_or(false) {
+                let _ = self.0.unlink(&name);
+            }
+        }
+    }
+}
+
+impl ChannelFiles {
+    /// Opens or makes the files of the publisher's gates, and removes those of other gates. The caller holds the channel's lock.
+    pub(crate) fn open_gates(&self, gates: &[Settled]) -> Result<OpenGates, ChannelError> {
+        let os = |what| ChannelError::os(what, self.folder().path_of(GATES));
+        if gates.is_empty() {
+            self.remove_gates();
+            return Ok(OpenGates::default());
+        }
+        let own = mode(&self.folder().own_stat().map_err(os("look at"))?);
+        let folder = GateFolder::make(self.folder(), GATES, own & 0o755).map_err(os("create directory"))?;
+        folder.open(gates, own).map_err(os("make the pages of gates in"))
+    }
+
+    /// Removes the files of all gates.
+    pub(super) fn remove_gates(&self) {
+        if let Ok(Some(gates)) = GateFolder::find(self.folder(), GATES) {
+            gates.empty();
+            let _ = self.folder().remove_empty(GATES);
+        }
+    }
+
+    /// Opens the page of a gate for its reader.
+    pub(crate) fn gate_page(&self, channel: &str, name: GateName) -> Result<[File; 2], ChannelError> {
+        let os = |e| {
+            ChannelError::os("open the page of the gate", self.folder().path_of(GATES).join(name.as_str()))(e)
+        };
+        let unknown = |gates| {
+            let (name, gate) = (channel.to_owned(), name.as_str().to_owned());
+            ChannelError::Gate { name, gate, why: GateError::Unknown { gates } }
+        };
+        let Some(gates) = GateFolder::find(self.folder(), GATES).map_err(os)? else {
+            return Err(unknown(Vec::new()));
+        };
+        match gates.page(name) {
+            Err(e) if is_absent(&e) => Err(unknown(gates.names())),
+            opened => opened.map_err(os),
+        }
+    }
+
+    /// The gates of the channel as tools see them.
+    pub(super) fn gate_sights(&self) -> Vec<GateSight> {
+        match GateFolder::find(self.folder(), GATES) {
+            Ok(Some(gates)) => gates.sights(),
+            _ => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What a channel's owner asks of a gate, and what it comes to in a ring of a given size.
+
+use super::name::{GateError, GateName};
+use crate::error::ChannelError;
+use shmcast_layout::control::GateTerms;
+use shmcast_layout::layout::gate::MAX_GATES;
+use shmcast_layout::layout::geometry::{AHEAD, Geometry, record_bytes};
+use std::time::Duration;
+
+/// A gate of a channel: a reader that the publisher waits for, within a limit.
+///
+/// Without further calls the reader may be behind by half of the ring, one message waits for 200 µs at most, and the gate is dropped after
+/// that.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use shmcast::{Gate, Publisher, Subscriber};
+/// use std::time::Duration;
+/// let risk = Gate::new("risk").lag_percent(50).wait(Duration::from_micros(200));
+/// let mut publisher = Publisher::builder("ticks").dir(dir.path()).capacity(1 << 20).gate(risk).open()?;
+/// let mut subscriber = Subscriber::builder("ticks").dir(dir.path()).gate("risk").open()?;
+/// publisher.publish(b"the publisher would wait for this reader")?;
+/// assert!(subscriber.try_recv()?.is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct Gate {
+    name: String,
+    lag: Lag,
+    wait: Duration,
+    then: Then,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lag {
+    Percent(u8),
+    Bytes(u64),
+}
+
+/// What comes after a gate's wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Then {
+    /// The message is published. The gate is dropped: its reader may be lapped, until it has caught up to half of the lag.
+    #[default]
+    Drop,
+    /// The message is not published, and the publisher's call says so.
+    Refuse,
+}
+
+impl Then {
+    /// The word that configurations and tools use: `drop` or `refuse`.
+    ///
+    /// ```
+    /// assert_eq!(shmcast::Then::Refuse.name(), "refuse");
+    /// ```
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Drop => "drop",
+            Self::Refuse => "refuse",
+        }
+    }
+}
+
+impl Gate {
+    /// Names a gate. A reader asks for it by [`SubscriberBuilder::gate`](crate::SubscriberBuilder::gate).
+    ///
+    /// ```
+    /// let gate = shmcast::Gate::new("risk");
+    /// ```
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), lag: Lag::Percent(50), wait: Duration::from_micros(200), then: Then::Drop }
+    }
+
+    /// How far the reader may be behind before the publisher waits, as a percentage of the ring. The publisher moves in chunks, so that
+    /// it may wait up to a chunk earlier: 64 KiB, or a 64th of a large ring.
+    ///
+    /// ```
+    /// let gate = shmcast::Gate::new("risk").lag_percent(75);
+    /// ```
+    pub fn lag_percent(mut self, percent: u8) -> Self {
+        self.lag = Lag::Percent(percent);
+        self
+    }
+
+    /// How far the reader may be behind before the publisher waits, in bytes of the ring: each message takes a multiple of 64.
+    ///
+    /// ```
+    /// let gate = shmcast::Gate::new("risk").lag_bytes(16 << 20);
+    /// ```
+    pub fn lag_bytes(mut self, bytes: u64) -> Self {
+        self.lag = Lag::Bytes(bytes);
+        self
+    }
+
+    /// How long one message waits at most. Zero never waits; a gate that drops is then only a measure.
+    ///
+    /// ```
+    /// let gate = shmcast::Gate::new("risk").wait(std::time::Duration::from_millis(5));
+    /// ```
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// After the wait, the message is not published, and the call returns [`PublishError::Full`](crate::PublishError::Full). Without this
+    /// call the gate is dropped, and the message goes out.
+    ///
+    /// ```
+    /// let gate = shmcast::Gate::new("ledger").refuse();
+    /// ```
+    pub fn refuse(mut self) -> Self {
+        self.then = Then::Refuse;
+        self
+    }
+
+    /// The gate's name.
+    ///
+    /// ```
+    /// assert_eq!(shmcast::Gate::new("risk").name(), "risk");
+    /// ```
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the gate comes to in a ring of this size.
+    pub(crate) fn settle(&self, geometry: &Geometry) -> Result<Settled, GateError> {
+        let name = self.name.parse()?;
+        let lag = match self.lag {
+            Lag::Percent(percent) => (u128::from(geometry.capacity) * u128::from(percent) / 100) as u64,
+            Lag::Bytes(bytes) => bytes,
+        };
+        let Limits { least, most } = Limits::of(geometry);
+        if !(least..=most).contains(&lag) {
+            return Err(GateError::Lag { lag, least, most });
+        }
+        Ok(Settled { name, lag, wait: self.wait, then: self.then })
+    }
+}
+
+impl Settled {
+    /// What a daemon says about the gate.
+    pub(crate) fn terms(&self) -> GateTerms {
+        GateTerms {
+            gate: self.name.as_str().to_owned(),
+            lag_bytes: self.lag,
+            wait_ns: u64::try_from(self.wait.as_nanos()).unwrap_or(u64::MAX),
+            refuse: self.then == Then::Refuse,
+        }
+    }
+}
+
+impl From<GateTerms> for Gate {
+    fn from(GateTerms { gate, lag_bytes, wait_ns, refuse }: GateTerms) -> Self {
+        let then = if refuse { Then::Refuse } else { Then::Drop };
+        Self { name: gate, lag: Lag::Bytes(lag_bytes), wait: Duration::from_nanos(wait_ns), then }
+    }
+}
+
+/// The lags that fit a ring, in bytes.
+struct Limits {
+    least: u64,
+    most: u64,
+}
+
+impl Limits {
+    /// - The least lag: a publisher whose gate's reader has caught up must be able to publish the largest record after the longest pad,
+    ///   and its frontier moves in chunks.
+    /// - The largest lag: a successor may raise the frontier by a chunk and by what it cleans ahead before it looks at any gate.
+    fn of(geometry: &Geometry) -> Self {
+        let record = record_bytes(geometry.max_message);
+        let least = 2 * record + geometry.chunk + AHEAD;
+        Self { least, most: geometry.capacity - 2 * geometry.chunk }
+    }
+}
+
+/// A gate in a ring of a known size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Settled {
+    pub(crate) name: GateName,
+    pub(crate) lag: u64,
+    pub(crate) wait: Duration,
+    pub(crate) then: Then,
+}
+
+/// Settles all gates of a channel.
+pub(crate) fn settle(
+    channel: &str,
+    gates: &[Gate],
+    geometry: &Geometry,
+) -> Result<Vec<Settled>, ChannelError> {
+    let refused =
+        |gate: &Gate, why| ChannelError::Gate { name: channel.to_owned(), gate: gate.name.clone(), why };
+    let mut settled: Vec<Settled> = Vec::with_capacity(gates.len());
+    for gate in gates {
+        let one = gate.settle(geometry).map_err(|why| refused(gate, why))?;
+        if settled.iter().any(|other| other.name == one.name) {
+            return Err(refused(gate, GateError::Twice));
+        }
+        if settled.len() == MAX_GATES {
+            return Err(refused(gate, GateError::TooMany));
+        }
+        settled.push(one);
+    }
+    Ok(settled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmcast_layout::layout::geometry::{MAX_CAPACITY, MIN_CAPACITY};
+
+    #[test]
+    fn half_of_each_ring_is_a_lag_and_the_limits_are_told() {
+        let mut capacity = MIN_CAPACITY;
+        while capacity <= MAX_CAPACITY {
+            let geometry = Geometry::new(capacity, None).unwrap();
+            assert_eq!(Gate::new("g").settle(&geometry).unwrap().lag, capacity / 2);
+            let Limits { least, most } = Limits::of(&geometry);
+            for (lag, fits) in
+                [(least, true), (least - 1, false), (most, true), (most + 1, false), (u64::MAX, false)]
+            {
+                let settled = Gate::new("g").lag_bytes(lag).settle(&geometry);
+                let expected = GateError::Lag { lag, least, most };
+                assert_eq!(settled.err(), (!fits).then_some(expected), "{lag} of {capacity}");
+            }
+            capacity *= 2;
+        }
+    }
+
+    #[test]
+    fn two_gates_of_one_name_and_sixteen_gates_are_refused() {
+        let geometry = Geometry::new(1 << 20, None).unwrap();
+        let why = |gates: &[Gate]| match settle("t", gates, &geometry) {
+            Err(ChannelError::Gate { why, .. }) => Some(why),
+            Err(other) => panic!("{other}"),
+            Ok(_) => None,
+        };
+        let many: Vec<Gate> = (0..16).map(|n| Gate::new(format!("g{n}"))).collect();
+        assert_eq!(why(&many[..15]), None);
+        assert_eq!(why(&many), Some(GateError::TooMany));
+        assert_eq!(why(&[Gate::new("a"), Gate::new("b"), Gate::new("a")]), Some(GateError::Twice));
+        assert!(matches!(why(&[Gate::new("a b")]), Some(GateError::Name { .. })));
+    }
+}

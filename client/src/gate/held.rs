@@ -1,0 +1,69 @@
+//! The reader's end of a gate: it holds the gate's lock, and says on the gate's page what it has finished with.
+
+use super::name::{GateError, GateName};
+use crate::lock::{self, Held};
+use shmcast_layout::gate::{GateClaim, GatePage};
+use shmcast_layout::ring::locate::Place;
+use std::fs::File;
+use std::io;
+
+/// A gate that this process holds. Dropping it frees the gate.
+#[derive(Debug)]
+pub(crate) struct HeldGate {
+    name: GateName,
+    page: GatePage,
+    lock: Held,
+}
+
+/// The reason why a gate cannot be held.
+pub(crate) enum NotHeld {
+    Refused(GateError),
+    Failed(io::Error),
+}
+
+impl From<io::Error> for NotHeld {
+    fn from(e: io::Error) -> Self {
+        match e.kind() {
+            io::ErrorKind::InvalidData => Self::Refused(GateError::Damaged),
+            _ => Self::Failed(e),
+        }
+    }
+}
+
+impl HeldGate {
+    /// Takes the gate whose page is in both files, for a reader of the segment of this identity. The files were opened for the caller alone,
+    /// one to be locked and one to be mapped.
+    pub(crate) fn take(name: GateName, [lock, page]: [File; 2], segment: [u64; 2]) -> Result<Self, NotHeld> {
+        if !lock::try_lock(&lock)? {
+            let pid = GateClaim::read(&lock, segment).map_or(0, |claim| claim.pid);
+            return Err(NotHeld::Refused(GateError::Taken { pid }));
+        }
+        let lock = Held::new(lock);
+        let page = GatePage::open(&page, std::process::id(), segment)?;
+        Ok(Self { name, page, lock })
+    }
+
+    pub(crate) fn name(&self) -> GateName {
+        self.name
+    }
+
+    /// Says that the reader has finished with everything before `place`. Costs three stores.
+    #[inline]
+    pub(crate) fn passed(&self, place: Place) {
+        self.page.passed(place);
+    }
+
+    /// Continues in another segment, where nothing counts before the next [`passed`](Self::passed).
+    pub(crate) fn go_on(&mut self, segment: [u64; 2]) {
+        self.page.go_on(segment);
+    }
+}
+
+impl Drop for HeldGate {
+    fn drop(&mut self) {
+        // A forked child shares the map, and must not speak for its parent.
+        if !self.lock.is_a_childs() {
+            self.page.leave();
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Gates: readers that a publisher waits for, within a limit.
+//!
+//! ```text
+//!   publisher                           gates/risk                      reader
+//!   looks, once in a quarter   pread   +-----------------+   stores    Subscriber::builder("ticks").gate("risk")
+//!   of the lag or less      <--------- | position, check | <---------  holds the file's lock while it lives
+//!   counts               -----------> gates/.figures  -----------> tools
+//! ```
+//! - `config`: what the owner asks for; `name`: names and refusals
+//! - `state`: the states of a gate, and the one function that changes them
+//! - `gates`: the publisher's end; `held`: the reader's end
+//!
+//! `directory/gates.rs` has the files.
+
+mod config;
+mod gates;
+mod held;
+mod name;
+mod state;
+
+pub use config::{Gate, Then};
+pub(crate) use config::{Settled, settle};
+pub use gates::GateStatus;
+pub(crate) use gates::{Gates, Patience};
+pub(crate) use held::{HeldGate, NotHeld};
+pub use name::{GateError, GateName};
+pub use state::GateState;

@@ -1,0 +1,197 @@
+//! The state of a gate, which its publisher alone decides, from what it sees at one look.
+//!
+//! ```text
+//!             nobody holds the lock
+//!   ABSENT <------------------------- each other state
+//!     |
+//!     | somebody holds it, and is
+//!     |   farther behind than half of the lag            at most half of the lag behind
+//!     +----------> JOINING ------------------------------------+
+//!     |                                                        v
+//!     +---- at most half of the lag behind -------------->  IN FORCE
+//!                                                              |  ^
+//!                            a message waited as long as it may|  | at most half of the lag behind
+//!                                                              v  |
+//!                                                            DROPPED
+//! ```
+//! Only a gate in force is waited for. The invariant of *in force*: the ring's frontier is at most the known position plus the capacity, and
+//! the reader has passed that position. So nothing that the reader still has to copy is overwritten.
+
+use std::fmt;
+
+/// The state of a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GateState {
+    /// No reader holds the gate.
+    #[default]
+    Absent,
+    /// A reader holds it, and has not caught up yet. The publisher does not wait for it, and it may be lapped.
+    Joining,
+    /// The publisher waits for its reader, which is not lapped.
+    InForce,
+    /// Its reader took longer than a message may wait. The publisher does not wait for it until it has caught up to half of the lag.
+    Dropped,
+}
+
+impl GateState {
+    const ALL: [Self; 4] = [Self::Absent, Self::Joining, Self::InForce, Self::Dropped];
+
+    /// The word that tools show: `absent`, `joining`, `in-force` or `dropped`.
+    ///
+    /// ```
+    /// assert_eq!(shmcast::GateState::InForce.name(), "in-force");
+    /// ```
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Joining => "joining",
+            Self::InForce => "in-force",
+            Self::Dropped => "dropped",
+        }
+    }
+
+    /// The state that a word names. A word that names none is that of an absent gate.
+    pub(crate) fn of_word(word: u64) -> Self {
+        Self::ALL.into_iter().find(|state| *state as u64 == word).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for GateState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The ring at the time of a look.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ring {
+    pub(super) tail: u64,
+    pub(super) frontier: u64,
+    pub(super) capacity: u64,
+}
+
+/// What a look finds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen {
+    /// Whether a reader holds the gate's lock.
+    pub(super) is_held: bool,
+    /// The position that the page claims for this segment, if it claims any.
+    pub(super) claim: Option<u64>,
+}
+
+/// A gate's state, with the position that goes with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Standing {
+    pub(super) state: GateState,
+    /// The position that the reader has passed, at most the tail; none if nothing is known.
+    pub(super) passed: Option<u64>,
+}
+
+impl Standing {
+    /// The standing after a look at the gate. `near` is how far behind a reader may be to come into force. A claim may be any value.
+    pub(super) fn after(self, seen: Seen, ring: Ring, lag: u64, near: u64) -> Self {
+        if !seen.is_held {
+            return Self::default();
+        }
+        let passed = seen.claim.map(|claim| claim.min(ring.tail));
+        let Some(position) = passed else {
+            // The page was being written during the look, or its reader reads another segment. What was known stays known.
+            let state = if self.state == GateState::Absent { GateState::Joining } else { self.state };
+            return Self { state, ..self };
+        };
+        let is_safe = ring.frontier <= position.saturating_add(ring.capacity);
+        let is_within = |most: u64| is_safe && ring.tail - position <= most;
+        let has_gone_back = self.passed.is_some_and(|before| position < before);
+        let state = match self.state {
+            GateState::InForce if is_safe && !has_gone_back => GateState::InForce,
+            // Another reader took the gate between two looks, or this one went back.
+            GateState::InForce if is_within(lag) => GateState::InForce,
+            _ if is_within(near) => GateState::InForce,
+            GateState::Dropped => GateState::Dropped,
+            _ => GateState::Joining,
+        };
+        Self { state, passed }
+    }
+
+    /// The position up to which the frontier may go for this gate.
+    pub(super) fn bound(self, lag: u64) -> u64 {
+        match (self.state, self.passed) {
+            (GateState::InForce, Some(passed)) => passed.saturating_add(lag),
+            _ => u64::MAX,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const CAPACITY: u64 = 1 << 16;
+    const LAG: u64 = CAPACITY / 2;
+
+    fn ring(tail: u64) -> Ring {
+        Ring { tail, frontier: tail + 8192, capacity: CAPACITY }
+    }
+
+    fn look(standing: Standing, is_held: bool, claim: Option<u64>, tail: u64) -> Standing {
+        standing.after(Seen { is_held, claim }, ring(tail), LAG, LAG / 2)
+    }
+
+    #[test]
+    fn a_gate_joins_when_its_reader_has_caught_up_and_comes_back_at_half() {
+        let tail = 1 << 20;
+        let far = look(Standing::default(), true, Some(tail - LAG / 2 - 1), tail);
+        assert_eq!(far.state, GateState::Joining);
+        let near = look(far, true, Some(tail - LAG / 2), tail);
+        assert_eq!((near.state, near.bound(LAG)), (GateState::InForce, tail + LAG / 2));
+        let behind = look(near, true, Some(tail - LAG / 2), tail + LAG / 2);
+        assert_eq!(behind.state, GateState::InForce, "held up, and not more than the lag behind");
+        let dropped = Standing { state: GateState::Dropped, ..behind };
+        assert_eq!(dropped.bound(LAG), u64::MAX);
+        assert_eq!(look(dropped, true, Some(tail), tail + LAG).state, GateState::Dropped);
+        assert_eq!(look(dropped, true, Some(tail + LAG / 2), tail + LAG).state, GateState::InForce);
+        for state in GateState::ALL {
+            let any = Standing { state, passed: Some(tail) };
+            assert_eq!(look(any, false, Some(tail), tail), Standing::default(), "nobody holds it");
+        }
+    }
+
+    #[test]
+    fn a_reader_of_another_segment_is_joining_and_what_was_known_stays_known() {
+        let tail = 1 << 20;
+        assert_eq!(look(Standing::default(), true, None, tail).state, GateState::Joining);
+        let known = Standing { state: GateState::InForce, passed: Some(tail - 64) };
+        assert_eq!(look(known, true, None, tail), known);
+    }
+
+    #[test]
+    fn a_reader_that_goes_back_beyond_what_is_safe_is_no_longer_waited_for() {
+        let tail = 1 << 20;
+        let known = Standing { state: GateState::InForce, passed: Some(tail) };
+        assert_eq!(look(known, true, Some(tail - LAG), tail).state, GateState::InForce);
+        assert_eq!(look(known, true, Some(tail - LAG - 64), tail).state, GateState::Joining);
+        assert_eq!(look(known, true, Some(0), tail).state, GateState::Joining);
+    }
+
+    proptest! {
+        /// Whatever the page claims: in force means that nothing the claim names is overwritten, and the bound is not below the tail by more
+        /// than the reader is behind.
+        #[test]
+        fn any_claim(
+            state in 0..4u64, known in any::<Option<u64>>(), held: bool, claim in any::<Option<u64>>(),
+            tail in 0..1u64 << 61, ahead in 0..CAPACITY,
+        ) {
+            let before = Standing { state: GateState::of_word(state), passed: known.map(|known| known.min(tail)) };
+            let ring = Ring { tail, frontier: tail + ahead, capacity: CAPACITY };
+            let after = before.after(Seen { is_held: held, claim }, ring, LAG, LAG / 2);
+            prop_assert!(after.passed.is_none_or(|passed| passed <= tail));
+            prop_assert_eq!(after.state == GateState::Absent, !held);
+            if after.state == GateState::InForce && claim.is_some() {
+                let passed = after.passed.expect("in force at a place");
+                prop_assert!(ring.frontier <= passed.saturating_add(CAPACITY));
+                prop_assert!(after.bound(LAG) <= passed.saturating_add(CAPACITY));
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The gates of a channel that a host owns: files in a directory of the host's own, which outlive the host.
+//!
+//! Programs get descriptors of the pages and no way into the directory. A program that holds a gate, and the channel's publisher, work on while
+//! no host runs, and the next host finds the same files.
+//!
+//! No example a function: the reason is that of module `hosting`.
+
+use crate::directory::{Folder, GateFolder, OpenGates};
+use crate::gate::{Gate, GateError, GateName, Settled, settle};
+use crate::status::gate_report;
+use shmcast_layout::control::{GateReport, GateTerms, Process};
+use shmcast_layout::layout::geometry::Geometry;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use super::{HostedSegment, HostedSpec};
+use crate::error::ChannelError;
+
+/// Mode of the directories: nobody but the host enters them.
+const MODE: u32 = 0o700;
+
+impl HostedSpec {
+    /// What these gates come to in the channel. Makes nothing.
+    ///
+    /// # Errors
+    /// [`ChannelError::Gate`] with the first gate that does not fit, and the reason; [`ChannelError::Geometry`].
+    pub fn gate_terms(&self, gates: &[Gate]) -> Result<Vec<GateTerms>, ChannelError> {
+        let settled = settle(&self.name, gates, &Geometry::new(self.capacity, self.max_message)?)?;
+        Ok(settled.iter().map(Settled::terms).collect())
+    }
+}
+
+/// The directory of the gates of one channel.
+#[derive(Debug)]
+pub struct HostedGates(GateFolder);
+
+/// The descriptors of its gates that a publisher gets.
+#[derive(Debug)]
+pub struct LentGates {
+    /// Each gate with its page, which can only be read.
+    pub gates: Vec<(GateTerms, File)>,
+    /// The page on which the publisher writes its figures.
+    pub figures: File,
+}
+
+impl HostedGates {
+    /// Opens the directory of the channel `name` in the directory `dir`. Makes both if they do not exist.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn make(dir: &Path, name: &str) -> io::Result<Self> {
+        match std::fs::DirBuilder::new().mode(MODE).create(dir) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+            _ => {}
+        }
+        Ok(Self(GateFolder::make(&Folder::unnamed(dir)?, name, MODE)?))
+    }
+
+    /// Opens the directory of the channel `name`; `None` if there is none.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn find(dir: &Path, name: &str) -> io::Result<Option<Self>> {
+        match Folder::unnamed(dir) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => Ok(GateFolder::find(&opened?, name)?.map(Self)),
+        }
+    }
+
+    /// Opens the pages of all gates for the channel's publisher. Removes the pages of gates that are not among them.
+    ///
+    /// # Errors
+    /// [`ChannelError::Gate`] for a gate that does not fit the segment; otherwise the system's error.
+    pub fn for_publisher(&self, gates: &[Gate], segment: &HostedSegment) -> Result<LentGates, ChannelError> {
+        let header = segment.header();
+        let os = ChannelError::os("open the gates of", header.channel.clone());
+        let settled = settle(&header.channel, gates, &header.geometry)?;
+        let opened = self.0.open(&settled, MODE).and_then(|OpenGates { gates, .. }| {
+            let gates = gates.into_iter().map(|(settled, page)| (settled.terms(), page)).collect();
+            Ok(LentGates { gates, figures: self.0.figures()? })
+        });
+        opened.map_err(os)
+    }
+
+    /// Opens the page of a gate for its reader, to be locked and to be mapped. Makes the page if no publisher has come yet.
+    ///
+    /// # Errors
+    /// The system's error; `InvalidInput` if the name is not one of a gate.
+    pub fn for_reader(&self, name: &str) -> io::Result<[File; 2]> {
+        let invalid = |e: GateError| io::Error::new(io::ErrorKind::InvalidInput, e.to_string());
+        let name: GateName = name.parse().map_err(invalid)?;
+        self.0.make_page(name, MODE)?;
+        self.0.page(name)
+    }
+
+    /// The gates as they are now. `process` finds the process of an id that a reader claims.
+    pub fn report(&self, segment: &HostedSegment, process: impl Fn(u64) -> Process) -> Vec<GateReport> {
+        let tail = segment.locator().tail().ok();
+        self.0.sights().iter().map(|sight| gate_report(sight, tail, &process)).collect()
+    }
+
+    /// Removes all pages. A reader that holds one keeps it, and no publisher waits for it any more.
+    pub fn remove_all(&self) {
+        self.0.empty();
+    }
+}

@@ -1,0 +1,195 @@
+//! Publishing on a channel with gates or with a board: calls that never wait, and what happens to a message that the ring's writer has
+//! refused, or that a board must have as well.
+
+use super::{Mark, Publisher};
+use crate::error::PublishError;
+use crate::gate::{GateStatus, Gates, Patience};
+use shmcast_layout::board::BoardWriter;
+use shmcast_layout::error::WriteError;
+use shmcast_layout::ring::writer::Writer;
+
+impl Publisher {
+    /// As [`publish`](Self::publish), but never waits for a gate. On a channel without gates both do the same.
+    ///
+    /// A gate that drops its reader does so here, too: once calls have been refused for as long as one message may wait, the next call
+    /// goes through. A gate that refuses never lets go.
+    ///
+    /// # Errors
+    /// [`PublishError::Full`] when the reader of a gate is too far behind. Otherwise as [`publish`](Self::publish). After an error nothing
+    /// was published.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::{Gate, PublishError, Publisher, Subscriber};
+    /// let builder = Publisher::builder("t").dir(dir.path()).capacity(64 << 10);
+    /// let mut publisher = builder.gate(Gate::new("ledger").refuse()).open()?;
+    /// let mut ledger = Subscriber::builder("t").dir(dir.path()).gate("ledger").open()?;
+    /// let refused = loop {
+    ///     if let Err(refused) = publisher.try_publish(b"entry") {
+    ///         break refused;
+    ///     }
+    /// };
+    /// assert!(matches!(refused, PublishError::Full { gate, .. } if gate.as_str() == "ledger"));
+    /// while ledger.try_recv()?.is_some() {}
+    /// publisher.try_publish(b"entry")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    pub fn try_publish(&mut self, payload: &[u8]) -> Result<u64, PublishError> {
+        self.try_publish_with(payload, Mark::default())
+    }
+
+    /// As [`try_publish`](Self::try_publish), with a tag or as a key message.
+    ///
+    /// # Errors
+    /// As [`try_publish`](Self::try_publish).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::Mark;
+    /// assert_eq!(publisher.try_publish_with(b"whole book", Mark { key: true, ..Mark::default() })?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    pub fn try_publish_with(&mut self, payload: &[u8], mark: Mark) -> Result<u64, PublishError> {
+        self.publish_now(payload, mark, Patience::Never)
+    }
+
+    /// As [`try_publish_with`](Self::try_publish_with), with a time that the caller has already read; see [`publish_at`](Self::publish_at).
+    ///
+    /// # Errors
+    /// As [`try_publish`](Self::try_publish).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// use shmcast::Mark;
+    /// let arrived = publisher.clock().now();
+    /// assert_eq!(publisher.try_publish_at(b"tick", Mark::default(), arrived)?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    pub fn try_publish_at(&mut self, payload: &[u8], mark: Mark, time: u64) -> Result<u64, PublishError> {
+        self.check_usable()?;
+        self.publish_timed(payload, mark, time, Patience::Never)
+    }
+
+    /// The gates of the channel, with what this publisher has counted since it was opened; none without gates. Costs one system call a
+    /// gate, and allocates.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::{Gate, GateState, Publisher, Subscriber};
+    /// let builder = Publisher::builder("t").dir(dir.path()).capacity(1 << 20);
+    /// let publisher = builder.gate(Gate::new("risk")).open()?;
+    /// assert_eq!(publisher.gates()[0].state, GateState::Absent);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn gates(&self) -> Vec<GateStatus> {
+        self.gates.as_ref().map_or_else(Vec::new, |gates| gates.status(&self.writer))
+    }
+
+    /// Publishes with a time stamp of now.
+    #[inline(always)]
+    pub(super) fn publish_now(
+        &mut self,
+        payload: &[u8],
+        mark: Mark,
+        patience: Patience,
+    ) -> Result<u64, PublishError> {
+        self.check_usable()?;
+        if self.board.is_none() {
+            let now = || self.stamps.stamp(self.clock);
+            if let Ok(sequence) = self.writer.publish_timed(payload, mark.tag, mark.key, now) {
+                return Ok(sequence);
+            }
+        }
+        self.publish_slowly(payload, mark, None, patience)
+    }
+
+    /// Publishes with the time stamp `time`. The caller has checked that this publisher is usable.
+    #[inline(always)]
+    pub(super) fn publish_timed(
+        &mut self,
+        payload: &[u8],
+        mark: Mark,
+        time: u64,
+        patience: Patience,
+    ) -> Result<u64, PublishError> {
+        if self.board.is_none() {
+            if let Ok(sequence) = self.writer.publish(payload, mark.tag, mark.key, time) {
+                return Ok(sequence);
+            }
+        }
+        self.publish_slowly(payload, mark, Some(time), patience)
+    }
+
+    /// Publishes a message of a channel with a board, or one that the writer has just refused. The calls of other channels hold no code of
+    /// it. Without a time, the message gets that of now.
+    #[inline(never)]
+    fn publish_slowly(
+        &mut self,
+        payload: &[u8],
+        mark: Mark,
+        time: Option<u64>,
+        patience: Patience,
+    ) -> Result<u64, PublishError> {
+        let Self { writer, gates, board, stamps, clock, .. } = self;
+        let time = || time.unwrap_or_else(|| stamps.stamp(*clock));
+        publish_and_post(writer, gates, board, (payload, mark), time, patience)
+    }
+
+    /// Waits for the gates, if the next control record needs that. A control record is published in any case.
+    pub(super) fn make_way_for_control(&mut self) {
+        if let (Some(gates), Some(beyond)) = (&mut self.gates, self.writer.control_beyond_bound()) {
+            // Only `Full` is possible, and a call that insists drops the gate instead.
+            let _ = gates.make_way(&mut self.writer, beyond.frontier, Patience::Insists);
+        }
+    }
+}
+
+/// Publishes a message and stores it on the board, if there is one. If a gate holds the message up, waits as `patience` says before that. A
+/// message that is refused is not on the board either.
+#[inline(always)]
+pub(super) fn publish_and_post(
+    writer: &mut Writer,
+    gates: &mut Option<Box<Gates>>,
+    board: &mut Option<Box<BoardWriter>>,
+    (payload, Mark { tag, key }): (&[u8], Mark),
+    time: impl Fn() -> u64,
+    patience: Patience,
+) -> Result<u64, PublishError> {
+    loop {
+        let time = time();
+        match writer.publish(payload, tag, key, time) {
+            Ok(sequence) => {
+                if let Some(board) = board {
+                    board.post(sequence, payload, tag, key, time);
+                }
+                return Ok(sequence);
+            }
+            Err(refused) => after_refusal(writer, gates, refused, patience)?,
+        }
+    }
+}
+
+/// Called when the writer has refused a message. If a gate is the reason, waits as `patience` says; then the message can be published.
+#[cold]
+#[inline(never)]
+fn after_refusal(
+    writer: &mut Writer,
+    gates: &mut Option<Box<Gates>>,
+    refused: WriteError,
+    patience: Patience,
+) -> Result<(), PublishError> {
+    match (refused, gates) {
+        (WriteError::TooLarge(error), _) => return Err(error.into()),
+        (WriteError::OutOfSequences(error), _) => return Err(error.into()),
+        (WriteError::BeyondBound(beyond), Some(gates)) => {
+            gates.make_way(writer, beyond.frontier, patience)?
+        }
+        (WriteError::BeyondBound(_), None) => writer.set_bound(u64::MAX),
+    }
+    Ok(())
+}

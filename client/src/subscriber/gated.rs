@@ -1,0 +1,46 @@
+//! A subscriber that holds a gate, and tells its publisher what it has finished with.
+
+use super::{Doubt, Subscriber};
+use crate::gate::GateName;
+
+impl Subscriber {
+    /// The gate that this subscriber holds.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use shmcast::{Gate, Publisher, Subscriber};
+    /// let publisher = Publisher::builder("t").dir(dir.path()).capacity(1 << 20).gate(Gate::new("risk")).open()?;
+    /// let subscriber = Subscriber::builder("t").dir(dir.path()).gate("risk").open()?;
+    /// assert_eq!(subscriber.gate().expect("asked for").as_str(), "risk");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn gate(&self) -> Option<GateName> {
+        self.gate.as_ref().map(|gate| gate.name())
+    }
+
+    /// Tells the gate's page the place of the next record. Everything before it was copied, or will never be. While the subscriber hands
+    /// out the board, this is the place at which it will go on. While it reads the journal, it has no place in the ring, and the page stays
+    /// as it is.
+    #[inline]
+    pub(super) fn note_passed(&self) {
+        let Some(gate) = &self.gate else { return };
+        let place = match self.doubt {
+            Doubt::None | Doubt::Epoch => Some(self.reader.place()),
+            Doubt::Board => self.place_after_board(),
+            _ => None,
+        };
+        if let Some(place) = place {
+            gate.passed(place);
+        }
+    }
+
+    /// Whether messages must be taken one by one: each is checked, and not for the gate alone.
+    #[inline]
+    pub(super) fn checks_each(&self) -> bool {
+        let is_only_gated = || {
+            let is_plain = !self.is_strict() && self.tags.is_none() && !self.is_conflating();
+            self.gate.is_some() && is_plain && self.doubt == Doubt::None
+        };
+        self.is_checked && !is_only_gated()
+    }
+}

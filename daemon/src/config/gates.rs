@@ -1,0 +1,143 @@
+//! `[[channel.gate]]`: readers that the publisher of a channel waits for, within a limit.
+
+use super::ChannelConfig;
+use super::fields::{self, Principal};
+use super::rules::Broken;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, Unexpected, Visitor};
+use shmcast::{ChannelError, Gate, GateError};
+use std::fmt;
+use std::time::Duration;
+
+/// The longest wait that a message may have.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// A gate of a channel.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GateConfig {
+    /// Its name, by which a reader asks for it. Names are unique within a channel.
+    pub name: String,
+    /// Users who may have it, if they may also read the channel. Root and the daemon's own user always may.
+    #[serde(default)]
+    pub users: Vec<Principal>,
+    /// How far its reader may be behind before the publisher waits.
+    #[serde(default)]
+    pub lag: Lag,
+    /// How long one message waits at most: 0 to 10 s. The default is 200 us.
+    #[serde(default = "wait_default", deserialize_with = "wait")]
+    pub wait: Duration,
+    /// What comes after the wait.
+    #[serde(default)]
+    pub then: Then,
+}
+
+/// How far the reader of a gate may be behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lag {
+    /// A part of the ring, in percent.
+    Percent(u8),
+    /// Bytes of the ring.
+    Bytes(u64),
+}
+
+impl Default for Lag {
+    fn default() -> Self {
+        Self::Percent(50)
+    }
+}
+
+/// What comes after a gate's wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Then {
+    /// The gate is dropped, and the message goes out.
+    #[default]
+    Drop,
+    /// The message is not published, and the publisher is told.
+    Refuse,
+}
+
+fn wait_default() -> Duration {
+    Duration::from_micros(200)
+}
+
+fn wait<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    match text.strip_suffix("us").map(str::parse) {
+        Some(Ok(microseconds)) => Ok(Duration::from_micros(microseconds)),
+        Some(Err(_)) => Err(D::Error::custom(format!("{text:?} is no duration: write it like 200us"))),
+        None if text == "0" => Ok(Duration::ZERO),
+        None => fields::parse_duration(&text).map_err(|why| D::Error::custom(format!("{why}, or 200us"))),
+    }
+}
+
+impl<'de> Deserialize<'de> for Lag {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Lag;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a part of the ring such as \"50%\", or a size such as \"16MiB\"")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Lag, E> {
+                match text.strip_suffix('%').map(str::parse) {
+                    Some(Ok(percent @ 0..=100)) => Ok(Lag::Percent(percent)),
+                    Some(_) => Err(E::invalid_value(Unexpected::Str(text), &self)),
+                    None => fields::parse_size(text).map(Lag::Bytes).map_err(E::custom),
+                }
+            }
+        }
+        deserializer.deserialize_str(Text)
+    }
+}
+
+impl GateConfig {
+    /// The gate as the client library knows it.
+    pub fn gate(&self) -> Gate {
+        let gate = Gate::new(self.name.clone()).wait(self.wait);
+        let gate = match self.lag {
+            Lag::Percent(percent) => gate.lag_percent(percent),
+            Lag::Bytes(bytes) => gate.lag_bytes(bytes),
+        };
+        match self.then {
+            Then::Drop => gate,
+            Then::Refuse => gate.refuse(),
+        }
+    }
+}
+
+impl ChannelConfig {
+    /// The gates as the client library knows them.
+    pub fn client_gates(&self) -> Vec<Gate> {
+        self.gates.iter().map(GateConfig::gate).collect()
+    }
+
+    /// Checks the gates of a channel whose sizes are right.
+    pub(super) fn broken_gates(&self) -> Broken {
+        let mut broken = Vec::new();
+        for gate in self.gates.iter().filter(|gate| gate.wait > LONGEST_WAIT) {
+            broken.push((
+                "gate",
+                format!("gate {:?}: wait = {:?}: must be from 0 to 10s", gate.name, gate.wait),
+            ));
+        }
+        if let Err(ChannelError::Gate { gate, why, .. }) = self.spec().gate_terms(&self.client_gates()) {
+            let field = match why {
+                GateError::Lag { .. } => "lag",
+                _ => "name",
+            };
+            broken.push(("gate", format!("gate {gate:?}: {field}: {why}")));
+        }
+        let is_there = |name: &&String| self.gates.iter().any(|gate| gate.name == **name);
+        let wanted = self.journal.as_ref().and_then(|journal| journal.gate.as_ref());
+        if let Some(name) = wanted.filter(|name| !is_there(name)) {
+            let what =
+                format!("journal.gate = {name:?}: the channel has no such gate: add a [[channel.gate]]");
+            broken.push(("journal.gate", what));
+        }
+        broken
+    }
+}

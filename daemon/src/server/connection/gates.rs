@@ -1,0 +1,39 @@
+//! Lending the pages of gates.
+
+use super::{Connection, End};
+use shmcast::control::{Request, Response};
+use std::os::fd::AsFd;
+
+impl Connection<'_> {
+    /// Answers a request for gates.
+    pub(super) async fn lend(&mut self, request: Request) -> Result<(), End> {
+        match request {
+            Request::Gate { gate } => self.lend_gate(&gate).await,
+            _ => self.lend_gates().await,
+        }
+    }
+
+    /// Sends the publisher one packet for each gate, and then the page for its figures.
+    async fn lend_gates(&mut self) -> Result<(), End> {
+        let lent = self.shared.registry().lend_gates(self.id);
+        let lent = match lent {
+            Ok(lent) => lent,
+            Err(refused) => return self.refuse(refused, None).await,
+        };
+        for (terms, page) in lent.gates {
+            self.send(&Response::Gate(terms), &[page.as_fd()]).await?;
+        }
+        self.send(&Response::Done {}, &[lent.figures.as_fd()]).await
+    }
+
+    /// Sends the reader the page of a gate: once to lock, and once to map.
+    async fn lend_gate(&mut self, gate: &str) -> Result<(), End> {
+        let lent = self.shared.registry().lend_gate(self.id, &self.who, gate);
+        match lent {
+            Ok((terms, [lock, page])) => {
+                self.send(&Response::Gate(terms), &[lock.as_fd(), page.as_fd()]).await
+            }
+            Err(refused) => self.refuse(refused, None).await,
+        }
+    }
+}

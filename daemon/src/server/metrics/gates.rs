@@ -1,0 +1,80 @@
+//! The figures of gates for Prometheus: who holds publishers up, how often, and for how long.
+
+use super::exposition::Text;
+use super::snapshot::ChannelFigures;
+use shmcast::control::GateReport;
+
+/// A family: its name, kind and help, and the figure.
+type Family = (&'static str, &'static str, &'static str, fn(&GateReport) -> Option<u64>);
+
+/// A family of times in nanoseconds, which are shown in seconds.
+type Times = (&'static str, &'static str, &'static str, fn(&GateReport) -> u64);
+
+const FAMILIES: [Family; 8] = [
+    ("in_force", "gauge", "1 while the publisher waits for the gate's reader.", |gate| {
+        Some(u64::from(gate.state == "in-force"))
+    }),
+    ("dropped", "gauge", "1 while the gate's reader may be lapped because it took too long.", |gate| {
+        Some(u64::from(gate.state == "dropped"))
+    }),
+    ("behind_bytes", "gauge", "How far the gate's reader is behind, in bytes of the ring.", |gate| {
+        gate.behind_bytes
+    }),
+    ("held_messages_total", "counter", "Messages that waited for the gate's reader.", |gate| Some(gate.held)),
+    ("dropped_total", "counter", "Times that the gate was dropped.", |gate| Some(gate.dropped)),
+    (
+        "refused_messages_total",
+        "counter",
+        "Messages that the gate refused, after a wait or to calls that never wait.",
+        |gate| Some(gate.refused.saturating_add(gate.turned_away)),
+    ),
+    (
+        "impossible_claims_total",
+        "counter",
+        "Positions that the gate's reader claimed and the ring had not reached.",
+        |gate| Some(gate.impossible),
+    ),
+    ("lag_limit_bytes", "gauge", "How far the reader may be behind before the publisher waits.", |gate| {
+        Some(gate.terms.lag_bytes)
+    }),
+];
+
+/// All families of all gates.
+pub(super) fn render(text: &mut Text, channels: &[ChannelFigures]) {
+    let all = || channels.iter().filter(|channel| !channel.status.gates.is_empty());
+    let seconds = |ns: u64| format!("{:.9}", ns as f64 / 1e9);
+    for (name, kind, help, figure) in FAMILIES {
+        let name = format!("shmcast_gate_{name}");
+        text.family(&name, kind, help);
+        for channel in all() {
+            for gate in &channel.status.gates {
+                if let Some(value) = figure(gate) {
+                    text.sample(&name, &labels(channel, gate), value);
+                }
+            }
+        }
+    }
+    let families: [Times; 2] = [
+        (
+            "shmcast_gate_held_seconds_total",
+            "counter",
+            "The sum of all waits for the gate's reader.",
+            |gate| gate.total_ns,
+        ),
+        ("shmcast_gate_longest_wait_seconds", "gauge", "The longest wait of one message.", |gate| {
+            gate.longest_ns
+        }),
+    ];
+    for (name, kind, help, figure) in families {
+        text.family(name, kind, help);
+        for channel in all() {
+            for gate in &channel.status.gates {
+                text.sample(name, &labels(channel, gate), seconds(figure(gate)));
+            }
+        }
+    }
+}
+
+fn labels<'a>(channel: &'a ChannelFigures, gate: &'a GateReport) -> [(&'static str, &'a str); 2] {
+    [("channel", &channel.status.channel), ("gate", &gate.terms.gate)]
+}

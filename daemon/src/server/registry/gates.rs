@@ -1,0 +1,235 @@
+//! The gates of channels: their pages, which programs borrow, and what publishers say about them.
+
+use super::channel::Channel;
+use super::{Refused, Registry, failed};
+use crate::server::access::{ConnectionId, Identity};
+use shmcast::Process;
+use shmcast::control::{GateReport, GateTerms, RefusalCode};
+use shmcast::hosting::{HostedGates, LentGates};
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Least time between two events that say that a gate held messages up.
+const HELD_AGAIN: Duration = Duration::from_secs(10);
+
+/// Where the pages of gates are, and what was last told of each.
+#[derive(Debug)]
+pub(super) struct Gates {
+    dir: PathBuf,
+    told: HashMap<(String, String), Told>,
+}
+
+/// The counts of a gate when its events were last told.
+#[derive(Debug, Clone)]
+struct Told {
+    report: GateReport,
+    held_at: Option<Instant>,
+}
+
+impl Gates {
+    pub(super) fn at(dir: PathBuf) -> Self {
+        Self { dir, told: HashMap::new() }
+    }
+
+    /// The gates of a channel as they are now; none if the configuration names none.
+    pub(super) fn of(&self, channel: &Channel) -> Vec<GateReport> {
+        if channel.config.gates.is_empty() { Vec::new() } else { channel.gates(&self.dir) }
+    }
+
+    /// Whether the living publisher of a channel keeps other gates than the configuration has.
+    pub(super) fn differ(&self, channel: &Channel) -> bool {
+        channel.has_other_gates(&self.dir)
+    }
+}
+
+impl Channel {
+    /// The gates as their publisher and their readers tell them now.
+    pub(super) fn gates(&self, dir: &Path) -> Vec<GateReport> {
+        let name = &self.config.name;
+        let found = HostedGates::find(dir, name)
+            .inspect_err(|e| tracing::error!(channel = name, "look at its gates: {e}"));
+        let Ok(Some(gates)) = found else { return Vec::new() };
+        // The kernel knows the process of each attached reader. What a reader claims is believed only if it is one of them.
+        let process = |pid: u64| {
+            let is_it = |process: &Process| process.pid.is_some_and(|known| u64::from(known) == pid);
+            let known = self.readers.values().map(|reader| reader.who.process()).find(is_it);
+            known.unwrap_or(Process { pid: None, uid: None, command: None })
+        };
+        gates.report(self.hosted(), process)
+    }
+
+    /// Whether the living publisher keeps other gates than the configuration has.
+    pub(super) fn has_other_gates(&self, dir: &Path) -> bool {
+        let wanted = self.config.spec().gate_terms(&self.config.client_gates()).unwrap_or_default();
+        let kept: Vec<GateTerms> = self.gates(dir).into_iter().map(|gate| gate.terms).collect();
+        kept != wanted && self.hosted().has_publisher().unwrap_or(false)
+    }
+}
+
+impl Registry {
+    /// Lends the pages of all gates of a channel to the publisher on this connection.
+    ///
+    /// # Errors
+    /// [`Refused`] if the connection is no publisher's, or with the system's error.
+    pub fn lend_gates(&self, id: ConnectionId) -> Result<LentGates, Refused> {
+        let is_its =
+            |channel: &&Channel| channel.publisher.as_ref().is_some_and(|publisher| publisher.id == id);
+        let Some(channel) = self.channels.values().find(is_its) else {
+            return Err(Refused::new(
+                RefusalCode::BadRequest,
+                "gates are lent to publishers: attach as one first",
+            ));
+        };
+        let gates =
+            HostedGates::make(&self.gates.dir, &channel.config.name).map_err(failed("open the gates"))?;
+        let lent = gates.for_publisher(&channel.config.client_gates(), channel.hosted());
+        lent.map_err(|e| Refused::new(RefusalCode::Failed, e.to_string()))
+    }
+
+    /// Lends the page of a gate to the reader on this connection.
+    ///
+    /// # Errors
+    /// [`Refused`] if the connection is no reader's, if the channel has no such gate, or if its list does not name the user.
+    pub fn lend_gate(
+        &self,
+        id: ConnectionId,
+        who: &Identity,
+        gate: &str,
+    ) -> Result<(GateTerms, [File; 2]), Refused> {
+        let Some((name, channel)) =
+            self.channels.iter().find(|(_, channel)| channel.readers.contains_key(&id))
+        else {
+            return Err(Refused::new(
+                RefusalCode::BadRequest,
+                "a gate is lent to a reader: attach as one first",
+            ));
+        };
+        let Some(config) = channel.config.gates.iter().find(|config| config.name == gate) else {
+            let why =
+                format!("channel {name:?} has no gate {gate:?}: add it to the configuration and reload");
+            return Err(Refused::new(RefusalCode::UnknownGate, why));
+        };
+        if !who.is_named_by(&config.users, self.uid) {
+            let why =
+                format!("{who} may not have gate {gate:?} of channel {name:?}: add it to the gate's users");
+            return Err(Refused::new(RefusalCode::Denied, why));
+        }
+        let terms = channel.config.spec().gate_terms(&channel.config.client_gates());
+        let terms = terms.ok().and_then(|terms| terms.into_iter().find(|terms| terms.gate == gate));
+        let terms =
+            terms.ok_or_else(|| Refused::new(RefusalCode::Failed, "the gate does not fit the channel"))?;
+        let page = HostedGates::make(&self.gates.dir, name).and_then(|gates| gates.for_reader(gate));
+        Ok((terms, page.map_err(failed("open the page of the gate"))?))
+    }
+
+    /// Tells of gates that held their publishers up or were dropped since the last call. To be called once a second.
+    pub fn tell_gates(&mut self, now: Instant) {
+        let Self { channels, gates, events, .. } = self;
+        for (name, channel) in channels.iter().filter(|(_, channel)| !channel.config.gates.is_empty()) {
+            for report in channel.gates(&gates.dir) {
+                let key = (name.clone(), report.terms.gate.clone());
+                // The first look only learns the counts: an earlier daemon has told of them.
+                let Some(before) = gates.told.get_mut(&key) else {
+                    gates.told.insert(key, Told { report, held_at: None });
+                    continue;
+                };
+                let news = News::since(&before.report, &report);
+                let is_early = before.held_at.is_some_and(|at| now.duration_since(at) < HELD_AGAIN);
+                if let Some(dropped) = &news.dropped {
+                    events.tell("gate-dropped", Some(name), Some("reader"), None, dropped);
+                }
+                if let Some(claims) = &news.claims {
+                    events.tell("gate-disbelieved", Some(name), Some("reader"), None, claims);
+                }
+                let held = news.held.filter(|_| !is_early);
+                if let Some(held) = &held {
+                    events.tell("gate-held", Some(name), Some("reader"), None, held);
+                    before.held_at = Some(now);
+                }
+                // What was not told of is told of later.
+                let kept = before.report.clone();
+                before.report = report;
+                if is_early {
+                    let GateReport { held, total_ns, refused, turned_away, .. } = kept;
+                    before.report =
+                        GateReport { held, total_ns, refused, turned_away, ..before.report.clone() };
+                }
+            }
+        }
+    }
+}
+
+/// What is new about a gate, in words.
+struct News {
+    held: Option<String>,
+    dropped: Option<String>,
+    claims: Option<String>,
+}
+
+impl News {
+    fn since(before: &GateReport, now: &GateReport) -> Self {
+        let gate = &now.terms.gate;
+        // The counts of a new publisher begin at 0.
+        let grown = |pick: fn(&GateReport) -> u64| {
+            let (before, now) = (pick(before), pick(now));
+            if now >= before { now - before } else { now }
+        };
+        let [held, total_ns] = [grown(|r| r.held), grown(|r| r.total_ns)];
+        let refused = grown(|r| r.refused).saturating_add(grown(|r| r.turned_away));
+        let [dropped, claims] = [grown(|r| r.dropped), grown(|r| r.impossible)];
+        let behind =
+            now.behind_bytes.map_or(String::new(), |bytes| format!("; its reader is {bytes} B behind now"));
+        Self {
+            held: (held + refused > 0).then(|| {
+                let total_us = total_ns / 1000;
+                let longest_us = now.longest_ns / 1000;
+                format!(
+                    "gate {gate} held up {held} messages for {total_us} us in all, the longest wait so far is {longest_us} us, and \
+                     refused {refused}{behind}"
+                )
+            }),
+            dropped: (dropped > 0).then(|| {
+                let wait_us = now.terms.wait_ns / 1000;
+                format!("gate {gate} was dropped {dropped} times after {wait_us} us: its reader may be lapped{behind}")
+            }),
+            claims: (claims > 0).then(|| {
+                format!("the reader of gate {gate} claimed {claims} times what was not published yet: it is at fault, or means harm")
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(held: u64, dropped: u64, refused: u64) -> GateReport {
+        GateReport {
+            terms: GateTerms { gate: "risk".into(), lag_bytes: 1, wait_ns: 200_000, refuse: false },
+            state: "in-force".into(),
+            reader: None,
+            behind_bytes: Some(64),
+            behind_messages: Some(1),
+            held,
+            longest_ns: 3000,
+            total_ns: 4000 * held,
+            waits_ns: None,
+            dropped,
+            refused,
+            turned_away: 0,
+            impossible: 0,
+        }
+    }
+
+    #[test]
+    fn only_what_is_new_is_told_and_a_new_publisher_counts_from_zero() {
+        let none = News::since(&report(5, 1, 2), &report(5, 1, 2));
+        assert!(none.held.is_none() && none.dropped.is_none() && none.claims.is_none());
+        let held = News::since(&report(5, 1, 2), &report(7, 1, 5)).held.unwrap();
+        assert!(held.contains("held up 2 messages for 8 us in all") && held.contains("refused 3"), "{held}");
+        let dropped = News::since(&report(5, 4, 0), &report(0, 1, 0)).dropped.unwrap();
+        assert!(dropped.contains("was dropped 1 times after 200 us"), "{dropped}");
+    }
+}

@@ -1,0 +1,319 @@
+//! Gates of a daemon's channels: who may have them, what programs are lent, and what stays when the daemon or a publisher ends.
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use shmcast::{
+    ChannelError, Client, Event, Gate, GateError, GateState, PublishError, Publisher, Start, Subscriber,
+};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
+use shmcast_testkit::process::{at_socket, my_role, my_socket};
+use shmcast_testkit::raw::{Raw, fds, publish, subscribe};
+use shmcast_testkit::{Process, role, role_as, wait_for, wait_until};
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+const NOBODY: u32 = 65534;
+
+fn config(gates: &str) -> String {
+    channel("ticks", &format!("{FOR_ALL}\n{gates}")).replace("16MiB", "64KiB")
+}
+
+fn gate(more: &str) -> String {
+    format!("[[channel.gate]]\nname = \"risk\"\nusers = [\"*\"]\n{more}\n")
+}
+
+fn open(client: &Client) -> Publisher {
+    // The kernel releases a dead publisher's lock some time after its death.
+    wait_for("the channel to be free", || publishing(client, "ticks").open().ok())
+}
+
+fn risk(client: &Client) -> shmcast::SubscriberBuilder {
+    Subscriber::builder("ticks").client(client).gate("risk")
+}
+
+/// Publishes until the gate refuses. Returns how many went out.
+fn fill(publisher: &mut Publisher) -> u64 {
+    for published in 0..1_000_000 {
+        match publisher.try_publish(&[1; 100]) {
+            Ok(_) => {}
+            Err(PublishError::Full { gate, .. }) => {
+                assert_eq!(gate.as_str(), "risk");
+                return published;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    panic!("nothing holds this publisher up");
+}
+
+/// Receives all that is there, without a loss. Returns how many messages it was.
+fn drain(reader: &mut Subscriber) -> u64 {
+    let mut received = 0;
+    while let Some(event) = reader.try_recv().unwrap() {
+        match event {
+            Event::Message(_) => received += 1,
+            Event::NewEpoch { .. } | Event::End => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    received
+}
+
+#[test]
+#[ignore = "a role that the tests here start processes for"]
+fn play() {
+    let Some(role) = my_role() else { return };
+    let client = Client::at(my_socket()).unwrap();
+    match role.as_str() {
+        "reader" => {
+            let mut reader = risk(&client).open().unwrap();
+            while reader.recv().is_ok() {}
+        }
+        "stranger" => {
+            let refused = risk(&client).open().unwrap_err();
+            assert!(refused.to_string().contains("may not have gate \"risk\""), "{refused}");
+            Subscriber::builder("ticks").client(&client).open().unwrap();
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+#[test]
+fn a_gate_of_the_configuration_holds_its_publisher_up() {
+    let daemon = Daemon::start(&config(&gate("lag = \"50%\"\nthen = \"refuse\"")));
+    let client = daemon.client();
+    let mut publisher = open(&client);
+    let [status] = publisher.gates()[..] else { panic!("{:?}", publisher.gates()) };
+    assert_eq!((status.name.as_str(), status.state, status.lag_bytes), ("risk", GateState::Absent, 32 << 10));
+    let mut reader = risk(&client).open().unwrap();
+    for _ in 0..50 {
+        let published = fill(&mut publisher);
+        assert!(published > 0);
+        assert_eq!(drain(&mut reader), published);
+    }
+    let taken = risk(&client).open().unwrap_err();
+    let pid = u64::from(std::process::id());
+    assert!(
+        matches!(&taken, ChannelError::Gate { why: GateError::Taken { pid: by }, .. } if *by == pid),
+        "{taken}"
+    );
+    let unknown = Subscriber::builder("ticks").client(&client).gate("ledger").open().unwrap_err();
+    assert!(unknown.to_string().contains("has no gate \"ledger\""), "{unknown}");
+    let own = publishing(&client, "ticks").gate(Gate::new("own")).open().unwrap_err();
+    assert!(matches!(own, ChannelError::Gate { why: GateError::Hosted, .. }), "{own}");
+
+    let shown = client.channel("ticks").unwrap().gates;
+    let [shown] = &shown[..] else { panic!("{shown:?}") };
+    assert_eq!((&shown.state[..], shown.terms.refuse, shown.behind_bytes), ("in-force", true, Some(0)));
+    assert_eq!(shown.reader.as_ref().unwrap().pid, Some(std::process::id()));
+    assert!(shown.turned_away >= 50, "{shown:?}");
+}
+
+/// Neither the daemon's death nor the next daemon is noticed by the programs, and a new reader gets the page that the publisher looks at.
+#[test]
+fn gates_outlive_the_daemon() {
+    let mut daemon = Daemon::start(&config(&gate("then = \"refuse\"")));
+    let client = daemon.client();
+    let mut publisher = open(&client);
+    let mut reader = risk(&client).open().unwrap();
+    let mut published = fill(&mut publisher);
+    daemon.crash();
+    assert_eq!(drain(&mut reader), published, "while there is no daemon");
+    published = fill(&mut publisher);
+    wait_until("both to come back", || {
+        publisher.is_registered() == Some(true) && reader.is_registered() == Some(true)
+    });
+    let client = daemon.client();
+    assert!(risk(&client).open().is_err(), "the first reader still has it");
+    assert_eq!(drain(&mut reader), published);
+    drop(reader);
+    let mut second = risk(&client).open().unwrap();
+    assert_eq!(fill(&mut publisher), drain(&mut second));
+    drop(publisher);
+    let mut publisher = open(&client);
+    assert_eq!(publisher.gates()[0].state, GateState::InForce);
+    assert_eq!(fill(&mut publisher), drain(&mut second));
+}
+
+/// The kernel's lock frees the publisher, whatever the daemon knows.
+#[test]
+fn a_reader_that_is_killed_frees_its_publisher() {
+    let daemon = Daemon::start(&config(&gate("wait = \"10s\"")));
+    let client = daemon.client();
+    let mut publisher = open(&client);
+    for is_killed in [true, false] {
+        let reader = Process::start(at_socket(&mut role!("reader"), &daemon.socket()));
+        wait_until("a gate in force", || {
+            publisher.publish(&[1; 100]).unwrap();
+            publisher.gates()[0].state == GateState::InForce
+        });
+        reader.pause();
+        let full = wait_for("a refusal", || publisher.try_publish(&[1; 100]).err());
+        assert!(matches!(full, PublishError::Full { .. }));
+        if is_killed {
+            reader.signal(Signal::SIGKILL);
+        } else {
+            reader.resume();
+        }
+        let before = Instant::now();
+        publisher.publish(&[1; 100]).unwrap();
+        assert!(before.elapsed() < Duration::from_secs(9) && publisher.gates()[0].dropped == 0);
+        drop(reader);
+    }
+}
+
+#[test]
+fn only_users_of_the_gate_may_have_it() {
+    let named = gate("").replace("\"*\"", "\"user:root\"");
+    let daemon = Daemon::start(&config(&named));
+    let Some(mut stranger) = role_as!("only_users_of_the_gate_may_have_it", NOBODY, "stranger") else {
+        return;
+    };
+    shmcast_testkit::process::run(at_socket(&mut stranger, &daemon.socket())).unwrap();
+    risk(&daemon.client()).open().unwrap();
+}
+
+/// A reader's descriptor leads to the page of its gate and to nothing else; a publisher's can only be read.
+#[test]
+fn what_programs_are_lent() {
+    let daemon = Daemon::start(&config(&gate("")));
+    let publisher = Raw::greeted(&daemon.socket());
+    let (reply, _files) = publisher.ask_for_files(&publish("ticks", false), &[]);
+    assert_eq!(reply, json!({"reply": "publishing", "generation": 1, "gates": 1}));
+    let (lent, page) = publisher.ask_for_files(&json!({"request": "gates"}), &[]);
+    let terms =
+        json!({"reply": "gate", "gate": "risk", "lag_bytes": 32768, "wait_ns": 200_000, "refuse": false});
+    assert_eq!((&lent, page.len()), (&terms, 1));
+    assert!(page[0].set_len(1).is_err(), "the publisher's descriptor of the page is for reading");
+    let (done, figures) = publisher.receive().unwrap();
+    assert_eq!((done, figures.len()), (json!({"reply": "done"}), 1));
+
+    let reader = Raw::greeted(&daemon.socket());
+    reader.assert_refused(&json!({"request": "gate", "gate": "risk"}), &[], "bad-request");
+    let reader = Raw::greeted(&daemon.socket());
+    let files = reader.subscribe("ticks");
+    let (reply, pages) = reader.ask_for_files(&json!({"request": "gate", "gate": "risk"}), &[]);
+    assert_eq!((&reply, pages.len()), (&terms, 2));
+    let inodes: Vec<u64> = pages.iter().chain(&page).map(|file| file.metadata().unwrap().ino()).collect();
+    assert_eq!(inodes, [inodes[0]; 3], "all are the same page");
+    reader.assert_refused(&json!({"request": "gate", "gate": "other"}), &[], "unknown-gate");
+    reader.assert_refused(&json!({"request": "gate", "gate": "../x"}), &[], "unknown-gate");
+    let resumed = Raw::greeted(&daemon.socket());
+    let reply: Value = resumed.ask(&subscribe("ticks", true), &fds(&files[..3]));
+    assert_eq!(reply["reply"], "subscribed", "a gate is not shown: {reply}");
+    let stray = Raw::greeted(&daemon.socket());
+    stray.assert_refused(&json!({"request": "gates"}), &[], "bad-request");
+}
+
+#[test]
+fn a_reload_changes_gates_for_the_next_publisher_and_says_so() {
+    let daemon = Daemon::start(&config(&gate("then = \"refuse\"")));
+    let client = daemon.client();
+    let mut publisher = open(&client);
+    let mut reader = risk(&client).open().unwrap();
+    let both = format!("{}{}", gate("lag = \"48KiB\""), gate("").replace("risk", "ledger"));
+    daemon.configure(&config(&both));
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_for_log(&["reloaded", "kept as made until the next publisher [", "ticks"]);
+    assert_eq!(publisher.gates().len(), 1);
+    assert_eq!(fill(&mut publisher), drain(&mut reader), "as it was");
+    let _ledger = Subscriber::builder("ticks").client(&client).gate("ledger").open().unwrap();
+    drop(publisher);
+    let publisher = open(&client);
+    let lags: Vec<(String, u64)> =
+        publisher.gates().iter().map(|gate| (gate.name.to_string(), gate.lag_bytes)).collect();
+    assert_eq!(lags, [("risk".into(), 48 << 10), ("ledger".into(), 32 << 10)]);
+    assert!(publisher.gates().iter().all(|gate| gate.state == GateState::InForce));
+    daemon.configure(&config(""));
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_for_log(&["reloaded", "kept as made"]);
+    wait_until("the gates to be gone", || client.channel("ticks").unwrap().gates.is_empty());
+    drop(publisher);
+    let mut publisher = open(&client);
+    assert!(publisher.gates().is_empty());
+    for _ in 0..10_000 {
+        publisher.publish(&[1; 100]).unwrap();
+    }
+    assert!(matches!(
+        wait_for("a lap", || reader
+            .try_recv()
+            .unwrap()
+            .filter(|e| matches!(e, Event::Lapped(_)))
+            .map(|_| ())),
+        ()
+    ));
+}
+
+/// A strict channel moves to other memory with each publisher. Its gates go along.
+#[test]
+fn gates_follow_a_channel_to_its_next_generation() {
+    let strict = format!("mode = \"strict\"\n{}", gate("then = \"refuse\""));
+    let daemon = Daemon::start(&config(&strict));
+    let client = daemon.client();
+    let mut first = open(&client);
+    let mut reader = risk(&client).start(Start::Oldest).open().unwrap();
+    let mut published = fill(&mut first);
+    drop(first);
+    let mut second = open(&client);
+    assert_eq!(second.gates()[0].state, GateState::Joining, "its reader is still in the ring before");
+    second.publish(b"in the next").unwrap();
+    published += 1;
+    let mut received = 0;
+    wait_until("the reader to come along", || {
+        received += drain(&mut reader);
+        received == published
+    });
+    wait_until("the gate to be in force", || {
+        let is_published = second.try_publish(&[1; 100]).is_ok();
+        assert_eq!(drain(&mut reader), u64::from(is_published));
+        second.gates()[0].state == GateState::InForce
+    });
+    assert_eq!(fill(&mut second), drain(&mut reader));
+}
+
+#[test]
+fn events_say_which_gate_held_up_and_was_dropped() {
+    let daemon = Daemon::start(&config(&gate("wait = \"1ms\"")));
+    let client = daemon.client();
+    let mut events = client.events().unwrap();
+    let mut publisher = open(&client);
+    let _reader = risk(&client).open().unwrap();
+    // The daemon looks once a second, and the first look only learns the counts.
+    std::thread::sleep(Duration::from_millis(2500));
+    for _ in 0..10_000 {
+        publisher.publish(&[1; 100]).unwrap();
+    }
+    let mut missing = vec!["gate-dropped", "gate-held"];
+    wait_until("both events", || {
+        if let Some(event) = events.next_event().unwrap() {
+            if missing.contains(&&event.event[..]) {
+                assert!(event.detail.as_ref().unwrap().contains("gate risk"), "{event:?}");
+            }
+            missing.retain(|name| *name != event.event);
+        }
+        missing.is_empty()
+    });
+}
+
+/// A journal's recorder that takes a gate: the publisher is far faster than the disk, and nothing is missing.
+#[test]
+fn the_journal_of_a_channel_may_take_a_gate() {
+    const COUNT: u64 = 50_000;
+    let journal = tempfile::tempdir().unwrap();
+    let gates = gate("lag = \"75%\"\nwait = \"10s\"").replace("users = [\"*\"]", "");
+    let dir = journal.path().join("ticks").display().to_string();
+    let journal = format!("journal = {{ dir = \"{dir}\", gate = \"risk\", file = \"1MiB\" }}\n{gates}");
+    let daemon = Daemon::start(&config(&journal));
+    let client = daemon.client();
+    let status = || client.channel("ticks").unwrap();
+    wait_until("the recorder", || status().journal.is_some_and(|journal| journal.state == "recording"));
+    let mut publisher = open(&client);
+    assert_eq!(publisher.gates()[0].state, GateState::InForce);
+    for _ in 0..COUNT {
+        publisher.publish(&[1; 100]).unwrap();
+    }
+    assert_eq!(publisher.gates()[0].dropped, 0);
+    wait_until("all to be drained", || status().journal.is_some_and(|journal| journal.drained == COUNT));
+    let recorded = status().journal.unwrap();
+    assert_eq!((recorded.overrun, recorded.missing, recorded.messages), (0, 0, COUNT));
+}

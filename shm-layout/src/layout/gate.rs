@@ -1,0 +1,176 @@
+//! The pages of gates: readers that a publisher waits for, within a limit.
+//!
+//! Each gate has a **gate page**, a file that the channel's owner makes and one reader at a time locks and writes:
+//! ```text
+//! word 0  magic (stored last)      word 16  position that the reader has finished with
+//!      1  version                       17  check of the position
+//!      2  length of the name            18  sequence that the reader expects next
+//!      3  name of the gate              19  process id
+//! ```
+//! A position counts only with the right check. The check is a product of the position and the identity of the segment, so a
+//! position in another segment does not count, and neither does a mixture of two positions: a publisher reads the page by
+//! a system call, and no standard says that such a copy takes whole words.
+//!
+//! The publisher writes its **figures** about all gates of a channel into one more file, for tools:
+//! ```text
+//! word 0  magic (stored last)      words 16 + 64 n ..  figures of gate n
+//!      1  version                       0  length of the name       13  times held up
+//!      2  number of gates               1  name                     14  longest wait, ns
+//!      3  process id                    5  lag, bytes               15  all waits, ns
+//!      4  segment uuid (two words)      6  wait, ns                 16  times dropped
+//!                                       7  then: 0 drop, 1 refuse   17  messages refused
+//!                                       8  state                    18  looks
+//!                                       9  position, as known       19  impossible claims
+//!                                      10  tail at the last look    20  refused tries
+//!                                      11  holder's process id      32..  histogram of waits
+//! ```
+//! Every word is a claim of its writer.
+
+use super::geometry::WORD;
+
+/// First word of every finished gate page: "SHMGATE1" in memory order.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"SHMGATE1");
+/// Layout version of both kinds of pages.
+pub const VERSION: u64 = 1;
+/// Longest name of a gate, in bytes.
+pub const NAME_BYTES: usize = 31;
+/// Words of a name, without its length.
+pub const NAME_WORDS: usize = 4;
+/// Word of the length of the name in bytes; the name follows.
+pub const NAME: usize = 2;
+/// Word of the position that the reader has finished with, in bytes since the ring began.
+pub const POSITION: usize = 16;
+/// Word of the check of the position.
+pub const CHECK: usize = 17;
+/// Word of the sequence that the reader expects next, for tools.
+pub const SEQUENCE: usize = 18;
+/// Word of the reader's process id, for tools and errors.
+pub const PID: usize = 19;
+/// Words of a gate page.
+pub const WORDS: usize = if cfg!(loom) { PID + 1 } else { 512 };
+/// Bytes of a gate page.
+pub const BYTES: u64 = WORDS as u64 * WORD;
+
+/// Most gates of a channel.
+pub const MAX_GATES: usize = 15;
+
+/// First word of every finished page of figures: "SHMGFIG1" in memory order.
+pub const FIGURES_MAGIC: u64 = u64::from_le_bytes(*b"SHMGFIG1");
+/// Word of the number of gates.
+pub const COUNT: usize = 2;
+/// Word of the publisher's process id.
+pub const PUBLISHER: usize = 3;
+/// First of the two words of the identity of the segment that the publisher writes.
+pub const SEGMENT: usize = 4;
+/// First word of the first gate's figures.
+pub const FIRST: usize = 16;
+/// Words of one gate's figures.
+pub const FIGURE_WORDS: usize = 64;
+/// Words of the page of figures.
+pub const FIGURES_WORDS: usize = FIRST + MAX_GATES * FIGURE_WORDS + 48;
+/// Bytes of the page of figures.
+pub const FIGURES_BYTES: u64 = FIGURES_WORDS as u64 * WORD;
+/// Buckets of the histogram of waits.
+pub const BUCKETS: usize = 32;
+
+const _: () = assert!(FIGURES_BYTES == 8192, "two pages");
+
+/// The bucket of a wait: bucket `n` has the waits from 2^n to 2^(n+1) - 1 ns, bucket 0 also that of 0 ns. The last bucket has no
+/// end.
+pub const fn bucket(wait_ns: u64) -> usize {
+    let bucket = if wait_ns == 0 { 0 } else { wait_ns.ilog2() as usize };
+    if bucket < BUCKETS { bucket } else { BUCKETS - 1 }
+}
+
+/// The largest wait in nanoseconds that falls into a bucket.
+pub const fn bucket_limit_ns(bucket: usize) -> u64 {
+    (1 << (bucket + 1)) - 1
+}
+
+/// The check of a position in the segment with this identity.
+///
+/// A word that mixes bytes of two positions has the right check only if its check mixes the two checks to exactly this product.
+#[inline(always)]
+pub const fn check(position: u64, [high, low]: [u64; 2]) -> u64 {
+    (position ^ low).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ high
+}
+
+/// The position that two words claim for the segment with this identity; `None` if the check is wrong.
+#[inline]
+pub const fn claim(position: u64, found: u64, segment: [u64; 2]) -> Option<u64> {
+    if check(position, segment) == found { Some(position) } else { None }
+}
+
+/// The words of a name, and its length before them.
+///
+/// # Panics
+/// When the name is longer than [`NAME_BYTES`].
+pub fn name_words(name: &str) -> [u64; 1 + NAME_WORDS] {
+    assert!(name.len() <= NAME_BYTES, "a gate's name is checked before it is written");
+    let mut bytes = [0; NAME_WORDS * WORD as usize];
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    let mut words = [name.len() as u64; 1 + NAME_WORDS];
+    for (word, bytes) in words[1..].iter_mut().zip(bytes.chunks_exact(WORD as usize)) {
+        *word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    }
+    words
+}
+
+/// The name that these words hold, its length first; `None` if they hold none.
+pub fn name_of(words: &[u64]) -> Option<String> {
+    let length = usize::try_from(*words.first()?).ok().filter(|length| *length <= NAME_BYTES)?;
+    let bytes: Vec<u8> = words.get(1..=NAME_WORDS)?.iter().flat_map(|word| word.to_le_bytes()).collect();
+    String::from_utf8(bytes[..length].to_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mixture_of_two_positions_does_not_count() {
+        let segment = [0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321];
+        let pairs =
+            [(0, 64), (0xff, 0x100), (0xffc0, 0x1_0000), (0xffff_ffc0, 0x1_0000_0000), (1 << 40, 1 << 41)];
+        for (before, after) in pairs {
+            let words = |position| [position, check(position, segment)];
+            let [old, new] = [words(before), words(after)];
+            // Each of the 16 bytes may be of the one pair or of the other.
+            for torn in 0..1u32 << 16 {
+                let mut mixed = [0; 2];
+                for (at, word) in mixed.iter_mut().enumerate() {
+                    for byte in 0..8 {
+                        let from = if torn & 1 << (8 * at + byte) == 0 { old[at] } else { new[at] };
+                        *word |= from & 0xff << (8 * byte);
+                    }
+                }
+                let claimed = claim(mixed[0], mixed[1], segment);
+                assert!(claimed.is_none_or(|p| p == before || p == after), "{before} {after} {torn:x}");
+            }
+            assert_eq!(claim(before, old[1], segment), Some(before));
+            assert_eq!(claim(before, old[1], [1, 2]), None, "of another segment");
+        }
+    }
+
+    #[test]
+    fn names_come_back_and_impossible_ones_do_not() {
+        for name in ["", "risk", &"x".repeat(NAME_BYTES)] {
+            assert_eq!(name_of(&name_words(name)).as_deref(), Some(name));
+        }
+        assert_eq!(name_of(&[32, 0, 0, 0, 0]), None);
+        assert_eq!(name_of(&[u64::MAX, 0, 0, 0, 0]), None);
+        assert_eq!(name_of(&[1, 0xff, 0, 0, 0]), None, "not text");
+        assert_eq!(name_of(&[1]), None);
+        assert_eq!(name_of(&[]), None);
+    }
+
+    #[test]
+    fn every_wait_has_a_bucket() {
+        for (wait_ns, expected) in [(0, 0), (1, 0), (2, 1), (1023, 9), (1024, 10), (u64::MAX, BUCKETS - 1)] {
+            assert_eq!(bucket(wait_ns), expected);
+        }
+        for b in 0..BUCKETS - 1 {
+            assert_eq!((bucket(bucket_limit_ns(b)), bucket(bucket_limit_ns(b) + 1)), (b, b + 1));
+        }
+    }
+}
