@@ -114,8 +114,10 @@ pub(crate) unsafe extern "C" fn shmcast_board_entries(
         let entries = this.board.entries().map_err(|error| failure(&this.channel, error))?;
         let all = entries.len();
         for (at, entry) in entries.take(room).enumerate() {
-            // SAFETY: not null, and the header asks for a place for `room` entries that may be written to.
-            unsafe { out.add(at).write(BoardEntry::of(&entry)) };
+            // SAFETY: not null, and the header asks for a place for `room` of them.
+            let place = unsafe { out.add(at) };
+            // SAFETY: as above; the place may be written to.
+            unsafe { place.write(BoardEntry::of(&entry)) };
         }
         Ok(all as i64)
     };

@@ -252,7 +252,9 @@ unsafe fn gates(gates: *const Gate, count: usize) -> Result<Vec<shmcast::Gate>, 
     let mut found = Vec::new();
     for at in 0..count {
         // SAFETY: by this function's contract.
-        let gate = unsafe { gates.add(at).read() };
+        let gate = unsafe { gates.add(at) };
+        // SAFETY: as above; it was checked to be aligned.
+        let gate = unsafe { gate.read() };
         // SAFETY: by this function's contract.
         let name = unsafe { text("a gate's name", gate.name) }?;
         let name = name.ok_or_else(|| Failure::argument("a gate's name is NULL: give it"))?;

@@ -357,8 +357,10 @@ pub(crate) unsafe extern "C" fn shmcast_publisher_gates(
         }
         let gates = this.publisher.gates();
         for (at, gate) in gates.iter().take(room).enumerate() {
-            // SAFETY: not null, and the header asks for a place for `room` gates that may be written to.
-            unsafe { out.add(at).write(GateStatus::from(*gate)) };
+            // SAFETY: not null, and the header asks for a place for `room` of them.
+            let place = unsafe { out.add(at) };
+            // SAFETY: as above; the place may be written to.
+            unsafe { place.write(GateStatus::from(*gate)) };
         }
         Ok(gates.len() as i64)
     };

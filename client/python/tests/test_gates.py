@@ -38,7 +38,12 @@ def test_other_threads_run_while_a_message_waits(room: str) -> None:
         while publisher.try_publish(b"x" * 1000) is not None:
             pass
         # This thread could not take any message away if the call held the interpreter while it waits.
-        reader = threading.Thread(target=lambda: [time.sleep(0.05), [slow.recv(0) for _ in range(700)]])
+        def take() -> None:
+            time.sleep(0.05)
+            for _ in range(700):
+                slow.recv(0)
+
+        reader = threading.Thread(target=take)
         reader.start()
         began = time.monotonic()
         assert publisher.publish(b"y") > 0
