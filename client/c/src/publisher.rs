@@ -187,15 +187,10 @@ pub(crate) unsafe extern "C" fn shmcast_try_publish(
     sequence: *mut u64,
 ) -> i32 {
     let mark = Mark { tag, key: key != 0 };
-    // SAFETY: the header asks for so many bytes, for a handle that is open, and for one thread at a time.
-    let published = unsafe {
-        Handle::enter(this, |this: &mut Publishing| {
-            let payload = bytes(data, length)?;
-            this.publish(|publisher| publisher.try_publish_with(payload, mark))
-        })
-    };
-    // SAFETY: the header asks for NULL or a place that may be written to.
-    unsafe { answer(published, sequence) }
+    // SAFETY: as of `shmcast_publish`.
+    unsafe {
+        send(this, (data, length), sequence, |publisher, payload| publisher.try_publish_with(payload, mark))
+    }
 }
 
 #[unsafe(no_mangle)]
