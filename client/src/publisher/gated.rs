@@ -117,10 +117,10 @@ impl Publisher {
         time: u64,
         patience: Patience,
     ) -> Result<u64, PublishError> {
-        if self.board.is_none() {
-            if let Ok(sequence) = self.writer.publish(payload, mark.tag, mark.key, time) {
-                return Ok(sequence);
-            }
+        if self.board.is_none()
+            && let Ok(sequence) = self.writer.publish(payload, mark.tag, mark.key, time)
+        {
+            return Ok(sequence);
         }
         self.publish_slowly(payload, mark, Some(time), patience)
     }
