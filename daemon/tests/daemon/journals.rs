@@ -319,6 +319,37 @@ fn a_reload_begins_a_journal_changes_it_and_ends_it() {
     assert_eq!(contents(&journal).0.len(), 31_010);
 }
 
+/// The journal returns while the recorder before it still seals its files. Its directory was once told as one that is recorded by somebody
+/// else.
+#[test]
+fn reloads_in_a_row_take_a_journal_out_and_put_it_back_without_a_failure() {
+    let (_room, journal) = room();
+    let config = recorded("ticks", "1MiB", &journal, "");
+    let without = config.lines().filter(|line| !line.starts_with("journal")).collect::<Vec<_>>().join("\n");
+    let daemon = Daemon::start(&config);
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    let mut reloads = 0;
+    let mut reload = |config: &str| {
+        daemon.configure(config);
+        daemon.signal(Signal::SIGHUP);
+        reloads += 1;
+        wait_until("the reload", || daemon.log().matches("event=\"reloaded\"").count() == reloads);
+    };
+    for turn in 1..=10 {
+        publish(&mut publisher, turn * 100);
+        wait_until_durable(&client, turn * 100);
+        reload(&without);
+        reload(&config);
+    }
+    publish(&mut publisher, 1_100);
+    wait_until_durable(&client, 1_100);
+    let log = daemon.log();
+    assert!(!log.contains("journal-failed"), "{log}");
+    let (messages, losses) = contents(&journal);
+    assert_eq!((messages.len(), losses.len()), (1_100, 0));
+}
+
 #[test]
 fn a_channel_that_begins_anew_is_recorded_beside_what_it_was() {
     let (_room, journal) = room();
