@@ -287,6 +287,52 @@ fn a_bridge_with_a_state_file_goes_on_where_it_was() {
     assert_eq!((ingress.counters().host.messages_missing, ingress.counters().feed.sessions), (0, 1));
 }
 
+/// Somebody removes or moves the state file while the bridge runs, before more is published or after. The next bridge once went on as if
+/// nothing had been sent.
+#[test]
+fn a_state_file_that_is_removed_under_a_bridge_is_made_again() {
+    let _turn = turn();
+    let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), line());
+    let state = a.path().join("bridge.state");
+    let mut publisher = publisher(a.path());
+    let ingress = receiving(b.path(), &line);
+    let all_of = |round: u64| {
+        wait_for("all so far", || {
+            (ingress.counters().host.messages_published == 4 * round - 1).then_some(())
+        });
+    };
+    let mut session = None;
+    for (round, is_moved, is_late) in [(1, false, false), (2, true, false), (3, false, true), (4, true, true)]
+    {
+        let mut egress = sending_from(a.path(), &line, &state);
+        assert!(session.is_none_or(|session| egress.life().session() == Some(session)), "round {round}");
+        session = egress.life().session();
+        let publish = |publisher: &mut Publisher| {
+            publisher.publish_batch(["1", "2", "3"]).unwrap();
+            all_of(round);
+        };
+        if is_late {
+            publish(&mut publisher);
+        }
+        match is_moved {
+            false => std::fs::remove_file(&state).unwrap(),
+            true => std::fs::rename(&state, a.path().join("elsewhere")).unwrap(),
+        }
+        if !is_late {
+            publish(&mut publisher);
+        }
+        wait_for("the file", || state.exists().then_some(()));
+        wait_for("the word", || (egress.counters().state_renewed == 1).then_some(()));
+        egress.stop();
+        egress.join();
+        publisher.publish(b"while nobody sends").unwrap();
+    }
+    let last = sending_from(a.path(), &line, &state);
+    wait_for("the last", || (ingress.counters().host.messages_published == 16).then_some(()));
+    drop(last);
+    assert_eq!((ingress.counters().host.messages_missing, ingress.counters().feed.sessions), (0, 1));
+}
+
 /// Twice within the half second that an epoch is.
 #[test]
 fn a_channel_made_anew_while_no_bridge_runs_has_a_later_epoch() {

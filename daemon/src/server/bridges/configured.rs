@@ -41,7 +41,7 @@ const SEND_NEWS: [News<RepairCounters>; 3] = [
         "times repairs were to come from the journal, and it is not there or not that of this stream",
     ),
 ];
-const LINE_NEWS: [News<SendCounters>; 2] = [
+const LINE_NEWS: [News<SendCounters>; 4] = [
     (
         "bridge-line-anew",
         1,
@@ -53,6 +53,18 @@ const LINE_NEWS: [News<SendCounters>; 2] = [
         1,
         |c| c.segments_refused,
         "times the kernel refused packets in segments (UDP_SEGMENT) on a line; they leave one by one",
+    ),
+    (
+        "bridge-state-anew",
+        1,
+        |c| c.state_renewed,
+        "times the state file was removed or moved, and was made again",
+    ),
+    (
+        "bridge-state-failed",
+        1,
+        |c| c.state_errors,
+        "times the state file could not be written: the next start of the bridge knows less than what was sent",
     ),
 ];
 const ENGINE_SEND_NEWS: [News<EngineSendCounters>; 5] = [
