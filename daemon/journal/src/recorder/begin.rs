@@ -50,16 +50,15 @@ pub(super) fn begin(
         }
         go_behind(&mut subscriber, recovered.due - 1)
     };
-    if is_behind && took_over {
-        epoch = recovered.epoch;
-    }
     let known = if is_behind { controls_at(&path, recovered.due)? } else { Vec::new() };
     let loss = if is_behind { None } else { place(&mut subscriber, &recovered, &path)? };
-    // The first messages of a new journal may be of earlier publishers than the present one. The ring says where each later one begins.
-    let waits = recovered.last.is_none() && epoch > 1 && subscriber.lag() > 0;
+    // The first messages may be of earlier publishers than the present one. The ring says where each later one begins, and the journal
+    // states no epoch before that.
+    let is_new = recovered.last.is_none() && epoch > 1 && subscriber.lag() > 0;
+    let waits = is_new || took_over && !is_behind;
     let epoch_by = waits.then(|| (subscriber.next_sequence() + subscriber.lag() + LAG_ERROR, epoch));
-    if waits {
-        epoch = 0;
+    if is_new || took_over {
+        epoch = recovered.epoch;
     }
     let due = loss.map_or(subscriber.next_sequence(), |loss| loss.from);
     let header = header(&subscriber, &recovered, due, epoch).map_err(os)?;
@@ -72,10 +71,6 @@ pub(super) fn begin(
         reserve: recovered.reserve,
     };
     let mut packer = Packer::begin(Packing::default(), pool.clone(), &begin, now, ticks);
-    if took_over && !is_behind {
-        // The ring is another one, or no longer has the place.
-        packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch }));
-    }
     packer.close();
     let mut writer = Writer::new(settings, header, pool, salt().map_err(os)?);
     while let Some(frame) = packer.take() {
@@ -101,6 +96,10 @@ fn place(
     // A ring that the journal names was read before: it continued while nobody recorded.
     let is_known = recovered.ring == Some(subscriber.header().uuid);
     let behind = |channel| RecordError::Behind { path: path.to_owned(), journal: due, channel };
+    // A seek would skip the control records before the message.
+    if subscriber.next_sequence() == due {
+        return Ok(None);
+    }
     let first = match subscriber.seek(due) {
         Ok(()) => return Ok(None),
         Err(LocateError::NotYet { next, .. }) if next == due => {
@@ -154,6 +153,10 @@ fn oldest(subscriber: &mut Subscriber) -> Result<u64, RecordError> {
     loop {
         match subscriber.seek(wanted) {
             Ok(()) => return Ok(wanted),
+            // It is there already, and before the control records that a seek would skip.
+            Err(LocateError::TooOld { oldest, .. }) if oldest == subscriber.next_sequence() => {
+                return Ok(oldest);
+            }
             Err(LocateError::TooOld { oldest, .. }) => wanted = oldest,
             Err(LocateError::NotYet { next, .. }) if next <= wanted => return Ok(next),
             Err(other) => return Err(other.into()),
