@@ -67,12 +67,19 @@ const LINE_NEWS: [News<SendCounters>; 4] = [
         "times the state file could not be written: the next start of the bridge knows less than what was sent",
     ),
 ];
-const ENGINE_SEND_NEWS: [News<EngineSendCounters>; 5] = [
+const ENGINE_SEND_NEWS: [News<EngineSendCounters>; 6] = [
     (
         "bridge-engine-lost",
         1,
         |c| c.lost_by_engine,
         "messages that the servers had acknowledged were gone; they were sent again",
+    ),
+    (
+        "bridge-successor",
+        1,
+        |c| c.successions,
+        "times the stream ended with another publisher's messages, and this channel, which it never had, goes on behind them; the clock \
+         was behind when the channel began",
     ),
     ("bridge-fenced", 1, |c| c.fenced, "times another bridge wrote the stream, and this one waits"),
     (
