@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use shmcast::control::JournalStatus;
 use shmcast::journal::{Entry, Journal, Loss, folder_of};
-use shmcast::{Client, Event, Message, Publisher, RecvError, Start, Subscriber};
+use shmcast::{Client, Event, Mark, Message, Publisher, RecvError, Start, Subscriber};
 use shmcast_testkit::command::text;
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, publishing};
 use shmcast_testkit::journal::folder;
@@ -317,6 +317,46 @@ fn a_reload_begins_a_journal_changes_it_and_ends_it() {
     configure(&config);
     wait_until("the journal's return", || status(&client).is_some_and(|journal| journal.durable >= 31_010));
     assert_eq!(contents(&journal).0.len(), 31_010);
+}
+
+/// Readers that begin in the past ask the daemon for files. It was killed, ended in order, or stands still while they ask.
+#[test]
+fn a_time_a_key_and_a_sequence_are_found_whatever_became_of_the_daemon() {
+    let (_room, journal) = room();
+    let mut daemon = Daemon::start(&recorded("ticks", "1MiB", &journal, ""));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publish(&mut publisher, 999);
+    publisher.publish_with(&payload(1_000), Mark { key: true, ..Mark::default() }).unwrap();
+    publish(&mut publisher, 2_000);
+    wait_until_durable(&client, 2_000);
+    sleep(Duration::from_millis(50));
+    let time = SystemTime::now();
+    sleep(Duration::from_millis(50));
+    publish_recorded(&client, &mut publisher, 30_000);
+    let begin = |client: &Client| {
+        for (start, first) in
+            [(Start::Time(time), 2_001), (Start::Key, 1_000), (Start::Sequence(3_000), 3_000)]
+        {
+            let mut reader = Subscriber::builder("ticks").client(client).start(start).open().unwrap();
+            assert_eq!(reader.next_sequence(), first, "{start:?}");
+            assert_eq!(read_to(&mut reader, 30_000), ["live"], "{start:?}");
+        }
+    };
+    daemon.kill();
+    daemon.restart();
+    begin(&daemon.client());
+    daemon.end(Signal::SIGTERM);
+    daemon.restart();
+    begin(&daemon.client());
+    let client = daemon.client();
+    daemon.signal(Signal::SIGSTOP);
+    std::thread::scope(|scope| {
+        let readers = scope.spawn(|| begin(&client));
+        sleep(Duration::from_secs(1));
+        daemon.signal(Signal::SIGCONT);
+        readers.join().unwrap();
+    });
 }
 
 /// The journal returns while the recorder before it still seals its files. Its directory was once told as one that is recorded by somebody
