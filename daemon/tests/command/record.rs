@@ -365,23 +365,24 @@ fn a_journal_without_an_orderly_end_is_read_from_each_start_and_by_each_verb() {
                 assert_eq!(next(&mut reader, &mut told), (due, payload(due)), "{start:?}: {told:?}");
             }
         }
-    }
-    let room = TempDir::new().unwrap();
-    let place = |name: &str| room.path().join(name).display().to_string();
-    let (of, part, whole, pcap) = (journal.path().display(), place("part"), place("whole"), place("pcap"));
-    for verb in [
-        format!("journal cut {of} {part} --json"),
-        format!("journal join {whole} {of} --json"),
-        format!("journal export {of} --pcap {pcap} --json"),
-        format!("replay {of} --into again --speed max --json"),
-    ] {
-        let mut command = Command::new(program("shmcast"));
-        command.args(verb.split(' ')).env("SHMCAST_DIR", channels.path());
-        let output = command.stdin(Stdio::null()).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{verb}: {said}");
-        let sums: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        let count = sums.get("published").unwrap_or(&sums["messages"]);
-        assert_eq!(count, 30_000, "{verb}: {sums} {said}");
+        let room = TempDir::new().unwrap();
+        let place = |name: &str| room.path().join(name).display().to_string();
+        let (of, part, whole, pcap) =
+            (journal.path().display(), place("part"), place("whole"), place("pcap"));
+        for verb in [
+            format!("journal cut {of} {part} --json"),
+            format!("journal join {whole} {of} --json"),
+            format!("journal export {of} --pcap {pcap} --json"),
+            format!("replay {of} --into again-{is_killed} --speed max --json"),
+        ] {
+            let mut command = Command::new(program("shmcast"));
+            command.args(verb.split(' ')).env("SHMCAST_DIR", channels.path());
+            let output = command.stdin(Stdio::null()).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{verb}: {said}");
+            let sums: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            let count = sums.get("published").unwrap_or(&sums["messages"]);
+            assert_eq!(count, 30_000, "{verb}: {sums} {said}");
+        }
     }
 }

@@ -396,6 +396,7 @@ fn a_channel_that_begins_anew_is_recorded_beside_what_it_was() {
     let daemon = Daemon::start(&recorded("ticks", "1MiB", &journal, ""));
     let client = daemon.client();
     let mut old = publishing(&client, "ticks").open().unwrap();
+    let before_both = SystemTime::now() - Duration::from_secs(1);
     publish(&mut old, 300);
     wait_until_durable(&client, 300);
     let stream = old.header().stream;
@@ -408,8 +409,12 @@ fn a_channel_that_begins_anew_is_recorded_beside_what_it_was() {
     let before = folder_of(&journal, stream);
     assert_eq!((contents(&before).0.len(), contents(&journal).0.len()), (300, 200));
     daemon.wait_for_log(&["event=\"journal-anew\"", &stream.to_string()]);
-    let mut reader = Subscriber::builder("ticks").client(&client).start(Start::Oldest).open().unwrap();
-    assert!(read_to(&mut reader, 200).is_empty());
+    // Wherever readers begin, they are in the new stream.
+    for (start, first) in [(Start::Oldest, 1), (Start::Time(before_both), 1), (Start::Sequence(50), 50)] {
+        let mut reader = Subscriber::builder("ticks").client(&client).start(start).open().unwrap();
+        assert_eq!(reader.next_sequence(), first, "{start:?}");
+        assert!(read_to(&mut reader, 200).is_empty(), "{start:?}");
+    }
     // Verbs take the newest, and say that there is another one.
     let run = |words: &str| daemon.shmcast(words).output().unwrap();
     let dir = journal.display();
