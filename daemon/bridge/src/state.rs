@@ -46,6 +46,8 @@ pub(super) struct StateFile {
     begun: Option<Progress>,
     /// How often the file was made again.
     renewed: u64,
+    /// Whether the last write failed, such as on a full disk.
+    is_behind: bool,
 }
 
 impl StateFile {
@@ -56,7 +58,7 @@ impl StateFile {
             [0, 1].into_iter().filter_map(|slot| read_slot(&file, slot)).max_by_key(|(number, _)| *number);
         let number = newest.map_or(0, |(number, _)| number);
         let begun = read_slot(&file, BEGIN).map(|(_, begun)| begun);
-        let state = StateFile { path: path.to_owned(), file, number, begun, renewed: 0 };
+        let state = StateFile { path: path.to_owned(), file, number, begun, renewed: 0, is_behind: false };
         Ok((state, newest.map(|(_, progress)| progress)))
     }
 
@@ -65,21 +67,30 @@ impl StateFile {
         self.renewed
     }
 
-    /// Makes the file again if its name is gone, or names another file. Returns when the disk has what is known.
-    pub(super) fn keep_name(&mut self, progress: &Progress) -> io::Result<()> {
-        if self.has_name()? {
+    /// Makes the file again if its name is gone, or names another file, and writes it again if the last write failed. Returns when the
+    /// disk has what is known.
+    pub(super) fn keep(&mut self, progress: &Progress) -> io::Result<()> {
+        let is_lost = !self.has_name()?;
+        if !is_lost && !self.is_behind {
             return Ok(());
         }
-        self.file = open(&self.path)?;
-        self.renewed += 1;
+        if is_lost {
+            self.file = open(&self.path)?;
+            self.renewed += 1;
+        }
+        self.is_behind = true;
         if let Some(begun) = self.begun {
             self.write_slot(BEGIN, &begun)?;
         }
-        // Another file may have been put there: both of its slots are replaced.
-        self.number += 2;
-        self.write_slot(0, progress)?;
-        self.write_slot(1, progress)?;
-        self.file.sync_all()
+        self.number += 1;
+        self.write_slot(self.number % 2, progress)?;
+        if is_lost {
+            // Another file may have been put there: both of its slots are replaced.
+            self.write_slot((self.number + 1) % 2, progress)?;
+        }
+        self.file.sync_all()?;
+        self.is_behind = false;
+        Ok(())
     }
 
     fn has_name(&self) -> io::Result<bool> {
@@ -98,18 +109,21 @@ impl StateFile {
 
     /// Notes a session, whose first message is `begin`, before its first packet. Returns when the disk has it.
     pub(super) fn write_begin(&mut self, progress: &Progress, begin: u64) -> io::Result<()> {
-        self.begun = Some(Progress { next: begin, ..*progress });
-        self.number += 1;
-        self.write_slot(BEGIN, &Progress { next: begin, ..*progress })?;
-        self.write(progress, true)
+        (self.begun, self.is_behind) = (Some(Progress { next: begin, ..*progress }), true);
+        self.keep(progress)
     }
 
     /// Overwrites the older slot. With `sync`, returns when the disk has the record.
     pub(super) fn write(&mut self, progress: &Progress, sync: bool) -> io::Result<()> {
-        self.keep_name(progress)?;
+        self.keep(progress)?;
+        self.is_behind = true;
         self.number += 1;
         self.write_slot(self.number % 2, progress)?;
-        if sync { self.file.sync_data() } else { Ok(()) }
+        if sync {
+            self.file.sync_data()?;
+        }
+        self.is_behind = false;
+        Ok(())
     }
 
     fn write_slot(&self, at: u64, progress: &Progress) -> io::Result<()> {

@@ -11,6 +11,7 @@ use shmcast_bridge::proto::wire::heartbeat;
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendRole, SendSpec, StartAt};
 use shmcast_bridge::status::Phase;
 use shmcast_testkit::Process;
+use shmcast_testkit::disk::Small;
 use shmcast_testkit::place::{own_address, program};
 use shmcast_testkit::turn::turn;
 use shmcast_testkit::wait_for;
@@ -330,6 +331,39 @@ fn a_state_file_that_is_removed_under_a_bridge_is_made_again() {
     let last = sending_from(a.path(), &line, &state);
     wait_for("the last", || (ingress.counters().host.messages_published == 16).then_some(()));
     drop(last);
+    assert_eq!((ingress.counters().host.messages_missing, ingress.counters().feed.sessions), (0, 1));
+}
+
+/// The disk is full when the bridge begins, and has room again after the last message. The file is reached by a link.
+#[test]
+fn a_state_file_on_a_full_disk_is_written_when_there_is_room() {
+    let test = "a_state_file_on_a_full_disk_is_written_when_there_is_room";
+    let _turn = turn();
+    let Some(disk) = Small::make(test, 1) else { return };
+    let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), line());
+    let (state, filler) = (a.path().join("bridge.state"), disk.path().join("filler"));
+    std::os::unix::fs::symlink(disk.path().join("state"), &state).unwrap();
+    let mut publisher = publisher(a.path());
+    let ingress = receiving(b.path(), &line);
+    let all = |count| {
+        wait_for("all so far", || (ingress.counters().host.messages_published == count).then_some(()));
+    };
+    std::fs::File::create(disk.path().join("state")).unwrap();
+    assert!(std::fs::write(&filler, vec![1; 2 << 20]).is_err(), "the disk is full");
+    let mut egress = sending_from(a.path(), &line, &state);
+    let session = egress.life().session();
+    publisher.publish_batch(["1", "2", "3"]).unwrap();
+    all(3);
+    wait_for("the word", || (egress.counters().state_errors > 0).then_some(()));
+    std::fs::remove_file(&filler).unwrap();
+    let size = || std::fs::metadata(&state).map_or(0, |file| file.len());
+    wait_for("the state on the disk", || (size() == 192).then_some(()));
+    egress.stop();
+    egress.join();
+    publisher.publish(b"while nobody sends").unwrap();
+    let egress = sending_from(a.path(), &line, &state);
+    assert_eq!(egress.life().session(), session);
+    all(4);
     assert_eq!((ingress.counters().host.messages_missing, ingress.counters().feed.sessions), (0, 1));
 }
 

@@ -72,7 +72,7 @@ pub struct Stopped {
 
 /// The time between two notes of the progress in the state file.
 const NOTE_EVERY: Duration = Duration::from_millis(2);
-/// The time between two looks whether the state file still has its name.
+/// The time between two looks whether the state file still has its name, and what is known.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The start of 2020 in nanoseconds since 1970. Terms derived from the clock count half seconds from there; six digits last until 2054.
 const TERM_ZERO_NS: u64 = 1_577_836_800_000_000_000;
@@ -228,11 +228,11 @@ impl Sending {
             // While nothing is sent, nothing is noted.
             if looked.elapsed() >= LOOK_EVERY {
                 looked = Instant::now();
-                self.write(|file, progress| file.keep_name(progress));
+                self.write(|file, progress| file.keep(progress));
             }
         }
         self.note_progress();
-        self.write(|file, progress| file.keep_name(progress));
+        self.write(|file, progress| file.keep(progress));
     }
 
     pub(super) fn set_session(&self, session: Session) {
