@@ -269,17 +269,18 @@ fn pick_listed(journal: &Journal, wanted: Wanted, after: u64) -> Result<Option<P
     let files = journal.files();
     let first = files.partition_point(|file| file.header.file <= after);
     let later = &files[first..];
-    let is_before = |at: &usize| {
-        let file = &later[*at];
-        match wanted {
-            Wanted::Sequence(sequence) => file.header.sequence <= sequence,
-            Wanted::Time(time_ns) => {
-                let least = file.trailer.map_or(0, |trailer| trailer.least_ns);
-                (if least > 0 { least } else { file.header.wall_ns }) <= time_ns
-            }
+    let mut at = match wanted {
+        Wanted::Sequence(sequence) => {
+            later.iter().rposition(|file| file.header.sequence <= sequence).unwrap_or(0)
+        }
+        // The times in a file's last frame are in no index, so the message may be in the file before.
+        Wanted::Time(time_ns) => {
+            let may_have = |ns: Option<u64>| ns.is_none_or(|greatest| greatest >= time_ns);
+            let first =
+                later.iter().position(|file| may_have(file.trailer.map(|trailer| trailer.greatest_ns)));
+            first.unwrap_or(later.len()).saturating_sub(1)
         }
     };
-    let mut at = (0..later.len()).rev().find(is_before).unwrap_or(0);
     // A file without messages may precede one that begins with the same sequence. It has control records.
     while after > 0 && at > 0 && later[at - 1].header.sequence == later[at].header.sequence {
         at -= 1;

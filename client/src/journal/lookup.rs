@@ -34,7 +34,8 @@ impl Journal {
         Reader::open(Files::of_directory(self), sequence)
     }
 
-    /// Opens a reader whose first message is the first of this wall-clock time or later, in nanoseconds since 1970.
+    /// Opens a reader whose first message is the first of this wall-clock time or later, in nanoseconds since 1970: the first in the order
+    /// of the stream. If the clock was set back, earlier times may follow, but no message of that time or later is left out.
     ///
     /// Cost: as [`read_from`](Self::read_from).
     ///
@@ -64,9 +65,14 @@ impl Reader {
         let Some(picked) = reader.files.pick(Wanted::Time(time_ns))? else { return Ok(reader) };
         let first = picked.opened.header.sequence;
         reader.enter(picked, first);
-        reader.go_to_frame(|entry| entry.time_ns < time_ns)?;
-        reader.due = reader.due_in_file.max(first);
+        let mut sought = 0;
         loop {
+            if reader.known.file != sought {
+                sought = reader.known.file;
+                reader.begin_in_file(reader.due);
+                reader.go_to_frame(|entry| entry.time_ns < time_ns)?;
+                reader.due = reader.due.max(reader.due_in_file);
+            }
             let is_there = match reader.next()? {
                 None => return Ok(reader),
                 Some(Entry::Message(m)) => {
@@ -156,9 +162,11 @@ impl Reader {
     }
 
     /// Looks from the due place on for the next clock record, which is used for the messages before it. Recorders write one in each 64 KiB.
+    /// Without one, the index time of the frame is the time of its first record.
     fn look_for_clock(&mut self) -> Result<(), JournalError> {
         let Some(cursor) = &mut self.cursor else { return Ok(()) };
         let path = &self.path;
+        self.clock = None;
         let start = cursor.offset();
         let mut at = start;
         while at - start < CLOCK_WITHIN {

@@ -21,7 +21,9 @@ pub enum Start {
     /// [`Event::Lapped`](crate::Event::Lapped) with the exact loss.
     Sequence(u64),
     /// With the first message that was published at this time of the wall clock or later, as far back as the channel's journal and the ring
-    /// reach. In a ring, the message is found by the messages' times. If a publisher stamps no times, all of its messages are read.
+    /// reach: the first in the order of the stream. If the clock was set back, messages with earlier times may follow, but none of that
+    /// time or later is left out. The journal has the wall clock of each moment; a ring has only the messages' ages, which are counted back
+    /// from the present wall clock. The earlier of both places counts. If a publisher stamps no times, all of its messages are read.
     Time(SystemTime),
     /// With the last key message in the ring or the channel's journal, such as a snapshot that later messages change. If it has been
     /// overwritten, and the journal does not have it, the first event is [`Event::Lapped`](crate::Event::Lapped) with the exact loss. If
@@ -52,26 +54,45 @@ impl Subscriber {
         oldest: u64,
         open: impl Fn(Files) -> Result<Reader, JournalError>,
     ) -> Result<(), ChannelError> {
-        let stream = self.header().stream;
-        let Some(past) = &mut self.past else { return Ok(()) };
-        let reader = past.open_and_wait(stream, 1, open).map_err(|source| ChannelError::Journal {
-            name: self.header().channel.clone(),
-            source: Box::new(source),
-        })?;
+        let reader = self.open_journal(open)?;
         if let Some(due) = reader.map(|reader| reader.due()).filter(|due| *due < oldest) {
             self.begin_behind(due);
         }
         Ok(())
     }
 
-    /// Begins at a time: in the journal, if the journal reaches back to it and the ring does not.
+    fn open_journal(
+        &mut self,
+        open: impl Fn(Files) -> Result<Reader, JournalError>,
+    ) -> Result<Option<Reader>, ChannelError> {
+        let stream = self.header().stream;
+        let Some(past) = &mut self.past else { return Ok(None) };
+        past.open_and_wait(stream, 1, open).map_err(|source| ChannelError::Journal {
+            name: self.header().channel.clone(),
+            source: Box::new(source),
+        })
+    }
+
+    /// Returns the first message of this time or later in the journal, if the journal has one.
+    fn time_in_journal(&mut self, time_ns: u64) -> Result<Option<u64>, ChannelError> {
+        let reader = self.open_journal(|files| Reader::open_at_time(files, time_ns))?;
+        Ok(reader.filter(|reader| !reader.is_between_frames()).map(|reader| reader.due()))
+    }
+
+    /// Begins at a time: in the journal, if the journal reaches back to it and the ring does not, or if the clock was set back since.
     pub(super) fn begin_at_time(&mut self, time: SystemTime) -> Result<(), ChannelError> {
         let time_ns = since_1970_ns(time);
         let oldest = self.next_sequence();
         let name = self.header().channel.clone();
         let locate = |source| ChannelError::Locate { name, source };
         match self.find_time(time_ns) {
-            Ok(found) if found > oldest => self.seek(found).map_err(locate),
+            Ok(found) if found > oldest => match self.time_in_journal(time_ns)?.filter(|due| *due < found) {
+                Some(due) if due < oldest => {
+                    self.begin_behind(due);
+                    Ok(())
+                }
+                earlier => self.seek(earlier.unwrap_or(found)).map_err(locate),
+            },
             Ok(_) => self.begin_in_past(oldest, |files| Reader::open_at_time(files, time_ns)),
             Err(source) => Err(locate(source)),
         }

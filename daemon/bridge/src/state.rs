@@ -1,5 +1,6 @@
 //! The state file of an egress: the session under which its ring was sent, and how far it was sent. With it, an egress that is restarted
-//! continues where it stopped, and no session's name is used twice.
+//! continues where it stopped, and no session's name is used twice. A file that somebody removes or moves while the egress runs is made
+//! again, so that the next egress believes no less than what is true.
 //!
 //! The file has two slots of 64 bytes, which are written alternately. Of the slots that are whole, the one with the higher number counts. A
 //! third slot after them says with which message the session began. Numbers are little-endian:
@@ -13,10 +14,10 @@
 //! | 48 | 8 | the sequence after the last message sent; in the third slot that of the session's first message |
 //! | 56 | 4 + 4 | zeros; CRC-32C of all before |
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use crate::proto::session::Session;
 
@@ -38,39 +39,91 @@ pub(super) struct Progress {
 /// The file.
 #[derive(Debug)]
 pub(super) struct StateFile {
+    path: PathBuf,
     file: File,
     number: u64,
+    /// The third slot.
+    begun: Option<Progress>,
+    /// How often the file was made again.
+    renewed: u64,
+    /// Whether the last write failed, such as on a full disk.
+    is_behind: bool,
 }
 
 impl StateFile {
     /// Opens or makes the file. Returns its newest whole record, if there is one.
     pub(super) fn open(path: &Path) -> io::Result<(StateFile, Option<Progress>)> {
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let file = open(path)?;
         let newest =
             [0, 1].into_iter().filter_map(|slot| read_slot(&file, slot)).max_by_key(|(number, _)| *number);
         let number = newest.map_or(0, |(number, _)| number);
-        Ok((StateFile { file, number }, newest.map(|(_, progress)| progress)))
+        let begun = read_slot(&file, BEGIN).map(|(_, begun)| begun);
+        let state = StateFile { path: path.to_owned(), file, number, begun, renewed: 0, is_behind: false };
+        Ok((state, newest.map(|(_, progress)| progress)))
+    }
+
+    /// How often the file was made again because it was removed or moved.
+    pub(super) fn renewed(&self) -> u64 {
+        self.renewed
+    }
+
+    /// Makes the file again if its name is gone, or names another file, and writes it again if the last write failed. Returns when the
+    /// disk has what is known.
+    pub(super) fn keep(&mut self, progress: &Progress) -> io::Result<()> {
+        let is_lost = !self.has_name()?;
+        if !is_lost && !self.is_behind {
+            return Ok(());
+        }
+        if is_lost {
+            self.file = open(&self.path)?;
+            self.renewed += 1;
+        }
+        self.is_behind = true;
+        if let Some(begun) = self.begun {
+            self.write_slot(BEGIN, &begun)?;
+        }
+        self.number += 1;
+        self.write_slot(self.number % 2, progress)?;
+        if is_lost {
+            // Another file may have been put there: both of its slots are replaced.
+            self.write_slot((self.number + 1) % 2, progress)?;
+        }
+        self.file.sync_all()?;
+        self.is_behind = false;
+        Ok(())
+    }
+
+    fn has_name(&self) -> io::Result<bool> {
+        let id = |found: &Metadata| (found.dev(), found.ino());
+        match self.path.metadata() {
+            Ok(named) => Ok(id(&named) == id(&self.file.metadata()?)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     /// Returns the first message of `session`, if the file has it.
     pub(super) fn begin(&self, session: Session) -> Option<u64> {
-        let (_, begin) = read_slot(&self.file, BEGIN)?;
-        (begin.session == session).then_some(begin.next)
+        self.begun.filter(|begun| begun.session == session).map(|begun| begun.next)
     }
 
     /// Notes a session, whose first message is `begin`, before its first packet. Returns when the disk has it.
     pub(super) fn write_begin(&mut self, progress: &Progress, begin: u64) -> io::Result<()> {
-        self.number += 1;
-        self.write_slot(BEGIN, &Progress { next: begin, ..*progress })?;
-        self.write(progress, true)
+        (self.begun, self.is_behind) = (Some(Progress { next: begin, ..*progress }), true);
+        self.keep(progress)
     }
 
     /// Overwrites the older slot. With `sync`, returns when the disk has the record.
     pub(super) fn write(&mut self, progress: &Progress, sync: bool) -> io::Result<()> {
+        self.keep(progress)?;
+        self.is_behind = true;
         self.number += 1;
         self.write_slot(self.number % 2, progress)?;
-        if sync { self.file.sync_data() } else { Ok(()) }
+        if sync {
+            self.file.sync_data()?;
+        }
+        self.is_behind = false;
+        Ok(())
     }
 
     fn write_slot(&self, at: u64, progress: &Progress) -> io::Result<()> {
@@ -85,6 +138,10 @@ impl StateFile {
         slot[60..].copy_from_slice(&sum.to_le_bytes());
         self.file.write_all_at(&slot, at * SLOT_BYTES as u64)
     }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 fn read_slot(file: &File, slot: u64) -> Option<(u64, Progress)> {

@@ -3,13 +3,14 @@
 use std::sync::mpsc;
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::proto::block::Stream;
 use crate::proto::writer::{Append, Last, Trouble};
 
 /// Requests to the thread with the connection.
 pub(crate) enum Order {
     Append(Append),
-    /// Ask for the end of the log, in this round.
-    Last(u64),
+    /// Ask for the end of the log, in this round, and whether the log has this stream.
+    Last(u64, Stream),
     /// Announce to the other writers that this one writes, and check how many servers keep the log, if that is due.
     Pulse(u64, bool),
     /// Send a reader the messages that the log lacks.

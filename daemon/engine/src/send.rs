@@ -263,11 +263,11 @@ async fn carry_out(
                 Err(trouble) => flights.push(Box::pin(std::future::ready((round, Err(trouble))))),
             }
         }
-        Order::Last(round) => {
+        Order::Last(round, stream) => {
             let (log, replies) = (log.clone(), replies.clone());
             tokio::spawn(async move {
                 // If the other thread has ended, nobody takes the reply any more.
-                let _ = replies.send(Reply::Last(round, log.last().await));
+                let _ = replies.send(Reply::Last(round, log.last_for(stream).await));
             });
         }
         Order::Pulse(writer, looks) => {

@@ -35,6 +35,8 @@ counters! {
         resyncs_disconnected: counter "engine_resyncs_total" { cause = "disconnected" },
         /// The same, because another writer was heard.
         resyncs_rival: counter "engine_resyncs_total" { cause = "rival" },
+        /// Times that this channel went on behind another publisher's messages although the clock had been behind when it began.
+        successions: counter "engine_successions_total",
         /// Times that another bridge owned the stream, so that this one waited.
         fenced: counter "engine_fenced_total",
         /// 1 while another bridge writes the stream, and this one waits.

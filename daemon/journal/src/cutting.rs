@@ -48,7 +48,8 @@ impl Cut {
         let header =
             FileHeader { file: 1, previous_salt: 0, previous_chain: 0, reserve: 0, ..header.clone() };
         let pool = Pool::default();
-        let begin = Begin { header: Arc::new(header.clone()), loss: None, mended: &[], reserve: 0 };
+        let begin =
+            Begin { header: Arc::new(header.clone()), loss: None, mended: &[], reserve: 0, latest_ns: 0 };
         let now = Now { mono: Duration::ZERO, wall_ns: latest_ns };
         // Clock records are copied from the journal. Only the first frame gets one of its own.
         let packing = Packing {

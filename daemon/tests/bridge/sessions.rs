@@ -11,6 +11,7 @@ use shmcast_bridge::proto::wire::heartbeat;
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, ReceiveSpec, RepairSpec, SendRole, SendSpec, StartAt};
 use shmcast_bridge::status::Phase;
 use shmcast_testkit::Process;
+use shmcast_testkit::disk::Small;
 use shmcast_testkit::place::{own_address, program};
 use shmcast_testkit::turn::turn;
 use shmcast_testkit::wait_for;
@@ -284,6 +285,85 @@ fn a_bridge_with_a_state_file_goes_on_where_it_was() {
         egress.join();
         publisher.publish(b"while nobody sends").unwrap();
     }
+    assert_eq!((ingress.counters().host.messages_missing, ingress.counters().feed.sessions), (0, 1));
+}
+
+/// Somebody removes or moves the state file while the bridge runs, before more is published or after. The next bridge once went on as if
+/// nothing had been sent.
+#[test]
+fn a_state_file_that_is_removed_under_a_bridge_is_made_again() {
+    let _turn = turn();
+    let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), line());
+    let state = a.path().join("bridge.state");
+    let mut publisher = publisher(a.path());
+    let ingress = receiving(b.path(), &line);
+    let all_of = |round: u64| {
+        wait_for("all so far", || {
+            (ingress.counters().host.messages_published == 4 * round - 1).then_some(())
+        });
+    };
+    let mut session = None;
+    for (round, is_moved, is_late) in [(1, false, false), (2, true, false), (3, false, true), (4, true, true)]
+    {
+        let mut egress = sending_from(a.path(), &line, &state);
+        assert!(session.is_none_or(|session| egress.life().session() == Some(session)), "round {round}");
+        session = egress.life().session();
+        let publish = |publisher: &mut Publisher| {
+            publisher.publish_batch(["1", "2", "3"]).unwrap();
+            all_of(round);
+        };
+        if is_late {
+            publish(&mut publisher);
+        }
+        match is_moved {
+            false => std::fs::remove_file(&state).unwrap(),
+            true => std::fs::rename(&state, a.path().join("elsewhere")).unwrap(),
+        }
+        if !is_late {
+            publish(&mut publisher);
+        }
+        wait_for("the file", || state.exists().then_some(()));
+        wait_for("the word", || (egress.counters().state_renewed == 1).then_some(()));
+        egress.stop();
+        egress.join();
+        publisher.publish(b"while nobody sends").unwrap();
+    }
+    let last = sending_from(a.path(), &line, &state);
+    wait_for("the last", || (ingress.counters().host.messages_published == 16).then_some(()));
+    drop(last);
+    assert_eq!((ingress.counters().host.messages_missing, ingress.counters().feed.sessions), (0, 1));
+}
+
+/// The disk is full when the bridge begins, and has room again after the last message. The file is reached by a link.
+#[test]
+fn a_state_file_on_a_full_disk_is_written_when_there_is_room() {
+    let test = "a_state_file_on_a_full_disk_is_written_when_there_is_room";
+    let _turn = turn();
+    let Some(disk) = Small::make(test, 1) else { return };
+    let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), line());
+    let (state, filler) = (a.path().join("bridge.state"), disk.path().join("filler"));
+    std::os::unix::fs::symlink(disk.path().join("state"), &state).unwrap();
+    let mut publisher = publisher(a.path());
+    let ingress = receiving(b.path(), &line);
+    let all = |count| {
+        wait_for("all so far", || (ingress.counters().host.messages_published == count).then_some(()));
+    };
+    std::fs::File::create(disk.path().join("state")).unwrap();
+    assert!(std::fs::write(&filler, vec![1; 2 << 20]).is_err(), "the disk is full");
+    let mut egress = sending_from(a.path(), &line, &state);
+    let session = egress.life().session();
+    publisher.publish_batch(["1", "2", "3"]).unwrap();
+    all(3);
+    wait_for("the word", || (egress.counters().state_errors > 0).then_some(()));
+    std::fs::remove_file(&filler).unwrap();
+    let size = || std::fs::metadata(&state).map_or(0, |file| file.len());
+    wait_for("the state on the disk", || (size() == 192).then_some(()));
+    egress.stop();
+    egress.join();
+    publisher.publish(b"while nobody sends").unwrap();
+    let egress = sending_from(a.path(), &line, &state);
+    assert_eq!(egress.life().session(), session);
+    all(4);
     assert_eq!((ingress.counters().host.messages_missing, ingress.counters().feed.sessions), (0, 1));
 }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
 fn command(channels: &Path, journal: &Path, more: &[&str]) -> Command {
@@ -350,4 +350,70 @@ fn a_recorder_with_a_gate_loses_nothing() {
             .zip(1..)
             .all(|((sequence, bytes), due)| *sequence == due && *bytes == payload(due))
     );
+}
+
+/// The journal of a recorder that stands still, or was killed: its last file is not sealed. Readers begin in it at a time, a key or a
+/// sequence and come to the ring, and the verbs read all of it.
+#[test]
+fn a_journal_without_an_orderly_end_is_read_from_each_start_and_by_each_verb() {
+    let (channels, journal) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let channel = Publisher::builder("ticks").dir(channels.path()).capacity(1 << 20);
+    let mut publisher = channel.open().unwrap();
+    let mut recorder = Some(record(channels.path(), journal.path(), &["--sync", "each"]));
+    let mut time = SystemTime::now();
+    for sequence in 1..=30_000u64 {
+        if sequence == 2_001 {
+            std::thread::sleep(Duration::from_millis(50));
+            time = SystemTime::now();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        publisher
+            .publish_with(&payload(sequence), Mark { key: sequence == 1_000, ..Mark::default() })
+            .unwrap();
+        if sequence % 3_000 == 0 {
+            wait_until("it on disk", || {
+                read(journal.path()).messages().last().is_some_and(|(last, _)| *last == sequence)
+            });
+        }
+    }
+    for is_killed in [false, true] {
+        match recorder.take_if(|_| is_killed) {
+            Some(recorder) => recorder.kill(),
+            None => recorder.iter().for_each(Process::pause),
+        }
+        for (start, first) in
+            [(Start::Time(time), 2_001), (Start::Key, 1_000), (Start::Sequence(3_000), 3_000)]
+        {
+            let history = History::Dir(journal.path().to_owned());
+            let mut reader = Subscriber::builder("ticks")
+                .dir(channels.path())
+                .start(start)
+                .history(history)
+                .open()
+                .unwrap();
+            for due in first..=30_000 {
+                let mut told = Vec::new();
+                assert_eq!(next(&mut reader, &mut told), (due, payload(due)), "{start:?}: {told:?}");
+            }
+        }
+        let room = TempDir::new().unwrap();
+        let place = |name: &str| room.path().join(name).display().to_string();
+        let (of, part, whole, pcap) =
+            (journal.path().display(), place("part"), place("whole"), place("pcap"));
+        for verb in [
+            format!("journal cut {of} {part} --json"),
+            format!("journal join {whole} {of} --json"),
+            format!("journal export {of} --pcap {pcap} --json"),
+            format!("replay {of} --into again-{is_killed} --speed max --json"),
+        ] {
+            let mut command = Command::new(program("shmcast"));
+            command.args(verb.split(' ')).env("SHMCAST_DIR", channels.path());
+            let output = command.stdin(Stdio::null()).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{verb}: {said}");
+            let sums: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            let count = sums.get("published").unwrap_or(&sums["messages"]);
+            assert_eq!(count, 30_000, "{verb}: {sums} {said}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use shmcast::control::JournalStatus;
 use shmcast::journal::{Entry, Journal, Loss, folder_of};
-use shmcast::{Client, Event, Message, Publisher, RecvError, Start, Subscriber};
+use shmcast::{Client, Event, Mark, Message, Publisher, RecvError, Start, Subscriber};
 use shmcast_testkit::command::text;
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, publishing};
 use shmcast_testkit::journal::folder;
@@ -319,12 +319,84 @@ fn a_reload_begins_a_journal_changes_it_and_ends_it() {
     assert_eq!(contents(&journal).0.len(), 31_010);
 }
 
+/// Readers that begin in the past ask the daemon for files. It was killed, ended in order, or stands still while they ask.
+#[test]
+fn a_time_a_key_and_a_sequence_are_found_whatever_became_of_the_daemon() {
+    let (_room, journal) = room();
+    let mut daemon = Daemon::start(&recorded("ticks", "1MiB", &journal, ""));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publish(&mut publisher, 999);
+    publisher.publish_with(&payload(1_000), Mark { key: true, ..Mark::default() }).unwrap();
+    publish(&mut publisher, 2_000);
+    wait_until_durable(&client, 2_000);
+    sleep(Duration::from_millis(50));
+    let time = SystemTime::now();
+    sleep(Duration::from_millis(50));
+    publish_recorded(&client, &mut publisher, 30_000);
+    let begin = |client: &Client| {
+        for (start, first) in
+            [(Start::Time(time), 2_001), (Start::Key, 1_000), (Start::Sequence(3_000), 3_000)]
+        {
+            let mut reader = Subscriber::builder("ticks").client(client).start(start).open().unwrap();
+            assert_eq!(reader.next_sequence(), first, "{start:?}");
+            assert_eq!(read_to(&mut reader, 30_000), ["live"], "{start:?}");
+        }
+    };
+    daemon.kill();
+    daemon.restart();
+    begin(&daemon.client());
+    daemon.end(Signal::SIGTERM);
+    daemon.restart();
+    begin(&daemon.client());
+    let client = daemon.client();
+    daemon.signal(Signal::SIGSTOP);
+    std::thread::scope(|scope| {
+        let readers = scope.spawn(|| begin(&client));
+        sleep(Duration::from_secs(1));
+        daemon.signal(Signal::SIGCONT);
+        readers.join().unwrap();
+    });
+}
+
+/// The journal returns while the recorder before it still seals its files. Its directory was once told as one that is recorded by somebody
+/// else.
+#[test]
+fn reloads_in_a_row_take_a_journal_out_and_put_it_back_without_a_failure() {
+    let (_room, journal) = room();
+    let config = recorded("ticks", "1MiB", &journal, "");
+    let without = config.lines().filter(|line| !line.starts_with("journal")).collect::<Vec<_>>().join("\n");
+    let daemon = Daemon::start(&config);
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    let mut reloads = 0;
+    let mut reload = |config: &str| {
+        daemon.configure(config);
+        daemon.signal(Signal::SIGHUP);
+        reloads += 1;
+        wait_until("the reload", || daemon.log().matches("event=\"reloaded\"").count() == reloads);
+    };
+    for turn in 1..=10 {
+        publish(&mut publisher, turn * 100);
+        wait_until_durable(&client, turn * 100);
+        reload(&without);
+        reload(&config);
+    }
+    publish(&mut publisher, 1_100);
+    wait_until_durable(&client, 1_100);
+    let log = daemon.log();
+    assert!(!log.contains("journal-failed"), "{log}");
+    let (messages, losses) = contents(&journal);
+    assert_eq!((messages.len(), losses.len()), (1_100, 0));
+}
+
 #[test]
 fn a_channel_that_begins_anew_is_recorded_beside_what_it_was() {
     let (_room, journal) = room();
     let daemon = Daemon::start(&recorded("ticks", "1MiB", &journal, ""));
     let client = daemon.client();
     let mut old = publishing(&client, "ticks").open().unwrap();
+    let before_both = SystemTime::now() - Duration::from_secs(1);
     publish(&mut old, 300);
     wait_until_durable(&client, 300);
     let stream = old.header().stream;
@@ -337,8 +409,12 @@ fn a_channel_that_begins_anew_is_recorded_beside_what_it_was() {
     let before = folder_of(&journal, stream);
     assert_eq!((contents(&before).0.len(), contents(&journal).0.len()), (300, 200));
     daemon.wait_for_log(&["event=\"journal-anew\"", &stream.to_string()]);
-    let mut reader = Subscriber::builder("ticks").client(&client).start(Start::Oldest).open().unwrap();
-    assert!(read_to(&mut reader, 200).is_empty());
+    // Wherever readers begin, they are in the new stream.
+    for (start, first) in [(Start::Oldest, 1), (Start::Time(before_both), 1), (Start::Sequence(50), 50)] {
+        let mut reader = Subscriber::builder("ticks").client(&client).start(start).open().unwrap();
+        assert_eq!(reader.next_sequence(), first, "{start:?}");
+        assert!(read_to(&mut reader, 200).is_empty(), "{start:?}");
+    }
     // Verbs take the newest, and say that there is another one.
     let run = |words: &str| daemon.shmcast(words).output().unwrap();
     let dir = journal.display();

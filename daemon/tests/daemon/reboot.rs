@@ -4,13 +4,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use shmcast::control::JournalStatus;
 use shmcast::journal::{Cause, Entry, Journal, Loss, Streams};
-use shmcast::{Client, Event, RecvError, Start, Subscriber};
+use shmcast::{Client, Event, Mark, RecvError, Start, Subscriber};
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, publishing};
 use shmcast_testkit::{number, wait_for, wait_until};
 use std::fs;
 use std::path::Path;
 use std::process::Child;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
 fn config(journal: &Path, more: &str) -> String {
@@ -216,6 +216,44 @@ fn a_reader_gets_the_old_messages_one_gap_and_the_new_ones() {
         }
     }
     assert_eq!(told, [format!("501 to {}: reserve", first - 1)]);
+}
+
+#[test]
+fn a_time_a_key_and_a_sequence_from_before_a_reboot_are_found_behind_it() {
+    let room = TempDir::new().unwrap();
+    let journal = room.path().join("ticks");
+    let mut daemon = Daemon::start(&config(&journal, ""));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    let mut time = SystemTime::now();
+    for sequence in 1..=500 {
+        if sequence == 300 {
+            std::thread::sleep(Duration::from_millis(50));
+            time = SystemTime::now();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        publisher.publish_with(b"before", Mark { key: sequence == 200, ..Mark::default() }).unwrap();
+    }
+    wait_until("500 messages on disk", || status(&client).is_some_and(|journal| journal.durable >= 500));
+    daemon.kill();
+    drop((publisher, client));
+    lose_memory(&daemon);
+    daemon.restart();
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    let behind = publisher.publish(b"behind").unwrap();
+    for (start, first) in [(Start::Time(time), 300), (Start::Key, 200), (Start::Sequence(400), 400)] {
+        let mut reader = Subscriber::builder("ticks").client(&client).start(start).open().unwrap();
+        let mut received = Vec::new();
+        while received.last() != Some(&behind) {
+            match reader.recv() {
+                Ok(Event::Message(message)) => received.push(message.sequence),
+                Ok(_) | Err(RecvError::Stalled { .. }) => {}
+                Err(e) => panic!("{start:?}: {e}"),
+            }
+        }
+        assert!(received.iter().copied().eq((first..=500).chain([behind])), "{start:?}: {received:?}");
+    }
 }
 
 /// A daemon that cannot read the journal runs all the same, from 1 on, and says so. What is in the journal then stays beside the next.

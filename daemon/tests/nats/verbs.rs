@@ -71,6 +71,40 @@ fn two_publishers_of_one_channel_are_told_apart() {
     assert_eq!((&found["messages"], found["sessions"].as_array().unwrap().len()), (&6.into(), 2), "{found}");
 }
 
+/// The channel that was made first stands for one that was made anew while the clock of its host was behind.
+#[test]
+fn a_channel_made_anew_while_the_clock_was_behind_follows_what_the_stream_has() {
+    let test = "a_channel_made_anew_while_the_clock_was_behind_follows_what_the_stream_has";
+    let Some((_turn, _dir, server)) = alone(test) else { return };
+    let nats = format!("--nats {}", server.url());
+    let (behind, old, far) = (Host::new(), Host::new(), Host::new());
+    let publish = |host: &Host, lines: &[u8]| {
+        let file = host.file("lines", lines);
+        assert!(host.run(&format!("pub ticks --capacity 64KiB --input {}", file.display())).status.success());
+    };
+    let send = |host: &Host| {
+        let output = host.run(&format!("bridge send ticks {nats} --set nats.create=true --until-end"));
+        (output.status.code(), text(&output.stderr))
+    };
+    publish(&behind, b"new 1\nnew 2\n");
+    next_term();
+    publish(&old, b"old 1\n");
+    let (code, said) = send(&old);
+    assert_eq!(code, Some(0), "{said}");
+    for _ in 0..2 {
+        let (code, said) = send(&behind);
+        assert_eq!(code, Some(0), "{said}");
+    }
+    let found = far.json(&format!("bridge stream verify ticks {nats} --json"));
+    assert_eq!((&found["messages"], found["sessions"].as_array().unwrap().len()), (&3.into(), 2), "{found}");
+    // Readers follow it, and the one that it follows does not come again.
+    let output = far.run(&format!("bridge recv ticks {nats} --capacity 64KiB --until-end"));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&far.run("sub ticks --from oldest").stdout), "new 1\nnew 2\n");
+    let (code, said) = send(&old);
+    assert!(code == Some(1) && said.contains("two publishers write one channel"), "{said}");
+}
+
 #[test]
 fn each_end_ends_with_the_channel_and_not_with_an_earlier_publisher() {
     let test = "each_end_ends_with_the_channel_and_not_with_an_earlier_publisher";

@@ -38,7 +38,7 @@ pub struct FileHeader {
     pub salt: u64,
     /// The sequence due at the first frame.
     pub sequence: u64,
-    /// The publisher's epoch at that time; 0 if it is not known.
+    /// The last epoch that was stated by then; 0 if none was. Behind a loss the publisher may be a later one.
     pub epoch: u64,
     /// Wall clock when the file was made, in nanoseconds since 1970.
     pub wall_ns: u64,

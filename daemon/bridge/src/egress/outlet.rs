@@ -328,6 +328,7 @@ impl Outlet {
         self.counters.set_sender(&self.earlier, self.sender.counters());
         self.counters.next_sequence = self.sender.next();
         self.counters.state_errors = self.shared.state_errors.load(Ordering::Relaxed);
+        self.counters.state_renewed = self.shared.state_renewed.load(Ordering::Relaxed);
         self.shared.counters.show(&self.counters);
     }
 }

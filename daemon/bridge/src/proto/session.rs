@@ -73,11 +73,7 @@ impl Session {
         }
         let mut bytes = [b' '; 10];
         pad_name(tag, &mut bytes[..4])?;
-        let mut rest = epoch;
-        for digit in bytes[4..].iter_mut().rev() {
-            *digit = DIGITS[(rest % 36) as usize];
-            rest /= 36;
-        }
+        write_epoch(epoch, &mut bytes);
         Ok(Session(bytes))
     }
 
@@ -87,6 +83,15 @@ impl Session {
         [a, b, c, d]
     }
 
+    /// The session of the same tag with this epoch; `None` if the epoch does not fit.
+    pub fn with_epoch(&self, epoch: u64) -> Option<Session> {
+        (epoch < EPOCH_LIMIT).then(|| {
+            let mut bytes = self.0;
+            write_epoch(epoch, &mut bytes);
+            Session(bytes)
+        })
+    }
+
     /// The epoch in sessions that shmcast makes; `None` for any other.
     pub fn epoch(&self) -> Option<u64> {
         self.0[4..].iter().try_fold(0u64, |epoch, &digit| match digit {
@@ -94,6 +99,14 @@ impl Session {
             b'A'..=b'Z' => Some(epoch * 36 + u64::from(digit - b'A') + 10),
             _ => None,
         })
+    }
+}
+
+fn write_epoch(epoch: u64, bytes: &mut [u8; 10]) {
+    let mut rest = epoch;
+    for digit in bytes[4..].iter_mut().rev() {
+        *digit = DIGITS[(rest % 36) as usize];
+        rest /= 36;
     }
 }
 
@@ -146,6 +159,8 @@ mod tests {
     #[test]
     fn session_keeps_channel_and_epoch_apart() {
         let session = Session::of_channel("FX", EPOCH_LIMIT - 1).unwrap();
+        assert_eq!(Session::of_channel("FX", 7).unwrap().with_epoch(EPOCH_LIMIT - 1), Some(session));
+        assert_eq!(session.with_epoch(EPOCH_LIMIT), None);
         assert_eq!(session.as_bytes(), b"FX  ZZZZZZ");
         assert_eq!((&session.tag(), session.epoch()), (b"FX  ", Some(EPOCH_LIMIT - 1)));
         assert!(matches!(Session::of_channel("FX", EPOCH_LIMIT), Err(SessionError::Epoch { .. })));

@@ -15,7 +15,7 @@ use shmcast::hosting::{session_identity, session_words};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 mod live;
 pub(super) use live::{LiveCopy, LiveTable};
@@ -52,6 +52,7 @@ pub(super) struct Sending {
     /// The state file and the progress last noted in it; `None` without a state file.
     pub(super) state: Mutex<Option<(StateFile, Progress)>>,
     pub(super) state_errors: AtomicU64,
+    pub(super) state_renewed: AtomicU64,
     /// Whether this egress was told to take over.
     pub(super) takes_over: AtomicBool,
     /// The highest term that a receiver named when it reported that ours is older; 0 if none did.
@@ -71,6 +72,8 @@ pub struct Stopped {
 
 /// The time between two notes of the progress in the state file.
 const NOTE_EVERY: Duration = Duration::from_millis(2);
+/// The time between two looks whether the state file still has its name, and what is known.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The start of 2020 in nanoseconds since 1970. Terms derived from the clock count half seconds from there; six digits last until 2054.
 const TERM_ZERO_NS: u64 = 1_577_836_800_000_000_000;
 const TERM_STEP_NS: u64 = shmcast::hosting::STREAM_STEP_NS;
@@ -107,6 +110,7 @@ impl Sending {
             attached: AtomicU64::new(1),
             state: Mutex::new(state),
             state_errors: AtomicU64::new(0),
+            state_renewed: AtomicU64::new(0),
             takes_over: AtomicBool::new(false),
             told: AtomicU64::new(0),
             group: AtomicU64::new(0),
@@ -149,17 +153,15 @@ impl Sending {
         self.set_ring(Some(run_of(subscriber.header())));
         let next = subscriber.next_sequence();
         let is_mirror = subscriber.remote_session() == Some(*session.as_bytes());
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let noted = state.as_ref().filter(|_| is_resumed).and_then(|(file, _)| file.begin(session));
         let begin = if is_mirror { subscriber.first_sequence() } else { noted.or(begun).unwrap_or(next) };
         self.begin.store(begin, Ordering::Release);
-        if let Some((file, progress)) = &mut *state {
-            let written = match is_resumed {
-                true => file.write(progress, true),
-                false => file.write_begin(progress, begin),
-            };
-            self.state_errors.fetch_add(u64::from(written.is_err()), Ordering::Relaxed);
-        }
+        drop(state);
+        self.write(|file, progress| match is_resumed {
+            true => file.write(progress, true),
+            false => file.write_begin(progress, begin),
+        });
     }
 
     /// Notes where a session begins, before its first packet. A session that continues after its end has begun earlier.
@@ -211,19 +213,26 @@ impl Sending {
 
     fn write(&self, change: impl FnOnce(&mut StateFile, &mut Progress) -> io::Result<()>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((file, progress)) = &mut *state
-            && change(file, progress).is_err()
-        {
-            self.state_errors.fetch_add(1, Ordering::Relaxed);
+        if let Some((file, progress)) = &mut *state {
+            let changed = change(file, progress);
+            self.state_errors.fetch_add(u64::from(changed.is_err()), Ordering::Relaxed);
+            self.state_renewed.store(file.renewed(), Ordering::Relaxed);
         }
     }
 
     pub(super) fn keep_noting(&self) {
+        let mut looked = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
             std::thread::sleep(NOTE_EVERY);
             self.note_progress();
+            // While nothing is sent, nothing is noted.
+            if looked.elapsed() >= LOOK_EVERY {
+                looked = Instant::now();
+                self.write(|file, progress| file.keep(progress));
+            }
         }
         self.note_progress();
+        self.write(|file, progress| file.keep(progress));
     }
 
     pub(super) fn set_session(&self, session: Session) {

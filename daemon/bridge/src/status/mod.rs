@@ -222,6 +222,8 @@ counters! {
         link_waited_ns,
         /// Times that the state file could not be written.
         state_errors: counter "state_errors_total",
+        /// Times that the state file was removed or moved while the bridge ran, and was made again.
+        state_renewed: counter "state_renewed_total",
         /// Times that a line was opened anew, because its interface was made anew or got another address.
         lines_anew: counter "sending_lines_anew_total",
         /// The part among the egresses of the stream: 0 the only one, 1 listening, 2 standby, 3 sending.

@@ -2,6 +2,7 @@
 //!
 //! `shmcast.CHANNEL` is in the stream. `.pulse` and `.want` below it are not: they carry who writes, and what readers lack.
 
+mod streams;
 #[cfg(test)]
 mod tests;
 

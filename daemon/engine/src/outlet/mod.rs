@@ -258,7 +258,7 @@ impl Outlet {
     /// Requests what the writer needs to know, and moves to where it wants to read.
     fn decide(&mut self, now_ns: u64) -> Result<(), String> {
         if let Some(round) = self.writer.poll(now_ns) {
-            self.order(Order::Last(round));
+            self.order(Order::Last(round, self.writer.stream()));
         }
         if self.writer.state() != State::Run {
             // Blocks that were cut already are cut again, from the end of the log on.

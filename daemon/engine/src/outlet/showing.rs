@@ -31,6 +31,7 @@ impl Outlet {
             resyncs_busy: busy,
             resyncs_disconnected: disconnected,
             resyncs_rival: rival,
+            successions: counters.successions,
             fenced: counters.fenced,
             is_fenced: u64::from(matches!(writer.state(), State::Fenced(_))),
             shut_out: counters.shut_out,

@@ -47,6 +47,9 @@ pub struct Packing {
     pub clock_bytes: usize,
 }
 
+/// A greater difference between two clocks is noted at once, in nanoseconds.
+const STEP_NS: u64 = 1_000_000;
+
 /// Bytes of a clock record, which a full frame may have in addition to its messages.
 pub const CLOCK_RECORD: usize = 40;
 
@@ -72,6 +75,8 @@ pub struct Begin<'a> {
     pub mended: &'a [Mended],
     /// The greatest reserve of the journal so far; 0 if there is none. A later file never has a lower one.
     pub reserve: u64,
+    /// The latest wall clock of a record in the journal so far, in nanoseconds since 1970; 0 if there is none.
+    pub latest_ns: u64,
 }
 
 /// The frame that is being filled, and those that are full.
@@ -87,6 +92,12 @@ pub struct Packer {
     /// The epoch at the start of the open frame.
     opened_in: u64,
     last_clock: Option<(Duration, u64)>,
+    /// The wall clock and the ticks of the last clock record.
+    noted: Option<(u64, u64)>,
+    /// The time of the last message after that record; 0 if there is none.
+    last_time: u64,
+    /// The latest wall clock of a record before that one.
+    latest_ns: u64,
     /// Number of bytes of frames since the last clock record.
     since_clock: usize,
     now: Now,
@@ -108,6 +119,9 @@ impl Packer {
             epoch: begin.header.epoch,
             opened_in: begin.header.epoch,
             last_clock: None,
+            noted: None,
+            last_time: 0,
+            latest_ns: begin.latest_ns,
             since_clock: 0,
             now,
             ticks,
@@ -149,6 +163,7 @@ impl Packer {
             self.renew_reserve();
         }
         self.frame(payload.len(), time).message(payload, tag, key, time);
+        self.last_time = time;
         self.due += 1;
         true
     }
@@ -156,7 +171,8 @@ impl Packer {
     /// Notes that the next records come from another ring, which `header` describes. Its time must have been set by [`at`](Self::at).
     pub fn go_on_in(&mut self, header: Arc<FileHeader>) {
         self.close();
-        (self.header, self.last_clock) = (header, None);
+        self.latest_ns = self.latest_ns();
+        (self.header, self.last_clock, self.noted) = (header, None, None);
         self.source();
     }
 
@@ -172,6 +188,11 @@ impl Packer {
         match control {
             JournalControl::Ring(ControlRecord::Epoch { epoch }) | JournalControl::Source { epoch, .. } => {
                 self.epoch = epoch;
+            }
+            // It is copied from another journal.
+            JournalControl::Clock { wall_ns, ticks, .. } => {
+                self.latest_ns = self.latest_ns();
+                (self.noted, self.last_time) = (Some((wall_ns, ticks)), 0);
             }
             _ => {}
         }
@@ -229,12 +250,22 @@ impl Packer {
             self.close();
         }
         if self.open.is_none() {
-            let frame = FrameBuilder::new(self.pool.take(), self.due, self.wall_of(time));
+            let wall_ns = self.wall_of(time);
+            self.latest_ns = self.latest_ns().max(wall_ns);
+            let is_later = self.latest_ns - wall_ns > STEP_NS;
+            let frame = FrameBuilder::new(self.pool.take(), self.due, self.latest_ns);
             self.open = Some((frame, self.now.mono));
             self.opened_in = self.epoch;
-            self.note_clock();
+            self.note_clock(is_later);
         }
         &mut self.open.as_mut().expect("opened above").0
+    }
+
+    /// Returns the latest wall clock of a record so far, as a reader counts it: by the last clock record. It goes on where the clock was set
+    /// back, so that a frame's index time says what is before the frame.
+    fn latest_ns(&self) -> u64 {
+        let last = self.noted.and_then(|noted| wall_ns(noted, self.header.ring.clock_hz, self.last_time));
+        last.map_or(self.latest_ns, |last| last.max(self.latest_ns))
     }
 
     /// Returns the wall clock at a time of the ring's clock, which has 48 bits. Without a time, returns the present wall clock.
@@ -244,15 +275,18 @@ impl Packer {
         wall.map_or(self.now.wall_ns, |wall| wall.min(self.now.wall_ns))
     }
 
-    /// Notes both clocks in a new frame, if the last note is old or far away, or if the wall clock was set meanwhile.
-    fn note_clock(&mut self) {
+    /// Notes both clocks in a new frame, if the last note is old or far away, or if the wall clock was set meanwhile. If the frame's index
+    /// time `is_later` than its first record, a reader that begins there needs the note.
+    fn note_clock(&mut self, is_later: bool) {
         let offset = self.now.wall_ns.wrapping_sub(self.now.mono.as_nanos() as u64);
         let step = self.last_clock.map_or(0, |(_, last)| offset.wrapping_sub(last) as i64);
         let is_due = self.last_clock.is_none_or(|(at, _)| self.now.mono - at >= self.packing.clock_every);
         let is_far = self.since_clock >= self.packing.clock_bytes;
-        if is_due || is_far || step.unsigned_abs() > 1_000_000 {
-            let step_ns = if step.unsigned_abs() > 1_000_000 { step } else { 0 };
+        let is_step = step.unsigned_abs() > STEP_NS;
+        if is_due || is_far || is_later || is_step {
+            let step_ns = if is_step { step } else { 0 };
             self.last_clock = Some((self.now.mono, offset));
+            (self.noted, self.last_time) = (Some((self.now.wall_ns, self.ticks)), 0);
             self.since_clock = 0;
             let (frame, _) = self.open.as_mut().expect("the caller opened it");
             frame.control(
@@ -296,7 +330,7 @@ mod tests {
 
     fn packer(due: u64, reserve: u64) -> Packer {
         let header = super::super::sim::header(&super::super::Recovered::default(), due, 1, 1);
-        let begin = Begin { header: Arc::new(header), loss: None, mended: &[], reserve };
+        let begin = Begin { header: Arc::new(header), loss: None, mended: &[], reserve, latest_ns: 0 };
         let packing = Packing { target: 2048, ..Packing::default() };
         Packer::begin(packing, Pool::default(), &begin, Now { mono: Duration::ZERO, wall_ns: 0 }, 0)
     }

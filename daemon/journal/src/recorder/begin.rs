@@ -50,16 +50,16 @@ pub(super) fn begin(
         }
         go_behind(&mut subscriber, recovered.due - 1)
     };
-    if is_behind && took_over {
-        epoch = recovered.epoch;
-    }
-    let known = if is_behind { controls_at(&path, recovered.due)? } else { Vec::new() };
+    let last = if recovered.last.is_some() { Last::of(&path, recovered.due)? } else { Last::default() };
+    let known = if is_behind { last.controls } else { Vec::new() };
     let loss = if is_behind { None } else { place(&mut subscriber, &recovered, &path)? };
-    // The first messages of a new journal may be of earlier publishers than the present one. The ring says where each later one begins.
-    let waits = recovered.last.is_none() && epoch > 1 && subscriber.lag() > 0;
+    // The first messages may be of earlier publishers than the present one. The ring says where each later one begins, and the journal
+    // states no epoch before that.
+    let is_new = recovered.last.is_none() && epoch > 1 && subscriber.lag() > 0;
+    let waits = is_new || took_over && !is_behind;
     let epoch_by = waits.then(|| (subscriber.next_sequence() + subscriber.lag() + LAG_ERROR, epoch));
-    if waits {
-        epoch = 0;
+    if is_new || took_over {
+        epoch = recovered.epoch;
     }
     let due = loss.map_or(subscriber.next_sequence(), |loss| loss.from);
     let header = header(&subscriber, &recovered, due, epoch).map_err(os)?;
@@ -70,12 +70,9 @@ pub(super) fn begin(
         loss,
         mended: &recovered.mended,
         reserve: recovered.reserve,
+        latest_ns: last.latest_ns,
     };
     let mut packer = Packer::begin(Packing::default(), pool.clone(), &begin, now, ticks);
-    if took_over && !is_behind {
-        // The ring is another one, or no longer has the place.
-        packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch }));
-    }
     packer.close();
     let mut writer = Writer::new(settings, header, pool, salt().map_err(os)?);
     while let Some(frame) = packer.take() {
@@ -101,6 +98,10 @@ fn place(
     // A ring that the journal names was read before: it continued while nobody recorded.
     let is_known = recovered.ring == Some(subscriber.header().uuid);
     let behind = |channel| RecordError::Behind { path: path.to_owned(), journal: due, channel };
+    // A seek would skip the control records before the message.
+    if subscriber.next_sequence() == due {
+        return Ok(None);
+    }
     let first = match subscriber.seek(due) {
         Ok(()) => return Ok(None),
         Err(LocateError::NotYet { next, .. }) if next == due => {
@@ -134,18 +135,40 @@ fn go_behind(subscriber: &mut Subscriber, sequence: u64) -> bool {
     }
 }
 
-/// Returns the control records that the journal has after its last message. `due` is the sequence of the next message.
-fn controls_at(path: &Path, due: u64) -> Result<Vec<ControlRecord>, RecordError> {
-    let mut reader = Journal::open(path)?.read_from(due - 1)?;
-    let mut known = Vec::new();
-    while let Some(entry) = reader.next()? {
-        if let Entry::Control { sequence, control: JournalControl::Ring(control), .. } = entry
-            && sequence == due
-        {
-            known.push(control);
+/// The end of a journal, as its readers see it.
+#[derive(Default)]
+struct Last {
+    /// The control records after the last message.
+    controls: Vec<ControlRecord>,
+    /// The latest wall clock of a message.
+    latest_ns: u64,
+}
+
+impl Last {
+    /// Reads the end of the journal. `due` is the sequence of the next message.
+    fn of(path: &Path, due: u64) -> Result<Self, RecordError> {
+        let journal = Journal::open(path)?;
+        // An index time counts all records before its frame. The last frame of all is read.
+        let indexed =
+            journal.files().iter().filter_map(|file| file.trailer).map(|trailer| trailer.greatest_ns);
+        let mut last = Self { controls: Vec::new(), latest_ns: indexed.max().unwrap_or(0) };
+        let mut reader = journal.read_from(due.saturating_sub(1))?;
+        while let Some(entry) = reader.next()? {
+            match entry {
+                Entry::Message(message) => {
+                    let time = message.time;
+                    last.latest_ns = last.latest_ns.max(reader.wall_ns(time).unwrap_or(0));
+                }
+                Entry::Control { sequence, control: JournalControl::Ring(control), .. }
+                    if sequence == due =>
+                {
+                    last.controls.push(control);
+                }
+                _ => {}
+            }
         }
+        Ok(last)
     }
-    Ok(known)
 }
 
 /// Moves the subscriber to the oldest message that is safe to read, while a publisher may overtake it. Returns its sequence.
@@ -154,6 +177,10 @@ fn oldest(subscriber: &mut Subscriber) -> Result<u64, RecordError> {
     loop {
         match subscriber.seek(wanted) {
             Ok(()) => return Ok(wanted),
+            // It is there already, and before the control records that a seek would skip.
+            Err(LocateError::TooOld { oldest, .. }) if oldest == subscriber.next_sequence() => {
+                return Ok(oldest);
+            }
             Err(LocateError::TooOld { oldest, .. }) => wanted = oldest,
             Err(LocateError::NotYet { next, .. }) if next <= wanted => return Ok(next),
             Err(other) => return Err(other.into()),

@@ -5,3 +5,4 @@
 mod keeping;
 mod recorder;
 mod shutdown;
+mod times;

@@ -119,10 +119,12 @@ fn settings(bridge: &BridgeStatus) -> Option<String> {
 }
 
 /// Counters that are 0 for most bridges, each as a sentence, if they are not.
-const COUNTS: [(&str, &str); 13] = [
+const COUNTS: [(&str, &str); 15] = [
     ("/send/takeovers", "times it began to send in place of a peer"),
     ("/send/yields", "times it left the sending to a peer"),
     ("/send/lines_anew", "times a line was opened anew, because its interface was"),
+    ("/send/state_renewed", "times the state file was gone, and was made again"),
+    ("/send/state_errors", "times the state file could not be written"),
     ("/send/link_waits", "times live packets waited for the link"),
     ("/repair/multicast_replies", "repairs went to all receivers at once"),
     ("/repair/pauses", "times all receivers were told to wait, because the rate of repairs was used up"),

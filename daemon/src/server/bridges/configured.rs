@@ -41,7 +41,7 @@ const SEND_NEWS: [News<RepairCounters>; 3] = [
         "times repairs were to come from the journal, and it is not there or not that of this stream",
     ),
 ];
-const LINE_NEWS: [News<SendCounters>; 2] = [
+const LINE_NEWS: [News<SendCounters>; 4] = [
     (
         "bridge-line-anew",
         1,
@@ -54,13 +54,32 @@ const LINE_NEWS: [News<SendCounters>; 2] = [
         |c| c.segments_refused,
         "times the kernel refused packets in segments (UDP_SEGMENT) on a line; they leave one by one",
     ),
+    (
+        "bridge-state-anew",
+        1,
+        |c| c.state_renewed,
+        "times the state file was removed or moved, and was made again",
+    ),
+    (
+        "bridge-state-failed",
+        1,
+        |c| c.state_errors,
+        "times the state file could not be written: the next start of the bridge knows less than what was sent",
+    ),
 ];
-const ENGINE_SEND_NEWS: [News<EngineSendCounters>; 5] = [
+const ENGINE_SEND_NEWS: [News<EngineSendCounters>; 6] = [
     (
         "bridge-engine-lost",
         1,
         |c| c.lost_by_engine,
         "messages that the servers had acknowledged were gone; they were sent again",
+    ),
+    (
+        "bridge-successor",
+        1,
+        |c| c.successions,
+        "times the stream ended with another publisher's messages, and this channel, which it never had, goes on behind them; the clock \
+         was behind when the channel began",
     ),
     ("bridge-fenced", 1, |c| c.fenced, "times another bridge wrote the stream, and this one waits"),
     (

@@ -89,14 +89,14 @@ pub struct Recorders {
     events: Events,
     socket: PathBuf,
     threads: BTreeMap<String, JoinHandle<()>>,
-    /// Threads of journals that are no longer configured.
-    leaving: Vec<JoinHandle<()>>,
+    /// Threads of journals that are no longer configured, by channel. The next journal of the channel waits for the thread.
+    leaving: BTreeMap<String, JoinHandle<()>>,
 }
 
 impl Recorders {
     /// Makes an owner without recorders. The recorders will report to `events`, and reach this daemon at `socket`.
     pub fn new(journals: Journals, events: Events, socket: PathBuf) -> Self {
-        Self { journals, events, socket, threads: BTreeMap::new(), leaving: Vec::new() }
+        Self { journals, events, socket, threads: BTreeMap::new(), leaving: BTreeMap::new() }
     }
 
     /// Keeps the journals of these channels from now on, and no others. A journal that is the same as before continues undisturbed. The
@@ -105,14 +105,13 @@ impl Recorders {
         let wanted = channels.iter().filter_map(|channel| Some((&channel.name, channel.journal.as_ref()?)));
         let wanted: BTreeMap<&String, &JournalConfig> = wanted.collect();
         let mut recordings = self.journals.recordings();
-        let mut before = BTreeMap::new();
         recordings.retain(|channel, recording| {
             // A journal whose thread could not be started is tried again.
             let stays = self.threads.contains_key(channel)
                 && wanted.get(channel).is_some_and(|config| **config == recording.config);
             if !stays {
                 recording.stop.store(true, Ordering::Relaxed);
-                before.extend(self.threads.remove_entry(channel));
+                self.leaving.extend(self.threads.remove_entry(channel));
                 self.events.tell("journal-removed", Some(channel), None, None, &recording.shown());
             }
             stays
@@ -126,7 +125,7 @@ impl Recorders {
                 recording: recording.clone(),
                 events: self.events.clone(),
                 socket: self.socket.clone(),
-                before: before.remove(channel),
+                before: self.leaving.remove(channel),
             };
             recordings.insert(channel.clone(), recording.clone());
             let started = std::thread::Builder::new().name("journal".to_owned()).spawn(move || work.run());
@@ -137,8 +136,7 @@ impl Recorders {
                 }
             }
         }
-        self.leaving.extend(before.into_values());
-        self.leaving.retain(|thread| !thread.is_finished());
+        self.leaving.retain(|_, thread| !thread.is_finished());
     }
 
     /// Stops all recorders, and waits until they have sealed their files, but not for a disk that does not answer. `hold` keeps publishers
@@ -155,7 +153,7 @@ impl Recorders {
             recording.stop.store(true, Ordering::Release);
         }
         let until = Instant::now() + LAST_WORDS;
-        for thread in self.threads.into_values().chain(self.leaving) {
+        for thread in self.threads.into_values().chain(self.leaving.into_values()) {
             while !thread.is_finished() && Instant::now() < until {
                 sleep(Duration::from_millis(5));
             }
@@ -284,7 +282,7 @@ struct Work {
     recording: Arc<Recording>,
     events: Events,
     socket: PathBuf,
-    /// The thread that kept the journal of the same channel before, with other settings.
+    /// The thread that kept the journal of the same channel before. It may still write its last frames.
     before: Option<JoinHandle<()>>,
 }
 

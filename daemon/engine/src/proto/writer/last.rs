@@ -1,6 +1,6 @@
 //! Decides by the log's last block where to continue, or why not.
 
-use super::super::block::{Damaged, Head};
+use super::super::block::{Damaged, Head, Stream};
 use super::super::mutant::{Mutant, is};
 use super::{AHEAD_NS, IDLE_LOOK_NS, LOOK_NS, Last, Refusal, Resume, State, Trouble, Writer};
 
@@ -120,17 +120,39 @@ impl Writer {
         (self.state, self.look_ns) = (State::Shut(why), now_ns + LOOK_NS);
     }
 
-    /// Handles a log with another stream. A stream of a later session begins after it.
+    /// Handles a log with another stream. A stream of a later session begins after it. So does one that the log never had: the log says
+    /// which stream came after which, whatever the clock was when they began. That one gets a later session, so that readers follow it.
     fn meet_other(&mut self, now_ns: u64, last: &Last, head: &Head) -> Result<(), Refusal> {
         let (ours, theirs) = (self.config.session, head.session);
-        let is_later =
-            ours.tag() == theirs.tag() && theirs.epoch().is_some_and(|epoch| ours.epoch() > Some(epoch));
-        if !is_later {
-            return Err(Refusal::OtherStream { theirs, ours });
+        let refusal = Refusal::OtherStream { theirs, ours };
+        let Some(epoch) = theirs.epoch().filter(|_| ours.tag() == theirs.tag()) else { return Err(refusal) };
+        if ours.epoch().is_none_or(|own| own <= epoch) {
+            // The session of a feed from elsewhere is that feed's name.
+            let is_own = self.config.stream != Stream::of_session(ours) && ours.epoch().is_some();
+            let next = ours.with_epoch(epoch + 1).filter(|_| is_own && !last.had_ours).ok_or(refusal)?;
+            let is_ordered = now_ns < self.ordered_until_ns;
+            if head.writer != self.config.writer && !self.may_follow && !is_ordered {
+                return self.wait_for_other(now_ns, head).ok_or(refusal);
+            }
+            self.config.session = next;
+            self.counters.successions += 1;
         }
         self.stored = None;
         self.run(now_ns, last, Resume::Beginning);
         Ok(())
+    }
+
+    /// Waits until the writer of another stream is silent. Returns `None` if it was heard meanwhile.
+    fn wait_for_other(&mut self, now_ns: u64, head: &Head) -> Option<()> {
+        let is_heard = match self.state {
+            State::Fenced(heard_ns) => heard_ns > self.met_ns || self.seen != (head.writer, head.number),
+            _ => false,
+        };
+        if is_heard {
+            return None;
+        }
+        self.yield_to(now_ns, head);
+        Some(())
     }
 
     fn yield_to(&mut self, now_ns: u64, head: &Head) {
@@ -143,6 +165,9 @@ impl Writer {
                 now_ns
             }
         };
+        if !matches!(self.state, State::Fenced(_)) {
+            self.met_ns = now_ns;
+        }
         (self.seen, self.may_follow) = (seen, false);
         (self.state, self.look_ns) = (State::Fenced(heard_ns), now_ns + LOOK_NS);
     }

@@ -121,6 +121,8 @@ pub struct Writer {
     resume: Option<Resume>,
     /// The last block that was written by another writer.
     seen: (u64, u64),
+    /// When this writer began to wait for another one.
+    met_ns: u64,
     /// Free buffers of stored blocks.
     spare: Vec<Vec<u8>>,
     sealer: Sealer,
@@ -155,6 +157,7 @@ impl Writer {
             began: 0,
             resume: None,
             seen: (0, 0),
+            met_ns: 0,
             spare: Vec::with_capacity(config.in_flight),
             sealer: Sealer::default(),
             counters: WriterCounters::default(),

@@ -37,12 +37,14 @@ pub struct Last {
     pub id: Option<BlockId>,
     /// The reason why the last sound block does not open; `None` if it does.
     pub unopened: Option<Damaged>,
+    /// Whether the log has a block of the writer's stream before the last one, which is of another stream.
+    pub had_ours: bool,
 }
 
 impl Last {
     /// Makes the end of a log whose last entry has this number, before any entry was read.
     pub fn new(sequence: u64) -> Last {
-        Last { sequence, head: None, crc: None, id: None, unopened: None }
+        Last { sequence, head: None, crc: None, id: None, unopened: None, had_ours: false }
     }
 
     /// Looks at an entry, beginning with the last one. Returns true if the entry before it need not be read. An entry that is no sound
@@ -64,7 +66,7 @@ impl Last {
 /// The reason why a writer does not write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The log has another stream, which is not older.
+    /// The log has another stream, which came after ours or is written now.
     #[error(
         "the log carries session {theirs}, which is not older than {ours}: two publishers write one channel; stop one of them, \
          or remove the log by `shmcast bridge stream rm`"
@@ -126,6 +128,8 @@ pub struct WriterCounters {
     pub bytes: u64,
     /// Times that the last block was requested again, by [`Trouble`].
     pub resyncs: [u64; TROUBLES.len()],
+    /// Times that this writer's stream went on behind another stream although the clock had been behind when it began.
+    pub successions: u64,
     /// Times that another writer owned the last block.
     pub fenced: u64,
     /// Times that the last block did not open.

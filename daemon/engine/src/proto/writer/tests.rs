@@ -132,19 +132,76 @@ fn what_was_in_flight_is_appended_again_as_it_was() {
     assert_eq!((writer.take_resume(), writer.take_again()), (Some(Resume::At(102)), Vec::new()));
 }
 
+fn of_stream(stream: u8, session: &[u8; 10]) -> WriterConfig {
+    WriterConfig { stream: Stream([stream; 16]), session: Session::from_bytes(*session), ..CONFIG }
+}
+
 #[test]
 fn a_later_stream_begins_behind_an_earlier_one_and_not_the_other_way_round() {
-    let last = last(40, head(2, 100));
+    let last = Last { had_ours: true, ..last(40, head(2, 100)) };
     let start = |session: &[u8; 10]| {
-        let config =
-            WriterConfig { stream: Stream([8; 16]), session: Session::from_bytes(*session), ..CONFIG };
-        let mut writer = Writer::new(config);
+        let mut writer = Writer::new(of_stream(8, session));
         let round = writer.poll(0).unwrap();
         writer.handle_last(0, round, last, 50).map(|()| writer.take_resume())
     };
     assert_eq!(start(b"TICK000101"), Ok(Some(Resume::Beginning)));
     for other in [b"TICK000100", b"TICK0000ZZ", b"TOCK000101", b"TICK  0101"] {
         assert!(matches!(start(other), Err(Refusal::OtherStream { .. })), "{other:?}");
+    }
+}
+
+/// A channel was made anew while the clock of its host was behind. The log never had it, so it is later than what the log has.
+#[test]
+fn a_stream_that_the_log_never_had_begins_behind_the_last_whatever_the_clock_was() {
+    let last = last(40, head(2, 100));
+    for session in [b"TICK000100", b"TICK0000ZZ"] {
+        let mut writer = Writer::new(of_stream(8, session));
+        let mut look = |now_ns| {
+            let round = writer.poll(now_ns).unwrap();
+            let answer = writer.handle_last(now_ns, round, last, 50);
+            (answer, writer.state(), writer.take_resume(), writer.session().epoch())
+        };
+        let own = Session::from_bytes(*session).epoch();
+        // The other writer may live, and is waited for.
+        assert_eq!(look(0), (Ok(()), State::Fenced(0), None, own));
+        assert_eq!(look(SECOND_NS / 2), (Ok(()), State::Fenced(0), None, own));
+        let later = Session::from_bytes(*b"TICK000101").epoch();
+        assert_eq!(look(SECOND_NS), (Ok(()), State::Run, Some(Resume::Beginning), later));
+        assert_eq!(writer.counters().successions, 1);
+    }
+    // A sender that wrote the last block itself follows its channel at once.
+    let mut writer = running(100);
+    let append = writer.append(0, Cut::gap(100, 100), 0);
+    writer.handle_ack(1, append.round, Ok(41));
+    let own = parse(&append.block).unwrap().0;
+    let anew = of_stream(8, b"TICK0000ZZ");
+    writer.begin(2, anew.stream, anew.session);
+    let round = writer.poll(2).unwrap();
+    writer.handle_last(3, round, Last { head: Some(own), ..Last::new(41) }, 50).unwrap();
+    assert_eq!(
+        (writer.take_resume(), writer.session().epoch()),
+        (Some(Resume::Beginning), Session::from_bytes(*b"TICK000101").epoch())
+    );
+    // A feed from elsewhere keeps its session.
+    let session = Session::from_bytes(*b"TICK0000ZZ");
+    let mut writer = Writer::new(WriterConfig { stream: Stream::of_session(session), session, ..CONFIG });
+    let round = writer.poll(0).unwrap();
+    assert!(matches!(writer.handle_last(0, round, last, 50), Err(Refusal::OtherStream { .. })));
+}
+
+#[test]
+fn another_stream_that_is_written_now_is_an_error() {
+    for is_pulse in [true, false] {
+        let mut writer = Writer::new(of_stream(8, b"TICK0000ZZ"));
+        let round = writer.poll(0).unwrap();
+        writer.handle_last(0, round, last(40, head(2, 100)), 50).unwrap();
+        if is_pulse {
+            writer.handle_pulse(SECOND_NS / 4, 2);
+        }
+        let round = writer.poll(SECOND_NS / 2).unwrap();
+        let now = if is_pulse { head(2, 100) } else { Head { number: 10, ..head(2, 101) } };
+        let answer = writer.handle_last(SECOND_NS / 2, round, last(40, now), 50);
+        assert!(matches!(answer, Err(Refusal::OtherStream { .. })), "{answer:?}");
     }
 }
 

@@ -245,7 +245,7 @@ impl World {
             clock_bytes: 8192,
         };
         let (mended, reserve) = (&recovered.mended[..], recovered.reserve);
-        let begin = Begin { header: Arc::new(header.clone()), loss, mended, reserve };
+        let begin = Begin { header: Arc::new(header.clone()), loss, mended, reserve, latest_ns: 0 };
         let packer = Packer::begin(packing, pool.clone(), &begin, self.now, 0);
         let settings = Settings {
             sync: self.sync,
@@ -290,7 +290,8 @@ impl World {
     }
 
     fn drain(&mut self, life: &mut Life, most: usize) {
-        life.packer.at(self.now, self.now.mono.as_nanos() as u64);
+        let ticks = self.now.mono.as_nanos() as u64;
+        life.packer.at(self.now, ticks);
         let oldest = self.ring.front().copied().unwrap_or(self.tail);
         life.packer.loss(oldest - 1, Cause::Overrun);
         let due = life.packer.due();
@@ -300,7 +301,8 @@ impl World {
             if !life.writer.has_room() {
                 break;
             }
-            let taken = life.packer.message(sequence, &self.published[&sequence], 0, sequence % 7 == 0, 1);
+            let taken =
+                life.packer.message(sequence, &self.published[&sequence], 0, sequence % 7 == 0, ticks);
             assert!(taken, "the ring has no holes");
             life.packed.push_back(sequence);
             self.push(life);

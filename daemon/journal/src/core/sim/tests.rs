@@ -131,7 +131,7 @@ fn each_step_of_a_recorder_may_fail() {
 /// seal is cut short: two files are to be mended. The reserve must not count once and then no more.
 #[test]
 fn a_reserve_that_was_given_up_does_not_count() {
-    let story = 953_425;
+    let story = 5_928_971;
     play(story, Io::Buffered).unwrap();
     CHOSEN.set(Some(Mutant::HearsAll));
     let found = play(story, Io::Buffered);

@@ -1,0 +1,66 @@
+//! The streams that a log has had.
+
+use super::{Log, MOST_DAMAGED};
+use crate::proto::block::{Head, Stream, parse};
+use crate::proto::writer::Last;
+
+/// Greatest number of sessions that are looked at.
+const MOST_SESSIONS: usize = 1_000;
+
+impl Log {
+    /// The end of the log for a writer of this stream. If another stream is there, the result says whether the log had this one before.
+    pub(crate) async fn last_for(&self, stream: Stream) -> Option<Last> {
+        let mut last = self.last().await?;
+        if last.head.is_some_and(|head| head.stream != stream) {
+            last.had_ours = self.had_stream(stream, self.bounds().await?).await?;
+        }
+        Some(last)
+    }
+
+    /// Whether the entries from `first` to `last` have a block of this stream. Sessions follow each other in a log, so one block of each
+    /// is read, and some 20 entries to find the session before it. Returns true if it is not sure that there is none, and `None` if the
+    /// servers do not answer.
+    async fn had_stream(&self, stream: Stream, (first, last): (u64, u64)) -> Option<bool> {
+        let mut end = last + 1;
+        for _ in 0..MOST_SESSIONS {
+            let oldest = first.max(end.saturating_sub(MOST_DAMAGED));
+            let Some((number, head)) = self.newest_before(end, oldest).await? else {
+                return Some(oldest > first);
+            };
+            if head.stream == stream {
+                return Some(true);
+            }
+            end = self.begin_of(&head, first, number).await?;
+        }
+        Some(true)
+    }
+
+    /// The newest whole block before `end`, and not before `oldest`.
+    async fn newest_before(&self, end: u64, oldest: u64) -> Option<Option<(u64, Head)>> {
+        for at in (oldest..end).rev() {
+            if let Some((number, block)) = self.get(at).await?
+                && number == at
+                && let Ok((head, _)) = parse(&block)
+            {
+                return Some(Some((number, head)));
+            }
+        }
+        Some(None)
+    }
+
+    /// The first entry from which on all entries up to `known` are of the session of `head`. A damaged entry counts as one of another.
+    async fn begin_of(&self, head: &Head, mut low: u64, known: u64) -> Option<u64> {
+        let mut high = known;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.get(middle).await? {
+                Some((number, block)) if number < high => match parse(&block) {
+                    Ok((found, _)) if found.session == head.session => high = middle,
+                    _ => low = number + 1,
+                },
+                _ => high = middle,
+            }
+        }
+        Some(high)
+    }
+}
