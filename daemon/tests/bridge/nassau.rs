@@ -75,10 +75,10 @@ fn last() -> u64 {
     messages() / 10
 }
 
-/// Loses one in a hundred of the line's packets, of requests and of answers.
+/// Loses three in a hundred of the line's packets, of requests and of answers.
 fn relay(hosts: &Hosts) -> Running {
     let (from, to) = (address(GROUP), address(RELAYED));
-    let words = format!("7 10 {from} {to} vb0 {} {}", address(RELAY), address(SERVER));
+    let words = format!("7 30 {from} {to} vb0 {} {}", address(RELAY), address(SERVER));
     let relay = hosts.role(Host::B, "relay", &words);
     relay.wait_for_log("ready");
     relay
