@@ -18,8 +18,13 @@ import sys
 
 MESSAGES = 3000
 PHASES = ["start", "attach", "steady", "end"]
+# Of a publisher with a gate: so many that the ring is full of what the gate's reader has not got.
+GATED_MESSAGES = 30000
+GATE = {"SHMCAST_GATE": "slow"}
 # Roles: name, arguments of `phases`, and whether another program publishes for it.
 ROLES = [
+    ("publisher, files, a gate", ["publisher", "files", "spin"], False),
+    ("reader, files, a gate", ["reader", "files", "spin"], True),
     ("publisher, files", ["publisher", "files", "spin"], False),
     ("reader, files, `Spin`", ["reader", "files", "spin"], True),
     ("reader, files, `Yield`", ["reader", "files", "yield"], True),
@@ -76,16 +81,19 @@ def parse(trace):
     return result
 
 
-def play(programs, arguments, needs_publisher, folder, trace):
+def play(programs, arguments, needs_publisher, folder, trace, gated):
     role, host, wait = arguments
+    environment = {**os.environ, **(GATE if gated else {})}
+    messages = GATED_MESSAGES if gated and not needs_publisher else 300 if gated else MESSAGES
     channels = os.path.join(folder, "channels")
     shutil.rmtree(channels, ignore_errors=True)
     other = None
-    if needs_publisher:
-        other = subprocess.Popen(command(programs, "publisher", host, "spin", 10**8, channels), stderr=subprocess.DEVNULL)
-    traced = ["strace", "-f", "-qq", "-o", trace, *command(programs, role, host, wait, MESSAGES, channels)]
+    if needs_publisher or gated:
+        partner = command(programs, "publisher" if needs_publisher else "reader", host, "spin", 10**8, channels)
+        other = subprocess.Popen(partner, stderr=subprocess.DEVNULL, env=environment)
+    traced = ["strace", "-f", "-qq", "-o", trace, *command(programs, role, host, wait, messages, channels)]
     try:
-        done = subprocess.run(traced, stderr=subprocess.PIPE, text=True, timeout=300)
+        done = subprocess.run(traced, stderr=subprocess.PIPE, text=True, timeout=300, env=environment)
         if done.returncode:
             sys.exit(f"{' '.join(traced)}: exit code {done.returncode}: {done.stderr}")
     finally:
@@ -100,7 +108,7 @@ def rows(programs, folder, times):
     result = {}
     for turn in range(times):
         for at, (name, arguments, needs_publisher) in enumerate(ROLES):
-            found = play(programs, arguments, needs_publisher, folder, os.path.join(folder, f"trace-{at}-{turn}"))
+            found = play(programs, arguments, needs_publisher, folder, os.path.join(folder, f"trace-{at}-{turn}"), name.endswith("a gate"))
             for thread, phases in found.items():
                 row = result.setdefault(f"{name}: thread `{thread}`" if thread else name, {})
                 for phase, calls in phases.items():

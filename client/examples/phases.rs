@@ -2,15 +2,17 @@
 //! check `daemon/docs/syscalls.md`.
 //!
 //! `phases publisher|reader CHANNEL MESSAGES DIR spin|yield|sleep`, or with a daemon, if `$SHMCAST_SOCKET` is set and DIR is `-`, also `park`
-//! and `async`. `$SHMCAST_FILTER` names a filter of system calls, under which the program runs from then on.
+//! and `async`. `$SHMCAST_GATE` names a gate: a publisher makes it, and its reader takes it and is slow. `$SHMCAST_FILTER` names a filter of system calls, under which the program runs from then on.
 
-use shmcast::{Client, Event, Publisher, Start, Subscriber, Wait};
+use shmcast::{Client, Event, Gate, Publisher, Start, Subscriber, Wait};
 use std::error::Error;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 /// A publisher's pace.
 const PACE: Duration = Duration::from_micros(20);
+/// What a message costs the reader of a gate.
+const SLOWNESS: Duration = Duration::from_micros(200);
 /// Messages before the steady state: a publisher prepares its ring meanwhile.
 const EARLIER: u64 = 1000;
 
@@ -48,7 +50,10 @@ fn phase(name: &str) {
 }
 
 fn publish(channel: &str, messages: u64, client: Option<&Client>, dir: &str) -> Result<(), Box<dyn Error>> {
-    let builder = Publisher::builder(channel);
+    let mut builder = Publisher::builder(channel);
+    if let Ok(gate) = std::env::var("SHMCAST_GATE") {
+        builder = builder.gate(Gate::new(gate).wait(Duration::from_millis(1)));
+    }
     let mut publisher = match client {
         Some(client) => builder.client(client).open()?,
         None => builder.dir(dir).capacity(1 << 20).open()?,
@@ -75,7 +80,11 @@ fn receive(
     dir: &str,
     wait: &str,
 ) -> Result<(), Box<dyn Error>> {
-    let builder = Subscriber::builder(channel).start(Start::Latest);
+    let mut builder = Subscriber::builder(channel).start(Start::Latest);
+    let gate = std::env::var("SHMCAST_GATE");
+    if let Ok(gate) = &gate {
+        builder = builder.gate(gate);
+    }
     let builder = builder.wait_for_channel(Duration::from_secs(60)).wait(match wait {
         "spin" => Wait::Spin,
         "yield" => Wait::Yield,
@@ -95,7 +104,12 @@ fn receive(
             Ok::<(), Box<dyn Error>>(())
         })?;
     } else {
-        while received.of(subscriber.recv()?, messages) {}
+        while received.of(subscriber.recv()?, messages) {
+            let next = Instant::now() + if gate.is_ok() { SLOWNESS } else { Duration::ZERO };
+            while Instant::now() < next {
+                std::hint::spin_loop();
+            }
+        }
     }
     phase("end");
     drop(subscriber);
