@@ -47,6 +47,9 @@ pub(super) struct Args {
     /// Have the servers send the feed itself, for networks without multicast
     #[arg(long)]
     unicast: bool,
+    /// Message to begin with, if there is no session to resume [default: the first that is heard]
+    #[arg(long, value_name = "SEQUENCE")]
+    first: Option<i64>,
     /// Size of the ring for a new channel: a power of two from 64KiB to 16GiB [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     capacity: Option<u64>,
@@ -63,6 +66,9 @@ impl Args {
         draft.put_all("receive.servers", &self.server);
         if self.unicast {
             draft.put("receive.unicast", true);
+        }
+        if let Some(first) = self.first {
+            draft.put("receive.from", first);
         }
         self.common.options.finish(draft)
     }

@@ -1,0 +1,170 @@
+//! What does a gate cost, and what does it keep?
+//!
+//! - `publish`: bursts of 32 messages of 64 bytes, each received before the next burst begins, with and without a gate, in turns in one
+//!   process. Nanoseconds a message, the median of the bursts. One reader either way.
+//! - `hundred`: 100 readers of 1,000,000 messages, of which one has the gate and takes ten times as long for each message. First the gate
+//!   may hold messages up for as long as it needs, then for 200 us, after which it is dropped.
+//!
+//! `cargo run --release -p shmcast-bench --example gate`. METHOD.md has the rules for figures that are published; these are for a look.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "it prints what it measured")]
+
+use shmcast::{Event, Gate, Preparation, Publisher, Subscriber, Wait};
+use std::error::Error;
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const BURSTS: usize = 20_000;
+const BURST: u64 = 32;
+const READERS: usize = 100;
+const MESSAGES: u64 = 1_000_000;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// What a reader received and missed.
+#[derive(Debug, Default, Clone, Copy)]
+struct Count {
+    received: u64,
+    missed: u64,
+}
+
+fn open(dir: &Path, name: &str, gate: Option<Gate>) -> Outcome<Publisher> {
+    let builder = Publisher::builder(name).dir(dir).capacity(4 << 20).prepare(Preparation::FULL);
+    Ok(match gate {
+        Some(gate) => builder.gate(gate).open()?,
+        None => builder.open()?,
+    })
+}
+
+fn reader(dir: &Path, name: &str, gate: Option<&str>, wait: Wait) -> Outcome<Subscriber> {
+    let builder = Subscriber::builder(name).dir(dir).wait(wait);
+    Ok(match gate {
+        Some(gate) => builder.gate(gate).open()?,
+        None => builder.open()?,
+    })
+}
+
+/// Receives until the channel ends. Tells the last sequence, and spends `work` on each message.
+fn receive(mut reader: Subscriber, last: &AtomicU64, work: Duration) -> Count {
+    let mut count = Count::default();
+    loop {
+        match reader.recv() {
+            Ok(Event::Message(m)) => {
+                count.received += 1;
+                last.store(m.sequence, Ordering::Release);
+                let until = Instant::now() + work;
+                while !work.is_zero() && Instant::now() < until {
+                    std::hint::spin_loop();
+                }
+            }
+            Ok(Event::Lapped(lapped)) => count.missed += lapped.missed,
+            Ok(Event::End) | Err(_) => return count,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Nanoseconds a message of one burst. Returns when the reader has received it.
+fn burst(publisher: &mut Publisher, last: &AtomicU64) -> Outcome<f64> {
+    let message = [7; 64];
+    let start = Instant::now();
+    let mut sequence = 0;
+    for _ in 0..BURST {
+        sequence = publisher.publish(black_box(&message))?;
+    }
+    let time = start.elapsed();
+    while last.load(Ordering::Acquire) < sequence {
+        std::hint::spin_loop();
+    }
+    Ok(time.as_nanos() as f64 / BURST as f64)
+}
+
+fn publish(dir: &Path) -> Outcome<()> {
+    let names = ["plain", "gated"];
+    let mut publishers = [open(dir, names[0], None)?, open(dir, names[1], Some(Gate::new("g")))?];
+    let readers = [reader(dir, names[0], None, Wait::Spin)?, reader(dir, names[1], Some("g"), Wait::Spin)?];
+    let last = [AtomicU64::new(0), AtomicU64::new(0)];
+    std::thread::scope(|scope| -> Outcome<()> {
+        // Both channels are received in one thread, so that neither has a core for itself alone.
+        let [one, other] = readers;
+        scope.spawn(|| both([one, other], &last));
+        let mut figures = [Vec::new(), Vec::new()];
+        for _ in 0..BURSTS {
+            for at in 0..2 {
+                figures[at].push(burst(&mut publishers[at], &last[at])?);
+            }
+        }
+        for publisher in publishers {
+            publisher.close();
+        }
+        let at = |figures: &mut Vec<f64>, part: f64| {
+            figures.sort_by(f64::total_cmp);
+            figures[((figures.len() - 1) as f64 * part) as usize]
+        };
+        let [mut plain, mut gated] = figures;
+        for part in [0.5, 0.99] {
+            let (plain, gated) = (at(&mut plain, part), at(&mut gated, part));
+            let difference = gated - plain;
+            println!(
+                "publish 64 B, p{}: {plain:.1} ns without a gate, {gated:.1} with one, {difference:+.1}",
+                part * 100.0
+            );
+        }
+        Ok(())
+    })
+}
+
+fn both(mut readers: [Subscriber; 2], last: &[AtomicU64; 2]) {
+    let mut open = 2;
+    while open > 0 {
+        for (reader, last) in readers.iter_mut().zip(last) {
+            match reader.try_recv() {
+                Ok(Some(Event::Message(m))) => last.store(m.sequence, Ordering::Release),
+                Ok(Some(Event::End)) | Err(_) => open -= 1,
+                Ok(_) => {}
+            }
+        }
+    }
+}
+
+fn hundred(dir: &Path, name: &str, wait: Duration) -> Outcome<()> {
+    let mut publisher = open(dir, name, Some(Gate::new("g").wait(wait)))?;
+    let last = AtomicU64::new(0);
+    let slow = reader(dir, name, Some("g"), Wait::Yield)?;
+    let fast: Vec<Subscriber> =
+        (1..READERS).map(|_| reader(dir, name, None, Wait::Yield)).collect::<Outcome<_>>()?;
+    std::thread::scope(|scope| -> Outcome<()> {
+        let last = &last;
+        let slow = scope.spawn(move || receive(slow, last, Duration::from_micros(2)));
+        for reader in fast {
+            scope.spawn(move || receive(reader, last, Duration::ZERO));
+        }
+        let start = Instant::now();
+        for _ in 0..MESSAGES {
+            publisher.publish(black_box(&[7; 64]))?;
+        }
+        let (time, gate) = (start.elapsed(), publisher.gates()[0]);
+        publisher.close();
+        let count = slow.join().map_err(|_| "the reader failed")?;
+        println!(
+            "{READERS} readers, one slow with a gate of {wait:?}: {:.2} M msg/s; it received {}, missed {}; {} messages were held up, \
+             the longest for {:?}; dropped {} times",
+            MESSAGES as f64 / time.as_secs_f64() / 1e6,
+            count.received,
+            count.missed,
+            gate.held,
+            gate.longest,
+            gate.dropped
+        );
+        Ok(())
+    })
+}
+
+fn main() -> Outcome<()> {
+    let dir = tempfile::tempdir_in("/dev/shm")?;
+    publish(dir.path())?;
+    hundred(dir.path(), "kept", Duration::from_secs(1000))?;
+    hundred(dir.path(), "dropped", Duration::from_micros(200))
+}
