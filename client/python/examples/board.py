@@ -8,12 +8,12 @@ import shmcast
 TICK = struct.Struct("8sd")
 SPEC = shmcast.BoardSpec(0, 8, keys=10_000, value=TICK.size)
 
-with shmcast.Publisher("prices", board=SPEC) as publisher:
+with shmcast.Publisher("symbols", board=SPEC) as publisher:
     for number in range(50_000):
         publisher.publish(TICK.pack(b"SYM%05d" % (number % 10_000), number / 100))
 
     # The screen starts now. It missed all of these messages.
-    with shmcast.Subscriber("prices", start="board") as prices:
+    with shmcast.Subscriber("symbols", start="board") as prices:
         last: dict[bytes, float] = {}
         for event in prices:
             match event:
@@ -27,6 +27,6 @@ with shmcast.Publisher("prices", board=SPEC) as publisher:
         print("then", prices.recv())
 
     # One symbol, without the stream.
-    with shmcast.Board("prices") as board:
+    with shmcast.Board("symbols") as board:
         entry = board[b"SYM00007"]
         print(entry.key, "has had", entry.count, "messages; the newest is", entry.sequence)
