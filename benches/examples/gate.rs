@@ -23,7 +23,7 @@ const MESSAGES: u64 = 1_000_000;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// What a reader received and missed.
+/// The counts of one reader.
 #[derive(Debug, Default, Clone, Copy)]
 struct Count {
     received: u64,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// A publisher's pace.
 const PACE: Duration = Duration::from_micros(20);
-/// What a message costs the reader of a gate.
+/// The time that the reader of a gate spends on a message.
 const SLOWNESS: Duration = Duration::from_micros(200);
 /// Messages before the steady state: a publisher prepares its ring meanwhile.
 const EARLIER: u64 = 1000;

@@ -40,7 +40,7 @@ pub struct Lapped {
     pub resumed_at: u64,
 }
 
-/// What a message that came from the channel's board left out.
+/// The count of messages that one from the channel's board stands for.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]

@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyDict};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What a board is for: bytes `start` to `stop` of each payload, `stop` not included, are its key.
+/// The properties of a board. Bytes `start` to `stop` of each payload, `stop` not included, are its key.
 ///
 /// - `keys`: the number of keys for which there is room, 1024 by default and 16,777,216 at most. A key that comes when the board is full is
 ///   not on it, which `Board.counters` counts.
@@ -178,7 +178,7 @@ impl Board {
         &self.channel
     }
 
-    /// What the board is for.
+    /// The properties of the board.
     #[getter]
     fn spec(&self) -> PyResult<BoardSpec> {
         self.handle.ask(|board| BoardSpec(board.spec()))

@@ -207,7 +207,7 @@ impl Board {
         self.len() == 0
     }
 
-    /// What the board tells about itself: where it ends, and what it had no room for. Costs a few loads.
+    /// The board's own counters say where it ends, and how many messages it had no room for. They cost a few loads.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -237,7 +237,7 @@ impl Board {
         &self.subscriber.header().channel
     }
 
-    /// What the board is for.
+    /// The properties of the board.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
