@@ -1,4 +1,4 @@
-//! What a board is for.
+//! The properties of a board.
 
 use crate::error::ChannelError;
 use shmcast_layout::layout::board::Spec;

@@ -1,4 +1,4 @@
-//! What a channel's owner asks of a gate, and what it comes to in a ring of a given size.
+//! The properties that a channel's owner gives a gate, and their values for a ring of a given size.
 
 use super::name::{GateError, GateName};
 use crate::error::ChannelError;
@@ -38,7 +38,7 @@ enum Lag {
     Bytes(u64),
 }
 
-/// What comes after a gate's wait.
+/// The end of a gate's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Then {
     /// The message is published. The gate is dropped: its reader may be lapped, until it has caught up to half of the lag.
@@ -123,7 +123,7 @@ impl Gate {
         &self.name
     }
 
-    /// What the gate comes to in a ring of this size.
+    /// Returns the gate's values for a ring of this size.
     pub(crate) fn settle(&self, geometry: &Geometry) -> Result<Settled, GateError> {
         let name = self.name.parse()?;
         let lag = match self.lag {
@@ -139,7 +139,7 @@ impl Gate {
 }
 
 impl Settled {
-    /// What a daemon says about the gate.
+    /// Returns the gate as a daemon describes it.
     pub(crate) fn terms(&self) -> GateTerms {
         GateTerms {
             gate: self.name.as_str().to_owned(),

@@ -31,7 +31,7 @@ const YIELDS_FOR: Duration = Duration::from_millis(2);
 /// How long it sleeps between two looks.
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// What a call does when a gate holds it up.
+/// The patience of a call that a gate holds up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// Waits as long as the gate says.
