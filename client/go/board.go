@@ -21,8 +21,7 @@ type Board struct {
 	value    []byte
 	snapshot *snapshot // of the whole board, made when it is first asked for
 	entries  []BoardEntry
-	inode    uint64 // of the segment whose board was read last, and its device
-	device   uint64
+	of       *segment // whose board was read last
 	isClosed bool
 }
 
@@ -79,9 +78,9 @@ func (b *Board) follow() error {
 	if s.board == nil {
 		return ErrNoBoard
 	}
-	if b.value == nil || b.inode != s.inode || b.device != s.device {
+	if b.of != s.segment {
 		b.value = make([]byte, s.board.Value)
-		b.snapshot, b.entries, b.inode, b.device = nil, nil, s.inode, s.device
+		b.snapshot, b.entries, b.of = nil, nil, s.segment
 	}
 	return nil
 }
