@@ -127,9 +127,12 @@ func (g *gated) fullError() error {
 	sentence := unsafe.Slice((*byte)(unsafe.Pointer(g.why)), messageLength)
 	sentence = sentence[:max(bytes.IndexByte(sentence, 0), 0)]
 	g.full = FullError{}
-	for _, name := range g.names {
-		if rest, found := bytes.CutPrefix(sentence, []byte("gate ")); found && len(rest) > len(name) && string(rest[:len(name)]) == name && rest[len(name)] == ' ' {
-			g.full.Gate = name
+	if _, after, found := bytes.Cut(sentence, []byte("gate ")); found {
+		gate, _, _ := bytes.Cut(after, []byte(" "))
+		for _, name := range g.names {
+			if string(gate) == name {
+				g.full.Gate = name
+			}
 		}
 	}
 	if _, after, found := bytes.Cut(sentence, []byte(" reader is ")); found {
