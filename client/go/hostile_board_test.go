@@ -95,7 +95,7 @@ func TestRandomWordsOnABoardHarmNobody(t *testing.T) {
 	}
 	changing := []int{from + wordThrough, from + wordSince, from + wordHigh, from + wordLive, from + wordForgotten, from + wordMoves,
 		wordFrontier, wordState, wordCount, wordBoard, from + 2, from + 3, from + 5}
-	rounds := 3_000
+	rounds := 1_500
 	if testing.Short() {
 		rounds = 300
 	}

@@ -297,7 +297,7 @@ func (s *Subscriber) recvBatch(b *Batch) (int, error) {
 
 // runInto receives messages that are copied together into the batch's memory, if this reader is behind.
 func (s *Subscriber) runInto(b *Batch, used *int) bool {
-	if s.isClosed || s.behind != 0 || s.isStrict() || s.isConflating() || !s.canRun() {
+	if s.isClosed || s.behind != 0 || s.isChecked && (s.isStrict() || s.isConflating()) || !s.canRun() {
 		return false
 	}
 	run, from := (*[runBytes]byte)(b.bytes[*used:]), s.position
