@@ -134,6 +134,9 @@ func (g *heldGate) close() {
 	}
 	g.leave()
 	_ = syscall.Munmap(g.mapped)
+	// Another process may have the same open file.
+	free := syscall.Flock_t{Type: syscall.F_UNLCK}
+	_ = syscall.FcntlFlock(g.lock.Fd(), ofdSetLock, &free)
 	g.lock.Close()
 }
 

@@ -72,7 +72,7 @@ func FromBoard() Option { return func(o *options) { o.start = startBoard } }
 // comes as the message that removed it. If the board has forgotten that message, one with the key alone comes in its place, with zeros before the
 // key and the sequence of the last removal that was forgotten. A seek backwards makes later counts too low by the messages that come again.
 //
-// The reader begins with the latest message or with the board. Each message costs a look at its key, some 20 ns.
+// The reader begins with the latest message or with the board. Each message costs a look at its key, some 30 ns.
 func Conflate() Option { return ConflateBehind(0) }
 
 // ConflateBehind is as [Conflate], for a reader that is more than so many bytes of the ring behind; 0: half of the ring. A message takes 16
