@@ -139,6 +139,26 @@ func TestReaderBeginsWithTheBoardAndMissesNothing(t *testing.T) {
 	}
 }
 
+// readOn reads the stream for some time, from the message that is due.
+func readOn(t testing.TB, s *Subscriber, due uint64) {
+	t.Helper()
+	for range 3000 {
+		var ev Event
+		there, err := s.TryRecv(&ev)
+		switch {
+		case err != nil:
+			t.Error(err)
+		case there && ev.Kind == KindLapped:
+			due += ev.Missed
+		case there && ev.Kind == KindMessage:
+			if ev.Sequence != due || ev.FromBoard || !bytes.Equal(ev.Payload, keyed(due)) {
+				t.Errorf("message %d in the place of %d", ev.Sequence, due)
+			}
+			due++
+		}
+	}
+}
+
 // Readers join at full speed of a publisher that is killed meanwhile, and the next goes on. Each then reads the stream.
 func TestReadersJoinBesidePublishersThatAreKilled(t *testing.T) {
 	dir := channels(t)
@@ -159,22 +179,7 @@ func TestReadersJoinBesidePublishersThatAreKilled(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			due := joinedAt(t, s)
-			for range 3000 {
-				var ev Event
-				there, err := s.TryRecv(&ev)
-				switch {
-				case err != nil:
-					t.Error(err)
-				case there && ev.Kind == KindLapped:
-					due += ev.Missed
-				case there && ev.Kind == KindMessage:
-					if ev.Sequence != due || ev.FromBoard || !bytes.Equal(ev.Payload, keyed(due)) {
-						t.Errorf("message %d in the place of %d", ev.Sequence, due)
-					}
-					due++
-				}
-			}
+			readOn(t, s, joinedAt(t, s))
 			s.Close()
 		}
 	}()

@@ -219,6 +219,19 @@ func (s *Subscriber) tryNext(ev *Event) (bool, error) {
 	return s.goOn(ev)
 }
 
+// expectedIn is the sequence that is due in the next segment.
+func (s *Subscriber) expectedIn(next *successor, restarted bool) uint64 {
+	switch {
+	case restarted && next.Restarted == next.Generation:
+		return max(next.First, 1) // a stream may begin behind a journal
+	case restarted:
+		return 1
+	case s.behind != 0:
+		return s.behind
+	}
+	return s.sequence
+}
+
 // goOn continues in the next segment (CONTROL.md 3). A failure leaves the reader where it is, and it tries again later.
 func (s *Subscriber) goOn(ev *Event) (bool, error) {
 	h := s.hosted
@@ -243,16 +256,7 @@ func (s *Subscriber) goOn(ev *Event) (bool, error) {
 		return false, err
 	}
 	restarted := next.charter != nil || next.Restarted > h.generation
-	expected := s.sequence
-	if s.behind != 0 {
-		expected = s.behind
-	}
-	switch {
-	case restarted && next.Restarted == next.Generation:
-		expected = max(next.First, 1) // a stream may begin behind a journal
-	case restarted:
-		expected = 1
-	}
+	expected := s.expectedIn(next, restarted)
 	if next.charter != nil {
 		_ = syscall.Munmap(h.mapped)
 		h.mapped = mapped

@@ -2,6 +2,7 @@ package shmcast
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -120,23 +121,29 @@ func (g *heldGate) claim() (position uint64, isRight bool) {
 	return position, *g.word(gateCheck) == g.check(position)
 }
 
-func TestPageOfAGateIsTakenOnlyWhole(t *testing.T) {
-	dir := t.TempDir()
-	file := func(name string, words ...uint64) *os.File {
-		f, err := os.Create(dir + "/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { f.Close() })
-		for i, word := range words {
-			_, _ = f.WriteAt([]byte{byte(word), byte(word >> 8), byte(word >> 16), byte(word >> 24), byte(word >> 32), byte(word >> 40),
-				byte(word >> 48), byte(word >> 56)}, int64(8*i))
-		}
-		return f
+// pageFile is a file with these words.
+func pageFile(t *testing.T, words ...uint64) *os.File {
+	t.Helper()
+	f, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
 	}
-	for name, words := range map[string][]uint64{"empty": nil, "short": {gateMagic, 1}, "foreign": append([]uint64{pageMagic, 1}, make([]uint64, 510)...),
-		"version": append([]uint64{gateMagic, 2}, make([]uint64, 510)...)} {
-		lock, page := file(name, words...), file(name, words...)
+	t.Cleanup(func() { f.Close() })
+	var bytes []byte
+	for _, word := range words {
+		bytes = binary.LittleEndian.AppendUint64(bytes, word)
+	}
+	if _, err := f.Write(bytes); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestPageOfAGateIsTakenOnlyWhole(t *testing.T) {
+	rest := make([]uint64, 510)
+	for name, words := range map[string][]uint64{"empty": nil, "short": {gateMagic, 1}, "foreign": append([]uint64{pageMagic, 1}, rest...),
+		"version": append([]uint64{gateMagic, 2}, rest...)} {
+		lock, page := pageFile(t, words...), pageFile(t, words...)
 		if g, err := takeGate("risk", lock, page, [2]uint64{1, 2}); err == nil {
 			t.Errorf("%s is taken", name)
 			g.close()
@@ -145,11 +152,12 @@ func TestPageOfAGateIsTakenOnlyWhole(t *testing.T) {
 			t.Errorf("the lock of %s stays", name)
 		}
 	}
-	whole := append([]uint64{gateMagic, 1}, make([]uint64, 510)...)
-	first := file("whole", whole...)
-	path := first.Name()
+}
+
+func TestPageOfAGateHasAPositionOnlyInItsSegment(t *testing.T) {
+	first := pageFile(t, append([]uint64{gateMagic, 1}, make([]uint64, 510)...)...)
 	open := func() *os.File {
-		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		f, err := os.OpenFile(first.Name(), os.O_RDWR, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -180,5 +188,24 @@ func TestPageOfAGateIsTakenOnlyWhole(t *testing.T) {
 	g.close()
 	if locked, err := isLocked(first); locked || err != nil {
 		t.Error("it stays locked", err)
+	}
+}
+
+// A channel that begins anew behind a journal has lost nothing before its first message.
+func TestRestartBehindAJournalIsNoLap(t *testing.T) {
+	s := &Subscriber{}
+	s.sequence = 77
+	for _, c := range []struct {
+		next        reply
+		isRestarted bool
+		expected    uint64
+	}{
+		{reply{Generation: 5, First: 80, Restarted: 2}, false, 77},
+		{reply{Generation: 5, First: 80, Restarted: 5}, true, 80},
+		{reply{Generation: 5, First: 80, Restarted: 4}, true, 1},
+	} {
+		if expected := s.expectedIn(&successor{reply: c.next}, c.isRestarted); expected != c.expected {
+			t.Errorf("%+v: message %d is due", c.next, expected)
+		}
 	}
 }

@@ -145,35 +145,7 @@ func TestReaderOfAGateLosesNothing(t *testing.T) {
 				}
 				done <- nil
 			}()
-			due := uint64(1)
-			take := func(ev *shmcast.Event) {
-				if ev.Kind != shmcast.KindMessage || ev.Sequence != due || binary.LittleEndian.Uint64(ev.Payload) != due {
-					t.Fatalf("%v %d in the place of %d", ev.Kind, ev.Sequence, due)
-				}
-				due++
-			}
-			var ev shmcast.Event
-			batch, into := shmcast.NewBatch(200), make([]byte, 1000)
-			for due <= messages {
-				there, err := false, error(nil)
-				switch how {
-				case "one":
-					there, err = s.TryRecv(&ev)
-				case "into":
-					there, err = s.TryRecvInto(into, &ev)
-				default:
-					_, err = s.RecvBatch(batch)
-					for i := range batch.Events {
-						take(&batch.Events[i])
-					}
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				if there {
-					take(&ev)
-				}
-			}
+			receiveAll(t, s, how, messages)
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
@@ -183,6 +155,40 @@ func TestReaderOfAGateLosesNothing(t *testing.T) {
 			}
 			t.Logf("%d messages waited, %v together", g.Held, g.Total)
 		})
+	}
+}
+
+// receiveAll receives messages 1 to last, in one of the ways.
+func receiveAll(t *testing.T, s *shmcast.Subscriber, how string, last uint64) {
+	t.Helper()
+	due := uint64(1)
+	take := func(ev *shmcast.Event) {
+		if ev.Kind != shmcast.KindMessage || ev.Sequence != due || binary.LittleEndian.Uint64(ev.Payload) != due {
+			t.Fatalf("%v %d in the place of %d", ev.Kind, ev.Sequence, due)
+		}
+		due++
+	}
+	var ev shmcast.Event
+	batch, into := shmcast.NewBatch(200), make([]byte, 1000)
+	for due <= last {
+		there, err := false, error(nil)
+		switch how {
+		case "one":
+			there, err = s.TryRecv(&ev)
+		case "into":
+			there, err = s.TryRecvInto(into, &ev)
+		default:
+			_, err = s.RecvBatch(batch)
+			for i := range batch.Events {
+				take(&batch.Events[i])
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if there {
+			take(&ev)
+		}
 	}
 }
 
@@ -269,7 +275,7 @@ func TestWhatGatesAndBoardsCannotBe(t *testing.T) {
 
 func TestPagesOfGatesInWhichAnythingStandsHarmNobody(t *testing.T) {
 	dir := t.TempDir()
-	p := open(t, dir, Options{Gates: []Gate{{Name: "risk", NeverWaits: true}}})
+	open(t, dir, Options{Gates: []Gate{{Name: "risk", NeverWaits: true}}})
 	path := filepath.Join(dir, "c", "gates", "risk")
 	whole, err := os.ReadFile(path)
 	if err != nil || len(whole) != 4096 {
@@ -300,10 +306,13 @@ func TestPagesOfGatesInWhichAnythingStandsHarmNobody(t *testing.T) {
 			s.Close()
 		}
 	}
-	_ = os.Remove(path)
-	if err := os.WriteFile(path, whole, 0o600); err != nil {
-		t.Fatal(err)
-	}
+}
+
+// What another program writes to the page does not count at the reader's next message.
+func TestReaderOfAGateSaysItsPositionWhateverStandsThere(t *testing.T) {
+	dir := t.TempDir()
+	p := open(t, dir, Options{Gates: []Gate{{Name: "risk", NeverWaits: true}}})
+	path := filepath.Join(dir, "c", "gates", "risk")
 	s := subscribe(t, dir, shmcast.Gate("risk"), shmcast.FromOldest())
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
