@@ -393,3 +393,39 @@ func TestBoardIsPublishedAndRead(t *testing.T) {
 		t.Errorf("%+v %v", all, err)
 	}
 }
+
+func TestGateAndBoardOfADaemonAreUsed(t *testing.T) {
+	p, options := hosted(t, "board = { key = \"0..8\", keys = 4, value = \"128B\" }\n"+
+		"[[channel.gate]]\nname = \"risk\"\nlag = \"32KiB\"\nwait = \"1ms\"\nthen = \"refuse\"\n")
+	s, err := shmcast.Subscribe("ticks", shmcast.Socket(options.Socket), shmcast.FromBoard(), shmcast.Gate("risk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	payload := make([]byte, 100)
+	full, published := fill(t, p, payload)
+	if g := gate(t, p); full.Gate != "risk" || g.State != GateInForce || g.LagBytes != 32<<10 || g.TurnedAway != 1 || g.PID != uint64(os.Getpid()) {
+		t.Errorf("%v %+v", full, g)
+	}
+	var ev shmcast.Event
+	for n := range published + 1 {
+		want := shmcast.KindMessage
+		if n == 0 {
+			want = shmcast.KindLive
+		}
+		if there, err := s.TryRecv(&ev); !there || err != nil || ev.Kind != want {
+			t.Fatal(n, there, err, ev.Kind)
+		}
+	}
+	if _, err := p.Publish(payload); err != nil {
+		t.Error(err)
+	}
+	b, err := shmcast.OpenBoard("ticks", shmcast.Socket(options.Socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if entry, there, err := b.Get(make([]byte, 8)); !there || err != nil || entry.Count != uint64(published)+1 {
+		t.Errorf("%+v %t %v", entry, there, err)
+	}
+}
