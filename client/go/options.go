@@ -87,8 +87,8 @@ func ConflateBehind(bytes uint64) Option {
 // channel does not have the gate, and a [GateInUseError] if another reader has it.
 //
 // The gate is in force once the publisher has noticed the subscriber, and it has caught up to half of the gate's lag. From then on no message is
-// overwritten before it was received, unless the publisher waits too long and drops the gate. Messages are received one at a time inside, so
-// each costs some 20 ns more, but for those of [Subscriber.RecvBatch].
+// overwritten before it was received, unless the publisher waits too long and drops the gate. Each message costs some 20 ns more, but for those of
+// [Subscriber.RecvBatch].
 func Gate(name string) Option { return func(o *options) { o.gate = name } }
 
 // Dir reads the channels in this directory, in the place of $SHMCAST_DIR or the usual one.
