@@ -22,7 +22,7 @@ const (
 // ErrNoDaemon is the error of a socket at which no daemon answers.
 var ErrNoDaemon = errors.New("no daemon answers")
 
-// RefusedError is a daemon's refusal. With the code "unknown-channel" it is also [ErrNoChannel].
+// RefusedError is a daemon's refusal. With the code "unknown-channel" it is also [ErrNoChannel], and with "unknown-gate" [ErrNoGate].
 type RefusedError struct{ Code, Why string }
 
 func (e *RefusedError) Error() string {
@@ -30,7 +30,7 @@ func (e *RefusedError) Error() string {
 }
 
 func (e *RefusedError) Is(target error) bool {
-	return target == ErrNoChannel && e.Code == "unknown-channel"
+	return target == ErrNoChannel && e.Code == "unknown-channel" || target == ErrNoGate && e.Code == "unknown-gate"
 }
 
 // socketPath finds the daemon's socket (CONTROL.md 1).

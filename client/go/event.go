@@ -13,9 +13,10 @@ const (
 	KindRestarted          // the channel began anew: sequences count from 1
 	KindEnd                // a publisher closed the channel: [Subscriber.IsOver] says whether it was the last
 	KindPublisherGone      // the publisher, incarnation Epoch, died; only with [WatchPublisher]
+	KindLive               // all of the board was handed out: message Sequence comes next, in the order of the stream
 )
 
-var kindNames = [...]string{"none", "message", "lapped", "gap", "new-epoch", "new-session", "restarted", "end", "publisher-gone"}
+var kindNames = [...]string{"none", "message", "lapped", "gap", "new-epoch", "new-session", "restarted", "end", "publisher-gone", "live"}
 
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {
@@ -29,9 +30,11 @@ type Event struct {
 	Kind      Kind
 	Key       bool   // of a message: a reader may start afresh from it
 	Tag       uint16 // of a message: the publisher's mark
-	Sequence  uint64 // of a message: its number in the channel, from 1
+	FromBoard bool   // of a message: it comes from the board; see [FromBoard] and [Conflate]
+	Sequence  uint64 // of a message: its number in the channel, from 1; of [KindLive]: that of the message which comes next
 	Time      uint64 // of a message: when it was published, for [Subscriber.Age]
 	Payload   []byte // of a message: a copy, valid until the next call, or for as long as the buffer it was received into
+	Conflated uint64 // of a message from the board: the older messages of its key that this reader was not given since the last one
 	Missed    uint64
 	ResumedAt uint64
 	From, To  uint64
@@ -41,7 +44,7 @@ type Event struct {
 
 // message fills e, whose other fields are 0 if it was a message before.
 func (e *Event) message(commit, meta, sequence uint64, payload []byte) {
-	if e.Kind != KindMessage {
+	if e.Kind != KindMessage || e.FromBoard {
 		*e = Event{Kind: KindMessage}
 	}
 	e.Sequence, e.Payload = sequence, payload

@@ -90,7 +90,9 @@ func (h *hosted) close() {
 	for i := range h.next {
 		h.next[i].close()
 	}
-	_ = syscall.Munmap(h.mapped)
+	if h.mapped != nil {
+		_ = syscall.Munmap(h.mapped)
+	}
 }
 
 func (s *Subscriber) attachHosted(channel string) (err error) {
@@ -100,43 +102,68 @@ func (s *Subscriber) attachHosted(channel string) (err error) {
 	if err != nil {
 		return err
 	}
-	go l.keep()
-	segmentFile, page, charter := answer.files[0], answer.files[2], answer.files[3]
-	h := &hosted{link: l, generation: answer.Generation, strict: answer.Strict}
+	charter := answer.files[3]
 	defer charter.Close()
-	if h.mapped, err = mapCharter(charter); err != nil {
-		l.close()
-		return err
+	// The keeper closes its own descriptor of the segment when the channel moves.
+	segmentFile, err := duplicate(answer.files[0])
+	var gate [2]*os.File
+	if err == nil && s.opts.gate != "" {
+		gate, err = l.askGate(s.opts.gate)
 	}
-	defer func() {
-		if err != nil {
-			h.close()
-			s.hosted = nil
-		}
-	}()
-	// The keeper may close its own descriptor of the segment when the channel moves.
-	l.mutex.Lock()
-	segmentFile, err = duplicate(segmentFile)
-	l.mutex.Unlock()
+	go l.keep()
+	h := &hosted{link: l, generation: answer.Generation, strict: answer.Strict}
+	if err == nil {
+		h.mapped, err = mapCharter(charter)
+	}
+	if err == nil {
+		s.hosted = h
+		err = s.attachMemory(segmentFile, answer.files[2], gate)
+		gate = [2]*os.File{}
+	}
 	if err != nil {
-		return err
+		h.close()
+		s.hosted, s.watch, s.joining = nil, nil, nil
 	}
-	defer segmentFile.Close()
+	closeAll(segmentFile, gate[0], gate[1])
+	return err
+}
+
+// attachMemory begins to read what a daemon has lent.
+func (s *Subscriber) attachMemory(segmentFile, page *os.File, gate [2]*os.File) (err error) {
 	if s.segment, err = openSegment(segmentFile); err != nil {
+		closeAll(gate[:]...)
 		return err
 	}
 	if err = s.begin(); err == nil {
 		s.page, err = newPage(page, func() {}, s.segment, s.place)
 	}
-	if err != nil {
-		s.segment.unmap()
-		return err
+	if err == nil && gate[0] != nil {
+		s.gate, err = takeGate(s.opts.gate, gate[0], gate[1], s.UUID)
+		gate = [2]*os.File{}
 	}
-	s.hosted = h
 	if s.opts.watch {
 		s.watch = &watch{}
 	}
-	return nil
+	if err == nil {
+		err = s.attached()
+	}
+	if err != nil {
+		closeAll(gate[:]...)
+		s.page.close()
+		s.gate.close()
+		s.page, s.gate = nil, nil
+		s.segment.unmap()
+	}
+	return err
+}
+
+// closeAll closes those files that are there.
+func closeAll(files ...*os.File) {
+	for _, file := range files {
+		if file != nil {
+			file.Close()
+		}
+	}
 }
 
 // isStrict says whether each publisher has a generation of its own, so that messages may be void.
@@ -192,6 +219,19 @@ func (s *Subscriber) tryNext(ev *Event) (bool, error) {
 	return s.goOn(ev)
 }
 
+// expectedIn is the sequence that is due in the next segment.
+func (s *Subscriber) expectedIn(next *successor, restarted bool) uint64 {
+	switch {
+	case restarted && next.Restarted == next.Generation:
+		return max(next.First, 1) // a stream may begin behind a journal
+	case restarted:
+		return 1
+	case s.behind != 0:
+		return s.behind
+	}
+	return s.sequence
+}
+
 // goOn continues in the next segment (CONTROL.md 3). A failure leaves the reader where it is, and it tries again later.
 func (s *Subscriber) goOn(ev *Event) (bool, error) {
 	h := s.hosted
@@ -216,13 +256,7 @@ func (s *Subscriber) goOn(ev *Event) (bool, error) {
 		return false, err
 	}
 	restarted := next.charter != nil || next.Restarted > h.generation
-	expected := s.sequence
-	if s.behind != 0 {
-		expected = s.behind
-	}
-	if restarted {
-		expected = 1
-	}
+	expected := s.expectedIn(next, restarted)
 	if next.charter != nil {
 		_ = syscall.Munmap(h.mapped)
 		h.mapped = mapped
@@ -231,10 +265,14 @@ func (s *Subscriber) goOn(ev *Event) (bool, error) {
 	first := min(max(next.First, 1), maxSequence)
 	next.close()
 	h.next = h.next[:0]
+	s.leaveBoard()
 	s.segment.unmap()
 	s.segment = segment
+	s.gate.goOn(segment.UUID)
 	s.grow()
 	s.jump(place{0, first})
+	s.followBoard(restarted)
+	s.update()
 	s.inDoubt, s.behind = false, 0
 	if expected < first {
 		s.behind = expected

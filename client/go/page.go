@@ -21,6 +21,7 @@ const (
 	pageReceived  = 10
 	pageLapped    = 11
 	pageMissed    = 12
+	pageConflated = 13
 	pageHeartbeat = 16
 	pageAsleep    = 17
 )

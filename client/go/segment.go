@@ -27,6 +27,7 @@ type segment struct {
 	header words
 	index  words
 	data   words
+	board  *board // nil if there is none
 	device uint64
 	inode  uint64
 }
@@ -48,25 +49,36 @@ func openSegment(f *os.File) (*segment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}
+	board, err := findBoard(page[:], &header, size, f.ReadAt)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
 	length := header.DataOffset + header.Capacity
+	if board != nil {
+		length += board.size()
+	}
 	mapped, err := syscall.Mmap(int(f.Fd()), 0, int(length), syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map %s: %w", f.Name(), err)
 	}
-	s := segmentOf(header, mapped)
+	s := segmentOf(header, mapped, board)
 	s.device, s.inode = stat.Dev, stat.Ino
 	return s, nil
 }
 
-// segmentOf takes memory of at least DataOffset + Capacity bytes that begins at a multiple of 8.
-func segmentOf(header Header, memory []byte) *segment {
+// segmentOf takes memory of at least DataOffset + Capacity bytes, and those of the board if there is one. It begins at a multiple of 8.
+func segmentOf(header Header, memory []byte, board *board) *segment {
 	base := unsafe.Pointer(unsafe.SliceData(memory))
+	if board != nil {
+		board.lend(unsafe.Add(base, header.DataOffset+header.Capacity))
+	}
 	return &segment{
 		Header: header,
 		mapped: memory,
 		header: words{base, headerBytes / 8},
 		index:  words{unsafe.Add(base, headerBytes), header.IndexEntries},
 		data:   words{unsafe.Add(base, header.DataOffset), header.Capacity / 8},
+		board:  board,
 	}
 }
 

@@ -32,6 +32,10 @@ type Subscriber struct {
 	hosted *hosted // of a daemon's channel
 	watch  *watch
 	opts   options
+	// isChecked: each message is more than read, because its publisher may be cut off, a gate's page must be told, or its key is counted
+	isChecked bool
+	joining   *joining  // of a reader that begins with the board, or conflates
+	gate      *heldGate // that this reader holds
 
 	noted   uint64 // messages that the page does not count yet
 	known   uint64 // the last epoch told
@@ -39,7 +43,7 @@ type Subscriber struct {
 	// awaitsNext: the publisher of that epoch had closed the channel, and there was no message
 	awaitsNext bool
 	inDoubt    bool   // the record of a new epoch may have been overwritten
-	behind     uint64 // if not 0, the sequence from which on messages are lost, untold
+	behind     uint64 // if not 0, the sequence from which on messages are lost, untold, or at which the ring goes on behind the board
 	isClosed   bool
 	burst      burst
 	found      polled
@@ -58,6 +62,11 @@ func Subscribe(channel string, with ...Option) (*Subscriber, error) {
 	}
 	if s.opts.wait == waitPark && !s.opts.daemon {
 		return nil, errors.New("WaitPark needs a daemon that wakes the reader; use Socket, or another way to wait")
+	}
+	if s.opts.gate != "" {
+		if err := checkGate(s.opts.gate); err != nil {
+			return nil, err
+		}
 	}
 	until := time.Now().Add(s.opts.patience)
 	for {
@@ -100,7 +109,11 @@ func (s *Subscriber) attachFile(dir, channel string) (err error) {
 	}
 	defer func() {
 		if err != nil {
+			s.page.close()
+			s.gate.close()
+			s.watch.close()
 			s.segment.unmap()
+			s.page, s.gate, s.watch, s.joining = nil, nil, nil, nil
 		}
 	}()
 	if err = s.begin(); err != nil {
@@ -124,8 +137,23 @@ func (s *Subscriber) attachFile(dir, channel string) (err error) {
 			}
 		}
 	}
-	return nil
+	if s.opts.gate != "" {
+		if s.gate, err = files.takeGate(s.opts.gate, s.UUID); err != nil {
+			return err
+		}
+	}
+	return s.attached()
 }
+
+// attached is the last step of an attachment: the gate learns the place, and the board is joined.
+func (s *Subscriber) attached() error {
+	s.update()
+	s.passed()
+	return s.beginWithBoard()
+}
+
+// update notes whether messages must be checked.
+func (s *Subscriber) update() { s.isChecked = s.isStrict() || s.gate != nil || s.isConflating() }
 
 // begin finds the place to start from in a segment that was just mapped (SPEC.md 3.0).
 func (s *Subscriber) begin() (err error) {
@@ -147,7 +175,7 @@ func (s *Subscriber) begin() (err error) {
 	if err != nil {
 		return err
 	}
-	if s.opts.start == startLatest || s.beganIn == 1 {
+	if s.opts.start == startLatest || s.opts.start == startBoard || s.beganIn == 1 {
 		s.known = s.beganIn
 	}
 	s.jump(at)
@@ -161,9 +189,17 @@ func (s *Subscriber) begin() (err error) {
 
 // grow makes room for the largest message of the segment.
 func (s *Subscriber) grow() {
-	if uint64(len(s.buffer)) < s.MaxMessage {
-		s.buffer = make([]byte, s.MaxMessage)
+	if uint64(len(s.buffer)) < s.largest() {
+		s.buffer = make([]byte, s.largest())
 	}
+}
+
+// largest is the bytes of the largest payload that may be handed out: a message's, or a key's with the bytes before it.
+func (s *Subscriber) largest() uint64 {
+	if s.board != nil && s.opts.conflates {
+		return max(s.MaxMessage, s.board.KeyEnd)
+	}
+	return s.MaxMessage
 }
 
 // Close detaches.
@@ -174,6 +210,7 @@ func (s *Subscriber) Close() error {
 	s.isClosed, s.runFrom, s.inARow = true, noRun, 0
 	s.note()
 	s.page.close()
+	s.gate.close()
 	s.hosted.close()
 	s.watch.close()
 	return s.unmap()
@@ -190,7 +227,7 @@ func (s *Subscriber) TryRecv(ev *Event) (bool, error) {
 
 // nextRun copies records for the next calls, if this reader is behind.
 func (s *Subscriber) nextRun() bool {
-	if s.isClosed || s.behind != 0 || s.isStrict() || !s.canRun() {
+	if s.isClosed || s.behind != 0 || s.isChecked || !s.canRun() {
 		return false
 	}
 	if !s.copyRun(&s.run) {
@@ -212,15 +249,47 @@ func (s *Subscriber) receive(out []byte, ev *Event) (bool, error) {
 		return false, ErrClosed
 	}
 	if s.behind != 0 {
-		s.jump(place{0, s.behind})
-		return s.lapped(ev)
+		if there, err := s.receiveBehind(out, ev); there || err != nil || s.behind != 0 {
+			return there, err
+		}
 	}
-	if !s.isStrict() && s.glance(out, ev) {
+	if s.isChecked {
+		return s.receiveChecked(out, ev)
+	}
+	if s.glance(out, ev) {
 		s.count()
 		return true, nil
 	}
 	before := s.place
 	return s.tell(s.poll(out, &s.found), before, out, ev)
+}
+
+// receiveBehind hands out what comes before the place in the ring: the board, or a loss. Without an event the ring may go on.
+func (s *Subscriber) receiveBehind(out []byte, ev *Event) (there bool, err error) {
+	if s.isOnBoard() {
+		isOver, err := s.fromBoard(out, ev)
+		return !isOver && err == nil, err
+	}
+	s.jump(place{0, s.behind})
+	there, err = s.lapped(out, ev)
+	s.passed()
+	return there, err
+}
+
+// receiveChecked is receive for messages that are more than read.
+func (s *Subscriber) receiveChecked(out []byte, ev *Event) (there bool, err error) {
+	if !s.isStrict() && s.glance(out, ev) {
+		s.count()
+		there = true
+	} else {
+		before := s.place
+		there, err = s.tell(s.poll(out, &s.found), before, out, ev)
+	}
+	s.passed()
+	if there && ev.Kind == KindMessage && !ev.FromBoard && s.isConflating() {
+		s.track(ev)
+	}
+	return there, err
 }
 
 // count counts a message that is handed out.
@@ -304,8 +373,10 @@ func (s *Subscriber) Seek(sequence uint64) error {
 	if err != nil {
 		return err
 	}
+	s.leaveBoard()
 	s.known, s.beganIn, s.behind, s.inDoubt, s.awaitsNext = 0, epoch, 0, false, false
 	s.jump(at)
+	s.passed()
 	return nil
 }
 

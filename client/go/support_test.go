@@ -101,9 +101,17 @@ func over(memory []byte, with ...Option) (*Subscriber, error) {
 	for _, option := range with {
 		option(&s.opts)
 	}
-	s.segment = segmentOf(header, memory)
+	read := func(into []byte, at int64) (int, error) { return copy(into, memory[at:]), nil }
+	board, err := findBoard(memory[:headerBytes], &header, uint64(len(memory)), read)
+	if err != nil {
+		return nil, err
+	}
+	s.segment = segmentOf(header, memory, board)
 	s.segment.mapped = nil
-	return s, s.begin()
+	if err := s.begin(); err != nil {
+		return s, err
+	}
+	return s, s.attached()
 }
 
 // transcript says in a line what an event is.
@@ -117,6 +125,8 @@ func transcript(ev *Event) string {
 		return fmt.Sprintf("gap %d to %d", ev.From, ev.To)
 	case KindNewEpoch, KindPublisherGone:
 		return fmt.Sprintf("%v %d", ev.Kind, ev.Epoch)
+	case KindLive:
+		return fmt.Sprintf("live %d", ev.Sequence)
 	case KindNewSession:
 		return fmt.Sprintf("new-session %s", ev.Session[:])
 	}

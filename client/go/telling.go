@@ -53,7 +53,7 @@ func (s *Subscriber) tellOnce(kind found, before place, out []byte, ev *Event) (
 	case foundSession:
 		*ev = Event{Kind: KindNewSession, Session: sessionOf(p.a, p.b)}
 	case foundLapped:
-		there, err = s.lapped(ev)
+		there, err = s.lapped(out, ev)
 		return there, false, err
 	case foundTooSmall:
 		s.small = TooSmallError{int(p.length), len(out)}
@@ -114,9 +114,16 @@ func (s *Subscriber) hiddenEpoch(ev *Event) bool {
 	return true
 }
 
-// lapped goes on after a lap (SPEC.md 3.3).
-func (s *Subscriber) lapped(ev *Event) (bool, error) {
+// lapped goes on after a lap (SPEC.md 3.3): with the board, if the reader conflates.
+func (s *Subscriber) lapped(out []byte, ev *Event) (bool, error) {
 	before := s.place
+	if s.isConflating() {
+		if s.conflate(before.sequence) {
+			isOver, err := s.fromBoard(out, ev)
+			return !isOver && err == nil, err
+		}
+		s.jump(before)
+	}
 	at, err := s.placeToResume()
 	if s.hosted != nil {
 		// Messages of a publisher that was cut off must not count as missed. The valid loss is counted where the channel goes on.
@@ -134,9 +141,8 @@ func (s *Subscriber) lapped(ev *Event) (bool, error) {
 		return false, nil
 	}
 	s.jump(at)
-	acquireFence()
-	epoch, _ := s.state()
-	s.inDoubt, s.behind = epoch > max(s.known, s.beganIn), 0
+	s.doubt()
+	s.behind = 0
 	missed := at.sequence - before.sequence
 	if s.page != nil {
 		s.page.add(pageLapped, 1)
@@ -264,8 +270,8 @@ func (s *Subscriber) RecvBatch(b *Batch) (int, error) {
 
 func (s *Subscriber) recvBatch(b *Batch) (int, error) {
 	b.Events = b.room[:0]
-	if uint64(len(b.bytes)) < s.MaxMessage {
-		b.bytes = make([]byte, s.MaxMessage)
+	if uint64(len(b.bytes)) < s.largest() {
+		b.bytes = make([]byte, s.largest())
 	}
 	used := 0
 	for len(b.Events) < len(b.room) {
@@ -291,7 +297,7 @@ func (s *Subscriber) recvBatch(b *Batch) (int, error) {
 
 // runInto receives messages that are copied together into the batch's memory, if this reader is behind.
 func (s *Subscriber) runInto(b *Batch, used *int) bool {
-	if s.isClosed || s.behind != 0 || s.isStrict() || !s.canRun() {
+	if s.isClosed || s.behind != 0 || s.isChecked && (s.isStrict() || s.isConflating()) || !s.canRun() {
 		return false
 	}
 	run, from := (*[runBytes]byte)(b.bytes[*used:]), s.position
@@ -306,6 +312,7 @@ func (s *Subscriber) runInto(b *Batch, used *int) bool {
 	}
 	b.Events = b.room[:len(b.Events)+taken]
 	*used += int(s.position - from)
+	s.passed()
 	if taken == 0 {
 		s.inARow = 0 // one by one from here
 	}

@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"shmcast"
@@ -36,7 +37,15 @@ type request struct {
 	Length   int             `json:"length"`
 	Fill     byte            `json:"fill"`
 	Tag      uint16          `json:"tag"`
-	Key      int             `json:"key"`
+	Key      json.RawMessage `json:"key"` // 0 or 1 of a message, or the digits of a board's key
+	Conflate int             `json:"conflate"`
+	Gate     string          `json:"gate"`
+	Board    string          `json:"board"`
+	Keys     uint64          `json:"keys"`
+	Value    uint64          `json:"value"`
+	Lag      uint64          `json:"lag"`
+	Wait     int64           `json:"wait"`
+	Refuse   int             `json:"refuse"`
 	To       uint64          `json:"to"`
 	Passes   int             `json:"passes"`
 	Messages int             `json:"messages"`
@@ -76,13 +85,13 @@ type writer interface {
 }
 
 func main() {
-	levels := "1,2,3,4,5,6"
+	levels := "1,2,3,4,5,6,8,9"
 	if theWriter != nil {
-		levels += ",7"
+		levels = "1,2,3,4,5,6,7,8,9"
 	}
 	fmt.Printf("{\"testee\":\"go\",\"version\":\"0.1.0\",\"levels\":[%s]}\n", levels)
 	makeTable()
-	var s *shmcast.Subscriber
+	var s reader
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		var r request
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
@@ -94,30 +103,23 @@ func main() {
 		var a answer
 		withBytes = r.Bytes == 1
 		switch r.Do {
-		case "open", "close":
-			if s != nil {
-				s.Close()
-				s = nil
-			}
-			var err error
-			if r.Do == "open" {
-				with := []shmcast.Option{r.place(), start(r.Start), shmcast.Hidden(), shmcast.WaitSpin()}
-				if r.Watch == 1 {
-					with = append(with, shmcast.WatchPublisher())
-				}
-				s, err = shmcast.Subscribe(r.Channel, with...)
-			}
-			a = done(err)
+		case "open":
+			a = done(s.open(&r))
+		case "close":
+			s.close()
+			a = done(nil)
+		case "get":
+			a = measured(s.get(strings.Trim(string(r.Key), `"`)))
 		case "seek":
 			a = done(s.Seek(r.Sequence))
 		case "poll":
-			a.Events = poll(s, r.Most)
+			a.Events = poll(s.Subscriber, r.Most)
 		case "batch":
-			a.Events = batch(s, r.Most)
+			a.Events = batch(s.Subscriber, r.Most)
 		case "drain":
-			a = measured(drain(s, &r))
+			a = measured(drain(s.Subscriber, &r))
 		case "live":
-			a = measured(live(s, r.Messages))
+			a = measured(live(s.Subscriber, r.Messages))
 		case "fill":
 			a = measured(fill(&r))
 		case "consume":
@@ -143,7 +145,7 @@ func write(r *request) error {
 		for i := range payload {
 			payload[i] = r.Fill + byte(i)
 		}
-		return theWriter.publish(payload, r.Tag, r.Key == 1)
+		return theWriter.publish(payload, r.Tag, string(r.Key) == "1")
 	case "produce":
 		for next := theWriter.next(); next <= r.To; next = theWriter.next() {
 			if err := theWriter.publish(checked(next, r.Longest), 0, false); err != nil {
@@ -327,8 +329,11 @@ func start(text json.RawMessage) shmcast.Option {
 	if sequence, err := strconv.ParseUint(string(text), 10, 64); err == nil {
 		return shmcast.FromSequence(sequence)
 	}
-	if string(text) == `"oldest"` {
+	switch string(text) {
+	case `"oldest"`:
 		return shmcast.FromOldest()
+	case `"board"`:
+		return shmcast.FromBoard()
 	}
 	return shmcast.FromLatest()
 }
@@ -345,7 +350,14 @@ func reason(err error) string {
 	var old *shmcast.TooOldError
 	var early *shmcast.NotYetError
 	var refused *shmcast.RefusedError
+	var taken *shmcast.GateInUseError
 	switch {
+	case errors.Is(err, shmcast.ErrNoBoard), errors.Is(err, shmcast.ErrBoard):
+		return "no board"
+	case errors.Is(err, shmcast.ErrNoGate):
+		return "unknown gate"
+	case errors.As(err, &taken):
+		return "in use"
 	case errors.As(err, &invalid):
 		return string(invalid.Reason)
 	case errors.As(err, &old):
@@ -415,6 +427,9 @@ func tell(ev *shmcast.Event) string {
 		}
 		text := fmt.Sprintf("message %d tag=%d key=%d time=%d length=%d crc=%08x", ev.Sequence, ev.Tag, key, ev.Time, len(ev.Payload),
 			crc32.Checksum(ev.Payload, castagnoli))
+		if ev.FromBoard {
+			text += fmt.Sprint(" conflated=", ev.Conflated)
+		}
 		if withBytes {
 			text += fmt.Sprintf(" bytes=%x", ev.Payload)
 		}
@@ -427,6 +442,8 @@ func tell(ev *shmcast.Event) string {
 		return fmt.Sprintf("epoch %d", ev.Epoch)
 	case shmcast.KindNewSession:
 		return fmt.Sprintf("session %x", ev.Session)
+	case shmcast.KindLive:
+		return fmt.Sprint("live ", ev.Sequence)
 	case shmcast.KindPublisherGone:
 		return fmt.Sprintf("gone %d", ev.Epoch)
 	}

@@ -4,6 +4,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"time"
 
 	"shmcast/publisher"
 )
@@ -18,6 +20,16 @@ func (p *published) create(r *request) (err error) {
 	options := publisher.Options{Dir: r.Dir, Daemon: r.Socket != "", Socket: r.Socket}
 	if !options.Daemon {
 		options.Capacity = r.Capacity
+	}
+	if key := r.Board; key != "" {
+		options.Board = publisher.Board{Keys: r.Keys, Value: r.Value}
+		if _, err := fmt.Sscanf(key, "%d..%d", &options.Board.KeyStart, &options.Board.KeyEnd); err != nil {
+			return err
+		}
+	}
+	if r.Gate != "" {
+		gate := publisher.Gate{Name: r.Gate, LagBytes: r.Lag, Wait: time.Duration(r.Wait), NeverWaits: r.Wait == 0, Refuses: r.Refuse == 1}
+		options.Gates = []publisher.Gate{gate}
 	}
 	p.to, err = publisher.Open(r.Channel, options)
 	return err
@@ -44,10 +56,14 @@ func (p *published) end() {
 
 func (p *published) reason(err error) string {
 	var failed *publisher.Error
+	var full *publisher.FullError
+	if errors.As(err, &full) {
+		return "full"
+	}
 	if errors.As(err, &failed) {
 		words := map[publisher.Code]string{
 			publisher.CodeInUse: "in use", publisher.CodeTooLarge: "too large", publisher.CodeCutOff: "cut off",
-			publisher.CodeDenied: "denied", publisher.CodeNoDaemon: "no daemon",
+			publisher.CodeDenied: "denied", publisher.CodeNoDaemon: "no daemon", publisher.CodeNoBoard: "no board",
 		}
 		if word, isKnown := words[failed.Code]; isKnown {
 			return word

@@ -21,12 +21,8 @@ static outcome publish_why(shmcast_publisher *p, const uint8_t *data, size_t len
 	return o.code < 0 ? failed(o.code, why) : o;
 }
 
-static outcome open_why(const char *channel, const char *dir, const char *socket, uint64_t capacity, uint64_t max_message,
-                        uint32_t mode, int anew, shmcast_publisher **p, char *why) {
-	shmcast_publish_options options = SHMCAST_PUBLISH_OPTIONS;
-	options.dir = dir, options.socket = socket, options.capacity = capacity;
-	options.max_message = max_message, options.mode = mode, options.flags = anew ? SHMCAST_ANEW : 0;
-	outcome o = {shmcast_publisher_open(channel, &options, p), 0, 0};
+static outcome open_why(const char *channel, const shmcast_publish_options *options, shmcast_publisher **p, char *why) {
+	outcome o = {shmcast_publisher_open(channel, options, p), 0, 0};
 	return o.code < 0 ? failed(o.code, why) : o;
 }
 
@@ -67,6 +63,9 @@ const (
 	CodeNoRoom    Code = C.SHMCAST_ERROR_NO_ROOM
 	CodeNoDaemon  Code = C.SHMCAST_ERROR_NO_DAEMON
 	CodeArgument  Code = C.SHMCAST_ERROR_ARGUMENT
+	CodeNoBoard   Code = C.SHMCAST_ERROR_NO_BOARD
+	CodeGate      Code = C.SHMCAST_ERROR_GATE
+	CodeFull      Code = C.SHMCAST_ERROR_FULL
 	messageLength      = 1024
 )
 
@@ -105,56 +104,103 @@ type Options struct {
 	MaxMessage uint64 // bytes of the largest payload
 	Mode       uint32 // of a new channel's directory
 	Anew       bool   // give up the memory that is there; sequences begin at 1 again
+	Board      Board  // of a new channel: the last message of each key; of a daemon's channel its configuration says it
+	Gates      []Gate // of a channel that is a file: readers that the publisher waits for, at most 15
+}
+
+// Board says which bytes of a payload are its key, and how much room a new channel's board has. Zero is no board, or what the channel has.
+type Board struct {
+	KeyStart, KeyEnd uint32 // the first byte of the key, and the byte after the last: 1 to 256 bytes
+	Keys             uint64 // room for so many keys; 0: 1024
+	Value            uint64 // bytes of the largest message on the board, key included; 0: 256
+	RemovesByTag     bool   // messages with the tag RemoveTag remove their key; one that ends right behind its key does so in any case
+	RemoveTag        uint16
 }
 
 // Publisher publishes to one channel.
 type Publisher struct {
 	handle *C.shmcast_publisher
 	caller caller // calls C: in call_amd64.go, and in call_cgo.go for other processors
+	gated  *gated // of a channel with gates, for which a call may wait
 }
 
 // Open makes a channel, or takes over the one that is there, with the sequences going on.
 func Open(channel string, options Options) (*Publisher, error) {
-	var texts []*C.char
-	text := func(s string, isThere bool) *C.char {
-		if !isThere {
-			return nil
-		}
-		c := C.CString(s)
-		texts = append(texts, c)
-		return c
+	var memory texts
+	defer memory.free()
+	with := C.shmcast_publish_options{
+		size: C.sizeof_shmcast_publish_options, dir: memory.text(options.Dir, options.Dir != ""), socket: memory.text(options.Socket, options.Daemon),
+		capacity: C.uint64_t(options.Capacity), max_message: C.uint64_t(options.MaxMessage), mode: C.uint32_t(options.Mode),
+		board_start: C.uint32_t(options.Board.KeyStart), board_stop: C.uint32_t(options.Board.KeyEnd),
+		board_keys: C.uint64_t(options.Board.Keys), board_value: C.uint64_t(options.Board.Value),
+		board_remove_tag: C.uint16_t(options.Board.RemoveTag), gates: memory.gates(options.Gates), gate_count: C.size_t(len(options.Gates)),
 	}
-	defer func() {
-		for _, c := range texts {
-			C.free(unsafe.Pointer(c))
-		}
-	}()
-	anew := C.int(0)
 	if options.Anew {
-		anew = 1
+		with.flags |= C.SHMCAST_ANEW
+	}
+	if options.Board.RemovesByTag {
+		with.flags |= C.SHMCAST_REMOVE_BY_TAG
 	}
 	var handle *C.shmcast_publisher
 	var why [messageLength]C.char
-	o := C.open_why(text(channel, true), text(options.Dir, options.Dir != ""), text(options.Socket, options.Daemon),
-		C.uint64_t(options.Capacity), C.uint64_t(options.MaxMessage), C.uint32_t(options.Mode), anew, &handle, &why[0])
+	o := C.open_why(memory.text(channel, true), &with, &handle, &why[0])
 	if err := failure(o, &why); err != nil {
 		return nil, fmt.Errorf("publish to %s: %w", channel, err)
 	}
 	p := &Publisher{handle: handle}
-	if err := p.caller.open(); err != nil {
+	err := p.caller.open()
+	if err == nil {
+		err = p.openGates()
+	}
+	if err != nil {
 		_ = p.Close()
 		return nil, fmt.Errorf("publish to %s: %w", channel, err)
 	}
 	return p, nil
 }
 
-// Publish publishes one message and returns its sequence. It never waits, and allocates nothing.
+// texts is what C reads while a channel is opened.
+type texts []unsafe.Pointer
+
+func (t *texts) free() {
+	for _, c := range *t {
+		C.free(c)
+	}
+}
+
+func (t *texts) text(s string, isThere bool) *C.char {
+	if !isThere {
+		return nil
+	}
+	c := C.CString(s)
+	*t = append(*t, unsafe.Pointer(c))
+	return c
+}
+
+func (t *texts) gates(gates []Gate) *C.shmcast_gate {
+	if len(gates) == 0 {
+		return nil
+	}
+	c := C.calloc(C.size_t(len(gates)), C.sizeof_shmcast_gate)
+	*t = append(*t, c)
+	all := unsafe.Slice((*C.shmcast_gate)(c), len(gates))
+	for i := range gates {
+		gates[i].put(t, &all[i])
+	}
+	return &all[0]
+}
+
+// Publish publishes one message and returns its sequence. It waits for nothing but gates, and allocates nothing. A [FullError] if a gate refuses
+// the message.
 func (p *Publisher) Publish(payload []byte) (uint64, error) { return p.PublishWith(payload, 0, false) }
 
 // PublishWith does the same with a tag of your own, and if key is true as a message from which a reader may start afresh.
 func (p *Publisher) PublishWith(payload []byte, tag uint16, key bool) (uint64, error) {
 	if p.handle == nil {
 		return 0, ErrClosed
+	}
+	if p.gated != nil {
+		return p.publishGated(payload, C.uint16_t(tag), number(key), true)
 	}
 	sequence, isDone := p.caller.publish(p.handle, payload, C.uint16_t(tag), number(key))
 	if !isDone {
@@ -170,6 +216,12 @@ func (p *Publisher) PublishAll(payloads [][]byte, tag uint16, key bool) (int, er
 		return 0, ErrClosed
 	}
 	for done := 0; ; done++ {
+		if p.gated != nil && done < len(payloads) {
+			if _, err := p.PublishWith(payloads[done], tag, key); err != nil {
+				return done, err
+			}
+			continue
+		}
 		done += p.caller.publishAll(p.handle, payloads[done:], C.uint16_t(tag), number(key))
 		if done == len(payloads) {
 			return done, nil
@@ -240,5 +292,7 @@ func (p *Publisher) Close() error {
 	err := failure(C.close_why(p.handle, &why[0]), &why)
 	p.handle = nil
 	p.caller.close()
+	p.gated.close()
+	p.gated = nil
 	return err
 }

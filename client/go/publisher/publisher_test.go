@@ -129,7 +129,9 @@ func TestManyMessagesArePublishedInOrder(t *testing.T) {
 	}
 }
 
-func TestChannelOfADaemonIsPublishedTo(t *testing.T) {
+// hosted opens the publisher of channel "ticks" of a daemon of its own, whose configuration ends with this text.
+func hosted(t *testing.T, more string) (p *Publisher, options Options) {
+	t.Helper()
 	bin := os.Getenv("SHMCAST_BIN")
 	for _, built := range []string{"../../../target/release", "../../../target/debug"} {
 		if _, err := os.Stat(filepath.Join(built, "shmcastd")); bin == "" && err == nil {
@@ -141,7 +143,7 @@ func TestChannelOfADaemonIsPublishedTo(t *testing.T) {
 	}
 	dir := t.TempDir()
 	socket, config := filepath.Join(dir, "control.sock"), filepath.Join(dir, "shmcast.toml")
-	text := fmt.Sprintf("[daemon]\nsocket = %q\n[[channel]]\nname = \"ticks\"\ncapacity = \"64KiB\"\nmlock = false\n", socket)
+	text := fmt.Sprintf("[daemon]\nsocket = %q\n[[channel]]\nname = \"ticks\"\ncapacity = \"64KiB\"\nmlock = false\n%s", socket, more)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -149,9 +151,8 @@ func TestChannelOfADaemonIsPublishedTo(t *testing.T) {
 	if err := daemon.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = daemon.Process.Kill(); _ = daemon.Wait() }()
-	options := Options{Daemon: true, Socket: socket}
-	var p *Publisher
+	t.Cleanup(func() { _ = daemon.Process.Kill(); _ = daemon.Wait() })
+	options = Options{Daemon: true, Socket: socket}
 	var err error
 	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		var failed *Error
@@ -162,7 +163,13 @@ func TestChannelOfADaemonIsPublishedTo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.Close()
+	t.Cleanup(func() { p.Close() })
+	return p, options
+}
+
+func TestChannelOfADaemonIsPublishedTo(t *testing.T) {
+	p, options := hosted(t, "")
+	socket := options.Socket
 	s, err := shmcast.Subscribe("ticks", shmcast.Socket(socket), shmcast.WaitPark())
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,218 @@
+package shmcast
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+)
+
+// Limits of a search for a key whose slot is being changed.
+const (
+	keyTries     = 64
+	ringRecords  = 4096
+	ringSearched = 32 << 20 // bytes of the ring
+)
+
+// Board is the last message of each key of a channel, to be read at any time. It reads through a map through which nothing can be written, and
+// nobody notices it. It receives nothing: a [Subscriber] that begins with [FromBoard] gets the board and every later message. On a channel of a
+// daemon it follows the channel to its next memory. One goroutine at a time uses a Board.
+type Board struct {
+	s        *Subscriber
+	value    []byte
+	snapshot *snapshot // of the whole board, made when it is first asked for
+	entries  []BoardEntry
+	of       *segment // whose board was read last
+	isClosed bool
+}
+
+// BoardEntry is a key of a board and its newest message. Its bytes are valid until the next call of the board.
+type BoardEntry struct {
+	Key        []byte
+	Payload    []byte // nil if the board does not have it: it is too large, or was published by a program that keeps no board
+	Sequence   uint64 // of the newest message
+	Count      uint64 // messages of this key since it came to the board
+	Tag        uint16
+	KeyMessage bool   // a reader may start afresh from it
+	Time       uint64 // when it was published, for [Board.Age]
+}
+
+// BoardCounters is what a board tells of itself.
+type BoardCounters struct {
+	Through  uint64 // the sequence up to which each message is on the board
+	Since    uint64 // the board has the newest message of each key that had one from this sequence on
+	Keys     uint64 // keys on the board
+	NoRoom   uint64 // messages that are not on it because there was no room for their key,
+	TooLarge uint64 // because they were larger than a value,
+	NoKey    uint64 // or because they were too short to have a key
+}
+
+// OpenBoard opens the board of a channel: [ErrNoBoard] if it has none. Options that concern receiving have no effect.
+func OpenBoard(channel string, with ...Option) (*Board, error) {
+	with = append(append([]Option{}, with...), func(o *options) {
+		o.start, o.conflates, o.gate, o.hidden, o.watch, o.wait = startLatest, false, "", true, false, waitYield
+	})
+	s, err := Subscribe(channel, with...)
+	if err != nil {
+		return nil, err
+	}
+	b := &Board{s: s}
+	if err := b.follow(); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("open the board of %s: %w", channel, err)
+	}
+	return b, nil
+}
+
+// follow goes on with the board of the segment in which the channel goes on.
+func (b *Board) follow() error {
+	if b.isClosed {
+		return ErrClosed
+	}
+	s := b.s
+	if err := s.follow(); err != nil {
+		return err
+	}
+	if _, state := s.state(); state == StateSuperseded && s.hosted == nil {
+		return ErrSuperseded
+	}
+	if s.board == nil {
+		return ErrNoBoard
+	}
+	if b.of != s.segment {
+		b.value = make([]byte, s.board.Value)
+		b.snapshot, b.entries, b.of = nil, nil, s.segment
+	}
+	return nil
+}
+
+// Get returns the entry of a key; there is none if there is false. A key of another length than the board's is never there. It allocates nothing
+// and makes no system call, unless the channel goes on in other memory.
+func (b *Board) Get(key []byte) (entry BoardEntry, there bool, err error) {
+	if err = b.follow(); err != nil {
+		return entry, false, err
+	}
+	board := b.s.board
+	if uint64(len(key)) != board.KeyEnd-board.KeyStart {
+		return entry, false, nil
+	}
+	identity, through := board.identity(key), board.through()
+	for range keyTries {
+		var h head
+		switch board.find(identity, b.value, &h) {
+		case soughtNone:
+			return entry, false, nil
+		case soughtFound:
+			return b.entry(b.value[:board.stored(h.meta)], b.value, &h, h.count()), true, nil
+		}
+		if length, isFound := b.findInRing(key, &h); isFound {
+			if board.isRemoval(length, uint16(h.meta>>48)) {
+				return entry, false, nil
+			}
+			payload := b.s.buffer[:length]
+			return b.entry(payload, payload, &h, h.count()), true, nil
+		}
+	}
+	if board.through() == through {
+		return entry, false, nil // the publisher was stopped while it gave the slot of this removed key to another
+	}
+	return entry, false, errTooFast
+}
+
+// entry makes the entry of a message. bytes begin with as much of the payload as has the key.
+func (b *Board) entry(payload, bytes []byte, h *head, count uint64) BoardEntry {
+	spec := &b.s.board.BoardSpec
+	entry := BoardEntry{
+		Key: bytes[spec.KeyStart:spec.KeyEnd:spec.KeyEnd], Sequence: h.sequence, Count: count,
+		Tag: uint16(h.meta >> 48), KeyMessage: h.meta&metaKey != 0, Time: h.time,
+	}
+	if h.isWhole() {
+		entry.Payload = payload[:len(payload):len(payload)]
+	}
+	return entry
+}
+
+// findInRing finds the newest message of a key whose slot is being changed, or whose publisher was stopped over that: it is not yet counted as being
+// on the board. The payload is in the subscriber's buffer. h is the head of the slot, which keeps its count.
+func (b *Board) findInRing(key []byte, h *head) (length uint64, isFound bool) {
+	s, board := b.s, b.s.board
+	at, err := s.seek(min(board.through(), maxSequence-1) + 1)
+	if err != nil {
+		return 0, false
+	}
+	before := s.place
+	defer func() { s.jump(before) }()
+	s.jump(at)
+	var p polled
+	for range ringRecords {
+		from := s.place
+		kind := s.poll(s.buffer, &p)
+		switch {
+		case kind == foundMessage && p.length >= board.KeyEnd && bytes.Equal(s.buffer[board.KeyStart:board.KeyEnd], key):
+			h.sequence, h.time = from.sequence, p.meta&(1<<48-1)
+			h.meta = p.length | p.meta>>48<<48
+			if p.commit&flagKey != 0 {
+				h.meta |= metaKey
+			}
+			return p.length, true
+		case kind == foundCorrupt || kind == foundLapped || kind == foundSuperseded || kind == foundTooSmall:
+			return 0, false
+		case s.place == from || s.position-at.position > ringSearched:
+			return 0, false
+		}
+	}
+	return 0, false
+}
+
+// Entries returns all keys with their newest messages, as they were at one moment, in the order of their sequences. The first call allocates a copy
+// of the board. Later calls copy what has changed.
+func (b *Board) Entries() ([]BoardEntry, error) {
+	if err := b.follow(); err != nil {
+		return nil, err
+	}
+	s := b.s
+	if b.snapshot == nil {
+		b.snapshot = newSnapshot(s.segment)
+	}
+	n, before := b.snapshot, s.place
+	_, err := n.join(&s.reader, s.buffer)
+	s.jump(before)
+	if err != nil {
+		return nil, err
+	}
+	n.list(0, func(r *row) bool { return r.meta&metaRemoved == 0 })
+	b.entries = b.entries[:0]
+	for _, l := range n.order {
+		r := n.row(l.number)
+		b.entries = append(b.entries, b.entry(n.value(l.number), n.room(l.number), &r.head, r.count))
+	}
+	return b.entries, nil
+}
+
+// Counters returns what the board tells of itself now. It costs a few loads.
+func (b *Board) Counters() BoardCounters {
+	if b.isClosed || b.s.board == nil {
+		return BoardCounters{}
+	}
+	at := &b.s.board.header
+	return BoardCounters{
+		Through: b.s.board.through(), Since: at.load(wordSince), Keys: min(at.load(wordLive), b.s.board.Keys),
+		NoRoom: at.load(wordRefused), TooLarge: at.load(wordTooLarge), NoKey: at.load(wordNoKey),
+	}
+}
+
+// Spec returns the properties of the board.
+func (b *Board) Spec() BoardSpec {
+	if b.s.board == nil {
+		return BoardSpec{}
+	}
+	return b.s.board.BoardSpec
+}
+
+// Age returns the time since a message was published; 0 if that lies ahead, or the publisher gave no time.
+func (b *Board) Age(ticks uint64) time.Duration { return b.s.Age(ticks) }
+
+// Close ends the use of the board.
+func (b *Board) Close() error {
+	b.isClosed = true
+	return b.s.Close()
+}

@@ -1,0 +1,220 @@
+package shmcast
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+)
+
+// Words of a gate's page (SPEC.md 4.3).
+const (
+	gateMagic    = 0x3145_5441_474d_4853
+	gatePosition = 16
+	gateCheck    = 17
+	gateSequence = 18
+	gatePid      = 19
+)
+
+// ErrNoGate is the error of a gate that the channel does not have.
+var ErrNoGate = errors.New("no such gate")
+
+// GateInUseError says that another reader has the gate.
+type GateInUseError struct {
+	Gate string
+	PID  uint64 // the process that the other reader claims to be; 0 if it claims none
+}
+
+func (e *GateInUseError) Error() string {
+	return fmt.Sprintf("another reader, process %d, has the gate %s: a gate has one reader at a time", e.PID, e.Gate)
+}
+
+// GateNameError is the error of a name that no gate can have.
+type GateNameError struct{ Name string }
+
+func (e *GateNameError) Error() string {
+	return fmt.Sprintf("%q cannot be a gate's name: 1 to 31 of A-Z a-z 0-9 . _ - : @ +, and none of . - first", e.Name)
+}
+
+func checkGate(name string) error {
+	if checkName(name) != nil || len(name) > 31 {
+		return &GateNameError{name}
+	}
+	return nil
+}
+
+// heldGate is a gate that this process holds. Its reader alone writes its page.
+type heldGate struct {
+	lock    *os.File // it has the lock for as long as it is open
+	mapped  []byte
+	segment [2]uint64
+	told    place // what the page says
+	isTold  bool
+}
+
+// takeGate locks one of two files that were opened for this reader alone, and maps the other. It owns both from now on.
+func takeGate(name string, lock, page *os.File, segment [2]uint64) (*heldGate, error) {
+	defer page.Close()
+	wanted := syscall.Flock_t{Type: syscall.F_WRLCK}
+	err := syscall.FcntlFlock(lock.Fd(), ofdSetLock, &wanted)
+	if err == syscall.EAGAIN || err == syscall.EACCES {
+		var pid [8]byte
+		_, _ = lock.ReadAt(pid[:], 8*gatePid)
+		err = &GateInUseError{name, binary.LittleEndian.Uint64(pid[:])}
+	}
+	var mapped []byte
+	if err == nil {
+		mapped, err = mapGate(page)
+	}
+	if err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("take the gate %s: %w", name, err)
+	}
+	g := &heldGate{lock: lock, mapped: mapped, segment: segment}
+	g.leave()
+	g.set(gatePid, uint64(os.Getpid()))
+	return g, nil
+}
+
+func mapGate(page *os.File) ([]byte, error) {
+	var words [16]byte
+	stat, err := page.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if _, err = page.ReadAt(words[:], 0); err != nil || stat.Size() < headerBytes || binary.LittleEndian.Uint64(words[:]) != gateMagic ||
+		binary.LittleEndian.Uint64(words[8:]) != 1 {
+		return nil, fmt.Errorf("%s is no gate's page: start the publisher again, which makes the file anew", page.Name())
+	}
+	return syscall.Mmap(int(page.Fd()), 0, headerBytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+}
+
+func (g *heldGate) word(i int) *uint64 { return (*uint64)(unsafe.Pointer(&g.mapped[8*i])) }
+
+func (g *heldGate) set(i int, value uint64) { atomic.StoreUint64(g.word(i), value) }
+
+// check is what makes a position count in the segment.
+func (g *heldGate) check(position uint64) uint64 {
+	return (position^g.segment[1])*0x9e37_79b9_7f4a_7c15 ^ g.segment[0]
+}
+
+// passed says that the reader has copied everything before a place. An atomic store of Go comes after all loads and stores before it.
+func (g *heldGate) passed(at place) {
+	if g.isTold && g.told == at {
+		return
+	}
+	g.set(gateSequence, at.sequence)
+	g.set(gatePosition, at.position)
+	g.set(gateCheck, g.check(at.position))
+	g.told, g.isTold = at, true
+}
+
+// leave says that the reader has no place in the segment.
+func (g *heldGate) leave() {
+	g.set(gateCheck, ^g.check(atomic.LoadUint64(g.word(gatePosition))))
+	g.isTold = false
+}
+
+// goOn has the page speak of another segment from the next place on.
+func (g *heldGate) goOn(segment [2]uint64) {
+	if g != nil {
+		g.leave()
+		g.segment = segment
+	}
+}
+
+func (g *heldGate) close() {
+	if g == nil {
+		return
+	}
+	g.leave()
+	_ = syscall.Munmap(g.mapped)
+	// Another process may have the same open file.
+	free := syscall.Flock_t{Type: syscall.F_UNLCK}
+	_ = syscall.FcntlFlock(g.lock.Fd(), ofdSetLock, &free)
+	g.lock.Close()
+}
+
+// passed tells the gate's page the place of the next record. Everything before it was copied, or will never be. A reader that must first tell of a
+// loss has no place yet.
+func (s *Subscriber) passed() {
+	if s.gate != nil && (s.behind == 0 || s.isOnBoard()) {
+		s.gate.passed(s.place)
+	}
+}
+
+// takeGate takes the gate that was asked for, of a channel that is a file.
+func (c *channelFiles) takeGate(name string, segment [2]uint64) (*heldGate, error) {
+	path := filepath.Join(c.path, "gates")
+	dir, err := openBelow(c.dir, c.path, "gates", os.O_RDONLY|syscall.O_DIRECTORY, 0)
+	var files [2]*os.File
+	if err == nil {
+		defer dir.Close()
+		for i := range files {
+			if files[i], err = openBelow(dir, path, name, os.O_RDWR, 0); err != nil {
+				break
+			}
+		}
+	}
+	if err == nil {
+		return takeGate(name, files[0], files[1], segment)
+	}
+	if files[0] != nil {
+		files[0].Close()
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s; the channel has %s: its publisher names its gates when it opens the channel", ErrNoGate, name, gatesOf(dir))
+	}
+	return nil, fmt.Errorf("take the gate %s: %w", name, err)
+}
+
+// gatesOf lists the gates in a directory, which may be nil.
+func gatesOf(dir *os.File) string {
+	var names []string
+	if dir != nil {
+		all, _ := dir.Readdirnames(1000)
+		for _, name := range all {
+			if checkGate(name) == nil {
+				names = append(names, name)
+			}
+		}
+	}
+	if names == nil {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}
+
+type gateRequest struct {
+	Request string `json:"request"`
+	Gate    string `json:"gate"`
+}
+
+// askGate asks the daemon for the page of a gate, before the link has a goroutine of its own.
+func (l *link) askGate(name string) (files [2]*os.File, err error) {
+	l.to.limit(answerLimit)
+	defer l.to.limit(0)
+	answer, err := l.to.ask(gateRequest{"gate", name}, nil)
+	for err == nil && answer.Reply != "gate" {
+		if !l.heard(answer) { // it came unasked
+			return files, fmt.Errorf("%s: the daemon answers %q to a request for a gate", l.path, answer.Reply)
+		}
+		if answer, err = l.to.receive(); err == nil && answer.Reply == "refused" {
+			answer.closeFiles()
+			err = &RefusedError{answer.Code, answer.Why}
+		}
+	}
+	if err != nil {
+		return files, fmt.Errorf("take the gate %s: %w", name, err)
+	}
+	if len(answer.files) != len(files) {
+		answer.closeFiles()
+		return files, fmt.Errorf("%s: the daemon sends %d descriptors of a gate", l.path, len(answer.files))
+	}
+	return [2]*os.File(answer.files), nil
+}

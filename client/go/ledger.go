@@ -1,0 +1,147 @@
+package shmcast
+
+import "math/bits"
+
+// ledger has what a conflating reader was given of each key, so that it can say how many messages were left out. A board counts the messages of
+// each key. The reader knows the count when it joined, and adds the messages that it receives from the ring. The difference at the next join is
+// what was left out.
+type ledger struct {
+	rows      []account
+	keys      []byte // of each row
+	index     []uint32
+	most      int
+	forgotten int // the next row to look at for keys that the board has forgotten
+}
+
+// account is one key of a ledger.
+type account struct {
+	identity [2]uint64
+	born     uint64 // the first message of the key since it got its slot on the board
+	given    uint64 // its messages from there on that this reader was given, or that were told as left out
+	// The same from the first message after the last removal on. The board may have forgotten the key there.
+	again      uint64
+	givenAgain uint64
+	isRemoved  bool
+}
+
+func newLedger(n *snapshot) *ledger {
+	l := &ledger{most: int(2 * n.mostRows())}
+	lent := min(l.most, 2*lentKeys)
+	l.rows = make([]account, 0, lent)
+	l.keys = make([]byte, 0, lent*int(n.KeyEnd-n.KeyStart))
+	l.index = make([]uint32, 1<<bits.Len(uint(2*lent)))
+	return l
+}
+
+func (l *ledger) placeOf(b *board, identity [2]uint64) (at uint64, there *account) {
+	mask := uint64(len(l.index)) - 1
+	for at = b.fingerprint(identity) & mask; l.index[at] != 0; at = (at + 1) & mask {
+		if a := &l.rows[l.index[at]-1]; a.identity == identity {
+			return at, a
+		}
+	}
+	return at, nil
+}
+
+// note counts a message that the reader received from the ring. It returns false if there is no room for its key.
+func (l *ledger) note(b *board, sequence uint64, tag uint16, payload []byte) bool {
+	key := b.key(payload)
+	if key == nil {
+		return true
+	}
+	identity := b.identity(key)
+	isRemoval := b.isRemoval(uint64(len(payload)), tag)
+	at, a := l.placeOf(b, identity)
+	if a == nil {
+		// The board did not have a key that is removed.
+		return isRemoval || l.add(b, at, account{identity: identity, born: sequence, given: 1, again: sequence, givenAgain: 1}, key)
+	}
+	a.given++
+	if a.isRemoved && !isRemoval {
+		a.again, a.givenAgain = sequence, 0
+	}
+	a.givenAgain++
+	a.isRemoved = isRemoval
+	return true
+}
+
+func (l *ledger) add(b *board, at uint64, a account, key []byte) bool {
+	if len(l.rows) == l.most {
+		return false
+	}
+	l.rows, l.keys = append(l.rows, a), append(l.keys, key...)
+	l.index[at] = uint32(len(l.rows))
+	if 2*len(l.rows) > len(l.index) {
+		l.index = make([]uint32, 2*len(l.index))
+		l.reindex(b)
+	}
+	return true
+}
+
+// reindex makes the index anew.
+func (l *ledger) reindex(b *board) {
+	clear(l.index)
+	for i := range l.rows {
+		at, _ := l.placeOf(b, l.rows[i].identity)
+		l.index[at] = uint32(i + 1)
+	}
+}
+
+// given is how many messages of a row's key the reader was given or told of, in the count of the board.
+func (l *ledger) given(b *board, r *row) uint64 {
+	_, a := l.placeOf(b, r.identity)
+	switch {
+	case a == nil:
+		return 0
+	case a.born == r.born:
+		return a.given
+	case a.again == r.born:
+		return a.givenAgain
+	}
+	return 0 // the board forgot the key, and it came back among the messages that were left out
+}
+
+// nextForgotten returns the next key that the reader knows and that the board has forgotten; nil if there is none.
+func (l *ledger) nextForgotten(n *snapshot) []byte {
+	for ; l.forgotten < len(l.rows); l.forgotten++ {
+		a := &l.rows[l.forgotten]
+		if !a.isRemoved && !n.has(a.identity) {
+			return l.key(n.board, l.forgotten)
+		}
+	}
+	return nil
+}
+
+func (l *ledger) key(b *board, row int) []byte {
+	length := int(b.KeyEnd - b.KeyStart)
+	return l.keys[row*length:][:length]
+}
+
+// forget forgets all keys.
+func (l *ledger) forget() {
+	l.rows, l.keys = l.rows[:0], l.keys[:0]
+	clear(l.index)
+}
+
+// rekey identifies all keys anew: each segment has a seed of its own.
+func (l *ledger) rekey(b *board) {
+	for i := range l.rows {
+		l.rows[i].identity = b.identity(l.key(b, i))
+	}
+	l.reindex(b)
+}
+
+// takeFrom takes the counts over that a reader knows after a join.
+func (l *ledger) takeFrom(n *snapshot) {
+	l.forget()
+	n.all(func(number uint64, r *row) {
+		at, there := l.placeOf(n.board, r.identity)
+		if there != nil {
+			return
+		}
+		// A key that is removed and comes back begins again, if the board forgets it in between.
+		l.add(n.board, at, account{
+			identity: r.identity, born: r.born, given: r.count, again: r.born, givenAgain: r.count, isRemoved: r.meta&metaRemoved != 0,
+		}, n.room(number)[n.KeyStart:n.KeyEnd])
+	})
+}

@@ -1,0 +1,202 @@
+package publisher
+
+/*
+#cgo noescape publish_gated
+#cgo nocallback publish_gated
+#include <shmcast.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct { int32_t code, os; uint64_t sequence; } gated_outcome;
+
+static gated_outcome publish_gated(shmcast_publisher *p, const uint8_t *data, size_t length, uint16_t tag, int32_t key, int waits, char *why) {
+	gated_outcome o = {0, 0, 0};
+	o.code = waits ? shmcast_publish_with(p, data, length, tag, key, &o.sequence) : shmcast_try_publish(p, data, length, tag, key, &o.sequence);
+	if (o.code < 0) {
+		o.os = shmcast_error_os();
+		strncpy(why, shmcast_error_message(), 1023);
+	}
+	return o;
+}
+
+static gated_outcome gates_why(shmcast_publisher *p, shmcast_gate_status *gates, size_t room, char *why) {
+	int64_t found = shmcast_publisher_gates(p, gates, room);
+	gated_outcome o = {found < 0 ? (int32_t)found : 0, 0, found < 0 ? 0 : (uint64_t)found};
+	if (found < 0) strncpy(why, shmcast_error_message(), 1023);
+	return o;
+}
+*/
+import "C"
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// Gate is a reader that the publisher waits for, within a limit. Zero stands for the default of each.
+type Gate struct {
+	Name       string
+	LagBytes   uint64        // how far its reader may be behind, in bytes of the ring
+	LagPercent uint32        // the same of the ring; 50
+	Wait       time.Duration // how long one message waits at most; 200 us
+	NeverWaits bool          // no message waits
+	// Refuses: after the wait the message is not published. Without it the gate is dropped: its reader may be lapped until it has caught up to half
+	// of the lag.
+	Refuses bool
+}
+
+// put fills what C reads.
+func (g *Gate) put(t *texts, to *C.shmcast_gate) {
+	to.name = t.text(g.Name, true)
+	to.lag_bytes, to.lag_percent = C.uint64_t(g.LagBytes), C.uint32_t(g.LagPercent)
+	to.wait_ns = C.uint64_t(max(g.Wait, 0))
+	if g.Refuses {
+		to.flags |= C.SHMCAST_GATE_REFUSES
+	}
+	if g.NeverWaits {
+		to.flags |= C.SHMCAST_GATE_NEVER_WAITS
+	}
+}
+
+// FullError says that the reader of a gate is too far behind. Nothing was published: publish it again later. The same error is used again for the next
+// message that is refused.
+type FullError struct {
+	Gate   string
+	Behind uint64 // bytes of the ring
+}
+
+func (e *FullError) Error() string {
+	return fmt.Sprintf("gate %s holds the message up: its reader is %d B behind; publish it again later", e.Gate, e.Behind)
+}
+
+// gated is what a publisher needs for gates. A call that may wait is made by cgo, so that the scheduler knows of it.
+type gated struct {
+	why   *C.char // room for C's sentence
+	names []string
+	full  FullError
+}
+
+func (g *gated) close() {
+	if g != nil {
+		C.free(unsafe.Pointer(g.why))
+	}
+}
+
+// openGates notes the gates that a channel has.
+func (p *Publisher) openGates() error {
+	gates, err := p.Gates()
+	if err != nil || len(gates) == 0 {
+		return err
+	}
+	p.gated = &gated{why: (*C.char)(C.calloc(messageLength, 1))}
+	for i := range gates {
+		p.gated.names = append(p.gated.names, gates[i].Name)
+	}
+	return nil
+}
+
+// TryPublish is as [Publisher.PublishWith], and never waits for a gate: a [FullError] if its reader is too far behind.
+func (p *Publisher) TryPublish(payload []byte, tag uint16, key bool) (uint64, error) {
+	if p.gated == nil {
+		return p.PublishWith(payload, tag, key)
+	}
+	return p.publishGated(payload, C.uint16_t(tag), number(key), false)
+}
+
+func (p *Publisher) publishGated(payload []byte, tag C.uint16_t, key C.int32_t, waits bool) (uint64, error) {
+	mayWait := C.int(0)
+	if waits {
+		mayWait = 1
+	}
+	o := C.publish_gated(p.handle, start(payload), C.size_t(len(payload)), tag, key, mayWait, p.gated.why)
+	switch {
+	case o.code >= 0:
+		return uint64(o.sequence), nil
+	case o.code == C.SHMCAST_ERROR_FULL:
+		return 0, p.gated.fullError()
+	}
+	return 0, &Error{Code(o.code), C.GoString(p.gated.why), syscall.Errno(o.os)}
+}
+
+// fullError takes the gate's name and how far its reader is behind from C's sentence, which is all that has them.
+func (g *gated) fullError() error {
+	sentence := unsafe.Slice((*byte)(unsafe.Pointer(g.why)), messageLength)
+	sentence = sentence[:max(bytes.IndexByte(sentence, 0), 0)]
+	g.full = FullError{}
+	if _, after, found := bytes.Cut(sentence, []byte("gate ")); found {
+		gate, _, _ := bytes.Cut(after, []byte(" "))
+		for _, name := range g.names {
+			if string(gate) == name {
+				g.full.Gate = name
+			}
+		}
+	}
+	if _, after, found := bytes.Cut(sentence, []byte(" reader is ")); found {
+		digits, _, _ := bytes.Cut(after, []byte(" "))
+		g.full.Behind, _ = strconv.ParseUint(string(digits), 10, 64)
+	}
+	return &g.full
+}
+
+// GateState is how a gate stands.
+type GateState uint32
+
+// The states of gates.
+const (
+	GateAbsent  GateState = C.SHMCAST_GATE_ABSENT   // nobody holds it
+	GateJoining GateState = C.SHMCAST_GATE_JOINING  // its reader has not caught up yet, and may be lapped
+	GateInForce GateState = C.SHMCAST_GATE_IN_FORCE // the publisher waits for its reader, which is not lapped
+	GateDropped GateState = C.SHMCAST_GATE_DROPPED  // its reader took too long, and may be lapped until it has caught up to half of the lag
+)
+
+var gateStates = [...]string{"absent", "joining", "in-force", "dropped"}
+
+func (s GateState) String() string {
+	if int(s) < len(gateStates) {
+		return gateStates[s]
+	}
+	return "unknown"
+}
+
+// GateStatus is a gate as its publisher knows it.
+type GateStatus struct {
+	Name       string
+	State      GateState
+	LagBytes   uint64        // how far its reader may be behind
+	Behind     uint64        // how far it is; 0 also if nobody holds the gate
+	PID        uint64        // the process that its reader claims to be; 0 if nobody holds the gate
+	Held       uint64        // messages that waited for it,
+	Longest    time.Duration // the longest of these waits,
+	Total      time.Duration // and all together
+	Dropped    uint64        // times that it was dropped
+	Refused    uint64        // messages that were refused after a wait,
+	TurnedAway uint64        // and by TryPublish
+}
+
+// Gates returns the channel's gates, with what this publisher has counted. It allocates, and calls the system once a gate.
+func (p *Publisher) Gates() ([]GateStatus, error) {
+	if p.handle == nil {
+		return nil, ErrClosed
+	}
+	const most = 15
+	var found [most]C.shmcast_gate_status
+	var why [messageLength]C.char
+	o := C.gates_why(p.handle, &found[0], most, &why[0])
+	if o.code < 0 {
+		return nil, &Error{Code: Code(o.code), Message: C.GoString(&why[0])}
+	}
+	gates := make([]GateStatus, min(int(o.sequence), most))
+	for i := range gates {
+		from := &found[i]
+		gates[i] = GateStatus{
+			Name: C.GoString(&from.name[0]), State: GateState(from.state), LagBytes: uint64(from.lag_bytes), Behind: uint64(from.behind_bytes),
+			PID: uint64(from.pid), Held: uint64(from.held), Longest: time.Duration(from.longest_ns), Total: time.Duration(from.total_ns),
+			Dropped: uint64(from.dropped), Refused: uint64(from.refused), TurnedAway: uint64(from.turned_away),
+		}
+	}
+	return gates, nil
+}
