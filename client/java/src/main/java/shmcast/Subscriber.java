@@ -20,8 +20,13 @@ import shmcast.ShmcastException.Code;
  */
 public final class Subscriber implements AutoCloseable {
     private static final int ATTEMPTS = 100;
+    private static final Handler NOBODY = message -> {};
     /** The pause between two looks at a lock, which are system calls. */
     private static final long LOCK_PAUSE = 10_000_000;
+    /** In the place of a sequence in {@link #behind}: events come from the board. */
+    private static final long ON_BOARD = -1;
+    /** How long a reader that begins with the board waits for the segment in which a channel goes on. */
+    private static final long PATIENCE = 5_000_000_000L;
 
     private final Resume resume;
     private final Wait wait;
@@ -34,8 +39,16 @@ public final class Subscriber implements AutoCloseable {
     /** Whether the publisher of that epoch had closed the channel, without a message for this reader. */
     private boolean awaitsNext;
     private boolean isInDoubt;
-    /** If not 0, the sequence from which on messages are lost, untold. */
+    /** If not 0, the sequence from which on messages are lost, untold; or {@link #ON_BOARD}. */
     private long behind;
+    /** Of a reader that begins with the board or conflates, else null. */
+    private Joining joining;
+    /** The gate that this reader holds, or null. */
+    private HeldGate gate;
+    /** Whether each message is noted, for the gate or for conflation. */
+    private boolean isNoted;
+    /** How often the channel has gone on in another segment. */
+    private long moves;
 
     /** Of a daemon's channel, else null. */
     private final Hosted hosted;
@@ -78,7 +91,7 @@ public final class Subscriber implements AutoCloseable {
 
     /** Says how a subscriber attaches. */
     public static final class Builder {
-        private final String channel;
+        final String channel;
         private Path directory;
         private Start start = Start.LATEST;
         private long sequence;
@@ -86,10 +99,15 @@ public final class Subscriber implements AutoCloseable {
         private Wait wait = Wait.YIELD;
         private Duration patience = Duration.ZERO;
         private boolean isDaemons;
-        private Path socket;
-        private boolean isHidden;
-        private boolean watches;
+        Path socket;
+        boolean isHidden;
+        boolean watches;
         private boolean recordsLatency;
+        /** As {@link Joining} takes it. */
+        private long conflateBehind = -1;
+
+        private boolean readsBoard;
+        String gate;
 
         private Builder(String channel) {
             this.channel = channel;
@@ -206,6 +224,67 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
+         * Leaves out what is no longer the newest of its key while the reader cannot keep up. A reader that was lapped, or is more than half
+         * of the ring behind, gets the newest message of each key that changed, from the board; then {@link Handler#live}, and every later
+         * message. {@link Message#conflated} counts exactly what was left out. What the board cannot bridge, such as messages without a key,
+         * is told by {@link Handler#lapped}. The channel must have a board. It takes a look at the key of each message, and memory for a copy
+         * of the board.
+         *
+         * @return this
+         */
+        public Builder conflate() {
+            return conflateBehind(0);
+        }
+
+        /**
+         * As {@link #conflate}, for a reader that is more than so many bytes of the ring behind. The publisher announces its work in chunks of
+         * 64 KiB, or of a 64th of a large ring, by which a reader may count as farther behind than it is.
+         *
+         * @param bytes how many; 0: half of the ring
+         * @return this
+         */
+        public Builder conflateBehind(long bytes) {
+            conflateBehind = Math.max(bytes, 0);
+            return this;
+        }
+
+        /**
+         * Takes this gate of the channel: the publisher waits for this reader, within the gate's limit. The gate is free again behind {@link
+         * #close}. Needs Java 22.
+         *
+         * @param name what the publisher, or the daemon's configuration, calls it
+         * @return this
+         */
+        public Builder gate(String name) {
+            gate = name;
+            return this;
+        }
+
+        /**
+         * Opens the channel's board, to read single keys. Options that concern receiving have no effect.
+         *
+         * @return the board
+         * @throws IOException as {@link #open}, and {@link Code#NO_BOARD}
+         */
+        public Board openBoard() throws IOException {
+            isHidden = true;
+            watches = false;
+            gate = null;
+            conflateBehind = -1;
+            readsBoard = true;
+            wait = wait == Wait.PARK ? Wait.YIELD : wait;
+            return new Board(start(Start.LATEST).open());
+        }
+
+        boolean parks() {
+            return wait == Wait.PARK;
+        }
+
+        boolean wantsBoard() {
+            return readsBoard || start == Start.BOARD && sequence == 0 || conflateBehind >= 0;
+        }
+
+        /**
          * Attaches.
          *
          * @return the subscriber
@@ -231,6 +310,12 @@ public final class Subscriber implements AutoCloseable {
         }
 
         private Subscriber attach() throws IOException {
+            if (gate != null) {
+                HeldGate.check(gate);
+            }
+            if (conflateBehind >= 0 && sequence > 0) {
+                throw new ShmcastException(Code.UNSUPPORTED, "a conflating reader begins with the latest message, the oldest, or the board");
+            }
             if (isDaemons) {
                 return attachToDaemon();
             }
@@ -238,7 +323,7 @@ public final class Subscriber implements AutoCloseable {
                 throw new ShmcastException(Code.UNSUPPORTED, "Wait.PARK needs a daemon that wakes the reader; wait otherwise, or use daemon()");
             }
             Path path = Directory.segmentOf(directory, channel);
-            Segment segment = Segment.open(path);
+            Segment segment = Segment.open(path, wantsBoard());
             Subscriber subscriber = null;
             try {
                 subscriber = new Subscriber(this, new Ring(segment, true), null);
@@ -249,28 +334,44 @@ public final class Subscriber implements AutoCloseable {
                 if (watches) {
                     subscriber.lock = Native.lockOf(path.getParent());
                 }
+                subscriber.hold(gate == null ? null : Native.gate(path.getParent(), gate, segment.header));
+                subscriber.join(this);
                 if (!isHidden) {
                     subscriber.show(Native.show(path.getParent()));
                 }
                 return subscriber;
             } catch (IOException | RuntimeException e) {
-                segment.close();
+                release(subscriber, null, segment);
                 throw e;
             }
         }
 
         private Subscriber attachToDaemon() throws IOException {
             Directory.check(channel);
-            Hosted hosted = Native.attach(socket, channel, wait == Wait.PARK, isHidden, watches);
+            Hosted hosted = Native.attach(this);
+            Subscriber subscriber = null;
             try {
-                Subscriber subscriber = new Subscriber(this, new Ring(hosted.first(), !hosted.isStrict), hosted);
+                subscriber = new Subscriber(this, new Ring(hosted.first(), !hosted.isStrict), hosted);
                 subscriber.begin(start, sequence);
+                subscriber.hold(hosted.gate());
+                subscriber.join(this);
                 subscriber.show(hosted.page());
                 return subscriber;
             } catch (IOException | RuntimeException e) {
-                hosted.first().close();
-                hosted.close();
+                release(subscriber, hosted, hosted.first());
                 throw e;
+            }
+        }
+
+        /** Gives back what a subscriber has that could not be opened. */
+        private static void release(Subscriber subscriber, Hosted hosted, Segment first) {
+            if (subscriber != null) {
+                subscriber.close();
+                return;
+            }
+            first.close();
+            if (hosted != null) {
+                hosted.close();
             }
         }
     }
@@ -292,9 +393,77 @@ public final class Subscriber implements AutoCloseable {
             check(outcome, sought);
             ring.jump(locator.position, locator.sequence);
         }
-        known = sought == 0 && start == Start.LATEST || beganIn == 1 ? beganIn : 0;
+        known = sought == 0 && start != Start.OLDEST || beganIn == 1 ? beganIn : 0;
         boolean isClosed = sought == 0 && start == Start.LATEST && ring.segment.state() == Segment.CLOSED;
         awaitsNext = isClosed && locator.tail() == Outcome.FOUND && ring.sequence >= locator.sequence;
+    }
+
+    /** Takes the gate that was locked for this reader. */
+    private void hold(HeldGate held) {
+        gate = held;
+        if (held != null) {
+            isNoted = true;
+            notePassed();
+        }
+    }
+
+    /** Tells the gate's page the place of the next record. Everything before it was copied, or will never be. */
+    private void notePassed() {
+        if (gate == null || ring == null) {
+            return;
+        }
+        if (behind > 0) {
+            gate.leave(); // the reader has no place in the ring
+        } else {
+            gate.passed(ring.position, ring.sequence);
+        }
+    }
+
+    /** Begins with the board, if the builder says so: with its messages, or with its counts alone. */
+    private void join(Builder builder) throws ShmcastException {
+        if (!builder.wantsBoard() || builder.readsBoard) {
+            return;
+        }
+        joining = new Joining(ring.segment, builder.conflateBehind);
+        isNoted |= joining.conflates();
+        boolean isTold = builder.start == Start.BOARD;
+        long began = System.nanoTime();
+        for (int attempt = 0; ; attempt++) {
+            if (joining == null) {
+                throw Joining.noBoard(ring.segment);
+            }
+            long position = ring.position;
+            long sequence = ring.sequence;
+            Snapshot.Result result = joining.join(ring, locator);
+            if (hosted == null || hosted.verdict() == Hosted.Verdict.OPEN) {
+                if (result != Snapshot.Result.JOINED) {
+                    throw Joining.failure(result);
+                }
+                if (builder.start != Start.OLDEST || joining.beginBefore(ring, position, sequence)) {
+                    break;
+                }
+                check(locator.oldest(), 0);
+                ring.jump(locator.position, locator.sequence);
+            } else {
+                // What was read may be void. The channel goes on in the next segment, and so does this reader.
+                ring.jump(position, sequence);
+                if (!hosted.wasHere() || !goOn(NOBODY)) {
+                    Wait.SLEEP.pause();
+                }
+            }
+            if (attempt >= ATTEMPTS && System.nanoTime() - began > PATIENCE) {
+                throw Joining.failure(Snapshot.Result.TOO_FAST);
+            }
+        }
+        behind = 0;
+        if (builder.start != Start.OLDEST) {
+            known = Math.max(known, joining.epoch());
+            joining.begin(isTold);
+            behind = isTold ? ON_BOARD : 0;
+            ring.jump(ring.position, ring.sequence);
+            isInDoubt = isUntold(ring.segment.epoch());
+        }
+        notePassed();
     }
 
     private void check(Outcome outcome, long sought) throws ShmcastException {
@@ -316,6 +485,31 @@ public final class Subscriber implements AutoCloseable {
 
     private static ShmcastException superseded() {
         return new ShmcastException(Code.SUPERSEDED, "the channel has moved to new memory; open it again");
+    }
+
+    /** The segment that is read now. A board, which receives nothing, goes on in the newest first. */
+    Segment follow() throws ShmcastException {
+        Ring ring = open();
+        if (hosted == null) {
+            if (ring.segment.state() == Segment.SUPERSEDED) {
+                throw superseded();
+            }
+            return ring.segment;
+        }
+        for (long before = -1; before != moves && (hosted.wasHere() || hosted.hasNews()); ) {
+            before = moves;
+            goOn(NOBODY);
+        }
+        return this.ring.segment;
+    }
+
+    /** The ring, for a board, which moves it as it likes. */
+    Ring ring() {
+        return open();
+    }
+
+    Locator locator() {
+        return locator;
     }
 
     private Ring open() {
@@ -348,12 +542,16 @@ public final class Subscriber implements AutoCloseable {
             }
             return events;
         } catch (InternalError e) {
-            // The JVM gives this where a mapped file was shortened. It has no type of its own.
-            if (String.valueOf(e.getMessage()).contains("unsafe memory access")) {
-                throw corrupt();
-            }
-            throw e;
+            throw shortened(e);
         }
+    }
+
+    /** The JVM gives this error where a mapped file was shortened. It has no type of its own. */
+    ShmcastException shortened(InternalError e) {
+        if (String.valueOf(e.getMessage()).contains("unsafe memory access")) {
+            return corrupt();
+        }
+        throw e;
     }
 
     private int pollRing(Handler handler, int most) throws ShmcastException {
@@ -366,6 +564,14 @@ public final class Subscriber implements AutoCloseable {
                 return events; // the handler has closed this subscriber
             }
             if (behind != 0) {
+                if (behind == ON_BOARD) {
+                    events += tellBoard(handler) ? 1 : 0;
+                    continue;
+                }
+                ring.jump(0, behind);
+                if (conflate(behind)) {
+                    continue;
+                }
                 ring.jump(0, behind);
                 if (!skip(handler)) {
                     return events;
@@ -385,11 +591,15 @@ public final class Subscriber implements AutoCloseable {
                 if (page != null) {
                     count(ring.message);
                 }
+                if (isNoted) {
+                    noteMessage(ring);
+                }
                 handler.message(ring.message);
             } else if (found == Ring.Found.NOTHING) {
                 if (ring.position == before) {
                     return events + (tellIdle(handler) ? 1 : 0);
                 }
+                notePassed();
                 if (++passed == 64) {
                     return events;
                 }
@@ -403,6 +613,75 @@ public final class Subscriber implements AutoCloseable {
             }
         }
         return events;
+    }
+
+    /** Notes a message that was copied, before it is handed out. */
+    private void noteMessage(Ring ring) {
+        if (gate != null) {
+            gate.passed(ring.position, ring.sequence);
+        }
+        if (joining != null && joining.conflates() && joining.note(ring)) {
+            behind = ON_BOARD;
+        }
+    }
+
+    /** Hands out what is next of the board. Returns whether it was an event. */
+    private boolean tellBoard(Handler handler) {
+        if (joining.isDue()) {
+            long position = ring.position;
+            long sequence = ring.sequence;
+            if (!conflate(sequence)) {
+                ring.jump(position, sequence);
+                behind = 0;
+                isInDoubt = isUntold(ring.segment.epoch());
+                return false;
+            }
+        }
+        if (joining.next()) {
+            if (page != null) {
+                count(joining.message);
+            }
+            handler.message(joining.message);
+            return true;
+        }
+        long missed = joining.takeMissed();
+        if (missed > 0) {
+            if (page != null) {
+                page.add(Page.LAPPED, 1);
+            }
+            noteMissed(missed);
+            handler.lapped(missed, ring.sequence);
+            return true;
+        }
+        ring.jump(ring.position, ring.sequence);
+        behind = 0;
+        isInDoubt = isUntold(ring.segment.epoch());
+        handler.live(ring.sequence);
+        return true;
+    }
+
+    /** Joins the board in the place of messages from {@code due} on. If it cannot, the ring's place is undefined. */
+    private boolean conflate(long due) {
+        if (joining == null || !joining.conflates()) {
+            return false;
+        }
+        // What was read must have been valid before and after, as each message of the ring must be.
+        boolean isValid = hosted == null || hosted.verdict() == Hosted.Verdict.OPEN;
+        if (joining.join(ring, locator) != Snapshot.Result.JOINED || !isValid || ring.sequence < due) {
+            return false;
+        }
+        if (hosted != null && hosted.verdict() != Hosted.Verdict.OPEN) {
+            return false;
+        }
+        long leftOut = joining.bridge(due, ring.sequence);
+        known = Math.max(known, joining.epoch());
+        behind = ON_BOARD;
+        if (page != null) {
+            page.add(Page.CONFLATED, leftOut);
+            note();
+        }
+        notePassed();
+        return true;
     }
 
     private void count(Message message) {
@@ -483,13 +762,26 @@ public final class Subscriber implements AutoCloseable {
         if (segment == null) {
             return false;
         }
-        long expected = hosted.isRestarted() ? 1 : behind != 0 ? behind : ring.sequence;
+        long expected = hosted.isRestarted() ? 1 : behind > 0 ? behind : ring.sequence;
         ring.segment.close();
         ring = new Ring(segment, !hosted.isStrict);
         locator = new Locator(segment);
         ring.jump(0, hosted.firstSequence());
         isInDoubt = false;
         behind = expected < hosted.firstSequence() ? expected : 0;
+        moves++;
+        if (gate != null) {
+            gate.goOn(segment.header);
+            notePassed();
+        }
+        if (joining != null) {
+            Joining before = joining;
+            joining = null;
+            if (hosted.isRestarted()) {
+                before.forget();
+            }
+            joining = before.in(segment);
+        }
         if (!hosted.isRestarted()) {
             return false;
         }
@@ -541,19 +833,30 @@ public final class Subscriber implements AutoCloseable {
     private boolean tell(Ring.Found found, Handler handler, int events) throws ShmcastException {
         switch (found) {
             case EPOCH -> {
+                notePassed();
                 if (ring.a == known) {
                     return false;
                 }
                 known = ring.a;
                 handler.newEpoch(known);
             }
-            case END -> handler.end();
+            case END -> {
+                notePassed();
+                handler.end();
+            }
             case GAP -> {
                 noteMissed(ring.b - ring.a + 1);
+                notePassed();
                 handler.gap(ring.a, ring.b);
             }
             case SESSION -> handler.newSession(ring.a, ring.b & 0xffff);
             case LAPPED -> {
+                long position = ring.position;
+                long due = ring.sequence;
+                if (conflate(due)) {
+                    return tellBoard(handler);
+                }
+                ring.jump(position, due);
                 return skip(handler);
             }
             default -> {
@@ -594,6 +897,7 @@ public final class Subscriber implements AutoCloseable {
         if (page != null) {
             page.add(Page.LAPPED, 1);
         }
+        notePassed();
         noteMissed(ring.sequence - due);
         handler.lapped(ring.sequence - due, ring.sequence);
         return true;
@@ -706,6 +1010,7 @@ public final class Subscriber implements AutoCloseable {
         behind = 0;
         isInDoubt = false;
         ring.jump(locator.position, locator.sequence);
+        notePassed();
     }
 
     /**
@@ -768,6 +1073,9 @@ public final class Subscriber implements AutoCloseable {
             return;
         }
         note();
+        if (gate != null) {
+            gate.close();
+        }
         if (hosted != null) {
             hosted.close();
         } else if (page != null) {
