@@ -162,7 +162,7 @@ public final class Board implements AutoCloseable {
         for (int number = 0; number < listed; number++) {
             int row = snapshot.row(number);
             snapshot.lend(row, message);
-            entries.add(fill(new BoardEntry(), message.copy(), snapshot.isWhole(row), snapshot.count(row)));
+            entries.add(fill(new BoardEntry(), message.copy(view.layout.keyEnd), snapshot.isWhole(row), snapshot.count(row)));
         }
         message.conflated = -1;
         return entries;

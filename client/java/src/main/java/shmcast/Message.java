@@ -37,9 +37,9 @@ public final class Message {
         view = ByteBuffer.wrap(own).asReadOnlyBuffer().order(ByteOrder.LITTLE_ENDIAN);
     }
 
-    /** A copy of a message that is lent, with bytes of its own. */
-    Message copy() {
-        Message copy = new Message(Arrays.copyOfRange(bytes, start, start + length));
+    /** A copy of a message that is lent, with bytes of its own: so many at least, as the message may claim to be shorter than its key. */
+    Message copy(int least) {
+        Message copy = new Message(Arrays.copyOfRange(bytes, start, start + Math.max(length, least)));
         copy.length = length;
         copy.sequence = sequence;
         copy.meta = meta;

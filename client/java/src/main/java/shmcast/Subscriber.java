@@ -267,13 +267,14 @@ public final class Subscriber implements AutoCloseable {
          * @throws IOException as {@link #open}, and {@link Code#NO_BOARD}
          */
         public Board openBoard() throws IOException {
-            isHidden = true;
-            watches = false;
-            gate = null;
-            conflateBehind = -1;
-            readsBoard = true;
-            wait = wait == Wait.PARK ? Wait.YIELD : wait;
-            return new Board(start(Start.LATEST).open());
+            Builder reader = new Builder(channel);
+            reader.directory = directory;
+            reader.isDaemons = isDaemons;
+            reader.socket = socket;
+            reader.patience = patience;
+            reader.isHidden = true;
+            reader.readsBoard = true;
+            return new Board(reader.open());
         }
 
         boolean parks() {
