@@ -343,9 +343,9 @@ class GateTest {
         startDaemon(socket);
         Ticks ticks = new Ticks(50);
         try (Subscriber s = attached(Subscriber.of("c").daemon(socket).gate("risk").start(Start.BOARD).conflate())) {
-            for (String[] refused : new String[][] {{"risk", "IN_USE"}, {"none", "UNKNOWN_GATE"}}) {
-                Subscriber.Builder builder = Subscriber.of("c").daemon(socket).gate(refused[0]);
-                assertEquals(refused[1], assertThrows(ShmcastException.class, builder::open).code().name());
+            for (String[] wanted : new String[][] {{"risk", "IN_USE"}, {"none", "UNKNOWN_GATE"}}) {
+                Subscriber.Builder builder = Subscriber.of("c").daemon(socket).gate(wanted[0]);
+                assertEquals(wanted[1], assertThrows(ShmcastException.class, builder::open).code().name());
             }
             List<String> told = new ArrayList<>();
             long[] last = new long[2];
@@ -379,7 +379,10 @@ class GateTest {
                 while (p.tryPublish(ticks.payload(published + 1)) != 0) {
                     published++;
                 }
-                assertEquals(published, assertThrows(FullException.class, () -> p.publish(ticks.payload(1))).behindBytes() > 0 ? published : -1);
+                byte[] refused = ticks.payload(published + 1);
+                FullException full = assertThrows(FullException.class, () -> p.publish(refused));
+                assertEquals("risk", full.gate());
+                assertTrue(full.behindBytes() > 200_000, full.behindBytes() + " B behind");
                 while (last[0] < published) {
                     s.poll(handler, 64);
                 }
@@ -408,6 +411,11 @@ class GateTest {
                             throw new AssertionError(e);
                         }
                     });
+                    // The publisher looks at the gate once in a while.
+                    for (long n = 201; n < 20_000 && anew.gates().get(0).state() != GateStatus.State.IN_FORCE; n++) {
+                        anew.publish(ticks.payload(n));
+                        s.poll(handler, 64);
+                    }
                     assertEquals(GateStatus.State.IN_FORCE, anew.gates().get(0).state());
                 }
             }
