@@ -114,8 +114,8 @@ public final class Board implements AutoCloseable {
     /** The newest message of a key whose slot is in the middle of a store: the board does not count it yet. Null if it is not found. */
     private Message findInRing(long first, long second) {
         BoardLayout layout = view.layout;
-        Ring ring = subscriber.ring();
-        Locator locator = subscriber.locator();
+        Ring ring = subscriber.open();
+        Locator locator = subscriber.locator;
         long through = view.through();
         boolean isThere = through >= 0 && through < Segment.MAX_SEQUENCE && locator.seek(through + 1) == Locator.Outcome.FOUND;
         if (!isThere) {
@@ -150,7 +150,7 @@ public final class Board implements AutoCloseable {
             if (snapshot == null) {
                 snapshot = new Snapshot(view);
             }
-            Snapshot.Result result = snapshot.join(subscriber.ring(), subscriber.locator());
+            Snapshot.Result result = snapshot.join(subscriber.open(), subscriber.locator);
             if (result != Snapshot.Result.JOINED) {
                 throw Joining.failure(result);
             }

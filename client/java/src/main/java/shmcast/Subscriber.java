@@ -20,47 +20,45 @@ import shmcast.ShmcastException.Code;
  */
 public final class Subscriber implements AutoCloseable {
     private static final int ATTEMPTS = 100;
-    private static final Handler NOBODY = message -> {};
+    static final Handler NOBODY = message -> {};
     /** The pause between two looks at a lock, which are system calls. */
     private static final long LOCK_PAUSE = 10_000_000;
     /** In the place of a sequence in {@link #behind}: events come from the board. */
-    private static final long ON_BOARD = -1;
-    /** How long a reader that begins with the board waits for the segment in which a channel goes on. */
-    private static final long PATIENCE = 5_000_000_000L;
+    static final long ON_BOARD = -1;
 
     private final Resume resume;
     private final Wait wait;
     /** This is null unless the reader waits by {@link Wait#BURST}. */
     private final Burst burst;
-    private Ring ring;
-    private Locator locator;
-    private long known;
+    Ring ring;
+    Locator locator;
+    long known;
     private long beganIn;
     /** Whether the publisher of that epoch had closed the channel, without a message for this reader. */
     private boolean awaitsNext;
-    private boolean isInDoubt;
+    boolean isInDoubt;
     /** If not 0, the sequence from which on messages are lost, untold; or {@link #ON_BOARD}. */
-    private long behind;
+    long behind;
     /** Of a reader that begins with the board or conflates, else null. */
-    private Joining joining;
+    private Boarding boarding;
     /** The gate that this reader holds, or null. */
     private HeldGate gate;
     /** Whether each message is noted, for the gate or for conflation. */
-    private boolean isNoted;
+    boolean isNoted;
     /** How often the channel has gone on in another segment. */
     private long moves;
 
     /** Of a daemon's channel, else null. */
-    private final Hosted hosted;
+    final Hosted hosted;
 
-    private Page page;
+    Page page;
     private final boolean recordsLatency;
     /** Messages that the page does not count yet. */
     private long noted;
 
     private final boolean watches;
     /** Of a channel that is a file and watched, else null. */
-    private Lock lock;
+    Lock lock;
 
     private long watchedAt;
     /** Generation and epoch of the last death told. */
@@ -68,7 +66,7 @@ public final class Subscriber implements AutoCloseable {
 
     private long gone;
 
-    private Subscriber(Builder builder, Ring ring, Hosted hosted) {
+    Subscriber(Builder builder, Ring ring, Hosted hosted) {
         resume = builder.resume;
         wait = builder.wait;
         burst = wait == Wait.BURST ? new Burst() : null;
@@ -92,21 +90,21 @@ public final class Subscriber implements AutoCloseable {
     /** Says how a subscriber attaches. */
     public static final class Builder {
         final String channel;
-        private Path directory;
-        private Start start = Start.LATEST;
-        private long sequence;
-        private Resume resume = Resume.OLDEST;
-        private Wait wait = Wait.YIELD;
+        Path directory;
+        Start start = Start.LATEST;
+        long sequence;
+        Resume resume = Resume.OLDEST;
+        Wait wait = Wait.YIELD;
         private Duration patience = Duration.ZERO;
-        private boolean isDaemons;
+        boolean isDaemons;
         Path socket;
         boolean isHidden;
         boolean watches;
-        private boolean recordsLatency;
+        boolean recordsLatency;
         /** As {@link Joining} takes it. */
-        private long conflateBehind = -1;
+        long conflateBehind = -1;
 
-        private boolean readsBoard;
+        boolean readsBoard;
         String gate;
 
         private Builder(String channel) {
@@ -281,8 +279,14 @@ public final class Subscriber implements AutoCloseable {
             return wait == Wait.PARK;
         }
 
+        /** Whether boards of segments are mapped. */
         boolean wantsBoard() {
-            return readsBoard || start == Start.BOARD && sequence == 0 || conflateBehind >= 0;
+            return readsBoard || joins();
+        }
+
+        /** Whether the subscriber gets messages of the board. */
+        boolean joins() {
+            return start == Start.BOARD && sequence == 0 || conflateBehind >= 0;
         }
 
         /**
@@ -295,7 +299,7 @@ public final class Subscriber implements AutoCloseable {
             long until = System.nanoTime() + patience.toNanos();
             for (int attempt = 1; ; attempt++) {
                 try {
-                    return attach();
+                    return Opening.open(this);
                 } catch (ShmcastException e) {
                     boolean isEarly = e.code() == Code.NO_CHANNEL && System.nanoTime() < until;
                     if (!isEarly && (e.code() != Code.SUPERSEDED || attempt >= ATTEMPTS)) {
@@ -309,82 +313,17 @@ public final class Subscriber implements AutoCloseable {
                 Wait.SLEEP.pause();
             }
         }
-
-        private Subscriber attach() throws IOException {
-            if (gate != null) {
-                HeldGate.check(gate);
-            }
-            if (conflateBehind >= 0 && sequence > 0) {
-                throw new ShmcastException(Code.UNSUPPORTED, "a conflating reader begins with the latest message, the oldest, or the board");
-            }
-            if (isDaemons) {
-                return attachToDaemon();
-            }
-            if (wait == Wait.PARK) {
-                throw new ShmcastException(Code.UNSUPPORTED, "Wait.PARK needs a daemon that wakes the reader; wait otherwise, or use daemon()");
-            }
-            Path path = Directory.segmentOf(directory, channel);
-            Segment segment = Segment.open(path, wantsBoard());
-            Subscriber subscriber = null;
-            try {
-                subscriber = new Subscriber(this, new Ring(segment, true), null);
-                subscriber.begin(start, sequence);
-                if (segment.state() == Segment.SUPERSEDED) {
-                    throw superseded();
-                }
-                if (watches) {
-                    subscriber.lock = Native.lockOf(path.getParent());
-                }
-                subscriber.hold(gate == null ? null : Native.gate(path.getParent(), gate, segment.header));
-                subscriber.join(this);
-                if (!isHidden) {
-                    subscriber.show(Native.show(path.getParent()));
-                }
-                return subscriber;
-            } catch (IOException | RuntimeException e) {
-                release(subscriber, null, segment);
-                throw e;
-            }
-        }
-
-        private Subscriber attachToDaemon() throws IOException {
-            Directory.check(channel);
-            Hosted hosted = Native.attach(this);
-            Subscriber subscriber = null;
-            try {
-                subscriber = new Subscriber(this, new Ring(hosted.first(), !hosted.isStrict), hosted);
-                subscriber.begin(start, sequence);
-                subscriber.hold(hosted.gate());
-                subscriber.join(this);
-                subscriber.show(hosted.page());
-                return subscriber;
-            } catch (IOException | RuntimeException e) {
-                release(subscriber, hosted, hosted.first());
-                throw e;
-            }
-        }
-
-        /** Gives back what a subscriber has that could not be opened. */
-        private static void release(Subscriber subscriber, Hosted hosted, Segment first) {
-            if (subscriber != null) {
-                subscriber.close();
-                return;
-            }
-            first.close();
-            if (hosted != null) {
-                hosted.close();
-            }
-        }
     }
 
-    private void show(Page page) {
+    /** Shows this reader to tools on a page, unless that is null. */
+    void show(Page page) {
         this.page = page;
         if (page != null) {
             page.begin(ring.segment.header, ring.position, ring.sequence);
         }
     }
 
-    private void begin(Start start, long sought) throws ShmcastException {
+    void begin(Start start, long sought) throws ShmcastException {
         beganIn = ring.segment.epoch();
         Outcome outcome = sought > 0 ? locator.seek(sought) : start == Start.OLDEST ? locator.oldest() : locator.tail();
         if (outcome == Outcome.TOO_OLD) {
@@ -400,7 +339,7 @@ public final class Subscriber implements AutoCloseable {
     }
 
     /** Takes the gate that was locked for this reader. */
-    private void hold(HeldGate held) {
+    void hold(HeldGate held) {
         gate = held;
         if (held != null) {
             isNoted = true;
@@ -409,7 +348,7 @@ public final class Subscriber implements AutoCloseable {
     }
 
     /** Tells the gate's page the place of the next record. Everything before it was copied, or will never be. */
-    private void notePassed() {
+    void notePassed() {
         if (gate == null || ring == null) {
             return;
         }
@@ -420,54 +359,7 @@ public final class Subscriber implements AutoCloseable {
         }
     }
 
-    /** Begins with the board, if the builder says so: with its messages, or with its counts alone. */
-    private void join(Builder builder) throws ShmcastException {
-        if (!builder.wantsBoard() || builder.readsBoard) {
-            return;
-        }
-        joining = new Joining(ring.segment, builder.conflateBehind);
-        isNoted |= joining.conflates();
-        boolean isTold = builder.start == Start.BOARD;
-        long began = System.nanoTime();
-        for (int attempt = 0; ; attempt++) {
-            if (joining == null) {
-                throw Joining.noBoard(ring.segment);
-            }
-            long position = ring.position;
-            long sequence = ring.sequence;
-            Snapshot.Result result = joining.join(ring, locator);
-            if (hosted == null || hosted.verdict() == Hosted.Verdict.OPEN) {
-                if (result != Snapshot.Result.JOINED) {
-                    throw Joining.failure(result);
-                }
-                if (builder.start != Start.OLDEST || joining.beginBefore(ring, position, sequence)) {
-                    break;
-                }
-                check(locator.oldest(), 0);
-                ring.jump(locator.position, locator.sequence);
-            } else {
-                // What was read may be void. The channel goes on in the next segment, and so does this reader.
-                ring.jump(position, sequence);
-                if (!hosted.wasHere() || !goOn(NOBODY)) {
-                    Wait.SLEEP.pause();
-                }
-            }
-            if (attempt >= ATTEMPTS && System.nanoTime() - began > PATIENCE) {
-                throw Joining.failure(Snapshot.Result.TOO_FAST);
-            }
-        }
-        behind = 0;
-        if (builder.start != Start.OLDEST) {
-            known = Math.max(known, joining.epoch());
-            joining.begin(isTold);
-            behind = isTold ? ON_BOARD : 0;
-            ring.jump(ring.position, ring.sequence);
-            isInDoubt = isUntold(ring.segment.epoch());
-        }
-        notePassed();
-    }
-
-    private void check(Outcome outcome, long sought) throws ShmcastException {
+    void check(Outcome outcome, long sought) throws ShmcastException {
         switch (outcome) {
             case TOO_OLD -> throw new ShmcastException(
                     Code.TOO_OLD, "message " + sought + " is overwritten; the oldest is " + locator.sequence);
@@ -484,8 +376,17 @@ public final class Subscriber implements AutoCloseable {
                 "another program wrote to the channel's memory, at position " + ring.position + ", where sequence " + ring.sequence + " is due");
     }
 
-    private static ShmcastException superseded() {
+    static ShmcastException superseded() {
         return new ShmcastException(Code.SUPERSEDED, "the channel has moved to new memory; open it again");
+    }
+
+    /** Begins with the board, or with what it has counted, if the builder says so. */
+    void board(Builder builder) throws ShmcastException {
+        if (builder.joins()) {
+            boarding = new Boarding(this, builder.conflateBehind);
+            boarding.begin(builder.start);
+            notePassed();
+        }
     }
 
     /** The segment that is read now. A board, which receives nothing, goes on in the newest first. */
@@ -504,16 +405,8 @@ public final class Subscriber implements AutoCloseable {
         return this.ring.segment;
     }
 
-    /** The ring, for a board, which moves it as it likes. */
-    Ring ring() {
-        return open();
-    }
-
-    Locator locator() {
-        return locator;
-    }
-
-    private Ring open() {
+    /** The ring of a subscriber that is open. */
+    Ring open() {
         if (ring == null) {
             throw new IllegalStateException("the subscriber is closed");
         }
@@ -566,14 +459,13 @@ public final class Subscriber implements AutoCloseable {
             }
             if (behind != 0) {
                 if (behind == ON_BOARD) {
-                    events += tellBoard(handler) ? 1 : 0;
+                    events += boarding.tell(handler) ? 1 : 0;
                     continue;
                 }
                 ring.jump(0, behind);
-                if (conflate(behind)) {
+                if (boarding != null && boarding.conflate()) {
                     continue;
                 }
-                ring.jump(0, behind);
                 if (!skip(handler)) {
                     return events;
                 }
@@ -621,71 +513,12 @@ public final class Subscriber implements AutoCloseable {
         if (gate != null) {
             gate.passed(ring.position, ring.sequence);
         }
-        if (joining != null && joining.conflates() && joining.note(ring)) {
-            behind = ON_BOARD;
+        if (boarding != null) {
+            boarding.note();
         }
     }
 
-    /** Hands out what is next of the board. Returns whether it was an event. */
-    private boolean tellBoard(Handler handler) {
-        if (joining.isDue()) {
-            long position = ring.position;
-            long sequence = ring.sequence;
-            if (!conflate(sequence)) {
-                ring.jump(position, sequence);
-                behind = 0;
-                isInDoubt = isUntold(ring.segment.epoch());
-                return false;
-            }
-        }
-        if (joining.next()) {
-            if (page != null) {
-                count(joining.message);
-            }
-            handler.message(joining.message);
-            return true;
-        }
-        long missed = joining.takeMissed();
-        if (missed > 0) {
-            if (page != null) {
-                page.add(Page.LAPPED, 1);
-            }
-            noteMissed(missed);
-            handler.lapped(missed, ring.sequence);
-            return true;
-        }
-        ring.jump(ring.position, ring.sequence);
-        behind = 0;
-        isInDoubt = isUntold(ring.segment.epoch());
-        handler.live(ring.sequence);
-        return true;
-    }
-
-    /** Joins the board in the place of messages from {@code due} on. If it cannot, the ring's place is undefined. */
-    private boolean conflate(long due) {
-        if (joining == null || !joining.conflates()) {
-            return false;
-        }
-        // What was read must have been valid before and after, as each message of the ring must be.
-        boolean isValid = hosted == null || hosted.verdict() == Hosted.Verdict.OPEN;
-        if (joining.join(ring, locator) != Snapshot.Result.JOINED || !isValid || ring.sequence < due) {
-            return false;
-        }
-        if (hosted != null && hosted.verdict() != Hosted.Verdict.OPEN) {
-            return false;
-        }
-        long leftOut = joining.bridge(due, ring.sequence);
-        known = Math.max(known, joining.epoch());
-        behind = ON_BOARD;
-        if (page != null) {
-            page.add(Page.CONFLATED, leftOut);
-            note();
-        }
-        notePassed();
-        return true;
-    }
-
-    private void count(Message message) {
+    void count(Message message) {
         if (recordsLatency) {
             long age = ageNanos(message.time());
             if (age >= 0) {
@@ -698,7 +531,7 @@ public final class Subscriber implements AutoCloseable {
     }
 
     /** Brings the page up to date. */
-    private void note() {
+    void note() {
         if (page != null) {
             page.set(Page.POSITION, ring.position);
             page.set(Page.SEQUENCE, ring.sequence);
@@ -710,7 +543,7 @@ public final class Subscriber implements AutoCloseable {
         }
     }
 
-    private void noteMissed(long messages) {
+    void noteMissed(long messages) {
         if (page != null) {
             page.add(Page.MISSED, messages);
             note();
@@ -750,7 +583,7 @@ public final class Subscriber implements AutoCloseable {
     }
 
     /** Goes on in the next segment of a daemon's channel, if this one is over. A failure leaves the reader where it is. */
-    private boolean goOn(Handler handler) throws ShmcastException {
+    boolean goOn(Handler handler) throws ShmcastException {
         if (hosted == null || !hosted.wasHere() || !hosted.isOtherCharter() && hosted.verdict() != Hosted.Verdict.CUT) {
             return false;
         }
@@ -775,13 +608,8 @@ public final class Subscriber implements AutoCloseable {
             gate.goOn(segment.header);
             notePassed();
         }
-        if (joining != null) {
-            Joining before = joining;
-            joining = null;
-            if (hosted.isRestarted()) {
-                before.forget();
-            }
-            joining = before.in(segment);
+        if (boarding != null) {
+            boarding.goOn(segment, hosted.isRestarted());
         }
         if (!hosted.isRestarted()) {
             return false;
@@ -832,32 +660,25 @@ public final class Subscriber implements AutoCloseable {
 
     /** Tells of what is no message. Returns whether an event was handed out. */
     private boolean tell(Ring.Found found, Handler handler, int events) throws ShmcastException {
+        notePassed();
         switch (found) {
             case EPOCH -> {
-                notePassed();
                 if (ring.a == known) {
                     return false;
                 }
                 known = ring.a;
                 handler.newEpoch(known);
             }
-            case END -> {
-                notePassed();
-                handler.end();
-            }
+            case END -> handler.end();
             case GAP -> {
                 noteMissed(ring.b - ring.a + 1);
-                notePassed();
                 handler.gap(ring.a, ring.b);
             }
             case SESSION -> handler.newSession(ring.a, ring.b & 0xffff);
             case LAPPED -> {
-                long position = ring.position;
-                long due = ring.sequence;
-                if (conflate(due)) {
-                    return tellBoard(handler);
+                if (boarding != null && boarding.conflate()) {
+                    return boarding.tell(handler);
                 }
-                ring.jump(position, due);
                 return skip(handler);
             }
             default -> {
@@ -905,7 +726,7 @@ public final class Subscriber implements AutoCloseable {
     }
 
     /** Whether an epoch is above those told or known. A record may have told any number. */
-    private boolean isUntold(long epoch) {
+    boolean isUntold(long epoch) {
         return Long.compareUnsigned(epoch, known) > 0 && epoch > beganIn;
     }
 
