@@ -309,11 +309,11 @@ class GateTest {
         }
     }
 
-    private void startDaemon(Path socket) throws IOException {
+    private void startDaemon(Path socket, String mode) throws IOException {
         Path config = publishers.directory.resolve("shmcast.toml");
         Files.writeString(
                 config,
-                "[daemon]\nsocket = \"" + socket + "\"\n\n[[channel]]\nname = \"c\"\ncapacity = \"1 MiB\"\nmlock = false\n"
+                "[daemon]\nsocket = \"" + socket + "\"\n\n[[channel]]\nname = \"c\"\ncapacity = \"1 MiB\"\nmlock = false\nmode = \"" + mode + "\"\n"
                         + "board = { key = \"4..8\", keys = 64, value = \"64B\" }\n\n"
                         + "[[channel.gate]]\nname = \"risk\"\nlag = \"40%\"\nwait = \"2ms\"\nthen = \"refuse\"\n");
         daemon =
@@ -340,7 +340,7 @@ class GateTest {
     @Test
     void aDaemonsChannelHasThemToo() throws Exception {
         Path socket = publishers.directory.resolve("control.sock");
-        startDaemon(socket);
+        startDaemon(socket, "takeover");
         Ticks ticks = new Ticks(50);
         try (Subscriber s = attached(Subscriber.of("c").daemon(socket).gate("risk").start(Start.BOARD).conflate())) {
             for (String[] wanted : new String[][] {{"risk", "IN_USE"}, {"none", "UNKNOWN_GATE"}}) {
@@ -419,6 +419,70 @@ class GateTest {
                     assertEquals(GateStatus.State.IN_FORCE, anew.gates().get(0).state());
                 }
             }
+        }
+    }
+
+    /** Each publisher has memory of its own. Boards and counts go over to the next, also those of a reader that was left behind. */
+    @Test
+    void countsGoOnFromGenerationToGeneration() throws Exception {
+        Path socket = publishers.directory.resolve("control.sock");
+        startDaemon(socket, "strict");
+        Ticks ticks = new Ticks(50);
+        long[] last = new long[3];
+        Handler handler = new Handler() {
+            @Override
+            public void message(Message m) {
+                assertTrue(ticks.isRight(m));
+                last[0] = m.sequence();
+                last[1] += 1 + Math.max(m.conflated(), 0);
+                last[2] += Math.max(m.conflated(), 0);
+            }
+
+            @Override
+            public void lapped(long missed, long resumedAt) {
+                throw new AssertionError("lapped " + missed + " before " + resumedAt);
+            }
+        };
+        try (Subscriber s = attached(Subscriber.of("c").daemon(socket).start(Start.BOARD).conflate());
+                Board board = Subscriber.of("c").daemon(socket).openBoard()) {
+            long published = 0;
+            for (int life = 0; life < 6; life++) {
+                long more = life % 2 == 0 ? 900 : 30_000;
+                try (Publisher p = Publisher.of("c").daemon(socket).open()) {
+                    for (long n = published + 1; n <= published + more; n++) {
+                        p.publish(ticks.payload(n));
+                    }
+                    published += more;
+                    long reached = published;
+                    for (int attempt = 0; attempt < 1_000 && board.counters().through() != reached; attempt++) {
+                        Thread.sleep(5); // it hears of the new memory by the socket
+                    }
+                    ticks.newest(published).forEach((key, newest) -> {
+                        try {
+                            assertEquals((long) newest, board.get(Ticks.keyBytes(key)).sequence());
+                        } catch (ShmcastException e) {
+                            throw new AssertionError(e);
+                        }
+                    });
+                }
+                if (life == 2) {
+                    continue; // the reader stays behind, and finds itself two generations later
+                }
+                while (last[0] < published) {
+                    s.poll(handler, 64);
+                }
+                assertEquals(published, last[1], "life " + life);
+                List<Long> begun = new ArrayList<>();
+                try (Subscriber late = Subscriber.of("c").daemon(socket).start(Start.BOARD).open()) {
+                    Handler listing = m -> begun.add(m.sequence());
+                    while (begun.size() < ticks.newest(published).size()) {
+                        late.poll(listing, 64);
+                    }
+                    late.poll(listing, 64);
+                }
+                assertEquals(ticks.newest(published).values().stream().sorted().toList(), begun);
+            }
+            assertTrue(last[2] > 20_000, last[2] + " left out");
         }
     }
 }

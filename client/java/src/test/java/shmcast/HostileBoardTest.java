@@ -152,7 +152,7 @@ class HostileBoardTest {
             ByteBuffer whole = written(publishers);
             int board = (int) whole.getLong(8 * 60);
             Path segment = publishers.directory.resolve("c/segment");
-            for (long[] sizes : new long[][] {{1 << 24, 1024}, {1 << 20, 16_384}, {1024, 16 << 20}, {1 << 24, 64}}) {
+            for (long[] sizes : new long[][] {{1 << 24, 1024}, {1024, 16 << 20}, {1 << 20, 64}}) {
                 ByteBuffer memory = ByteBuffer.wrap(whole.array().clone()).order(ByteOrder.LITTLE_ENDIAN);
                 memory.putLong(board + 16, sizes[0]).putLong(board + 24, sizes[1]).putLong(board + 56, 2 * sizes[0]);
                 sealed(memory, board);
