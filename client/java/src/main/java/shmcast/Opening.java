@@ -47,7 +47,7 @@ final class Opening {
                 subscriber.show(Native.show(channel));
             }
             return subscriber;
-        } catch (IOException | RuntimeException e) {
+        } catch (IOException | RuntimeException | InternalError e) {
             release(subscriber, null, segment);
             throw e;
         }
@@ -64,7 +64,7 @@ final class Opening {
             subscriber.board(builder);
             subscriber.show(hosted.page());
             return subscriber;
-        } catch (IOException | RuntimeException e) {
+        } catch (IOException | RuntimeException | InternalError e) {
             release(subscriber, hosted, hosted.first());
             throw e;
         }

@@ -118,7 +118,11 @@ final class FileGate extends HeldGate {
 
     @Override
     void close() {
-        leave();
+        try {
+            leave();
+        } catch (InternalError e) {
+            // Somebody who may write to the page has shortened it. Whoever looks at it finds no position.
+        }
         page.close();
         Libc.close(lock);
     }

@@ -261,7 +261,6 @@ class BoardTest {
             board.close();
             assertThrows(IllegalStateException.class, () -> board.get(bytes("EUR")));
         }
-        Screen screen = new Screen(new Ticks(1));
         List<String> told = new ArrayList<>();
         try (Subscriber s = subscriber().start(Start.BOARD).open()) {
             drain(s, new Handler() {
@@ -283,7 +282,6 @@ class BoardTest {
         }
         // The newest message of JPY is too large.
         assertEquals(List.of("EUR 1.09", "USD 1", "AUD 2", "GBP 1.28", "lapped 1 12", "live 12"), told);
-        assertEquals(0, screen.live);
     }
 
     /** Keys of each kind of identity: a word, two words, and hashes. */

@@ -301,7 +301,23 @@ class GateTest {
                 }
             }
             assertTrue(taken > 50 && taken < 300, taken + " taken");
-            // Neither a link nor a directory is a page.
+            // The page is shortened under its reader, which is free to be told so, and leaves the gate free.
+            Files.write(file, right);
+            try (Subscriber s = subscriber().gate("risk").open()) {
+                FileChannel other = FileChannel.open(file, StandardOpenOption.WRITE);
+                other.truncate(0).close();
+                try {
+                    p.publish(new byte[10]);
+                    s.poll(m -> {}, 64);
+                } catch (ShmcastException e) {
+                    assertEquals(Code.CORRUPT, e.code());
+                } catch (InternalError e) {
+                    assertTrue(e.getMessage().contains("unsafe memory access"), e.toString());
+                }
+            }
+            Files.write(file, right);
+            subscriber().gate("risk").open().close();
+            // A link is no page.
             Files.delete(file);
             Files.createSymbolicLink(file, publishers.directory.resolve("c/segment"));
             assertEquals(Code.UNKNOWN_GATE, assertThrows(ShmcastException.class, () -> subscriber().gate("risk").open()).code());
@@ -336,90 +352,103 @@ class GateTest {
         }
     }
 
+    /** Counts what comes: each message with those that were left out before it. */
+    private static final class Heard implements Handler {
+        final Ticks ticks;
+        final List<String> told = new ArrayList<>();
+        long last;
+        long counted;
+        long leftOut;
+
+        Heard(Ticks ticks) {
+            this.ticks = ticks;
+        }
+
+        @Override
+        public void message(Message m) {
+            assertTrue(ticks.isRight(m), "message " + m.sequence());
+            last = m.sequence();
+            counted += 1 + Math.max(m.conflated(), 0);
+            leftOut += Math.max(m.conflated(), 0);
+        }
+
+        @Override
+        public void lapped(long missed, long resumedAt) {
+            throw new AssertionError("lapped " + missed + " before " + resumedAt);
+        }
+
+        @Override
+        public void restarted() {
+            told.add("restarted");
+            counted = 0;
+        }
+    }
+
+    /** Waits until a board hears of the channel's new memory, by the socket, and compares it with the model. */
+    private static void agree(Board board, Ticks ticks, long published) throws Exception {
+        for (int attempt = 0; attempt < 1_000 && board.counters().through() != published; attempt++) {
+            Thread.sleep(5);
+        }
+        List<Long> newest = ticks.newest(published).values().stream().sorted().toList();
+        assertEquals(newest, board.entries().stream().map(BoardEntry::sequence).toList());
+        for (long sequence : newest) {
+            assertEquals(sequence, board.get(Ticks.keyBytes(ticks.key(sequence))).sequence());
+        }
+    }
+
     /** A daemon's channel: its gate, its board, and the memory that it moves to, where sequences begin anew. */
     @Test
     void aDaemonsChannelHasThemToo() throws Exception {
         Path socket = publishers.directory.resolve("control.sock");
         startDaemon(socket, "takeover");
         Ticks ticks = new Ticks(50);
+        Heard heard = new Heard(ticks);
         try (Subscriber s = attached(Subscriber.of("c").daemon(socket).gate("risk").start(Start.BOARD).conflate())) {
             for (String[] wanted : new String[][] {{"risk", "IN_USE"}, {"none", "UNKNOWN_GATE"}}) {
                 Subscriber.Builder builder = Subscriber.of("c").daemon(socket).gate(wanted[0]);
                 assertEquals(wanted[1], assertThrows(ShmcastException.class, builder::open).code().name());
             }
-            List<String> told = new ArrayList<>();
-            long[] last = new long[2];
-            Handler handler = new Handler() {
-                @Override
-                public void message(Message m) {
-                    assertTrue(ticks.isRight(m));
-                    last[0] = m.sequence();
-                    last[1] += 1 + Math.max(m.conflated(), 0);
+            try (Board board = Subscriber.of("c").daemon(socket).openBoard()) {
+                try (Publisher p = Publisher.of("c").daemon(socket).open()) {
+                    fill(p, s, heard);
+                    agree(board, ticks, heard.last);
                 }
-
-                @Override
-                public void live(long sequence) {
-                    told.add("live " + sequence);
-                }
-
-                @Override
-                public void restarted() {
-                    told.add("restarted");
-                }
-
-                @Override
-                public void end() {
-                    told.add("end");
-                }
-            };
-            try (Publisher p = Publisher.of("c").daemon(socket).open();
-                    Board board = Subscriber.of("c").daemon(socket).openBoard()) {
-                assertEquals("risk", p.gates().get(0).name());
-                long published = 0;
-                while (p.tryPublish(ticks.payload(published + 1)) != 0) {
-                    published++;
-                }
-                byte[] refused = ticks.payload(published + 1);
-                FullException full = assertThrows(FullException.class, () -> p.publish(refused));
-                assertEquals("risk", full.gate());
-                assertTrue(full.behindBytes() > 200_000, full.behindBytes() + " B behind");
-                while (last[0] < published) {
-                    s.poll(handler, 64);
-                }
-                assertEquals(published, last[1]);
-                assertEquals(GateStatus.State.IN_FORCE, p.gates().get(0).state());
-                assertEquals(ticks.newest(published).size(), board.entries().size());
-                p.close();
-                last[1] = 0;
                 try (Publisher anew = Publisher.of("c").daemon(socket).anew().open()) {
                     for (long n = 1; n <= 200; n++) {
                         anew.publish(ticks.payload(n));
                     }
-                    while (last[1] < 200) {
-                        s.poll(handler, 64);
+                    while (heard.told.isEmpty() || heard.counted < 200) {
+                        s.poll(heard, 64);
                     }
-                    assertEquals(200, last[0]);
-                    assertTrue(told.contains("restarted"), told.toString());
-                    for (int attempt = 0; attempt < 1_000 && board.counters().through() != 200; attempt++) {
-                        Thread.sleep(5); // the board hears of the new memory by the socket
-                    }
-                    assertEquals(ticks.newest(200).size(), board.entries().size());
-                    ticks.newest(200).forEach((key, newest) -> {
-                        try {
-                            assertEquals((long) newest, board.get(Ticks.keyBytes(key)).sequence());
-                        } catch (ShmcastException e) {
-                            throw new AssertionError(e);
-                        }
-                    });
+                    assertEquals(200, heard.last);
+                    agree(board, ticks, 200);
                     // The publisher looks at the gate once in a while.
                     for (long n = 201; n < 20_000 && anew.gates().get(0).state() != GateStatus.State.IN_FORCE; n++) {
                         anew.publish(ticks.payload(n));
-                        s.poll(handler, 64);
+                        s.poll(heard, 64);
                     }
                     assertEquals(GateStatus.State.IN_FORCE, anew.gates().get(0).state());
                 }
             }
         }
+    }
+
+    /** Publishes until the gate refuses, and receives all of it. */
+    private static void fill(Publisher p, Subscriber s, Heard heard) throws Exception {
+        assertEquals("risk", p.gates().get(0).name());
+        long published = 0;
+        while (p.tryPublish(heard.ticks.payload(published + 1)) != 0) {
+            published++;
+        }
+        byte[] refused = heard.ticks.payload(published + 1);
+        FullException full = assertThrows(FullException.class, () -> p.publish(refused));
+        assertEquals("risk", full.gate());
+        assertTrue(full.behindBytes() > 200_000, full.behindBytes() + " B behind");
+        while (heard.last < published) {
+            s.poll(heard, 64);
+        }
+        assertEquals(published, heard.counted);
+        assertEquals(GateStatus.State.IN_FORCE, p.gates().get(0).state());
     }
 
     /** Each publisher has memory of its own. Boards and counts go over to the next, also those of a reader that was left behind. */
@@ -428,21 +457,7 @@ class GateTest {
         Path socket = publishers.directory.resolve("control.sock");
         startDaemon(socket, "strict");
         Ticks ticks = new Ticks(50);
-        long[] last = new long[3];
-        Handler handler = new Handler() {
-            @Override
-            public void message(Message m) {
-                assertTrue(ticks.isRight(m));
-                last[0] = m.sequence();
-                last[1] += 1 + Math.max(m.conflated(), 0);
-                last[2] += Math.max(m.conflated(), 0);
-            }
-
-            @Override
-            public void lapped(long missed, long resumedAt) {
-                throw new AssertionError("lapped " + missed + " before " + resumedAt);
-            }
-        };
+        Heard heard = new Heard(ticks);
         try (Subscriber s = attached(Subscriber.of("c").daemon(socket).start(Start.BOARD).conflate());
                 Board board = Subscriber.of("c").daemon(socket).openBoard()) {
             long published = 0;
@@ -453,36 +468,26 @@ class GateTest {
                         p.publish(ticks.payload(n));
                     }
                     published += more;
-                    long reached = published;
-                    for (int attempt = 0; attempt < 1_000 && board.counters().through() != reached; attempt++) {
-                        Thread.sleep(5); // it hears of the new memory by the socket
-                    }
-                    ticks.newest(published).forEach((key, newest) -> {
-                        try {
-                            assertEquals((long) newest, board.get(Ticks.keyBytes(key)).sequence());
-                        } catch (ShmcastException e) {
-                            throw new AssertionError(e);
-                        }
-                    });
+                    agree(board, ticks, published);
                 }
                 if (life == 2) {
                     continue; // the reader stays behind, and finds itself two generations later
                 }
-                while (last[0] < published) {
-                    s.poll(handler, 64);
+                while (heard.last < published) {
+                    s.poll(heard, 64);
                 }
-                assertEquals(published, last[1], "life " + life);
+                assertEquals(published, heard.counted, "life " + life);
                 List<Long> begun = new ArrayList<>();
                 try (Subscriber late = Subscriber.of("c").daemon(socket).start(Start.BOARD).open()) {
-                    Handler listing = m -> begun.add(m.sequence());
-                    while (begun.size() < ticks.newest(published).size()) {
-                        late.poll(listing, 64);
+                    List<Long> newest = ticks.newest(published).values().stream().sorted().toList();
+                    while (begun.size() < newest.size()) {
+                        late.poll(m -> begun.add(m.sequence()), 64);
                     }
-                    late.poll(listing, 64);
+                    late.poll(m -> begun.add(m.sequence()), 64);
+                    assertEquals(newest, begun);
                 }
-                assertEquals(ticks.newest(published).values().stream().sorted().toList(), begun);
             }
-            assertTrue(last[2] > 20_000, last[2] + " left out");
+            assertTrue(heard.leftOut > 20_000, heard.leftOut + " left out");
         }
     }
 }
