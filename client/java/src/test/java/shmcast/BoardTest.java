@@ -365,7 +365,7 @@ class BoardTest {
         long thread = Thread.currentThread().getId();
         byte[][] keys = new byte[64][];
         for (int key = 0; key < 64; key++) {
-            keys[key] = Ticks.keyBytes(key);
+            keys[key] = ticks.keyBytes(key);
         }
         long[] seen = new long[2];
         Handler handler = m -> {

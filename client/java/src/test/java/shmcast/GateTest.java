@@ -325,12 +325,12 @@ class GateTest {
         }
     }
 
-    private void startDaemon(Path socket, String mode) throws IOException {
+    private void startDaemon(Path socket, String mode, int keyEnd) throws IOException {
         Path config = publishers.directory.resolve("shmcast.toml");
         Files.writeString(
                 config,
                 "[daemon]\nsocket = \"" + socket + "\"\n\n[[channel]]\nname = \"c\"\ncapacity = \"1 MiB\"\nmlock = false\nmode = \"" + mode + "\"\n"
-                        + "board = { key = \"4..8\", keys = 64, value = \"64B\" }\n\n"
+                        + "board = { key = \"4.." + keyEnd + "\", keys = 64, value = \"96B\" }\n\n"
                         + "[[channel.gate]]\nname = \"risk\"\nlag = \"40%\"\nwait = \"2ms\"\nthen = \"refuse\"\n");
         daemon =
                 new ProcessBuilder(Publishers.command("shmcastd"), "--config", config.toString())
@@ -392,7 +392,7 @@ class GateTest {
         List<Long> newest = ticks.newest(published).values().stream().sorted().toList();
         assertEquals(newest, board.entries().stream().map(BoardEntry::sequence).toList());
         for (long sequence : newest) {
-            assertEquals(sequence, board.get(Ticks.keyBytes(ticks.key(sequence))).sequence());
+            assertEquals(sequence, board.get(ticks.keyBytes(ticks.key(sequence))).sequence());
         }
     }
 
@@ -400,7 +400,7 @@ class GateTest {
     @Test
     void aDaemonsChannelHasThemToo() throws Exception {
         Path socket = publishers.directory.resolve("control.sock");
-        startDaemon(socket, "takeover");
+        startDaemon(socket, "takeover", 8);
         Ticks ticks = new Ticks(50);
         Heard heard = new Heard(ticks);
         try (Subscriber s = attached(Subscriber.of("c").daemon(socket).gate("risk").start(Start.BOARD).conflate())) {
@@ -455,8 +455,8 @@ class GateTest {
     @Test
     void countsGoOnFromGenerationToGeneration() throws Exception {
         Path socket = publishers.directory.resolve("control.sock");
-        startDaemon(socket, "strict");
-        Ticks ticks = new Ticks(50);
+        startDaemon(socket, "strict", 28);
+        Ticks ticks = new Ticks(50, 28); // each generation identifies long keys by other words
         Heard heard = new Heard(ticks);
         try (Subscriber s = attached(Subscriber.of("c").daemon(socket).start(Start.BOARD).conflate());
                 Board board = Subscriber.of("c").daemon(socket).openBoard()) {

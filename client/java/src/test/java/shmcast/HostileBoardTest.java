@@ -18,6 +18,7 @@ import shmcast.ShmcastException.Code;
 
 /** Random words in a board give an entry, an event, or an error of this package; never another exception, and no call hangs. */
 class HostileBoardTest {
+    private static final Ticks TICKS = new Ticks(40);
     private static final long[] INTERESTING = {
         0, 1, 2, 3, 63, 64, 1 << 16, 1 << 24, 1L << 32, 1L << 33, 1L << 36, (1L << 48) - 1, 1L << 48, Long.MAX_VALUE, Long.MIN_VALUE, -1, -2
     };
@@ -39,8 +40,7 @@ class HostileBoardTest {
 
     /** A segment that a publisher wrote. */
     private static ByteBuffer written(Publishers publishers) throws Exception {
-        Ticks ticks = new Ticks(40);
-        ticks.publish(publishers, 1, 900, "--capacity", "64KiB", "--board", "4..8", "--board-keys", "32", "--board-value", "48");
+        TICKS.publish(publishers, 1, 900, "--capacity", "64KiB", "--board", "4..8", "--board-keys", "32", "--board-value", "48");
         byte[] bytes = Files.readAllBytes(publishers.directory.resolve("c/segment"));
         return ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN);
     }
@@ -118,7 +118,7 @@ class HostileBoardTest {
         Handler handler = m -> assertTrue(m.length() <= 65_536 && m.conflated() >= -1);
         try (Board board = builder.openBoard()) {
             for (int key = 0; key < 45; key++) {
-                BoardEntry entry = board.get(Ticks.keyBytes(key));
+                BoardEntry entry = board.get(TICKS.keyBytes(key));
                 if (entry != null) {
                     assertTrue(entry.key().length == board.spec().stop() - board.spec().start());
                     assertTrue(entry.message() == null || entry.message().length() <= board.spec().value());
@@ -162,7 +162,7 @@ class HostileBoardTest {
                 }
                 try (Board opened = Subscriber.of("c").dir(publishers.directory).hidden().openBoard()) {
                     for (int key = 0; key < 5; key++) {
-                        opened.get(Ticks.keyBytes(key));
+                        opened.get(TICKS.keyBytes(key));
                     }
                     opened.entries();
                 } catch (ShmcastException e) {

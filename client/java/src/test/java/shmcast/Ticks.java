@@ -7,12 +7,19 @@ import java.nio.ByteOrder;
 import java.util.HashMap;
 import java.util.Map;
 
-/** Messages with keys: bytes 4 to 8 of each payload. The model knows of each message its key, and whether it removes the key. */
+/** Messages with keys, which begin with byte 4 of each payload. The model knows of each message its key, and whether it removes the key. */
 final class Ticks {
     final int keys;
+    /** The byte behind the key. */
+    final int keyEnd;
 
     Ticks(int keys) {
+        this(keys, 8);
+    }
+
+    Ticks(int keys, int keyEnd) {
         this.keys = keys;
+        this.keyEnd = keyEnd;
     }
 
     int key(long number) {
@@ -26,16 +33,17 @@ final class Ticks {
     }
 
     byte[] payload(long number) {
-        ByteBuffer bytes = ByteBuffer.allocate(removes(number) ? 8 : 16 + (int) (number % 40)).order(ByteOrder.LITTLE_ENDIAN);
-        bytes.putInt(0, 77).putInt(4, key(number));
+        int length = removes(number) ? keyEnd : keyEnd + 8 + (int) (number % 40);
+        ByteBuffer bytes = ByteBuffer.allocate(length).order(ByteOrder.LITTLE_ENDIAN);
+        bytes.putInt(0, 77).put(4, keyBytes(key(number)));
         if (!removes(number)) {
-            bytes.putLong(8, number);
+            bytes.putLong(keyEnd, number);
         }
         return bytes.array();
     }
 
-    static byte[] keyBytes(int key) {
-        return ByteBuffer.allocate(4).order(ByteOrder.LITTLE_ENDIAN).putInt(key).array();
+    byte[] keyBytes(int key) {
+        return ByteBuffer.allocate(keyEnd - 4).order(ByteOrder.LITTLE_ENDIAN).putInt(key).array();
     }
 
     boolean isRight(Message m) {
