@@ -9,6 +9,10 @@ import java.util.HexFormat;
 import java.util.Locale;
 import java.util.StringJoiner;
 import java.util.zip.CRC32C;
+import shmcast.Board;
+import shmcast.BoardEntry;
+import shmcast.BoardSpec;
+import shmcast.Gate;
 import shmcast.Handler;
 import shmcast.Message;
 import shmcast.Publisher;
@@ -24,14 +28,18 @@ final class Testee implements Handler {
 
     private Subscriber subscriber;
     private Publisher publisher;
+    /** The request that opened the subscriber, and the board of the same channel, once it was asked for. */
+    private String opened;
+
+    private Board board;
     private StringJoiner events;
     private int told;
     private boolean withBytes;
 
     public static void main(String[] arguments) throws IOException {
         int version = Runtime.version().feature();
-        // Before Java 22 there are neither daemons' channels nor publishers.
-        String levels = version >= 22 ? "1,2,3,4,5,6,7" : "1,2,3,4,5";
+        // Before Java 22 there are neither daemons' channels nor publishers nor gates; of level 8 there is what reads.
+        String levels = version >= 22 ? "1,2,3,4,5,6,7,8,9" : "1,2,3,4,5,8";
         System.out.println("{\"testee\":\"java " + version + "\",\"version\":\"0.1.0\",\"levels\":[" + levels + "]}");
         Testee testee = new Testee();
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -88,6 +96,9 @@ final class Testee implements Handler {
                 case "fill" -> {
                     return fill(new byte[number(line, "length")], number(line, "messages"));
                 }
+                case "get" -> {
+                    return get(HexFormat.of().parseHex(field(line, "key")));
+                }
                 case "create" -> create(line);
                 case "publish" -> publish(line);
                 case "produce" -> produce(Long.parseLong(field(line, "to")), number(line, "longest"));
@@ -101,6 +112,10 @@ final class Testee implements Handler {
     }
 
     private void close() {
+        if (board != null) {
+            board.close();
+            board = null;
+        }
         if (subscriber != null) {
             subscriber.close();
             subscriber = null;
@@ -120,9 +135,17 @@ final class Testee implements Handler {
         if ("1".equals(optional(line, "watch"))) {
             builder.watchPublisher();
         }
+        if ("1".equals(optional(line, "conflate"))) {
+            builder.conflate();
+        }
+        if (optional(line, "gate") != null) {
+            builder.gate(field(line, "gate"));
+        }
+        opened = line;
         subscriber =
                 switch (start) {
                     case "oldest" -> builder.start(Start.OLDEST).open();
+                    case "board" -> builder.start(Start.BOARD).open();
                     case "latest" -> builder.open();
                     default -> builder.from(Long.parseLong(start)).open();
                 };
@@ -130,7 +153,28 @@ final class Testee implements Handler {
 
     private static String reason(IOException e) {
         String word = e instanceof ShmcastException ours ? ours.code().name().toLowerCase(Locale.ROOT).replace('_', ' ') : "system";
-        return word.equals("no channel") ? "not found" : word;
+        return word.equals("no channel") ? "not found" : word.equals("board") ? "no board" : word;
+    }
+
+    /** Looks a key up on the board of the channel that is open. */
+    private String get(byte[] key) throws IOException {
+        if (board == null) {
+            board = at(opened).openBoard();
+        }
+        BoardEntry entry = board.get(key);
+        if (entry == null) {
+            return "{\"events\":[]}";
+        }
+        String text = entry.message() == null ? "too large" : text(entry.message());
+        return "{\"events\":[\"" + text + " count=" + entry.count() + "\"]}";
+    }
+
+    private static String text(Message m) {
+        CRC32C sum = new CRC32C();
+        sum.update(m.buffer());
+        return String.format(
+                "message %d tag=%d key=%d time=%d length=%d crc=%08x",
+                m.sequence(), m.tag(), m.key() ? 1 : 0, m.time(), m.length(), sum.getValue());
     }
 
     private String receive(int most, String limit) {
@@ -157,12 +201,10 @@ final class Testee implements Handler {
 
     @Override
     public void message(Message m) {
-        CRC32C sum = new CRC32C();
-        sum.update(m.buffer());
-        String text =
-                String.format(
-                        "message %d tag=%d key=%d time=%d length=%d crc=%08x",
-                        m.sequence(), m.tag(), m.key() ? 1 : 0, m.time(), m.length(), sum.getValue());
+        String text = text(m);
+        if (m.conflated() >= 0) {
+            text += " conflated=" + m.conflated();
+        }
         if (withBytes) {
             byte[] payload = new byte[m.length()];
             m.copyTo(payload, 0);
@@ -194,6 +236,11 @@ final class Testee implements Handler {
             text.append(String.format("%02x", bytes.get(i)));
         }
         tell(text.toString());
+    }
+
+    @Override
+    public void live(long sequence) {
+        tell("live " + sequence);
     }
 
     @Override
@@ -368,10 +415,22 @@ final class Testee implements Handler {
         end(publisher);
         String socket = optional(line, "socket");
         Publisher.Builder builder = Publisher.of(field(line, "channel"));
-        publisher =
-                socket == null
-                        ? builder.dir(Path.of(field(line, "dir"))).capacity(number(line, "capacity")).open()
-                        : builder.daemon(Path.of(socket)).open();
+        if (socket == null) {
+            builder.dir(Path.of(field(line, "dir"))).capacity(number(line, "capacity"));
+        } else {
+            builder.daemon(Path.of(socket));
+        }
+        if (optional(line, "board") != null) {
+            String[] key = field(line, "board").split("[.][.]");
+            BoardSpec spec = BoardSpec.of(Integer.parseInt(key[0]), Integer.parseInt(key[1]));
+            builder.board(spec.withKeys(number(line, "keys")).withValue(number(line, "value")));
+        }
+        if (optional(line, "gate") != null) {
+            Gate gate = Gate.of(field(line, "gate")).withLagBytes(number(line, "lag"));
+            gate = gate.withLimit(Duration.ofNanos(Long.parseLong(field(line, "wait"))));
+            builder.gate("1".equals(optional(line, "refuse")) ? gate.refusing() : gate);
+        }
+        publisher = builder.open();
     }
 
     private void publish(String line) throws IOException {

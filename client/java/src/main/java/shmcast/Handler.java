@@ -6,7 +6,7 @@ public interface Handler {
     /**
      * A message. It is valid during the call.
      *
-     * @param message the message, the same object each time
+     * @param message the message, in an object that is used again
      */
     void message(Message message);
 
@@ -40,6 +40,13 @@ public interface Handler {
      * @param low the last 2, in the lowest 16 bits
      */
     default void newSession(long high, long low) {}
+
+    /**
+     * All of the board was handed out, and the stream goes on. Readers that begin with the board are told so, and those that conflate.
+     *
+     * @param sequence the sequence that is due next
+     */
+    default void live(long sequence) {}
 
     /** A daemon's channel began anew: sequences count from 1 again. */
     default void restarted() {}

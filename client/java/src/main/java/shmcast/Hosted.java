@@ -26,6 +26,9 @@ abstract class Hosted {
 
     abstract Page page();
 
+    /** The gate that was asked for, or null. The caller takes it. */
+    abstract HeldGate gate();
+
     /** Whether the next segment is here. The first call that finds one only takes it: it must have been here before the poll. */
     abstract boolean wasHere();
 

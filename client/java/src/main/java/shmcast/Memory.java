@@ -58,6 +58,18 @@ final class Memory {
         }
     }
 
+    /** Copies bytes from any offset, to a place in an array. */
+    void copyTo(long offset, byte[] to, int place, int length) {
+        int done = 0;
+        while (done < length) {
+            long at = offset + done;
+            int inPiece = (int) (at & (PIECE - 1));
+            int here = (int) Math.min(length - done, PIECE - inPiece);
+            pieces[(int) (at >>> PIECE_BITS)].get(inPiece, to, place + done, here);
+            done += here;
+        }
+    }
+
     /** The map goes with the next collection of garbage, as Java 17's maps do. */
     void close() {}
 }

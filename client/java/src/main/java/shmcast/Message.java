@@ -5,8 +5,9 @@ import java.lang.invoke.VarHandle;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 
-/** A message that was copied out of the ring and verified. One object serves all messages of a subscriber. */
+/** A message that was copied out of the ring or the board, and verified. One object serves all messages of the ring, and one those of the board. */
 public final class Message {
     private static final VarHandle LONG = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
     private static final VarHandle INT = MethodHandles.byteArrayViewVarHandle(int[].class, ByteOrder.LITTLE_ENDIAN);
@@ -23,11 +24,27 @@ public final class Message {
     long sequence;
     long meta;
     boolean key;
+    /** Stays -1 for the messages of a ring. */
+    long conflated = -1;
 
     Message(int room) {
-        own = new byte[room + 7 & ~7]; // whole words are copied
+        this(new byte[room + 7 & ~7]); // whole words are copied
+    }
+
+    private Message(byte[] own) {
+        this.own = own;
         bytes = own;
         view = ByteBuffer.wrap(own).asReadOnlyBuffer().order(ByteOrder.LITTLE_ENDIAN);
+    }
+
+    /** A copy of a message that is lent, with bytes of its own: so many at least, as the message may claim to be shorter than its key. */
+    Message copy(int least) {
+        Message copy = new Message(Arrays.copyOfRange(bytes, start, start + Math.max(length, least)));
+        copy.length = length;
+        copy.sequence = sequence;
+        copy.meta = meta;
+        copy.key = key;
+        return copy;
     }
 
     /** {@return how many bytes the payload has} */
@@ -53,6 +70,14 @@ public final class Message {
     /** {@return when it was published: the low 48 bits of the channel's clock; 0 if the publisher gave no time} */
     public long time() {
         return meta & 0xffff_ffff_ffffL;
+    }
+
+    /**
+     * {@return of a message that came from the board, how many older ones of its key this reader did not get, and was not told of before; -1
+     * for a message of the stream}
+     */
+    public long conflated() {
+        return conflated;
     }
 
     /**

@@ -8,12 +8,16 @@ import shmcast.ShmcastException.Code;
 final class Native {
     private Native() {}
 
-    static Hosted attach(Path socket, String channel, boolean parks, boolean isHidden, boolean watches) throws IOException {
+    static Hosted attach(Subscriber.Builder builder) throws IOException {
         throw new ShmcastException(Code.UNSUPPORTED, "a daemon's channels take Java 22 or newer, which can receive descriptors");
     }
 
     static Lock lockOf(Path directory) throws IOException {
         throw new ShmcastException(Code.UNSUPPORTED, "watching a publisher takes Java 22 or newer, which can look at its lock");
+    }
+
+    static HeldGate gate(Path directory, String name, Header header) throws IOException {
+        throw new ShmcastException(Code.UNSUPPORTED, "holding a gate takes Java 22 or newer: Java 17 cannot take its lock, an OFD lock");
     }
 
     static Outlet outlet(Publisher.Builder builder) throws IOException {

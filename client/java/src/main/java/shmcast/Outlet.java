@@ -1,8 +1,14 @@
 package shmcast;
 
+import java.util.List;
+
 /** A publisher's part that calls the C library. Java 22 and newer have one. The calls are those of {@link Publisher}. */
 abstract class Outlet {
     abstract long publish(byte[] bytes, int from, int length, int tag, boolean key) throws ShmcastException;
+
+    abstract long tryPublish(byte[] bytes, int from, int length, int tag, boolean key) throws ShmcastException;
+
+    abstract List<GateStatus> gates() throws ShmcastException;
 
     abstract long nextSequence();
 

@@ -9,6 +9,7 @@ abstract class Page {
     static final int RECEIVED = 10;
     static final int LAPPED = 11;
     static final int MISSED = 12;
+    static final int CONFLATED = 13;
     static final int HEARTBEAT = 16;
     static final int ASLEEP = 17;
     private static final int HISTOGRAM = 32;

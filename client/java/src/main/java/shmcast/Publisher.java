@@ -2,6 +2,8 @@ package shmcast;
 
 import java.io.IOException;
 import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
 import shmcast.ShmcastException.Code;
 
 /** Publishes to one channel, with Java 22 or newer and the C library, libshmcast.so.0. One thread at a time uses a publisher. */
@@ -32,6 +34,8 @@ public final class Publisher implements AutoCloseable {
         long maxMessage;
         int mode;
         int flags;
+        BoardSpec board;
+        final List<Gate> gates = new ArrayList<>();
 
         private Builder(String channel) {
             this.channel = channel;
@@ -114,6 +118,29 @@ public final class Publisher implements AutoCloseable {
         }
 
         /**
+         * Gives a new channel a board: the last message of each key. One that is there has its own.
+         *
+         * @param spec what it holds
+         * @return this
+         */
+        public Builder board(BoardSpec spec) {
+            board = spec;
+            return this;
+        }
+
+        /**
+         * Adds a gate to a channel that is a file: a reader that this publisher waits for. The gates of a daemon's channel are in its
+         * configuration.
+         *
+         * @param gate its name and limits
+         * @return this
+         */
+        public Builder gate(Gate gate) {
+            gates.add(gate);
+            return this;
+        }
+
+        /**
          * Makes the channel, or takes over the one that is there, with the sequences going on.
          *
          * @return the publisher
@@ -125,18 +152,18 @@ public final class Publisher implements AutoCloseable {
     }
 
     /**
-     * Publishes a message. It never waits.
+     * Publishes a message. It waits for nothing but gates.
      *
      * @param payload its bytes
      * @return its sequence
-     * @throws ShmcastException {@link Code#TOO_LARGE}, {@link Code#CUT_OFF}
+     * @throws ShmcastException {@link Code#TOO_LARGE}, {@link Code#CUT_OFF}, or a {@link FullException}
      */
     public long publish(byte[] payload) throws ShmcastException {
         return publish(payload, 0, payload.length, 0, false);
     }
 
     /**
-     * Publishes a message with marks. It never waits, and allocates nothing.
+     * Publishes a message with marks. It waits for nothing but gates, and allocates nothing.
      *
      * @param bytes an array with its bytes
      * @param from where they begin
@@ -144,10 +171,46 @@ public final class Publisher implements AutoCloseable {
      * @param tag a mark of your own, 0 to 65535
      * @param key whether a reader may start afresh from it
      * @return its sequence
-     * @throws ShmcastException {@link Code#TOO_LARGE}, {@link Code#CUT_OFF}
+     * @throws ShmcastException {@link Code#TOO_LARGE}, {@link Code#CUT_OFF}, or a {@link FullException}
      */
     public long publish(byte[] bytes, int from, int length, int tag, boolean key) throws ShmcastException {
         return outlet.publish(bytes, from, length, tag, key);
+    }
+
+    /**
+     * Publishes a message, and never waits for a gate.
+     *
+     * @param payload its bytes
+     * @return its sequence, or 0 if the reader of a gate is too far behind: nothing was published then
+     * @throws ShmcastException {@link Code#TOO_LARGE}, {@link Code#CUT_OFF}
+     */
+    public long tryPublish(byte[] payload) throws ShmcastException {
+        return tryPublish(payload, 0, payload.length, 0, false);
+    }
+
+    /**
+     * Publishes a message with marks, and never waits for a gate.
+     *
+     * @param bytes an array with its bytes
+     * @param from where they begin
+     * @param length how many
+     * @param tag a mark of your own, 0 to 65535
+     * @param key whether a reader may start afresh from it
+     * @return its sequence, or 0 if the reader of a gate is too far behind: nothing was published then
+     * @throws ShmcastException {@link Code#TOO_LARGE}, {@link Code#CUT_OFF}
+     */
+    public long tryPublish(byte[] bytes, int from, int length, int tag, boolean key) throws ShmcastException {
+        return outlet.tryPublish(bytes, from, length, tag, key);
+    }
+
+    /**
+     * The channel's gates, with what this publisher has counted. It allocates, and calls the system once a gate.
+     *
+     * @return the gates, none if the publisher waits for nobody
+     * @throws ShmcastException what the system said
+     */
+    public List<GateStatus> gates() throws ShmcastException {
+        return outlet.gates();
     }
 
     /** {@return the sequence that the next message gets} */

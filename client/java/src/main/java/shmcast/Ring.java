@@ -84,6 +84,11 @@ final class Ring {
         return segment.word(Segment.FRONTIER) - position > segment.capacity / 2;
     }
 
+    /** Bytes up to the frontier, which is up to a chunk and some granules beyond the newest message. */
+    long bytesBehind() {
+        return segment.word(Segment.FRONTIER) - position;
+    }
+
     /** Has the next poll that finds nothing look at the state as well. */
     void lookNext() {
         empties = 63;

@@ -2,6 +2,7 @@ package shmcast;
 
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.nio.channels.FileChannel;
 import java.nio.file.LinkOption;
 import java.nio.file.Path;
@@ -9,6 +10,7 @@ import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
+import shmcast.ShmcastException.Code;
 
 /** A mapped segment whose header was checked. Another process may write it at any time, so each word is a claim. */
 final class Segment {
@@ -17,6 +19,7 @@ final class Segment {
     static final int COUNT = 48;
     static final int KEY = 50;
     private static final int FIRST = 56;
+    private static final int BOARD = 60;
     static final long MAX_SEQUENCE = (1L << 48) - 1;
     static final long MAX_POSITION = 1L << 62;
     static final int ACTIVE = 1;
@@ -30,8 +33,11 @@ final class Segment {
     private final Memory page;
     private final Memory index;
     private final Memory data;
+    /** The board, if the segment has one and the caller asked for it; else null. */
+    final BoardView board;
 
-    private Segment(Header header, Memory page, Memory index, Memory data) {
+    private Segment(Header header, Memory page, Memory index, Memory data, BoardView board) {
+        this.board = board;
         this.header = header;
         this.page = page;
         this.index = index;
@@ -46,7 +52,7 @@ final class Segment {
     }
 
     /** Maps a file read-only and checks it by SPEC.md 1.1. */
-    static Segment open(Path path) throws IOException {
+    static Segment open(Path path, boolean withBoard) throws IOException {
         try (FileChannel file = FileChannel.open(path, Set.of(StandardOpenOption.READ, LinkOption.NOFOLLOW_LINKS))) {
             long size = file.size();
             ByteBuffer page = ByteBuffer.allocate(Header.BYTES);
@@ -54,28 +60,59 @@ final class Segment {
                 // A file that is too short is refused below.
             }
             Header header = Header.parse(page.array(), Math.min(size, page.hasRemaining() ? page.position() : size));
-            return of(header, (from, bytes) -> Memory.map(file, from, bytes));
+            return of(header, page.array(), withBoard ? size : 0, (from, bytes) -> Memory.map(file, from, bytes));
         }
     }
 
-    /** Maps what a header says. */
-    static Segment of(Header header, Source source) throws IOException {
+    /**
+     * Maps what a header says. {@code first} is the checked copy of the file's first page. {@code size} is that of the file, or 0 for a
+     * caller that wants no board.
+     */
+    static Segment of(Header header, byte[] first, long size, Source source) throws IOException {
         List<Memory> maps = new ArrayList<>();
         try {
             maps.add(source.map(0, Header.BYTES));
             maps.add(source.map(Header.BYTES, 8 * header.indexEntries()));
             maps.add(source.map(header.dataOffset(), header.capacity()));
+            BoardView board = size == 0 ? null : board(header, first, size, source);
+            return new Segment(header, maps.get(0), maps.get(1), maps.get(2), board);
         } catch (IOException | RuntimeException e) {
             maps.forEach(Memory::close);
             throw e;
         }
-        return new Segment(header, maps.get(0), maps.get(1), maps.get(2));
+    }
+
+    /** Maps the board that a header claims, or gives null. */
+    private static BoardView board(Header header, byte[] first, long size, Source source) throws IOException {
+        ByteBuffer words = ByteBuffer.wrap(first).order(ByteOrder.LITTLE_ENDIAN);
+        long at = words.getLong(8 * BOARD);
+        if (at == 0 || words.getShort(8) == 0) { // before minor version 1 the word is reserved
+            return null;
+        }
+        if (at != header.dataOffset() + header.capacity()) {
+            throw new ShmcastException(Code.FIELD, "the place of the board");
+        }
+        if (size - at < BoardLayout.HEADER) {
+            throw new ShmcastException(Code.TRUNCATED, "the file ends before the board's header");
+        }
+        byte[] page = new byte[BoardLayout.HEADER];
+        Memory mapped = source.map(at, BoardLayout.HEADER);
+        try {
+            mapped.copyTo(0, page, 0, page.length);
+        } finally {
+            mapped.close();
+        }
+        BoardLayout layout = BoardLayout.parse(page, size - at);
+        return new BoardView(layout, source.map(at, layout.bytes()));
     }
 
     void close() {
         page.close();
         index.close();
         data.close();
+        if (board != null) {
+            board.close();
+        }
     }
 
     long word(int number) {

@@ -3,7 +3,7 @@ package shmcast;
 import java.io.IOException;
 
 /** An error that is no loss of messages. Its {@link #code()} says which, and its message what to do next. */
-public final class ShmcastException extends IOException {
+public sealed class ShmcastException extends IOException permits FullException {
     private static final long serialVersionUID = 1;
 
     /** The kinds of errors. */
@@ -42,13 +42,23 @@ public final class ShmcastException extends IOException {
         LIMIT,
         /** The daemon refused for another reason. */
         REFUSED,
-        /** The channel has a publisher that lives. */
+        /** The channel has a publisher that lives, or the gate a reader. */
         IN_USE,
         /** The message exceeds the channel's largest; nothing was published. */
         TOO_LARGE,
         /** The daemon gave the channel to another publisher; nothing was published. */
         CUT_OFF,
-        /** This Java is too old for it. */
+        /** The reader of a gate is too far behind; nothing was published. The exception is a {@link FullException}. */
+        FULL,
+        /** The channel has no board, or goes on without one. */
+        NO_BOARD,
+        /** The board and the ring could not be joined: the publisher is too fast, keeps no board, or the board is damaged. */
+        BOARD,
+        /** The channel has no such gate. */
+        UNKNOWN_GATE,
+        /** No gate can be so, or its page is damaged. */
+        GATE,
+        /** This Java is too old for it, or the options do not go together. */
         UNSUPPORTED,
         /** Another error of the C library, which the message explains. */
         OTHER

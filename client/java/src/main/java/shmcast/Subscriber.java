@@ -20,34 +20,45 @@ import shmcast.ShmcastException.Code;
  */
 public final class Subscriber implements AutoCloseable {
     private static final int ATTEMPTS = 100;
+    static final Handler NOBODY = message -> {};
     /** The pause between two looks at a lock, which are system calls. */
     private static final long LOCK_PAUSE = 10_000_000;
+    /** In the place of a sequence in {@link #behind}: events come from the board. */
+    static final long ON_BOARD = -1;
 
     private final Resume resume;
     private final Wait wait;
     /** This is null unless the reader waits by {@link Wait#BURST}. */
     private final Burst burst;
-    private Ring ring;
-    private Locator locator;
-    private long known;
+    Ring ring;
+    Locator locator;
+    long known;
     private long beganIn;
     /** Whether the publisher of that epoch had closed the channel, without a message for this reader. */
     private boolean awaitsNext;
-    private boolean isInDoubt;
-    /** If not 0, the sequence from which on messages are lost, untold. */
-    private long behind;
+    boolean isInDoubt;
+    /** If not 0, the sequence from which on messages are lost, untold; or {@link #ON_BOARD}. */
+    long behind;
+    /** Of a reader that begins with the board or conflates, else null. */
+    private Boarding boarding;
+    /** The gate that this reader holds, or null. */
+    private HeldGate gate;
+    /** Whether each message is noted, for the gate or for conflation. */
+    boolean isNoted;
+    /** How often the channel has gone on in another segment. */
+    private long moves;
 
     /** Of a daemon's channel, else null. */
-    private final Hosted hosted;
+    final Hosted hosted;
 
-    private Page page;
+    Page page;
     private final boolean recordsLatency;
     /** Messages that the page does not count yet. */
     private long noted;
 
     private final boolean watches;
     /** Of a channel that is a file and watched, else null. */
-    private Lock lock;
+    Lock lock;
 
     private long watchedAt;
     /** Generation and epoch of the last death told. */
@@ -55,7 +66,7 @@ public final class Subscriber implements AutoCloseable {
 
     private long gone;
 
-    private Subscriber(Builder builder, Ring ring, Hosted hosted) {
+    Subscriber(Builder builder, Ring ring, Hosted hosted) {
         resume = builder.resume;
         wait = builder.wait;
         burst = wait == Wait.BURST ? new Burst() : null;
@@ -78,18 +89,23 @@ public final class Subscriber implements AutoCloseable {
 
     /** Says how a subscriber attaches. */
     public static final class Builder {
-        private final String channel;
-        private Path directory;
-        private Start start = Start.LATEST;
-        private long sequence;
-        private Resume resume = Resume.OLDEST;
-        private Wait wait = Wait.YIELD;
+        final String channel;
+        Path directory;
+        Start start = Start.LATEST;
+        long sequence;
+        Resume resume = Resume.OLDEST;
+        Wait wait = Wait.YIELD;
         private Duration patience = Duration.ZERO;
-        private boolean isDaemons;
-        private Path socket;
-        private boolean isHidden;
-        private boolean watches;
-        private boolean recordsLatency;
+        boolean isDaemons;
+        Path socket;
+        boolean isHidden;
+        boolean watches;
+        boolean recordsLatency;
+        /** As {@link Joining} takes it. */
+        long conflateBehind = -1;
+
+        boolean readsBoard;
+        String gate;
 
         private Builder(String channel) {
             this.channel = channel;
@@ -206,6 +222,74 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
+         * Leaves out what is no longer the newest of its key while the reader cannot keep up. A reader that was lapped, or is more than half
+         * of the ring behind, gets the newest message of each key that changed, from the board; then {@link Handler#live}, and every later
+         * message. {@link Message#conflated} counts exactly what was left out. What the board cannot bridge, such as messages without a key,
+         * is told by {@link Handler#lapped}. The channel must have a board. It takes a look at the key of each message, and memory for a copy
+         * of the board.
+         *
+         * @return this
+         */
+        public Builder conflate() {
+            return conflateBehind(0);
+        }
+
+        /**
+         * As {@link #conflate}, for a reader that is more than so many bytes of the ring behind. The publisher announces its work in chunks of
+         * 64 KiB, or of a 64th of a large ring, by which a reader may count as farther behind than it is.
+         *
+         * @param bytes how many; 0: half of the ring
+         * @return this
+         */
+        public Builder conflateBehind(long bytes) {
+            conflateBehind = Math.max(bytes, 0);
+            return this;
+        }
+
+        /**
+         * Takes this gate of the channel: the publisher waits for this reader, within the gate's limit. The gate is free again behind {@link
+         * #close}. Needs Java 22.
+         *
+         * @param name what the publisher, or the daemon's configuration, calls it
+         * @return this
+         */
+        public Builder gate(String name) {
+            gate = name;
+            return this;
+        }
+
+        /**
+         * Opens the channel's board, to read single keys. Options that concern receiving have no effect.
+         *
+         * @return the board
+         * @throws IOException as {@link #open}, and {@link Code#NO_BOARD}
+         */
+        public Board openBoard() throws IOException {
+            Builder reader = new Builder(channel);
+            reader.directory = directory;
+            reader.isDaemons = isDaemons;
+            reader.socket = socket;
+            reader.patience = patience;
+            reader.isHidden = true;
+            reader.readsBoard = true;
+            return new Board(reader.open());
+        }
+
+        boolean parks() {
+            return wait == Wait.PARK;
+        }
+
+        /** Whether boards of segments are mapped. */
+        boolean wantsBoard() {
+            return readsBoard || joins();
+        }
+
+        /** Whether the subscriber gets messages of the board. */
+        boolean joins() {
+            return start == Start.BOARD && sequence == 0 || conflateBehind >= 0;
+        }
+
+        /**
          * Attaches.
          *
          * @return the subscriber
@@ -215,7 +299,7 @@ public final class Subscriber implements AutoCloseable {
             long until = System.nanoTime() + patience.toNanos();
             for (int attempt = 1; ; attempt++) {
                 try {
-                    return attach();
+                    return Opening.open(this);
                 } catch (ShmcastException e) {
                     boolean isEarly = e.code() == Code.NO_CHANNEL && System.nanoTime() < until;
                     if (!isEarly && (e.code() != Code.SUPERSEDED || attempt >= ATTEMPTS)) {
@@ -229,60 +313,17 @@ public final class Subscriber implements AutoCloseable {
                 Wait.SLEEP.pause();
             }
         }
-
-        private Subscriber attach() throws IOException {
-            if (isDaemons) {
-                return attachToDaemon();
-            }
-            if (wait == Wait.PARK) {
-                throw new ShmcastException(Code.UNSUPPORTED, "Wait.PARK needs a daemon that wakes the reader; wait otherwise, or use daemon()");
-            }
-            Path path = Directory.segmentOf(directory, channel);
-            Segment segment = Segment.open(path);
-            Subscriber subscriber = null;
-            try {
-                subscriber = new Subscriber(this, new Ring(segment, true), null);
-                subscriber.begin(start, sequence);
-                if (segment.state() == Segment.SUPERSEDED) {
-                    throw superseded();
-                }
-                if (watches) {
-                    subscriber.lock = Native.lockOf(path.getParent());
-                }
-                if (!isHidden) {
-                    subscriber.show(Native.show(path.getParent()));
-                }
-                return subscriber;
-            } catch (IOException | RuntimeException e) {
-                segment.close();
-                throw e;
-            }
-        }
-
-        private Subscriber attachToDaemon() throws IOException {
-            Directory.check(channel);
-            Hosted hosted = Native.attach(socket, channel, wait == Wait.PARK, isHidden, watches);
-            try {
-                Subscriber subscriber = new Subscriber(this, new Ring(hosted.first(), !hosted.isStrict), hosted);
-                subscriber.begin(start, sequence);
-                subscriber.show(hosted.page());
-                return subscriber;
-            } catch (IOException | RuntimeException e) {
-                hosted.first().close();
-                hosted.close();
-                throw e;
-            }
-        }
     }
 
-    private void show(Page page) {
+    /** Shows this reader to tools on a page, unless that is null. */
+    void show(Page page) {
         this.page = page;
         if (page != null) {
             page.begin(ring.segment.header, ring.position, ring.sequence);
         }
     }
 
-    private void begin(Start start, long sought) throws ShmcastException {
+    void begin(Start start, long sought) throws ShmcastException {
         beganIn = ring.segment.epoch();
         Outcome outcome = sought > 0 ? locator.seek(sought) : start == Start.OLDEST ? locator.oldest() : locator.tail();
         if (outcome == Outcome.TOO_OLD) {
@@ -292,12 +333,33 @@ public final class Subscriber implements AutoCloseable {
             check(outcome, sought);
             ring.jump(locator.position, locator.sequence);
         }
-        known = sought == 0 && start == Start.LATEST || beganIn == 1 ? beganIn : 0;
+        known = sought == 0 && start != Start.OLDEST || beganIn == 1 ? beganIn : 0;
         boolean isClosed = sought == 0 && start == Start.LATEST && ring.segment.state() == Segment.CLOSED;
         awaitsNext = isClosed && locator.tail() == Outcome.FOUND && ring.sequence >= locator.sequence;
     }
 
-    private void check(Outcome outcome, long sought) throws ShmcastException {
+    /** Takes the gate that was locked for this reader. */
+    void hold(HeldGate held) {
+        gate = held;
+        if (held != null) {
+            isNoted = true;
+            notePassed();
+        }
+    }
+
+    /** Tells the gate's page the place of the next record. Everything before it was copied, or will never be. */
+    void notePassed() {
+        if (gate == null || ring == null) {
+            return;
+        }
+        if (behind > 0) {
+            gate.leave(); // the reader has no place in the ring
+        } else {
+            gate.passed(ring.position, ring.sequence);
+        }
+    }
+
+    void check(Outcome outcome, long sought) throws ShmcastException {
         switch (outcome) {
             case TOO_OLD -> throw new ShmcastException(
                     Code.TOO_OLD, "message " + sought + " is overwritten; the oldest is " + locator.sequence);
@@ -314,11 +376,37 @@ public final class Subscriber implements AutoCloseable {
                 "another program wrote to the channel's memory, at position " + ring.position + ", where sequence " + ring.sequence + " is due");
     }
 
-    private static ShmcastException superseded() {
+    static ShmcastException superseded() {
         return new ShmcastException(Code.SUPERSEDED, "the channel has moved to new memory; open it again");
     }
 
-    private Ring open() {
+    /** Begins with the board, or with what it has counted, if the builder says so. */
+    void board(Builder builder) throws ShmcastException {
+        if (builder.joins()) {
+            boarding = new Boarding(this, builder.conflateBehind);
+            boarding.begin(builder.start);
+            notePassed();
+        }
+    }
+
+    /** The segment that is read now. A board, which receives nothing, goes on in the newest first. */
+    Segment follow() throws ShmcastException {
+        Ring ring = open();
+        if (hosted == null) {
+            if (ring.segment.state() == Segment.SUPERSEDED) {
+                throw superseded();
+            }
+            return ring.segment;
+        }
+        for (long before = -1; before != moves && (hosted.wasHere() || hosted.hasNews()); ) {
+            before = moves;
+            goOn(NOBODY);
+        }
+        return this.ring.segment;
+    }
+
+    /** The ring of a subscriber that is open. */
+    Ring open() {
         if (ring == null) {
             throw new IllegalStateException("the subscriber is closed");
         }
@@ -348,12 +436,16 @@ public final class Subscriber implements AutoCloseable {
             }
             return events;
         } catch (InternalError e) {
-            // The JVM gives this where a mapped file was shortened. It has no type of its own.
-            if (String.valueOf(e.getMessage()).contains("unsafe memory access")) {
-                throw corrupt();
-            }
-            throw e;
+            throw shortened(e);
         }
+    }
+
+    /** The JVM gives this error where a mapped file was shortened. It has no type of its own. */
+    ShmcastException shortened(InternalError e) {
+        if (String.valueOf(e.getMessage()).contains("unsafe memory access")) {
+            return corrupt();
+        }
+        throw e;
     }
 
     private int pollRing(Handler handler, int most) throws ShmcastException {
@@ -366,7 +458,14 @@ public final class Subscriber implements AutoCloseable {
                 return events; // the handler has closed this subscriber
             }
             if (behind != 0) {
+                if (behind == ON_BOARD) {
+                    events += boarding.tell(handler) ? 1 : 0;
+                    continue;
+                }
                 ring.jump(0, behind);
+                if (boarding != null && boarding.conflate()) {
+                    continue;
+                }
                 if (!skip(handler)) {
                     return events;
                 }
@@ -385,11 +484,15 @@ public final class Subscriber implements AutoCloseable {
                 if (page != null) {
                     count(ring.message);
                 }
+                if (isNoted) {
+                    noteMessage(ring);
+                }
                 handler.message(ring.message);
             } else if (found == Ring.Found.NOTHING) {
                 if (ring.position == before) {
                     return events + (tellIdle(handler) ? 1 : 0);
                 }
+                notePassed();
                 if (++passed == 64) {
                     return events;
                 }
@@ -405,7 +508,17 @@ public final class Subscriber implements AutoCloseable {
         return events;
     }
 
-    private void count(Message message) {
+    /** Notes a message that was copied, before it is handed out. */
+    private void noteMessage(Ring ring) {
+        if (gate != null) {
+            gate.passed(ring.position, ring.sequence);
+        }
+        if (boarding != null) {
+            boarding.note();
+        }
+    }
+
+    void count(Message message) {
         if (recordsLatency) {
             long age = ageNanos(message.time());
             if (age >= 0) {
@@ -418,7 +531,7 @@ public final class Subscriber implements AutoCloseable {
     }
 
     /** Brings the page up to date. */
-    private void note() {
+    void note() {
         if (page != null) {
             page.set(Page.POSITION, ring.position);
             page.set(Page.SEQUENCE, ring.sequence);
@@ -430,7 +543,7 @@ public final class Subscriber implements AutoCloseable {
         }
     }
 
-    private void noteMissed(long messages) {
+    void noteMissed(long messages) {
         if (page != null) {
             page.add(Page.MISSED, messages);
             note();
@@ -470,7 +583,7 @@ public final class Subscriber implements AutoCloseable {
     }
 
     /** Goes on in the next segment of a daemon's channel, if this one is over. A failure leaves the reader where it is. */
-    private boolean goOn(Handler handler) throws ShmcastException {
+    boolean goOn(Handler handler) throws ShmcastException {
         if (hosted == null || !hosted.wasHere() || !hosted.isOtherCharter() && hosted.verdict() != Hosted.Verdict.CUT) {
             return false;
         }
@@ -483,13 +596,21 @@ public final class Subscriber implements AutoCloseable {
         if (segment == null) {
             return false;
         }
-        long expected = hosted.isRestarted() ? 1 : behind != 0 ? behind : ring.sequence;
+        long expected = hosted.isRestarted() ? 1 : behind > 0 ? behind : ring.sequence;
         ring.segment.close();
         ring = new Ring(segment, !hosted.isStrict);
         locator = new Locator(segment);
         ring.jump(0, hosted.firstSequence());
         isInDoubt = false;
         behind = expected < hosted.firstSequence() ? expected : 0;
+        moves++;
+        if (gate != null) {
+            gate.goOn(segment.header);
+            notePassed();
+        }
+        if (boarding != null) {
+            boarding.goOn(segment, hosted.isRestarted());
+        }
         if (!hosted.isRestarted()) {
             return false;
         }
@@ -539,6 +660,7 @@ public final class Subscriber implements AutoCloseable {
 
     /** Tells of what is no message. Returns whether an event was handed out. */
     private boolean tell(Ring.Found found, Handler handler, int events) throws ShmcastException {
+        notePassed();
         switch (found) {
             case EPOCH -> {
                 if (ring.a == known) {
@@ -554,6 +676,9 @@ public final class Subscriber implements AutoCloseable {
             }
             case SESSION -> handler.newSession(ring.a, ring.b & 0xffff);
             case LAPPED -> {
+                if (boarding != null && boarding.conflate()) {
+                    return boarding.tell(handler);
+                }
                 return skip(handler);
             }
             default -> {
@@ -594,13 +719,14 @@ public final class Subscriber implements AutoCloseable {
         if (page != null) {
             page.add(Page.LAPPED, 1);
         }
+        notePassed();
         noteMissed(ring.sequence - due);
         handler.lapped(ring.sequence - due, ring.sequence);
         return true;
     }
 
     /** Whether an epoch is above those told or known. A record may have told any number. */
-    private boolean isUntold(long epoch) {
+    boolean isUntold(long epoch) {
         return Long.compareUnsigned(epoch, known) > 0 && epoch > beganIn;
     }
 
@@ -706,6 +832,7 @@ public final class Subscriber implements AutoCloseable {
         behind = 0;
         isInDoubt = false;
         ring.jump(locator.position, locator.sequence);
+        notePassed();
     }
 
     /**
@@ -768,6 +895,9 @@ public final class Subscriber implements AutoCloseable {
             return;
         }
         note();
+        if (gate != null) {
+            gate.close();
+        }
         if (hosted != null) {
             hosted.close();
         } else if (page != null) {

@@ -17,32 +17,36 @@ final class Channel extends Hosted {
     private final Link link;
     private final int near;
     private final int far;
+    /** Whether the boards of segments are mapped. */
+    private final boolean withBoard;
     private final Arena arena = Arena.ofShared();
     private final MemorySegment room = arena.allocate(80, 8);
     private Memory charter;
     private Segment first;
     private Page page;
+    private HeldGate gate;
     private Link.Successor next;
     private boolean isRestarted;
     private long firstSequence;
 
-    private Channel(Link link, int near, int far) {
+    private Channel(Link link, int near, int far, boolean withBoard) {
         this.link = link;
+        this.withBoard = withBoard;
         this.near = near;
         this.far = far;
         room.set(java.lang.foreign.ValueLayout.JAVA_BYTE, 72, (byte) 1);
     }
 
-    static Channel attach(String path, String channel, boolean parks, boolean isHidden, boolean watches) throws IOException {
-        int[] bell = parks ? Libc.pair() : new int[] {-1, -1};
+    static Channel attach(String path, Subscriber.Builder builder) throws IOException {
+        int[] bell = builder.parks() ? Libc.pair() : new int[] {-1, -1};
         Channel[] made = new Channel[1];
-        Link link = new Link(path, channel, isHidden, watches, bell[1], () -> made[0].wake());
-        made[0] = new Channel(link, bell[0], bell[1]);
-        made[0].begin();
+        Link link = new Link(path, builder.channel, builder.isHidden, builder.watches, bell[1], () -> made[0].wake());
+        made[0] = new Channel(link, bell[0], bell[1], builder.wantsBoard());
+        made[0].begin(builder.gate);
         return made[0];
     }
 
-    private void begin() throws IOException {
+    private void begin(String gateName) throws IOException {
         Reply reply;
         try {
             reply = link.begin();
@@ -57,6 +61,7 @@ final class Channel extends Hosted {
             charter = mapCharter(reply.descriptors[3]);
             first = open(reply.descriptors[0]);
             page = new Native.MappedPage(reply.descriptors[2]);
+            gate = gateName == null ? null : link.gate(gateName, first.header);
         } catch (IOException e) {
             if (first != null) {
                 first.close();
@@ -70,7 +75,7 @@ final class Channel extends Hosted {
     }
 
     /** Checks a copy of a segment's first page, and maps the segment. */
-    private static Segment open(int fd) throws IOException {
+    private Segment open(int fd) throws IOException {
         long size = Libc.stat(fd).size();
         byte[] page = new byte[Header.BYTES];
         if (size >= Header.BYTES) {
@@ -78,7 +83,7 @@ final class Channel extends Hosted {
             mapped.copy(0, page, Header.BYTES);
             mapped.close();
         }
-        return Segment.of(Header.parse(page, size), (from, bytes) -> Memory.map(fd, from, bytes, false));
+        return Segment.of(Header.parse(page, size), page, withBoard ? size : 0, (from, bytes) -> Memory.map(fd, from, bytes, false));
     }
 
     private static Memory mapCharter(int fd) throws IOException {
@@ -122,6 +127,13 @@ final class Channel extends Hosted {
     @Override
     Page page() {
         return page;
+    }
+
+    @Override
+    HeldGate gate() {
+        HeldGate taken = gate;
+        gate = null;
+        return taken;
     }
 
     @Override
@@ -220,6 +232,9 @@ final class Channel extends Hosted {
     @Override
     void close() {
         link.close();
+        if (gate != null) {
+            gate.close();
+        }
         if (next != null) {
             next.close();
         }

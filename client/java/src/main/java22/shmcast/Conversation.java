@@ -56,6 +56,11 @@ final class Conversation {
             }
             // A refusal from before the request was read lies in the queue already.
         }
+        return answer();
+    }
+
+    /** The next packet, a refusal as an exception. */
+    Reply answer() throws IOException {
         Reply reply;
         try {
             reply = receive();
@@ -73,6 +78,7 @@ final class Conversation {
                         case "denied" -> Code.DENIED;
                         case "busy" -> Code.IN_USE;
                         case "limit" -> Code.LIMIT;
+                        case "unknown-gate" -> Code.UNKNOWN_GATE;
                         default -> Code.REFUSED;
                     };
             throw new ShmcastException(code, "the daemon refused: " + reply.string("why"));

@@ -14,6 +14,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
 import java.lang.invoke.VarHandle;
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -62,6 +63,7 @@ final class Libc {
     private static final MethodHandle MMAP =
             handle("mmap", FunctionDescriptor.of(ADDRESS, ADDRESS, JAVA_LONG, JAVA_INT, JAVA_INT, JAVA_INT, JAVA_LONG));
     private static final MethodHandle MUNMAP = handle("munmap", FunctionDescriptor.of(JAVA_INT, ADDRESS, JAVA_LONG));
+    private static final MethodHandle PREAD = handle("pread", FunctionDescriptor.of(JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, JAVA_LONG));
     private static final MethodHandle FTRUNCATE = handle("ftruncate", FunctionDescriptor.of(JAVA_INT, JAVA_INT, JAVA_LONG));
     private static final MethodHandle STATX = handle("statx", FunctionDescriptor.of(JAVA_INT, JAVA_INT, ADDRESS, JAVA_INT, JAVA_INT, ADDRESS));
     private static final MethodHandle OPEN =
@@ -290,6 +292,17 @@ final class Libc {
             check("statx", (int) STATX.invokeExact(CAPTURED.get(), fd, arena.allocateFrom(""), AT_EMPTY_PATH, 0x7ff, stat));
             long device = stat.get(JAVA_INT, 136) & 0xffff_ffffL | (long) stat.get(JAVA_INT, 140) << 32;
             return new Stat(device, stat.get(JAVA_LONG, 32), stat.get(JAVA_LONG, 40));
+        } catch (Throwable e) {
+            throw failure(e);
+        }
+    }
+
+    /** Reads so many bytes of a file, or those that it has there. */
+    static ByteBuffer read(int fd, long from, int bytes) throws IOException {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment room = arena.allocate(bytes, 8);
+            long n = check("pread", (long) PREAD.invokeExact(CAPTURED.get(), fd, room, (long) bytes, from));
+            return ByteBuffer.wrap(room.asSlice(0, n).toArray(ValueLayout.JAVA_BYTE));
         } catch (Throwable e) {
             throw failure(e);
         }

@@ -12,6 +12,7 @@ final class Link {
     private static final long FIRST_KNOCK = 20;
     private static final long LAST_KNOCK = 1_000;
     private static final int MOST_WAITING = 8;
+    private static final long ANSWER_SECONDS = 5;
 
     /** A segment in which the channel goes on. {@code charter} is -1 unless the daemon has another one. */
     record Successor(long generation, long first, long restarted, boolean isStrict, int segment, int charter) {
@@ -63,6 +64,21 @@ final class Link {
         page = reply.descriptors[2];
         isAttached = true;
         return reply;
+    }
+
+    /** Asks for a gate, and takes it for the reader of a segment (CONTROL.md 9). The socket is not watched yet. */
+    HeldGate gate(String name, Header header) throws IOException {
+        Libc.limit(to.fd, ANSWER_SECONDS);
+        Reply reply = to.ask("{\"request\":\"gate\",\"gate\":\"" + name + "\"}");
+        while (!reply.name().equals("gate") && take(reply)) {
+            reply = to.answer(); // what the daemon had sent before it read the request
+        }
+        if (!reply.name().equals("gate") || reply.descriptors.length != 2) {
+            reply.close();
+            throw new ShmcastException(Code.NO_DAEMON, "the daemon at " + path + " answers '" + reply.name() + "' to a request for a gate");
+        }
+        Libc.limit(to.fd, 0);
+        return FileGate.take(name, reply.descriptors[0], reply.descriptors[1], header);
     }
 
     /** Starts to watch the socket. */
@@ -122,12 +138,15 @@ final class Link {
 
     /** Takes a packet. Returns whether the connection is of further use. */
     private boolean hear() {
-        Reply reply;
         try {
-            reply = to.receive();
+            return take(to.receive());
         } catch (IOException e) {
             return false;
         }
+    }
+
+    /** Takes what the daemon says by itself. Returns false for anything else, and closes its descriptors. */
+    private boolean take(Reply reply) {
         synchronized (this) {
             if (reply.name().equals("moved") && reply.descriptors.length == 2) {
                 try {

@@ -64,6 +64,11 @@ final class Memory {
         MemorySegment.copy(segment, ValueLayout.JAVA_BYTE, offset, to, 0, length);
     }
 
+    /** Copies bytes from any offset, to a place in an array. */
+    void copyTo(long offset, byte[] to, int place, int length) {
+        MemorySegment.copy(segment, ValueLayout.JAVA_BYTE, offset, to, place, length);
+    }
+
     void close() {
         arena.close();
     }

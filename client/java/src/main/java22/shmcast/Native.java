@@ -16,8 +16,12 @@ final class Native {
 
     private Native() {}
 
-    static Hosted attach(Path socket, String channel, boolean parks, boolean isHidden, boolean watches) throws IOException {
-        return Channel.attach(socketPath(socket), channel, parks, isHidden, watches);
+    static Hosted attach(Subscriber.Builder builder) throws IOException {
+        return Channel.attach(socketPath(builder.socket), builder);
+    }
+
+    static HeldGate gate(Path directory, String name, Header header) throws IOException {
+        return FileGate.open(directory, name, header);
     }
 
     /** The daemon's socket (CONTROL.md 1). */

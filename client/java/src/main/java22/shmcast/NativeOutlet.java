@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.List;
 import java.util.Objects;
 import shmcast.ShmcastException.Code;
 
@@ -21,12 +22,15 @@ final class NativeOutlet extends Outlet {
 
     private MemorySegment view = MemorySegment.ofArray(array);
     private MemorySegment handle;
+    /** Whether a call may wait for a gate. A collection of garbage must not wait for that. */
+    private final boolean waits;
 
     NativeOutlet(Publisher.Builder builder) throws IOException {
         handle = openHandle(builder);
         arena = Arena.ofAuto();
         outcome = arena.allocate(8, 8);
         staging = arena.allocate(MOST_CRITICAL, 64);
+        waits = Shmcast.hasGates(handle);
     }
 
     private static MemorySegment openHandle(Publisher.Builder builder) throws IOException {
@@ -49,11 +53,44 @@ final class NativeOutlet extends Outlet {
     @Override
     long publish(byte[] bytes, int from, int length, int tag, boolean key) throws ShmcastException {
         Objects.checkFromIndexSize(from, length, bytes.length);
-        int code = length <= MOST_CRITICAL && from == 0 ? publishHeap(bytes, length, tag, key) : publishCopy(bytes, from, length, tag, key);
+        boolean isHeap = length <= MOST_CRITICAL && from == 0 && !waits;
+        int code = isHeap ? publishHeap(bytes, length, tag, key) : publishCopy(bytes, from, length, tag, key);
         if (code < 0) {
-            throw Shmcast.failure(code);
+            throw code == Shmcast.FULL ? full() : Shmcast.failure(code);
         }
         return outcome.get(ValueLayout.JAVA_LONG, 0);
+    }
+
+    @Override
+    long tryPublish(byte[] bytes, int from, int length, int tag, boolean key) throws ShmcastException {
+        if (!waits) {
+            return publish(bytes, from, length, tag, key);
+        }
+        Objects.checkFromIndexSize(from, length, bytes.length);
+        stage(bytes, from, length);
+        int code = Shmcast.tryPublish(open(), staging, length, tag, key, outcome);
+        if (code < 0 && code != Shmcast.FULL) {
+            throw Shmcast.failure(code);
+        }
+        return code < 0 ? 0 : outcome.get(ValueLayout.JAVA_LONG, 0);
+    }
+
+    @Override
+    List<GateStatus> gates() throws ShmcastException {
+        return Shmcast.gates(open());
+    }
+
+    /** The refusal of a gate: the library's sentence, and the gate whose reader is farthest beyond its lag. */
+    private FullException full() throws ShmcastException {
+        String why = Shmcast.failure(Shmcast.FULL).getMessage();
+        GateStatus farthest = null;
+        for (GateStatus gate : gates()) {
+            boolean isFarther = farthest == null || gate.behindBytes() - gate.lagBytes() > farthest.behindBytes() - farthest.lagBytes();
+            if (gate.state() == GateStatus.State.IN_FORCE && isFarther) {
+                farthest = gate;
+            }
+        }
+        return new FullException(why, farthest == null ? "" : farthest.name(), farthest == null ? 0 : farthest.behindBytes());
     }
 
     @Override
@@ -86,6 +123,13 @@ final class NativeOutlet extends Outlet {
 
     private int publishCopy(byte[] bytes, int from, int length, int tag, boolean key) throws ShmcastException {
         MemorySegment open = open();
+        stage(bytes, from, length);
+        return length <= MOST_CRITICAL && !waits
+                ? Shmcast.publishCritical(open, staging, length, tag, key, outcome)
+                : Shmcast.publish(open, staging, length, tag, key, outcome);
+    }
+
+    private void stage(byte[] bytes, int from, int length) throws ShmcastException {
         if (staging.byteSize() < length) {
             if (length > maxMessage()) {
                 throw new ShmcastException(
@@ -94,9 +138,6 @@ final class NativeOutlet extends Outlet {
             staging = arena.allocate(maxMessage(), 64);
         }
         MemorySegment.copy(bytes, from, staging, ValueLayout.JAVA_BYTE, 0, length);
-        return length <= MOST_CRITICAL
-                ? Shmcast.publishCritical(open, staging, length, tag, key, outcome)
-                : Shmcast.publish(open, staging, length, tag, key, outcome);
     }
 
     @Override

@@ -1,0 +1,207 @@
+package shmcast;
+
+import java.util.ArrayList;
+import java.util.List;
+import shmcast.ShmcastException.Code;
+
+/**
+ * The last message of each key of a channel, to be read at any time. {@link Subscriber.Builder#openBoard} opens it. It receives nothing, and
+ * nobody notices that it is read: {@link Start#BOARD} gives the board and every later message. One thread at a time uses it. On a daemon's
+ * channel it follows the channel to new memory.
+ */
+public final class Board implements AutoCloseable {
+    /** How often a key is looked for whose slot changes faster than it can be copied. */
+    private static final int TRIES = 64;
+    /** Most records of the ring that are looked at for such a key. */
+    private static final int RECORDS = 4096;
+
+    private final Subscriber subscriber;
+    private final BoardEntry entry = new BoardEntry();
+    private Segment segment;
+    private BoardView view;
+    private Message message;
+    /** A copy of the whole board, made when it is first asked for. */
+    private Snapshot snapshot;
+
+    Board(Subscriber subscriber) throws ShmcastException {
+        this.subscriber = subscriber;
+        try {
+            follow();
+        } catch (ShmcastException e) {
+            subscriber.close();
+            throw e;
+        }
+    }
+
+    /** Goes on with the board of the segment in which the channel goes on. */
+    private void follow() throws ShmcastException {
+        Segment now = subscriber.follow();
+        if (now == segment) {
+            return;
+        }
+        if (now.board == null) {
+            throw Joining.noBoard(now);
+        }
+        segment = now;
+        view = now.board;
+        message = new Message(view.layout.stride);
+        snapshot = null;
+    }
+
+    /**
+     * Looks for a key: three or four cache lines for small values. It allocates nothing and makes no system call, unless a daemon's channel has
+     * moved to new memory.
+     *
+     * @param key the bytes of the key. One of another length than the board's keys is never there
+     * @return its entry, the same object each time and valid until the next call; or null if the board does not have the key
+     * @throws ShmcastException {@link Code#SUPERSEDED}, {@link Code#NO_BOARD}, {@link Code#BOARD} if another program wrote to the board, or
+     *     {@link Code#CORRUPT}
+     */
+    public BoardEntry get(byte[] key) throws ShmcastException {
+        try {
+            follow();
+            return key.length == view.layout.keyBytes() ? look(key) : null;
+        } catch (InternalError e) {
+            throw subscriber.shortened(e);
+        }
+    }
+
+    private BoardEntry look(byte[] key) throws ShmcastException {
+        BoardLayout layout = view.layout;
+        long first = layout.first(key, 0);
+        long second = layout.second(key, 0);
+        long through = view.through();
+        for (int attempt = 0; attempt < TRIES; attempt++) {
+            BoardView.Found found = view.get(first, second, message.own);
+            if (found == BoardView.Found.NOTHING) {
+                return null;
+            }
+            long count = view.count();
+            if (found == BoardView.Found.VALUE) {
+                lend();
+                return fill(entry, message, BoardLayout.isWhole(view.meta), count);
+            }
+            Message newest = findInRing(first, second);
+            if (newest != null) {
+                return layout.isRemoval(newest.length, newest.tag()) ? null : fill(entry, newest, newest.length <= layout.value, count);
+            }
+        }
+        if (view.through() == through) {
+            return null; // the publisher was stopped while it gave the slot of this removed key to another
+        }
+        throw Joining.failure(Snapshot.Result.TOO_FAST);
+    }
+
+    private void lend() {
+        message.bytes = message.own;
+        message.start = 0;
+        message.length = view.layout.stored(view.meta);
+        message.sequence = view.sequence;
+        message.meta = view.meta & 0xffff_0000_0000_0000L | view.time & 0xffff_ffff_ffffL;
+        message.key = (view.meta & BoardLayout.KEY) != 0;
+    }
+
+    private BoardEntry fill(BoardEntry entry, Message message, boolean isWhole, long count) {
+        entry.bytes = message.bytes;
+        entry.keyAt = message.start + view.layout.keyStart;
+        entry.keyBytes = view.layout.keyBytes();
+        entry.message = isWhole ? message : null;
+        entry.sequence = message.sequence;
+        entry.count = count;
+        return entry;
+    }
+
+    /** The newest message of a key whose slot is in the middle of a store: the board does not count it yet. Null if it is not found. */
+    private Message findInRing(long first, long second) {
+        BoardLayout layout = view.layout;
+        Ring ring = subscriber.open();
+        Locator locator = subscriber.locator;
+        long through = view.through();
+        boolean isThere = through >= 0 && through < Segment.MAX_SEQUENCE && locator.seek(through + 1) == Locator.Outcome.FOUND;
+        if (!isThere) {
+            return null;
+        }
+        ring.jump(locator.position, locator.sequence);
+        for (int record = 0; record < RECORDS; record++) {
+            long before = ring.position;
+            if (ring.poll() == Ring.Found.MESSAGE) {
+                Message m = ring.message;
+                int at = m.start + layout.keyStart;
+                if (m.length >= layout.keyEnd && layout.first(m.bytes, at) == first && layout.second(m.bytes, at) == second) {
+                    return m;
+                }
+            } else if (ring.position == before) {
+                return null;
+            }
+        }
+        return null;
+    }
+
+    /**
+     * Copies all keys with their newest messages, as they were at one moment. The first call allocates a copy of the board. Later calls copy
+     * what has changed, and the entries.
+     *
+     * @return the entries in the order of their sequences. They stay valid
+     * @throws ShmcastException as {@link #get}
+     */
+    public List<BoardEntry> entries() throws ShmcastException {
+        try {
+            follow();
+            if (snapshot == null) {
+                snapshot = new Snapshot(view);
+            }
+            Snapshot.Result result = snapshot.join(subscriber.open(), subscriber.locator);
+            if (result != Snapshot.Result.JOINED) {
+                throw Joining.failure(result);
+            }
+        } catch (InternalError e) {
+            throw subscriber.shortened(e);
+        }
+        int listed = snapshot.list(0, false, true);
+        List<BoardEntry> entries = new ArrayList<>(listed);
+        for (int number = 0; number < listed; number++) {
+            int row = snapshot.row(number);
+            snapshot.lend(row, message);
+            entries.add(fill(new BoardEntry(), message.copy(view.layout.keyEnd), snapshot.isWhole(row), snapshot.count(row)));
+        }
+        message.conflated = -1;
+        return entries;
+    }
+
+    /**
+     * Reads what the board tells of itself. It costs a few loads.
+     *
+     * @return where the board ends, and what was left out
+     * @throws ShmcastException as {@link #get}
+     */
+    public BoardCounters counters() throws ShmcastException {
+        try {
+            follow();
+            return view.counters();
+        } catch (InternalError e) {
+            throw subscriber.shortened(e);
+        }
+    }
+
+    /** {@return what the board holds} */
+    public BoardSpec spec() {
+        BoardLayout layout = view.layout;
+        return new BoardSpec(layout.keyStart, layout.keyEnd, layout.keys, layout.value, layout.removeTag);
+    }
+
+    /**
+     * The age of a message, as {@link Subscriber#ageNanos}.
+     *
+     * @param time {@link Message#time()}
+     * @return ns since it was published; 0 if that lies ahead; -1 if it cannot be told
+     */
+    public long ageNanos(long time) {
+        return subscriber.ageNanos(time);
+    }
+
+    /** Ends the use of the board. */
+    @Override
+    public void close() {
+        subscriber.close();
+    }
+}

@@ -1,0 +1,35 @@
+package shmcast;
+
+import java.util.Arrays;
+
+/** A key of a board. */
+public final class BoardEntry {
+    byte[] bytes;
+    int keyAt;
+    int keyBytes;
+    Message message;
+    long sequence;
+    long count;
+
+    BoardEntry() {}
+
+    /** {@return the bytes of the key; this allocates} */
+    public byte[] key() {
+        return Arrays.copyOfRange(bytes, keyAt, keyAt + keyBytes);
+    }
+
+    /** {@return the newest message of the key, or null if the board does not have it, such as one that is too large} */
+    public Message message() {
+        return message;
+    }
+
+    /** {@return the sequence of the newest message} */
+    public long sequence() {
+        return sequence;
+    }
+
+    /** {@return how many messages the key has had since it came to the board} */
+    public long count() {
+        return count;
+    }
+}

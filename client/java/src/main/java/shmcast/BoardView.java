@@ -1,0 +1,241 @@
+package shmcast;
+
+import java.lang.invoke.VarHandle;
+
+/**
+ * Reads slots of a board by SPEC.md 8.3. All that it loads is a claim: slots and lengths are bounded before use, and so is each loop. The
+ * words of the head that was looked at last are in its fields.
+ */
+final class BoardView {
+    /** What a look at a slot found. */
+    enum Look {
+        /** The value is in the caller's array. */
+        STORED,
+        /** The slot changes faster than its value can be copied. The head is whole, of a store that began during the call. */
+        CHANGING,
+        /** A publisher is in the middle of a store. The words may belong to different stores. */
+        BUSY
+    }
+
+    /** The result of a search for a key. */
+    enum Found {
+        VALUE,
+        NOTHING,
+        /** The slot of this key is in the middle of a store: its newest message is in the ring. */
+        BUSY
+    }
+
+    private static final int THROUGH = 16;
+    private static final int SINCE = 32;
+    private static final int HIGH = 33;
+    private static final int LIVE = 34;
+    private static final int REFUSED = 35;
+    private static final int TOO_LARGE = 36;
+    private static final int NO_KEY = 37;
+    private static final int FORGOTTEN = 38;
+    private static final int INDEX = 39;
+
+    private static final int LOOKS = 256;
+    private static final int COPIES = 16;
+    /** Looks that may be in vain in one search or join. A writer is in the middle of one store at a time, so no honest board needs them. */
+    private static final int PATIENCE = 1 << 18;
+    /** Entries with one fingerprint that are looked at. Two keys of 2^24 have the same one in less than one of 2^8 boards. */
+    private static final int CANDIDATES = 64;
+
+    final BoardLayout layout;
+    private final Memory board;
+    private int patience = PATIENCE;
+
+    long version;
+    long sequence;
+    long base;
+    long meta;
+    long time;
+    long born;
+    long first;
+    long second;
+
+    BoardView(BoardLayout layout, Memory board) {
+        this.layout = layout;
+        this.board = board;
+    }
+
+    void close() {
+        board.close();
+    }
+
+    private long word(int number) {
+        return board.word(8L * number);
+    }
+
+    /** The sequence up to which each message is on the board, before all later looks. */
+    long through() {
+        long through = word(THROUGH);
+        VarHandle.acquireFence(); // SYNC through
+        return through;
+    }
+
+    BoardCounters counters() {
+        long keys = word(LIVE);
+        long live = Long.compareUnsigned(keys, layout.keys) > 0 ? layout.keys : keys;
+        return new BoardCounters(through(), word(SINCE), live, word(REFUSED), word(TOO_LARGE), word(NO_KEY));
+    }
+
+    /** The highest sequence of a removal that the board no longer knows. */
+    long forgotten() {
+        return word(FORGOTTEN);
+    }
+
+    /** The number of slots that were ever used. */
+    int high() {
+        long high = word(HIGH);
+        return Long.compareUnsigned(high, layout.keys) > 0 ? layout.keys : (int) high;
+    }
+
+    /** A slot's version, in no order with other loads. */
+    long version(int slot) {
+        return board.word(headAt(slot));
+    }
+
+    private long headAt(int slot) {
+        return layout.headsAt() + (long) BoardLayout.HEAD * slot;
+    }
+
+    /** Begins a search or a join, which may look in vain so often. */
+    void renewPatience() {
+        patience = PATIENCE;
+    }
+
+    /** The number of messages of the key of the head, with the message that it names. */
+    long count() {
+        return (version >>> 1) + (version & 1) - base;
+    }
+
+    private void load(long at) {
+        sequence = board.word(at + 8);
+        base = board.word(at + 16);
+        meta = board.word(at + 24);
+        time = board.word(at + 32);
+        born = board.word(at + 40);
+        first = board.word(at + 48);
+        second = board.word(at + 56);
+    }
+
+    /** Copies a slot's head into the fields, and its value to a place of an array that has room for a stride there. */
+    Look look(int slot, byte[] to, int place) {
+        long at = headAt(slot);
+        long value = layout.valuesAt() + (long) layout.stride * slot;
+        long before = 0;
+        boolean isFirst = true;
+        int copies = 0;
+        long busy = 0;
+        for (int looks = 0; looks < LOOKS && (looks == 0 || patience > 0); looks++) {
+            version = board.word(at);
+            VarHandle.acquireFence(); // SYNC stored
+            if ((version & 1) != 0) {
+                busy = version;
+                patience--;
+                Thread.onSpinWait();
+                continue;
+            }
+            load(at);
+            boolean beganBefore = isFirst || before == version;
+            if (isFirst) {
+                before = version;
+                isFirst = false;
+            }
+            boolean isWhole = !beganBefore && isUnchanged(at);
+            board.copyTo(value, to, place, layout.stored(meta));
+            if (isUnchanged(at)) {
+                return Look.STORED;
+            }
+            patience--;
+            copies++;
+            if (isWhole && copies >= COPIES) {
+                return Look.CHANGING;
+            }
+        }
+        // Another key may be about to get the slot. Its words are stored after the base from which its messages are counted.
+        long named = board.word(at + 48);
+        long rest = board.word(at + 56);
+        VarHandle.acquireFence(); // SYNC named
+        load(at);
+        version = busy | 1;
+        first = named;
+        second = rest;
+        return Look.BUSY;
+    }
+
+    private boolean isUnchanged(long at) {
+        VarHandle.acquireFence(); // SYNC store
+        return board.word(at) == version;
+    }
+
+    /** Searches for a key, and copies its value to the start of an array that has room for a stride. */
+    Found get(long wanted, long rest, byte[] to) {
+        renewPatience();
+        int fingerprint = layout.fingerprint(wanted, rest);
+        for (int looks = 0; looks < LOOKS && patience > 0; looks++) {
+            long moves = word(INDEX);
+            VarHandle.acquireFence(); // SYNC moved
+            Found found = search(fingerprint, wanted, rest, to);
+            if (found != null) {
+                return found;
+            }
+            VarHandle.acquireFence(); // SYNC moved
+            if ((moves & 1) == 0 && word(INDEX) == moves) {
+                return Found.NOTHING;
+            }
+        }
+        // The index is being changed, or its publisher died over that. The heads say for themselves whose they are.
+        int high = high();
+        for (int slot = 0; slot < high; slot++) {
+            Found found = inSlot(slot, wanted, rest, to);
+            if (found != null) {
+                return found;
+            }
+        }
+        return Found.NOTHING;
+    }
+
+    private Found search(int fingerprint, long wanted, long rest, byte[] to) {
+        int candidates = 0;
+        for (long step = 0; step < layout.entries && candidates < CANDIDATES; step++) {
+            long entry = board.word(BoardLayout.HEADER + 8 * ((fingerprint & 0xffff_ffffL) + step & layout.entries - 1));
+            if ((int) entry == 0) {
+                return null;
+            }
+            if (step >= CANDIDATES) {
+                patience--; // such a long run is unlikely, and of a hostile board it may be the whole index
+            }
+            if ((int) (entry >>> 32) == fingerprint) {
+                candidates++;
+                long slot = (entry & 0xffff_ffffL) - 1;
+                Found found = slot < layout.keys ? inSlot((int) slot, wanted, rest, to) : null;
+                if (found != null) {
+                    return found;
+                }
+            }
+        }
+        return null;
+    }
+
+    /** What a slot has of a key, or null if the slot is another's. */
+    private Found inSlot(int slot, long wanted, long rest, byte[] to) {
+        long at = headAt(slot);
+        if (board.word(at + 48) != wanted || board.word(at + 56) != rest) {
+            return null; // a slot that is given to this key meanwhile has a message that the board does not count yet
+        }
+        Look look = look(slot, to, 0);
+        if (first != wanted || second != rest) {
+            return null;
+        }
+        if (look != Look.STORED) {
+            return Found.BUSY;
+        }
+        if ((meta & BoardLayout.EMPTY) != 0) {
+            return null;
+        }
+        return version != 0 && (meta & BoardLayout.REMOVED) == 0 ? Found.VALUE : Found.NOTHING;
+    }
+}

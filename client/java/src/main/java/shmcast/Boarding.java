@@ -1,0 +1,150 @@
+package shmcast;
+
+/**
+ * The board as a subscriber uses it: to begin with the newest message of each key, and to go on when it cannot keep up. While events come from
+ * the board, {@link Subscriber#behind} says so, and the subscriber's ring stands where it goes on.
+ */
+final class Boarding {
+    private static final int ATTEMPTS = 100;
+    /** How long a reader that begins waits for the segment in which a channel goes on. */
+    private static final long PATIENCE = 5_000_000_000L;
+
+    private final Subscriber of;
+    /** This is null if the channel went on in a segment without a board. */
+    private Joining joining;
+
+    Boarding(Subscriber of, long behindBytes) throws ShmcastException {
+        this.of = of;
+        joining = new Joining(of.ring.segment, behindBytes);
+        of.isNoted |= joining.conflates();
+    }
+
+    private boolean isOpen() {
+        return of.hosted == null || of.hosted.verdict() == Hosted.Verdict.OPEN;
+    }
+
+    /** Begins with the messages of the board, or with its counts alone. */
+    void begin(Start start) throws ShmcastException {
+        long began = System.nanoTime();
+        for (int attempt = 0; !beginOnce(start); attempt++) {
+            if (attempt >= ATTEMPTS && System.nanoTime() - began > PATIENCE) {
+                throw Joining.failure(Snapshot.Result.TOO_FAST);
+            }
+        }
+        of.behind = start == Start.BOARD ? Subscriber.ON_BOARD : 0;
+        if (start != Start.OLDEST) {
+            of.known = Math.max(of.known, joining.epoch());
+            returnTo(of.ring.position, of.ring.sequence);
+        }
+    }
+
+    private boolean beginOnce(Start start) throws ShmcastException {
+        if (joining == null) {
+            throw Joining.noBoard(of.ring.segment);
+        }
+        long position = of.ring.position;
+        long sequence = of.ring.sequence;
+        Snapshot.Result result = joining.join(of.ring, of.locator);
+        if (!isOpen()) {
+            // What was read may be void. The channel goes on in the next segment, and so does this reader.
+            of.ring.jump(position, sequence);
+            if (!of.hosted.wasHere() || !of.goOn(Subscriber.NOBODY)) {
+                Wait.SLEEP.pause();
+            }
+            return false;
+        }
+        if (result != Snapshot.Result.JOINED) {
+            throw Joining.failure(result);
+        }
+        if (start != Start.OLDEST) {
+            joining.begin(start == Start.BOARD);
+            return true;
+        }
+        if (joining.beginBefore(of.ring, position, sequence) && isOpen()) {
+            return true;
+        }
+        of.check(of.locator.oldest(), 0);
+        of.ring.jump(of.locator.position, of.locator.sequence);
+        return false;
+    }
+
+    /** Goes on in the ring. A jump may have passed over the record of a takeover. */
+    private void returnTo(long position, long sequence) {
+        of.ring.jump(position, sequence);
+        of.isInDoubt = of.isUntold(of.ring.segment.epoch());
+    }
+
+    /** Notes the ring's message that is about to be handed out. A reader that is far behind gets the board after it. */
+    void note() {
+        if (joining != null && joining.conflates() && joining.note(of.ring)) {
+            of.behind = Subscriber.ON_BOARD;
+        }
+    }
+
+    /** Goes on with the board of another segment. */
+    void goOn(Segment segment, boolean isRestarted) throws ShmcastException {
+        Joining before = joining;
+        joining = null;
+        if (before != null) {
+            if (isRestarted) {
+                before.forget();
+            }
+            joining = before.in(segment);
+        }
+    }
+
+    /** Hands out what is next of the board. Returns whether it was an event. */
+    boolean tell(Handler handler) {
+        if (joining.isDue() && !conflate()) {
+            of.behind = 0;
+            returnTo(of.ring.position, of.ring.sequence);
+            return false;
+        }
+        if (joining.next()) {
+            if (of.page != null) {
+                of.count(joining.message);
+            }
+            handler.message(joining.message);
+            return true;
+        }
+        long next = of.ring.sequence;
+        long missed = joining.takeMissed();
+        if (missed > 0) {
+            if (of.page != null) {
+                of.page.add(Page.LAPPED, 1);
+            }
+            of.noteMissed(missed);
+            handler.lapped(missed, next);
+            return true;
+        }
+        of.behind = 0;
+        returnTo(of.ring.position, next);
+        handler.live(next);
+        return true;
+    }
+
+    /** Joins the board in the place of the ring's messages from the next one on. If that is not possible, the ring stays where it is. */
+    boolean conflate() {
+        if (joining == null || !joining.conflates()) {
+            return false;
+        }
+        long position = of.ring.position;
+        long due = of.ring.sequence;
+        // What was read must have been valid before and after, as each message of the ring must be.
+        boolean isValid = isOpen();
+        isValid &= joining.join(of.ring, of.locator) == Snapshot.Result.JOINED && of.ring.sequence >= due && isOpen();
+        if (!isValid) {
+            of.ring.jump(position, due);
+            return false;
+        }
+        long leftOut = joining.bridge(due, of.ring.sequence);
+        of.known = Math.max(of.known, joining.epoch());
+        of.behind = Subscriber.ON_BOARD;
+        if (of.page != null) {
+            of.page.add(Page.CONFLATED, leftOut);
+            of.note();
+        }
+        of.notePassed();
+        return true;
+    }
+}

@@ -1,0 +1,25 @@
+package shmcast;
+
+/** The reader of a gate is too far behind. Nothing was published: publish the message again later, or give it up. */
+public final class FullException extends ShmcastException {
+    private static final long serialVersionUID = 1;
+
+    private final String gate;
+    private final long behindBytes;
+
+    FullException(String message, String gate, long behindBytes) {
+        super(Code.FULL, message);
+        this.gate = gate;
+        this.behindBytes = behindBytes;
+    }
+
+    /** {@return the gate's name; empty if its reader has come on meanwhile} */
+    public String gate() {
+        return gate;
+    }
+
+    /** {@return how far its reader is behind, in bytes of the ring} */
+    public long behindBytes() {
+        return behindBytes;
+    }
+}
