@@ -110,7 +110,7 @@ fn found_by(fault: &str, level: u8) -> Option<String> {
 
 #[test]
 fn every_planted_fault_is_found() {
-    let source = include_str!("../src/bin/shmcast-testee.rs");
+    let source = include_str!("../src/bin/shmcast-testee/faults.rs");
     let list = source.split_once("const FAULTS").unwrap().1.split_once("];").unwrap().0;
     let faults: Vec<(&str, u8)> = list
         .lines()
