@@ -68,13 +68,13 @@ std::string reason(const shmcast::error &e) {
     static constexpr std::array<std::array<std::string_view, 2>, 9> words{{
         {"truncated:", "truncated"}, {"foreign:", "foreign"}, {"layout version", "version"}, {"header: checksum", "checksum"},
         {"impossible sizes", "geometry"}, {"damaged header:", "field"}, {"not published yet", "not yet"},
-        {"has no such gate", "unknown gate"}, {"another reader has it", "in use"},
+        {"another reader has it", "in use"}, {"not a gate's page", "damaged"},
     }};
     if (e.code() == SHMCAST_ERROR_BOARD || e.code() == SHMCAST_ERROR_NO_BOARD) return "no board";
     if (e.code() != SHMCAST_ERROR_TOO_OLD)
         for (const auto &[begin, name] : words)
             if (std::string_view(e.what()).find(begin) != std::string_view::npos) return std::string(name);
-    return e.name();
+    return e.code() == SHMCAST_ERROR_GATE ? "unknown gate" : e.name();
 }
 
 template <class Options> std::string place(const request &r, Options &options) {

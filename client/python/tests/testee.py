@@ -15,8 +15,8 @@ CLASSES = [
     ("impossible sizes", "geometry"),
     ("damaged header:", "field"),
     ("not published yet", "not yet"),
-    ("has no such gate", "unknown gate"),
     ("another reader has it", "in use"),
+    ("not a gate's page", "damaged"),
 ]
 ENOUGH = 130
 
@@ -95,7 +95,7 @@ def reason(error: shmcast.Error) -> str:
 
 
 def named(error: shmcast.Error) -> str:
-    return "no board" if error.code == "board" else error.code
+    return {"board": "no board", "gate": "unknown gate"}.get(error.code, error.code)
 
 
 class Counts:
@@ -129,8 +129,9 @@ class Testee:
     def __init__(self) -> None:
         self.subscriber: shmcast.Subscriber | None = None
         self.board: shmcast.Board | None = None
-        self.place: dict[str, str | None] = {}
         self.channel = ""
+        self.dir: str | None = None
+        self.socket: str | None = None
         self.publisher: shmcast.Publisher | None = None
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +155,7 @@ class Testee:
         watch: int = 0,
     ) -> None:
         self.close()
-        self.channel, self.place = channel, {"dir": dir, "socket": socket}
+        self.channel, self.dir, self.socket = channel, dir, socket
         self.subscriber = shmcast.Subscriber(
             channel,
             dir=dir,
@@ -178,7 +179,7 @@ class Testee:
     def get(self, key: str) -> list[str]:
         """Looks a key up on the board of the channel that is open."""
         if self.board is None:
-            self.board = shmcast.Board(self.channel, **self.place)
+            self.board = shmcast.Board(self.channel, dir=self.dir, socket=self.socket)
         entry = self.board.get(bytes.fromhex(key))
         if entry is None:
             return []
@@ -258,7 +259,8 @@ class Testee:
         refuse: int = 0,
     ) -> None:
         self.end()
-        spec, gates = None, []
+        spec: shmcast.BoardSpec | None = None
+        gates: list[shmcast.Gate] = []
         if board:
             first, stop = board.split("..")
             spec = shmcast.BoardSpec(int(first), int(stop), keys=keys, value=value)

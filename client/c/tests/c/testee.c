@@ -132,7 +132,7 @@ static const char *reason(int32_t code) {
     static const char *const words[][2] = {
         {"truncated:", "truncated"},      {"foreign:", "foreign"},          {"layout version", "version"},
         {"header: checksum", "checksum"}, {"impossible sizes", "geometry"}, {"damaged header:", "field"},
-        {"has no such gate", "unknown gate"}, {"another reader has it", "in use"},
+        {"another reader has it", "in use"},   {"not a gate's page", "damaged"},
     };
     if (code == SHMCAST_ERROR_TOO_OLD) return "too old";
     if (code == SHMCAST_ERROR_NOT_YET) return "not yet";
@@ -140,6 +140,7 @@ static const char *reason(int32_t code) {
     if (strstr(shmcast_error_message(), "not published yet")) return "not yet";
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strstr(shmcast_error_message(), words[i][0])) return words[i][1];
+    if (code == SHMCAST_ERROR_GATE) return "unknown gate";
     return shmcast_error_name(code);
 }
 

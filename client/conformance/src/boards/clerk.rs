@@ -20,6 +20,7 @@ pub(crate) const MOVES: usize = 39;
 pub(crate) const IS_KEY: u64 = 1 << 32;
 pub(crate) const IS_REMOVED: u64 = 1 << 33;
 pub(crate) const IS_TOO_LARGE: u64 = 1 << 34;
+pub(crate) const IS_UNKNOWN: u64 = 1 << 35;
 pub(crate) const IS_EMPTY: u64 = 1 << 36;
 
 fn mix(a: u64, b: u64) -> u64 {
@@ -297,10 +298,19 @@ impl Clerk {
         }
     }
 
-    /// Takes a board over, whose ring was taken over and has these messages, and perhaps some before them. Nothing may be missing between
-    /// THROUGH and the end of the ring.
-    pub fn take_over(parts: Parts, scribe: &mut Scribe, messages: &[Message], next: u64) -> Self {
+    /// Takes a board over, whose ring was taken over and has these messages, and perhaps some before them. If a message behind THROUGH is
+    /// in the ring no more, `oldest` is the first that is.
+    pub fn take_over(
+        parts: Parts,
+        scribe: &mut Scribe,
+        messages: &[Message],
+        next: u64,
+        oldest: Option<u64>,
+    ) -> Self {
         let mut this = Self::new(parts);
+        if let Some(oldest) = oldest {
+            this.forget_before(scribe, oldest);
+        }
         let mut busy = this.survey(scribe);
         let through = scribe.words()[AT + THROUGH];
         for message in messages.iter().filter(|message| message.sequence > through) {
@@ -320,6 +330,24 @@ impl Clerk {
         this.settle(scribe, busy, None);
         this.through(scribe, next - 1);
         this
+    }
+
+    /// Messages before `oldest` were published without this board.
+    fn forget_before(&self, scribe: &mut Scribe, oldest: u64) {
+        for slot in 0..scribe.words()[AT + HIGH] as usize {
+            let head = self.parts.head(slot);
+            if scribe.words()[head + 3] & IS_EMPTY != 0 {
+                continue;
+            }
+            let even = (scribe.words()[head] | 1) + 1;
+            let words = [even - 1, oldest - 1, even / 2, IS_UNKNOWN, 0, oldest];
+            for at in [0, 1, 2, 3, 5] {
+                scribe.store(head + at, words[at]);
+            }
+            scribe.store(head, even);
+        }
+        scribe.store(AT + SINCE, oldest);
+        self.through(scribe, oldest - 1);
     }
 
     /// Makes the index anew, lists the vacant slots, and returns the slot in the middle of a store.

@@ -24,8 +24,8 @@ pub(super) fn add(all: &mut Vec<Vector>) {
 struct Reader {
     /// The sequence that is due.
     due: u64,
-    /// The keys that it was given, and whether they were removed.
-    known: BTreeMap<Vec<u8>, bool>,
+    /// The keys that it was given, each with the sequence of its last message, and whether that removed it.
+    known: BTreeMap<Vec<u8>, (u64, bool)>,
 }
 
 fn conflates(testee: &mut Testee, seed: u64) -> Result<Verdict> {
@@ -56,8 +56,9 @@ fn conflates(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-fn known(history: &History) -> BTreeMap<Vec<u8>, bool> {
-    history.shelf.entries.iter().map(|entry| (entry.key.clone(), entry.is_removed)).collect()
+fn known(history: &History) -> BTreeMap<Vec<u8>, (u64, bool)> {
+    let known = |entry: &Entry| (entry.key.clone(), (entry.newest.sequence, entry.is_removed));
+    history.shelf.entries.iter().map(known).collect()
 }
 
 impl Reader {
@@ -81,19 +82,20 @@ impl Reader {
                 fails(step, format!("more, from {due} on"), "nothing more")
             };
         }
-        let (mut forgotten, told) = (self.forgotten(history), from_board(history, due));
-        let (removed, listed) =
-            events[streamed..].split_at((events.len() - streamed).saturating_sub(told.len()));
-        // The removals that the board has forgotten have one sequence, and no order.
-        let mut removed = removed.to_vec();
-        removed.sort();
-        forgotten.sort();
+        let (forgotten, told) = (self.forgotten(history), from_board(history, due));
+        let before = (events.len() - streamed).saturating_sub(told.len());
+        let (removed, listed) = events[streamed..].split_at(before);
         (self.due, self.known) = (next, known(history));
-        same(
-            format!("{step}, removals"),
-            &Answer::Events { events: forgotten },
-            &Answer::Events { events: removed },
-        )?;
+        // The removals that the board has forgotten have one sequence, and no order. A key that it never had may come as removed.
+        let must = forgotten.iter().filter(|(_, is_gone)| *is_gone).map(|(event, _)| event);
+        if let Some(event) = must.clone().find(|event| !removed.contains(event)) {
+            return fails(step, event, "no word of that removal");
+        }
+        let may = |event: &&String| forgotten.iter().any(|(removal, _)| removal == *event);
+        let times = |event: &String| removed.iter().filter(|other| *other == event).count();
+        if let Some(event) = removed.iter().find(|event| !may(event) || times(event) > 1) {
+            return fails(step, "removals that the board has forgotten, once each", event);
+        }
         same(step.into(), &Answer::Events { events: told }, &Answer::Events { events: listed.to_vec() })
     }
 
@@ -103,20 +105,22 @@ impl Reader {
         let Some(key) = spec.key_of(&message.payload) else { return };
         let is_removal = spec.removes(message);
         if !is_removal || self.known.contains_key(key) {
-            self.known.insert(key.to_vec(), is_removal);
+            self.known.insert(key.to_vec(), (message.sequence, is_removal));
         }
     }
 
-    /// The keys that were removed since, whose removals the board has forgotten: as messages with the key alone.
-    fn forgotten(&self, history: &History) -> Vec<String> {
-        let spec = &history.parts.spec;
-        let is_gone = |key: &[u8]| history.shelf.entry(key).is_none();
-        let gone = self.known.iter().filter(|(key, is_removed)| !**is_removed && is_gone(key));
-        let told = gone.map(|(key, _)| {
+    /// The keys that the board does not have any more, or never had, as messages with the key alone; and whether they were removed since,
+    /// and another key got the slot.
+    fn forgotten(&self, history: &History) -> Vec<(String, bool)> {
+        let (spec, shelf) = (&history.parts.spec, &history.shelf);
+        let missing =
+            self.known.iter().filter(|(key, (_, is_removed))| !is_removed && shelf.entry(key).is_none());
+        let told = missing.map(|(key, (last, _))| {
             let mut payload = vec![0; spec.key.start];
             payload.extend(key);
-            let (sequence, tag) = (history.shelf.forgotten, spec.remove_tag.unwrap_or_default());
-            Message { sequence, payload, tag, is_key: false, time: 0 }.told_by_board(0)
+            let (sequence, tag) = (shelf.forgotten, spec.remove_tag.unwrap_or_default());
+            let removal = Message { sequence, payload, tag, is_key: false, time: 0 }.told_by_board(0);
+            (removal, shelf.gone.iter().any(|(gone, removed_at)| gone == key && removed_at > last))
         });
         told.collect()
     }

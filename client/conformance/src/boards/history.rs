@@ -2,7 +2,7 @@
 
 use super::clerk::{AT, Clerk, Parts, THROUGH};
 use super::shelf::{Message, Shelf, Spec};
-use crate::model::{Expected, Model, Start};
+use crate::model::{Expected, Model, Sought, Start};
 use crate::scribe::{MAX_MESSAGE, Scribe, Store, empty};
 use fastrand::Rng;
 
@@ -19,6 +19,8 @@ pub struct History {
     pub parts: Parts,
     /// The stores that were played, if they are kept.
     pub kept: Option<Vec<Store>>,
+    /// What stood on the board before this message, the first that was posted since.
+    base: (Shelf, u64),
     scribe: Scribe,
     clerk: Clerk,
     time: u64,
@@ -34,7 +36,8 @@ impl History {
         let scribe = Scribe::take(words.clone(), (0, 1), 1000);
         let clerk = Clerk::new(parts.clone());
         let (shelf, model) = (Shelf::new(spec), Model::new(words));
-        Self { model, shelf, messages: Vec::new(), parts, kept: None, scribe, clerk, time: 1000 }
+        let base = (shelf.clone(), 1);
+        Self { model, shelf, messages: Vec::new(), parts, kept: None, base, scribe, clerk, time: 1000 }
     }
 
     /// The sequence of the next message.
@@ -87,10 +90,29 @@ impl History {
         let (_, next) = model.tail();
         self.model = model;
         self.messages.retain(|message| message.sequence < next);
-        self.shelf = Shelf::new(self.parts.spec.clone());
-        self.messages.iter().for_each(|message| self.shelf.post(message));
         self.scribe = Scribe::take(self.model.words.clone(), self.model.tail(), self.time);
-        self.clerk = Clerk::take_over(self.parts.clone(), &mut self.scribe, &self.messages, next);
+        let mut taken = self.model.clone();
+        self.scribe.stores.iter().for_each(|store| taken.apply(store));
+        let is_gone = taken.seek(taken.words[AT + THROUGH] + 1) == Sought::Gone;
+        let oldest = is_gone.then(|| taken.oldest().1);
+        if let Some(oldest) = oldest {
+            self.shelf.forget_before(oldest);
+            self.base = (self.shelf.clone(), oldest);
+        }
+        let (base, first) = &self.base;
+        self.shelf = base.clone();
+        let posted = self.messages.iter().filter(|message| message.sequence >= *first);
+        posted.for_each(|message| self.shelf.post(message));
+        let (parts, scribe) = (self.parts.clone(), &mut self.scribe);
+        self.clerk = Clerk::take_over(parts, scribe, &self.messages, next, oldest);
+    }
+
+    /// Publishes a message, and keeps the board as it is: this writer knows nothing of boards.
+    pub fn publish_beside(&mut self, payload: Vec<u8>) {
+        self.time += 1;
+        let (sequence, time) = (self.next(), self.time);
+        self.scribe.publish(&payload, 5, false, time);
+        self.messages.push(Message { sequence, payload, tag: 5, is_key: false, time });
     }
 
     /// Returns the events of a reader that begins with the board of this memory. `shelves` has what stood on the board up to some

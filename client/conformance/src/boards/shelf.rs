@@ -70,6 +70,8 @@ pub struct Entry {
     pub born: u64,
     /// Whether the newest message removed it.
     pub is_removed: bool,
+    /// Whether the newest message is not known. Then `newest` has only the sequence below which it is.
+    pub is_unknown: bool,
 }
 
 /// All keys that have slots.
@@ -81,6 +83,8 @@ pub struct Shelf {
     pub entries: Vec<Entry>,
     /// The highest sequence of a removal whose slot another key got.
     pub forgotten: u64,
+    /// The keys whose slots others got, each with the sequence of its removal.
+    pub gone: Vec<(Vec<u8>, u64)>,
     /// Messages that were left out: no room, too large, too short.
     pub left_out: [u64; 3],
 }
@@ -88,7 +92,7 @@ pub struct Shelf {
 impl Shelf {
     /// Makes an empty board.
     pub const fn new(spec: Spec) -> Self {
-        Self { spec, entries: Vec::new(), forgotten: 0, left_out: [0; 3] }
+        Self { spec, entries: Vec::new(), forgotten: 0, gone: Vec::new(), left_out: [0; 3] }
     }
 
     /// Whether the newest message of a key is too large for its slot.
@@ -113,6 +117,16 @@ impl Shelf {
         }
     }
 
+    /// Forgets all messages before `oldest`, because some of them were published without the board.
+    pub fn forget_before(&mut self, oldest: u64) {
+        for entry in &mut self.entries {
+            (entry.count, entry.born) = (0, oldest);
+            (entry.is_removed, entry.is_unknown) = (false, true);
+            entry.newest =
+                Message { sequence: oldest - 1, payload: Vec::new(), tag: 0, is_key: false, time: 0 };
+        }
+    }
+
     /// Merges a message of the ring as a reader does: there is room for each key.
     pub fn merge(&mut self, message: &Message) {
         let Some(key) = self.spec.key_of(&message.payload).map(<[u8]>::to_vec) else { return };
@@ -129,6 +143,7 @@ impl Shelf {
             entry.count += 1;
             entry.newest = message.clone();
             entry.is_removed = is_removed;
+            entry.is_unknown = false;
         }
         true
     }
@@ -143,6 +158,7 @@ impl Shelf {
             };
             let gone = self.entries.swap_remove(slot);
             self.forgotten = self.forgotten.max(gone.newest.sequence);
+            self.gone.push((gone.key, gone.newest.sequence));
         }
         self.push(key, message);
         true
@@ -155,6 +171,7 @@ impl Shelf {
             count: 1,
             born: message.sequence,
             is_removed: false,
+            is_unknown: false,
         });
     }
 
@@ -163,7 +180,7 @@ impl Shelf {
         let mut living: Vec<&Entry> = self.entries.iter().filter(|entry| !entry.is_removed).collect();
         living.sort_by_key(|entry| entry.newest.sequence);
         let (too_large, whole): (Vec<&Entry>, Vec<&Entry>) =
-            living.into_iter().partition(|entry| self.is_too_large(entry));
+            living.into_iter().partition(|entry| entry.is_unknown || self.is_too_large(entry));
         let mut told: Vec<String> = whole.iter().map(|entry| entry.newest.told_by_board(0)).collect();
         if !too_large.is_empty() {
             told.push(format!("lapped {} {next}", too_large.len()));

@@ -90,6 +90,10 @@ pub(super) fn add(all: &mut Vec<Vector>) {
         super::add(all, format!("joins-in-{name}"), move |testee| joins(testee, act));
         super::add(all, format!("deaths-in-{name}"), move |testee| deaths(testee, act));
     }
+    for messages in [40, 1000, 3000] {
+        let play = move |testee: &mut Testee| behind_its_back(testee, messages);
+        super::add(all, format!("a-successor-after-{messages}-messages-beside-the-board"), play);
+    }
     super::add(all, "joins-while-another-takes-over".into(), joins_in_takeover);
 }
 
@@ -174,6 +178,28 @@ fn joins_in_takeover(testee: &mut Testee) -> Result<Verdict> {
                 format!("after store {number} of the takeover, {:#x} = {:#x}", store.word * 8, store.value);
             passes!(begin(testee, &stage, "poll", &step, history.begin(&model, &shelves))?);
         }
+    }
+    Ok(Ok(()))
+}
+
+/// A writer that knows nothing of boards published this many messages, perhaps more than a lap. What came before is not known.
+pub(super) fn beside(messages: u64, remove_tag: Option<u16>) -> History {
+    let mut history = before(remove_tag);
+    for number in 0..messages {
+        history.publish_beside(of([1, 20][number as usize % 2], number as usize % 50));
+    }
+    history.take_over();
+    history
+}
+
+fn behind_its_back(testee: &mut Testee, messages: u64) -> Result<Verdict> {
+    let mut history = beside(messages, TAG);
+    history.publish(of(2, 7), 1, false);
+    history.flush();
+    let stage = Stage::of(&history.model.words)?;
+    passes!(begin(testee, &stage, "poll", "behind a successor", history.begin_now())?);
+    for key in [1, 2, 20] {
+        passes!(get(testee, &history.shelf, &[key; 4], "behind a successor")?);
     }
     Ok(Ok(()))
 }

@@ -3,16 +3,16 @@
 
 use super::Vector;
 use super::clerk::{
-    AT, FORGOTTEN, HIGH, IS_EMPTY, IS_KEY, IS_REMOVED, IS_TOO_LARGE, LIVING, MOVES, NO_ROOM, Parts, SINCE,
-    THROUGH,
+    AT, FORGOTTEN, HIGH, IS_EMPTY, IS_KEY, IS_REMOVED, IS_TOO_LARGE, IS_UNKNOWN, LIVING, MOVES, NO_ROOM,
+    Parts, SINCE, THROUGH,
 };
 use super::history::History;
 use super::shelf::{Entry, Spec};
-use super::traces::{ACTS, deaths_of, died};
+use super::traces::{ACTS, beside, deaths_of, died};
 use crate::model::Model;
 use crate::races::in_dir;
 use crate::scribe::{CAPACITY, DATA};
-use crate::stage::{Stage, Verdict, fails, passes, same, scratch};
+use crate::stage::{Failure, Stage, Verdict, fails, passes, same, scratch};
 use crate::testee::{Answer, Testee};
 use crate::writers::{compare, words_of};
 use anyhow::Result;
@@ -33,6 +33,11 @@ pub(super) fn add(all: &mut Vec<Vector>) {
                 Ok(()) => takes_over(testee, *act, dies_at),
                 failed => Ok(failed),
             })
+        });
+    }
+    for messages in [40, 1000, 3000] {
+        super::add(all, format!("takes-over-after-{messages}-messages-beside-the-board"), move |testee| {
+            goes_on(testee, beside(messages, None))
         });
     }
     super::add(all, "keeps-the-board-it-finds".into(), other_board);
@@ -116,7 +121,14 @@ fn at_random(dice: &mut Rng, spec: &Spec, pool: u8) -> Ask {
 
 /// The testee takes over from a publisher that died behind this many stores.
 fn takes_over(testee: &mut Testee, act: super::traces::Act, dies_at: usize) -> Result<Verdict> {
-    let mut history = died(act, dies_at, None);
+    Ok(goes_on(testee, died(act, dies_at, None))?.map_err(|failure| Failure {
+        step: format!("a death behind store {dies_at}, {}", failure.step),
+        ..failure
+    }))
+}
+
+/// The testee takes over, and publishes. The history has already been taken over by the suite, from the same memory.
+fn goes_on(testee: &mut Testee, mut history: History) -> Result<Verdict> {
     let stage = Stage::of(&history.model.words)?;
     let spec = history.parts.spec.clone();
     passes!(same("create".into(), &Answer::done(), &create(testee, stage.path(), &spec)?));
@@ -128,10 +140,7 @@ fn takes_over(testee: &mut Testee, act: super::traces::Act, dies_at: usize) -> R
     history.flush();
     let verdict = stands(stage.path(), &history, false)?;
     testee.ask(r#"{"do":"end"}"#)?;
-    Ok(verdict.map_err(|failure| crate::stage::Failure {
-        step: format!("a death behind store {dies_at}, {}", failure.step),
-        ..failure
-    }))
+    Ok(verdict)
 }
 
 /// A publisher that asks for another board than the channel has is refused, and changes nothing.
@@ -167,7 +176,7 @@ fn stands(dir: &Path, history: &History, is_clean: bool) -> Result<Verdict> {
     }
     let living = history.shelf.entries.iter().filter(|entry| !entry.is_removed).count() as u64;
     passes!(is("THROUGH", history.next() - 1, words[AT + THROUGH]));
-    passes!(is("SINCE", 1, words[AT + SINCE]));
+    passes!(is("SINCE", history.model.words[AT + SINCE], words[AT + SINCE]));
     passes!(is("keys on the board", living, words[AT + LIVING]));
     passes!(is("INDEX is even", 0, words[AT + MOVES] % 2));
     if is_clean {
@@ -178,7 +187,7 @@ fn stands(dir: &Path, history: &History, is_clean: bool) -> Result<Verdict> {
     }
     for entry in &history.shelf.entries {
         let verdict = has(&words, parts, &history.model, entry);
-        passes!(verdict.map_err(|failure| crate::stage::Failure {
+        passes!(verdict.map_err(|failure| Failure {
             step: format!("{} of key {:02x?}", failure.step, entry.key),
             ..failure
         }));
@@ -204,14 +213,15 @@ fn has(words: &[u64], parts: &Parts, model: &Model, entry: &Entry) -> Verdict {
     let [version, sequence, base, meta, time, born, ..] = words[parts.head(slot)..] else { unreachable!() };
     let flag = |is_set, flag| if is_set { flag } else { 0 };
     let length = newest.payload.len();
-    let expected_meta = length as u64
+    let known_meta = length as u64
         | u64::from(newest.tag) << 48
         | flag(newest.is_key, IS_KEY)
         | flag(entry.is_removed, IS_REMOVED)
         | flag(length > parts.spec.value, IS_TOO_LARGE);
+    let expected_meta = if entry.is_unknown { IS_UNKNOWN } else { known_meta };
     let stored = &newest.payload[..parts.stored(length)];
     let value = words[parts.value(slot)..].iter().flat_map(|word| word.to_le_bytes()).take(stored.len());
-    let published = published(words, model, newest.sequence).unwrap_or(time);
+    let published = published(words, model, newest.sequence).filter(|_| !entry.is_unknown).unwrap_or(time);
     for (what, expected, got) in [
         ("parity of the version", 0, version % 2),
         ("sequence", newest.sequence, sequence),
