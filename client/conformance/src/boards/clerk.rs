@@ -321,7 +321,7 @@ impl Clerk {
             let slot = identity.and_then(|identity| this.find(scribe.words(), identity).1);
             let is_there = slot.is_some_and(|slot| {
                 let head = this.parts.head(slot);
-                scribe.words()[head] % 2 == 0 && scribe.words()[head + 1] >= message.sequence
+                scribe.words()[head].is_multiple_of(2) && scribe.words()[head + 1] >= message.sequence
             });
             if !is_there {
                 this.put(scribe, message);

@@ -108,9 +108,9 @@ fn in_steps(testee: &mut Testee, seed: u64) -> Result<Verdict> {
         let Answer::Events { events } = testee.ask(&format!(r#"{{"do":"{how}","most":{most}}}"#))? else {
             return Ok(fails(how, "events", "none"));
         };
-        let told =
+        let mut told =
             events.iter().filter_map(|event| event.strip_prefix("message ")?.split(' ').next()?.parse().ok());
-        let last: u64 = told.last().unwrap_or(received);
+        let last: u64 = told.next_back().unwrap_or(received);
         if last < received + 1 && model.tail().1 > received + 1 {
             return Ok(fails(how, "messages", format!("{events:?}")));
         }
