@@ -90,7 +90,7 @@ impl Stage {
     /// # Errors
     /// As of [`with`](Self::with).
     pub fn of(words: &[u64]) -> Result<Self> {
-        Self::with(&bytes_of(words))
+        Self::with(bytes_of(words).as_flattened())
     }
 
     /// Plays a store into the segment.
@@ -106,7 +106,7 @@ impl Stage {
     /// # Errors
     /// If the file cannot be written to.
     pub fn rewrite(&self, words: &[u64]) -> Result<()> {
-        Ok(self.segment.write_all_at(&bytes_of(words), 0)?)
+        Ok(self.segment.write_all_at(bytes_of(words).as_flattened(), 0)?)
     }
 
     /// Writes these words again.
@@ -172,8 +172,8 @@ impl Stage {
     }
 }
 
-fn bytes_of(words: &[u64]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+fn bytes_of(words: &[u64]) -> Vec<[u8; 8]> {
+    words.iter().map(|word| word.to_le_bytes()).collect()
 }
 
 /// Compares an answer with the expected one.

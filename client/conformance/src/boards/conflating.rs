@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// Histories of readers that are lapped.
 const SEEDS: u64 = 12;
 /// How often a reader looks.
-const LOOKS: usize = 8;
+const LOOKS: usize = 6;
 
 pub(super) fn add(all: &mut Vec<Vector>) {
     for seed in 0..SEEDS {
@@ -42,7 +42,7 @@ fn conflates(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     }
     let mut reader = Reader { due: history.next(), known: known(&history) };
     for look in 0..LOOKS {
-        let most = if dice.bool() { 40 } else { 4000 };
+        let most = if dice.bool() { 40 } else { 3000 };
         (0..dice.u64(1..most)).for_each(|_| publish(&mut history, &mut dice, pool));
         history.flush();
         stage.rewrite(&history.model.words)?;

@@ -11,7 +11,7 @@ use anyhow::Result;
 use fastrand::Rng;
 
 /// Histories, each with many mutants.
-const SEEDS: u64 = 6;
+const SEEDS: u64 = 5;
 /// Greatest number of events that a reader takes.
 const MOST: usize = 90;
 
@@ -27,7 +27,7 @@ fn histories(seed: u64) -> (Vec<u64>, History) {
     let mut history = write(8 * seed + 2);
     let words = history.model.words.clone();
     let mut dice = Rng::with_seed(seed);
-    (0..1500).for_each(|_| publish(&mut history, &mut dice, 9));
+    (0..900).for_each(|_| publish(&mut history, &mut dice, 9));
     history.flush();
     (words, history)
 }
