@@ -149,6 +149,7 @@ fn refused(why: RefusalCode) -> i32 {
         RefusalCode::Busy => code::IN_USE,
         RefusalCode::Denied => code::DENIED,
         RefusalCode::Limit => code::LIMIT,
+        RefusalCode::UnknownGate => code::GATE,
         _ => code::REFUSED,
     }
 }

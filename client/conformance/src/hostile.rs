@@ -30,7 +30,7 @@ pub fn vectors(mutants: u64) -> Vec<Vector> {
 }
 
 /// Reasons to refuse a segment. A segment that says that it is superseded may also count as no segment.
-const REASONS: [&str; 10] = [
+pub(crate) const REASONS: [&str; 10] = [
     "truncated",
     "foreign",
     "version",
@@ -82,7 +82,7 @@ impl Vector {
     }
 }
 
-fn changed_word(words: &[u64], at: usize, stands: &[usize], dice: &mut Rng) -> u64 {
+pub(crate) fn changed_word(words: &[u64], at: usize, stands: &[usize], dice: &mut Rng) -> u64 {
     let word = words[at];
     match dice.u8(0..6) {
         0 => dice.u64(..),
@@ -127,7 +127,7 @@ fn read(stage: &Stage, testee: &mut Testee, dice: &mut Rng) -> Result<Verdict> {
 }
 
 /// Whether an event can follow the previous ones.
-fn goes_on(event: &str, due: &mut u64) -> bool {
+pub(crate) fn goes_on(event: &str, due: &mut u64) -> bool {
     let mut words = event.split(' ');
     let kind = words.next().unwrap_or_default();
     let numbers: Vec<u64> = words.clone().map_while(|word| word.parse().ok()).collect();

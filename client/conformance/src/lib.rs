@@ -1,8 +1,10 @@
 //! Checks whether a client of shmcast in any language reads the same bytes in the same way. README.md beside this package has the contract
 //! of a testee, and the command `conform` plays the suite.
 
+pub mod boards;
 pub mod control;
 pub mod daemon;
+pub mod gates;
 pub mod headers;
 pub mod hostile;
 pub mod model;
@@ -21,10 +23,10 @@ use anyhow::Result;
 use stage::Verdict;
 use std::ffi::OsString;
 use std::time::Duration;
-use testee::Testee;
+use testee::{Hello, Testee};
 
 /// The levels.
-pub const LEVELS: [u8; 7] = [1, 2, 3, 4, 5, 6, 7];
+pub const LEVELS: [u8; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
 
 /// For how long the levels without a natural end are played.
 #[derive(Debug, Clone, Copy)]
@@ -49,10 +51,17 @@ pub struct Vector {
     pub level: u8,
     /// Its name, which no other vector of the level has.
     pub name: String,
+    /// The levels that a testee must have besides.
+    needs: Vec<u8>,
     play: Box<Play>,
 }
 
 impl Vector {
+    /// Whether a testee can play the vector.
+    pub fn is_for(&self, hello: &Hello) -> bool {
+        [self.level].iter().chain(&self.needs).all(|level| hello.levels.contains(level))
+    }
+
     /// Plays the vector.
     ///
     /// # Errors
@@ -66,11 +75,15 @@ impl Vector {
 pub fn vectors(level: u8, effort: Effort) -> Vec<Vector> {
     macro_rules! of {
         ($vectors:expr) => {
+            of!($vectors, |_| Vec::new())
+        };
+        ($vectors:expr, $needs:expr) => {
             $vectors
                 .into_iter()
                 .map(|vector| Vector {
                     level,
                     name: vector.name.clone(),
+                    needs: $needs(&vector),
                     play: Box::new(move |testee| vector.play(testee)),
                 })
                 .collect()
@@ -84,6 +97,11 @@ pub fn vectors(level: u8, effort: Effort) -> Vec<Vector> {
         5 => of!(hostile::vectors(effort.mutants)),
         6 => of!(control::vectors()),
         7 => of!(writers::vectors()),
+        8 => of!(boards::vectors(effort.mutants), |vector: &boards::Vector| match vector.publishes {
+            true => vec![7],
+            false => Vec::new(),
+        }),
+        9 => of!(gates::vectors(), |vector: &gates::Vector| vector.needs.into_iter().collect()),
         _ => Vec::new(),
     }
 }
@@ -97,6 +115,9 @@ pub fn play(command: &[OsString]) -> Result<(usize, Vec<String>)> {
     let (mut played, mut failures) = (0, Vec::new());
     for level in LEVELS.into_iter().filter(|level| testee.hello.levels.contains(level)).collect::<Vec<_>>() {
         for vector in vectors(level, Effort::default()) {
+            if !vector.is_for(&testee.hello) {
+                continue;
+            }
             played += 1;
             if let Err(failure) = vector.play(&mut testee)? {
                 failures.push(format!("level {level}, {}: {failure:?}", vector.name));

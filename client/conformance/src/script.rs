@@ -44,6 +44,8 @@ pub struct Scene {
     pub hello: Vec<Packet>,
     /// The answers to `subscribe`.
     pub subscribe: Vec<Packet>,
+    /// The answers to `gate`.
+    pub gate: Vec<Packet>,
 }
 
 /// A request that was heard, with the identities of the files that were sent with it.
@@ -183,6 +185,8 @@ fn serve(connection: &Arc<OwnedFd>, state: &Mutex<State>) -> Option<()> {
         let answer = if name == "hello" {
             hellos += 1;
             state.scene.hello.get(hellos - 1).cloned()
+        } else if name == "gate" {
+            state.scene.gate.first().cloned()
         } else {
             let answer = state.scene.subscribe.first().cloned();
             if answer.as_ref().is_some_and(|answer| answer.text.starts_with(br#"{"reply":"subscribed""#)) {

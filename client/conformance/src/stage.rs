@@ -1,11 +1,13 @@
 //! A channel that is a file, and a testee that reads it.
 
+use crate::gates::page::Page;
 use crate::model::{Expected, Model, Start};
 use crate::scribe::Store;
 use crate::testee::{Answer, Testee};
 use anyhow::Result;
 use serde::Serialize;
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use tempfile::TempDir;
@@ -88,7 +90,7 @@ impl Stage {
     /// # Errors
     /// As of [`with`](Self::with).
     pub fn of(words: &[u64]) -> Result<Self> {
-        Self::with(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
+        Self::with(bytes_of(words).as_flattened())
     }
 
     /// Plays a store into the segment.
@@ -97,6 +99,14 @@ impl Stage {
     /// If the file cannot be written to.
     pub fn apply(&self, store: &Store) -> Result<()> {
         Ok(self.segment.write_all_at(&store.value.to_le_bytes(), store.word as u64 * 8)?)
+    }
+
+    /// Writes all words of the segment again.
+    ///
+    /// # Errors
+    /// If the file cannot be written to.
+    pub fn rewrite(&self, words: &[u64]) -> Result<()> {
+        Ok(self.segment.write_all_at(bytes_of(words).as_flattened(), 0)?)
     }
 
     /// Writes these words again.
@@ -108,6 +118,19 @@ impl Stage {
             self.segment.write_all_at(&words[*at].to_le_bytes(), *at as u64 * 8)?;
         }
         Ok(())
+    }
+
+    /// Makes a gate of the channel.
+    ///
+    /// # Errors
+    /// If its page cannot be made.
+    pub fn gate(&self, name: &str) -> Result<Page> {
+        let gates = self.path().join("t/gates");
+        match fs::DirBuilder::new().mode(0o700).create(&gates) {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e.into()),
+            _ => {}
+        }
+        Page::make(&gates.join(name), name)
     }
 
     /// The directory of channels.
@@ -147,6 +170,10 @@ impl Stage {
         let answer = self.open(testee, start)?;
         Ok(same(format!("open {start:?}"), &wanted, &answer).map(|()| expected))
     }
+}
+
+fn bytes_of(words: &[u64]) -> Vec<[u8; 8]> {
+    words.iter().map(|word| word.to_le_bytes()).collect()
 }
 
 /// Compares an answer with the expected one.

@@ -139,15 +139,20 @@ fn history(testee: &mut Testee, seed: u64) -> Result<Verdict> {
 
 /// Reads the words of the channel's segment.
 fn words_in(dir: &Path) -> Result<Vec<u64>> {
+    words_of(dir, WORDS)
+}
+
+/// As [`words_in`], of a segment of this size.
+pub(crate) fn words_of(dir: &Path, size: usize) -> Result<Vec<u64>> {
     let bytes = fs::read(dir.join("t/segment"))?;
     let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-    anyhow::ensure!(words.len() == WORDS, "the segment has {} words, and not {WORDS}", words.len());
+    anyhow::ensure!(words.len() == size, "the segment has {} words, and not {size}", words.len());
     Ok(words)
 }
 
 /// Compares a segment with what the writer of this suite wrote.
-fn compare(dir: &Path, model: &Model, when: &str, pid: Option<u64>) -> Result<Verdict> {
-    let (theirs, ours) = (words_in(dir)?, &model.words);
+pub(crate) fn compare(dir: &Path, model: &Model, when: &str, pid: Option<u64>) -> Result<Verdict> {
+    let (theirs, ours) = (words_of(dir, model.words.len())?, &model.words);
     let differs = |at: usize, expected: u64, got: u64| {
         fails(format!("word {at} {when}"), format!("{expected:#x}"), format!("{got:#x}"))
     };

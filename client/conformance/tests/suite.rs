@@ -79,7 +79,7 @@ fn the_writer_by_the_document_leaves_the_bytes_of_the_library() {
 fn the_library_passes_every_vector() {
     let (played, failures) = play(&[OsString::from(TESTEE)]).unwrap();
     assert!(failures.is_empty(), "{failures:#?}");
-    assert!(played > 400, "{played}");
+    assert!(played > 600, "{played}");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn found_by(fault: &str, level: u8) -> Option<String> {
 
 #[test]
 fn every_planted_fault_is_found() {
-    let source = include_str!("../src/bin/shmcast-testee.rs");
+    let source = include_str!("../src/bin/shmcast-testee/faults.rs");
     let list = source.split_once("const FAULTS").unwrap().1.split_once("];").unwrap().0;
     let faults: Vec<(&str, u8)> = list
         .lines()
@@ -119,7 +119,7 @@ fn every_planted_fault_is_found() {
             Some((fault, level.strip_suffix("),")?.parse().unwrap()))
         })
         .collect();
-    assert!(faults.len() >= 15, "{faults:?}");
+    assert!(faults.len() >= 35, "{faults:?}");
     // Most of the time a vector waits for what the fault keeps away, so all are looked for at once.
     std::thread::scope(|threads| {
         for (fault, level) in faults {

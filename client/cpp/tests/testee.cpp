@@ -65,14 +65,16 @@ private:
 
 // The class of an error; of a refused segment by the words with which its sentence begins.
 std::string reason(const shmcast::error &e) {
-    static constexpr std::array<std::array<std::string_view, 2>, 7> words{{
+    static constexpr std::array<std::array<std::string_view, 2>, 9> words{{
         {"truncated:", "truncated"}, {"foreign:", "foreign"}, {"layout version", "version"}, {"header: checksum", "checksum"},
         {"impossible sizes", "geometry"}, {"damaged header:", "field"}, {"not published yet", "not yet"},
+        {"another reader has it", "in use"}, {"not a gate's page", "damaged"},
     }};
+    if (e.code() == SHMCAST_ERROR_BOARD || e.code() == SHMCAST_ERROR_NO_BOARD) return "no board";
     if (e.code() != SHMCAST_ERROR_TOO_OLD)
         for (const auto &[begin, name] : words)
             if (std::string_view(e.what()).find(begin) != std::string_view::npos) return std::string(name);
-    return e.name();
+    return e.code() == SHMCAST_ERROR_GATE ? "unknown gate" : e.name();
 }
 
 template <class Options> std::string place(const request &r, Options &options) {
@@ -98,6 +100,7 @@ public:
         const auto what = r.text("do");
         with_bytes = r.number("bytes", 0) == 1;
         if (what == "poll" || what == "batch") return told(receive(what == "batch", r.number("most", std::numeric_limits<std::size_t>::max())));
+        if (what == "get") return told(get(r));
         if (what == "consume") return told(consume(r));
         if (what == "drain") return told(drain(r));
         if (what == "live") return told(live(r));
@@ -111,7 +114,7 @@ public:
 private:
     void play(const std::string &what, const request &r) {
         if (what == "open") open(r);
-        else if (what == "close") subscriber_.reset();
+        else if (what == "close") subscriber_.reset(), board_.reset();
         else if (what == "seek") subscriber_->seek(r.number("sequence"));
         else if (what == "create") create(r);
         else if (what == "end") publisher_.reset();
@@ -127,10 +130,15 @@ private:
     }
 
     void open(const request &r) {
-        subscriber_.reset();
+        subscriber_.reset(), board_.reset();
         shmcast::subscribe_options options;
         const auto channel = place(r, options), start = r.text("start");
-        options.start = start == "oldest" ? SHMCAST_START_OLDEST : start == "latest" ? SHMCAST_START_LATEST : SHMCAST_START_SEQUENCE;
+        where_ = options, channel_ = channel;
+        options.start = start == "oldest"   ? SHMCAST_START_OLDEST
+                        : start == "latest" ? SHMCAST_START_LATEST
+                        : start == "board"  ? SHMCAST_START_BOARD
+                                            : SHMCAST_START_SEQUENCE;
+        options.conflate = r.number("conflate") == 1, options.gate = r.text("gate");
         if (options.start == SHMCAST_START_SEQUENCE) options.start_sequence = r.number("start");
         options.wait = SHMCAST_WAIT_SPIN, options.hidden = true, options.watch_publisher = r.number("watch") == 1;
         subscriber_.emplace(channel, options);
@@ -141,7 +149,29 @@ private:
         shmcast::publish_options options;
         const auto channel = place(r, options);
         if (!options.socket) options.capacity = r.number("capacity");
+        if (const auto key = r.text("board"); !key.empty()) {
+            auto &board = options.board.emplace();
+            board.start = static_cast<std::uint32_t>(std::stoul(key)), board.stop = static_cast<std::uint32_t>(std::stoul(key.substr(key.find("..") + 2)));
+            board.keys = r.number("keys"), board.value = r.number("value");
+        }
+        if (const auto name = r.text("gate"); !name.empty()) {
+            auto &gate = options.gates.emplace_back();
+            gate.name = name, gate.lag_bytes = r.number("lag"), gate.refuses = r.number("refuse") == 1;
+            gate.wait = std::chrono::nanoseconds(r.number("wait"));
+        }
         publisher_.emplace(channel, options);
+    }
+
+    // Looks a key up on the board of the channel that is open.
+    std::vector<std::string> get(const request &r) {
+        std::vector<std::uint8_t> key;
+        const auto digits = r.text("key");
+        for (std::size_t i = 0; i < digits.size(); i += 2) key.push_back(static_cast<std::uint8_t>(std::stoul(digits.substr(i, 2), nullptr, 16)));
+        if (!board_) board_.emplace(channel_, where_);
+        const auto entry = board_->get(key);
+        if (!entry) return {};
+        const auto count = " count=" + std::to_string(entry->count());
+        return {(entry->message().is_message() ? tell(entry->message()) : "too large") + count};
     }
 
     std::vector<std::string> receive(bool in_batches, std::size_t most) {
@@ -245,6 +275,7 @@ private:
             std::snprintf(text.data(), text.size(), "message %llu tag=%u key=%d time=%llu length=%zu crc=%08x",
                           static_cast<unsigned long long>(e.sequence()), e.tag(), e.key(), static_cast<unsigned long long>(e.time()),
                           e.payload().size(), crc32c(e.payload()));
+            if (const auto left_out = e.conflated()) return text.data() + (" conflated=" + std::to_string(*left_out));
             return text.data() + (with_bytes ? " bytes=" + hexadecimal(e.payload()) : "");
         case SHMCAST_LAPPED: return "lapped " + std::to_string(e.missed()) + " " + std::to_string(e.resumed_at());
         case SHMCAST_GAP: return "gap " + std::to_string(e.from()) + " " + std::to_string(e.to());
@@ -272,13 +303,16 @@ private:
     }
 
     std::optional<shmcast::subscriber> subscriber_;
+    std::optional<shmcast::board> board_;
+    shmcast::subscribe_options where_; // of the channel that is open
+    std::string channel_;
     std::optional<shmcast::publisher> publisher_;
 };
 
 } // namespace
 
 int main() {
-    std::cout << R"({"testee":"cpp","version":")" << shmcast_version() << R"(","levels":[1,2,3,4,5,6,7]})" << std::endl;
+    std::cout << R"({"testee":"cpp","version":")" << shmcast_version() << R"(","levels":[1,2,3,4,5,6,7,8,9]})" << std::endl;
     testee it;
     for (std::string line; std::getline(std::cin, line);) std::cout << it.answer(request(line)) << std::endl;
 }

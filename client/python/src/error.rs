@@ -54,6 +54,7 @@ fn refused(why: RefusalCode) -> &'static str {
         RefusalCode::Busy => "in use",
         RefusalCode::Denied => "denied",
         RefusalCode::Limit => "limit",
+        RefusalCode::UnknownGate => "gate",
         _ => "refused",
     }
 }

@@ -15,6 +15,8 @@ CLASSES = [
     ("impossible sizes", "geometry"),
     ("damaged header:", "field"),
     ("not published yet", "not yet"),
+    ("another reader has it", "in use"),
+    ("not a gate's page", "damaged"),
 ]
 ENOUGH = 130
 
@@ -63,6 +65,8 @@ def text(event: shmcast.Event, with_bytes: bool) -> str:
         case shmcast.Message(payload, sequence, tag, key, time):
             length, crc = len(payload), crc32c(payload)
             told = f"message {sequence} tag={tag} key={int(key)} time={time} length={length} crc={crc:08x}"
+            if event.conflated is not None:
+                told += f" conflated={event.conflated}"
             return f"{told} bytes={payload.hex()}" if with_bytes else told
         case shmcast.Lapped(missed, resumed_at):
             return f"lapped {missed} {resumed_at}"
@@ -87,7 +91,11 @@ def reason(error: shmcast.Error) -> str:
     for words, name in CLASSES:
         if words in str(error):
             return name
-    return error.code
+    return named(error)
+
+
+def named(error: shmcast.Error) -> str:
+    return {"board": "no board", "gate": "unknown gate"}.get(error.code, error.code)
 
 
 class Counts:
@@ -120,12 +128,16 @@ class Counts:
 class Testee:
     def __init__(self) -> None:
         self.subscriber: shmcast.Subscriber | None = None
+        self.board: shmcast.Board | None = None
+        self.channel = ""
+        self.dir: str | None = None
+        self.socket: str | None = None
         self.publisher: shmcast.Publisher | None = None
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         do = request.pop("do")
         try:
-            if do in ("poll", "batch", "consume"):
+            if do in ("poll", "batch", "consume", "get"):
                 return {"events": getattr(self, do)(**request)}
             getattr(self, do)(**request)
         except shmcast.Error as error:
@@ -133,9 +145,17 @@ class Testee:
         return {"ok": True}
 
     def open(
-        self, channel: str, start: str | int, dir: str | None = None, socket: str | None = None, watch: int = 0
+        self,
+        channel: str,
+        start: str | int,
+        dir: str | None = None,
+        socket: str | None = None,
+        conflate: int = 0,
+        gate: str | None = None,
+        watch: int = 0,
     ) -> None:
         self.close()
+        self.channel, self.dir, self.socket = channel, dir, socket
         self.subscriber = shmcast.Subscriber(
             channel,
             dir=dir,
@@ -145,12 +165,26 @@ class Testee:
             hidden=True,
             prepare=[],
             watch_publisher=watch == 1,
+            conflate=True if conflate else None,
+            gate=gate,
         )
 
     def close(self) -> None:
         if self.subscriber is not None:
             self.subscriber.close()
-        self.subscriber = None
+        if self.board is not None:
+            self.board.close()
+        self.subscriber = self.board = None
+
+    def get(self, key: str) -> list[str]:
+        """Looks a key up on the board of the channel that is open."""
+        if self.board is None:
+            self.board = shmcast.Board(self.channel, dir=self.dir, socket=self.socket)
+        entry = self.board.get(bytes.fromhex(key))
+        if entry is None:
+            return []
+        told = "too large" if entry.message is None else text(entry.message, False)
+        return [f"{told} count={entry.count}"]
 
     def seek(self, sequence: int) -> None:
         assert self.subscriber is not None
@@ -187,7 +221,7 @@ class Testee:
                 empty = 0 if taken else empty + 1
                 events.extend(text(event, with_bytes) for event in taken)
         except shmcast.Error as error:
-            events.append(error.code)
+            events.append(named(error))
         return events
 
     def consume(
@@ -211,12 +245,30 @@ class Testee:
         return [f"received {counts.received}", f"missed {counts.missed}", f"wrong {counts.wrong}"]
 
     def create(
-        self, channel: str, dir: str | None = None, socket: str | None = None, capacity: int | None = None
+        self,
+        channel: str,
+        dir: str | None = None,
+        socket: str | None = None,
+        capacity: int | None = None,
+        board: str = "",
+        keys: int = 0,
+        value: int = 0,
+        gate: str = "",
+        lag: int = 0,
+        wait: int = 0,
+        refuse: int = 0,
     ) -> None:
         self.end()
+        spec: shmcast.BoardSpec | None = None
+        gates: list[shmcast.Gate] = []
+        if board:
+            first, stop = board.split("..")
+            spec = shmcast.BoardSpec(int(first), int(stop), keys=keys, value=value)
+        if gate:
+            gates = [shmcast.Gate(gate, lag=lag, wait=wait / 1e9, refuse=refuse == 1)]
         if socket is not None:
             capacity = None  # a daemon's channel has its own
-        self.publisher = shmcast.Publisher(channel, dir=dir, socket=socket, capacity=capacity, prepare=[])
+        self.publisher = shmcast.Publisher(channel, dir=dir, socket=socket, capacity=capacity, board=spec, gates=gates, prepare=[])
 
     def publish(self, length: int, fill: int, tag: int, key: int) -> None:
         assert self.publisher is not None
@@ -236,7 +288,7 @@ class Testee:
 
 def main() -> None:
     version = shmcast.__version__
-    print(json.dumps({"testee": "python", "version": version, "levels": [1, 2, 3, 4, 5, 6, 7]}), flush=True)
+    print(json.dumps({"testee": "python", "version": version, "levels": [1, 2, 3, 4, 5, 6, 7, 8, 9]}), flush=True)
     testee = Testee()
     for line in sys.stdin:
         print(json.dumps(testee.answer(json.loads(line))), flush=True)

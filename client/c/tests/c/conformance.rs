@@ -6,7 +6,7 @@ fn passes(compiler: &[&str], source: &str) {
     let testee = program(compiler, &[], source);
     let (played, failures) = shmcast_conformance::play(&[testee.into()]).unwrap();
     assert!(failures.is_empty(), "{failures:#?}");
-    assert!(played > 400, "{played}");
+    assert!(played > 600, "{played}");
 }
 
 #[test]

@@ -11,8 +11,11 @@
 
 static shmcast_subscriber *subscriber;
 static shmcast_publisher *publisher;
+static shmcast_board *board;
 static int events, with_bytes;
 static char place[4096], channel[256];
+static char board_place[4096], board_channel[256]; /* of the subscriber */
+static int board_is_daemons;
 
 static uint32_t crc32c(const uint8_t *bytes, size_t length) {
     uint32_t crc = ~UINT32_C(0);
@@ -53,10 +56,13 @@ static const uint8_t *checked(uint64_t sequence, size_t longest, size_t *length)
 
 static void say(const char *text) { printf("%s\"%s\"", events++ ? "," : "", text); }
 
-static void message(uint64_t sequence, uint16_t tag, int key, uint64_t time, const void *payload, size_t length) {
+/* Says a message. What came from the board has more behind it: a name, and a number. */
+static void message(uint64_t sequence, uint16_t tag, int key, uint64_t time, const void *payload, size_t length, const char *more,
+                    uint64_t number) {
     const uint8_t *bytes = payload;
     printf("%s\"message %" PRIu64 " tag=%u key=%d time=%" PRIu64 " length=%zu crc=%08" PRIx32, events++ ? "," : "", sequence, tag, key,
            time, length, crc32c(payload, length));
+    if (more) printf(" %s=%" PRIu64, more, number);
     if (with_bytes) printf(" bytes=");
     for (size_t i = 0; with_bytes && i < length; i++) printf("%02x", bytes[i]);
     printf("\"");
@@ -82,7 +88,10 @@ static void other(const shmcast_event *e) {
 }
 
 static void failure(int64_t code) {
-    say(code == SHMCAST_ERROR_SUPERSEDED ? "superseded" : code == SHMCAST_ERROR_CORRUPT ? "corrupt" : shmcast_error_name((int32_t)code));
+    say(code == SHMCAST_ERROR_SUPERSEDED                                    ? "superseded"
+        : code == SHMCAST_ERROR_CORRUPT                                      ? "corrupt"
+        : code == SHMCAST_ERROR_BOARD || code == SHMCAST_ERROR_NO_BOARD      ? "no board"
+                                                                             : shmcast_error_name((int32_t)code));
 }
 
 static void one_by_one(int most) {
@@ -95,7 +104,9 @@ static void one_by_one(int most) {
         }
         empty = code == SHMCAST_EVENT ? 0 : empty + 1;
         if (code != SHMCAST_EVENT) continue;
-        if (e.kind == SHMCAST_MESSAGE) message(e.sequence, e.tag, e.key, e.time, e.payload, e.length);
+        if (e.kind == SHMCAST_MESSAGE)
+            message(e.sequence, e.tag, e.key, e.time, e.payload, e.length, e.what.conflated.from_board ? "conflated" : NULL,
+                    e.what.conflated.left_out);
         else other(&e);
     }
 }
@@ -109,7 +120,9 @@ static void batch(int most) {
             return;
         }
         empty = count > 0 ? 0 : empty + 1;
-        SHMCAST_FOREACH(m, &b) message(m.sequence, m.tag, m.key, m.time, m.payload, m.length);
+        const struct shmcast_conflated *of = &b.event.what.conflated; /* of a message from the board, which is alone */
+        const char *more = b.event.kind == 0 && of->from_board ? "conflated" : NULL;
+        SHMCAST_FOREACH(m, &b) message(m.sequence, m.tag, m.key, m.time, m.payload, m.length, more, of->left_out);
         if (b.event.kind != 0) other(&b.event);
     }
 }
@@ -119,12 +132,15 @@ static const char *reason(int32_t code) {
     static const char *const words[][2] = {
         {"truncated:", "truncated"},      {"foreign:", "foreign"},          {"layout version", "version"},
         {"header: checksum", "checksum"}, {"impossible sizes", "geometry"}, {"damaged header:", "field"},
+        {"another reader has it", "in use"},   {"not a gate's page", "damaged"},
     };
     if (code == SHMCAST_ERROR_TOO_OLD) return "too old";
     if (code == SHMCAST_ERROR_NOT_YET) return "not yet";
+    if (code == SHMCAST_ERROR_BOARD || code == SHMCAST_ERROR_NO_BOARD) return "no board";
     if (strstr(shmcast_error_message(), "not published yet")) return "not yet";
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strstr(shmcast_error_message(), words[i][0])) return words[i][1];
+    if (code == SHMCAST_ERROR_GATE) return "unknown gate";
     return shmcast_error_name(code);
 }
 
@@ -143,22 +159,81 @@ static int32_t subscribe(const char *request, shmcast_subscribe_options *options
     return shmcast_subscriber_open(channel, options, to);
 }
 
+static void close_all(void) {
+    shmcast_subscriber_close(subscriber), subscriber = NULL;
+    shmcast_board_close(board), board = NULL;
+}
+
 static int32_t open_channel(const char *request) {
-    char start[16];
+    char start[16], gate[64];
     shmcast_subscribe_options options = SHMCAST_SUBSCRIBE_OPTIONS;
     options.start_sequence = value(request, "\"start\":", start, sizeof start);
-    options.start = *start == 'o' ? SHMCAST_START_OLDEST : *start == 'l' ? SHMCAST_START_LATEST : SHMCAST_START_SEQUENCE;
+    options.start = *start == 'o'   ? SHMCAST_START_OLDEST
+                    : *start == 'l' ? SHMCAST_START_LATEST
+                    : *start == 'b' ? SHMCAST_START_BOARD
+                                    : SHMCAST_START_SEQUENCE;
     options.wait = SHMCAST_WAIT_SPIN, options.flags = SHMCAST_HIDDEN;
+    if (value(request, "\"conflate\":", NULL, 0)) options.flags |= SHMCAST_CONFLATE;
+    value(request, "\"gate\":", gate, sizeof gate);
+    if (*gate) options.gate = gate;
     if (value(request, "\"watch\":", NULL, 0)) options.flags |= SHMCAST_WATCH_PUBLISHER;
-    shmcast_subscriber_close(subscriber);
-    return subscribe(request, &options, &subscriber);
+    close_all();
+    int32_t code = subscribe(request, &options, &subscriber);
+    board_is_daemons = options.socket != NULL;
+    memcpy(board_place, place, sizeof place), memcpy(board_channel, channel, sizeof channel);
+    return code;
+}
+
+/* Looks a key up on the board of the channel that is open. */
+static int32_t get(const char *request) {
+    char digits[600];
+    uint8_t key[300];
+    value(request, "\"key\":", digits, sizeof digits);
+    size_t length = strlen(digits) / 2;
+    for (size_t i = 0; i < length; i++) {
+        unsigned byte;
+        sscanf(digits + 2 * i, "%2x", &byte);
+        key[i] = (uint8_t)byte;
+    }
+    if (!board) {
+        shmcast_subscribe_options options = SHMCAST_SUBSCRIBE_OPTIONS;
+        *(board_is_daemons ? &options.socket : &options.dir) = board_place;
+        options.prepare = SHMCAST_PREPARE_NOTHING;
+        int32_t code = shmcast_board_open(board_channel, &options, &board);
+        if (code < 0) return code;
+    }
+    shmcast_board_entry entry;
+    int32_t code = shmcast_board_get(board, key, length, &entry);
+    if (code < 0) return code;
+    events = 0, with_bytes = 0;
+    printf("{\"events\":[");
+    const shmcast_event *m = &entry.message;
+    if (code == SHMCAST_EVENT && m->kind == SHMCAST_MESSAGE)
+        message(m->sequence, m->tag, m->key, m->time, m->payload, m->length, "count", entry.count);
+    else if (code == SHMCAST_EVENT) printf("\"too large count=%" PRIu64 "\"", entry.count);
+    puts("]}");
+    return 0;
 }
 
 static int32_t create(const char *request) {
+    char key[32], name[64], *stop;
     shmcast_publish_options options = SHMCAST_PUBLISH_OPTIONS;
+    shmcast_gate gate = {0};
     shmcast_publisher_close(publisher);
     if (read_place(request)) options.socket = place;
     else options.dir = place, options.capacity = value(request, "\"capacity\":", NULL, 0);
+    value(request, "\"board\":", key, sizeof key);
+    if (*key) {
+        options.board_start = (uint32_t)strtoul(key, &stop, 10), options.board_stop = (uint32_t)strtoul(stop + 2, NULL, 10);
+        options.board_keys = value(request, "\"keys\":", NULL, 0), options.board_value = value(request, "\"value\":", NULL, 0);
+    }
+    value(request, "\"gate\":", name, sizeof name);
+    if (*name) {
+        gate.name = name, gate.lag_bytes = value(request, "\"lag\":", NULL, 0), gate.wait_ns = value(request, "\"wait\":", NULL, 0);
+        if (gate.wait_ns == 0) gate.flags |= SHMCAST_GATE_NEVER_WAITS;
+        if (value(request, "\"refuse\":", NULL, 0)) gate.flags |= SHMCAST_GATE_REFUSES;
+        options.gates = &gate, options.gate_count = 1;
+    }
     options.prepare = SHMCAST_PREPARE_NOTHING;
     return shmcast_publisher_open(channel, &options, &publisher);
 }
@@ -323,13 +398,13 @@ static int32_t play(const char *what, const char *request) {
         shmcast_publisher_close(publisher), publisher = NULL;
         return 0;
     }
-    shmcast_subscriber_close(subscriber), subscriber = NULL;
+    close_all();
     return 0;
 }
 
 int main(void) {
     static char request[8192];
-    printf("{\"testee\":\"c\",\"version\":\"%s\",\"levels\":[1,2,3,4,5,6,7]}\n", shmcast_version());
+    printf("{\"testee\":\"c\",\"version\":\"%s\",\"levels\":[1,2,3,4,5,6,7,8,9]}\n", shmcast_version());
     fflush(stdout);
     make_table();
     while (fgets(request, sizeof request, stdin)) {
@@ -344,6 +419,8 @@ int main(void) {
             puts("]}");
         } else if (strcmp(what, "consume") == 0) {
             code = consume(request);
+        } else if (strcmp(what, "get") == 0) {
+            code = get(request);
         } else if (strcmp(what, "drain") == 0) {
             code = drain(request);
         } else if (strcmp(what, "live") == 0) {
@@ -357,5 +434,6 @@ int main(void) {
         fflush(stdout);
     }
     shmcast_publisher_close(publisher);
-    return shmcast_subscriber_close(subscriber);
+    close_all();
+    return 0;
 }

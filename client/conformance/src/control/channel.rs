@@ -11,29 +11,29 @@ use std::fs::File;
 use std::sync::Arc;
 
 /// One generation of a channel, with some messages.
-pub(super) struct Channel {
-    pub(super) generation: u64,
-    pub(super) is_strict: bool,
-    pub(super) first: u64,
-    pub(super) restarted: u64,
-    pub(super) stage: Stage,
-    pub(super) model: Model,
-    pub(super) scribe: Scribe,
-    pub(super) charter: Charter,
-    pub(super) page: Arc<File>,
-    pub(super) lock: Arc<File>,
+pub(crate) struct Channel {
+    pub(crate) generation: u64,
+    pub(crate) is_strict: bool,
+    pub(crate) first: u64,
+    pub(crate) restarted: u64,
+    pub(crate) stage: Stage,
+    pub(crate) model: Model,
+    pub(crate) scribe: Scribe,
+    pub(crate) charter: Charter,
+    pub(crate) page: Arc<File>,
+    pub(crate) lock: Arc<File>,
 }
 
 impl Channel {
     /// Makes a channel with the messages 1 to 10.
-    pub(super) fn new(generation: u64, is_strict: bool) -> Result<Self> {
+    pub(crate) fn new(generation: u64, is_strict: bool) -> Result<Self> {
         let charter = Charter::new()?;
         charter.set(generation, Word::Open)?;
         Self::after(generation, is_strict, 1, 1, charter)
     }
 
     /// Makes the next generation of another channel, with ten messages of its own.
-    pub(super) fn after(
+    pub(crate) fn after(
         generation: u64,
         is_strict: bool,
         first: u64,
@@ -60,7 +60,7 @@ impl Channel {
     }
 
     /// Makes the next generation, which begins with this sequence. This generation is cut there.
-    pub(super) fn succeeded(&self, first: u64) -> Result<Self> {
+    pub(crate) fn succeeded(&self, first: u64) -> Result<Self> {
         let next =
             Self::after(self.generation + 1, self.is_strict, first, self.restarted, self.charter.clone())?;
         self.charter.set(next.generation, Word::Open)?;
@@ -68,11 +68,11 @@ impl Channel {
         Ok(next)
     }
 
-    pub(super) fn segment(&self) -> Result<Arc<File>> {
+    pub(crate) fn segment(&self) -> Result<Arc<File>> {
         Ok(Arc::new(File::open(self.stage.path().join("t/segment"))?))
     }
 
-    pub(super) fn said(&self, reply: &str) -> String {
+    pub(crate) fn said(&self, reply: &str) -> String {
         let (generation, first, restarted, strict) =
             (self.generation, self.first, self.restarted, self.is_strict);
         format!(
@@ -80,7 +80,7 @@ impl Channel {
         )
     }
 
-    pub(super) fn scene(&self) -> Result<Scene> {
+    pub(crate) fn scene(&self) -> Result<Scene> {
         let files = vec![
             self.segment()?,
             Arc::clone(&self.lock),
@@ -88,15 +88,15 @@ impl Channel {
             Arc::clone(&self.charter.0),
         ];
         let subscribed = Packet { text: self.said("subscribed").into(), files };
-        Ok(Scene { hello: vec![welcome()], subscribe: vec![subscribed] })
+        Ok(Scene { hello: vec![welcome()], subscribe: vec![subscribed], gate: Vec::new() })
     }
 
-    pub(super) fn moved(&self) -> Result<Packet> {
+    pub(crate) fn moved(&self) -> Result<Packet> {
         Ok(Packet { text: self.said("moved").into(), files: vec![self.segment()?, Arc::clone(&self.lock)] })
     }
 
     /// Publishes one more message.
-    pub(super) fn publish(&mut self) -> Result<()> {
+    pub(crate) fn publish(&mut self) -> Result<()> {
         self.scribe.publish(b"one more", 99, false, 3000);
         for store in self.scribe.stores.drain(..) {
             self.stage.apply(&store)?;
@@ -106,7 +106,7 @@ impl Channel {
     }
 
     /// Returns the events that a reader gets for the messages from `from` up to, not including, `below`.
-    pub(super) fn events(&self, from: u64, below: u64) -> Vec<String> {
+    pub(crate) fn events(&self, from: u64, below: u64) -> Vec<String> {
         let told =
             self.model.records.iter().filter(|record| record.sequence >= from && record.sequence < below);
         told.filter_map(|record| match &record.sort {
@@ -118,7 +118,7 @@ impl Channel {
     }
 
     /// Starts a daemon with this channel, and a reader that begins with the channel's oldest message.
-    pub(super) fn opened(
+    pub(crate) fn opened(
         &self,
         testee: &mut Testee,
         watch: bool,

@@ -1,7 +1,7 @@
 //! Level 6: channels of a daemon. The daemon is scripted: it refuses, makes errors, moves the channel, dies and returns as each vector
 //! says.
 
-mod channel;
+pub(crate) mod channel;
 
 use crate::Play;
 use crate::model::Start;
@@ -75,7 +75,7 @@ fn welcome() -> Packet {
     Packet::text(json!({"reply": "welcome", "version": 2, "instance": 7}).to_string())
 }
 
-fn refusal(code: &str) -> Packet {
+pub(crate) fn refusal(code: &str) -> Packet {
     Packet::text(json!({"reply": "refused", "code": code, "why": "so says the script"}).to_string())
 }
 
@@ -113,7 +113,11 @@ fn refusals(all: &mut Vec<Vector>) {
             must_fail(testee, Scene { hello: vec![refusal(code)], ..Scene::default() }, Some(class))
         });
         add(all, format!("subscribe-is-refused-{code}"), move |testee| {
-            must_fail(testee, Scene { hello: vec![welcome()], subscribe: vec![refusal(code)] }, Some(class))
+            must_fail(
+                testee,
+                Scene { hello: vec![welcome()], subscribe: vec![refusal(code)], ..Scene::default() },
+                Some(class),
+            )
         });
     }
 }
@@ -137,7 +141,7 @@ fn nonsense(all: &mut Vec<Vector>) {
         });
         add(all, format!("subscribe-gets-{name}"), move |testee| {
             let subscribe = vec![Packet::text(second.clone())];
-            must_fail(testee, Scene { hello: vec![welcome()], subscribe }, None)
+            must_fail(testee, Scene { hello: vec![welcome()], subscribe, ..Scene::default() }, None)
         });
     }
     add(all, "hello-gets-the-end".into(), |testee| must_fail(testee, Scene::default(), None));
@@ -210,7 +214,7 @@ macro_rules! opened {
 }
 
 /// Polls until these events have arrived, one at a time and in batches, and no others.
-fn expect(testee: &mut Testee, step: &str, expected: Vec<String>) -> Result<Verdict> {
+pub(crate) fn expect(testee: &mut Testee, step: &str, expected: Vec<String>) -> Result<Verdict> {
     expect_by(testee, &["poll", "batch"], step, expected)
 }
 
@@ -394,7 +398,7 @@ fn comes_back(testee: &mut Testee, refused: usize) -> Result<Verdict> {
     passes!(expect(testee, "before", channel.events(1, 99))?);
     script.heard();
     if refused > 0 {
-        script.set(Scene { hello: vec![welcome()], subscribe: vec![refusal("failed")] });
+        script.set(Scene { hello: vec![welcome()], subscribe: vec![refusal("failed")], ..Scene::default() });
     }
     script.hang_up();
     for _ in 0..refused {

@@ -1,0 +1,201 @@
+//! What stands on a board by SPEC.md, section 8: the newest message of each key. It is derived from the list of messages, and not from
+//! words.
+
+use std::ops::Range;
+
+/// What a board's creator decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// Number of slots.
+    pub keys: usize,
+    /// Bytes of the largest message that is stored.
+    pub value: usize,
+    /// Where the key lies in a payload.
+    pub key: Range<usize>,
+    /// Messages with this tag remove their key.
+    pub remove_tag: Option<u16>,
+}
+
+impl Spec {
+    /// Returns the key of a payload that is long enough to have one.
+    pub fn key_of<'a>(&self, payload: &'a [u8]) -> Option<&'a [u8]> {
+        payload.get(self.key.clone())
+    }
+
+    /// Whether a message removes its key.
+    pub fn removes(&self, message: &Message) -> bool {
+        message.payload.len() == self.key.end || self.remove_tag == Some(message.tag)
+    }
+}
+
+/// A message that was published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its sequence.
+    pub sequence: u64,
+    /// Its payload.
+    pub payload: Vec<u8>,
+    /// Its tag.
+    pub tag: u16,
+    /// Whether a reader may start with it.
+    pub is_key: bool,
+    /// Its time.
+    pub time: u64,
+}
+
+impl Message {
+    /// Returns the event of this message, in the order of the stream.
+    pub fn told(&self) -> String {
+        let Self { sequence, payload, tag, is_key, time } = self;
+        let (key, length, crc) = (u8::from(*is_key), payload.len(), crc32c::crc32c(payload));
+        format!("message {sequence} tag={tag} key={key} time={time} length={length} crc={crc:08x}")
+    }
+
+    /// Returns the event of this message, as it comes from the board.
+    pub fn told_by_board(&self, left_out: u64) -> String {
+        format!("{} conflated={left_out}", self.told())
+    }
+}
+
+/// A key that has a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The key.
+    pub key: Vec<u8>,
+    /// Its newest message.
+    pub newest: Message,
+    /// Number of its messages since it got its slot.
+    pub count: u64,
+    /// The sequence of the first of them.
+    pub born: u64,
+    /// Whether the newest message removed it.
+    pub is_removed: bool,
+    /// Whether the newest message is not known. Then `newest` has only the sequence below which it is.
+    pub is_unknown: bool,
+}
+
+/// All keys that have slots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shelf {
+    /// What the creator decided.
+    pub spec: Spec,
+    /// The keys, in no order that counts.
+    pub entries: Vec<Entry>,
+    /// The highest sequence of a removal whose slot another key got.
+    pub forgotten: u64,
+    /// The keys whose slots others got, each with the sequence of its removal.
+    pub gone: Vec<(Vec<u8>, u64)>,
+    /// Messages that were left out: no room, too large, too short.
+    pub left_out: [u64; 3],
+}
+
+impl Shelf {
+    /// Makes an empty board.
+    pub const fn new(spec: Spec) -> Self {
+        Self { spec, entries: Vec::new(), forgotten: 0, gone: Vec::new(), left_out: [0; 3] }
+    }
+
+    /// Whether the newest message of a key is too large for its slot.
+    pub fn is_too_large(&self, entry: &Entry) -> bool {
+        entry.newest.payload.len() > self.spec.value
+    }
+
+    /// Finds the entry of a key.
+    pub fn entry(&self, key: &[u8]) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.key == key)
+    }
+
+    /// Posts a message as the publisher does.
+    pub fn post(&mut self, message: &Message) {
+        let Some(key) = self.spec.key_of(&message.payload).map(<[u8]>::to_vec) else {
+            self.left_out[2] += 1;
+            return;
+        };
+        let is_stored = self.renew(&key, message) || (!self.spec.removes(message) && self.add(&key, message));
+        if is_stored && message.payload.len() > self.spec.value {
+            self.left_out[1] += 1;
+        }
+    }
+
+    /// Forgets all messages before `oldest`, because some of them were published without the board.
+    pub fn forget_before(&mut self, oldest: u64) {
+        for entry in &mut self.entries {
+            (entry.count, entry.born) = (0, oldest);
+            (entry.is_removed, entry.is_unknown) = (false, true);
+            entry.newest =
+                Message { sequence: oldest - 1, payload: Vec::new(), tag: 0, is_key: false, time: 0 };
+        }
+    }
+
+    /// Merges a message of the ring as a reader does: there is room for each key.
+    pub fn merge(&mut self, message: &Message) {
+        let Some(key) = self.spec.key_of(&message.payload).map(<[u8]>::to_vec) else { return };
+        if !self.renew(&key, message) && !self.spec.removes(message) {
+            self.push(&key, message);
+        }
+    }
+
+    /// Stores a message into the slot that its key has.
+    fn renew(&mut self, key: &[u8], message: &Message) -> bool {
+        let is_removed = self.spec.removes(message);
+        let Some(entry) = self.entries.iter_mut().find(|entry| entry.key == key) else { return false };
+        if message.sequence > entry.newest.sequence {
+            entry.count += 1;
+            entry.newest = message.clone();
+            entry.is_removed = is_removed;
+            entry.is_unknown = false;
+        }
+        true
+    }
+
+    /// Gives a new key a slot: one that was never used, or that of the key which was removed first.
+    fn add(&mut self, key: &[u8], message: &Message) -> bool {
+        if self.entries.len() == self.spec.keys {
+            let removed = self.entries.iter().enumerate().filter(|(_, entry)| entry.is_removed);
+            let Some((slot, _)) = removed.min_by_key(|(_, entry)| entry.newest.sequence) else {
+                self.left_out[0] += 1;
+                return false;
+            };
+            let gone = self.entries.swap_remove(slot);
+            self.forgotten = self.forgotten.max(gone.newest.sequence);
+            self.gone.push((gone.key, gone.newest.sequence));
+        }
+        self.push(key, message);
+        true
+    }
+
+    fn push(&mut self, key: &[u8], message: &Message) {
+        self.entries.push(Entry {
+            key: key.to_vec(),
+            newest: message.clone(),
+            count: 1,
+            born: message.sequence,
+            is_removed: false,
+            is_unknown: false,
+        });
+    }
+
+    /// Returns the events of a reader that begins with the board, up to the one that says that the stream goes on at `next`.
+    pub fn begin(&self, next: u64) -> Vec<String> {
+        let mut living: Vec<&Entry> = self.entries.iter().filter(|entry| !entry.is_removed).collect();
+        living.sort_by_key(|entry| entry.newest.sequence);
+        let (too_large, whole): (Vec<&Entry>, Vec<&Entry>) =
+            living.into_iter().partition(|entry| entry.is_unknown || self.is_too_large(entry));
+        let mut told: Vec<String> = whole.iter().map(|entry| entry.newest.told_by_board(0)).collect();
+        if !too_large.is_empty() {
+            told.push(format!("lapped {} {next}", too_large.len()));
+        }
+        told.push(format!("live {next}"));
+        told
+    }
+
+    /// Returns the events of the request `get`.
+    pub fn get(&self, key: &[u8]) -> Vec<String> {
+        let living = self.entry(key).filter(|entry| !entry.is_removed);
+        let told = living.map(|entry| match self.is_too_large(entry) {
+            true => format!("too large count={}", entry.count),
+            false => format!("{} count={}", entry.newest.told(), entry.count),
+        });
+        told.into_iter().collect()
+    }
+}

@@ -1,0 +1,60 @@
+//! Level 9: gates. A reader takes one and says what it has finished with; a publisher waits for its reader, within a limit.
+
+mod hosted;
+pub mod page;
+mod publishers;
+mod readers;
+
+use crate::Play;
+use crate::stage::Verdict;
+use crate::testee::Testee;
+use anyhow::Result;
+
+/// A vector.
+pub struct Vector {
+    /// Its name.
+    pub name: String,
+    /// The level that the testee must have besides.
+    pub needs: Option<u8>,
+    play: Box<Play>,
+}
+
+impl Vector {
+    /// Plays the vector.
+    ///
+    /// # Errors
+    /// If the testee fails.
+    pub fn play(&self, testee: &mut Testee) -> Result<Verdict> {
+        let verdict = (self.play)(testee);
+        if verdict.is_ok() {
+            testee.ask(r#"{"do":"close"}"#)?;
+            if self.needs == Some(7) {
+                testee.ask(r#"{"do":"end"}"#)?;
+            }
+        }
+        verdict
+    }
+}
+
+/// All vectors.
+pub fn vectors() -> Vec<Vector> {
+    let mut all = Vec::new();
+    readers::add(&mut all);
+    hosted::add(&mut all);
+    publishers::add(&mut all);
+    all
+}
+
+fn add(
+    all: &mut Vec<Vector>,
+    needs: Option<u8>,
+    name: impl Into<String>,
+    play: impl Fn(&mut Testee) -> Result<Verdict> + 'static,
+) {
+    all.push(Vector { name: name.into(), needs, play: Box::new(play) });
+}
+
+/// The words of a segment that identify it.
+fn uuid(words: &[u64]) -> [u64; 2] {
+    [words[8], words[9]]
+}
