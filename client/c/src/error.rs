@@ -107,6 +107,7 @@ fn locating(error: LocateError) -> i32 {
         LocateError::TooOld { .. } => code::TOO_OLD,
         LocateError::NotYet { .. } => code::NOT_YET,
         LocateError::Corrupt(_) => code::CORRUPT,
+        LocateError::Forked => code::FORKED,
         _ => code::OTHER,
     }
 }

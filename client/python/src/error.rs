@@ -63,6 +63,7 @@ fn locating(error: &LocateError) -> &'static str {
         LocateError::TooOld { .. } => "too old",
         LocateError::NotYet { .. } => "not yet",
         LocateError::Corrupt(_) => "corrupt",
+        LocateError::Forked => "forked",
         _ => "other",
     }
 }
