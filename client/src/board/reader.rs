@@ -97,10 +97,10 @@ impl SubscriberBuilder {
 }
 
 fn board_of(subscriber: Subscriber) -> Result<Board, ChannelError> {
-        let name = || subscriber.header().channel.clone();
-        let view = subscriber.board_view().ok_or_else(|| ChannelError::NoBoard { name: name() })?;
-        let value = vec![0; view.geometry().stride() as usize].into_boxed_slice();
-        Ok(Board { moves: 0, subscriber, view, value, snapshot: None })
+    let name = || subscriber.header().channel.clone();
+    let view = subscriber.board_view().ok_or_else(|| ChannelError::NoBoard { name: name() })?;
+    let value = vec![0; view.geometry().stride() as usize].into_boxed_slice();
+    Ok(Board { moves: 0, subscriber, view, value, snapshot: None })
 }
 
 impl Board {
