@@ -173,7 +173,8 @@ impl Turns {
     /// let mut turns = shmcast::Turns::new(shmcast::Wait::Yield);
     /// let ticks = turns.add(&subscriber)?;
     /// publisher.publish(b"x")?;
-    /// let (index, event) = turns.recv(&mut [&mut subscriber])?;
+    /// let mut lent = [&mut subscriber];
+    /// let (index, event) = turns.recv(&mut lent)?;
     /// assert!(index == ticks && matches!(event, shmcast::Event::Message(_)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

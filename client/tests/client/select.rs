@@ -178,20 +178,23 @@ fn subscribers_that_are_lent_take_turns_and_stay_with_their_owner() {
             publish(publisher, 4);
         }
         for turn in 0..9 {
-            let (index, event) = turns.recv(&mut [&mut a, &mut b, &mut c]).unwrap();
+            let mut lent = [&mut a, &mut b, &mut c];
+            let (index, event) = turns.recv(&mut lent).unwrap();
             let Event::Message(m) = event else { panic!("{event:?}") };
             assert_eq!((index, m.sequence), (turn % 3, turn as u64 / 3 + 1), "{wait:?}");
         }
         assert!(matches!(b.try_recv().unwrap(), Some(Event::Message(m)) if m.sequence == 4));
         // Fewer of them, or others, can be lent as well.
-        let found = turns.try_recv(&mut [&mut a]).unwrap();
+        let mut lent = [&mut a];
+        let found = turns.try_recv(&mut lent).unwrap();
         assert!(matches!(found, Some((0, Event::Message(m))) if m.sequence == 4));
         let late = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(5));
             drop(publishers.remove(1));
             publishers
         });
-        let found = turns.recv(&mut [&mut a, &mut b]).unwrap();
+        let mut lent = [&mut a, &mut b];
+        let found = turns.recv(&mut lent).unwrap();
         assert_eq!(found, (1, Event::End));
         let mut all = vec![a, b, c];
         let found = turns.recv_deadline(&mut all[..], Instant::now() + PATIENCE).unwrap();

@@ -176,7 +176,8 @@ fn a_death_and_a_daemon_that_stops_are_for_one_wait_what_they_are_for_many() {
     let mut wait_for_messages = |of: &[usize]| {
         let mut due: Vec<usize> = of.to_vec();
         while !due.is_empty() {
-            let found = turns.recv_deadline(&mut [&mut a, &mut b], Instant::now() + PATIENCE).unwrap();
+            let mut both = [&mut a, &mut b];
+            let found = turns.recv_deadline(&mut both, Instant::now() + PATIENCE).unwrap();
             match found.expect("messages come") {
                 (index, Event::Message(m)) => {
                     assert!(
@@ -237,7 +238,8 @@ fn one_that_was_not_added_is_received_from() {
     });
     let mut received = 0;
     while received < 20 {
-        let found = turns.recv_deadline(&mut [&mut other], Instant::now() + PATIENCE).unwrap();
+        let mut lent = [&mut other];
+        let found = turns.recv_deadline(&mut lent, Instant::now() + PATIENCE).unwrap();
         let (index, event) = found.expect("it looks by itself");
         assert_eq!(index, 0);
         received += u32::from(matches!(event, Event::Message(_)));
