@@ -33,6 +33,11 @@ pub(crate) struct Select {
 /// The subscribers in use by this thread.
 type AllInUse<'a> = Vec<InUse<'a, Reader>>;
 
+fn parts(reader: &mut Reader) -> (&mut shmcast::Subscriber, &mut EndWatch) {
+    let Reader { subscriber, end } = reader;
+    (subscriber, end)
+}
+
 impl Select {
     fn enter(&self) -> PyResult<AllInUse<'_>> {
         self.subscribers.iter().map(|subscriber| subscriber.get().handle.enter()).collect()
@@ -42,11 +47,7 @@ impl Select {
     fn take(&self, py: Python<'_>, until: Option<Instant>) -> PyResult<Option<Selected>> {
         let mut turns = self.turns.enter()?;
         let mut all = self.enter()?;
-        let split = |reader: &'_ mut Reader| -> (&mut shmcast::Subscriber, &mut EndWatch) {
-            let Reader { subscriber, end } = reader;
-            (subscriber, end)
-        };
-        let (mut lent, mut ends): (Vec<_>, Vec<_>) = all.iter_mut().map(|reader| split(reader)).unzip();
+        let (mut lent, mut ends): (Vec<_>, Vec<_>) = all.iter_mut().map(|reader| parts(reader)).unzip();
         let turns = &mut *turns;
         let found = match until {
             None => turns.try_recv(&mut lent[..]),
