@@ -6,6 +6,7 @@ import resource
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 from conftest import PATIENCE, Daemon, Program, wait_until
@@ -158,7 +159,7 @@ def test_one_thread_at_a_time(room: str) -> None:
         waiter = threading.Thread(target=lambda: seen.append(select.wait(PATIENCE)))
         waiter.start()
         refused: dict[str, shmcast.MisuseError] = {}
-        uses = {"select": lambda: select.wait(0), "other": lambda: other.wait(0), "reader": reader.try_recv}
+        uses: dict[str, Callable[[], object]] = {"select": lambda: select.wait(0), "other": lambda: other.wait(0), "reader": reader.try_recv}
 
         def are_refused() -> bool:
             for name, use in uses.items():
@@ -193,7 +194,8 @@ def test_what_is_no_select(room: str) -> None:
             shmcast.Select([a]).wait(-1)
         select = shmcast.Select([a, b])
         b.close()
-        for use in (lambda: select.wait(0), select.wait, lambda: next(select)):
+        uses: list[Callable[[], object]] = [lambda: select.wait(0), select.wait, lambda: next(select)]
+        for use in uses:
             with pytest.raises(shmcast.MisuseError, match="closed"):
                 use()
         assert a.try_recv() is None
