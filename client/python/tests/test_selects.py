@@ -159,7 +159,11 @@ def test_one_thread_at_a_time(room: str) -> None:
         waiter = threading.Thread(target=lambda: seen.append(select.wait(PATIENCE)))
         waiter.start()
         refused: dict[str, shmcast.MisuseError] = {}
-        uses: dict[str, Callable[[], object]] = {"select": lambda: select.wait(0), "other": lambda: other.wait(0), "reader": reader.try_recv}
+        uses: dict[str, Callable[[], object]] = {
+            "select": lambda: select.wait(0),
+            "other": lambda: other.wait(0),
+            "reader": reader.try_recv,
+        }
 
         def are_refused() -> bool:
             for name, use in uses.items():
