@@ -36,7 +36,7 @@
 //!   `Subscriber::recv_async` (feature `tokio`).
 //!
 //! More features:
-//! * **Several channels** in one thread or task: [`Select`].
+//! * **Several channels** in one thread or task: [`Select`], also of several types; [`Turns`] for subscribers that stay where they are.
 //! * **Types**: a channel of one type has a [`typed::Publisher`] and [`typed::Subscriber`]s. Its schema is
 //!   compared when they attach (features `pod` and `serde`).
 //! * **Selection by tag**: [`SubscriberBuilder::tags`].
@@ -93,8 +93,8 @@ pub use shmcast_layout::sys;
 #[cfg(feature = "tokio")]
 pub use subscriber::EventStream;
 pub use subscriber::{
-    Armed, ChannelJournal, History, Iter, Records, Resume, Select, SelectError, Start, Subscriber,
-    SubscriberBuilder,
+    Armed, ChannelJournal, History, Iter, Lent, Records, Resume, Select, SelectError, Start, Subscriber,
+    SubscriberBuilder, Turns,
 };
 #[cfg(any(feature = "pod", feature = "serde"))]
 pub use typed::DecodeError;

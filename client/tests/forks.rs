@@ -5,10 +5,10 @@
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 use shmcast::{
-    ChannelError, Directory, Event, Gate, GateState, PublishError, Publisher, PublisherBuilder, Publishing,
-    Start,
+    BoardSpec, ChannelError, Directory, Event, Gate, GateState, LocateError, PublishError, Publisher,
+    PublisherBuilder, Publishing, Start,
 };
-use shmcast::{Records, RecvError, Select, Subscriber, SubscriberBuilder, Wait};
+use shmcast::{Records, RecvError, Select, Subscriber, SubscriberBuilder, Turns, Wait};
 use shmcast_layout::mem::forked::fork;
 use shmcast_testkit::process::{in_dir, my_dir, my_role, run};
 use shmcast_testkit::{role, scratch, wait_for};
@@ -38,6 +38,10 @@ const TESTS: &[(&str, &str)] = &[
     ("a_dead_publisher_holds_its_channel_as_long_as_its_children_live", "child of the dead"),
     ("a_dead_reader_is_shown_as_long_as_its_children_live", "child of a reader"),
     ("a_child_frees_the_gate_that_its_parent_holds", "gate"),
+    ("a_childs_copy_moves_the_gate_of_its_parent", "gate's place"),
+    ("a_dead_reader_holds_its_gate_as_long_as_its_children_live", "child of a gate's reader"),
+    ("a_child_reads_its_parents_board", "board"),
+    ("a_childs_copies_take_from_the_board_what_their_parents_read", "readers of the board"),
     ("a_childs_copies_publish_and_receive_beside_their_parents", "copies"),
     ("a_grandchild_closes_what_its_parent_opened", "grandchild"),
 ];
@@ -62,6 +66,11 @@ fn play(role: &str, dir: &Path) {
         "panic" => child_ends(dir, |_publisher| panic!("as this test wants it")),
         "dropped subscriber" => dropped_subscriber(dir),
         "gate" => gate(dir),
+        "gate's place" => place_of_a_gate(dir),
+        "child of a gate's reader" => child_of_a_gates_reader(dir),
+        "gate's reader that dies" => gates_reader_dies(dir),
+        "board" => board(dir),
+        "readers of the board" => readers_of_the_board(dir),
         "parent that closes" => parent_closes(dir),
         "child of the dead" => child_of_the_dead(dir),
         "parent that dies" => parent_dies(dir),
@@ -136,6 +145,150 @@ fn gate(dir: &Path) {
     assert_eq!(mine.gates()[0].state, GateState::Absent, "whatever the child holds");
     drop(go_on);
     assert!(child.unwrap().wait().unwrap());
+}
+
+/// Publishes until the gate refuses.
+fn fill_up(publisher: &mut Publisher) {
+    let mut published = 0;
+    loop {
+        match publisher.try_publish(&[1; 100]) {
+            Ok(_) => published += 1,
+            Err(PublishError::Full { .. }) => return,
+            Err(other) => panic!("{other:?}"),
+        }
+        assert!(published < 10_000, "nothing holds this publisher up");
+    }
+}
+
+/// The page of a gate is shared by a child and its parent. It says where the parent is.
+fn place_of_a_gate(dir: &Path) {
+    let gate = Gate::new("risk").wait(Duration::from_secs(60)).refuse();
+    let builder = publisher(dir).capacity(SMALL).board(BoardSpec::new(0..1));
+    let mut mine = builder.gate(gate).open().unwrap();
+    let mut readers = [
+        subscriber(dir).gate("risk"),
+        subscriber(dir).gate("risk").start(Start::Board),
+        subscriber(dir).gate("risk").conflate(),
+    ];
+    for builder in &mut readers {
+        let mut reader = builder.clone().open().unwrap();
+        fill_up(&mut mine);
+        let (last, behind) = (mine.next_sequence() - 1, mine.gates()[0].behind_bytes);
+        let tried = fork(|| {
+            for sequence in [last, last + 1] {
+                assert_eq!(reader.seek(sequence), Err(LocateError::Forked));
+            }
+            while let Ok(Some(_)) = reader.try_recv() {}
+            assert_eq!(reader.recv_batch(1000, |_| ()), Err(RecvError::Forked));
+            assert_eq!(reader.try_recv_into(&mut [0; 8]), Err(RecvError::Forked));
+            assert_eq!(reader.arm().map(drop), Err(RecvError::Forked));
+            reader.disarm();
+        });
+        assert!(tried.unwrap().wait().unwrap());
+        assert_eq!(mine.gates()[0].behind_bytes, behind, "the child has moved its parent");
+        assert!(matches!(mine.try_publish(&[1; 100]), Err(PublishError::Full { .. })));
+        // The parent has all of it, and the publisher goes on.
+        let mut received = 0;
+        while let Some(event) = reader.try_recv().unwrap() {
+            assert!(matches!(event, Event::Message(_) | Event::Live { .. }), "{event:?}");
+            received += 1;
+        }
+        assert!(received > 0);
+        mine.try_publish(&[1; 100]).unwrap();
+    }
+}
+
+/// The gate of a reader that has died is free, whatever its children hold.
+fn child_of_a_gates_reader(dir: &Path) {
+    let gate = Gate::new("risk").wait(Duration::from_secs(60)).refuse();
+    let mut mine = publisher(dir).capacity(SMALL).gate(gate).open().unwrap();
+    beside_an_orphan(dir, "gate's reader that dies", || {
+        for _ in 0..2000 {
+            mine.publish(&[1; 100]).unwrap();
+        }
+        assert_eq!(mine.gates()[0].state, GateState::Absent);
+        let successor = subscriber(dir).gate("risk").open().unwrap();
+        fill_up(&mut mine);
+        assert_eq!(mine.gates()[0].state, GateState::InForce);
+        drop(successor);
+    });
+}
+
+fn gates_reader_dies(dir: &Path) {
+    std::mem::forget(subscriber(dir).gate("risk").open().unwrap());
+    leave_a_child(dir);
+}
+
+/// The handle of a board belongs to the parent. What the child does with its copy changes nothing there.
+fn board(dir: &Path) {
+    let mut mine = publisher(dir).capacity(SMALL).board(BoardSpec::new(0..1)).open().unwrap();
+    let mut board = Some(subscriber(dir).open_board().unwrap());
+    mine.publish(b"a1").unwrap();
+    mine.publish(b"b1").unwrap();
+    assert_eq!(board.as_mut().unwrap().entries().unwrap().count(), 2);
+    let used = fork(|| {
+        let mut copy = board.take().unwrap();
+        assert_eq!(copy.get(b"a").map(drop), Err(RecvError::Forked));
+        assert_eq!(copy.entries().map(drop), Err(RecvError::Forked));
+        let mut own = subscriber(dir).open_board().unwrap();
+        assert_eq!(own.get(b"a").unwrap().unwrap().sequence, 1);
+        drop(copy);
+        assert_eq!(own.entries().unwrap().count(), 2);
+    });
+    assert!(used.unwrap().wait().unwrap());
+    mine.publish(b"a2").unwrap();
+    let mut board = board.unwrap();
+    let entry = board.get(b"a").unwrap().unwrap();
+    assert_eq!((entry.message.unwrap().payload, entry.count), (&b"a2"[..], 2));
+    let keys: Vec<u8> = board.entries().unwrap().map(|entry| entry.key[0]).collect();
+    assert_eq!(keys, b"ba");
+}
+
+/// One reader stands in the middle of the board, and one is behind and conflates.
+fn readers_of_the_board(dir: &Path) {
+    let mut mine = publisher(dir).capacity(SMALL).board(BoardSpec::new(0..1)).open().unwrap();
+    let mut behind = subscriber(dir).conflate().open().unwrap();
+    for turn in 0..2000_u64 {
+        mine.publish(format!("{} {turn}", turn % 10).as_bytes()).unwrap();
+    }
+    let mut late = subscriber(dir).start(Start::Board).open().unwrap();
+    let first = late.recv().unwrap();
+    assert!(matches!(first, Event::Message(m) if m.sequence == 1991), "{first:?}");
+    let used = fork(|| {
+        for copy in [&mut late, &mut behind] {
+            assert_eq!(copy.recv(), Err(RecvError::Forked));
+            assert_eq!(copy.try_recv(), Err(RecvError::Forked));
+            assert_eq!(copy.recv_batch(8, |_| ()), Err(RecvError::Forked));
+            let records = &mut Records::with_room(4096);
+            assert_eq!(copy.recv_records(8, records).map(drop), Err(RecvError::Forked));
+            assert_eq!(copy.seek(2000), Err(LocateError::Forked));
+        }
+        let failed = Turns::new(Wait::Park).recv(&mut [&mut late, &mut behind]).map(drop);
+        assert_eq!(failed.map_err(|e| e.source), Err(RecvError::Forked));
+        let mut own = subscriber(dir).start(Start::Board).open().unwrap();
+        assert!(matches!(own.recv().unwrap(), Event::Message(m) if m.sequence == 1991));
+    });
+    assert!(used.unwrap().wait().unwrap());
+    mine.publish(b"0 last").unwrap();
+    for (reader, due) in [(&mut late, 1992), (&mut behind, 1992)] {
+        let mut left_out = 0;
+        let mut sequences = Vec::new();
+        loop {
+            match reader.try_recv().unwrap() {
+                Some(Event::Message(m)) => {
+                    left_out += m.conflated.unwrap_or(0);
+                    sequences.push(m.sequence);
+                }
+                Some(Event::Live { .. }) => {}
+                None => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(sequences.is_sorted() && sequences.ends_with(&[2001]), "{sequences:?}");
+        assert!(sequences.contains(&due), "{sequences:?}");
+        let has_all = left_out + sequences.len() as u64 == 2001;
+        assert!(has_all || sequences[0] == due, "{left_out} left out, {sequences:?}");
+    }
 }
 
 fn parent_closes(dir: &Path) {
@@ -229,6 +382,7 @@ fn copies(dir: &Path) {
         assert_eq!(reader.recv_batch(8, |_| ()), Err(RecvError::Forked));
         assert_eq!(reader.recv_records(8, &mut Records::with_room(4096)).map(drop), Err(RecvError::Forked));
         assert_eq!(select.try_recv().map_err(|e| e.source), Err(RecvError::Forked));
+        assert_eq!(reader.seek(1), Err(LocateError::Forked));
         // Its own are another matter, also while it has copies.
         assert!(matches!(publisher(dir).open(), Err(ChannelError::InUse { .. })));
         let mut own = subscriber(dir).start(Start::Oldest).open().unwrap();

@@ -4,7 +4,7 @@
  * shmcast_error_message(), of the calling thread, says what went wrong, where, and what to do next. A loss of messages is no error: it is an
  * event, with exact numbers.
  *
- * Threads. A handle (publisher or subscriber) may be made in one thread and used in another, by one thread at a time; the caller
+ * Threads. A handle (publisher, subscriber, select or board) may be made in one thread and used in another, by one thread at a time; the caller
  * orders the calls, as by a mutex. A call while
  * another thread is in one is mostly refused with SHMCAST_ERROR_MISUSE, but this is a help and no protection. Different handles have nothing to do
  * with each other, also those of one channel. Functions without a handle may be called from any thread at any time.
@@ -449,6 +449,28 @@ SHMCAST_API int32_t shmcast_subscriber_publisher_state(const shmcast_subscriber 
 SHMCAST_API int32_t shmcast_subscriber_is_over(const shmcast_subscriber *subscriber);
 /* Nanoseconds since a message's time; 0 if that lies ahead. */
 SHMCAST_API uint64_t shmcast_subscriber_age_ns(const shmcast_subscriber *subscriber, uint64_t time);
+
+/* ---- Several channels -------------------------------------------------------------------------------------------------------- */
+
+/* One wait for several subscribers, which take turns: after an event of one, all others are asked before it is asked again. Events of one
+ * subscriber come in their order; there is no order between subscribers. */
+typedef struct shmcast_select shmcast_select;
+
+/* Makes a select of `count` subscribers, 1 to 4096, each given once. They stay the caller's: other calls on them go on, between those on the
+ * select. A subscriber may be closed before the select: then the select says so by SHMCAST_ERROR_MISUSE each time, and is of no more use.
+ * Of the options, wait, spins and sleep_ns have an effect; SHMCAST_WAIT_BURST is SHMCAST_WAIT_SPIN. With SHMCAST_WAIT_PARK a daemon wakes it, if
+ * all subscribers were opened with that; else it looks every millisecond. `options` may be NULL. Puts the select into *select, or NULL if
+ * it fails. */
+SHMCAST_API int32_t shmcast_select_open(shmcast_subscriber *const *subscribers, size_t count, const shmcast_subscribe_options *options,
+                                        shmcast_select **select);
+/* Gives the select up. The subscribers stay open. NULL does nothing. */
+SHMCAST_API int32_t shmcast_select_close(shmcast_select *select);
+/* Waits for the next event of any of the subscribers: at most timeout_ns, with SHMCAST_FOREVER without an end, with 0 not at all. SHMCAST_EVENT if
+ * there is one, SHMCAST_OK if none came in time, else an error; the next call goes on with the other subscribers. Puts into *index whose event
+ * or error it is: the place in the array, or `count` if it is of none. `index` may be NULL. A payload is valid until the next call on the
+ * select or on that subscriber, facts aside. While it waits, calls on the subscribers are refused with SHMCAST_ERROR_MISUSE. When nothing is
+ * there, a subscriber costs a few nanoseconds, and before a sleep one system call. */
+SHMCAST_API int32_t shmcast_select_recv(shmcast_select *select, uint64_t timeout_ns, size_t *index, shmcast_event *event);
 
 /* ---- Boards ------------------------------------------------------------------------------------------------------------------ */
 

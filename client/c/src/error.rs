@@ -62,6 +62,21 @@ impl Failure {
         Self(code)
     }
 
+    /// The same failure, with a sentence that begins with the one of several that it is of.
+    #[cold]
+    pub(crate) fn of(self, which: impl Display) -> Self {
+        let (text, os) = LAST.with_borrow(|last| (last.text, last.os));
+        let text = CStr::from_bytes_until_nul(&text).map_or("".into(), CStr::to_string_lossy);
+        Self::with_os(self.0, os, format_args!("{which}: {text}"))
+    }
+
+    /// The operating system refused to do this.
+    #[cold]
+    pub(crate) fn system(what: &str, error: &std::io::Error) -> Self {
+        let os = error.raw_os_error().unwrap_or(0);
+        Self::with_os(code::OS, os, format_args!("cannot {what}: {error}"))
+    }
+
     pub(crate) fn argument(sentence: impl Display) -> Self {
         Self::new(code::ARGUMENT, sentence)
     }
@@ -107,6 +122,7 @@ fn locating(error: LocateError) -> i32 {
         LocateError::TooOld { .. } => code::TOO_OLD,
         LocateError::NotYet { .. } => code::NOT_YET,
         LocateError::Corrupt(_) => code::CORRUPT,
+        LocateError::Forked => code::FORKED,
         _ => code::OTHER,
     }
 }

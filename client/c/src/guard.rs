@@ -4,7 +4,9 @@ use crate::codes::code;
 use crate::error::Failure;
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char};
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 const IDLE: u8 = 0;
@@ -12,17 +14,42 @@ const IDLE: u8 = 0;
 const ENTERED: u8 = 1;
 /// A call panicked. The state that it left behind is unknown.
 const BROKEN: u8 = 2;
+/// The caller has closed the handle, and another one still holds it.
+const CLOSED: u8 = 3;
 
 /// The value that a pointer of the header points to.
 pub(crate) struct Handle<T> {
     state: AtomicU8,
-    inner: UnsafeCell<T>,
+    /// It lives until the caller closes the handle.
+    inner: UnsafeCell<ManuallyDrop<T>>,
 }
+
+/// A handle that another handle holds beside its caller. The caller may close it: then the value is gone, and the handle says so.
+pub(crate) struct Shared<T>(Arc<Handle<T>>);
 
 impl<T> Handle<T> {
     /// Returns the handle's address, which the caller keeps until [`close`](Self::close).
+    #[allow(
+        clippy::arc_with_non_send_sync,
+        reason = "the caller moves handles between threads, and orders the calls"
+    )]
     pub(crate) fn open(inner: T) -> *mut Self {
-        Box::into_raw(Box::new(Self { state: AtomicU8::new(IDLE), inner: UnsafeCell::new(inner) }))
+        let inner = UnsafeCell::new(ManuallyDrop::new(inner));
+        Arc::into_raw(Arc::new(Self { state: AtomicU8::new(IDLE), inner })).cast_mut()
+    }
+
+    /// Lets another handle hold this one, too.
+    ///
+    /// # Safety
+    /// As of [`enter`](Self::enter).
+    pub(crate) unsafe fn share(this: *const Self) -> Result<Shared<T>, Failure> {
+        // SAFETY: by this function's contract, it is null or points to a handle that lives.
+        let handle = unsafe { this.as_ref() }.ok_or_else(null)?;
+        handle.check()?;
+        // SAFETY: `open` made it from an `Arc`, and the caller, who has not closed it, holds one reference.
+        unsafe { Arc::increment_strong_count(this) };
+        // SAFETY: as above; this reference was just counted.
+        Ok(Shared(unsafe { Arc::from_raw(this) }))
     }
 
     /// Makes the handle of a new value, a `what`, and writes its address to `out`. If that fails, writes null.
@@ -86,15 +113,50 @@ impl<T> Handle<T> {
     pub(crate) unsafe fn close(this: *mut Self) -> Result<(), Failure> {
         // SAFETY: by this function's contract, it is null or points to a handle that lives.
         let Some(handle) = (unsafe { this.as_ref() }) else { return Ok(()) };
-        if handle.state.load(Ordering::Relaxed) == ENTERED {
-            return Err(refused(ENTERED));
+        let state = handle.state.load(Ordering::Relaxed);
+        if state == ENTERED || state == CLOSED {
+            return Err(refused(state));
         }
-        // SAFETY: `open` made it from a box, no call has it, and the caller gives it up.
-        let owned = unsafe { Box::from_raw(this) };
-        catch(move || {
-            drop(owned);
+        handle.state.store(CLOSED, Ordering::Relaxed);
+        let dropped = catch(|| {
+            // SAFETY: no call has it.
+            let inner = unsafe { &mut *handle.inner.get() };
+            // SAFETY: by the state that was just set, no call gets at it again.
+            unsafe { ManuallyDrop::drop(inner) };
             Ok(())
-        })
+        });
+        // SAFETY: `open` made it from an `Arc`, and the caller gives up the reference.
+        drop(unsafe { Arc::from_raw(this) });
+        dropped
+    }
+}
+
+impl<T> Shared<T> {
+    /// Begins a call of this thread on the value, as [`Handle::enter`] does.
+    pub(crate) fn begin(&self) -> Result<(), Failure> {
+        self.0.check()?;
+        self.0.state.store(ENTERED, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends the call that [`begin`](Self::begin) began. A panic leaves a handle that nobody can use.
+    pub(crate) fn end(&self, panics: bool) {
+        self.0.state.store(if panics { BROKEN } else { IDLE }, Ordering::Relaxed);
+    }
+
+    /// # Safety
+    /// A call has begun and has not ended, and nobody changes the value for as long as the result lives.
+    pub(crate) unsafe fn inner(&self) -> &T {
+        // SAFETY: by this function's contract.
+        unsafe { &*self.0.inner.get() }
+    }
+
+    /// # Safety
+    /// A call has begun and has not ended, and nobody else uses the value for as long as the result lives.
+    #[allow(clippy::mut_from_ref, reason = "the caller has the only way to the value")]
+    pub(crate) unsafe fn inner_mut(&self) -> &mut T {
+        // SAFETY: by this function's contract.
+        unsafe { &mut *self.0.inner.get() }
     }
 }
 
@@ -116,6 +178,7 @@ fn refused(state: u8) -> Failure {
             ENTERED => {
                 "the handle is in use by another call: use it from one thread at a time, and not from within its own callback"
             }
+            CLOSED => "the handle was closed: open another, and make another select",
             _ => "an earlier call on this handle failed inside of the library: close it and open another",
         },
     )
@@ -211,6 +274,24 @@ mod tests {
         // SAFETY: as above.
         assert_eq!(unsafe { Handle::close(handle) }, Ok(()));
         assert_eq!(catch::<()>(|| panic!("as this test wants it")), Err(Failure(code::INTERNAL)));
+    }
+
+    #[test]
+    fn a_handle_that_another_holds_is_closed_at_once_and_says_so() {
+        let value = Arc::new(());
+        let handle = Handle::open(Arc::clone(&value));
+        // SAFETY: it was just opened.
+        let Ok(shared) = (unsafe { Handle::share(handle) }) else { panic!("it is open") };
+        assert_eq!(shared.begin(), Ok(()));
+        // SAFETY: as above.
+        assert_eq!(unsafe { Handle::close(handle) }, Err(Failure(code::MISUSE)), "a call is under way");
+        shared.end(false);
+        // SAFETY: as above.
+        assert_eq!(unsafe { Handle::close(handle) }, Ok(()));
+        assert_eq!(Arc::strong_count(&value), 1, "the value is gone");
+        assert_eq!(shared.begin(), Err(Failure(code::MISUSE)));
+        // SAFETY: the other holder keeps the handle.
+        assert_eq!(unsafe { Handle::close(handle) }, Err(Failure(code::MISUSE)));
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod event;
 mod guard;
 mod options;
 mod publisher;
+mod select;
 mod subscriber;
 
 pub use board::{BoardCounters, BoardEntry};

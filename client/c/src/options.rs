@@ -352,6 +352,15 @@ pub(crate) unsafe fn open_board(
     Ok(builder.open_board()?)
 }
 
+/// Reads how a select waits.
+///
+/// # Safety
+/// `options` as for [`copy`].
+pub(crate) unsafe fn select_wait(options: *const SubscribeOptions) -> Result<Wait, Failure> {
+    // SAFETY: by this function's contract.
+    wait(&unsafe { copy(options) }?)
+}
+
 /// Reads the options of a subscriber or a board.
 ///
 /// # Safety

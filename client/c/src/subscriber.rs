@@ -16,9 +16,9 @@ pub(crate) type SubscriberHandle = Handle<Receiver>;
 
 /// A subscriber, and the memory of its batches.
 pub(crate) struct Receiver {
-    subscriber: Subscriber,
+    pub(crate) subscriber: Subscriber,
     records: Records,
-    end: EndWatch,
+    pub(crate) end: EndWatch,
 }
 
 /// Notes an event that is no message. The watch does not need messages.
@@ -36,17 +36,17 @@ const BATCH_BYTES: usize = 16 << 10;
 const FOREVER: u64 = u64::MAX;
 
 #[cold]
-fn failure(channel: &Subscriber, error: RecvError) -> Failure {
+pub(crate) fn failure(channel: &Subscriber, error: RecvError) -> Failure {
     Failure::receiving(&channel.header().channel, error)
 }
 
 /// Returns the deadline of a wait; `None` if it has none.
-fn deadline(timeout_ns: u64) -> Option<Instant> {
+pub(crate) fn deadline(timeout_ns: u64) -> Option<Instant> {
     if timeout_ns == FOREVER { None } else { Instant::now().checked_add(Duration::from_nanos(timeout_ns)) }
 }
 
 #[cold]
-fn nowhere() -> Failure {
+pub(crate) fn nowhere() -> Failure {
     Failure::argument("there is nowhere to put the event: pass a pointer to one")
 }
 

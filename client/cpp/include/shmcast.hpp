@@ -16,6 +16,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <initializer_list>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -387,6 +389,7 @@ public:
 
 private:
     friend class subscriber;
+    friend class select;
     struct blank {
         explicit blank() = default;
     };
@@ -549,6 +552,77 @@ private:
         void operator()(shmcast_subscriber *handle) const noexcept { shmcast_subscriber_close(handle); }
     };
     std::unique_ptr<shmcast_subscriber, closer> handle_;
+};
+
+// An event of one of several subscribers.
+struct selected {
+    std::size_t index; // of the subscriber, in the order in which they were given
+    event what;
+};
+
+// One wait for several subscribers, which take turns. They must stay open as long as the select is used; they may be moved.
+class select {
+public:
+    using members = std::initializer_list<std::reference_wrapper<const subscriber>>;
+    // Of the options, wait, spins and sleep have an effect.
+    explicit select(members of, const subscribe_options &options = {}) { open(of, options, detail::throwing()); }
+    select(members of, const subscribe_options &options, std::error_code &code) noexcept { open(of, options, detail::returning(code)); }
+    // The same of a vector, an array or the like.
+    template <class Range, class = decltype(std::declval<const Range &>().begin())>
+    explicit select(const Range &of, const subscribe_options &options = {}) {
+        open(of, options, detail::throwing());
+    }
+    template <class Range, class = decltype(std::declval<const Range &>().begin())>
+    select(const Range &of, const subscribe_options &options, std::error_code &code) noexcept {
+        open(of, options, detail::returning(code));
+    }
+    // The next event of any of them, however long it takes.
+    selected recv() { return one(detail::throwing()); }
+    selected recv(std::error_code &code) noexcept { return one(detail::returning(code)); } // of kind 0 if it failed
+    // The next event, or none if nothing comes in time.
+    std::optional<selected> recv(std::chrono::nanoseconds timeout) { return some(detail::throwing(), detail::ns(timeout)); }
+    std::optional<selected> recv(std::chrono::nanoseconds timeout, std::error_code &code) noexcept {
+        return some(detail::returning(code), detail::ns(timeout));
+    }
+    // The next event if it is there.
+    std::optional<selected> try_recv() { return some(detail::throwing(), 0); }
+    std::optional<selected> try_recv(std::error_code &code) noexcept { return some(detail::returning(code), 0); }
+    // The index of the subscriber that the last failure was of; how many there are if it was of none, or nothing failed.
+    std::size_t failed() const noexcept { return failed_; }
+    std::size_t size() const noexcept { return size_; }
+    shmcast_select *get() const noexcept { return handle_.get(); }
+
+private:
+    template <class Range, class Fail> void open(const Range &of, const subscribe_options &options, const Fail &fail) {
+        std::vector<shmcast_subscriber *> handles;
+        for (const subscriber &one : of) handles.push_back(one.get());
+        const shmcast_subscribe_options c = detail::given(options);
+        shmcast_select *handle = nullptr;
+        detail::check(shmcast_select_open(handles.data(), handles.size(), &c, &handle), fail);
+        handle_.reset(handle), failed_ = size_ = handles.size();
+    }
+    template <class Fail> std::int32_t next(const Fail &fail, std::uint64_t timeout, selected &to) {
+        to.index = failed_ = size_;
+        const auto code = shmcast_select_recv(get(), timeout, &to.index, &to.what.c_);
+        if (code < 0) failed_ = to.index;
+        detail::check(code, fail);
+        return code;
+    }
+    template <class Fail> selected one(const Fail &fail) {
+        selected to{size_, event()};
+        next(fail, SHMCAST_FOREVER, to);
+        return to;
+    }
+    template <class Fail> std::optional<selected> some(const Fail &fail, std::uint64_t timeout) {
+        std::optional<selected> to(std::in_place, selected{size_, event()});
+        if (next(fail, timeout, *to) != SHMCAST_EVENT) to.reset();
+        return to;
+    }
+    struct closer {
+        void operator()(shmcast_select *handle) const noexcept { shmcast_select_close(handle); }
+    };
+    std::unique_ptr<shmcast_select, closer> handle_;
+    std::size_t size_ = 0, failed_ = 0;
 };
 
 // A key of a board. Its bytes and those of its message are valid until the next call on the board.

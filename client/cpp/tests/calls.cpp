@@ -139,6 +139,50 @@ void batches() {
     CHECK(s.recv_batch(60, each) == 0);
 }
 
+void selects() {
+    auto left = publisher("left"), right = publisher("right");
+    auto a = subscriber("left"), b = subscriber("right");
+    shmcast::select both({a, b});
+    CHECK(both.size() == 2 && both.failed() == 2 && !both.try_recv() && !both.recv(std::chrono::milliseconds(1)));
+    for (int i = 0; i < 3; i++) left.publish("left"), right.publish("right");
+    for (std::size_t turn = 0; turn < 6; turn++) {
+        const auto one = turn % 2 ? both.recv() : *both.recv(std::chrono::minutes(1));
+        CHECK(one.index == turn % 2 && one.what.text() == (one.index == 0 ? "left" : "right") && one.what.sequence() == turn / 2 + 1);
+    }
+    // Handles may be moved, and the select still has them.
+    auto moved = std::move(both);
+    auto c = std::move(a);
+    left.publish("moved");
+    CHECK(moved.try_recv()->what.text() == "moved");
+    std::thread later([&] { right.publish("later"); });
+    CHECK(moved.recv().index == 1);
+    later.join();
+    left.close(), right.close();
+    for (int end = 0; end < 2; end++) CHECK(moved.recv().what.kind() == SHMCAST_END);
+    CHECK(c.is_over() && b.is_over());
+    // Of a whole vector, by another strategy.
+    std::vector<shmcast::subscriber> all;
+    auto p = publisher("one");
+    all.push_back(subscriber("one")), all.push_back(subscriber("one"));
+    shmcast::subscribe_options parks;
+    parks.wait = SHMCAST_WAIT_PARK;
+    shmcast::select parked(all, parks);
+    std::thread soon([&] { p.publish("x"); });
+    CHECK(parked.recv().index != parked.recv().index);
+    soon.join();
+    CHECK(code_of([&] { shmcast::select twice({b, b}); }) == SHMCAST_ERROR_ARGUMENT);
+    CHECK(code_of([] { shmcast::select none(std::vector<shmcast::subscriber>{}); }) == SHMCAST_ERROR_ARGUMENT);
+    std::error_code code;
+    shmcast::select none(std::vector<shmcast::subscriber>{}, {}, code);
+    CHECK(code.value() == SHMCAST_ERROR_ARGUMENT && code.category() == shmcast::category() && !none.get());
+    // A subscriber that is gone is told, and is no longer used.
+    all.pop_back();
+    CHECK(code_of([&] { parked.recv(); }) == SHMCAST_ERROR_MISUSE && parked.failed() == 1);
+    CHECK(!parked.try_recv(code) && code.value() == SHMCAST_ERROR_MISUSE);
+    CHECK(parked.recv(code).what.kind() == 0 && code.value() == SHMCAST_ERROR_MISUSE);
+    CHECK(!parked.recv(std::chrono::seconds(1), code) && code.value() == SHMCAST_ERROR_MISUSE);
+}
+
 void errors() {
     shmcast::subscribe_options options;
     options.dir = dir;
@@ -261,6 +305,6 @@ void across_threads() {
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     dir = argv[1];
-    messages(), claims(), events(), batches(), errors(), choices(), error_codes(), boards(), gates(), across_threads();
+    messages(), claims(), events(), batches(), selects(), errors(), choices(), error_codes(), boards(), gates(), across_threads();
     std::puts("all calls are as the header says");
 }

@@ -20,5 +20,9 @@ int main(int argc, char **argv) {
     shmcast::subscriber from("plain", of_subscriber, code);
     for (std::uint64_t n = 1; n <= 100 && !code; n++) to.publish(shmcast::bytes_of(n), code);
     if (code || sum_of_batch(from, code) != 5050 || code) return std::fprintf(stderr, "%s\n", shmcast_error_message()), 1;
+    shmcast::select all({from}, {}, code);
+    to.publish("x", code);
+    const auto one = all.recv(std::chrono::minutes(1), code);
+    if (code || !one || one->index != 0 || one->what.text() != "x") return std::fprintf(stderr, "%s\n", shmcast_error_message()), 1;
     return 0;
 }

@@ -3,12 +3,11 @@
 use crate::error;
 use crate::event::Message;
 use crate::handle::Handle;
-use crate::options::{Place, place, seconds};
+use crate::options::{Place, opening, place};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// The properties of a board. Bytes `start` to `stop` of each payload, `stop` not included, are its key.
 ///
@@ -127,7 +126,7 @@ impl BoardEntry {
 
 /// The last message of each key of a channel, read at any time: `board[b"EURUSD"]`, `board.get(key)`, `len(board)`, `board.entries()`.
 ///
-/// `dir` and `socket` as of `Subscriber`, and `wait_for_channel` too. Nobody notices a board that is read. It receives nothing: a `Subscriber`
+/// `dir` and `socket` as of `Subscriber`, and `wait_for_channel` too, whose wait Ctrl-C ends. Nobody notices a board that is read. It receives nothing: a `Subscriber`
 /// with `start="board"` gets the newest message of each key and every later message.
 ///
 /// `ChannelError` with the code "no board" if the channel has none. One thread at a time uses it, and a forked child opens its own.
@@ -162,9 +161,7 @@ impl Board {
             Place::Directory(dir) => builder.dir(dir),
             Place::Daemon(client) => builder.client(&client),
         };
-        let patience = wait_for_channel.map_or(Ok(Duration::ZERO), |s| seconds("wait_for_channel", s))?;
-        let board = py.detach(|| builder.wait_for_channel(patience).open_board());
-        let board = board.map_err(|error| error::opening(&error))?;
+        let board = opening(py, wait_for_channel, |goes_on| builder.open_board_while(goes_on))?;
         Ok(Self { handle: Handle::new("board", board), channel })
     }
 

@@ -17,6 +17,12 @@ pub(crate) fn misuse(code: &str, sentence: &str) -> PyErr {
     exception(code, sentence, None)
 }
 
+/// The system refused to do this.
+#[cold]
+pub(crate) fn system(what: &str, error: &std::io::Error) -> PyErr {
+    exception("os", &format!("cannot {what}: {error}"), error.raw_os_error())
+}
+
 #[cold]
 pub(crate) fn opening(error: &ChannelError) -> PyErr {
     let (code, os) = match error {
@@ -64,6 +70,7 @@ fn locating(error: &LocateError) -> &'static str {
         LocateError::TooOld { .. } => "too old",
         LocateError::NotYet { .. } => "not yet",
         LocateError::Corrupt(_) => "corrupt",
+        LocateError::Forked => "forked",
         _ => "other",
     }
 }

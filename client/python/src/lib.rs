@@ -12,6 +12,7 @@ mod gate;
 mod handle;
 mod options;
 mod publisher;
+mod select;
 mod subscriber;
 
 use pyo3::prelude::*;
@@ -29,6 +30,8 @@ mod _shmcast {
     use super::gate::{Gate, GateStatus};
     #[pymodule_export]
     use super::publisher::Publisher;
+    #[pymodule_export]
+    use super::select::Select;
     #[pymodule_export]
     use super::subscriber::{Batches, Subscriber};
 

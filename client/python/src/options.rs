@@ -1,11 +1,12 @@
 //! The arguments of `Publisher(...)` and `Subscriber(...)`, converted to the library's options.
 
+use crate::subscriber::SLICE;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
-use shmcast::{Client, Preparation, Resume, Start, SubscriberBuilder, Wait};
+use shmcast::{ChannelError, Client, Preparation, Resume, Start, SubscriberBuilder, Wait};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where a channel is looked for.
 pub(crate) enum Place {
@@ -17,7 +18,7 @@ pub(crate) enum Place {
 /// # Errors
 /// If both are given, or no daemon answers.
 pub(crate) fn place(py: Python<'_>, dir: Option<PathBuf>, socket: Option<PathBuf>) -> PyResult<Place> {
-    let daemon = |client: Result<Client, shmcast::ChannelError>| {
+    let daemon = |client: Result<Client, ChannelError>| {
         client.map(Place::Daemon).map_err(|error| crate::error::opening(&error))
     };
     match (dir, socket) {
@@ -34,6 +35,28 @@ pub(crate) fn place(py: Python<'_>, dir: Option<PathBuf>, socket: Option<PathBuf
 pub(crate) fn seconds(what: &str, seconds: f64) -> PyResult<Duration> {
     let finite = Duration::try_from_secs_f64(seconds);
     finite.map_err(|_| PyValueError::new_err(format!("{what} of {seconds} s: give seconds, 0 or more")))
+}
+
+/// Opens a channel by `open`, which waits for it as long as it is told to: for at most `patience` seconds. Checks for signals meanwhile.
+pub(crate) fn opening<T: Send>(
+    py: Python<'_>,
+    patience: Option<f64>,
+    open: impl FnOnce(&mut (dyn FnMut() -> bool + Send)) -> Result<T, ChannelError> + Send,
+) -> PyResult<T> {
+    let patience = patience.map_or(Ok(Duration::ZERO), |patience| seconds("wait_for_channel", patience))?;
+    let start = Instant::now();
+    let (mut looked, mut signals) = (start, Ok(()));
+    let opened = py.detach(|| {
+        open(&mut || {
+            if looked.elapsed() >= SLICE {
+                looked = Instant::now();
+                signals = Python::attach(|py| py.check_signals());
+            }
+            signals.is_ok() && start.elapsed() < patience
+        })
+    });
+    signals?;
+    opened.map_err(|error| crate::error::opening(&error))
 }
 
 pub(crate) fn start(start: &Bound<'_, PyAny>) -> PyResult<Start> {

@@ -4,10 +4,10 @@ use crate::batch::{Batch, Pool};
 use crate::error;
 use crate::event::object;
 use crate::handle::Handle;
-use crate::options::{self, Place, place, seconds};
+use crate::options::{self, Place, opening, place, seconds};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use shmcast::{Armed, EndWatch, Event, RecvError, Start, SubscriberBuilder};
+use shmcast::{Armed, EndWatch, Event, RecvError, Start};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest time of a wait between two checks for signals.
-const SLICE: Duration = Duration::from_millis(50);
+pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
 /// Receives a channel's messages, in order, each once: `for event in subscriber` until the channel is over.
 ///
@@ -44,23 +44,23 @@ const SLICE: Duration = Duration::from_millis(50);
 /// and so does any exception of a signal handler.
 #[pyclass(frozen, weakref, module = "shmcast")]
 pub(crate) struct Subscriber {
-    handle: Handle<Reader>,
+    pub(crate) handle: Handle<Reader>,
     /// Whether the last event of an iteration was an end.
     gave_end: AtomicBool,
-    channel: String,
+    pub(crate) channel: String,
     pool: Arc<Pool>,
     /// Bytes of a batch. By default it fits into a core's second cache until it has been read.
     room: usize,
 }
 
 /// A subscriber, and whether the channel is over for it.
-struct Reader {
-    subscriber: shmcast::Subscriber,
-    end: EndWatch,
+pub(crate) struct Reader {
+    pub(crate) subscriber: shmcast::Subscriber,
+    pub(crate) end: EndWatch,
 }
 
 impl Reader {
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.end.is_over(&self.subscriber)
     }
 }
@@ -80,7 +80,7 @@ impl DerefMut for Reader {
 }
 
 /// The deadline of a wait; `None` if it has none.
-fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
+pub(crate) fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     let Some(timeout) = timeout else { return Ok(None) };
     if timeout == f64::INFINITY {
         return Ok(None);
@@ -90,7 +90,7 @@ fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
 
 /// Calls `attempt` for one slice of the wait after the other until it returns something, detached from the interpreter. Checks for signals
 /// in between.
-fn wait_in_slices<R>(
+pub(crate) fn wait_in_slices<R>(
     py: Python<'_>,
     deadline: Option<Instant>,
     mut attempt: impl FnMut(Instant) -> PyResult<Option<R>>,
@@ -104,24 +104,6 @@ fn wait_in_slices<R>(
             return Ok(found);
         }
     }
-}
-
-/// Opens the channel as the builder says, and waits for it for at most `patience`. Checks for signals meanwhile.
-fn open(py: Python<'_>, builder: SubscriberBuilder, patience: Option<f64>) -> PyResult<shmcast::Subscriber> {
-    let patience = patience.map_or(Ok(Duration::ZERO), |patience| seconds("wait_for_channel", patience))?;
-    let start = Instant::now();
-    let (mut looked, mut signals) = (start, Ok(()));
-    let opened = py.detach(|| {
-        builder.open_while(|| {
-            if looked.elapsed() >= SLICE {
-                looked = Instant::now();
-                signals = Python::attach(|py| py.check_signals());
-            }
-            signals.is_ok() && start.elapsed() < patience
-        })
-    });
-    signals?;
-    opened.map_err(|error| error::opening(&error))
 }
 
 impl Subscriber {
@@ -236,7 +218,7 @@ impl Subscriber {
         if batch_bytes > 1 << 30 {
             return Err(PyValueError::new_err(format!("batch_bytes={batch_bytes}: give at most 1 GiB")));
         }
-        let subscriber = open(py, builder, wait_for_channel)?;
+        let subscriber = opening(py, wait_for_channel, |goes_on| builder.open_while(goes_on))?;
         let end = EndWatch::of(&subscriber, start);
         let handle = Handle::new("subscriber", Reader { subscriber, end });
         Ok(Self {

@@ -2,8 +2,11 @@
 
 import os
 import random
+import signal
+import time
 
 import pytest
+from conftest import Program
 
 import shmcast
 
@@ -106,6 +109,36 @@ def test_what_cannot_be(room: str) -> None:
         shmcast.Subscriber("t", dir=room, conflate="yes")  # type: ignore[arg-type]
     with pytest.raises(shmcast.MismatchError):
         shmcast.Publisher("t", dir=room, board=shmcast.BoardSpec(0, 4))
+
+
+def test_ctrl_c_ends_the_wait_for_a_channel(room: str) -> None:
+    program = Program(
+        """
+        import shmcast, sys
+        print("waits", flush=True)
+        try:
+            shmcast.Board("t", dir=sys.argv[1], wait_for_channel=3600)
+        except KeyboardInterrupt:
+            print("heard", flush=True)
+            sys.stdin.readline()
+            with shmcast.Board("t", dir=sys.argv[1], wait_for_channel=3600) as board:
+                print(board.channel)
+        """,
+        room,
+    )
+    program.line()
+    time.sleep(0.1)
+    program.process.send_signal(signal.SIGINT)
+    assert program.line() == "heard"
+    with prices(room):
+        assert program.process.stdin is not None
+        program.process.stdin.write("\n")
+        program.process.stdin.flush()
+        assert program.end() == "t\n"
+    with pytest.raises(shmcast.NotFoundError):
+        shmcast.Board("none", dir=room, wait_for_channel=0.01)
+    with pytest.raises(ValueError, match="wait_for_channel"):
+        shmcast.Board("none", dir=room, wait_for_channel=-1)
 
 
 def test_a_forked_child_opens_its_own(room: str) -> None:

@@ -30,6 +30,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Default limit of a nap. A daemon that hangs can delay a parked reader by this time.
@@ -45,6 +46,8 @@ pub(crate) struct Parking {
     /// Number of the nap. It distinguishes one nap from the next.
     nap: u64,
     longest: Duration,
+    /// Distinguishes this bell from all others of the process.
+    id: u64,
 }
 
 /// Makes a bell. Returns the reader's end and the end for daemons.
@@ -57,7 +60,13 @@ pub(crate) fn bell() -> io::Result<(UnixStream, File)> {
 impl Parking {
     /// Makes the parking of the reader with this `page`. The reader sleeps for at most `longest` at a time.
     pub(crate) fn new(bell: UnixStream, page: ReaderPage, longest: Duration) -> Self {
-        Self { bell, page, nap: 0, longest }
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        Self { bell, page, nap: 0, longest, id: MADE.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// The identity of the bell, which no other has in this process.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// Writes to the page that the reader will sleep until there is a record at `position`. The caller must look at the

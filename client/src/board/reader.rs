@@ -72,12 +72,35 @@ impl SubscriberBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open_board(self) -> Result<Board, ChannelError> {
-        let subscriber = self.page(false).open()?;
-        let name = || subscriber.header().channel.clone();
-        let view = subscriber.board_view().ok_or_else(|| ChannelError::NoBoard { name: name() })?;
-        let value = vec![0; view.geometry().stride() as usize].into_boxed_slice();
-        Ok(Board { moves: 0, subscriber, view, value, snapshot: None })
+        board_of(self.page(false).open()?)
     }
+
+    /// As [`open_board`](Self::open_board), but waits for a channel that does not exist yet as long as `goes_on` returns true, as
+    /// [`open_while`](Self::open_while) does.
+    ///
+    /// # Errors
+    /// As of `open_board`.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let mut looks = 0;
+    /// let opened = shmcast::Subscriber::builder("nobody").dir(dir.path()).open_board_while(|| {
+    ///     looks += 1;
+    ///     looks < 3
+    /// });
+    /// assert!(opened.is_err_and(|e| e.is_unknown_channel()) && looks == 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open_board_while(self, goes_on: impl FnMut() -> bool) -> Result<Board, ChannelError> {
+        board_of(self.page(false).open_while(goes_on)?)
+    }
+}
+
+fn board_of(subscriber: Subscriber) -> Result<Board, ChannelError> {
+    let name = || subscriber.header().channel.clone();
+    let view = subscriber.board_view().ok_or_else(|| ChannelError::NoBoard { name: name() })?;
+    let value = vec![0; view.geometry().stride() as usize].into_boxed_slice();
+    Ok(Board { moves: 0, subscriber, view, value, snapshot: None })
 }
 
 impl Board {

@@ -61,6 +61,8 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn arm(&mut self) -> Result<Armed<'_>, RecvError> {
+        // A child's bell is that of its parent, which may sleep on it.
+        self.check_process()?;
         if let Some(parking) = &self.parking {
             parking.hear();
         }
@@ -78,7 +80,7 @@ impl Subscriber {
     }
 
     /// Withdraws the request of [`arm`](Self::arm), and empties the descriptor. A program that continues to receive needs this only if the
-    /// descriptor stays in its event loop meanwhile: the next `arm` does the same.
+    /// descriptor stays in its event loop meanwhile: the next `arm` does the same. In a forked child it does nothing.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -90,7 +92,7 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn disarm(&mut self) {
-        if let Some(parking) = &self.parking {
+        if let Some(parking) = self.parking.as_ref().filter(|_| self.check_process().is_ok()) {
             parking.rise();
             parking.hear();
         }

@@ -25,6 +25,7 @@ mod starting;
 mod stream;
 mod tags;
 mod telling;
+mod turns;
 mod waiting;
 mod watch;
 
@@ -59,6 +60,7 @@ pub use starting::Start;
 #[cfg(feature = "tokio")]
 pub use stream::EventStream;
 use tags::Tags;
+pub use turns::{Lent, Turns};
 use watch::Watch;
 
 /// Greatest number of messages that are returned before they are counted on the page.

@@ -1,16 +1,15 @@
 //! Receiving from several channels in one thread or task.
 //!
-//! A select owns its subscribers, polls them in turn, and waits for all of them at once. A wait that sleeps
-//! works as that of one subscriber (`waiting`), with one difference: all subscribers first announce where
-//! they sleep, and then all are polled once more.
+//! A select owns its subscribers. `turns` polls them in turn, and waits for all of them at once.
 
-use super::waiting::time_left;
-use super::{Outcome, Subscriber};
-use crate::attach::park::{ALONE, Bells, Parking};
+use super::Subscriber;
+#[cfg(any(feature = "pod", feature = "serde"))]
+use super::turns::Found;
+use super::turns::Turns;
 use crate::message::{Event, RecvError};
-use crate::wait::{Wait, Waiter};
+use crate::wait::Wait;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use thiserror::Error;
 
 /// Receives from several subscribers. It returns the first event that any of them has.
@@ -25,6 +24,9 @@ use thiserror::Error;
 /// count, with one exception: a subscriber can be woken only if it was opened with [`Wait::Park`]. As long as
 /// one of them was not, or its daemon is away, [`Wait::Park`] and `recv_async` look every millisecond.
 /// [`Wait::Burst`] is [`Wait::Spin`] here.
+///
+/// **Types.** [`add_typed`](Self::add_typed) takes subscribers of one type, also of several types in one select, and beside others
+/// (features `pod` and `serde`).
 ///
 /// **Cost.** A look at each subscriber that has nothing: one load of a line in this core's cache, as for
 /// [`Subscriber::try_recv`]. Before a sleep, one system call a subscriber. No allocation after the last
@@ -50,12 +52,12 @@ use thiserror::Error;
 #[derive(Debug)]
 pub struct Select {
     subscribers: Vec<Subscriber>,
-    wait: Wait,
-    /// The subscriber that is polled first: the one after the subscriber that was polled last.
-    next: usize,
-    /// The bells of the subscribers that park; `None` if none does.
-    bells: Option<Bells>,
+    turns: Turns,
 }
+
+/// An event, with the index and the state of the subscriber that received it.
+#[cfg(any(feature = "pod", feature = "serde"))]
+pub(crate) type Source<'a> = (usize, Event<'a>, &'a Subscriber);
 
 /// The reason why one subscriber of a [`Select`] can receive nothing more. The next call continues with the
 /// others.
@@ -68,18 +70,6 @@ pub struct SelectError {
     pub source: RecvError,
 }
 
-type Found = (usize, Outcome);
-
-/// The next step when there is nothing to receive.
-enum Rest {
-    /// There is an event.
-    Found(Found),
-    /// Look again.
-    None,
-    /// Sleep for this long, or until a bell rings.
-    Nap(Duration),
-}
-
 impl Select {
     /// Makes a select without subscribers, which waits by this strategy.
     ///
@@ -88,7 +78,7 @@ impl Select {
     /// assert!(select.get(0).is_none());
     /// ```
     pub fn new(wait: Wait) -> Self {
-        Self { subscribers: Vec::new(), wait, next: 0, bells: None }
+        Self { subscribers: Vec::new(), turns: Turns::new(wait) }
     }
 
     /// Adds a subscriber, and returns its index: the number of subscribers before it.
@@ -105,14 +95,7 @@ impl Select {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn add(&mut self, subscriber: Subscriber) -> io::Result<usize> {
-        let index = self.subscribers.len();
-        if let Some(parking) = &subscriber.parking {
-            let bells = match self.bells.take() {
-                Some(bells) => bells,
-                None => Bells::new()?,
-            };
-            self.bells.insert(bells).add(index, parking)?;
-        }
+        let index = self.turns.add(&subscriber)?;
         self.subscribers.push(subscriber);
         Ok(index)
     }
@@ -183,8 +166,7 @@ impl Select {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn recv(&mut self) -> Result<(usize, Event<'_>), SelectError> {
-        let event = self.recv_until(None)?;
-        Ok(event.expect("waiting without a deadline ends with an event"))
+        self.turns.recv(&mut self.subscribers[..])
     }
 
     /// Waits as [`recv`](Self::recv) does. Returns `None` if nothing arrived before `deadline`.
@@ -206,7 +188,7 @@ impl Select {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn recv_deadline(&mut self, deadline: Instant) -> Result<Option<(usize, Event<'_>)>, SelectError> {
-        self.recv_until(Some(deadline))
+        self.turns.recv_deadline(&mut self.subscribers[..], deadline)
     }
 
     /// Returns the next event of any subscriber if there is one. Never waits.
@@ -226,8 +208,7 @@ impl Select {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn try_recv(&mut self) -> Result<Option<(usize, Event<'_>)>, SelectError> {
-        let found = self.poll()?;
-        Ok(found.map(|found| self.lend(found)))
+        self.turns.try_recv(&mut self.subscribers[..])
     }
 
     /// Waits as [`recv`](Self::recv) does, in an event loop: other tasks run until something arrives. Open every subscriber with
@@ -258,149 +239,34 @@ impl Select {
     /// ```
     #[cfg(feature = "tokio")]
     pub async fn recv_async(&mut self) -> Result<(usize, Event<'_>), SelectError> {
-        self.expect_some();
-        tokio::task::coop::consume_budget().await;
-        let found = loop {
-            for subscriber in &mut self.subscribers {
-                subscriber.read_ahead_async().await;
-            }
-            if let Some(found) = self.poll()? {
-                break found;
-            }
-            match self.rest()? {
-                Rest::Found(found) => break found,
-                Rest::None => {}
-                Rest::Nap(limit) => {
-                    let _nap = Nap(self);
-                    match &self.bells {
-                        Some(bells) => bells.nap(limit).await,
-                        None => tokio::time::sleep(limit).await,
-                    }
-                }
-            }
-        };
-        Ok(self.lend(found))
+        let (index, outcome) = self.turns.find_async(&mut self.subscribers).await?;
+        Ok((index, self.subscribers[index].lend(outcome)))
     }
 
-    fn expect_some(&self) {
-        assert!(!self.subscribers.is_empty(), "a select without subscribers would wait for ever: add one");
+    /// Waits until there is an event, or until the deadline has passed. Returns the event with its subscriber.
+    #[cfg(any(feature = "pod", feature = "serde"))]
+    pub(crate) fn find(&mut self, deadline: Option<Instant>) -> Result<Option<Source<'_>>, SelectError> {
+        let found = self.turns.find(&mut self.subscribers[..], deadline)?;
+        Ok(found.map(|found| self.source(found)))
     }
 
-    fn recv_until(&mut self, deadline: Option<Instant>) -> Result<Option<(usize, Event<'_>)>, SelectError> {
-        self.expect_some();
-        let mut waiter = Waiter::default();
-        loop {
-            if let Some(found) = self.poll()? {
-                return Ok(Some(self.lend(found)));
-            }
-            match self.wait {
-                Wait::Park => match self.rest()? {
-                    Rest::Found(found) => return Ok(Some(self.lend(found))),
-                    Rest::None => {}
-                    Rest::Nap(limit) => self.sleep(limit.min(time_left(deadline))),
-                },
-                wait => {
-                    if let Wait::Sleep(pause) = wait {
-                        std::thread::sleep(pause.min(time_left(deadline)));
-                    }
-                    if !waiter.idle(wait) {
-                        continue;
-                    }
-                    if let Some(found) = self.look()? {
-                        return Ok(Some(self.lend(found)));
-                    }
-                }
-            }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Ok(None);
-            }
-        }
+    /// As [`find`](Self::find), without a wait.
+    #[cfg(any(feature = "pod", feature = "serde"))]
+    pub(crate) fn find_now(&mut self) -> Result<Option<Source<'_>>, SelectError> {
+        let found = self.turns.poll(&mut self.subscribers[..])?;
+        Ok(found.map(|found| self.source(found)))
     }
 
-    fn lend(&self, (index, outcome): Found) -> (usize, Event<'_>) {
-        (index, self.subscribers[index].lend(outcome))
+    /// As [`find`](Self::find) without a deadline, while other tasks run.
+    #[cfg(all(feature = "tokio", any(feature = "pod", feature = "serde")))]
+    pub(crate) async fn find_async(&mut self) -> Result<Source<'_>, SelectError> {
+        let found = self.turns.find_async(&mut self.subscribers).await?;
+        Ok(self.source(found))
     }
 
-    /// Polls each subscriber until one has an event. Begins after the subscriber that was polled last.
-    #[inline]
-    fn poll(&mut self) -> Result<Option<Found>, SelectError> {
-        for _ in 0..self.subscribers.len() {
-            let index = self.next;
-            self.next = if index + 1 == self.subscribers.len() { 0 } else { index + 1 };
-            let outcome = self.subscribers[index].poll().map_err(|source| SelectError { index, source })?;
-            if let Some(outcome) = outcome {
-                return Ok(Some((index, outcome)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Makes, for each subscriber, the checks that an empty poll does not make.
-    #[cold]
-    fn look(&mut self) -> Result<Option<Found>, SelectError> {
-        for (index, subscriber) in self.subscribers.iter_mut().enumerate() {
-            if let Some(outcome) = subscriber.look().map_err(|source| SelectError { index, source })? {
-                return Ok(Some((index, outcome)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Decides how to wait for the next event. Called after a poll that found nothing. With [`Rest::Nap`],
-    /// every subscriber that can be woken has announced where it sleeps, has found nothing there since, and
-    /// has rung for the waker.
-    #[cold]
-    fn rest(&mut self) -> Result<Rest, SelectError> {
-        if let Some(found) = self.look()? {
-            return Ok(Rest::Found(found));
-        }
-        if self.subscribers.iter().any(Subscriber::is_leaving) {
-            return Ok(Rest::None);
-        }
-        let mut longest = Duration::MAX;
-        for subscriber in &mut self.subscribers {
-            let own =
-                if subscriber.lie_down() { subscriber.parking.as_ref().map(Parking::longest) } else { None };
-            longest = longest.min(own.unwrap_or(ALONE));
-        }
-        let moves = |own: &Self| own.subscribers.iter().map(|subscriber| subscriber.moves).sum::<u64>();
-        let before = moves(self);
-        let found = self.poll();
-        // A subscriber that has moved to another segment has not polled there yet.
-        let is_leaving = self.subscribers.iter().any(Subscriber::is_leaving) || moves(self) != before;
-        if found.as_ref().is_ok_and(Option::is_none) && !is_leaving {
-            self.parked().for_each(Parking::ring);
-            return Ok(Rest::Nap(longest));
-        }
-        drop(Nap(self));
-        Ok(found?.map_or(Rest::None, Rest::Found))
-    }
-
-    fn sleep(&self, limit: Duration) {
-        let _nap = Nap(self);
-        match &self.bells {
-            Some(bells) => bells.sleep(limit),
-            None => std::thread::sleep(limit),
-        }
-    }
-
-    /// The subscribers that may be woken.
-    fn parked(&self) -> impl Iterator<Item = &Parking> {
-        self.subscribers.iter().filter_map(|subscriber| subscriber.parking.as_ref())
-    }
-}
-
-/// A nap of all subscribers. It ends when this value is dropped, even if the wait is given up.
-struct Nap<'a>(&'a Select);
-
-impl Drop for Nap<'_> {
-    fn drop(&mut self) {
-        self.0.parked().for_each(Parking::rise);
-        let Some(bells) = &self.0.bells else { return };
-        bells.ringing(|index| {
-            if let Some(parking) = self.0.subscribers.get(index).and_then(|s| s.parking.as_ref()) {
-                parking.hear();
-            }
-        });
+    #[cfg(any(feature = "pod", feature = "serde"))]
+    fn source(&self, (index, outcome): Found) -> Source<'_> {
+        let subscriber = &self.subscribers[index];
+        (index, subscriber.lend(outcome), subscriber)
     }
 }

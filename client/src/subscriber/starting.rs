@@ -156,7 +156,8 @@ impl Subscriber {
     /// Messages that are skipped do not count as missed.
     ///
     /// # Errors
-    /// [`LocateError::TooOld`] and [`LocateError::NotYet`] say what is available instead. The subscriber keeps its place.
+    /// [`LocateError::TooOld`] and [`LocateError::NotYet`] say what is available instead; [`LocateError::Forked`] in a forked child. The
+    /// subscriber keeps its place.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -168,6 +169,8 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn seek(&mut self, sequence: u64) -> Result<(), LocateError> {
+        // A gate's page is shared with the parent, whose place it says.
+        self.check_process().map_err(|_| LocateError::Forked)?;
         if !self.seek_ahead(sequence)? {
             match self.reader.locator().seek(sequence) {
                 Ok(place) => {

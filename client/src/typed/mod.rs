@@ -36,6 +36,7 @@
 
 mod publisher;
 mod schema;
+mod select;
 mod subscriber;
 
 use crate::message::Message;
@@ -47,6 +48,7 @@ pub use schema::Pod;
 #[cfg(feature = "serde")]
 pub use schema::Serde;
 pub use schema::{Codec, Schema};
+pub use select::{Member, Selected};
 pub use subscriber::{Event, Iter, RecvError, Subscriber};
 
 /// The reason why a payload is not a value of the type asked for.

@@ -2,8 +2,9 @@
 
 #[cfg(feature = "serde")]
 use super::EncodeError;
-use super::{DecodeError, Message};
+use super::{DecodeError, Event, Message, RecvError};
 use crate::error::SchemaId;
+use crate::journal::format::FileHeader;
 use crate::publisher::Mark;
 #[cfg(feature = "serde")]
 use serde::{Serialize, de::DeserializeOwned};
@@ -88,4 +89,28 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Serde {
 pub(super) fn schema<T: Schema>() -> SchemaId {
     const { assert!(T::ID != 0, "a schema's number must not be 0, which stands for none") };
     SchemaId { id: T::ID, name: T::NAME.to_owned() }
+}
+
+/// Withholds messages of another type. A channel that continues in another segment may be for another
+/// type, and so may a file of its journal. `checked` is the last ring whose schema matched.
+#[inline]
+pub(super) fn check<T: Schema>(
+    subscriber: &crate::Subscriber,
+    checked: &mut [u64; 2],
+    event: Result<Event<T>, DecodeError>,
+) -> Result<Event<T>, RecvError> {
+    let header = subscriber.header();
+    let past = subscriber.in_past();
+    let ring = past.map_or(header.uuid, |file| file.ring.uuid);
+    let is_message = matches!(event, Ok(Event::Message(_)) | Err(_));
+    if is_message && ring != *checked {
+        let wanted = schema::<T>();
+        let of_file = |file: &FileHeader| SchemaId { id: file.schema_id, name: file.schema.clone() };
+        let found = past.map_or_else(|| SchemaId::of(header), of_file);
+        if !wanted.fits(&found) {
+            return Err(RecvError::Schema { found, wanted });
+        }
+        *checked = ring;
+    }
+    Ok(event?)
 }

@@ -5,9 +5,8 @@ use super::DecodeError;
 use super::Pod;
 #[cfg(feature = "serde")]
 use super::Serde;
-use super::schema::{Codec, Schema, schema};
+use super::schema::{Codec, Schema, check, schema};
 use crate::error::{ChannelError, SchemaId};
-use crate::journal::format::FileHeader;
 use crate::owned::OwnedEvent;
 use crate::subscriber::SubscriberBuilder;
 use shmcast_layout::ring::reader::Flow;
@@ -361,7 +360,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.untyped.seek(sequence)
     }
 
-    /// Returns the same subscriber without its type, such as for a [`Select`](crate::Select).
+    /// Returns the same subscriber without its type. A [`Select`](crate::Select) also takes it [with its type](crate::Select::add_typed).
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -381,24 +380,14 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.untyped
     }
 
-    /// Withholds messages of another type. A channel that continues in another segment may be for another
-    /// type, and so may a file of its journal.
+    /// The same without its type, and the ring whose schema matched.
+    pub(super) fn into_parts(self) -> (crate::Subscriber, [u64; 2]) {
+        (self.untyped, self.checked)
+    }
+
     #[inline]
     fn check(&mut self, event: Result<Event<T>, DecodeError>) -> Result<Event<T>, RecvError> {
-        let header = self.untyped.header();
-        let past = self.untyped.in_past();
-        let ring = past.map_or(header.uuid, |file| file.ring.uuid);
-        let is_message = matches!(event, Ok(Event::Message(_)) | Err(_));
-        if is_message && ring != self.checked {
-            let wanted = schema::<T>();
-            let of_file = |file: &FileHeader| SchemaId { id: file.schema_id, name: file.schema.clone() };
-            let found = past.map_or_else(|| SchemaId::of(header), of_file);
-            if !wanted.fits(&found) {
-                return Err(RecvError::Schema { found, wanted });
-            }
-            self.checked = ring;
-        }
-        Ok(event?)
+        check(&self.untyped, &mut self.checked, event)
     }
 }
 

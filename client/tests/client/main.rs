@@ -29,3 +29,5 @@ mod support;
 mod swallowed;
 #[cfg(all(feature = "pod", feature = "serde"))]
 mod typed;
+#[cfg(all(feature = "pod", feature = "serde", feature = "tokio"))]
+mod typed_select;

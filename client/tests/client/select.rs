@@ -2,7 +2,7 @@
 //! daemon's tests.
 
 use crate::support::SMALL;
-use shmcast::{Event, Lapped, Mark, Publisher, Select, Start, Subscriber, Wait};
+use shmcast::{Event, Lapped, Mark, Publisher, Select, Start, Subscriber, Turns, Wait};
 use shmcast_testkit::{PATIENCE, scratch};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -159,6 +159,57 @@ fn one_that_fails_does_not_hold_up_the_others() {
     let failure = select.recv().unwrap_err();
     assert_eq!((failure.index, failure.source), (0, shmcast::RecvError::Superseded), "{failed} before");
     assert!(failure.to_string().contains("subscriber 0"), "{failure}");
+}
+
+/// Subscribers that are lent for a call are those of a select in all else: they have the same order, ends and losses.
+#[test]
+fn subscribers_that_are_lent_take_turns_and_stay_with_their_owner() {
+    for wait in [Wait::Spin, Wait::Yield, Wait::Sleep(Duration::from_micros(50)), Wait::Park] {
+        let dir = scratch();
+        let (mut publishers, subscribers) = ends(dir.path(), 3);
+        let [mut a, mut b, mut c] = <[Subscriber; 3]>::try_from(subscribers).unwrap();
+        let mut turns = Turns::new(wait);
+        let indices: Vec<_> = [&a, &b, &c].into_iter().map(|one| turns.add(one).unwrap()).collect();
+        assert_eq!(indices, [0, 1, 2]);
+        let deadline = Instant::now() + Duration::from_millis(5);
+        assert_eq!(turns.recv_deadline(&mut [&mut a, &mut b, &mut c], deadline).unwrap(), None);
+        assert!(Instant::now() >= deadline, "{wait:?}");
+        for publisher in &mut publishers {
+            publish(publisher, 4);
+        }
+        for turn in 0..9 {
+            let mut lent = [&mut a, &mut b, &mut c];
+            let (index, event) = turns.recv(&mut lent).unwrap();
+            let Event::Message(m) = event else { panic!("{event:?}") };
+            assert_eq!((index, m.sequence), (turn % 3, turn as u64 / 3 + 1), "{wait:?}");
+        }
+        assert!(matches!(b.try_recv().unwrap(), Some(Event::Message(m)) if m.sequence == 4));
+        // Fewer of them, or others, can be lent as well.
+        let mut lent = [&mut a];
+        let found = turns.try_recv(&mut lent).unwrap();
+        assert!(matches!(found, Some((0, Event::Message(m))) if m.sequence == 4));
+        let late = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(5));
+            drop(publishers.remove(1));
+            publishers
+        });
+        let mut lent = [&mut a, &mut b];
+        let found = turns.recv(&mut lent).unwrap();
+        assert_eq!(found, (1, Event::End));
+        let mut all = vec![a, b, c];
+        let found = turns.recv_deadline(&mut all[..], Instant::now() + PATIENCE).unwrap();
+        assert!(matches!(found, Some((2, Event::Message(m))) if m.sequence == 4), "{found:?}");
+        drop(late.join().unwrap());
+        for index in [0, 2] {
+            assert_eq!(turns.recv(&mut all[..]).unwrap(), (index, Event::End), "{wait:?}");
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "would wait for ever")]
+fn nobody_is_lent() {
+    let _ = Turns::new(Wait::Yield).recv(&mut [] as &mut [Subscriber]);
 }
 
 #[test]

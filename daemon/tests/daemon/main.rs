@@ -25,6 +25,7 @@ mod reboot;
 mod reload;
 mod restart;
 mod retention;
+mod selects;
 mod stalled;
 mod takeover;
 #[cfg(feature = "top")]

@@ -70,6 +70,9 @@ pub enum LocateError {
     /// Another program wrote to the segment.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
+    /// The subscriber is the copy that a forked child has of its parent's subscriber. It keeps its place.
+    #[error("this subscriber belongs to the process that was forked: open one of its own here")]
+    Forked,
 }
 
 /// The reason why a search begins again, or cannot succeed.

@@ -51,13 +51,17 @@ fn in_c(rust: &str) -> &str {
         "*const SubscriberHandle" => "const shmcast_subscriber *",
         "*mut SubscriberHandle" => "shmcast_subscriber *",
         "*mut *mut SubscriberHandle" => "shmcast_subscriber **",
+        "*const *mut SubscriberHandle" => "shmcast_subscriber *const *",
+        "*mut SelectHandle" => "shmcast_select *",
+        "*mut *mut SelectHandle" => "shmcast_select **",
+        "*mut usize" => "size_t *",
         other => panic!("the header has no type for {other:?}"),
     }
 }
 
 fn source_functions() -> BTreeMap<String, String> {
     let mut functions = BTreeMap::new();
-    for file in ["error", "publisher", "subscriber", "board"] {
+    for file in ["error", "publisher", "subscriber", "select", "board"] {
         let text = read(&format!("src/{file}.rs"));
         for part in text.split("#[unsafe(no_mangle)]").skip(1) {
             let signature = part.split_once("extern \"C\" fn ").unwrap().1.split_once(" {\n").unwrap().0;

@@ -16,7 +16,7 @@ fn each_call_does_what_the_header_says() {
     if !has(NAME, C[0]) {
         return;
     }
-    for source in ["tests/c/calls.c", "tests/c/choices.c"] {
+    for source in ["tests/c/calls.c", "tests/c/choices.c", "tests/c/select.c"] {
         let channels = scratch();
         let plain = program(C, &[], source);
         run(&mut command(&plain, [channels.path()]));

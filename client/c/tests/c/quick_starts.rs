@@ -50,3 +50,44 @@ fn quick_starts_run_as_they_are_quoted() {
         }
     }
 }
+
+#[test]
+fn several_channels_are_read_as_it_is_quoted() {
+    const NAME: &str = "several_channels_are_read_as_it_is_quoted";
+    if !has(NAME, C[0]) || !has(NAME, CPP[0]) {
+        return;
+    }
+    let dir = scratch();
+    let readers = [built(C, "select.c", dir.path()), built(CPP, "select.cpp", dir.path())];
+    let channels = scratch();
+    let start = |program: &PathBuf| {
+        let mut command = command(program, [""; 0]);
+        Process::start(command.env(shmcast::DIR_VARIABLE, channels.path()))
+    };
+    let waiting: Vec<_> = readers.iter().map(start).collect();
+    let open = |name: &str| {
+        let preparation = shmcast::Preparation::NONE;
+        shmcast::Publisher::builder(name)
+            .dir(channels.path())
+            .capacity(1 << 20)
+            .prepare(preparation)
+            .open()
+            .unwrap()
+    };
+    let (mut prices, mut news) = (open("prices"), open("news"));
+    for number in 0..3 {
+        prices.publish(format!("bid {number}").as_bytes()).unwrap();
+        news.publish(b"nothing new").unwrap();
+    }
+    drop((prices, news));
+    for reader in waiting {
+        let output = reader.output();
+        let said = String::from_utf8(output.stdout).unwrap();
+        let mut lines: Vec<&str> = said.lines().collect();
+        lines.sort_unstable();
+        let due =
+            ["news: nothing new"; 3].into_iter().chain(["prices: bid 0", "prices: bid 1", "prices: bid 2"]);
+        assert_eq!(lines, due.collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(0));
+    }
+}

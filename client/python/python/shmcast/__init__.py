@@ -55,6 +55,7 @@ from ._shmcast import (
     Publisher,
     PublisherGone,
     Restarted,
+    Select,
     Subscriber,
     __version__,
 )
@@ -96,6 +97,7 @@ __all__ = [
     "PublisherGone",
     "ReceiveError",
     "Restarted",
+    "Select",
     "Subscriber",
     "SupersededError",
     "TooLargeError",

@@ -31,6 +31,7 @@ __all__ = [
     "Publisher",
     "PublisherGone",
     "Restarted",
+    "Select",
     "Subscriber",
     "__version__",
 ]
@@ -326,6 +327,15 @@ class Subscriber:
     async def __aexit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None, /
     ) -> None: ...
+
+@final
+class Select:
+    def __new__(cls, subscribers: Iterable[Subscriber], *, wait: str = "yield", pause: float | None = None) -> Self: ...
+    @property
+    def subscribers(self) -> list[Subscriber]: ...
+    def wait(self, timeout: float | None = None) -> tuple[Subscriber, Event] | None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> tuple[Subscriber, Event]: ...
 
 @final
 class Publisher:

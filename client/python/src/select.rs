@@ -1,0 +1,151 @@
+//! One wait for several subscribers.
+
+use crate::error;
+use crate::event::object;
+use crate::handle::{Handle, InUse};
+use crate::options;
+use crate::subscriber::{Reader, SLICE, Subscriber, deadline, wait_in_slices};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use shmcast::{EndWatch, SelectError, Turns};
+use std::time::Instant;
+
+/// What `wait` returns.
+type Selected = (Py<Subscriber>, Py<PyAny>);
+
+/// One wait for several channels: `for subscriber, event in shmcast.Select([quotes, trades])`, until all of them are over.
+///
+/// The subscribers take turns: after an event of one, all others are asked before it is asked again. Events of one come in their order; there
+/// is no order between them. The subscribers can be used and closed as before, between the calls of the select. One that is closed then is
+/// told as a `MisuseError`.
+///
+/// - `wait` and `pause`: how it waits while nothing comes, as of `Subscriber`. The strategies of the subscribers do not count, but only those
+///   that were opened with wait="park" can be woken: with others "park" looks every millisecond.
+///
+/// One thread at a time uses a select and its subscribers; another one gets a `MisuseError`. Other threads of Python run during a wait. Ctrl-C
+/// ends a wait within some 50 ms, and so does any exception of a signal handler.
+#[pyclass(frozen, weakref, module = "shmcast")]
+pub(crate) struct Select {
+    subscribers: Vec<Py<Subscriber>>,
+    turns: Handle<Turns>,
+}
+
+/// The subscribers in use by this thread.
+type AllInUse<'a> = Vec<InUse<'a, Reader>>;
+
+fn parts(reader: &mut Reader) -> (&mut shmcast::Subscriber, &mut EndWatch) {
+    let Reader { subscriber, end } = reader;
+    (subscriber, end)
+}
+
+impl Select {
+    fn enter(&self) -> PyResult<AllInUse<'_>> {
+        self.subscribers.iter().map(|subscriber| subscriber.get().handle.enter()).collect()
+    }
+
+    /// The next event that is there before `until`, or now if there is no such time.
+    fn take(&self, py: Python<'_>, until: Option<Instant>) -> PyResult<Option<Selected>> {
+        let mut turns = self.turns.enter()?;
+        let mut all = self.enter()?;
+        let (mut lent, mut ends): (Vec<_>, Vec<_>) = all.iter_mut().map(|reader| parts(reader)).unzip();
+        let turns = &mut *turns;
+        let found = match until {
+            None => turns.try_recv(&mut lent[..]),
+            Some(until) => py.detach(|| turns.recv_deadline(&mut lent[..], until)),
+        };
+        match found {
+            Ok(None) => Ok(None),
+            Ok(Some((index, event))) => {
+                ends[index].note(&event);
+                Ok(Some((self.subscribers[index].clone_ref(py), object(py, &event)?)))
+            }
+            Err(SelectError { index, source }) => {
+                Err(error::receiving(&self.subscribers[index].get().channel, &source))
+            }
+        }
+    }
+
+    /// Whether all channels are over as things stand.
+    fn is_over(&self) -> PyResult<bool> {
+        Ok(self.enter()?.iter().all(|reader| reader.is_over()))
+    }
+}
+
+#[pymethods]
+impl Select {
+    #[new]
+    #[pyo3(signature = (subscribers, *, wait = "yield", pause = None))]
+    fn new(subscribers: &Bound<'_, PyAny>, wait: &str, pause: Option<f64>) -> PyResult<Self> {
+        let mut turns = Turns::new(options::wait(wait, pause)?);
+        let mut found: Vec<Py<Subscriber>> = Vec::new();
+        for subscriber in subscribers.try_iter()? {
+            let subscriber = subscriber?;
+            let subscriber = subscriber.cast::<Subscriber>().map_err(|_| {
+                PyTypeError::new_err(format!("a select is of subscribers, and {subscriber} is none"))
+            })?;
+            if found.iter().any(|other| other.is(subscriber)) {
+                let given = subscriber.get().channel.clone();
+                return Err(PyValueError::new_err(format!(
+                    "the subscriber of {given:?} is given twice: give each once"
+                )));
+            }
+            let reader = subscriber.get().handle.enter()?;
+            turns.add(&reader.subscriber).map_err(|error| error::system("wait for a subscriber", &error))?;
+            drop(reader);
+            found.push(subscriber.clone().unbind());
+        }
+        if found.is_empty() {
+            return Err(PyValueError::new_err("a select without subscribers would wait for ever: give some"));
+        }
+        Ok(Self { subscribers: found, turns: Handle::new("select", turns) })
+    }
+
+    fn __repr__(&self) -> String {
+        let names: Vec<String> =
+            self.subscribers.iter().map(|subscriber| format!("{:?}", subscriber.get().channel)).collect();
+        format!("<shmcast.Select of {}>", names.join(", "))
+    }
+
+    /// The subscribers, in the order in which they were given.
+    #[getter]
+    fn subscribers(&self, py: Python<'_>) -> Vec<Py<Subscriber>> {
+        self.subscribers.iter().map(|subscriber| subscriber.clone_ref(py)).collect()
+    }
+
+    /// The next event of any subscriber, as `(subscriber, event)`, after a wait of at most `timeout` seconds, or without end; `None` if nothing
+    /// came. With a timeout of 0 it never waits.
+    ///
+    /// A loss or an end is an event. `ReceiveError` each time that a subscriber which can receive nothing more has its turn: the sentence names its
+    /// channel, and the next call goes on with the others.
+    #[pyo3(signature = (timeout = None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Selected>> {
+        let deadline = deadline(timeout)?;
+        if let Some(found) = self.take(py, None)? {
+            return Ok(Some(found));
+        }
+        if timeout == Some(0.0) {
+            return Ok(None);
+        }
+        wait_in_slices(py, deadline, |until| self.take(py, Some(until)))
+    }
+
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    /// Each end is an event here, also the last of a channel. There is no other event when all channels are over.
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Selected>> {
+        if let Some(found) = self.take(py, None)? {
+            return Ok(Some(found));
+        }
+        loop {
+            if self.is_over()? {
+                return Ok(None);
+            }
+            let slice = Some(Instant::now() + SLICE);
+            if let Some(found) = wait_in_slices(py, slice, |until| self.take(py, Some(until)))? {
+                return Ok(Some(found));
+            }
+        }
+    }
+}
