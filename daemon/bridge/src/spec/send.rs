@@ -61,9 +61,9 @@ pub struct SendSpec {
     /// 15 by default. All egresses of a stream should have the same.
     pub takeover_ms: u64,
     /// The gate of the channel that the bridge takes, so that the publisher waits for the bridge, within the gate's limit. A message has
-    /// passed the gate when the bridge has copied it out of the ring. Over lines, the bridge copies at most 1024 messages, and hands their
+    /// passed the gate when the bridge has copied it out of the ring. Over lines, the bridge copies at most 1025 messages, and hands their
     /// packets to the sockets before it copies more. Through an engine, it copies only while a block may be appended, so that at most
-    /// `in_flight` blocks and 1024 messages wait for the servers. If `None`, the bridge is overtaken as any other reader.
+    /// `in_flight` blocks and 1025 messages wait for the servers. If `None`, the bridge is overtaken as any other reader.
     pub gate: Option<String>,
     /// The retransmission server, which also grants unicast leases; none if `None`.
     pub repair: Option<RepairSpec>,
