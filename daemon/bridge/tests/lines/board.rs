@@ -22,18 +22,23 @@ fn board(dir: &Path) -> Vec<(Vec<u8>, u64, u64, Vec<u8>)> {
     all.collect()
 }
 
-/// The messages that a reader which begins with the board gets from it, each with the number of those that it stands for.
-fn begun(dir: &Path, conflates: bool) -> Vec<(u64, Option<u64>, Vec<u8>)> {
+/// The sequence of a message from the board, the number of those that it stands for, and its payload.
+type FromBoard = (u64, Option<u64>, Vec<u8>);
+
+/// The messages that a reader which begins with the board gets from it, and how many messages the reader is told of that are not on
+/// the board.
+fn begun(dir: &Path, conflates: bool) -> (Vec<FromBoard>, u64) {
     let builder = Subscriber::builder("t").dir(dir).start(Start::Board);
     let builder = if conflates { builder.conflate() } else { builder };
-    let (mut reader, mut all) = (builder.open().unwrap(), Vec::new());
+    let (mut reader, mut all, mut missed) = (builder.open().unwrap(), Vec::new(), 0);
     loop {
         match reader.recv_deadline(Instant::now() + PATIENCE).unwrap().expect("the board ends") {
             Event::Message(m) => all.push((m.sequence, m.conflated, m.payload.to_vec())),
             Event::Live { sequence } => {
                 assert_eq!(sequence, MESSAGES + 1);
-                return all;
+                return (all, missed);
             }
+            Event::Lapped(lapped) => missed += lapped.missed,
             other => panic!("{other:?}"),
         }
     }
@@ -73,7 +78,7 @@ fn carried(profile: Profile) {
     assert_eq!(board(there.path()), expected);
     for conflates in [false, true] {
         let expected = begun(here.path(), conflates);
-        assert!(expected.len() > 50, "{} messages", expected.len());
+        assert!(expected.0.len() > 50, "{} messages", expected.0.len());
         assert_eq!(begun(there.path(), conflates), expected, "conflates: {conflates}");
     }
     ingress.stop();
