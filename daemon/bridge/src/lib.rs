@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod egress;
+pub mod gate;
 pub mod ingress;
 pub mod local;
 mod native;

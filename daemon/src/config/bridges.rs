@@ -20,6 +20,7 @@ pub(super) fn own(bridge: &BridgeSpec) -> Broken {
         "servers" => "receive.servers",
         "listen_ms" => "send.listen_ms",
         "role" => "send.role",
+        "gate" => "send.gate",
         "peers" => "send.peers",
         "rank" => "send.rank",
         "takeover_ms" => "send.takeover_ms",
@@ -74,6 +75,7 @@ pub(super) fn together(
     if let (Some(Direction::Send(_)), Some(channel)) = (bridge.direction(), channel) {
         broken.extend(too_long(bridge, channel));
     }
+    broken.extend(no_gate(bridge, channel, before));
     for other in before {
         let title = other.title();
         if title == bridge.title() {
@@ -92,6 +94,24 @@ pub(super) fn together(
         }
     }
     broken
+}
+
+/// Refuses a gate that the channel does not have, or that another reader of this daemon takes.
+fn no_gate(
+    bridge: &BridgeSpec,
+    channel: Option<&ChannelConfig>,
+    before: &[BridgeSpec],
+) -> Option<(&'static str, String)> {
+    let (gate, channel) = (bridge.gate()?, channel?);
+    let refused = |why: String| Some(("send.gate", format!("gate = {gate:?}: {why}")));
+    if !channel.gates.iter().any(|config| config.name == gate) {
+        return refused(format!("channel {:?} has no such gate: add a [[channel.gate]]", channel.name));
+    }
+    if channel.journal.as_ref().is_some_and(|journal| journal.gate.as_deref() == Some(gate)) {
+        return refused(format!("the journal of {:?} has it: add a [[channel.gate]] for each", channel.name));
+    }
+    let other = before.iter().find(|other| other.channel == bridge.channel && other.gate() == Some(gate))?;
+    refused(format!("bridge {:?} has it: add a [[channel.gate]] for each", other.title()))
 }
 
 fn on_one_channel(bridge: &BridgeSpec, other: &BridgeSpec) -> Option<(&'static str, String)> {

@@ -13,6 +13,7 @@ mod config;
 mod doctor;
 mod front;
 mod gated_board;
+mod gated_bridge;
 mod gates;
 mod generations;
 mod hostile;

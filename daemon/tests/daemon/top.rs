@@ -60,6 +60,47 @@ fn what_top_tells_programs() {
 }
 
 #[test]
+fn what_top_shows_of_gates_and_of_a_board() {
+    let more = "board = { key = \"0..1\", keys = 1 }\n[[channel.gate]]\nname = \"risk\"\nwait = \"1ms\"\nthen = \"refuse\"\n";
+    let daemon = Daemon::start(&format!("{CONFIG}{more}"));
+    let client = daemon.client();
+    let mut publisher = Publisher::builder("ticks").client(&client).open().expect("the channel is free");
+    let reader = Subscriber::builder("ticks").client(&client).gate("risk").open().expect("it is free");
+    // The first key has the room, and the second one none.
+    let mut published = 0;
+    while publisher.publish(&[published as u8 % 2; 100]).is_ok() {
+        published += 1;
+    }
+    let output = daemon.shmcast("top --json --interval 100ms").output().expect("it runs");
+    let top: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let (gate, board) = (&top["channels"][0]["gates"][0], &top["channels"][0]["board"]);
+    assert_eq!((&gate["gate"], &gate["state"]), (&"risk".into(), &"in-force".into()));
+    assert!(gate["behind_bytes"].as_u64() > Some(0) && gate["total_ns"].as_u64() > Some(0), "{gate}");
+    assert_eq!(gate["refused"], 1, "{gate}");
+    assert_eq!(board["refused"], published / 2, "{board}");
+    if is_without_tmux("what_top_shows_of_gates_and_of_a_board") {
+        return;
+    }
+    let command = format!(
+        "SHMCAST_SOCKET={} SHMCAST_DIR= {} top",
+        daemon.socket().display(),
+        program("shmcast").display()
+    );
+    let terminal = Terminal::run("gates", 100, 24, &command);
+    terminal.wait_for("1 channel, 1 reader");
+    terminal.press("Enter");
+    let screen = terminal.wait_for("GATE");
+    let line = screen.lines().find(|line| line.starts_with("board 1 of 1 keys")).unwrap_or_default();
+    assert!(line.ends_with(&format!("{} no room", published / 2)), "{screen}");
+    let gate = screen.lines().find(|line| line.starts_with("risk")).unwrap_or_default();
+    assert!(gate.contains("in-force") && gate.contains(&std::process::id().to_string()), "{screen}");
+    drop(reader);
+    terminal.wait_for("absent");
+    terminal.press("q");
+    terminal.wait_for("ended with 0");
+}
+
+#[test]
 fn top_into_a_pipe() {
     let daemon = Daemon::start(CONFIG);
     let output = daemon.shmcast("top").output().expect("it runs");

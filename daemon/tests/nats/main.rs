@@ -7,10 +7,12 @@
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod access;
+mod boards;
 mod calls;
 mod creds;
 mod daemons;
 mod feed;
+mod gates;
 mod kills;
 mod outages;
 mod refusals;

@@ -9,6 +9,7 @@ use super::attach;
 use super::failover::Failover;
 use super::opening::{check_sizes, session_of};
 use super::outlet::Outlet;
+use crate::gate::GateWait;
 use crate::origins::{Origins, run_of};
 use crate::proto::claim::Role;
 use crate::proto::limit::{Rate, TokenBucket};
@@ -80,6 +81,7 @@ pub(super) struct Live {
     pub(super) linger_ns: u64,
     pub(super) idle: Idle,
     pub(super) retry_ns: u64,
+    pub(super) gate_wait: GateWait,
     pub(super) looked_ns: u64,
     pub(super) shown_ns: u64,
     /// `Some` until the loop has reached the ring's end once, or [`CATCH_UP_NS`] have passed.
@@ -108,6 +110,7 @@ impl Live {
             linger_ns: outlet.config.linger_ns,
             idle: Idle::new(choice),
             retry_ns: 0,
+            gate_wait: GateWait::default(),
             looked_ns: 0,
             shown_ns: 0,
             catch_up: CatchUp::from(outlet.clock.now_ns()),
@@ -242,10 +245,12 @@ impl Live {
         }
         self.retry_ns = now_ns + RETRY_NS;
         // Start with the oldest message: messages that were published before we attached belong to the new session as well.
-        let Ok((subscriber, parks)) = attach(&self.channel.clone().start(Start::Oldest), self.spec.wait)
-        else {
-            return Ok(false);
+        let channel = self.spec.through_gate(&self.channel).start(Start::Oldest);
+        let (subscriber, parks) = match attach(&channel, self.spec.wait) {
+            Ok(attached) => attached,
+            Err(e) => return self.gate_wait.bear(&self.spec, now_ns, &e).map(|()| false),
         };
+        self.gate_wait = GateWait::default();
         check_sizes(&self.spec, &subscriber).map_err(|e| e.to_string())?;
         // A feed from another host keeps the session under which it was received. Its channel has that session before its first message, so
         // wait for it.

@@ -175,7 +175,7 @@ pub(super) fn attach_where_it_was(
                 StartAt::Latest if !is_new => Start::Latest,
                 _ => Start::Oldest,
             };
-            let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
+            let (subscriber, parks) = attach(&spec.through_gate(channel).start(start), spec.wait)?;
             return Ok((subscriber, parks, Some(said)));
         }
     }
@@ -183,7 +183,7 @@ pub(super) fn attach_where_it_was(
         StartAt::Resume | StartAt::Latest if !is_new => Start::Latest,
         _ => Start::Oldest,
     };
-    let (subscriber, parks) = attach(&channel.clone().start(start), spec.wait)?;
+    let (subscriber, parks) = attach(&spec.through_gate(channel).start(start), spec.wait)?;
     Ok((subscriber, parks, None))
 }
 

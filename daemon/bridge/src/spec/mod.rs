@@ -362,6 +362,7 @@ impl BridgeSpec {
         if self.engine == Engine::Lines && self.nats.is_some() {
             report("nats", "it is for engine = \"nats\": give that too, or leave this out".to_owned());
         }
+        self.problems_of_gate(&mut report);
         match self.direction() {
             Some(_) if self.engine == Engine::Nats => {}
             Some(Direction::Send(send)) => self.problems_of_sending(send, &mut report),

@@ -5,6 +5,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use shmcast::{GateName, SubscriberBuilder};
+
 use super::BridgeSpec;
 use crate::proto::lease::LeaseConfig;
 use crate::proto::limit::Network;
@@ -58,6 +60,11 @@ pub struct SendSpec {
     /// With `role = "auto"`: the silence after which another egress takes over, in milliseconds, 3 to 10 000;
     /// 15 by default. All egresses of a stream should have the same.
     pub takeover_ms: u64,
+    /// The gate of the channel that the bridge takes, so that the publisher waits for the bridge, within the gate's limit. A message has
+    /// passed the gate when the bridge has copied it out of the ring. Over lines, the bridge copies at most 1025 messages, and hands their
+    /// packets to the sockets before it copies more. Through an engine, it copies only while a block may be appended, so that at most
+    /// `in_flight` blocks and 1025 messages wait for the servers. If `None`, the bridge is overtaken as any other reader.
+    pub gate: Option<String>,
     /// The retransmission server, which also grants unicast leases; none if `None`.
     pub repair: Option<RepairSpec>,
 }
@@ -76,6 +83,7 @@ impl Default for SendSpec {
             claim_bind: None,
             peers: Vec::new(),
             takeover_ms: 15,
+            gate: None,
             repair: None,
         }
     }
@@ -228,6 +236,27 @@ impl SendSpec {
 }
 
 impl BridgeSpec {
+    /// The gate that the bridge takes, if it sends and takes one.
+    pub fn gate(&self) -> Option<&str> {
+        self.send.as_ref().and_then(|send| send.gate.as_deref())
+    }
+
+    /// Returns the channel as the bridge reads it in order to send: through its gate, if it takes one. Of these subscribers only one is open
+    /// at a time.
+    pub fn through_gate(&self, channel: &SubscriberBuilder) -> SubscriberBuilder {
+        match self.gate() {
+            Some(gate) => channel.clone().gate(gate),
+            None => channel.clone(),
+        }
+    }
+
+    /// Reports a name that no gate has.
+    pub(super) fn problems_of_gate(&self, report: &mut impl FnMut(&'static str, String)) {
+        if let Some(Err(why)) = self.gate().map(str::parse::<GateName>) {
+            report("gate", format!("{:?}: {why}", self.gate().unwrap_or_default()));
+        }
+    }
+
     pub(super) fn problems_of_sending(&self, send: &SendSpec, report: &mut impl FnMut(&'static str, String)) {
         if self.lines.is_empty() && send.repair.is_none() {
             report("line", "nobody to send to: give a line, or a repair server for leases".to_owned());

@@ -1,12 +1,13 @@
 //! Boards on both ends of a line: the mirror makes its own, of the same messages.
 
-use shmcast::{BoardSpec, Publisher, Subscriber};
+use shmcast::{BoardSpec, Event, Publisher, Start, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, Profile, ReceiveSpec, RepairSpec, SendSpec, StartAt};
-use shmcast_testkit::{scratch, wait_for};
+use shmcast_testkit::{PATIENCE, scratch, wait_for};
 use std::net::UdpSocket;
 use std::path::Path;
+use std::time::Instant;
 
 const MESSAGES: u64 = 3_000;
 
@@ -19,6 +20,28 @@ fn board(dir: &Path) -> Vec<(Vec<u8>, u64, u64, Vec<u8>)> {
         (entry.key.to_vec(), entry.sequence, entry.count, payload)
     });
     all.collect()
+}
+
+/// The sequence of a message from the board, the number of those that it stands for, and its payload.
+type FromBoard = (u64, Option<u64>, Vec<u8>);
+
+/// The messages that a reader which begins with the board gets from it, and how many messages the reader is told of that are not on
+/// the board.
+fn begun(dir: &Path, conflates: bool) -> (Vec<FromBoard>, u64) {
+    let builder = Subscriber::builder("t").dir(dir).start(Start::Board);
+    let builder = if conflates { builder.conflate() } else { builder };
+    let (mut reader, mut all, mut missed) = (builder.open().unwrap(), Vec::new(), 0);
+    loop {
+        match reader.recv_deadline(Instant::now() + PATIENCE).unwrap().expect("the board ends") {
+            Event::Message(m) => all.push((m.sequence, m.conflated, m.payload.to_vec())),
+            Event::Live { sequence } => {
+                assert_eq!(sequence, MESSAGES + 1);
+                return (all, missed);
+            }
+            Event::Lapped(lapped) => missed += lapped.missed,
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 fn carried(profile: Profile) {
@@ -53,6 +76,11 @@ fn carried(profile: Profile) {
     let expected = board(here.path());
     assert!(expected.len() > 50, "{} keys", expected.len());
     assert_eq!(board(there.path()), expected);
+    for conflates in [false, true] {
+        let expected = begun(here.path(), conflates);
+        assert!(expected.0.len() > 50, "{} messages", expected.0.len());
+        assert_eq!(begun(there.path(), conflates), expected, "conflates: {conflates}");
+    }
     ingress.stop();
     egress.leave();
 }

@@ -1,6 +1,7 @@
 //! The thread that reads the ring and writes the log. It cuts blocks, and carries out the decisions of [`Writer`].
 
 mod cutter;
+mod gate;
 mod identity;
 pub(crate) mod mending;
 mod showing;
@@ -8,6 +9,7 @@ mod showing;
 use shmcast::{History, RecvError, Start, Subscriber, SubscriberBuilder};
 use shmcast_bridge::KeysSeen;
 use shmcast_bridge::egress::attach;
+use shmcast_bridge::gate::GateWait;
 use shmcast_bridge::origins::{Origins, run_of};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
@@ -72,6 +74,7 @@ pub(crate) struct Outlet {
     clock_error: u16,
     keys: KeysSeen,
     retry_ns: u64,
+    gate_wait: GateWait,
     looked_ns: u64,
     shown_ns: u64,
     pulse_ns: u64,
@@ -95,7 +98,7 @@ impl Outlet {
         (clock, shared): (Clock, Arc<SendState>),
     ) -> Result<Outlet, EngineError> {
         let choice = choice_of(spec.wait);
-        let (subscriber, parks) = attach(&channel.clone().start(Start::Latest), choice.mode)?;
+        let (subscriber, parks) = attach(&spec.through_gate(&channel).start(Start::Latest), choice.mode)?;
         let (stream, session) = identity_of(spec, &subscriber)?;
         let id = random()?;
         let nats = spec.nats.clone().unwrap_or_default();
@@ -128,6 +131,7 @@ impl Outlet {
             clock_error: UNKNOWN_ERROR,
             keys: KeysSeen::default(),
             retry_ns: 0,
+            gate_wait: GateWait::default(),
             looked_ns: 0,
             shown_ns: 0,
             pulse_ns: 0,
@@ -267,6 +271,7 @@ impl Outlet {
         if self.subscriber.is_none() {
             return self.attach_again(now_ns);
         }
+        self.look_at_gate();
         if let Some(resume) = self.writer.take_resume() {
             self.go_to(resume).map_err(|e| e.to_string())?;
             self.note_session();
@@ -288,14 +293,12 @@ impl Outlet {
         self.cutter.set_due(first);
         self.next_session = None;
         let here = self.subscriber.as_ref().map(Subscriber::next_sequence);
-        if here == Some(first) {
+        if here == Some(first) && !self.lacks_gate() {
             // An end that was read is not read again, and the log may lack it.
             self.end = if self.end == End::None { End::None } else { End::Read };
         } else {
             self.end = End::None;
-            let (subscriber, parks) =
-                attach(&self.channel.clone().start(Start::Sequence(first)), choice_of(self.spec.wait).mode)?;
-            (self.subscriber, self.parks) = (Some(subscriber), parks);
+            self.read_from(first)?;
         }
         Ok(())
     }
@@ -401,11 +404,12 @@ impl Outlet {
             return Ok(());
         }
         self.retry_ns = now_ns + RETRY_NS;
-        let Ok((subscriber, parks)) =
-            attach(&self.channel.clone().start(Start::Oldest), choice_of(self.spec.wait).mode)
-        else {
-            return Ok(());
+        let channel = self.spec.through_gate(&self.channel).start(Start::Oldest);
+        let (subscriber, parks) = match attach(&channel, choice_of(self.spec.wait).mode) {
+            Ok(attached) => attached,
+            Err(e) => return self.gate_wait.bear(&self.spec, now_ns, &e),
         };
+        self.gate_wait = GateWait::default();
         let (stream, session) = identity_of(&self.spec, &subscriber).map_err(|e| e.to_string())?;
         (self.subscriber, self.parks, self.is_new) = (Some(subscriber), parks, true);
         self.cutter.begin();

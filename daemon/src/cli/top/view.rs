@@ -12,6 +12,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Cell, Clear, Padding, Paragraph, Row, Table, TableState};
 use shmcast::LatencyStatus;
+use shmcast::control::{BoardStatus, GateReport};
 use std::ops::RangeInclusive;
 
 const HEADING: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -30,6 +31,7 @@ LAG              messages published and not yet read; of the slowest reader
 P50 P99 MAX      from publish to receipt since each reader began;
                  of all readers the highest. - if none records it
 LAPPED MISSED    times readers were overtaken, and messages they lost by it
+HELD WAITED      messages that waited for a gate's reader, and for how long
 red              loss: a number if it ever happened, a row if it happens now
 
 Any key closes this.";
@@ -108,23 +110,49 @@ const READER_COLUMNS: &[Column<ReaderRow>] = &[
     loss("MISSED", 6, 30, |row| count(row.status.missed), |row| row.status.missed > 0),
 ];
 
+const GATE_COLUMNS: &[Column<GateReport>] = &[
+    text("GATE", 0, 0, |gate| gate.terms.gate.clone()),
+    text("STATE", 8, 24, |gate| gate.state.clone()),
+    text("READER", 22, 98, |gate| gate.reader.as_ref().map_or("-".to_owned(), who)),
+    number("BEHIND", 10, 35, |gate| optional(gate.behind_bytes, size)),
+    number("LIMIT", 10, 109, |gate| size(gate.terms.lag_bytes)),
+    number("HELD", 6, 15, |gate| count(gate.held)),
+    number("WAITED", 7, 43, |gate| Ns(gate.total_ns).to_string()),
+    number("P99", 7, 75, |gate| latency(gate.waits_ns, |l| l.p99)),
+    number("MAX", 7, 67, |gate| Ns(gate.longest_ns).to_string()),
+    number("DROPPED", 7, 51, |gate| count(gate.dropped)),
+    number("REFUSED", 7, 59, |gate| count(gate.refused.saturating_add(gate.turned_away))),
+];
+
 /// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, top: &Top) {
-    let [above, middle, below] =
-        Layout::vertical([Constraint::Length(2), Constraint::Min(1), Constraint::Length(1)])
-            .areas(frame.area());
+    let opened = top.opened();
+    let status = opened.map(|row| &row.status);
+    let boards = status.map_or(0, |status| u16::from(status.board.is_some()));
+    let gates: Vec<&GateReport> = status.iter().flat_map(|status| &status.gates).collect();
+    // At least half of the terminal is for the readers.
+    let room = (frame.area().height / 2).saturating_sub(3 + boards);
+    let gate_lines = if gates.is_empty() { 0 } else { (gates.len() as u16 + 1).min(room) };
+    let heights = [
+        Constraint::Length(2 + boards),
+        Constraint::Length(gate_lines),
+        Constraint::Min(1),
+        Constraint::Length(1),
+    ];
+    let [above, beside, middle, below] = Layout::vertical(heights).areas(frame.area());
     let first = if middle.height > 1 { usize::from(middle.height) - 1 } else { 1 };
-    let shown = match top.opened() {
+    let shown = match opened {
         Some(row) => {
             frame.render_widget(Paragraph::new(channel_lines(row, above.width)), above);
+            table(frame, beside, GATE_COLUMNS, &gates, |_| false, None);
             let rows = top.reader_rows();
-            table(frame, middle, READER_COLUMNS, &rows, |row| row.is_losing, top.chosen_reader());
+            table(frame, middle, READER_COLUMNS, &rows, |row| row.is_losing, Some(top.chosen_reader()));
             place(top.chosen_reader(), rows.len(), first, "reader")
         }
         None => {
             frame.render_widget(Paragraph::new(host_lines(top, above.width)), above);
             let rows = top.rows();
-            table(frame, middle, CHANNEL_COLUMNS, &rows, |row| row.is_losing, top.chosen_row());
+            table(frame, middle, CHANNEL_COLUMNS, &rows, |row| row.is_losing, Some(top.chosen_row()));
             place(top.chosen_row(), rows.len(), first, "channel")
         }
     };
@@ -178,7 +206,23 @@ fn channel_lines(row: &ChannelRow, width: u16) -> Text<'static> {
         Some(error) => Line::styled(cut(error, width), LOSS),
         None => Line::raw(cut(second, width)),
     };
-    Text::from(vec![Line::styled(cut(first, width), HEADING), second])
+    let mut lines = vec![Line::styled(cut(first, width), HEADING), second];
+    lines.extend(status.board.as_ref().map(|board| Line::raw(cut(board_line(board), width))));
+    Text::from(lines)
+}
+
+/// What the board has, and what it left out.
+fn board_line(board: &BoardStatus) -> String {
+    let left_out =
+        [(board.refused, "no room"), (board.too_large, "too large"), (board.no_key, "without a key")];
+    let left_out = left_out.into_iter().filter(|(messages, _)| *messages > 0);
+    let left_out: String = left_out.map(|(messages, why)| format!(", {} {why}", count(messages))).collect();
+    format!(
+        "board {} of {} keys, up to {}{left_out}",
+        count(board.keys),
+        count(board.room),
+        count(board.through)
+    )
 }
 
 /// Cuts a line that is too long between two words, so that no number loses digits.
@@ -211,7 +255,7 @@ fn table<T>(
     columns: &[Column<T>],
     rows: &[&T],
     is_losing: fn(&T) -> bool,
-    chosen: usize,
+    chosen: Option<usize>,
 ) {
     let columns: Vec<&Column<T>> = columns.iter().filter(|column| column.from <= area.width).collect();
     // The name gets the remaining width, up to the length of the names: if it were wider, the eye could lose
@@ -235,7 +279,7 @@ fn table<T>(
         .header(Row::new(heading.collect::<Vec<_>>()))
         .column_spacing(1)
         .row_highlight_style(CHOSEN);
-    let mut state = TableState::new().with_selected((!rows.is_empty()).then_some(chosen));
+    let mut state = TableState::new().with_selected(chosen.filter(|_| !rows.is_empty()));
     frame.render_stateful_widget(table, area, &mut state);
 }
 

@@ -92,7 +92,7 @@ fn a_number_that_a_narrow_terminal_cuts_to_a_smaller_one() {
     let mut opened = top();
     opened.press(Key::Down(usize::MAX));
     opened.press(Key::Open);
-    for top in [&top(), &opened] {
+    for top in [&top(), &opened, &gated()] {
         let whole = numbers(top, 300);
         for columns in (8..=150).chain([200, 300]) {
             let cut = numbers(top, columns).into_iter().find(|number| !whole.contains(number));
@@ -121,6 +121,53 @@ fn readers_at_200x50() {
     top.press(Key::Open);
     top.press(Key::Down(99));
     insta::assert_snapshot!(text_of(&screen(&top, 200, 50)));
+}
+
+/// A channel with a board and two gates that was opened.
+fn gated() -> Top {
+    let gate = |name: &str, more: serde_json::Value| {
+        let mut gate = serde_json::json!({
+            "gate": name, "lag_bytes": 32 << 20, "wait_ns": 200_000, "refuse": false, "state": "absent", "reader": null,
+            "behind_bytes": null, "behind_messages": null, "held": 0, "longest_ns": 0, "total_ns": 0, "waits_ns": null,
+            "dropped": 0, "refused": 0, "turned_away": 0, "impossible": 0
+        });
+        gate.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(gate).unwrap()
+    };
+    let journal = serde_json::json!({
+        "state": "in-force", "reader": {"pid": 811, "uid": 0, "command": "shmcastd"}, "behind_bytes": 3 << 20,
+        "behind_messages": 24_000, "held": 12_345_678, "longest_ns": 4_200_000, "total_ns": 61_000_000_000_u64,
+        "waits_ns": {"p50": 100, "p99": 190_000, "p999": 1_000_000, "max": 4_200_000}, "dropped": 7, "refused": 3,
+        "turned_away": 97
+    });
+    let board = serde_json::json!({
+        "keys": 1024, "room": 1024, "value_bytes": 256, "key": [0, 8], "through": 499_999, "since": 1, "refused": 31,
+        "too_large": 0, "no_key": 2
+    });
+    let status = ChannelStatus {
+        gates: vec![gate("journal", journal), gate("wan", serde_json::json!({}))],
+        board: Some(serde_json::from_value(board).unwrap()),
+        ..channel("orders", 500_000, &[(20_017, 400_000, 0), (20_018, 499_999, 0)])
+    };
+    let mut top = Top::new("here".into());
+    top.look(Duration::from_secs(1), Ok(vec![status]));
+    top.press(Key::Open);
+    top
+}
+
+#[test]
+fn gates_and_a_board_at_80x24() {
+    insta::assert_snapshot!(text_of(&screen(&gated(), 80, 24)));
+}
+
+#[test]
+fn gates_and_a_board_at_40x12() {
+    insta::assert_snapshot!(text_of(&screen(&gated(), 40, 12)));
+}
+
+#[test]
+fn gates_and_a_board_at_200x50() {
+    insta::assert_snapshot!(text_of(&screen(&gated(), 200, 50)));
 }
 
 #[test]
@@ -162,7 +209,7 @@ fn no_size_of_terminal_panics() {
     opened.press(Key::Open);
     helped.press(Key::Help);
     let empty = Top::new("nowhere".into());
-    for top in [&top(), &opened, &helped, &empty] {
+    for top in [&top(), &opened, &helped, &empty, &gated()] {
         for (columns, lines) in [(1, 1), (2, 3), (20, 5), (79, 2), (119, 24), (500, 200)] {
             screen(top, columns, lines);
         }

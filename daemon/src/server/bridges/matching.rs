@@ -57,7 +57,8 @@ pub(super) fn is_in_the_way(old: &BridgeSpec, new: &BridgeSpec) -> bool {
             let one_line =
                 old.lines.iter().any(|line| new.lines.iter().any(|other| line.group == other.group));
             let one_log = old.nats().is_some() && new.nats().is_some();
-            one_line || one_log
+            let one_gate = old.gate().is_some() && old.gate() == new.gate();
+            one_line || one_log || one_gate
         }
         (Some(Direction::Send(_) | Direction::Receive(_)) | None, _) => false,
     }
@@ -138,5 +139,15 @@ mod tests {
         };
         assert_eq!(fates(&[nats("A")], &[nats("B")]), [Yields]);
         assert_eq!(fates(&[nats("A")], &[sends("a", "t", "239.1.1.1:1", "")]), [Leaves]);
+        let gated =
+            |channel: &str, group: &str, gate: &str| sends("a", channel, group, &format!("gate = '{gate}'"));
+        for (new, fate) in [
+            (gated("t", "239.1.1.2:1", "wan"), Yields),
+            (gated("t", "239.1.1.2:1", "lan"), Leaves),
+            (gated("u", "239.1.1.2:1", "wan"), Leaves),
+            (sends("a", "t", "239.1.1.2:1", ""), Leaves),
+        ] {
+            assert_eq!(fates(&[gated("t", "239.1.1.1:1", "wan")], &[new]), [fate]);
+        }
     }
 }

@@ -10,7 +10,10 @@ type Family = (&'static str, &'static str, &'static str, fn(&GateReport) -> Opti
 /// A family of times in nanoseconds, which are shown in seconds.
 type Times = (&'static str, &'static str, &'static str, fn(&GateReport) -> u64);
 
-const FAMILIES: [Family; 8] = [
+const FAMILIES: [Family; 9] = [
+    ("readers", "gauge", "1 while a reader has the gate, and 0 while nobody has.", |gate| {
+        Some(u64::from(gate.reader.is_some()))
+    }),
     ("in_force", "gauge", "1 while the publisher waits for the gate's reader.", |gate| {
         Some(u64::from(gate.state == "in-force"))
     }),

@@ -400,6 +400,7 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
         role: SendRole::Auto,
         claim_bind: Some("10.0.0.1:30003".parse().unwrap()),
         peers: vec!["10.0.0.2:30003".parse().unwrap()],
+        gate: Some("risk".into()),
         ..SendSpec::default()
     };
     assert_eq!(

@@ -1,0 +1,74 @@
+//! The patience of a bridge that has lost its channel and does not get its gate of the next one.
+
+use shmcast::ChannelError;
+use shmcast::control::RefusalCode;
+
+use crate::proto::SECOND_NS;
+use crate::spec::BridgeSpec;
+
+/// The time for which a gate may be refused. The next publisher may still be making it, and the system may still be releasing the lock of
+/// its last reader.
+const PATIENCE_NS: u64 = 2 * SECOND_NS;
+
+/// How long a gate has been refused to a bridge that attaches again.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GateWait {
+    since_ns: Option<u64>,
+}
+
+impl GateWait {
+    /// Takes note that an attempt of this bridge to attach has failed. A channel that is not there is waited for without an end.
+    ///
+    /// # Errors
+    /// The reason, once the gate has been refused for two seconds. Its owner then ends the bridge, tells of it, and starts it again.
+    pub fn bear(&mut self, spec: &BridgeSpec, now_ns: u64, error: &ChannelError) -> Result<(), String> {
+        let is_refused = match error {
+            ChannelError::Gate { .. } => true,
+            ChannelError::Refused { code, .. } => {
+                matches!(code, RefusalCode::UnknownGate | RefusalCode::Denied)
+            }
+            _ => false,
+        };
+        if !is_refused || spec.gate().is_none() {
+            *self = Self::default();
+            return Ok(());
+        }
+        let since_ns = *self.since_ns.get_or_insert(now_ns);
+        match now_ns.saturating_sub(since_ns) < PATIENCE_NS {
+            true => Ok(()),
+            false => Err(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::SendSpec;
+    use shmcast::GateError;
+
+    #[test]
+    fn a_gate_that_stays_refused_is_told_and_a_channel_that_is_away_is_waited_for() {
+        let send = |gate: Option<&str>| {
+            let gate = gate.map(str::to_owned);
+            BridgeSpec { send: Some(SendSpec { gate, ..SendSpec::default() }), ..BridgeSpec::new("t") }
+        };
+        let taken = || {
+            let (name, gate, why) = ("t".to_owned(), "wan".to_owned(), GateError::Taken { pid: 7 });
+            ChannelError::Gate { name, gate, why }
+        };
+        let gone = ChannelError::NoBoard { name: "t".to_owned() };
+        let gated = send(Some("wan"));
+        let mut wait = GateWait::default();
+        assert_eq!(wait.bear(&gated, 5, &taken()), Ok(()));
+        assert_eq!(wait.bear(&gated, PATIENCE_NS, &gone), Ok(()));
+        assert_eq!(wait.bear(&gated, PATIENCE_NS + 5, &taken()), Ok(()), "the wait begins again");
+        assert_eq!(wait.bear(&gated, 2 * PATIENCE_NS + 4, &taken()), Ok(()));
+        let told = wait.bear(&gated, 2 * PATIENCE_NS + 5, &taken()).unwrap_err();
+        assert!(told.contains("pid 7"), "{told}");
+        let mut wait = GateWait::default();
+        for now_ns in [5, 3 * PATIENCE_NS] {
+            assert_eq!(wait.bear(&send(None), now_ns, &taken()), Ok(()), "it is not asked for");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The gate through which the ring's thread reads, so that the publisher waits for it.
+//!
+//! A bridge that waits for another writer of the stream stores nothing, and lets the gate go: its publisher must not wait for it. It takes the
+//! gate again where it goes on. A gate that was taken meanwhile ends the bridge, whose owner starts it again.
+
+use shmcast::{ChannelError, Start};
+use shmcast_bridge::egress::attach;
+
+use super::{Outlet, choice_of};
+use crate::proto::writer::State;
+
+impl Outlet {
+    /// Whether the bridge is to read through a gate, and does not.
+    pub(super) fn lacks_gate(&self) -> bool {
+        let is_gated = || self.subscriber.as_ref().is_some_and(|subscriber| subscriber.gate().is_some());
+        self.spec.gate().is_some() && !is_gated()
+    }
+
+    /// Lets the gate go while another bridge writes the stream.
+    pub(super) fn look_at_gate(&mut self) {
+        let is_gated = self.spec.gate().is_some() && !self.lacks_gate();
+        if is_gated && matches!(self.writer.state(), State::Fenced(_)) {
+            let next = self.subscriber.take().map_or(1, |subscriber| subscriber.next_sequence());
+            let channel = self.channel.clone().start(Start::Sequence(next));
+            // A channel that has gone meanwhile is attached to again.
+            if let Ok((subscriber, parks)) = attach(&channel, choice_of(self.spec.wait).mode) {
+                (self.subscriber, self.parks) = (Some(subscriber), parks);
+            }
+        }
+    }
+
+    /// Continues to read at this sequence. A bridge that has its gate and finds the sequence in the ring keeps the gate. Otherwise it lets the
+    /// gate go, and its publisher does not wait for it before it has caught up.
+    pub(super) fn read_from(&mut self, first: u64) -> Result<(), ChannelError> {
+        let is_gated = self.spec.gate().is_some() && !self.lacks_gate();
+        if let Some(subscriber) = self.subscriber.as_mut().filter(|_| is_gated) {
+            // A subscriber that reads the journal has no position in the ring.
+            if subscriber.seek(first).is_ok() && subscriber.position() > 0 {
+                return Ok(());
+            }
+            // A gate has one reader at a time.
+            self.subscriber = None;
+        }
+        let channel = self.spec.through_gate(&self.channel).start(Start::Sequence(first));
+        let (subscriber, parks) = attach(&channel, choice_of(self.spec.wait).mode)?;
+        (self.subscriber, self.parks) = (Some(subscriber), parks);
+        Ok(())
+    }
+}

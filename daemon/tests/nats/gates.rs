@@ -1,0 +1,157 @@
+//! Bridges that take a gate: servers and bridges that stand still or die hold the publisher up no longer than the gate allows, and a bridge that
+//! waits for another one does not hold it up at all.
+
+use crate::feed::Bridge;
+use nix::sys::signal::Signal;
+use shmcast::{Gate, GateState, PublishError, Publisher};
+use shmcast_testkit::command::Host;
+use shmcast_testkit::nats::{Server, alone};
+use shmcast_testkit::wait_until;
+use std::time::Duration;
+
+/// Opens the channel with a gate that refuses.
+fn publisher(host: &Host) -> Publisher {
+    let gate = Gate::new("wan").lag_percent(50).wait(Duration::from_millis(1)).refuse();
+    let builder = Publisher::builder("ticks").dir(host.dir.path().join("channels"));
+    builder.capacity(1 << 20).max_message(1000).gate(gate).open().unwrap()
+}
+
+fn send(host: &Host, server: &Server, more: &str) -> Bridge {
+    let to = format!("--nats {} --set nats.create=true --from oldest", server.url());
+    Bridge::start(host.shmcast(&format!("bridge send ticks {to} {more}")))
+}
+
+fn state(publisher: &Publisher) -> GateState {
+    publisher.gates()[0].state
+}
+
+/// Publishes the next message, whose payload is its sequence, if the gate lets it through.
+fn publish(publisher: &mut Publisher) -> bool {
+    let mut payload = [0; 500];
+    payload[..8].copy_from_slice(&publisher.next_sequence().to_be_bytes());
+    match publisher.try_publish(&payload) {
+        Ok(_) => true,
+        Err(PublishError::Full { gate, .. }) => {
+            assert_eq!(gate.as_str(), "wan");
+            false
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Publishes as long as the gate lets messages through, but not more than the ring has. Returns how many went out.
+fn publish_some(publisher: &mut Publisher) -> usize {
+    (0..2_000).take_while(|_| publish(publisher)).count()
+}
+
+/// A publisher looks at its gates once in a quarter of the lag.
+fn wait_for_state(publisher: &mut Publisher, wanted: GateState) {
+    wait_until(&format!("a gate that is {wanted}"), || {
+        (0..10).take_while(|_| publish(publisher)).count();
+        state(publisher) == wanted
+    });
+}
+
+/// Waits until a bridge has the gate, and then publishes until the gate is in force. Before that nobody waits for the bridge.
+fn wait_for_force(host: &Host, publisher: &mut Publisher) {
+    wait_until("a reader of the gate", || {
+        let shown = host.json("stat ticks --json");
+        shown["gates"][0]["reader"]["pid"].is_number()
+    });
+    wait_for_state(publisher, GateState::InForce);
+}
+
+/// Publishes until the gate refuses one message after the other.
+fn fill(publisher: &mut Publisher) {
+    let mut refused = 0;
+    wait_until("a publisher that is held up", || {
+        refused = if publish_some(publisher) > 0 { 0 } else { refused + 1 };
+        refused > 20
+    });
+}
+
+/// Waits until the servers have all that was published, and compares the counts.
+fn check_all_stored(host: &Host, server: &Server, publisher: &Publisher) {
+    let published = publisher.next_sequence() - 1;
+    let verify = format!("bridge stream verify ticks --nats {} --json", server.url());
+    let mut found = serde_json::Value::Null;
+    wait_until("all to be stored", || {
+        let output = host.run(&verify);
+        found = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        assert_ne!(found["gaps"].as_array().map(|gaps| !gaps.is_empty()), Some(true), "{found}");
+        found["messages"] == published
+    });
+    assert_eq!((&found["repeated"], &found["gaps"]), (&0.into(), &serde_json::json!([])), "{found}");
+}
+
+#[test]
+fn a_server_or_a_bridge_that_stands_still_holds_the_publisher_up_and_nothing_is_lost() {
+    let test = "a_server_or_a_bridge_that_stands_still_holds_the_publisher_up_and_nothing_is_lost";
+    let Some((_turn, _dir, mut server)) = alone(test) else { return };
+    let host = Host::new();
+    let mut publisher = publisher(&host);
+    let window = "--set send.gate=wan --set nats.in_flight=4 --set nats.block_bytes=4096";
+    let mut sends = send(&host, &server, window);
+    sends.wait_for_words("sending session");
+    wait_for_force(&host, &mut publisher);
+    // Nobody acknowledges anything, and then the server is dead, and has what it acknowledged when it comes back.
+    server.signal(Signal::SIGSTOP);
+    fill(&mut publisher);
+    assert_eq!(state(&publisher), GateState::InForce);
+    server.signal(Signal::SIGCONT);
+    wait_until("room", || publish(&mut publisher));
+    check_all_stored(&host, &server, &publisher);
+    server.kill();
+    fill(&mut publisher);
+    server.start();
+    wait_until("room", || publish(&mut publisher));
+    check_all_stored(&host, &server, &publisher);
+    // So it is with a bridge that is stopped. One that is killed frees its publisher, and the next one takes the gate.
+    sends.pause();
+    fill(&mut publisher);
+    sends.resume();
+    wait_until("room", || publish(&mut publisher));
+    check_all_stored(&host, &server, &publisher);
+    let missed = sends.end().0["send"]["messages_missed"].clone();
+    assert_eq!(missed, 0);
+    wait_for_state(&mut publisher, GateState::Absent);
+    let mut sends = send(&host, &server, window);
+    wait_for_force(&host, &mut publisher);
+    sends.pause();
+    fill(&mut publisher);
+    let before = publisher.next_sequence();
+    sends.kill_and_restart();
+    wait_for_force(&host, &mut publisher);
+    assert!(publisher.next_sequence() >= before);
+    check_all_stored(&host, &server, &publisher);
+    let missed = sends.end().0["send"]["messages_missed"].clone();
+    assert_eq!(missed, 0);
+}
+
+#[test]
+fn a_bridge_that_waits_for_another_writer_lets_its_gate_go() {
+    let test = "a_bridge_that_waits_for_another_writer_lets_its_gate_go";
+    let Some((_turn, _dir, server)) = alone(test) else { return };
+    let host = Host::new();
+    let mut publisher = publisher(&host);
+    let mut first = send(&host, &server, "");
+    first.wait_for_words("sending session");
+    publish(&mut publisher);
+    check_all_stored(&host, &server, &publisher);
+    let mut second = send(&host, &server, "--set send.gate=wan");
+    second.wait_for_words("another bridge writes the stream");
+    wait_for_state(&mut publisher, GateState::Absent);
+    // It waits, and the first one is not waited for: far more than the ring has is published.
+    for _ in 0..5_000 {
+        assert!(publish(&mut publisher));
+    }
+    second.assert_alive();
+    drop(first);
+    wait_for_force(&host, &mut publisher);
+    second.wait_for_words("writing again");
+    second.pause();
+    fill(&mut publisher);
+    second.resume();
+    wait_until("room", || publish(&mut publisher));
+    second.end();
+}
