@@ -2,8 +2,10 @@
 //!
 //! - `publish`: bursts of 32 messages of 64 bytes, each received before the next burst begins, with and without a gate, in turns in one
 //!   process. Nanoseconds a message, the median of the bursts. One reader either way.
+//! - `stopped`: the longest `publish` while the gate's reader never reads, for several limits. The least of 5 rounds, since the system takes
+//!   the CPU away now and then.
 //! - `hundred`: 100 readers of 1,000,000 messages, of which one has the gate and takes ten times as long for each message. First the gate
-//!   may hold messages up for as long as it needs, then for 200 us, after which it is dropped.
+//!   may hold messages up for as long as it needs, then for 200 us, after which it is dropped. An argument is another number of messages.
 //!
 //! `cargo run --release -p shmcast-bench --example gate`. METHOD.md has the rules for figures that are published; these are for a look.
 #![forbid(unsafe_code)]
@@ -129,7 +131,20 @@ fn both(mut readers: [Subscriber; 2], last: &[AtomicU64; 2]) {
     }
 }
 
-fn hundred(dir: &Path, name: &str, wait: Duration) -> Outcome<()> {
+/// The longest `publish` while the gate's reader never reads.
+fn stopped(dir: &Path, name: &str, wait: Duration) -> Outcome<Duration> {
+    let mut publisher = open(dir, name, Some(Gate::new("g").wait(wait)))?;
+    let _reader = reader(dir, name, Some("g"), Wait::Spin)?;
+    let mut longest = Duration::ZERO;
+    for _ in 0..80_000 {
+        let start = Instant::now();
+        publisher.publish(black_box(&[7; 64]))?;
+        longest = longest.max(start.elapsed());
+    }
+    Ok(longest)
+}
+
+fn hundred(dir: &Path, name: &str, wait: Duration, messages: u64) -> Outcome<()> {
     let mut publisher = open(dir, name, Some(Gate::new("g").wait(wait)))?;
     let last = AtomicU64::new(0);
     let slow = reader(dir, name, Some("g"), Wait::Yield)?;
@@ -142,7 +157,7 @@ fn hundred(dir: &Path, name: &str, wait: Duration) -> Outcome<()> {
             scope.spawn(move || receive(reader, last, Duration::ZERO));
         }
         let start = Instant::now();
-        for _ in 0..MESSAGES {
+        for _ in 0..messages {
             publisher.publish(black_box(&[7; 64]))?;
         }
         let (time, gate) = (start.elapsed(), publisher.gates()[0]);
@@ -151,7 +166,7 @@ fn hundred(dir: &Path, name: &str, wait: Duration) -> Outcome<()> {
         println!(
             "{READERS} readers, one slow with a gate of {wait:?}: {:.2} M msg/s; it received {}, missed {}; {} messages were held up, \
              the longest for {:?}; dropped {} times",
-            MESSAGES as f64 / time.as_secs_f64() / 1e6,
+            messages as f64 / time.as_secs_f64() / 1e6,
             count.received,
             count.missed,
             gate.held,
@@ -165,6 +180,13 @@ fn hundred(dir: &Path, name: &str, wait: Duration) -> Outcome<()> {
 fn main() -> Outcome<()> {
     let dir = tempfile::tempdir_in("/dev/shm")?;
     publish(dir.path())?;
-    hundred(dir.path(), "kept", Duration::from_secs(1000))?;
-    hundred(dir.path(), "dropped", Duration::from_micros(200))
+    for wait_us in [50, 200, 1000, 5000] {
+        let rounds = (0..5)
+            .map(|i| stopped(dir.path(), &format!("stopped-{wait_us}-{i}"), Duration::from_micros(wait_us)));
+        let least = rounds.collect::<Outcome<Vec<_>>>()?.into_iter().min().unwrap_or_default();
+        println!("a stopped reader, wait {wait_us} us: longest publish {} us", least.as_micros());
+    }
+    let messages = std::env::args().nth(1).map_or(Ok(MESSAGES), |count| count.parse())?;
+    hundred(dir.path(), "kept", Duration::from_secs(1000), messages)?;
+    hundred(dir.path(), "dropped", Duration::from_micros(200), messages)
 }

@@ -3,12 +3,13 @@
 //! The rig starts this program with `play TASK` for each process of a round, exactly as it starts its own, and asks it
 //! with `list` for its transports. Pacing, payloads, checks, clocks, binding and the gate are the rig's. Only each peer's own
 //! API is here, with the best settings known to us. README.md has the settings and their reasons.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 #[cfg(feature = "aeron")]
 mod aeron;
 mod broadcast;
 mod iceoryx;
+mod shaq;
 mod slots;
 
 use anyhow::{Context, Result, bail};
@@ -24,6 +25,7 @@ fn peers() -> Vec<Peer> {
         (broadcast::NAME, broadcast::VERSION),
         (slots::NAME, slots::VERSION),
         (iceoryx::NAME, iceoryx::VERSION),
+        (shaq::NAME, shaq::VERSION),
         #[cfg(feature = "aeron")]
         (aeron::NAME, aeron::VERSION),
     ];
@@ -40,6 +42,7 @@ fn play(task: &Task) -> Result<()> {
             receive::play(spec, *me, || broadcast::Receiving::open(spec))
         }
         (_, slots::NAME | slots::PLAIN) => slots::play(task),
+        (_, shaq::NAME) => shaq::play(task),
         (Task::Publish(_), iceoryx::NAME) => publish::play(spec, || iceoryx::Sending::open(spec)),
         (Task::Receive(_, me), iceoryx::NAME) => receive::play(spec, *me, || iceoryx::Receiving::open(spec)),
         #[cfg(feature = "aeron")]

@@ -1,9 +1,9 @@
 //! How many messages a second, nothing lost? One receiver, both ends bound to cores of their own, back to back. Rings
-//! that would lose are held back by the rig's gate, all in the same way.
+//! that would lose are held back by the rig's gate, all in the same way; `shmcast-gate` by a gate of its own channel.
 
 use super::rounds::{ask, busy_rings};
 use super::table::{Sheet, Unit};
-use crate::rig::names::{IDEAL, SHMCAST};
+use crate::rig::names::{IDEAL, SHMCAST, SHMCAST_GATE};
 use crate::rig::plan::{Answer, Case, Stage};
 use crate::rig::spec::{Contestant, Spec, Wait};
 use anyhow::Result;
@@ -24,8 +24,8 @@ pub const SIZES: [usize; 3] = [32, 256, 1024];
 /// When a round cannot be tried.
 pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) -> Result<Answer> {
     let (warmup, messages) = if stage.quick { (1_000, 50_000) } else { (200_000, messages) };
-    let ours = Contestant::new(SHMCAST, Wait::Burst);
-    let who: Vec<Contestant> = [ours].into_iter().chain(busy_rings()).chain(extra.iter().cloned()).collect();
+    let ours = [Contestant::new(SHMCAST, Wait::Burst), Contestant::new(SHMCAST_GATE, Wait::Spin)];
+    let who: Vec<Contestant> = ours.into_iter().chain(busy_rings()).chain(extra.iter().cloned()).collect();
     let round = |who: &Contestant, size| Spec {
         warmup,
         messages,

@@ -7,6 +7,8 @@ pub const SHMCAST: &str = "shmcast";
 pub const SHMCAST_PLAIN: &str = "shmcast-plain";
 /// Like [`SHMCAST_PLAIN`], from a publisher that gives its messages no time.
 pub const SHMCAST_UNTIMED: &str = "shmcast-untimed";
+/// Like [`SHMCAST`], but its own gates hold the publisher back where nothing may be lost.
+pub const SHMCAST_GATE: &str = "shmcast-gate";
 /// The ideal ring: a lower bound, not a product.
 pub const IDEAL: &str = "ideal";
 /// Kernel UDP multicast on the loopback interface.
@@ -54,10 +56,11 @@ pub const AERON_UDP: &str = "aeron-udp";
 pub const CHANNEL: &str = "bench";
 
 /// Every name above.
-const ALL: [&str; 21] = [
+const ALL: [&str; 22] = [
     SHMCAST,
     SHMCAST_PLAIN,
     SHMCAST_UNTIMED,
+    SHMCAST_GATE,
     IDEAL,
     MULTICAST,
     UDP,
@@ -80,7 +83,7 @@ const ALL: [&str; 21] = [
 
 /// Whether this is shmcast's ring on one host, by whichever calls.
 pub fn is_shmcast(name: &str) -> bool {
-    [SHMCAST, SHMCAST_PLAIN, SHMCAST_UNTIMED].contains(&name)
+    [SHMCAST, SHMCAST_PLAIN, SHMCAST_UNTIMED, SHMCAST_GATE].contains(&name)
 }
 
 /// Whether a peer goes from one host to another. The others stay on one.

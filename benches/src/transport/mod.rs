@@ -7,8 +7,8 @@ use crate::rig::names::{
     BRIDGE_INVOKED, BRIDGE_INVOKED_NATIVE, BRIDGE_INVOKED_SEALED, BRIDGE_INVOKED_UNICAST,
 };
 use crate::rig::names::{
-    IDEAL, MULTICAST, SHMCAST, SHMCAST_PLAIN, SHMCAST_UNTIMED, UDP, UNIX_DATAGRAM, UNIX_SEQPACKET,
-    WIRE_MULTICAST, WIRE_UDP,
+    IDEAL, MULTICAST, SHMCAST, SHMCAST_GATE, SHMCAST_PLAIN, SHMCAST_UNTIMED, UDP, UNIX_DATAGRAM,
+    UNIX_SEQPACKET, WIRE_MULTICAST, WIRE_UDP,
 };
 use crate::rig::spec::{Spec, Task, Wait};
 use crate::rig::{hosts, publish, receive};
@@ -34,8 +34,10 @@ pub fn play(task: &Task) -> Result<()> {
     let spec: &Spec = task.spec();
     spec.wire.as_ref().map_or(Ok(()), |wire| hosts::enter(wire, task))?;
     match (task, spec.contestant.transport_name()) {
-        (Task::Publish(_), SHMCAST) => publish::play(spec, || shm::ShmSender::open(spec)),
-        (Task::Receive(_, me), SHMCAST) => receive::play(spec, *me, || shm::ShmReceiver::open(spec, *me)),
+        (Task::Publish(_), SHMCAST | SHMCAST_GATE) => publish::play(spec, || shm::ShmSender::open(spec)),
+        (Task::Receive(_, me), SHMCAST | SHMCAST_GATE) => {
+            receive::play(spec, *me, || shm::ShmReceiver::open(spec, *me))
+        }
         (Task::Publish(_), SHMCAST_PLAIN | SHMCAST_UNTIMED) => {
             publish::play(spec, || plain::PlainSender::open(spec))
         }

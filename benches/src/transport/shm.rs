@@ -1,18 +1,21 @@
 //! shmcast itself, used as any program would use it: the public API, a subscriber page, the product's own wait strategies.
 
-use crate::rig::names::CHANNEL;
+use crate::rig::names::{CHANNEL, SHMCAST_GATE};
 use crate::rig::publish::Sender;
 use crate::rig::receive::{LOOK, Receiver, Sink, poll_until_done};
 use crate::rig::spec::{self, Spec};
 use anyhow::{Context, Result, bail};
 use shmcast::{
-    Client, Event, Mark, Preparation, Publisher, PublisherBuilder, RecvError, Start, Subscriber, Wait,
+    Client, Event, Gate, Mark, Preparation, Publisher, PublisherBuilder, RecvError, Start, Subscriber, Wait,
 };
 use std::time::{Duration, Instant};
 
 /// The publisher.
 #[derive(Debug)]
-pub struct ShmSender(Publisher);
+pub struct ShmSender {
+    publisher: Publisher,
+    has_gates: bool,
+}
 
 impl ShmSender {
     /// Makes the round's channel.
@@ -20,8 +23,21 @@ impl ShmSender {
     /// # Errors
     /// The channel's error.
     pub fn open(spec: &Spec) -> Result<Self> {
-        Ok(Self(publisher(spec)?.open().context("open the channel")?))
+        let gates = (0..spec.receivers).filter(|_| has_gates(spec));
+        let builder =
+            gates.fold(publisher(spec)?, |builder, me| builder.gate(Gate::new(gate(me)).wait(GATE_WAIT)));
+        Ok(Self { publisher: builder.open().context("open the channel")?, has_gates: has_gates(spec) })
     }
+}
+
+/// Whether the round's readers are gates of the channel. Where messages may be lost they are not.
+fn has_gates(spec: &Spec) -> bool {
+    spec.gated && spec.contestant.transport_name() == SHMCAST_GATE
+}
+
+/// The gate of receiver number `me`.
+fn gate(me: usize) -> String {
+    format!("receiver-{me}")
 }
 
 /// How every publisher of a round opens its channel.
@@ -37,21 +53,30 @@ impl Sender for ShmSender {
     #[inline(always)]
     fn send(&mut self, payload: &[u8], sent: u64) -> Result<u64> {
         // The rig has just read the clock for the payload, so the ring need not read it again.
-        self.0.publish_at(payload, Mark::default(), sent)?;
+        self.publisher.publish_at(payload, Mark::default(), sent)?;
         Ok(0)
     }
 
     fn notes(&self) -> Vec<String> {
-        self.0.preparation().iter().map(ToString::to_string).collect()
+        self.publisher.preparation().iter().map(ToString::to_string).collect()
+    }
+
+    fn needs_gate(&self) -> bool {
+        !self.has_gates
     }
 }
 
 /// A subscriber.
 #[derive(Debug)]
-pub struct ShmReceiver(Subscriber);
+pub struct ShmReceiver {
+    subscriber: Subscriber,
+    has_gates: bool,
+}
 
 /// Most messages of one batch.
 const BATCH: usize = 64;
+/// A gate waits for this long: longer than the system keeps any process away from its CPU.
+const GATE_WAIT: Duration = Duration::from_secs(10);
 
 impl ShmReceiver {
     /// Subscribes to the round's channel, as receiver number `me`.
@@ -59,7 +84,7 @@ impl ShmReceiver {
     /// # Errors
     /// The channel's error.
     pub fn open(spec: &Spec, me: usize) -> Result<Self> {
-        Ok(Self(subscriber(spec, me)?))
+        Ok(Self { subscriber: subscriber(spec, me)?, has_gates: has_gates(spec) })
     }
 }
 
@@ -82,6 +107,7 @@ pub(super) fn subscriber(spec: &Spec, me: usize) -> Result<Subscriber> {
         Some(client) => builder.client(&client),
         None => builder.dir(&spec.dir),
     };
+    let builder = if has_gates(spec) && me < spec.receivers { builder.gate(gate(me)) } else { builder };
     builder.open().context("subscribe")
 }
 
@@ -111,9 +137,13 @@ fn take(sink: &mut Sink, payload: &[u8]) {
 }
 
 impl Receiver for ShmReceiver {
+    fn needs_gate(&self) -> bool {
+        !self.has_gates
+    }
+
     #[inline]
     fn poll(&mut self, sink: &mut Sink) -> Result<bool> {
-        let taken = self.0.recv_batch(BATCH, |event| match event {
+        let taken = self.subscriber.recv_batch(BATCH, |event| match event {
             Event::Message(message) => take(sink, message.payload),
             other => hand(other, sink),
         });
@@ -130,7 +160,7 @@ impl Receiver for ShmReceiver {
             if wait == spec::Wait::Burst && self.poll(sink)? {
                 continue;
             }
-            match self.0.recv_deadline(deadline) {
+            match self.subscriber.recv_deadline(deadline) {
                 Ok(Some(event)) => hand(event, sink),
                 Ok(None) if sink.is_stopped() => break,
                 Ok(None) => deadline = Instant::now() + LOOK,

@@ -46,6 +46,7 @@ mod top;
 #[cfg(feature = "tune")]
 mod tune;
 mod units;
+mod verify_release;
 
 #[cfg(not(feature = "top"))]
 use absent::top;
@@ -104,6 +105,7 @@ enum Verb {
     Tune(tune::Args),
     Hiccups(hiccups::Args),
     Seccomp(seccomp::Args),
+    VerifyRelease(verify_release::Args),
     /// Write the manual pages of both programs
     Man(man::ManArgs),
     /// Print a completion script for a shell
@@ -238,6 +240,7 @@ pub fn main() -> ExitCode {
         Verb::Check(args) => check::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
         Verb::Seccomp(args) => seccomp::run(&args),
+        Verb::VerifyRelease(args) => verify_release::run(&args),
         Verb::Tune(args) => tune::run(&args),
         Verb::Hiccups(args) => hiccups::run(&args),
         Verb::Man(args) => man::manuals(&args),

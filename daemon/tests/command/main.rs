@@ -30,4 +30,5 @@ mod replay;
 mod resume_sequences;
 mod secrets;
 mod stdio;
+mod verify_release;
 mod wireshark;

@@ -170,6 +170,10 @@ fn a_publisher_that_is_up_or_down_for_the_wrong_time() {
     assert_eq!(up(), 0.0);
     let mut publisher = daemon.publisher();
     wait_until("the publisher", || up() == 1.0);
+    // It is attached before it opens the ring. A channel that nobody has opened has no orphan.
+    wait_until("the ring to be open", || {
+        daemon.metric("shmcast_channel_state{channel=\"ticks\",state=\"active\"}") == 1.0
+    });
     publisher.kill().and_then(|()| publisher.wait()).expect("it is ours");
     wait_until("its end to be seen", || up() == 0.0);
     const ORPHANED: &str = "shmcast_channel_state{channel=\"ticks\",state=\"orphaned\"}";

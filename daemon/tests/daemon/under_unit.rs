@@ -182,7 +182,7 @@ fn a_channel_is_recorded_and_its_readers_are_lent_the_files() {
 
 /// The arguments that each verb is tested with; `DIR` stands for a directory of the test's. `None` for verbs that send no request to
 /// the daemon.
-const VERBS: [(&str, Option<&str>); 22] = [
+const VERBS: [(&str, Option<&str>); 23] = [
     ("demo", None),
     ("pub", Some("pub a")),
     ("sub", Some("sub a --from oldest --count 3")),
@@ -202,6 +202,7 @@ const VERBS: [(&str, Option<&str>); 22] = [
     ("tune", None),
     ("hiccups", None),
     ("seccomp", None),
+    ("verify-release", None),
     ("man", None),
     ("completions", None),
     ("help", None),

@@ -1,0 +1,104 @@
+//! `shaq`: a broadcast queue of slots whose size is a type, in a mapped file. A producer cannot overwrite a slot before every consumer has
+//! read it, so nothing is lost, whatever the question.
+
+use anyhow::{Context, Result, bail};
+use shaq::broadcast::{Broadcast, BroadcastConfig, Consumer, Producer};
+use shmcast_bench::rig::publish::{self, Sender};
+use shmcast_bench::rig::receive::{self, Receiver, Sink};
+use shmcast_bench::rig::spec::{Spec, Task};
+use std::fs::OpenOptions;
+use std::num::NonZeroUsize;
+
+/// The name of the transport.
+pub(crate) const NAME: &str = "shaq";
+/// The release in Cargo.toml.
+pub(crate) const VERSION: &str = "5.1.1";
+
+/// Messages taken at once.
+const BATCH: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
+
+/// Slots are exactly as large as the message: the sizes the questions ask for.
+pub(crate) fn play(task: &Task) -> Result<()> {
+    match task.spec().size {
+        32 => play_sized::<32>(task),
+        64 => play_sized::<64>(task),
+        256 => play_sized::<256>(task),
+        1024 => play_sized::<1024>(task),
+        1400 => play_sized::<1400>(task),
+        other => bail!("{NAME}'s slots are types of this program: 32, 64, 256, 1024 and 1400 B, not {other}"),
+    }
+}
+
+fn play_sized<const N: usize>(task: &Task) -> Result<()> {
+    match task {
+        Task::Publish(spec) => publish::play(spec, || Sending::<N>::open(spec)),
+        Task::Receive(spec, me) => receive::play(spec, *me, || Receiving::<N>::open(spec)),
+    }
+}
+
+struct Sending<const N: usize> {
+    producer: Producer<[u8; N]>,
+    slots: usize,
+}
+
+impl<const N: usize> Sending<N> {
+    #[allow(unsafe_code, reason = "the peer's way to make a queue")]
+    fn open(spec: &Spec) -> Result<Self> {
+        let path = spec.dir.join(NAME);
+        let hidden = spec.dir.join("shaq.new");
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&hidden)?;
+        let slots = (spec.ring_bytes / N as u64 + 1).next_power_of_two() as usize / 2;
+        let config = BroadcastConfig { capacity: slots, producer_slots: 1, consumer_slots: spec.receivers };
+        // SAFETY: the file is new, and only this process makes a queue of it. Bytes are valid in every process.
+        let queue = unsafe { Broadcast::create(&file, config) }.context("make the queue")?;
+        let producer = queue.producer().context("take the lane")?;
+        std::fs::rename(hidden, path)?;
+        Ok(Self { producer, slots })
+    }
+}
+
+impl<const N: usize> Sender for Sending<N> {
+    #[inline(always)]
+    fn send(&mut self, payload: &[u8], _: u64) -> Result<u64> {
+        let message = payload.try_into().context("a message of another size than the slots")?;
+        let mut retries = 0;
+        while self.producer.try_write(message).is_err() {
+            retries += 1;
+            std::hint::spin_loop();
+        }
+        Ok(retries)
+    }
+
+    fn needs_gate(&self) -> bool {
+        false
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![format!("shaq {VERSION}, broadcast, {} slots", self.slots)]
+    }
+}
+
+struct Receiving<const N: usize>(Consumer<[u8; N]>);
+
+impl<const N: usize> Receiving<N> {
+    #[allow(unsafe_code, reason = "the peer's way to join a queue")]
+    fn open(spec: &Spec) -> Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(spec.dir.join(NAME)).context("open the queue")?;
+        // SAFETY: the file got this name when its queue was complete, and both ends use the same array of bytes.
+        Ok(Self(unsafe { Consumer::join(&file) }.context("join the queue")?))
+    }
+}
+
+impl<const N: usize> Receiver for Receiving<N> {
+    #[inline]
+    fn poll(&mut self, sink: &mut Sink) -> Result<bool> {
+        let Some(batch) = self.0.try_reserve_read_batch(BATCH) else { return Ok(false) };
+        let (first, second) = batch.as_slices();
+        first.iter().chain(second).for_each(|message| sink.message(message));
+        Ok(true)
+    }
+
+    fn needs_gate(&self) -> bool {
+        false
+    }
+}
