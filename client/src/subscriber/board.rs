@@ -355,8 +355,7 @@ impl Subscriber {
         if place.sequence < due || !is_valid {
             return false;
         }
-        let geometry = *snapshot.view().geometry();
-        let bridged = snapshot.list_since(due, |listed| ledger.given(&geometry, listed));
+        let bridged = snapshot.list_since(due, |listed| ledger.given(listed));
         ledger.seek_forgotten();
         (joining.listed, joining.place) = (bridged.listed, place);
         joining.missed = (place.sequence - due).saturating_sub(bridged.messages);

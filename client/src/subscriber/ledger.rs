@@ -5,9 +5,10 @@
 
 use crate::message::RecvError;
 use shmcast_layout::board::{Listed, Snapshot};
-use shmcast_layout::layout::board::Geometry;
+use shmcast_layout::layout::board::{Geometry, secret_hash};
 use shmcast_layout::layout::record::NO_TIME;
 use shmcast_layout::ring::reader::Copied;
+use std::hash::{BuildHasher as _, RandomState};
 
 /// One key.
 #[derive(Debug, Clone, Copy, Default)]
@@ -20,6 +21,8 @@ struct Row {
     /// The same from `again` on: the first message after the last removal. The board may have forgotten the key there.
     again: u64,
     given_again: u64,
+    /// The sequence of the last of its messages that this reader was given, or that was told as left out.
+    last: u64,
     is_removed: bool,
 }
 
@@ -32,6 +35,8 @@ pub(super) struct Ledger {
     /// From a key's identity to its row, plus 1.
     index: Box<[u32]>,
     most: usize,
+    /// Of the index's hashes.
+    secret: u64,
     /// The next row to look at for keys that the board has forgotten.
     forgotten: usize,
 }
@@ -47,13 +52,14 @@ impl Ledger {
             key_bytes,
             index: vec![0; (2 * most).next_power_of_two()].into_boxed_slice(),
             most,
+            secret: RandomState::new().hash_one(0),
             forgotten: 0,
         }
     }
 
-    fn place_of(&self, geometry: &Geometry, identity: [u64; 2]) -> (usize, Option<usize>) {
+    fn place_of(&self, identity: [u64; 2]) -> (usize, Option<usize>) {
         let mask = self.index.len() - 1;
-        let mut at = geometry.fingerprint(identity) as usize & mask;
+        let mut at = secret_hash(self.secret, identity) as usize & mask;
         loop {
             match self.index[at] {
                 0 => return (at, None),
@@ -70,7 +76,7 @@ impl Ledger {
         let Some(key) = geometry.key_of(payload) else { return true };
         let identity = geometry.identity(key);
         let is_removal = geometry.spec.is_removal(copied.length, copied.tag);
-        let (at, there) = self.place_of(geometry, identity);
+        let (at, there) = self.place_of(identity);
         let Some(row) = there else {
             if is_removal {
                 return true; // the board did not have it
@@ -82,12 +88,13 @@ impl Ledger {
                 given: 1,
                 again: sequence,
                 given_again: 1,
+                last: sequence,
                 is_removed: false,
             };
             return self.add(at, row, key);
         };
         let row = &mut self.rows[row];
-        row.given += 1;
+        (row.given, row.last) = (row.given + 1, copied.sequence);
         if row.is_removed && !is_removal {
             (row.again, row.given_again) = (copied.sequence, 0);
         }
@@ -107,8 +114,8 @@ impl Ledger {
     }
 
     /// Number of messages of this listed one's key that the reader was given or told of, in the count of the board.
-    pub(super) fn given(&self, geometry: &Geometry, listed: &Listed) -> u64 {
-        let Some(row) = self.place_of(geometry, listed.identity).1.map(|row| self.rows[row]) else {
+    pub(super) fn given(&self, listed: &Listed) -> u64 {
+        let Some(row) = self.place_of(listed.identity).1.map(|row| self.rows[row]) else {
             return 0;
         };
         if row.born == listed.born {
@@ -132,8 +139,10 @@ impl Ledger {
         out: &mut [u8],
     ) -> Result<Option<Copied>, RecvError> {
         let spec = snapshot.view().geometry().spec;
+        let sequence = snapshot.view().forgotten();
         while let Some(row) = self.rows.get(self.forgotten) {
-            if row.is_removed || snapshot.has(row.identity) {
+            // A key that never found room on the board is not there either. It was not removed if no removal was forgotten since its last message.
+            if row.is_removed || sequence <= row.last || snapshot.has(row.identity) {
                 self.forgotten += 1;
                 continue;
             }
@@ -145,7 +154,6 @@ impl Ledger {
             to.fill(0);
             to[spec.key()].copy_from_slice(key);
             self.forgotten += 1;
-            let sequence = snapshot.view().forgotten();
             let tag = spec.remove_tag.unwrap_or_default();
             return Ok(Some(Copied { length: needed, sequence, tag, key: false, time: NO_TIME }));
         }
@@ -164,7 +172,7 @@ impl Ledger {
         self.index.fill(0);
         for row in 0..self.rows.len() {
             let identity = geometry.identity(&self.keys[row * self.key_bytes..][..self.key_bytes]);
-            let (at, _) = self.place_of(geometry, identity);
+            let (at, _) = self.place_of(identity);
             self.rows[row].identity = identity;
             self.index[at] = row as u32 + 1;
         }
@@ -172,14 +180,14 @@ impl Ledger {
 
     /// Takes the counts over that a reader knows after a join.
     pub(super) fn take_from(&mut self, snapshot: &Snapshot) {
-        let geometry = *snapshot.view().geometry();
         self.forget();
         for listed in snapshot.all() {
-            let (at, there) = self.place_of(&geometry, listed.identity);
+            let (at, there) = self.place_of(listed.identity);
             let Some(key) = snapshot.key(&listed).filter(|_| there.is_none()) else { continue };
             let Listed { identity, born, count, is_removed, .. } = listed;
+            let last = listed.message.sequence;
             // A key that is removed and comes back begins again, if the board forgets it in between.
-            let row = Row { identity, born, given: count, again: born, given_again: count, is_removed };
+            let row = Row { identity, born, given: count, again: born, given_again: count, last, is_removed };
             self.add(at, row, key);
         }
     }

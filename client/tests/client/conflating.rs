@@ -230,3 +230,30 @@ fn calls_of_each_kind_give_what_the_board_has() {
         assert_eq!(last, [published; 3]);
     }
 }
+
+/// A board that is full has no room for a key. A reader that knows the key from the stream is not told that it was removed.
+#[test]
+fn a_key_that_found_no_room_is_not_told_as_removed() {
+    let dir = scratch();
+    let spec = BoardSpec::new(0..1).keys(1).value(100);
+    let mut publisher = publisher(dir.path()).capacity(SMALL).board(spec).open().unwrap();
+    let mut reader = subscriber(dir.path()).conflate_behind(8 << 10).open().unwrap();
+    for payload in [b"a1", b"b1"] {
+        publisher.publish(payload).unwrap();
+        assert!(
+            matches!(reader.recv().unwrap(), Event::Message(m) if m.payload == payload && m.conflated.is_none())
+        );
+    }
+    for _ in 0..2000 {
+        publisher.publish(b"a2").unwrap();
+    }
+    let mut given = Vec::new();
+    for _ in 0..200 {
+        match reader.try_recv().unwrap() {
+            Some(Event::Message(m)) if m.conflated.is_some() => given.push((m.sequence, m.payload.to_vec())),
+            Some(Event::Live { .. }) => break,
+            _ => {}
+        }
+    }
+    assert_eq!(given, [(2002, b"a2".to_vec())]);
+}

@@ -107,6 +107,9 @@ impl Carry {
             };
             writer.import(&head, &value[..stored]);
         }
+        if is_same {
+            writer.forget_up_to(self.snapshot.view().forgotten().min(below.saturating_sub(1)));
+        }
         writer.span(if is_same { self.since } else { below }, below.saturating_sub(1));
         debug_assert!(cells.count(SINCE) <= below);
     }

@@ -4,10 +4,11 @@ use super::Head;
 use super::failures::{Failures, JoinError, PASSES};
 use super::view::{Look, View};
 use crate::error::Corrupt;
-use crate::layout::board::Meta;
+use crate::layout::board::{Meta, secret_hash};
 use crate::layout::record::ControlRecord;
 use crate::ring::locate::{LocateError, Place};
 use crate::ring::reader::{Copied, Poll, Reader};
+use std::hash::{BuildHasher as _, RandomState};
 
 /// How often one slot is tried in one pass.
 const SLOT_TRIES: u32 = if cfg!(loom) { 1 } else { 64 };
@@ -87,6 +88,8 @@ pub struct Snapshot {
     more: usize,
     /// From a key's identity to its row, plus 1: open addressing.
     index: Box<[u32]>,
+    /// Of the index's hashes.
+    secret: u64,
     /// Sequence and row of each message to hand out, in the order of sequences.
     order: Vec<(u64, u32)>,
 }
@@ -106,6 +109,7 @@ impl Snapshot {
             high: 0,
             more: 0,
             index: vec![0; (2 * rows).next_power_of_two()].into_boxed_slice(),
+            secret: RandomState::new().hash_one(0),
             order: Vec::with_capacity(rows),
             view,
         }
@@ -284,7 +288,7 @@ impl Snapshot {
     /// places as rows.
     fn place_of(&self, identity: [u64; 2]) -> (usize, Option<usize>) {
         let mask = self.index.len() - 1;
-        let mut at = self.view.geometry().fingerprint(identity) as usize & mask;
+        let mut at = secret_hash(self.secret, identity) as usize & mask;
         loop {
             match self.index[at] {
                 0 => return (at, None),

@@ -12,6 +12,8 @@ use crate::sync::Ordering;
 /// How often a slot is looked at that is in the middle of a store. A store takes some nanoseconds. A publisher that is stopped there would
 /// keep a reader for ever.
 const LOOKS: u32 = if cfg!(loom) { 2 } else { 256 };
+/// Most slots that are looked at because the index names them, in one search.
+const CANDIDATES: usize = 4096;
 /// How often a value is copied that changes meanwhile.
 const COPIES: u32 = if cfg!(loom) { 2 } else { 16 };
 
@@ -172,12 +174,18 @@ impl View {
         }
         let identity = self.cells.geometry.identity(key);
         let fingerprint = self.cells.geometry.fingerprint(identity);
+        // A sound index has hardly ever more than one slot for a fingerprint. One that names many is left for the slots themselves.
+        let mut candidates = CANDIDATES;
         for _ in 0..LOOKS {
             let version = moved::see(&self.cells.header);
-            for slot in self.cells.candidates(fingerprint) {
+            for slot in self.cells.candidates(fingerprint).take(candidates) {
+                candidates -= 1;
                 if let Some(found) = self.found(slot, identity, out) {
                     return found;
                 }
+            }
+            if candidates == 0 {
+                break;
             }
             if version.is_some_and(|version| moved::is_unchanged(&self.cells.header, version)) {
                 return Lookup::None;

@@ -162,7 +162,7 @@ impl BoardWriter {
         let head = Head::load(cells.head(slot)?);
         if !head.meta.has(Meta::EMPTY) {
             // Readers who did not see the removal learn that the board has forgotten it.
-            cells.set(FORGOTTEN, cells.count(FORGOTTEN).max(head.sequence));
+            self.forget_up_to(head.sequence);
             cells.take_out(head.identity, slot);
         }
         Some(slot)
@@ -181,7 +181,10 @@ impl BoardWriter {
     pub(super) fn import(&mut self, head: &Head, value: &[u8]) {
         let Self { cells, copier, .. } = self;
         if u64::from(self.high) >= cells.geometry.spec.keys {
-            return self.note(REFUSED);
+            return match head.meta.has(Meta::REMOVED) {
+                true => self.forget_up_to(head.sequence),
+                false => self.note(REFUSED),
+            };
         }
         let slot = self.high;
         let (Some(to), Some(words)) = (cells.head(slot), cells.value(slot)) else { return };
@@ -203,6 +206,11 @@ impl BoardWriter {
         } else {
             self.add_live(1);
         }
+    }
+
+    /// Says that removals up to this sequence may be missing.
+    pub(super) fn forget_up_to(&self, sequence: u64) {
+        self.cells.set(FORGOTTEN, self.cells.count(FORGOTTEN).max(sequence));
     }
 
     /// Says from where on and up to where the board has all messages.

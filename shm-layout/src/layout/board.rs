@@ -276,6 +276,13 @@ impl Geometry {
     }
 }
 
+/// A hash of an identity for a table of a reader's own. Whoever writes the segment knows its seed, and could choose keys that meet in one
+/// place; `secret` is the reader's alone.
+#[inline(always)]
+pub const fn secret_hash(secret: u64, [first, second]: [u64; 2]) -> u64 {
+    mix(mix(secret, first), second)
+}
+
 fn checksum(words: &[u64; FIXED_WORDS]) -> u64 {
     let crc = words[1..CHECKSUM].iter().fold(0, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()));
     u64::from(crc)

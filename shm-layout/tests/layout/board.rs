@@ -411,3 +411,24 @@ fn a_board_that_is_not_kept_is_no_board_to_join() {
     let joined = snapshot.join(&mut segment.reader(Place::START), &mut [0; 8 << 10]);
     assert_eq!(joined, Err(JoinError::Left { through: 0 }));
 }
+
+/// A removal that the board has forgotten stays known in the segment in which the channel continues, and so does one that has no room there.
+#[test]
+fn a_carried_board_says_what_was_forgotten() {
+    for (room, forgotten) in [(2, 3), (1, 5)] {
+        let mut channel = Channel::new(spec(2, 0..1, 64));
+        for (key, rest) in [(1, 1), (2, 1), (1, 0), (3, 1), (2, 0)] {
+            let payload = channel.payload(key, rest);
+            channel.publish(payload, 0, true);
+        }
+        let view = channel.segment.board().unwrap();
+        assert_eq!(view.forgotten(), 3, "key 3 got the slot of key 1, which message 3 had removed");
+        let (_, next) = segment(spec(room, 0..1, 64));
+        channel.segment.carry_board(channel.segment.begin_to_carry(), &next, 6);
+        let carried = next.board().unwrap();
+        assert_eq!(
+            (carried.forgotten(), carried.counters().live, carried.counters().refused),
+            (forgotten, 1, 0)
+        );
+    }
+}
