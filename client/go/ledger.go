@@ -21,6 +21,7 @@ type account struct {
 	// The same from the first message after the last removal on. The board may have forgotten the key there.
 	again      uint64
 	givenAgain uint64
+	last       uint64 // the last of its messages that this reader was given, or that was told as left out
 	isRemoved  bool
 }
 
@@ -54,9 +55,9 @@ func (l *ledger) note(b *board, sequence uint64, tag uint16, payload []byte) boo
 	at, a := l.placeOf(b, identity)
 	if a == nil {
 		// The board did not have a key that is removed.
-		return isRemoval || l.add(b, at, account{identity: identity, born: sequence, given: 1, again: sequence, givenAgain: 1}, key)
+		return isRemoval || l.add(b, at, account{identity: identity, born: sequence, given: 1, again: sequence, givenAgain: 1, last: sequence}, key)
 	}
-	a.given++
+	a.given, a.last = a.given+1, sequence
 	if a.isRemoved && !isRemoval {
 		a.again, a.givenAgain = sequence, 0
 	}
@@ -103,9 +104,11 @@ func (l *ledger) given(b *board, r *row) uint64 {
 
 // nextForgotten returns the next key that the reader knows and that the board has forgotten; nil if there is none.
 func (l *ledger) nextForgotten(n *snapshot) []byte {
+	removal := n.board.header.load(wordForgotten) & maxSequence
 	for ; l.forgotten < len(l.rows); l.forgotten++ {
 		a := &l.rows[l.forgotten]
-		if !a.isRemoved && !n.has(a.identity) {
+		// A key that never found room on the board is not there either. It was not removed if no removal was forgotten since its last message.
+		if !a.isRemoved && removal > a.last && !n.has(a.identity) {
 			return l.key(n.board, l.forgotten)
 		}
 	}
@@ -141,7 +144,7 @@ func (l *ledger) takeFrom(n *snapshot) {
 		}
 		// A key that is removed and comes back begins again, if the board forgets it in between.
 		l.add(n.board, at, account{
-			identity: r.identity, born: r.born, given: r.count, again: r.born, givenAgain: r.count, isRemoved: r.meta&metaRemoved != 0,
+			identity: r.identity, born: r.born, given: r.count, again: r.born, givenAgain: r.count, last: r.sequence, isRemoved: r.meta&metaRemoved != 0,
 		}, n.room(number)[n.KeyStart:n.KeyEnd])
 	})
 }

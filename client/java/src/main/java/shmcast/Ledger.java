@@ -19,7 +19,10 @@ final class Ledger {
     private static final int GIVEN_AGAIN = 5;
 
     private static final int IS_REMOVED = 6;
-    private static final int WORDS = 7;
+    /** The last of its messages that the reader was given, or that was told as left out. */
+    private static final int LAST = 7;
+
+    private static final int WORDS = 8;
     private static final int FIRST_ROOM = 1 << 14;
 
     private final int most;
@@ -65,12 +68,13 @@ final class Ledger {
         int row = index.find(first, second);
         if (row < 0) {
             // The board does not have a key whose first message removes it.
-            return isRemoval || add(first, second, message.sequence, 1, false, message.bytes, at);
+            return isRemoval || add(first, second, message.sequence, 1, message.sequence, false, message.bytes, at);
         }
         if (message.sequence < get(row, BORN)) {
             return true; // the board does not count it
         }
         set(row, GIVEN, get(row, GIVEN) + 1);
+        set(row, LAST, message.sequence);
         if (get(row, IS_REMOVED) != 0 && !isRemoval) {
             set(row, AGAIN, message.sequence);
             set(row, GIVEN_AGAIN, 0);
@@ -94,7 +98,7 @@ final class Ledger {
         }
     }
 
-    private boolean add(long first, long second, long born, long given, boolean isRemoved, byte[] bytes, int at) {
+    private boolean add(long first, long second, long born, long given, long last, boolean isRemoved, byte[] bytes, int at) {
         if (count == most) {
             return false;
         }
@@ -109,6 +113,7 @@ final class Ledger {
         set(row, GIVEN, given);
         set(row, AGAIN, born);
         set(row, GIVEN_AGAIN, given);
+        set(row, LAST, last);
         set(row, IS_REMOVED, isRemoved ? 1 : 0);
         System.arraycopy(bytes, at, keys, row * keyBytes, keyBytes);
         index.put(row);
@@ -147,9 +152,11 @@ final class Ledger {
     /** Makes the removal of the next key that the reader knows and the board has forgotten: the key, and zeros before it. */
     boolean nextForgotten(Snapshot snapshot, Message message) {
         BoardLayout layout = snapshot.layout;
+        long removal = snapshot.view.forgotten();
         while (forgotten < count) {
             int row = forgotten++;
-            if (get(row, IS_REMOVED) != 0 || snapshot.has(get(row, FIRST), get(row, SECOND))) {
+            // A key that never found room on the board is not there either. It was not removed if no removal was forgotten since its last message.
+            if (get(row, IS_REMOVED) != 0 || removal <= get(row, LAST) || snapshot.has(get(row, FIRST), get(row, SECOND))) {
                 continue;
             }
             message.bytes = message.own;
@@ -157,7 +164,7 @@ final class Ledger {
             message.length = layout.keyEnd;
             Arrays.fill(message.own, 0, layout.keyStart, (byte) 0);
             System.arraycopy(keys, row * keyBytes, message.own, layout.keyStart, keyBytes);
-            message.sequence = snapshot.view.forgotten();
+            message.sequence = removal;
             message.meta = (long) Math.max(layout.removeTag, 0) << 48;
             message.key = false;
             message.conflated = 0;
@@ -192,7 +199,7 @@ final class Ledger {
             long second = snapshot.second(row);
             if (index.find(first, second) < 0) {
                 int at = snapshot.placeOf(row) + keyStart;
-                add(first, second, snapshot.born(row), snapshot.count(row), snapshot.isRemoved(row), snapshot.page(row), at);
+                add(first, second, snapshot.born(row), snapshot.count(row), snapshot.sequence(row), snapshot.isRemoved(row), snapshot.page(row), at);
             }
         }
     }
