@@ -10,6 +10,7 @@ mod access;
 mod calls;
 mod creds;
 mod daemons;
+mod faults;
 mod feed;
 mod kills;
 mod outages;

@@ -1,0 +1,156 @@
+//! The table of the faults, as text and as Markdown.
+
+use super::judge::Figures;
+use shmcast_testkit::nats::version;
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// What the runs of one cell came to.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    name: String,
+    seed: u64,
+    pub(super) runs: u64,
+    pub(super) figures: Figures,
+    mended: u64,
+    longest: Duration,
+    /// Runs after which the stream did not go on, or a program failed.
+    pub(super) failures: Vec<String>,
+}
+
+impl Row {
+    pub(super) fn new(name: String, seed: u64) -> Row {
+        Row {
+            name,
+            seed,
+            runs: 0,
+            figures: Figures::default(),
+            mended: 0,
+            longest: Duration::ZERO,
+            failures: Vec::new(),
+        }
+    }
+
+    /// Adds a run: what the reader saw, and how long it took until the stream went on, or why it did not.
+    pub(super) fn add(&mut self, run: u64, figures: Figures, took: &Result<Duration, String>) {
+        self.runs += 1;
+        self.figures.add(figures);
+        if !figures.are_clean() {
+            self.failures.push(format!("seed {}: {figures:?}", self.seed + run));
+        }
+        match took {
+            Ok(took) => self.longest = self.longest.max(*took),
+            Err(why) => self.fail(run, why.clone()),
+        }
+    }
+
+    /// Adds what was seen after the last run of some servers.
+    pub(super) fn close(&mut self, figures: Figures, mended: u64) {
+        self.figures.add(figures);
+        self.mended += mended;
+    }
+
+    pub(super) fn fail(&mut self, run: u64, why: String) {
+        self.failures.push(format!("seed {}: {why}", self.seed + run));
+    }
+
+    pub(super) fn is_red(&self) -> bool {
+        !self.figures.are_clean() || !self.failures.is_empty()
+    }
+
+    fn seeds(&self) -> String {
+        format!("{} to {}", self.seed, self.seed + self.runs.max(1) - 1)
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Figures { wrong, twice, silent, needless, named } = self.figures;
+        write!(
+            f,
+            "| {} | {} | {} | {wrong} | {twice} | {silent} | {needless} | {} | {named} | {:.1} s | {} |",
+            self.name,
+            self.runs,
+            self.seeds(),
+            self.mended,
+            self.longest.as_secs_f64(),
+            if self.is_red() { format!("RED, {}", self.failures.len()) } else { "green".to_owned() }
+        )
+    }
+}
+
+pub(super) struct Table {
+    server: String,
+    date: String,
+    names: Vec<String>,
+    rows: Vec<Row>,
+}
+
+impl Table {
+    /// Makes a table whose rows will stand in the order of these names.
+    pub(super) fn new(server: &Path, names: Vec<String>) -> Table {
+        let date = Command::new("date").arg("+%Y-%m-%d").output().unwrap().stdout;
+        let date = String::from_utf8_lossy(&date).trim().to_owned();
+        Table { server: version(server), date, names, rows: Vec::new() }
+    }
+
+    /// Puts a row in place of the earlier one of its name, and writes the table into the file that a variable names.
+    pub(super) fn put(&mut self, row: Row) {
+        self.rows.retain(|known| known.name != row.name);
+        self.rows.push(row);
+        self.rows.sort_by_key(|row| self.names.iter().position(|name| *name == row.name));
+        if let Some(file) = std::env::var_os("SHMCAST_ENGINE_FAULTS_TABLE") {
+            std::fs::write(file, self.to_string()).unwrap();
+        }
+    }
+
+    pub(super) fn is_red(&self) -> bool {
+        self.rows.iter().any(Row::is_red)
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "# Engine faults\n")?;
+        writeln!(f, "{}. nats-server {}. `.ci/run nightly engine-faults` makes this file.\n", self.date, self.server)?;
+        writeln!(
+            f,
+            "| fault | runs | seeds | wrong | twice | silent | needless | mended | named | longest time until the stream went on | |"
+        )?;
+        writeln!(f, "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---|")?;
+        self.rows.iter().try_for_each(|row| writeln!(f, "{row}"))?;
+        let failures: Vec<_> = self.rows.iter().filter(|row| !row.failures.is_empty()).collect();
+        if !failures.is_empty() {
+            writeln!(f, "\n## What failed\n")?;
+        }
+        for row in failures {
+            for failure in &row.failures {
+                writeln!(f, "- {}, {failure}", row.name)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_row_is_red_if_anything_is_wrong_and_green_otherwise() {
+    let row = || Row::new("a fault".to_owned(), 4);
+    let took = Ok(Duration::from_secs(3));
+    let mut green = row();
+    green.add(0, Figures { named: 5, ..Figures::default() }, &took);
+    green.close(Figures::default(), 7);
+    assert!(!green.is_red());
+    assert_eq!(green.to_string(), "| a fault | 1 | 4 to 4 | 0 | 0 | 0 | 0 | 7 | 5 | 3.0 s | green |");
+    let mut red = row();
+    red.add(0, Figures::default(), &took);
+    red.add(1, Figures { silent: 1, ..Figures::default() }, &took);
+    assert!(red.is_red());
+    assert_eq!(red.to_string(), "| a fault | 2 | 4 to 5 | 0 | 0 | 1 | 0 | 0 | 0 | 3.0 s | RED, 1 |");
+    let mut late = row();
+    late.close(Figures { twice: 1, ..Figures::default() }, 0);
+    let mut still = row();
+    still.add(0, Figures::default(), &Err("it stands".to_owned()));
+    assert!(late.is_red() && still.is_red());
+}
