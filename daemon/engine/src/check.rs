@@ -138,8 +138,7 @@ fn look_at_stream(log: &Log, nats: &NatsSpec, info: &Info, findings: &mut Findin
     }
     if problems.is_empty() {
         let copies = info.config.num_replicas;
-        let says =
-            format!("{}: {} blocks, {} B, {copies} copies", log.name(), state.messages, state.bytes);
+        let says = format!("{}: {} blocks, {} B, {copies} copies", log.name(), state.messages, state.bytes);
         findings.note("stream", Verdict::Ok, says);
     }
     for (about, verdict, says) in losses_of(&info.config) {

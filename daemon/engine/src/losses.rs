@@ -40,7 +40,11 @@ fn of_copies(copies: usize) -> (&'static str, Verdict, String) {
 
 /// Clients cannot see whether the servers sync each write.
 fn of_power(copies: usize) -> (&'static str, Verdict, String) {
-    let whose = if copies <= 1 { "its server".to_owned() } else { format!("{} of its servers at once", copies / 2 + 1) };
+    let whose = if copies <= 1 {
+        "its server".to_owned()
+    } else {
+        format!("{} of its servers at once", copies / 2 + 1)
+    };
     let says = format!(
         "a power cut of {whose} takes what was acknowledged since the last sync, by default up to two minutes of it, unless \
          their configuration has sync_interval: always, which cannot be seen from here"
@@ -71,7 +75,11 @@ fn of_limits(config: &Config) -> (&'static str, Verdict, String) {
         );
         return (about, Verdict::Doubtful, says);
     }
-    (about, Verdict::Ok, format!("{limits}: a receiver that is away for longer lacks the blocks that were dropped"))
+    (
+        about,
+        Verdict::Ok,
+        format!("{limits}: a receiver that is away for longer lacks the blocks that were dropped"),
+    )
 }
 
 #[cfg(test)]
@@ -99,7 +107,9 @@ mod tests {
 
     #[test]
     fn a_power_cut_of_most_copies_is_named() {
-        for (copies, words) in [(1, "of its server takes"), (3, "of 2 of its servers"), (5, "of 3 of its servers")] {
+        for (copies, words) in
+            [(1, "of its server takes"), (3, "of 2 of its servers"), (5, "of 3 of its servers")]
+        {
             let config = Config { num_replicas: copies, ..Config::default() };
             let (_, says) = found(&config, "loss of power").unwrap();
             assert!(says.contains(words) && says.contains("sync_interval: always"), "{says}");
@@ -120,8 +130,12 @@ mod tests {
         let of = |config: Config| found(&config, "loss by limits").unwrap();
         let none = of(Config { max_bytes: -1, max_messages: -1, ..Config::default() });
         assert!(none.0 == Verdict::Ok && none.1.contains("no limits"), "{}", none.1);
-        let (verdict, says) =
-            of(Config { max_bytes: 7, max_messages: 8, max_age: Duration::from_secs(60), ..Config::default() });
+        let (verdict, says) = of(Config {
+            max_bytes: 7,
+            max_messages: 8,
+            max_age: Duration::from_secs(60),
+            ..Config::default()
+        });
         assert_eq!(verdict, Verdict::Ok);
         for words in ["max_bytes = 7", "max_msgs = 8", "max_age = 60s"] {
             assert!(says.contains(words), "{says}");

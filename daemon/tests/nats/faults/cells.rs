@@ -22,7 +22,9 @@ pub(super) enum Cut {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cell {
     /// The power of all servers is cut.
-    Power { always: bool },
+    Power {
+        always: bool,
+    },
     /// The same, and the outage lasts longer than the ring.
     Overrun,
     /// The files of one of three servers are damaged.
@@ -33,7 +35,9 @@ pub(super) enum Cell {
     Leaders,
     Partition(Cut),
     /// A sender is stopped until its rival has taken over.
-    Writers { three: bool },
+    Writers {
+        three: bool,
+    },
 }
 
 /// All rows of the table.
@@ -96,17 +100,22 @@ impl Cell {
         if matches!(self, Cell::Writers { .. }) { 30 } else { 6 }
     }
 
-    /// Plays run number `run` of this cell, counted from 0.
-    pub(super) fn play(self, stage: &mut Stage, run: u64, rng: &mut Rng) -> Result<Duration, String> {
+    /// Whether the fault needs servers with whole copies.
+    pub(super) fn needs_whole(self) -> bool {
+        matches!(self, Cell::Minority(_) | Cell::Leaders | Cell::Partition(_))
+    }
+
+    /// Plays the run of a seed, which alone decides what happens.
+    pub(super) fn play(self, stage: &mut Stage, seed: u64, rng: &mut Rng) -> Result<Duration, String> {
         stage.flow(rng.u64(200..600))?;
         match self {
-            Cell::Power { .. } => power(stage, run, rng, 0),
-            Cell::Overrun => power(stage, run, rng, 100_000),
-            Cell::Minority(scar) => minority(stage, scar, run, rng),
-            Cell::Only(scar) => only(stage, scar, run, rng),
-            Cell::Leaders => leaders(stage, run, rng),
+            Cell::Power { .. } => power(stage, seed, rng, 0),
+            Cell::Overrun => power(stage, seed, rng, 100_000),
+            Cell::Minority(scar) => minority(stage, scar, seed, rng),
+            Cell::Only(scar) => only(stage, scar, seed, rng),
+            Cell::Leaders => leaders(stage, seed, rng),
             Cell::Partition(cut) => partition(stage, cut, rng),
-            Cell::Writers { .. } => writers(stage, run, rng),
+            Cell::Writers { .. } => writers(stage, rng),
         }
     }
 }
@@ -117,13 +126,13 @@ fn pause(ms: u64) {
 }
 
 /// In each second run the receiver is away meanwhile, so that it gets only what the servers have afterwards.
-fn power(stage: &mut Stage, run: u64, rng: &mut Rng, flood: u64) -> Result<Duration, String> {
+fn power(stage: &mut Stage, seed: u64, rng: &mut Rng, flood: u64) -> Result<Duration, String> {
     // The beginning is on the disks, as that of every stream older than two minutes is.
-    if run.is_multiple_of(2) {
+    if seed.is_multiple_of(2) {
         assert!(stage.disks.iter().all(Disk::sync), "the disks take what was written");
         stage.flow(rng.u64(100..800))?;
     }
-    let is_away = run % 2 == 1;
+    let is_away = seed % 2 == 1;
     if is_away {
         stage.leave_behind(rng.u64(200..800));
     }
@@ -150,13 +159,10 @@ fn power(stage: &mut Stage, run: u64, rng: &mut Rng, flood: u64) -> Result<Durat
 /// The six orders in which three servers start.
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
 
-/// Stops all servers, damages a file of the first one, and starts them in each order. The receiver is away in each second round of orders.
-fn minority(stage: &mut Stage, scar: Scar, run: u64, rng: &mut Rng) -> Result<Duration, String> {
-    let place = [Place::Blocks, Place::Index, Place::Snapshot][(run % 3) as usize];
-    if stage.leader().is_none() {
-        return Err("the servers had no whole copies before the fault".to_owned());
-    }
-    let is_away = run / 6 % 2 == 1;
+/// Stops all servers, damages a file of one, and starts them. Eighteen seeds have each kind of file with each order.
+fn minority(stage: &mut Stage, scar: Scar, seed: u64, rng: &mut Rng) -> Result<Duration, String> {
+    let place = [Place::Blocks, Place::Index, Place::Snapshot][((seed + scar as u64) % 3) as usize];
+    let is_away = rng.bool();
     if is_away {
         stage.leave_behind(rng.u64(200..800));
     }
@@ -168,7 +174,7 @@ fn minority(stage: &mut Stage, scar: Scar, run: u64, rng: &mut Rng) -> Result<Du
         if is_killed { server.kill() } else { server.end() }
     }
     wound(stage.cluster.servers[servers[0]].store(), place, scar, rng)?;
-    for n in ORDERS[(run % 6) as usize] {
+    for n in ORDERS[(seed / 3 % 6) as usize] {
         stage.cluster.servers[servers[n]].start_soon();
         pause(*rng.choice(&[0, 300, 2_000]).unwrap_or(&0));
     }
@@ -180,10 +186,14 @@ fn minority(stage: &mut Stage, scar: Scar, run: u64, rng: &mut Rng) -> Result<Du
 }
 
 /// What the damaged file had is nowhere else but at the sender.
-fn only(stage: &mut Stage, scar: Scar, run: u64, rng: &mut Rng) -> Result<Duration, String> {
+fn only(stage: &mut Stage, scar: Scar, seed: u64, rng: &mut Rng) -> Result<Duration, String> {
     stage.leave_behind(rng.u64(500..2_000));
     let server = &mut stage.cluster.servers[0];
-    if run.is_multiple_of(2) { server.kill() } else { server.end() }
+    if seed.is_multiple_of(2) {
+        server.kill()
+    } else {
+        server.end()
+    }
     wound(server.store(), Place::End, scar, rng)?;
     server.start_soon();
     let since = Instant::now();
@@ -191,7 +201,7 @@ fn only(stage: &mut Stage, scar: Scar, run: u64, rng: &mut Rng) -> Result<Durati
     stage.goes_on(since)
 }
 
-fn leaders(stage: &mut Stage, run: u64, rng: &mut Rng) -> Result<Duration, String> {
+fn leaders(stage: &mut Stage, seed: u64, rng: &mut Rng) -> Result<Duration, String> {
     let first = stage.leader().ok_or("the servers had no whole copies before the fault")?;
     stage.cluster.named(&first).pause();
     let second = stage.next_leader(&first)?;
@@ -200,7 +210,7 @@ fn leaders(stage: &mut Stage, run: u64, rng: &mut Rng) -> Result<Duration, Strin
     pause(rng.u64(0..1_500));
     // A majority is there again by the first leader, which has slept, or by the second one, which comes back.
     let since = Instant::now();
-    let took = if run.is_multiple_of(2) {
+    let took = if seed.is_multiple_of(2) {
         stage.cluster.named(&first).signal(Signal::SIGCONT);
         let took = stage.goes_on(since);
         stage.cluster.named(&second).start_soon();
@@ -257,15 +267,16 @@ fn partition(stage: &mut Stage, cut: Cut, rng: &mut Rng) -> Result<Duration, Str
 
 /// In each second run the servers stand still just before, so that blocks wait in the sender's queue and in its socket. Those in the socket
 /// reach the servers before the rival's, and those in the queue after them.
-fn writers(stage: &mut Stage, run: u64, rng: &mut Rng) -> Result<Duration, String> {
+fn writers(stage: &mut Stage, rng: &mut Rng) -> Result<Duration, String> {
     let stands_still = rng.bool();
     if stands_still {
         stage.cluster.servers.iter().for_each(Server::pause);
         pause(rng.u64(1..60));
     }
-    let both = [&stage.send, &stage.rival];
-    let stopped = both[(run % 2) as usize].as_ref().ok_or("the cell has no rivals")?;
-    stopped.pause();
+    // Whoever took over in the run before writes now.
+    let stopped = [&stage.send, &stage.rival][usize::from(stage.rival_writes)];
+    stopped.as_ref().ok_or("the cell has no rivals")?.pause();
+    stage.rival_writes = !stage.rival_writes;
     let since = Instant::now();
     if stands_still {
         stage.cluster.servers.iter().for_each(|server| server.signal(Signal::SIGCONT));

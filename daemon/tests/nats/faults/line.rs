@@ -127,7 +127,15 @@ fn judge(state: &State, near: &Path, far: &Path) {
                 continue;
             }
             // A receiver that ends says so, and the next one goes on in the same ring.
-            Ok(None | Some(Event::End | Event::NewEpoch { .. } | Event::NewSession { .. } | Event::PublisherGone { .. })) => {
+            Ok(
+                None
+                | Some(
+                    Event::End
+                    | Event::NewEpoch { .. }
+                    | Event::NewSession { .. }
+                    | Event::PublisherGone { .. },
+                ),
+            ) => {
                 continue;
             }
             Ok(Some(other)) => format!("the reader got {other:?}"),

@@ -78,11 +78,14 @@ impl Campaign<'_> {
             let Some(playing) = &mut stage else { continue };
             let seed = self.seed + run;
             let mut rng = fastrand::Rng::with_seed(seed);
-            let took = attempt(|| cell.play(playing, run, &mut rng));
+            let took = attempt(|| cell.play(playing, seed, &mut rng));
             row.add(run, playing.line.take(), &took);
             if took.is_err() {
                 // What the bridges counted is lost with a stage that is broken.
                 stage = None;
+            } else if cell.needs_whole() && playing.leader().is_none() {
+                row.lag();
+                end(stage.take(), &mut row);
             }
             (self.show)(&row);
         }

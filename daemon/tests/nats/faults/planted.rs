@@ -26,7 +26,10 @@ fn a_sender_that_believes_acknowledgements_turns_the_table_red() {
     let planted = Some(Planted::InSender("LossUnseen"));
     let Some(row) = play(test, Cell::Power { always: false }, planted) else { return };
     assert!(row.is_red(), "{row}");
-    assert!(row.figures.needless + row.figures.silent > 0, "the power cut takes acknowledged messages: {row}");
+    assert!(
+        row.figures.needless + row.figures.silent > 0,
+        "the power cut takes acknowledged messages: {row}"
+    );
 }
 
 /// The far end takes each block for the one that is due.

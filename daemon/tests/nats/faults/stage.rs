@@ -19,7 +19,7 @@ const DISK_MIB: u64 = 160;
 /// The ring of a sender that keeps all that a cell publishes.
 pub(super) const ROOMY: u64 = 64 << 20;
 /// The time for which whole copies are waited for. Servers that take longer are made anew.
-const WHOLE: Duration = Duration::from_secs(60);
+const WHOLE: Duration = Duration::from_secs(30);
 
 /// What the servers of a cell need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,12 +60,21 @@ pub(super) struct Stage {
     pub(super) cluster: Cluster,
     pub(super) disks: Vec<Disk>,
     pub(super) hosts: Option<Hosts>,
+    /// Which of the two senders writes, if there are two.
+    pub(super) rival_writes: bool,
     planted: Option<Planted>,
     /// Messages that the servers had acknowledged, or should have had, and that came all the same.
     mended: u64,
     /// A receiver that was just started may end again, because the servers do not answer yet. Whoever runs it starts it again.
     may_end: bool,
     _dir: TempDir,
+}
+
+/// The last warnings of a log.
+fn tail(log: &str) -> String {
+    let is_told = |line: &&str| line.contains("[WRN]") || line.contains("[ERR]") || line.contains("leader");
+    let lines: Vec<&str> = log.lines().filter(is_told).collect();
+    lines[lines.len().saturating_sub(6)..].join(" / ")
 }
 
 fn cluster(program: &Path, dir: &Path, needs: Needs, disks: &[Disk], hosts: Option<&Hosts>) -> Cluster {
@@ -112,6 +121,7 @@ impl Stage {
             cluster,
             disks,
             hosts,
+            rival_writes: false,
             planted: plan.planted,
             mended: 0,
             may_end: true,
@@ -224,13 +234,21 @@ impl Stage {
         Ok(since.elapsed())
     }
 
-    /// A sentence about a stream that does not go on.
+    /// A sentence about a stream that does not go on. The bridges are ended for it.
     fn standstill(&mut self, next: u64) -> String {
-        let bridges = [&self.send, &self.rival, &self.receive];
-        let said: Vec<String> = bridges.into_iter().flatten().map(Bridge::last_words).collect();
-        let info = self.info(&self.nats());
-        let due = self.line.due();
-        format!("waited {PATIENCE:?} for {next}, {due} is due; stream: {info}; bridges: {}", said.join(" | "))
+        let (info, due) = (self.info(&self.nats()), self.line.due());
+        let bridges = [self.send.take(), self.rival.take(), self.receive.take()].into_iter().flatten();
+        let said: Vec<String> = bridges
+            .map(|mut bridge| {
+                let words = bridge.last_words();
+                bridge.has_ended().unwrap_or_else(|| format!("{words} {}", bridge.end().0))
+            })
+            .collect();
+        let servers: Vec<String> = self.cluster.servers.iter().map(|server| tail(&server.log())).collect();
+        let (said, servers) = (said.join(" | "), servers.join(" | "));
+        format!(
+            "waited {PATIENCE:?} for {next}, {due} is due; stream: {info}; bridges: {said}; servers: {servers}"
+        )
     }
 
     /// Waits until the servers have a leader and whole copies, and returns its name; `None` if that takes too long.

@@ -16,6 +16,8 @@ pub(super) struct Row {
     pub(super) figures: Figures,
     mended: u64,
     longest: Duration,
+    /// Runs after which a server had no whole copy for half a minute, though the stream went on.
+    lagging: u64,
     /// Runs after which the stream did not go on, or a program failed.
     pub(super) failures: Vec<String>,
 }
@@ -29,6 +31,7 @@ impl Row {
             figures: Figures::default(),
             mended: 0,
             longest: Duration::ZERO,
+            lagging: 0,
             failures: Vec::new(),
         }
     }
@@ -52,7 +55,13 @@ impl Row {
         self.mended += mended;
     }
 
+    /// Notes that a server had no whole copy for half a minute after the last run.
+    pub(super) fn lag(&mut self) {
+        self.lagging += 1;
+    }
+
     pub(super) fn fail(&mut self, run: u64, why: String) {
+        eprintln!("{}, seed {}: {why}", self.name, self.seed + run);
         self.failures.push(format!("seed {}: {why}", self.seed + run));
     }
 
@@ -70,12 +79,13 @@ impl fmt::Display for Row {
         let Figures { wrong, twice, silent, needless, named } = self.figures;
         write!(
             f,
-            "| {} | {} | {} | {wrong} | {twice} | {silent} | {needless} | {} | {named} | {:.1} s | {} |",
+            "| {} | {} | {} | {wrong} | {twice} | {silent} | {needless} | {} | {named} | {:.1} s | {} | {} |",
             self.name,
             self.runs,
             self.seeds(),
             self.mended,
             self.longest.as_secs_f64(),
+            self.lagging,
             if self.is_red() { format!("RED, {}", self.failures.len()) } else { "green".to_owned() }
         )
     }
@@ -114,12 +124,16 @@ impl Table {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# Engine faults\n")?;
-        writeln!(f, "{}. nats-server {}. `.ci/run nightly engine-faults` makes this file.\n", self.date, self.server)?;
         writeln!(
             f,
-            "| fault | runs | seeds | wrong | twice | silent | needless | mended | named | longest time until the stream went on | |"
+            "{}. nats-server {}. `.ci/run nightly engine-faults` makes this file.\n",
+            self.date, self.server
         )?;
-        writeln!(f, "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---|")?;
+        writeln!(
+            f,
+            "| fault | runs | seeds | wrong | twice | silent | needless | mended | named | longest time until the stream went on | copies behind | |"
+        )?;
+        writeln!(f, "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---|")?;
         self.rows.iter().try_for_each(|row| writeln!(f, "{row}"))?;
         let failures: Vec<_> = self.rows.iter().filter(|row| !row.failures.is_empty()).collect();
         if !failures.is_empty() {
@@ -142,12 +156,12 @@ fn a_row_is_red_if_anything_is_wrong_and_green_otherwise() {
     green.add(0, Figures { named: 5, ..Figures::default() }, &took);
     green.close(Figures::default(), 7);
     assert!(!green.is_red());
-    assert_eq!(green.to_string(), "| a fault | 1 | 4 to 4 | 0 | 0 | 0 | 0 | 7 | 5 | 3.0 s | green |");
+    assert_eq!(green.to_string(), "| a fault | 1 | 4 to 4 | 0 | 0 | 0 | 0 | 7 | 5 | 3.0 s | 0 | green |");
     let mut red = row();
     red.add(0, Figures::default(), &took);
     red.add(1, Figures { silent: 1, ..Figures::default() }, &took);
     assert!(red.is_red());
-    assert_eq!(red.to_string(), "| a fault | 2 | 4 to 5 | 0 | 0 | 1 | 0 | 0 | 0 | 3.0 s | RED, 1 |");
+    assert_eq!(red.to_string(), "| a fault | 2 | 4 to 5 | 0 | 0 | 1 | 0 | 0 | 0 | 3.0 s | 0 | RED, 1 |");
     let mut late = row();
     late.close(Figures { twice: 1, ..Figures::default() }, 0);
     let mut still = row();
