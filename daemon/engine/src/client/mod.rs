@@ -7,7 +7,9 @@ mod streams;
 mod tests;
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
-use async_nats::jetstream::context::{GetStreamErrorKind, PublishAckFuture, PublishError, PublishErrorKind};
+use async_nats::jetstream::context::{
+    DeleteStreamErrorKind, GetStreamErrorKind, PublishAckFuture, PublishError, PublishErrorKind,
+};
 use async_nats::jetstream::stream::{
     Config, DirectGetErrorKind, DiscardPolicy, External, Info, InfoError, RawMessageErrorKind,
     RetentionPolicy, Source, State, StorageType, Stream,
@@ -315,13 +317,19 @@ impl Log {
         }
     }
 
-    /// Removes the stream. False if there is none.
+    /// Removes the stream, also one whose servers have elected none that decides. False if there is none.
     pub(crate) async fn remove(&self) -> Result<bool, EngineError> {
-        if self.info().await?.is_none() {
-            return Ok(false);
+        match self.context.delete_stream(&self.name).await {
+            Ok(_) => Ok(true),
+            Err(e) => match e.kind() {
+                DeleteStreamErrorKind::JetStream(error)
+                    if error.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+                {
+                    Ok(false)
+                }
+                _ => Err(refused(&self.name, sentence(&e))),
+            },
         }
-        let deleted = self.context.delete_stream(&self.name).await;
-        deleted.map_err(|e| refused(&self.name, sentence(&e))).map(|_| true)
     }
 
     /// Appends a block after the entry `after`, and nowhere else. With its own name goes the name of that entry, if it is known. The answer

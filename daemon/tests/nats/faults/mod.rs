@@ -79,10 +79,13 @@ impl Campaign<'_> {
             let seed = self.seed + run;
             let mut rng = fastrand::Rng::with_seed(seed);
             let took = attempt(|| cell.play(playing, seed, &mut rng));
-            row.add(run, playing.line.take(), &took);
+            let figures = playing.line.take();
+            row.add(run, figures, &took, playing.take_stills());
             if took.is_err() {
                 // What the bridges counted is lost with a stage that is broken.
                 stage = None;
+            } else if !figures.are_clean() {
+                end(stage.take(), &mut row);
             } else if cell.needs_whole() && playing.leader().is_none() {
                 row.lag();
                 end(stage.take(), &mut row);
@@ -99,7 +102,7 @@ fn end(stage: Option<Stage>, row: &mut Row) {
     let Some(stage) = stage else { return };
     let figures = stage.line.take();
     match attempt(|| Ok(stage.end())) {
-        Ok(mended) => row.close(figures, mended),
+        Ok((mended, counted)) => row.close(figures, mended, &counted),
         Err(why) => row.fail(row.runs.saturating_sub(1), format!("the bridges did not end well: {why}")),
     }
 }

@@ -21,6 +21,9 @@ pub(super) const ROOMY: u64 = 64 << 20;
 /// The time for which whole copies are waited for. Servers that take longer are made anew.
 const WHOLE: Duration = Duration::from_secs(30);
 
+/// A feed that has stood still for so long because its servers do so gets a new stream.
+const STILL: Duration = Duration::from_secs(45);
+
 /// What the servers of a cell need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
@@ -65,6 +68,10 @@ pub(super) struct Stage {
     planted: Option<Planted>,
     /// Messages that the servers had acknowledged, or should have had, and that came all the same.
     mended: u64,
+    /// Times that the servers could not go on with the stream, so that it was removed and made again.
+    stills: u64,
+    /// What the bridges counted that have ended.
+    counted: Vec<String>,
     /// A receiver that was just started may end again, because the servers do not answer yet. Whoever runs it starts it again.
     may_end: bool,
     _dir: TempDir,
@@ -124,6 +131,8 @@ impl Stage {
             rival_writes: false,
             planted: plan.planted,
             mended: 0,
+            stills: 0,
+            counted: Vec::new(),
             may_end: true,
             _dir: dir,
         };
@@ -189,6 +198,7 @@ impl Stage {
     fn end_receive(&mut self) {
         if let Some(receive) = self.receive.take() {
             let (received, _) = receive.end();
+            self.counted.push(received["receive"].to_string());
             self.mended += received["receive"]["mended"].as_u64().unwrap_or(0);
         }
     }
@@ -212,7 +222,7 @@ impl Stage {
     }
 
     fn wait_for_due(&mut self, next: u64, since: Instant) -> Result<Duration, String> {
-        let began = Instant::now();
+        let (mut began, mut is_new) = (Instant::now(), false);
         while self.line.due() < next {
             if let Some(odd) = self.line.broken() {
                 return Err(odd);
@@ -225,6 +235,10 @@ impl Stage {
                 Some(said) => return Err(format!("the receiver has ended: {said}")),
                 None => {}
             }
+            if !is_new && began.elapsed() > STILL && self.servers_stand_still() {
+                self.make_anew()?;
+                (began, is_new) = (Instant::now(), true);
+            }
             if began.elapsed() > PATIENCE {
                 return Err(self.standstill(next));
             }
@@ -232,6 +246,39 @@ impl Stage {
         }
         self.may_end = false;
         Ok(since.elapsed())
+    }
+
+    /// Whether the servers say of themselves that they have no leader, or no majority that follows it.
+    fn servers_stand_still(&self) -> bool {
+        let info = self.info(&self.nats());
+        let has_leader = info["leader"].as_str().is_some_and(|name| !name.is_empty());
+        let late = info["lagging"].as_array().map_or(0, Vec::len);
+        self.cluster.servers.len() > 1 && (!has_leader || 2 * late > self.cluster.servers.len())
+    }
+
+    /// Removes the stream, as the operator of servers does that cannot go on with it. The sender makes it again.
+    fn make_anew(&mut self) -> Result<(), String> {
+        let remove = format!("stream rm ticks {}", self.nats());
+        let began = Instant::now();
+        loop {
+            let output = self.at_near(&remove);
+            match output.status.success() {
+                true => break self.stills += 1,
+                false if began.elapsed() < PATIENCE => {}
+                false => {
+                    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                    return Err(format!("the servers stand still, and the stream cannot be removed: {said}"));
+                }
+            }
+        }
+        // A receiver ends that finds no stream when it starts.
+        self.may_end = true;
+        Ok(())
+    }
+
+    /// How often the stream was made anew since the last call.
+    pub(super) fn take_stills(&mut self) -> u64 {
+        std::mem::take(&mut self.stills)
     }
 
     /// A sentence about a stream that does not go on. The bridges are ended for it.
@@ -277,13 +324,14 @@ impl Stage {
         }))
     }
 
-    /// Ends the bridges. Returns the messages that were mended.
-    pub(super) fn end(mut self) -> u64 {
+    /// Ends the bridges. Returns the messages that were mended, and all that the bridges counted.
+    pub(super) fn end(mut self) -> (u64, String) {
         self.end_receive();
         for sender in [self.send.take(), self.rival.take()].into_iter().flatten() {
             let (sent, _) = sender.end();
+            self.counted.push(sent["send"].to_string());
             self.mended += sent["send"]["lost_by_engine"].as_u64().unwrap_or(0);
         }
-        self.mended
+        (self.mended, self.counted.join(" | "))
     }
 }

@@ -16,6 +16,8 @@ pub(super) struct Row {
     pub(super) figures: Figures,
     mended: u64,
     longest: Duration,
+    /// Runs after which the servers could not go on with the stream, by their own word, until it was removed.
+    stills: u64,
     /// Runs after which a server had no whole copy for half a minute, though the stream went on.
     lagging: u64,
     /// Runs after which the stream did not go on, or a program failed.
@@ -31,26 +33,31 @@ impl Row {
             figures: Figures::default(),
             mended: 0,
             longest: Duration::ZERO,
+            stills: 0,
             lagging: 0,
             failures: Vec::new(),
         }
     }
 
     /// Adds a run: what the reader saw, and how long it took until the stream went on, or why it did not.
-    pub(super) fn add(&mut self, run: u64, figures: Figures, took: &Result<Duration, String>) {
+    pub(super) fn add(&mut self, run: u64, figures: Figures, took: &Result<Duration, String>, stills: u64) {
         self.runs += 1;
         self.figures.add(figures);
         if !figures.are_clean() {
             self.failures.push(format!("seed {}: {figures:?}", self.seed + run));
         }
         match took {
+            Ok(_) if stills > 0 => self.stills += 1,
             Ok(took) => self.longest = self.longest.max(*took),
             Err(why) => self.fail(run, why.clone()),
         }
     }
 
     /// Adds what was seen after the last run of some servers.
-    pub(super) fn close(&mut self, figures: Figures, mended: u64) {
+    pub(super) fn close(&mut self, figures: Figures, mended: u64, counted: &str) {
+        if !self.figures.are_clean() {
+            eprintln!("{}: the bridges counted {counted}", self.name);
+        }
         self.figures.add(figures);
         self.mended += mended;
     }
@@ -79,12 +86,13 @@ impl fmt::Display for Row {
         let Figures { wrong, twice, silent, needless, named } = self.figures;
         write!(
             f,
-            "| {} | {} | {} | {wrong} | {twice} | {silent} | {needless} | {} | {named} | {:.1} s | {} | {} |",
+            "| {} | {} | {} | {wrong} | {twice} | {silent} | {needless} | {} | {named} | {:.1} s | {} | {} | {} |",
             self.name,
             self.runs,
             self.seeds(),
             self.mended,
             self.longest.as_secs_f64(),
+            self.stills,
             self.lagging,
             if self.is_red() { format!("RED, {}", self.failures.len()) } else { "green".to_owned() }
         )
@@ -131,9 +139,9 @@ impl fmt::Display for Table {
         )?;
         writeln!(
             f,
-            "| fault | runs | seeds | wrong | twice | silent | needless | mended | named | longest time until the stream went on | copies behind | |"
+            "| fault | runs | seeds | wrong | twice | silent | needless | mended | named | longest time until the stream went on | stood still | copies behind | |"
         )?;
-        writeln!(f, "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---|")?;
+        writeln!(f, "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|")?;
         self.rows.iter().try_for_each(|row| writeln!(f, "{row}"))?;
         let failures: Vec<_> = self.rows.iter().filter(|row| !row.failures.is_empty()).collect();
         if !failures.is_empty() {
@@ -153,18 +161,18 @@ fn a_row_is_red_if_anything_is_wrong_and_green_otherwise() {
     let row = || Row::new("a fault".to_owned(), 4);
     let took = Ok(Duration::from_secs(3));
     let mut green = row();
-    green.add(0, Figures { named: 5, ..Figures::default() }, &took);
-    green.close(Figures::default(), 7);
+    green.add(0, Figures { named: 5, ..Figures::default() }, &took, 0);
+    green.close(Figures::default(), 7, "");
     assert!(!green.is_red());
-    assert_eq!(green.to_string(), "| a fault | 1 | 4 to 4 | 0 | 0 | 0 | 0 | 7 | 5 | 3.0 s | 0 | green |");
+    assert_eq!(green.to_string(), "| a fault | 1 | 4 to 4 | 0 | 0 | 0 | 0 | 7 | 5 | 3.0 s | 0 | 0 | green |");
     let mut red = row();
-    red.add(0, Figures::default(), &took);
-    red.add(1, Figures { silent: 1, ..Figures::default() }, &took);
+    red.add(0, Figures::default(), &took, 0);
+    red.add(1, Figures { silent: 1, ..Figures::default() }, &took, 0);
     assert!(red.is_red());
-    assert_eq!(red.to_string(), "| a fault | 2 | 4 to 5 | 0 | 0 | 1 | 0 | 0 | 0 | 3.0 s | 0 | RED, 1 |");
+    assert_eq!(red.to_string(), "| a fault | 2 | 4 to 5 | 0 | 0 | 1 | 0 | 0 | 0 | 3.0 s | 0 | 0 | RED, 1 |");
     let mut late = row();
-    late.close(Figures { twice: 1, ..Figures::default() }, 0);
+    late.close(Figures { twice: 1, ..Figures::default() }, 0, "");
     let mut still = row();
-    still.add(0, Figures::default(), &Err("it stands".to_owned()));
+    still.add(0, Figures::default(), &Err("it stands".to_owned()), 0);
     assert!(late.is_red() && still.is_red());
 }
