@@ -7,6 +7,18 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+/// What the columns mean.
+const WORDS: &str = "\
+The columns count messages at the far end. *Wrong*: never published with this sequence, or named lost though it came. *Twice*: came before.
+*Silent*: did not come, and no gap names it. *Needless*: a gap names it, and the sender's ring has it. *Mended*: the servers had acknowledged it
+and lost it, or the stream lacked it, and it came all the same. *Named*: a gap names it, and nobody has it.
+
+The longest time counts from the moment from which the servers could serve again, and ends when the far end has what was published by
+then. *Stood still*: runs after which the servers had no leader or no majority for 45 s, by their own word, so that the stream was removed
+by `shmcast bridge stream rm` and the sender made it again. Such runs are judged like the others, and their time is not in the longest one.
+*Copies behind*: runs after which the stream went on, and a server had no whole copy 30 s later. A row is red if any of the first four is not
+0, or if the stream did not go on within two minutes.";
+
 /// What the runs of one cell came to.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
@@ -131,12 +143,9 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "# Engine faults\n")?;
-        writeln!(
-            f,
-            "{}. nats-server {}. `.ci/run nightly engine-faults` makes this file.\n",
-            self.date, self.server
-        )?;
+        let (date, server) = (&self.date, &self.server);
+        writeln!(f, "# Engine faults\n\n{date}. nats-server {server}. `.ci/run nightly engine-faults` makes this file.\n")?;
+        writeln!(f, "{WORDS}\n")?;
         writeln!(
             f,
             "| fault | runs | seeds | wrong | twice | silent | needless | mended | named | longest time until the stream went on | stood still | copies behind | |"

@@ -371,10 +371,10 @@ impl Reader {
         sink: &mut impl FnMut(Delivery<'_>),
     ) {
         let (Phase::Hole { to, since_ns }, Some(next)) = (self.phase, self.next) else { return };
-        if round != self.round {
-            return;
+        if round == self.round {
+            self.ask_ns = now_ns + AGAIN_NS;
         }
-        self.ask_ns = now_ns + AGAIN_NS;
+        // On a long way an answer comes after the request was repeated. Like every block it is judged by its own fields.
         let Some(block) = answer else { return };
         let mut opener = std::mem::take(&mut self.opener);
         match opener.open(block) {

@@ -70,3 +70,46 @@ fn a_sender_mends_a_hole() {
     let (taken, gaps) = play(&log, &messages(11..=14));
     assert_eq!((taken, gaps), ((1..=20).collect(), Vec::new()));
 }
+
+/// On a long way, or with a busy sender, each request is repeated before its answer is there. Such answers were once dropped, and the
+/// reader gave up what the sender had.
+#[test]
+fn an_answer_that_comes_after_the_request_was_repeated_mends_the_hole() {
+    let log = [messages(1..=10), messages(13..=20)];
+    let mut reader =
+        Reader::new(ReaderConfig { from: Some(1), give_up_ns: Some(5_000 * MILLISECOND_NS) }, None);
+    let (mut taken, mut gaps, mut now_ns, mut wants) = (Vec::new(), Vec::new(), 0, Vec::new());
+    while now_ns < 20_000 * MILLISECOND_NS {
+        let mut sink = |delivery: Delivery<'_>| match delivery {
+            Delivery::Message { sequence, .. } => taken.push(sequence),
+            Delivery::Gap { from, to } => gaps.push((from, to)),
+            _ => {}
+        };
+        now_ns = reader.next_deadline().max(now_ns + MILLISECOND_NS);
+        let mut asked = reader.poll(now_ns, &mut sink);
+        while let Some((round, ask)) = asked.take() {
+            asked = match ask {
+                Ask::Bounds => reader.handle_bounds(now_ns, round, (1, 2)),
+                Ask::Get(from) => {
+                    let entry = log.get(from as usize - 1).map(|block| (from, &block[..]));
+                    reader.handle_get(now_ns, round, entry)
+                }
+                Ask::Follow(from) => {
+                    for (number, block) in (1..).zip(&log).skip(from as usize - 1) {
+                        reader.handle_entry(now_ns, round, (number, block), &mut sink);
+                    }
+                    None
+                }
+                Ask::Want(_) => {
+                    wants.push(round);
+                    None
+                }
+            };
+        }
+        if wants.len() > 2 {
+            reader.handle_want(now_ns, wants.remove(0), Some(&messages(11..=12)), &mut sink);
+        }
+    }
+    assert_eq!((taken, gaps), ((1..=20).collect::<Vec<_>>(), Vec::new()));
+    assert_eq!(reader.counters().mended, 2);
+}
