@@ -9,6 +9,8 @@ use shmcast_testkit::disk::Disk;
 use shmcast_testkit::hosts::{Host, ip};
 use shmcast_testkit::nats::Server;
 use shmcast_testkit::wait_until;
+use std::io::Write;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// Which ways a partition cuts.
@@ -31,6 +33,8 @@ pub(super) enum Cell {
     Minority(Scar),
     /// The files of the only server are damaged.
     Only(Scar),
+    /// Blocks in the middle of the stream are gone, which the only server does not say.
+    Hole,
     /// The leader is stopped for longer than the election, and the next one is killed.
     Leaders,
     Partition(Cut),
@@ -41,7 +45,7 @@ pub(super) enum Cell {
 }
 
 /// All rows of the table.
-pub(super) const CELLS: [Cell; 15] = [
+pub(super) const CELLS: [Cell; 16] = [
     Cell::Power { always: false },
     Cell::Power { always: true },
     Cell::Overrun,
@@ -51,6 +55,7 @@ pub(super) const CELLS: [Cell; 15] = [
     Cell::Only(Scar::Bit),
     Cell::Only(Scar::Byte),
     Cell::Only(Scar::Page),
+    Cell::Hole,
     Cell::Leaders,
     Cell::Partition(Cut::ClientAndServer),
     Cell::Partition(Cut::ServerAndServer),
@@ -67,6 +72,7 @@ impl Cell {
             Cell::Overrun => "power cut of all servers, and an outage longer than the ring".to_owned(),
             Cell::Minority(scar) => format!("{} in a file of one of three servers", scar.name()),
             Cell::Only(scar) => format!("{} in a block file of the only server", scar.name()),
+            Cell::Hole => "blocks gone from the middle of the stream of the only server".to_owned(),
             Cell::Leaders => "leader stopped for longer than the election, the next one killed".to_owned(),
             Cell::Partition(Cut::ClientAndServer) => "partition of bridges and a server".to_owned(),
             Cell::Partition(Cut::ServerAndServer) => "partition of a server and the others".to_owned(),
@@ -82,7 +88,7 @@ impl Cell {
             Cell::Power { always } => Plan { needs: Needs::Disks { always }, ..plan },
             Cell::Overrun => Plan { needs: Needs::Disks { always: false }, capacity: 8 << 20, ..plan },
             Cell::Minority(_) | Cell::Leaders => plan,
-            Cell::Only(_) => Plan { needs: Needs::One, ..plan },
+            Cell::Only(_) | Cell::Hole => Plan { needs: Needs::One, ..plan },
             Cell::Partition(_) => Plan { needs: Needs::Hosts, ..plan },
             Cell::Writers { three: false } => Plan { needs: Needs::One, burst: 40, rivals: true, ..plan },
             Cell::Writers { three: true } => Plan { burst: 40, rivals: true, ..plan },
@@ -113,6 +119,7 @@ impl Cell {
             Cell::Overrun => power(stage, seed, rng, 100_000),
             Cell::Minority(scar) => minority(stage, scar, seed, rng),
             Cell::Only(scar) => only(stage, scar, seed, rng),
+            Cell::Hole => hole(stage, rng),
             Cell::Leaders => leaders(stage, seed, rng),
             Cell::Partition(cut) => partition(stage, cut, rng),
             Cell::Writers { .. } => writers(stage, rng),
@@ -196,6 +203,33 @@ fn only(stage: &mut Stage, scar: Scar, seed: u64, rng: &mut Rng) -> Result<Durat
     }
     wound(server.store(), Place::End, scar, rng)?;
     server.start_soon();
+    let since = Instant::now();
+    stage.begin_receive();
+    stage.goes_on(since)
+}
+
+/// Some of the blocks that the receiver has not read are removed, as an operator of the servers may do.
+fn hole(stage: &mut Stage, rng: &mut Rng) -> Result<Duration, String> {
+    let number = |stage: &Stage, name: &str| stage.info(&stage.nats())[name].as_u64().unwrap_or(0);
+    let first = number(stage, "last_entry");
+    stage.leave_behind(rng.u64(500..2_000));
+    // The sender may have blocks on their way, so more than those that were there are after the first ones.
+    let (last, entries) = (number(stage, "last_entry"), number(stage, "entries"));
+    let from = first + (last - first) / 2;
+    let count = rng.u64(1..=(last - from).clamp(1, 20));
+    let mut client =
+        TcpStream::connect(("127.0.0.1", stage.cluster.servers[0].port)).map_err(|e| e.to_string())?;
+    let mut words = "CONNECT {\"verbose\":false}\r\n".to_owned();
+    for entry in from..from + count {
+        let body = format!("{{\"seq\":{entry}}}");
+        words += &format!("PUB $JS.API.STREAM.MSG.DELETE.SHMCAST_ticks {}\r\n{body}\r\n", body.len());
+    }
+    client.write_all(words.as_bytes()).map_err(|e| e.to_string())?;
+    wait_until("the end of some blocks", || {
+        let info = stage.info(&stage.nats());
+        let is = |name: &str| info[name].as_u64().unwrap_or(0);
+        is("last_entry") >= last && is("last_entry") - is("entries") == last - entries + count
+    });
     let since = Instant::now();
     stage.begin_receive();
     stage.goes_on(since)

@@ -144,7 +144,10 @@ impl Table {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (date, server) = (&self.date, &self.server);
-        writeln!(f, "# Engine faults\n\n{date}. nats-server {server}. `.ci/run nightly engine-faults` makes this file.\n")?;
+        writeln!(
+            f,
+            "# Engine faults\n\n{date}. nats-server {server}. `.ci/run nightly engine-faults` makes this file.\n"
+        )?;
         writeln!(f, "{WORDS}\n")?;
         writeln!(
             f,
