@@ -210,11 +210,16 @@ fn only(stage: &mut Stage, scar: Scar, seed: u64, rng: &mut Rng) -> Result<Durat
 
 /// Some of the blocks that the receiver has not read are removed, as an operator of the servers may do.
 fn hole(stage: &mut Stage, rng: &mut Rng) -> Result<Duration, String> {
-    let number = |stage: &Stage, name: &str| stage.info(&stage.nats())[name].as_u64().unwrap_or(0);
-    let first = number(stage, "last_entry");
+    let numbers = |stage: &Stage| {
+        let info = stage.info(&stage.nats());
+        let number = |name: &str| info[name].as_u64().unwrap_or(0);
+        (number("last_entry"), number("entries"))
+    };
+    let (first, _) = numbers(stage);
     stage.leave_behind(rng.u64(500..2_000));
-    // The sender may have blocks on their way, so more than those that were there are after the first ones.
-    let (last, entries) = (number(stage, "last_entry"), number(stage, "entries"));
+    // Before this hole the stream has none, or those of earlier runs.
+    let (last, entries) = numbers(stage);
+    let gone = last - entries;
     let from = first + (last - first) / 2;
     let count = rng.u64(1..=(last - from).clamp(1, 20));
     let mut client =
@@ -226,9 +231,8 @@ fn hole(stage: &mut Stage, rng: &mut Rng) -> Result<Duration, String> {
     }
     client.write_all(words.as_bytes()).map_err(|e| e.to_string())?;
     wait_until("the end of some blocks", || {
-        let info = stage.info(&stage.nats());
-        let is = |name: &str| info[name].as_u64().unwrap_or(0);
-        is("last_entry") >= last && is("last_entry") - is("entries") == last - entries + count
+        let (last, entries) = numbers(stage);
+        last.checked_sub(entries) == Some(gone + count)
     });
     let since = Instant::now();
     stage.begin_receive();
