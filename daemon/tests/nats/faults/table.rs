@@ -132,7 +132,9 @@ impl Table {
         self.rows.push(row);
         self.rows.sort_by_key(|row| self.names.iter().position(|name| *name == row.name));
         if let Some(file) = std::env::var_os("SHMCAST_ENGINE_FAULTS_TABLE") {
-            std::fs::write(file, self.to_string()).unwrap();
+            let next = Path::new(&file).with_extension("next");
+            std::fs::write(&next, self.to_string()).unwrap();
+            std::fs::rename(next, file).unwrap();
         }
     }
 
