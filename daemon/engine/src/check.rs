@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::client::{Log, shown};
+use crate::losses::losses_of;
 use crate::proto::want::Want;
 use crate::proto::writer::Trouble;
 use crate::send::runtime;
@@ -136,15 +137,12 @@ fn look_at_stream(log: &Log, nats: &NatsSpec, info: &Info, findings: &mut Findin
         findings.note("stream", Verdict::Fails, says);
     }
     if problems.is_empty() {
-        let says = format!(
-            "{}: {} blocks, {} B, {} copies; whether its servers sync each block to their disks cannot be seen from here \
-             (sync_interval: always)",
-            log.name(),
-            state.messages,
-            state.bytes,
-            info.config.num_replicas
-        );
+        let copies = info.config.num_replicas;
+        let says = format!("{}: {} blocks, {} B, {copies} copies", log.name(), state.messages, state.bytes);
         findings.note("stream", Verdict::Ok, says);
+    }
+    for (about, verdict, says) in losses_of(&info.config) {
+        findings.note(about, verdict, says);
     }
     let Some(cluster) = &info.cluster else { return };
     if info.config.num_replicas > 1 && cluster.leader.as_ref().is_none_or(String::is_empty) {
@@ -173,13 +171,17 @@ fn problems_of(config: &Config, subject: &str, nats: &NatsSpec) -> Vec<String> {
         ));
     }
     for (is_wrong, says) in [
-        (config.storage != StorageType::File, "it is in memory: storage = file"),
+        (
+            config.storage != StorageType::File,
+            "it is in memory, and when its servers stop, all blocks are lost: storage = file",
+        ),
         (config.retention != RetentionPolicy::Limits, "messages go when they are read: retention = limits"),
         (
             config.discard != DiscardPolicy::Old,
-            "it refuses blocks once it is full: discard = old, or the feed stops there",
+            "it refuses blocks once it is full, the feed stops there, and the ring overwrites what waits: discard = old",
         ),
         (config.sealed, "it takes no more messages (sealed)"),
+        (config.sources.is_some(), "blocks of other streams are put between its own: take the sources away"),
         (config.no_ack, "it acknowledges nothing: no_ack = false"),
         (!config.allow_direct && !is_mirror, "receivers cannot look for their place: allow_direct = true"),
         (is_mirror && !config.mirror_direct, "receivers cannot look for their place: mirror_direct = true"),

@@ -30,6 +30,8 @@ mod client;
 #[cfg(feature = "nats")]
 mod inlet;
 #[cfg(feature = "nats")]
+mod losses;
+#[cfg(feature = "nats")]
 mod messages;
 #[cfg(feature = "nats")]
 mod outlet;

@@ -12,7 +12,7 @@ fn run(program: &str, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// An ext4 of 200 MiB in a file.
+/// An ext4 in a file.
 pub struct Disk {
     room: TempDir,
     /// How often the power was cut.
@@ -20,10 +20,15 @@ pub struct Disk {
 }
 
 impl Disk {
+    /// Makes one of 200 MiB.
     pub fn make() -> Option<Self> {
+        Self::of_mib(200)
+    }
+
+    pub fn of_mib(mib: u64) -> Option<Self> {
         let disk = Self { room: TempDir::new().unwrap(), cuts: 0 };
         let image = std::fs::File::create(disk.image()).unwrap();
-        image.set_len(200 << 20).unwrap();
+        image.set_len(mib << 20).unwrap();
         std::fs::create_dir(disk.path()).unwrap();
         let is_made = run("mkfs.ext4", &["-q", "-F", disk.image().to_str().unwrap()]);
         (is_made && disk.mount()).then_some(disk)
@@ -50,15 +55,20 @@ impl Disk {
     }
 
     /// Mounts what the disk has. The mounted image is a copy, since another process may still hold the file system that is down, such as a
-    /// process in a mount namespace of its own.
+    /// process in a mount namespace of its own. The copy is made first, so that nothing of what the end of the old mount writes is in it.
     pub fn mount_again(&mut self) -> bool {
         let before = self.image();
-        self.unmount();
         self.cuts += 1;
         let is_copied =
             run("cp", &["--sparse=always", before.to_str().unwrap(), self.image().to_str().unwrap()]);
+        self.unmount();
         std::fs::remove_file(before).unwrap();
         is_copied && self.mount()
+    }
+
+    /// Writes all to the disk that is in memory only.
+    pub fn sync(&self) -> bool {
+        run("sync", &["--file-system", self.path().to_str().unwrap()])
     }
 
     fn unmount(&self) -> bool {

@@ -37,12 +37,52 @@ pub fn program(test: &str) -> Option<&'static Path> {
     }
 }
 
+/// Where a server runs, and what its configuration has beside that.
+#[derive(Debug, Clone)]
+pub struct Site {
+    /// The directory of its configuration and its log.
+    pub dir: PathBuf,
+    /// The directory in which it stores.
+    pub store: PathBuf,
+    pub host: String,
+    pub port: u16,
+    /// The network namespace in which it runs; the test's own if `None`.
+    pub namespace: Option<String>,
+    /// Further settings of the section `jetstream`.
+    pub jetstream: String,
+    /// Further lines.
+    pub more: String,
+}
+
+impl Site {
+    /// A place on a free port of the loopback interface, with all files below `dir`.
+    pub fn below(dir: &Path) -> Site {
+        Site {
+            dir: dir.to_owned(),
+            store: dir.join("store"),
+            host: "127.0.0.1".to_owned(),
+            port: free_port(),
+            namespace: None,
+            jetstream: String::new(),
+            more: String::new(),
+        }
+    }
+
+    fn config(&self) -> String {
+        let Site { host, port, jetstream, more, .. } = self;
+        let store = self.store.display();
+        format!("listen: \"{host}:{port}\"\njetstream {{ store_dir: \"{store}\"{jetstream} }}\n{more}\n")
+    }
+}
+
 /// A server, killed at the end of the test.
 pub struct Server {
     program: PathBuf,
-    dir: PathBuf,
+    site: Site,
     pub port: u16,
     process: Option<Process>,
+    /// Bytes of the log that earlier runs have written.
+    logged: usize,
 }
 
 /// Starts a server with its store in a temporary directory, and takes a turn. Returns `None` without a program, which is printed once for
@@ -54,6 +94,12 @@ pub fn alone(test: &str) -> Option<(Turn, TempDir, Server)> {
     Some((turn, dir, server))
 }
 
+/// Returns the version that the server's program says.
+pub fn version(program: &Path) -> String {
+    let said = Command::new(program).arg("--version").output().unwrap().stdout;
+    String::from_utf8_lossy(&said).trim().trim_start_matches("nats-server: ").to_owned()
+}
+
 impl Server {
     /// Starts a single server, with its store below `dir`.
     pub fn alone(program: &Path, dir: &Path) -> Server {
@@ -62,37 +108,67 @@ impl Server {
 
     /// Starts a server with additional lines in its configuration.
     pub fn with(program: &Path, dir: &Path, more: &str) -> Server {
-        fs::create_dir_all(dir).unwrap();
-        let port = free_port();
-        let store = dir.join("store");
-        let text = format!(
-            "listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: \"{}\" }}\n{more}\n",
-            store.display()
-        );
-        fs::write(dir.join("server.conf"), text).unwrap();
-        let mut server = Server { program: program.to_owned(), dir: dir.to_owned(), port, process: None };
+        let mut server = Server::at(program, Site { more: more.to_owned(), ..Site::below(dir) });
         server.start();
         server
     }
 
-    pub fn start(&mut self) {
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.join("log")).unwrap();
-        let mut command = Command::new(&self.program);
-        command.arg("-c").arg(self.dir.join("server.conf")).stdout(Stdio::null()).stderr(log);
-        let mut process = Process::start(&mut command);
-        wait_until("a server of NATS that listens", || {
-            assert!(process.is_alive(), "the server has ended: {}", self.log());
-            TcpStream::connect(("127.0.0.1", self.port)).is_ok()
-        });
-        self.process = Some(process);
+    /// Writes the configuration of a server, which does not run yet.
+    pub fn at(program: &Path, site: Site) -> Server {
+        fs::create_dir_all(&site.dir).unwrap();
+        fs::write(site.dir.join("server.conf"), site.config()).unwrap();
+        let port = site.port;
+        Server { program: program.to_owned(), site, port, process: None, logged: 0 }
     }
 
-    fn log(&self) -> String {
-        fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+    pub fn start(&mut self) {
+        self.start_soon();
+        wait_until("a server of NATS that listens", || {
+            assert!(self.is_alive(), "the server has ended: {}", self.log());
+            self.listens()
+        });
+    }
+
+    /// Starts it without waiting until it listens.
+    pub fn start_soon(&mut self) {
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.site.dir.join("log")).unwrap();
+        self.logged = self.log().len();
+        let mut command = match &self.site.namespace {
+            None => Command::new(&self.program),
+            Some(name) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", name]).arg(&self.program);
+                command
+            }
+        };
+        command.arg("-c").arg(self.site.dir.join("server.conf")).stdout(Stdio::null()).stderr(log);
+        self.process = Some(Process::start(&mut command));
+    }
+
+    /// Whether it has not ended by itself. One that was killed is not alive.
+    pub fn is_alive(&mut self) -> bool {
+        self.process.as_mut().is_some_and(Process::is_alive)
+    }
+
+    fn listens(&self) -> bool {
+        match self.site.namespace {
+            None => TcpStream::connect((&self.site.host[..], self.port)).is_ok(),
+            Some(_) => self.log()[self.logged..].contains("Server is ready"),
+        }
+    }
+
+    /// All that it has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.site.dir.join("log")).unwrap_or_default()
+    }
+
+    /// The directory in which it stores.
+    pub fn store(&self) -> &Path {
+        &self.site.store
     }
 
     pub fn url(&self) -> String {
-        format!("nats://127.0.0.1:{}", self.port)
+        format!("nats://{}:{}", self.site.host, self.port)
     }
 
     /// Returns the address with an account in it, for a configuration.
@@ -108,7 +184,7 @@ impl Server {
     /// Returns the option with a file that contains an account.
     pub fn account(&self, account: &str) -> String {
         let user = account.split(':').next().unwrap_or_default();
-        let file = self.dir.join(format!("account-{user}"));
+        let file = self.site.dir.join(format!("account-{user}"));
         fs::write(&file, account).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         format!("--set nats.account={}", file.display())
@@ -120,6 +196,21 @@ impl Server {
         }
     }
 
+    /// Stops it, and waits until it stands still.
+    pub fn pause(&self) {
+        if let Some(process) = &self.process {
+            process.pause();
+        }
+    }
+
+    /// Ends it as its operator does: it writes down where it is.
+    pub fn end(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.signal(Signal::SIGTERM);
+            process.wait();
+        }
+    }
+
     pub fn kill(&mut self) {
         if let Some(process) = self.process.take() {
             process.kill();
@@ -128,7 +219,7 @@ impl Server {
 
     /// Changes the configuration, which the server reads again.
     pub fn rewrite(&self, change: impl FnOnce(String) -> String) {
-        let path = self.dir.join("server.conf");
+        let path = self.site.dir.join("server.conf");
         fs::write(&path, change(fs::read_to_string(&path).unwrap())).unwrap();
         self.signal(Signal::SIGHUP);
     }
@@ -136,7 +227,7 @@ impl Server {
     /// Removes everything that the server has stored. The server must not run.
     pub fn empty(&self) {
         assert!(self.process.is_none());
-        fs::remove_dir_all(self.dir.join("store")).unwrap();
+        fs::remove_dir_all(&self.site.store).unwrap();
     }
 }
 
@@ -147,17 +238,29 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn new(program: &Path, dir: &Path) -> Cluster {
-        let ports = [free_port(), free_port(), free_port()];
-        let routes: Vec<String> = ports.iter().map(|port| format!("\"nats://127.0.0.1:{port}\"")).collect();
-        let server = |n: usize| {
+        let below = |n: usize| Site::below(&dir.join(format!("s{n}")));
+        let mut cluster = Cluster::at(program, [below(0), below(1), below(2)], [0; 3].map(|_| free_port()));
+        cluster.servers.iter_mut().for_each(Server::start);
+        cluster
+    }
+
+    /// Writes the configurations of three servers, which do not run yet. `routes` are the ports at which they meet.
+    pub fn at(program: &Path, sites: [Site; 3], routes: [u16; 3]) -> Cluster {
+        let all = sites.iter().zip(routes).map(|(site, port)| format!("\"nats://{}:{port}\"", site.host));
+        let all = all.collect::<Vec<_>>().join(", ");
+        let server = |(n, (site, port)): (usize, (Site, u16))| {
+            let (host, more) = (&site.host, &site.more);
             let more = format!(
-                "server_name: s{n}\ncluster {{ name: c, listen: \"127.0.0.1:{}\", routes: [{}] }}",
-                ports[n],
-                routes.join(", ")
+                "server_name: s{n}\ncluster {{ name: c, listen: \"{host}:{port}\", routes: [{all}] }}\n{more}"
             );
-            Server::with(program, &dir.join(format!("s{n}")), &more)
+            Server::at(program, Site { more, ..site })
         };
-        Cluster { servers: (0..3).map(server).collect() }
+        Cluster { servers: sites.into_iter().zip(routes).enumerate().map(server).collect() }
+    }
+
+    /// A single server in place of three.
+    pub fn of_one(server: Server) -> Cluster {
+        Cluster { servers: vec![server] }
     }
 
     /// The addresses of all three.

@@ -126,3 +126,24 @@ fn a_check_names_what_cannot_work() {
     let said = says(config(&url, "send", ""), "stream");
     assert!(said.contains("other") && said.contains("shmcast.ticks"), "{said}");
 }
+
+#[test]
+fn a_check_names_the_losses_that_settings_make_possible() {
+    let test = "a_check_names_the_losses_that_settings_make_possible";
+    let Some((_turn, _dir, server)) = alone(test) else { return };
+    let host = Host::new();
+    let url = server.url();
+    let made = host.run(&format!("bridge stream create ticks --nats {url} --set nats.keep_s=5"));
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let found = |about: &str| {
+        let (found, _) = check(&host, &config(&url, "send", ""));
+        let it = found.iter().find(|(name, ..)| name == about);
+        it.map(|(_, status, says)| (status.clone(), says.clone())).unwrap_or_else(|| panic!("{found:?}"))
+    };
+    let (status, says) = found("loss by limits");
+    assert!(status == "doubtful" && says.contains("max_age = 5s"), "{status} {says}");
+    let (status, says) = found("loss of a copy");
+    assert!(status == "ok" && says.contains("one copy"), "{status} {says}");
+    let (status, says) = found("loss of power");
+    assert!(status == "ok" && says.contains("sync_interval: always"), "{status} {says}");
+}

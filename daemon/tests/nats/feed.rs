@@ -298,6 +298,18 @@ impl Bridge {
         }
     }
 
+    /// What it has said, if it has ended.
+    pub(crate) fn has_ended(&mut self) -> Option<String> {
+        self.process.try_wait().map(|status| format!("{status}: {}", self.last_words()))
+    }
+
+    /// The end of what it has said.
+    pub(crate) fn last_words(&self) -> String {
+        let said = self.words.from(0);
+        let lines: Vec<&str> = said.lines().collect();
+        lines[lines.len().saturating_sub(6)..].join(" / ")
+    }
+
     /// Waits until it says these words. All that it has said since the last ones, up to these.
     pub(crate) fn wait_for_words(&mut self, words: &str) -> String {
         let said = wait_for(&format!("{words:?} from a bridge"), || {

@@ -11,6 +11,7 @@ mod boards;
 mod calls;
 mod creds;
 mod daemons;
+mod faults;
 mod feed;
 mod gates;
 mod kills;

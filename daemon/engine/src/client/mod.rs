@@ -7,7 +7,9 @@ mod streams;
 mod tests;
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
-use async_nats::jetstream::context::{GetStreamErrorKind, PublishAckFuture, PublishError, PublishErrorKind};
+use async_nats::jetstream::context::{
+    DeleteStreamErrorKind, GetStreamErrorKind, PublishAckFuture, PublishError, PublishErrorKind,
+};
 use async_nats::jetstream::stream::{
     Config, DirectGetErrorKind, DiscardPolicy, External, Info, InfoError, RawMessageErrorKind,
     RetentionPolicy, Source, State, StorageType, Stream,
@@ -20,7 +22,7 @@ use shmcast_bridge::spec::server::{Account, ServerAddress};
 use shmcast_bridge::spec::{BridgeSpec, NatsSpec};
 use shmcast_bridge::thread::wall_ns;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::EngineError;
@@ -76,6 +78,15 @@ pub(crate) struct Log {
     creates: Option<NatsSpec>,
     /// Whether one server alone keeps the stream. Only then the servers compare the name of the entry before.
     is_alone: Arc<AtomicBool>,
+    /// The number after which the only server stores, by its last refusal; 0 if there was none.
+    stores_after: Arc<AtomicU64>,
+}
+
+/// The number in a refusal, after which the server would have stored.
+fn stores_after(error: &PublishError) -> Option<u64> {
+    let text = std::error::Error::source(error)?.to_string();
+    let (_, number) = text.split_once("wrong last sequence: ")?;
+    number.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }
 
 /// Whether the description of a stream comes from the server that decides for it. While there is none, each copy describes itself, and one
@@ -215,8 +226,19 @@ impl Log {
         context.set_timeout(REQUEST.max(nats.ack()));
         let takes_open = spec.takes_open();
         let creates = (nats.create && spec.send.is_some()).then(|| nats.clone());
-        let is_alone = Arc::default();
-        Ok(Log { client, context, stream, name, subject, link, keys, takes_open, creates, is_alone })
+        Ok(Log {
+            client,
+            context,
+            stream,
+            name,
+            subject,
+            link,
+            keys,
+            takes_open,
+            creates,
+            is_alone: Arc::default(),
+            stores_after: Arc::default(),
+        })
     }
 
     /// Opens blocks with the keys of this moment.
@@ -295,13 +317,19 @@ impl Log {
         }
     }
 
-    /// Removes the stream. False if there is none.
+    /// Removes the stream, also one whose servers have elected none that decides. False if there is none.
     pub(crate) async fn remove(&self) -> Result<bool, EngineError> {
-        if self.info().await?.is_none() {
-            return Ok(false);
+        match self.context.delete_stream(&self.name).await {
+            Ok(_) => Ok(true),
+            Err(e) => match e.kind() {
+                DeleteStreamErrorKind::JetStream(error)
+                    if error.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+                {
+                    Ok(false)
+                }
+                _ => Err(refused(&self.name, sentence(&e))),
+            },
         }
-        let deleted = self.context.delete_stream(&self.name).await;
-        deleted.map_err(|e| refused(&self.name, sentence(&e))).map(|_| true)
     }
 
     /// Appends a block after the entry `after`, and nowhere else. With its own name goes the name of that entry, if it is known. The answer
@@ -332,6 +360,9 @@ impl Log {
     /// The trouble that an append met. It is noted if it is likely to last.
     pub(crate) fn met(&self, error: &PublishError) -> Trouble {
         let trouble = trouble_of(error);
+        if let Some(number) = stores_after(error) {
+            self.stores_after.store(number, Ordering::Relaxed);
+        }
         if trouble == Trouble::Busy {
             let name = &self.name;
             self.link.refused(match error.kind() {
@@ -372,6 +403,10 @@ impl Log {
         let state = self.state().await?;
         let sequence = state.last_sequence;
         let mut last = Last::new(sequence);
+        // Of several servers each counts what is on its way to the others, so such a number proves nothing.
+        let number = self.stores_after.swap(0, Ordering::Relaxed);
+        last.stores_after =
+            Some(number).filter(|number| *number > 0 && self.is_alone.load(Ordering::Relaxed));
         if state.messages == 0 {
             return Some(last);
         }

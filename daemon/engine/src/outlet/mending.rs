@@ -19,6 +19,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::clock_error;
 use crate::messages::Order;
 use crate::proto::block::{Cut, Packing, max_whole_bytes};
+use crate::proto::mutant::{Mutant, is};
 use crate::proto::want::{Answerer, Want};
 use crate::state::SendState;
 
@@ -55,6 +56,7 @@ impl Mending {
             }
             let carried = self.shared.carried().filter(|(_, session)| *session == want.session);
             if let Some(carried) = carried
+                && !is(Mutant::LossUnseen)
                 && let Some(cut) = cut_for(&self.channel, &want, self.block_bytes)
             {
                 let block = answers.answer(carried, cut, clock_error());

@@ -12,7 +12,7 @@
 //! Time is `u64` nanoseconds of any monotonic clock. Nothing here panics on bytes of a peer, and every loop ends.
 
 pub mod block;
-mod mutant;
+pub(crate) mod mutant;
 pub mod reader;
 pub mod seal;
 pub mod want;

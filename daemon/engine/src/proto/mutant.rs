@@ -1,14 +1,16 @@
-//! Mistakes that the simulation must find. In ordinary builds there are none.
+//! Mistakes that the simulation must find, and some that the tests with real servers must find. In builds for release there are none.
+//!
+//! A build with debug assertions makes the mistake that the variable `SHMCAST_ENGINE_MISTAKE` names.
 
 /// A mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(not(test), allow(dead_code, reason = "only the simulation makes mistakes"))]
-pub(super) enum Mutant {
+#[cfg_attr(not(test), allow(dead_code, reason = "only tests make mistakes"))]
+pub(crate) enum Mutant {
     /// Blocks are appended whatever the last one is.
     NoExpectation,
     /// After trouble the writer continues where it was, not at the end of the log.
     GoesOn,
-    /// The writer does not notice that the log has less than it acknowledged.
+    /// The writer does not notice that the log has less than it acknowledged. A sender with this mistake answers no request either.
     LossUnseen,
     /// An append identifies the entry before it only by its number.
     NumbersAlone,
@@ -37,12 +39,25 @@ thread_local! {
 
 /// Whether this mistake must be made.
 #[inline]
-pub(super) fn is(mutant: Mutant) -> bool {
+pub(crate) fn is(mutant: Mutant) -> bool {
     #[cfg(test)]
     return CHOSEN.get() == Some(mutant);
-    #[cfg(not(test))]
+    #[cfg(all(not(test), debug_assertions))]
+    return *PLANTED == Some(mutant);
+    #[cfg(not(any(test, debug_assertions)))]
     {
         let _ = mutant;
         false
     }
 }
+
+/// The mistake that this process makes. A name that is unknown ends its thread, so that no test plants nothing.
+#[cfg(all(not(test), debug_assertions))]
+static PLANTED: std::sync::LazyLock<Option<Mutant>> = std::sync::LazyLock::new(|| {
+    let name = std::env::var_os("SHMCAST_ENGINE_MISTAKE")?;
+    match name.to_str() {
+        Some("LossUnseen") => Some(Mutant::LossUnseen),
+        Some("TakesHoles") => Some(Mutant::TakesHoles),
+        _ => panic!("SHMCAST_ENGINE_MISTAKE names no mistake: {}", name.display()),
+    }
+});

@@ -51,7 +51,7 @@ enum Phase {
         heard_ns: u64,
         look: Look,
     },
-    /// The sequences up to `to` have been missing since this time.
+    /// The sequences up to `to` are missing, and nobody has sent any of them since this time.
     Hole {
         to: u64,
         since_ns: u64,
@@ -370,15 +370,15 @@ impl Reader {
         answer: Option<&[u8]>,
         sink: &mut impl FnMut(Delivery<'_>),
     ) {
-        let (Phase::Hole { to, since_ns }, Some(next)) = (self.phase, self.next) else { return };
-        if round != self.round {
-            return;
+        let (Phase::Hole { to, .. }, Some(next)) = (self.phase, self.next) else { return };
+        if round == self.round {
+            self.ask_ns = now_ns + AGAIN_NS;
         }
-        self.ask_ns = now_ns + AGAIN_NS;
+        // On a long way an answer comes after the request was repeated. Like every block it is judged by its own fields.
         let Some(block) = answer else { return };
         let mut opener = std::mem::take(&mut self.opener);
         match opener.open(block) {
-            Ok((head, body)) => self.take_mend(now_ns, (to, since_ns, next), &head, body, sink),
+            Ok((head, body)) => self.take_mend(now_ns, (to, next), &head, body, sink),
             Err(why) => self.count_damage(why),
         }
         self.opener = opener;
@@ -387,7 +387,7 @@ impl Reader {
     fn take_mend(
         &mut self,
         now_ns: u64,
-        (to, since_ns, next): (u64, u64, u64),
+        (to, next): (u64, u64),
         head: &Head,
         body: Body<'_>,
         sink: &mut impl FnMut(Delivery<'_>),
@@ -414,7 +414,8 @@ impl Reader {
         let now_due = self.next.unwrap_or(next);
         match now_due > to {
             true => self.search(now_ns),
-            false => (self.phase, self.ask_ns) = (Phase::Hole { to, since_ns }, now_ns),
+            // A sender that answers has more: the time in which nobody does begins again.
+            false => (self.phase, self.ask_ns) = (Phase::Hole { to, since_ns: now_ns }, now_ns),
         }
     }
 }

@@ -70,3 +70,59 @@ fn a_sender_mends_a_hole() {
     let (taken, gaps) = play(&log, &messages(11..=14));
     assert_eq!((taken, gaps), ((1..=20).collect(), Vec::new()));
 }
+
+/// Plays a reader that gives up after 5 s against a log without 11 to 16, and a sender that answers each request by one message, `late`
+/// requests later and after this time. Returns the sequences of messages, and the gaps.
+fn play_late(late: usize, after_ns: u64) -> (Vec<u64>, Vec<(u64, u64)>) {
+    let log = [messages(1..=10), messages(17..=20)];
+    let config = ReaderConfig { from: Some(1), give_up_ns: Some(5_000 * MILLISECOND_NS) };
+    let mut reader = Reader::new(config, None);
+    let (mut taken, mut gaps, mut now_ns, mut wants) = (Vec::new(), Vec::new(), 0, Vec::new());
+    while now_ns < 60_000 * MILLISECOND_NS {
+        let mut sink = |delivery: Delivery<'_>| match delivery {
+            Delivery::Message { sequence, .. } => taken.push(sequence),
+            Delivery::Gap { from, to } => gaps.push((from, to)),
+            _ => {}
+        };
+        now_ns = reader.next_deadline().max(now_ns + MILLISECOND_NS);
+        let mut asked = reader.poll(now_ns, &mut sink);
+        while let Some((round, ask)) = asked.take() {
+            asked = match ask {
+                Ask::Bounds => reader.handle_bounds(now_ns, round, (1, 2)),
+                Ask::Get(from) => {
+                    let entry = log.get(from as usize - 1).map(|block| (from, &block[..]));
+                    reader.handle_get(now_ns, round, entry)
+                }
+                Ask::Follow(from) => {
+                    for (number, block) in (1..).zip(&log).skip(from as usize - 1) {
+                        reader.handle_entry(now_ns, round, (number, block), &mut sink);
+                    }
+                    None
+                }
+                Ask::Want(want) => {
+                    wants.push((now_ns, round, want.first));
+                    None
+                }
+            };
+        }
+        let is_due = wants.first().is_some_and(|(at_ns, ..)| now_ns >= at_ns + after_ns);
+        if wants.len() > late && is_due {
+            let (_, round, first) = wants.remove(0);
+            reader.handle_want(now_ns, round, Some(&messages(first..=first)), &mut sink);
+        }
+    }
+    (taken, gaps)
+}
+
+/// On a long way, or with a busy sender, each request is repeated before its answer is there. Such answers were once dropped, and the
+/// reader gave up what the sender had.
+#[test]
+fn an_answer_that_comes_after_the_request_was_repeated_mends_the_hole() {
+    assert_eq!(play_late(2, 0), ((1..=20).collect(), Vec::new()));
+}
+
+/// A long hole was once given up in the middle, while the sender sent it.
+#[test]
+fn a_hole_that_takes_longer_to_mend_than_a_silence_may_last_is_mended_to_its_end() {
+    assert_eq!(play_late(0, 2_000 * MILLISECOND_NS), ((1..=20).collect(), Vec::new()));
+}

@@ -35,10 +35,11 @@ impl Writer {
         if !std::mem::take(&mut self.is_again) {
             return Vec::new();
         }
+        let mut stores_after = self.stores_after.take();
         let append = |flight: &Flight| Append {
             round: self.round,
             at_ns: flight.at_ns,
-            after: flight.sequence - 1,
+            after: stores_after.take().unwrap_or(flight.sequence - 1),
             behind: flight.behind,
             id: flight.id,
             block: flight.block.clone(),

@@ -101,6 +101,7 @@ impl Writer {
         // build stored it, or they were restarted.
         let is_nameless = self.refused.0 == self.newest && self.refused.1 > 1 || is(Mutant::NumbersAlone);
         self.newest_id = last.id.filter(|_| !is_nameless);
+        self.stores_after = last.stores_after.filter(|number| is_nameless && *number != last.sequence);
         let is_anothers = last.head.is_some_and(|head| head.writer != self.config.writer);
         self.takes_over = is_anothers || last.unopened.is_some();
         if !self.takes_over {

@@ -92,6 +92,8 @@ pub struct Writer {
     newest: (u64, u32),
     /// The name of that block, if it is known and the log knows it too.
     newest_id: Option<BlockId>,
+    /// The number after which the log stores the next block, if it is not that of its last entry.
+    stores_after: Option<u64>,
     /// The block after which appends were refused, and how many in a row.
     refused: ((u64, u32), u32),
     /// The highest number of the log that is known to have been stored.
@@ -141,6 +143,7 @@ impl Writer {
             polled_ns: 0,
             newest: (0, 0),
             newest_id: None,
+            stores_after: None,
             refused: ((0, 0), 0),
             had: 0,
             cut: 0,
@@ -361,6 +364,7 @@ impl Writer {
             at_ns: now_ns,
         });
         let (after, behind) = if is(Mutant::NoExpectation) { (u64::MAX, None) } else { (after, behind) };
+        let after = self.stores_after.take().unwrap_or(after);
         Append { round: self.round, at_ns: now_ns, after, behind, id, block }
     }
 

@@ -37,6 +37,9 @@ pub struct Last {
     pub id: Option<BlockId>,
     /// The reason why the last sound block does not open; `None` if it does.
     pub unopened: Option<Damaged>,
+    /// The number after which the log stores, by its last refusal; `None` if that is not known. It is `sequence`, unless the log has lost its
+    /// end and does not know it.
+    pub stores_after: Option<u64>,
     /// Whether the log has a block of the writer's stream before the last one, which is of another stream.
     pub had_ours: bool,
 }
@@ -44,7 +47,15 @@ pub struct Last {
 impl Last {
     /// Makes the end of a log whose last entry has this number, before any entry was read.
     pub fn new(sequence: u64) -> Last {
-        Last { sequence, head: None, crc: None, id: None, unopened: None, had_ours: false }
+        Last {
+            sequence,
+            head: None,
+            crc: None,
+            id: None,
+            unopened: None,
+            stores_after: None,
+            had_ours: false,
+        }
     }
 
     /// Looks at an entry, beginning with the last one. Returns true if the entry before it need not be read. An entry that is no sound

@@ -356,3 +356,23 @@ fn a_flood_of_pulses_costs_a_look_in_a_while() {
     }
     assert_eq!(writer.counters().resyncs, [0, 0, 0, 0, 4]);
 }
+
+/// A server whose file was damaged has fewer entries than it counts, and stores only after the number that it counts.
+#[test]
+fn a_log_that_does_not_know_its_end_is_written_after_the_number_that_it_names() {
+    let (mut writer, first) = flowing(100);
+    let shorter = Last { stores_after: Some(90), ..last(41, parse(&first.block).unwrap().0) };
+    let mut again = writer.append(0, Cut::gap(100, 100), 0);
+    // One refusal may be a rival's doing.
+    for after in [41, 90] {
+        writer.handle_ack(1, again.round, Err(Trouble::Refused));
+        let round = writer.poll(1).unwrap();
+        writer.handle_last(2, round, shorter, 1_000).unwrap();
+        again = writer.take_again().remove(0);
+        assert_eq!(again.after, after);
+    }
+    // It is stored after the entry that is there, and so are the next ones.
+    writer.handle_ack(3, again.round, Ok(42));
+    assert_eq!((writer.stored(), writer.take_resume()), (101, Some(Resume::At(101))));
+    assert_eq!(writer.append(3, Cut::gap(101, 101), 0).after, 42);
+}

@@ -1,0 +1,146 @@
+//! Names the losses that the settings of a stream make possible.
+//!
+//! What the servers lose comes again from the sender's ring or journal. What these no longer have becomes a gap.
+
+use async_nats::jetstream::stream::{Config, PersistenceMode};
+use std::time::Duration;
+
+use crate::told::Verdict;
+
+/// Servers that elect a leader may take this long. A stream that keeps blocks for a shorter time drops some that nobody could read.
+const ELECTION: Duration = Duration::from_secs(15);
+
+/// Returns what each setting makes possible: its name, how serious that is, and a sentence.
+pub(crate) fn losses_of(config: &Config) -> Vec<(&'static str, Verdict, String)> {
+    let mut losses = vec![of_copies(config.num_replicas), of_power(config.num_replicas)];
+    if config.persist_mode == Some(PersistenceMode::Async) {
+        let says = "a server acknowledges blocks before it has written them, and loses these when it is killed: \
+                    persist_mode = default";
+        losses.push(("loss by writing", Verdict::Doubtful, says.to_owned()));
+    }
+    losses.push(of_limits(config));
+    losses
+}
+
+fn of_copies(copies: usize) -> (&'static str, Verdict, String) {
+    let (verdict, says) = match copies {
+        0 | 1 => (Verdict::Ok, "one copy: damage to its disk, or the loss of it, takes blocks".to_owned()),
+        2 => (
+            Verdict::Doubtful,
+            "two copies: the feed stands still while one of them is away, and three cost no more than one server".to_owned(),
+        ),
+        _ => {
+            let most = (copies - 1) / 2;
+            let says = format!("{copies} copies: damage to the disks of {most} takes nothing, damage to more takes blocks");
+            (Verdict::Ok, says)
+        }
+    };
+    ("loss of a copy", verdict, says)
+}
+
+/// Clients cannot see whether the servers sync each write.
+fn of_power(copies: usize) -> (&'static str, Verdict, String) {
+    let whose = if copies <= 1 {
+        "its server".to_owned()
+    } else {
+        format!("{} of its servers at once", copies / 2 + 1)
+    };
+    let says = format!(
+        "a power cut of {whose} takes what was acknowledged since the last sync, by default up to two minutes of it, unless \
+         their configuration has sync_interval: always, which cannot be seen from here"
+    );
+    ("loss of power", Verdict::Ok, says)
+}
+
+fn of_limits(config: &Config) -> (&'static str, Verdict, String) {
+    let mut limits = Vec::new();
+    if config.max_bytes > 0 {
+        limits.push(format!("max_bytes = {}", config.max_bytes));
+    }
+    if config.max_messages > 0 {
+        limits.push(format!("max_msgs = {}", config.max_messages));
+    }
+    if !config.max_age.is_zero() {
+        limits.push(format!("max_age = {:?}", config.max_age));
+    }
+    let about = "loss by limits";
+    if limits.is_empty() {
+        let says = "no limits: blocks stay until the disk is full, and then the feed stands still";
+        return (about, Verdict::Ok, says.to_owned());
+    }
+    let limits = limits.join(", ");
+    if !config.max_age.is_zero() && config.max_age < ELECTION {
+        let says = format!(
+            "{limits}: the servers drop blocks sooner than they may elect a leader, which takes up to {ELECTION:?}: keep them longer"
+        );
+        return (about, Verdict::Doubtful, says);
+    }
+    (
+        about,
+        Verdict::Ok,
+        format!("{limits}: a receiver that is away for longer lacks the blocks that were dropped"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(config: &Config, about: &str) -> Option<(Verdict, String)> {
+        let losses = losses_of(config);
+        losses.into_iter().find(|(name, ..)| *name == about).map(|(_, verdict, says)| (verdict, says))
+    }
+
+    #[test]
+    fn each_number_of_copies_has_its_loss() {
+        for (copies, verdict, words) in [
+            (1, Verdict::Ok, "one copy"),
+            (2, Verdict::Doubtful, "stands still"),
+            (3, Verdict::Ok, "the disks of 1 takes nothing"),
+            (5, Verdict::Ok, "the disks of 2 takes nothing"),
+        ] {
+            let config = Config { num_replicas: copies, ..Config::default() };
+            let (of, says) = found(&config, "loss of a copy").unwrap();
+            assert!(of == verdict && says.contains(words), "{copies}: {says}");
+        }
+    }
+
+    #[test]
+    fn a_power_cut_of_most_copies_is_named() {
+        for (copies, words) in
+            [(1, "of its server takes"), (3, "of 2 of its servers"), (5, "of 3 of its servers")]
+        {
+            let config = Config { num_replicas: copies, ..Config::default() };
+            let (_, says) = found(&config, "loss of power").unwrap();
+            assert!(says.contains(words) && says.contains("sync_interval: always"), "{says}");
+        }
+    }
+
+    #[test]
+    fn a_stream_that_acknowledges_before_it_writes_is_doubtful() {
+        let of = |persist_mode| found(&Config { persist_mode, ..Config::default() }, "loss by writing");
+        assert_eq!(of(None), None);
+        assert_eq!(of(Some(PersistenceMode::Default)), None);
+        let (verdict, says) = of(Some(PersistenceMode::Async)).unwrap();
+        assert!(verdict == Verdict::Doubtful && says.contains("persist_mode = default"), "{says}");
+    }
+
+    #[test]
+    fn each_limit_is_named_and_one_shorter_than_an_election_is_doubtful() {
+        let of = |config: Config| found(&config, "loss by limits").unwrap();
+        let none = of(Config { max_bytes: -1, max_messages: -1, ..Config::default() });
+        assert!(none.0 == Verdict::Ok && none.1.contains("no limits"), "{}", none.1);
+        let (verdict, says) = of(Config {
+            max_bytes: 7,
+            max_messages: 8,
+            max_age: Duration::from_secs(60),
+            ..Config::default()
+        });
+        assert_eq!(verdict, Verdict::Ok);
+        for words in ["max_bytes = 7", "max_msgs = 8", "max_age = 60s"] {
+            assert!(says.contains(words), "{says}");
+        }
+        let (verdict, says) = of(Config { max_age: Duration::from_secs(5), ..Config::default() });
+        assert!(verdict == Verdict::Doubtful && says.contains("max_age = 5s"), "{says}");
+    }
+}

@@ -1,0 +1,192 @@
+//! The table of the faults, as text and as Markdown.
+
+use super::judge::Figures;
+use shmcast_testkit::nats::version;
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// What the columns mean.
+const WORDS: &str = "\
+The columns count messages at the far end. *Wrong*: never published with this sequence, or named lost though it came. *Twice*: came before.
+*Silent*: did not come, and no gap names it. *Needless*: a gap names it, and the sender's ring has it. *Mended*: the servers had acknowledged it
+and lost it, or the stream lacked it, and it came all the same. *Named*: a gap names it, and nobody has it.
+
+The longest time counts from the moment from which the servers could serve again, and ends when the far end has what was published by
+then. *Stood still*: runs after which the servers had no leader or no majority for 45 s, by their own word, so that the stream was removed
+by `shmcast bridge stream rm` and the sender made it again. Such runs are judged like the others, and their time is not in the longest one.
+*Copies behind*: runs after which the stream went on, and a server had no whole copy 30 s later. A row is red if any of the first four is not
+0, or if the stream did not go on within two minutes.";
+
+/// What the runs of one cell came to.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    name: String,
+    seed: u64,
+    pub(super) runs: u64,
+    pub(super) figures: Figures,
+    mended: u64,
+    longest: Duration,
+    /// Runs after which the servers could not go on with the stream, by their own word, until it was removed.
+    stills: u64,
+    /// Runs after which a server had no whole copy for half a minute, though the stream went on.
+    lagging: u64,
+    /// Runs after which the stream did not go on, or a program failed.
+    pub(super) failures: Vec<String>,
+}
+
+impl Row {
+    pub(super) fn new(name: String, seed: u64) -> Row {
+        Row {
+            name,
+            seed,
+            runs: 0,
+            figures: Figures::default(),
+            mended: 0,
+            longest: Duration::ZERO,
+            stills: 0,
+            lagging: 0,
+            failures: Vec::new(),
+        }
+    }
+
+    /// Adds a run: what the reader saw, and how long it took until the stream went on, or why it did not.
+    pub(super) fn add(&mut self, run: u64, figures: Figures, took: &Result<Duration, String>, stills: u64) {
+        self.runs += 1;
+        self.figures.add(figures);
+        if !figures.are_clean() {
+            self.failures.push(format!("seed {}: {figures:?}", self.seed + run));
+        }
+        match took {
+            Ok(_) if stills > 0 => self.stills += 1,
+            Ok(took) => self.longest = self.longest.max(*took),
+            Err(why) => self.fail(run, why.clone()),
+        }
+    }
+
+    /// Adds what was seen after the last run of some servers.
+    pub(super) fn close(&mut self, figures: Figures, mended: u64, counted: &str) {
+        if !self.figures.are_clean() {
+            eprintln!("{}: the bridges counted {counted}", self.name);
+        }
+        self.figures.add(figures);
+        self.mended += mended;
+    }
+
+    /// Notes that a server had no whole copy for half a minute after the last run.
+    pub(super) fn lag(&mut self) {
+        self.lagging += 1;
+    }
+
+    pub(super) fn fail(&mut self, run: u64, why: String) {
+        eprintln!("{}, seed {}: {why}", self.name, self.seed + run);
+        self.failures.push(format!("seed {}: {why}", self.seed + run));
+    }
+
+    pub(super) fn is_red(&self) -> bool {
+        !self.figures.are_clean() || !self.failures.is_empty()
+    }
+
+    fn seeds(&self) -> String {
+        format!("{} to {}", self.seed, self.seed + self.runs.max(1) - 1)
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Figures { wrong, twice, silent, needless, named } = self.figures;
+        write!(
+            f,
+            "| {} | {} | {} | {wrong} | {twice} | {silent} | {needless} | {} | {named} | {:.1} s | {} | {} | {} |",
+            self.name,
+            self.runs,
+            self.seeds(),
+            self.mended,
+            self.longest.as_secs_f64(),
+            self.stills,
+            self.lagging,
+            if self.is_red() { format!("RED, {}", self.failures.len()) } else { "green".to_owned() }
+        )
+    }
+}
+
+pub(super) struct Table {
+    server: String,
+    date: String,
+    names: Vec<String>,
+    rows: Vec<Row>,
+}
+
+impl Table {
+    /// Makes a table whose rows will stand in the order of these names.
+    pub(super) fn new(server: &Path, names: Vec<String>) -> Table {
+        let date = Command::new("date").arg("+%Y-%m-%d").output().unwrap().stdout;
+        let date = String::from_utf8_lossy(&date).trim().to_owned();
+        Table { server: version(server), date, names, rows: Vec::new() }
+    }
+
+    /// Puts a row in place of the earlier one of its name, and writes the table into the file that a variable names.
+    pub(super) fn put(&mut self, row: Row) {
+        self.rows.retain(|known| known.name != row.name);
+        self.rows.push(row);
+        self.rows.sort_by_key(|row| self.names.iter().position(|name| *name == row.name));
+        if let Some(file) = std::env::var_os("SHMCAST_ENGINE_FAULTS_TABLE") {
+            let next = Path::new(&file).with_extension("next");
+            std::fs::write(&next, self.to_string()).unwrap();
+            std::fs::rename(next, file).unwrap();
+        }
+    }
+
+    pub(super) fn is_red(&self) -> bool {
+        self.rows.iter().any(Row::is_red)
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (date, server) = (&self.date, &self.server);
+        writeln!(
+            f,
+            "# Engine faults\n\n{date}. nats-server {server}. `.ci/run nightly engine-faults` makes this file.\n"
+        )?;
+        writeln!(f, "{WORDS}\n")?;
+        writeln!(
+            f,
+            "| fault | runs | seeds | wrong | twice | silent | needless | mended | named | longest time until the stream went on | stood still | copies behind | |"
+        )?;
+        writeln!(f, "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|")?;
+        self.rows.iter().try_for_each(|row| writeln!(f, "{row}"))?;
+        let failures: Vec<_> = self.rows.iter().filter(|row| !row.failures.is_empty()).collect();
+        if !failures.is_empty() {
+            writeln!(f, "\n## What failed\n")?;
+        }
+        for row in failures {
+            for failure in &row.failures {
+                writeln!(f, "- {}, {failure}", row.name)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_row_is_red_if_anything_is_wrong_and_green_otherwise() {
+    let row = || Row::new("a fault".to_owned(), 4);
+    let took = Ok(Duration::from_secs(3));
+    let mut green = row();
+    green.add(0, Figures { named: 5, ..Figures::default() }, &took, 0);
+    green.close(Figures::default(), 7, "");
+    assert!(!green.is_red());
+    assert_eq!(green.to_string(), "| a fault | 1 | 4 to 4 | 0 | 0 | 0 | 0 | 7 | 5 | 3.0 s | 0 | 0 | green |");
+    let mut red = row();
+    red.add(0, Figures::default(), &took, 0);
+    red.add(1, Figures { silent: 1, ..Figures::default() }, &took, 0);
+    assert!(red.is_red());
+    assert_eq!(red.to_string(), "| a fault | 2 | 4 to 5 | 0 | 0 | 1 | 0 | 0 | 0 | 3.0 s | 0 | 0 | RED, 1 |");
+    let mut late = row();
+    late.close(Figures { twice: 1, ..Figures::default() }, 0, "");
+    let mut still = row();
+    still.add(0, Figures::default(), &Err("it stands".to_owned()), 0);
+    assert!(late.is_red() && still.is_red());
+}
