@@ -1,12 +1,14 @@
 //! The arguments of `Publisher(...)` and `Subscriber(...)`, converted to the library's options.
 
-use crate::subscriber::SLICE;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 use shmcast::{ChannelError, Client, Preparation, Resume, Start, SubscriberBuilder, Wait};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+/// Longest time of a wait between two checks for signals.
+pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
 /// Where a channel is looked for.
 pub(crate) enum Place {

@@ -3,8 +3,8 @@
 use crate::error;
 use crate::event::object;
 use crate::handle::{Handle, InUse};
-use crate::options;
-use crate::subscriber::{Reader, SLICE, Subscriber, deadline, wait_in_slices};
+use crate::options::{self, SLICE};
+use crate::subscriber::{Reader, Subscriber, deadline, wait_in_slices};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use shmcast::{EndWatch, SelectError, Turns};

@@ -4,7 +4,7 @@ use crate::batch::{Batch, Pool};
 use crate::error;
 use crate::event::object;
 use crate::handle::Handle;
-use crate::options::{self, Place, opening, place, seconds};
+use crate::options::{self, Place, SLICE, opening, place, seconds};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use shmcast::{Armed, EndWatch, Event, RecvError, Start};
@@ -13,10 +13,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-/// Longest time of a wait between two checks for signals.
-pub(crate) const SLICE: Duration = Duration::from_millis(50);
+use std::time::Instant;
 
 /// Receives a channel's messages, in order, each once: `for event in subscriber` until the channel is over.
 ///

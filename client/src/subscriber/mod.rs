@@ -54,13 +54,13 @@ pub use iter::Iter;
 pub use journal::ChannelJournal;
 pub use origin::History;
 pub use records::Records;
-pub use select::{Select, SelectError};
+pub use select::Select;
 pub use shmcast_layout::ring::reader::Resume;
 pub use starting::Start;
 #[cfg(feature = "tokio")]
 pub use stream::EventStream;
 use tags::Tags;
-pub use turns::{Lent, Turns};
+pub use turns::{Lent, SelectError, Turns};
 use watch::Watch;
 
 /// Greatest number of messages that are returned before they are counted on the page.

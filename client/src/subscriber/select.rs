@@ -5,12 +5,11 @@
 use super::Subscriber;
 #[cfg(any(feature = "pod", feature = "serde"))]
 use super::turns::Found;
-use super::turns::Turns;
-use crate::message::{Event, RecvError};
+use super::turns::{SelectError, Turns};
+use crate::message::Event;
 use crate::wait::Wait;
 use std::io;
 use std::time::Instant;
-use thiserror::Error;
 
 /// Receives from several subscribers. It returns the first event that any of them has.
 ///
@@ -58,17 +57,6 @@ pub struct Select {
 /// An event, with the index and the state of the subscriber that received it.
 #[cfg(any(feature = "pod", feature = "serde"))]
 pub(crate) type Source<'a> = (usize, Event<'a>, &'a Subscriber);
-
-/// The reason why one subscriber of a [`Select`] can receive nothing more. The next call continues with the
-/// others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("subscriber {index} of the select: {source}")]
-pub struct SelectError {
-    /// The index of the subscriber, as [`Select::add`] returned it.
-    pub index: usize,
-    /// The subscriber's error.
-    pub source: RecvError,
-}
 
 impl Select {
     /// Makes a select without subscribers, which waits by this strategy.

@@ -3,15 +3,26 @@
 //! The subscribers are polled in turn, and one wait is for all of them. A wait that sleeps works as that of one subscriber (`waiting`), with
 //! one difference: all subscribers first announce where they sleep, and then all are polled once more.
 
-use super::select::SelectError;
 use super::waiting::time_left;
 use super::{Outcome, Subscriber};
 use crate::attach::park::{ALONE, Bells, Parking};
-use crate::message::Event;
+use crate::message::{Event, RecvError};
 use crate::wait::{Wait, Waiter};
 use std::borrow::BorrowMut;
 use std::io;
 use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// The reason why one subscriber of a [`Select`](crate::Select) can receive nothing more. The next call continues with the
+/// others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("subscriber {index} of the select: {source}")]
+pub struct SelectError {
+    /// The index of the subscriber, as [`Select::add`](crate::Select::add) returned it.
+    pub index: usize,
+    /// The subscriber's error.
+    pub source: RecvError,
+}
 
 /// Receives from several subscribers that stay with their owner, who lends them for each call. A [`Select`](crate::Select) owns its
 /// subscribers, and is otherwise the same: order, fairness, waiting, errors and cost are explained there.
