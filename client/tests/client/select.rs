@@ -196,7 +196,7 @@ fn subscribers_that_are_lent_take_turns_and_stay_with_their_owner() {
         let mut lent = [&mut a, &mut b];
         let found = turns.recv(&mut lent).unwrap();
         assert_eq!(found, (1, Event::End));
-        let mut all = vec![a, b, c];
+        let mut all = [a, b, c];
         let found = turns.recv_deadline(&mut all[..], Instant::now() + PATIENCE).unwrap();
         assert!(matches!(found, Some((2, Event::Message(m))) if m.sequence == 4), "{found:?}");
         drop(late.join().unwrap());
