@@ -11,7 +11,7 @@ use shmcast_testkit::{is_root, skip};
 use std::fs::{self, File};
 use std::io::Write;
 
-/// Plays two runs of a cell. In one at least the receiver is away during the fault.
+/// Plays two runs of a cell. In the first one the receiver is away during the fault.
 fn play(test: &str, cell: Cell, planted: Option<Planted>) -> Option<Row> {
     let (_turn, server) = (turn(), needs(test)?);
     let campaign = Campaign { server, seed: 1, runs: 2, until: None, show: &|row| eprintln!("{row}") };
