@@ -4,14 +4,13 @@
 //! to a process: let it run, stop it, kill it, lose its message. A *mutant* is a fault that is planted in the model or in the product. The
 //! checker must find each of them, and each invariant must be broken by one.
 
-use std::collections::HashSet;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
 
 /// More states than this are a model that has no end.
-const MOST_STATES: usize = 2_000_000;
+const MOST_STATES: usize = 1_000_000;
 
 /// A state machine.
 pub trait Model {
@@ -68,13 +67,13 @@ pub fn explore<M: Model>(model: &M) -> Explored {
         let Some((state, at)) = queue.pop_front() else { break };
         for action in model.actions(&state) {
             let next = model.step(&state, &action);
+            reached |= model.landmarks(&next);
             if !known.insert(print(&next)) {
                 continue;
             }
             assert!(known.len() <= MOST_STATES, "the model has too many states");
             ways.push((at, ways[at].1 + 1, Some(action)));
             let here = ways.len() - 1;
-            reached |= model.landmarks(&next);
             broken = model.broken(&next).map(|invariant| (invariant, here));
             if broken.is_some() {
                 break 'walk;
