@@ -88,7 +88,11 @@ enum Doing {
     Nothing,
     /// Looks at the gates: even steps at a lock, odd ones at a page.
     Opens(usize),
-    Publishes { patience: Patience, step: usize, waited: u8 },
+    Publishes {
+        patience: Patience,
+        step: usize,
+        waited: u8,
+    },
     Dead,
 }
 
