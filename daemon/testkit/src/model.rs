@@ -10,7 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
 
 /// More states than this are a model that has no end.
-const MOST_STATES: usize = 1_000_000;
+const MOST_STATES: usize = 400_000;
 
 /// A state machine.
 pub trait Model {
@@ -71,7 +71,11 @@ pub fn explore<M: Model>(model: &M) -> Explored {
             if !known.insert(print(&next)) {
                 continue;
             }
-            assert!(known.len() <= MOST_STATES, "the model has too many states");
+            assert!(
+                known.len() <= MOST_STATES,
+                "the model has too many states, at depth {}, behind {action:?}",
+                ways[at].1
+            );
             ways.push((at, ways[at].1 + 1, Some(action)));
             let here = ways.len() - 1;
             broken = model.broken(&next).map(|invariant| (invariant, here));
@@ -122,7 +126,9 @@ pub fn check<M: Model, P: Copy + Debug>(
             Some((found, way)) if found == *by => {
                 println!("{mutant:?}: found in {} steps: not so: {found}", way.len());
             }
-            Some((found, way)) => panic!("{mutant:?}: breaks {found:?} and not {by:?}\n  {}", way.join("\n  ")),
+            Some((found, way)) => {
+                panic!("{mutant:?}: breaks {found:?} and not {by:?}\n  {}", way.join("\n  "))
+            }
             None => panic!("model {name}: {mutant:?} lives"),
         }
     }
