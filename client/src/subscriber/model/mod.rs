@@ -4,21 +4,17 @@
 //! The charter is that of the product, in a file. The daemon's cut and the readers' decisions are the functions that both call. A ring is the
 //! list of what was committed to it.
 
+mod host;
+
 use super::following::{expected_in, is_kept_back};
-use crate::hosting::Cut;
-use shmcast_layout::charter::{Entry, HostCharter};
+use host::{Call, Charter, Host, STORES, verdict};
 use shmcast_layout::control::Generation;
-use shmcast_layout::layout::charter::{BYTES, SETTLED, SLOT_WORDS, Verdict, WORDS, slot};
+use shmcast_layout::layout::charter::Verdict;
 use shmcast_layout::ring::reader::{Copied, Poll};
 use shmcast_testkit::model::{Model, check};
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fs::File;
 use std::hash::{Hash, Hasher};
-use std::os::unix::fs::FileExt;
-use std::rc::Rc;
 
-const BOOT: [u64; 2] = [1, 2];
 const READERS: usize = 2;
 /// A channel goes on in so many generations.
 const GENERATIONS: usize = 3;
@@ -46,21 +42,6 @@ enum Fault {
     LetsInFirst,
     /// The next generation begins with a sequence below the cut.
     BeginsBeforeTheCut,
-}
-
-/// The words of a charter that are not zero.
-type Charter = Rc<Vec<(u16, u64)>>;
-
-/// A store or a call to the charter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Call {
-    /// `HostCharter::open` by the next daemon.
-    Open,
-    Close,
-    Reopen,
-    Grant,
-    /// `HostCharter::go_on` with a first sequence, up to its store number.
-    GoOn(u64, usize),
 }
 
 /// What the daemon does.
@@ -143,80 +124,24 @@ enum Action {
 
 struct Strict {
     fault: Option<Fault>,
-    file: File,
-    known: RefCell<HashMap<(Charter, Call), Charter>>,
-    granted: RefCell<HashMap<Charter, bool>>,
+    host: Host,
 }
 
 impl Strict {
     fn new(fault: Option<Fault>) -> Self {
-        let file = tempfile::tempfile().expect("a file");
-        drop(HostCharter::create(&file, "t", BOOT).expect("a charter"));
-        Self { fault, file, known: RefCell::default(), granted: RefCell::default() }
+        Self { fault, host: Host::new() }
     }
 
     fn is(&self, fault: Fault) -> bool {
         self.fault == Some(fault)
     }
 
-    fn write(&self, charter: &Charter) {
-        let mut words = vec![0; WORDS];
-        charter.iter().for_each(|(word, value)| words[usize::from(*word)] = *value);
-        let bytes: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
-        self.file.write_all_at(&bytes, 0).expect("the file is written");
-    }
-
-    fn read(&self) -> Charter {
-        let mut bytes = vec![0; BYTES as usize];
-        self.file.read_exact_at(&mut bytes, 0).expect("the file is read");
-        let words =
-            bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
-        Rc::new((0..).zip(words).filter(|(_, value)| *value != 0).collect())
-    }
-
-    /// The charter after a call of the daemon that knows the current generation.
     fn call(&self, charter: &Charter, call: Call) -> Charter {
-        let key = (charter.clone(), call);
-        if let Some(known) = self.known.borrow().get(&key) {
-            return known.clone();
-        }
-        self.write(charter);
-        let mut host =
-            HostCharter::open(&self.file, "t", BOOT).expect("the file is read").expect("it is the charter");
-        if call != Call::Open {
-            // A daemon that lives has read the charter before, and takes nothing back now.
-            self.write(charter);
-        }
-        match call {
-            Call::Open => {}
-            Call::Close => host.close(),
-            Call::Reopen => host.reopen(),
-            Call::Grant => host.grant(),
-            Call::GoOn(below, _) => {
-                let (generation, first) = (host.next_generation(), self.first(below));
-                let entry = Entry { generation, first, restarted: 1, is_strict: true, ..Entry::default() };
-                let (below, ended) = Cut::Tail.at(Some(below), || false);
-                host.go_on(entry, below, ended);
-            }
-        }
-        let mut after = self.read();
-        if let Call::GoOn(_, stores) = call {
-            after = first_stores(charter, &after, host.current().expect("just begun").generation, stores);
-        }
-        self.known.borrow_mut().insert(key, after.clone());
-        after
+        self.host.call(charter, call)
     }
 
-    /// Whether a publisher was let into the current generation, as the daemon knows.
     fn is_granted(&self, charter: &Charter) -> bool {
-        if let Some(known) = self.granted.borrow().get(charter) {
-            return *known;
-        }
-        self.write(charter);
-        let host = HostCharter::open(&self.file, "t", BOOT).expect("the file is read");
-        let is_granted = host.expect("it is the charter").current().is_some_and(|entry| entry.is_granted);
-        self.granted.borrow_mut().insert(charter.clone(), is_granted);
-        is_granted
+        self.host.is_granted(charter)
     }
 
     /// The daemon's next step.
@@ -246,7 +171,8 @@ impl Strict {
                 if done == 0 {
                     world.before = world.charter.clone();
                 }
-                world.charter = self.call(&world.before, Call::GoOn(below, done + 1));
+                world.charter = self
+                    .call(&world.before, Call::GoOn { first: self.first(below), below, stores: done + 1 });
                 if done + 1 == STORES {
                     world.rings.push(self.ring(below));
                     Daemon::Idle
@@ -321,39 +247,6 @@ impl Strict {
     }
 }
 
-/// The stores of `HostCharter::go_on`, in the order of the specification: the entry and *open* of the next generation, the cut, and the hint.
-const STORES: usize = 4;
-
-/// The charter after the first so many stores. A word that is in none of them is a store that the model does not know.
-fn first_stores(before: &Charter, after: &Charter, generation: u64, stores: usize) -> Charter {
-    let of = |charter: &Charter| charter.iter().copied().collect::<HashMap<u16, u64>>();
-    let (mut shown, after) = (of(before), of(after));
-    for (word, value) in &after {
-        let at = usize::from(*word);
-        let store = match at {
-            _ if shown.get(word) == Some(value) => continue,
-            _ if (slot(generation) + 1..slot(generation) + SLOT_WORDS).contains(&at) => 1,
-            _ if at == slot(generation) => 2,
-            _ if at == slot(generation - 1) => 3,
-            SETTLED => 4,
-            _ => panic!("a move stores word {at}, which the model does not know"),
-        };
-        if store <= stores {
-            shown.insert(*word, *value);
-        }
-    }
-    let mut words: Vec<_> = shown.into_iter().collect();
-    words.sort_unstable();
-    Rc::new(words)
-}
-
-/// The verdict on the generation with this number, from 0.
-fn verdict(charter: &Charter, generation: usize) -> Verdict {
-    let generation = generation as u64 + 1;
-    let word = charter.iter().find(|(word, _)| usize::from(*word) == slot(generation));
-    Verdict::unpack(generation, word.map_or(0, |(_, value)| *value))
-}
-
 /// How often the publishers of a generation publish.
 fn most(generation: usize) -> u64 {
     if generation == 0 { 2 } else { 1 }
@@ -372,7 +265,7 @@ impl Model for Strict {
     ];
 
     fn begin(&self) -> World {
-        let first = self.call(&self.read(), Call::GoOn(1, STORES));
+        let first = self.host.first();
         World {
             charter: first.clone(),
             before: first,
