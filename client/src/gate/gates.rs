@@ -10,7 +10,7 @@
 
 use super::config::{Settled, Then};
 use super::name::GateName;
-use super::state::{GateState, Ring, Seen, Standing};
+use super::state::{Fate, GateState, Patience, Ring, Seen, Standing, bound_until_next_look, near};
 use crate::directory::OpenGates;
 use crate::error::PublishError;
 use crate::lock;
@@ -30,17 +30,6 @@ const SPINS_LAST: Duration = Duration::from_micros(100);
 const YIELDS_FOR: Duration = Duration::from_millis(2);
 /// How long it sleeps between two looks.
 const SLEEP: Duration = Duration::from_micros(50);
-
-/// The patience of a call that a gate holds up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// Waits as long as the gate says.
-    Waits,
-    /// Never waits.
-    Never,
-    /// Waits as long as the gate says, and then goes on in any case: control records are not refused.
-    Insists,
-}
 
 /// A gate of a channel, as its publisher knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +98,8 @@ struct One {
     file: File,
     standing: Standing,
     figures: GateFigures,
+    /// Whether no look of this publisher has found the place of the reader that holds the gate since the first look.
+    is_unheard: bool,
     /// Whether the message at hand has waited for it.
     has_held: bool,
     /// Since when a call that never waits has been refused again and again.
@@ -120,13 +111,15 @@ impl One {
         GateClaim::read(&self.file, segment).unwrap_or(GateClaim { position: None, sequence: 0, pid: 0 })
     }
 
-    /// Looks at the lock and the page. `near` is how far behind a reader may be to come into force.
-    fn look(&mut self, segment: [u64; 2], ring: Ring, near: u64) {
+    /// Looks at the lock and the page.
+    fn look(&mut self, segment: [u64; 2], ring: Ring) {
         // A lock that cannot be looked at holds nobody up.
         let is_held = lock::is_locked(&self.file).unwrap_or(false);
         let claim = self.claim(segment);
         let seen = Seen { is_held, claim: claim.position };
-        self.standing = self.standing.after(seen, ring, self.config.lag, near);
+        let Settled { lag, .. } = self.config;
+        self.standing = self.standing.after(seen, ring, lag, near(lag, self.is_unheard));
+        self.is_unheard &= seen.is_unheard();
         let figures = &mut self.figures;
         figures.looks += 1;
         figures.impossible +=
@@ -200,12 +193,12 @@ impl Gates {
                 ..GateFigures::default()
             };
             let standing = Standing::default();
-            One { config, file, standing, figures, has_held: false, refusing_since: None }
+            One { config, file, standing, figures, is_unheard: true, has_held: false, refusing_since: None }
         };
         let gates: Vec<One> = gates.into_iter().map(one).collect();
         let step = gates.iter().map(|gate| gate.config.lag / 4).min().unwrap_or(u64::MAX);
         let mut all = Self { gates, segment, capacity: geometry.capacity, step, page };
-        all.look(writer, |_| u64::MAX);
+        all.look(writer);
         writer.set_bound(all.bound(writer, writer.frontier()));
         if let Some(page) = &all.page {
             page.show(all.gates.len());
@@ -213,10 +206,10 @@ impl Gates {
         all
     }
 
-    fn look(&mut self, writer: &Writer, near: impl Fn(u64) -> u64) {
+    fn look(&mut self, writer: &Writer) {
         let ring = Ring { tail: writer.position(), frontier: writer.frontier(), capacity: self.capacity };
         for gate in &mut self.gates {
-            gate.look(self.segment, ring, near(gate.config.lag));
+            gate.look(self.segment, ring);
         }
         self.write_figures();
     }
@@ -231,11 +224,8 @@ impl Gates {
 
     /// The bound until the next look, if no gate in force holds up a record that needs `frontier`.
     fn bound(&self, writer: &Writer, frontier: u64) -> u64 {
-        let allowed =
-            self.gates.iter().map(|gate| gate.standing.bound(gate.config.lag)).min().unwrap_or(u64::MAX);
-        let is_any_open = self.gates.iter().any(|gate| gate.standing.state != GateState::InForce);
-        let next_look = writer.position().saturating_add(self.step).max(frontier);
-        if is_any_open { allowed.min(next_look) } else { allowed }
+        let standings = self.gates.iter().map(|gate| (gate.standing, gate.config.lag));
+        bound_until_next_look(standings, writer.position(), self.step, frontier)
     }
 
     /// Raises the writer's bound so that a record fits that needs this frontier, and waits for that as `patience` says. All waits of one call
@@ -253,7 +243,7 @@ impl Gates {
     ) -> Result<(), PublishError> {
         let start = Instant::now();
         loop {
-            self.look(writer, |lag| lag / 2);
+            self.look(writer);
             let elapsed = start.elapsed();
             let refused = self.decide(writer.position(), frontier, patience, elapsed);
             let is_open = self.holding(frontier).next().is_none();
@@ -289,27 +279,25 @@ impl Gates {
         let mut refused = None;
         for gate in self.holding(frontier) {
             let Settled { name, wait, then, .. } = gate.config;
-            let full = PublishError::Full { gate: name, behind: gate.behind(tail) };
-            if patience == Patience::Never {
+            let held_for = match patience {
                 // A reader that hangs must not turn all messages away for ever.
-                let since = gate.refusing_since.get_or_insert_with(Instant::now);
-                if then == Then::Drop && since.elapsed() >= wait {
-                    gate.drop_reader();
-                } else {
-                    gate.figures.turned_away += 1;
-                    refused = Some(full);
+                Patience::Never => gate.refusing_since.get_or_insert_with(Instant::now).elapsed(),
+                Patience::Waits | Patience::Insists => {
+                    gate.has_held = true;
+                    elapsed
                 }
-                continue;
-            }
-            gate.has_held = true;
-            if elapsed < wait {
-                continue;
-            }
-            if then == Then::Drop || patience == Patience::Insists {
-                gate.drop_reader();
-            } else {
-                gate.figures.refused += 1;
-                refused = Some(full);
+            };
+            match patience.fate(then, held_for >= wait) {
+                Fate::Waits => {}
+                Fate::Drops => gate.drop_reader(),
+                Fate::Refuses => {
+                    let figures = &mut gate.figures;
+                    match patience {
+                        Patience::Never => figures.turned_away += 1,
+                        Patience::Waits | Patience::Insists => figures.refused += 1,
+                    }
+                    refused = Some(PublishError::Full { gate: name, behind: gate.behind(tail) });
+                }
             }
         }
         refused

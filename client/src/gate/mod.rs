@@ -9,19 +9,23 @@
 //! - `config`: what the owner asks for; `name`: names and refusals
 //! - `state`: the states of a gate, and the one function that changes them
 //! - `gates`: the publisher's end; `held`: the reader's end
+//! - `model`: both ends as processes that stop and die, for the tests
 //!
 //! `directory/gates.rs` has the files.
 
 mod config;
 mod gates;
 mod held;
+#[cfg(test)]
+mod model;
 mod name;
 mod state;
 
 pub use config::{Gate, Then};
 pub(crate) use config::{Settled, settle};
 pub use gates::GateStatus;
-pub(crate) use gates::{Gates, Patience};
+pub(crate) use gates::Gates;
 pub(crate) use held::{HeldGate, NotHeld};
 pub use name::{GateError, GateName};
 pub use state::GateState;
+pub(crate) use state::Patience;

@@ -17,6 +17,7 @@
 //! Only a gate in force is waited for. The invariant of *in force*: the ring's frontier is at most the known position plus the capacity, and
 //! the reader has passed that position. So nothing that the reader still has to copy is overwritten.
 
+use super::config::Then;
 use std::fmt;
 
 /// The state of a gate.
@@ -79,6 +80,20 @@ pub(super) struct Seen {
     pub(super) claim: Option<u64>,
 }
 
+impl Seen {
+    /// Whether a reader is there and says nothing: it is about to say its first place, or the page was being written during the look.
+    pub(super) fn is_unheard(self) -> bool {
+        self.is_held && self.claim.is_none()
+    }
+}
+
+/// How far behind a reader may be to come into force. The reader that a publisher finds when it opens the channel may be as far behind as it
+/// is, since the publisher before may have waited for it. `is_unheard` says that the reader has held the gate since then, and that no look
+/// has found its place yet.
+pub(super) fn near(lag: u64, is_unheard: bool) -> u64 {
+    if is_unheard { u64::MAX } else { lag / 2 }
+}
+
 /// A gate's state, with the position that goes with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Standing {
@@ -118,6 +133,55 @@ impl Standing {
         match (self.state, self.passed) {
             (GateState::InForce, Some(passed)) => passed.saturating_add(lag),
             _ => u64::MAX,
+        }
+    }
+}
+
+/// The bound until the next look, if no gate in force holds up a record that needs `frontier`. `standings` are those of all gates, with
+/// their lags. `step` is how far the tail may go between two looks while a gate is not in force.
+pub(super) fn bound_until_next_look(
+    standings: impl Iterator<Item = (Standing, u64)> + Clone,
+    tail: u64,
+    step: u64,
+    frontier: u64,
+) -> u64 {
+    let allowed = standings.clone().map(|(standing, lag)| standing.bound(lag)).min().unwrap_or(u64::MAX);
+    let is_any_open = standings.into_iter().any(|(standing, _)| standing.state != GateState::InForce);
+    let next_look = tail.saturating_add(step).max(frontier);
+    if is_any_open { allowed.min(next_look) } else { allowed }
+}
+
+/// The patience of a call that a gate holds up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Waits as long as the gate says.
+    Waits,
+    /// Never waits.
+    Never,
+    /// Waits as long as the gate says, and then goes on in any case: control records are not refused.
+    Insists,
+}
+
+/// What becomes of a message and of a gate that holds it up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// The message waits until the next look.
+    Waits,
+    /// The gate is dropped, and does not hold the message up any more.
+    Drops,
+    /// The message is refused.
+    Refuses,
+}
+
+impl Patience {
+    /// The fate of a message with this patience. `is_over` says whether the gate has held it up for as long as it may; for a call that never
+    /// waits, whether it has refused such calls for so long.
+    pub(super) fn fate(self, then: Then, is_over: bool) -> Fate {
+        match (self, then) {
+            (Self::Waits | Self::Insists, _) if !is_over => Fate::Waits,
+            (Self::Waits | Self::Never, Then::Refuse) => Fate::Refuses,
+            (Self::Never, Then::Drop) if !is_over => Fate::Refuses,
+            (Self::Waits | Self::Never, Then::Drop) | (Self::Insists, _) => Fate::Drops,
         }
     }
 }

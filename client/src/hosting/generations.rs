@@ -30,6 +30,18 @@ pub enum Cut {
     Void,
 }
 
+impl Cut {
+    /// The first void sequence of the previous generation, and whether the end of the stream stands right there. `tail` is the sequence after
+    /// all that was committed, if that is known, and was taken while the verdict was *closing*.
+    pub(crate) fn at(self, tail: Option<u64>, has_ended: impl FnOnce() -> bool) -> (u64, bool) {
+        match (self, tail) {
+            (Self::Tail | Self::Restart, Some(tail)) => (tail, has_ended()),
+            (Self::Lost, _) => (NO_CUT, false),
+            (Self::Tail | Self::Restart, None) | (Self::Void, _) => (0, false),
+        }
+    }
+}
+
 /// The host's end of a channel's charter.
 #[derive(Debug)]
 pub struct HostedCharter {
@@ -113,11 +125,7 @@ impl HostedCharter {
             }
             _ => None,
         };
-        let (below, ended) = match (cut, tail) {
-            (Cut::Tail | Cut::Restart, Some(tail)) => (tail, before.is_some_and(has_ended)),
-            (Cut::Lost, _) => (NO_CUT, false),
-            _ => (0, false),
-        };
+        let (below, ended) = cut.at(tail, || before.is_some_and(has_ended));
         if let (Cut::Tail, Some(tail), Some(before), Some(current)) = (cut, tail, before, current) {
             // On a strict channel each generation has one publisher. On other channels the ring counts its publishers.
             let counted = before.segment.state().map_or(0, |(epoch, _)| epoch.min(LAST_EPOCH));

@@ -5,6 +5,7 @@ use super::{Buffer, Doubt, Outcome, Resume, Subscriber};
 use crate::clock::Clock;
 use crate::message::{Event, Lapped, RecvError};
 use shmcast_layout::charter::Charter;
+use shmcast_layout::control::Generation;
 use shmcast_layout::fault;
 use shmcast_layout::layout::charter::Verdict;
 use shmcast_layout::layout::header::State;
@@ -172,20 +173,7 @@ impl Subscriber {
         if fault!("void_messages_are_handed_out") {
             return false;
         }
-        match (self.verdict_on_read(), poll) {
-            (Verdict::Open, _) | (_, Poll::Empty | Poll::Lapped | Poll::Superseded) => false,
-            (Verdict::Closing, _) => true,
-            (Verdict::Cut { below, .. }, Poll::Message(copied)) => copied.sequence >= below,
-            (Verdict::Cut { below, .. }, Poll::Control(ControlRecord::Gap { from, .. })) => *from >= below,
-            // The charter says whether an end right at the cut was written before the cut.
-            (Verdict::Cut { below, ended }, Poll::Control(ControlRecord::End)) => {
-                let next = self.next_sequence();
-                next > below || next == below && !ended
-            }
-            (Verdict::Cut { below, .. }, Poll::Control(_) | Poll::TooSmall { .. } | Poll::Corrupt(_)) => {
-                self.next_sequence() >= below
-            }
-        }
+        is_kept_back(self.verdict_on_read(), poll, || self.next_sequence())
     }
 
     /// Called when nothing valid is left here. Continues in the next segment if the daemon has sent it.
@@ -237,13 +225,7 @@ impl Subscriber {
         };
         let generation = next.generation;
         let is_restart = hosted.is_restarted_next();
-        let expected = match is_restart {
-            // A reader that joined after void messages expects a higher sequence than there is.
-            false => expected.min(generation.first),
-            // A stream may begin after a journal, and not with sequence 1.
-            true if generation.restarted == generation.generation => generation.first,
-            true => 1,
-        };
+        let expected = expected_in(generation, is_restart, expected);
         hosted.charter = charter.unwrap_or_else(|| hosted.charter.clone());
         hosted.generation = generation;
         hosted.next.pop_front();
@@ -287,6 +269,37 @@ impl Subscriber {
         (self.burst_mark, self.burst_target) = ((first, 0), 0);
         self.follow_board(&segment);
         self.segment = segment;
+    }
+}
+
+/// Whether a record that was just read must not be returned, or not yet. `verdict` was loaded after the record was read, and `next` is the
+/// sequence after it.
+#[inline]
+pub(super) fn is_kept_back(verdict: Verdict, poll: &Poll, next: impl FnOnce() -> u64) -> bool {
+    match (verdict, poll) {
+        (Verdict::Open, _) | (_, Poll::Empty | Poll::Lapped | Poll::Superseded) => false,
+        (Verdict::Closing, _) => true,
+        (Verdict::Cut { below, .. }, Poll::Message(copied)) => copied.sequence >= below,
+        (Verdict::Cut { below, .. }, Poll::Control(ControlRecord::Gap { from, .. })) => *from >= below,
+        // The charter says whether an end right at the cut was written before the cut.
+        (Verdict::Cut { below, ended }, Poll::Control(ControlRecord::End)) => {
+            let next = next();
+            next > below || next == below && !ended
+        }
+        (Verdict::Cut { below, .. }, Poll::Control(_) | Poll::TooSmall { .. } | Poll::Corrupt(_)) => {
+            next() >= below
+        }
+    }
+}
+
+/// The sequence that a reader expects in the next generation, where it expected `expected` before.
+pub(super) fn expected_in(generation: Generation, is_restart: bool, expected: u64) -> u64 {
+    match is_restart {
+        // A reader that joined after void messages expects a higher sequence than there is.
+        false => expected.min(generation.first),
+        // A stream may begin after a journal, and not with sequence 1.
+        true if generation.restarted == generation.generation => generation.first,
+        true => 1,
     }
 }
 

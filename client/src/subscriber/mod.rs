@@ -13,6 +13,8 @@ mod iter;
 mod journal;
 mod known;
 mod ledger;
+#[cfg(test)]
+mod model;
 mod named;
 mod origin;
 mod outcome;

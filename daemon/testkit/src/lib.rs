@@ -7,6 +7,7 @@
 //! | `place` | temporary directories, ports, and what this machine lacks |
 //! | `turn` | a limit to how many tests with many processes run at a time |
 //! | `disk` | a file system whose power can be cut, and a small one |
+//! | `model` | a checker that walks through every state of a model |
 //! | `daemon`, `raw`, `bystanders` | `shmcastd` as a process, a connection that may break the rules, traffic that must not be disturbed |
 //! | `command` | the command `shmcast` in a directory of channels of the test's own |
 //! | `journal` | what the files of a journal hold |
@@ -34,6 +35,7 @@ pub mod disk;
 pub mod hosts;
 #[cfg(feature = "journal")]
 pub mod journal;
+pub mod model;
 #[cfg(feature = "daemon")]
 pub mod nats;
 pub mod place;

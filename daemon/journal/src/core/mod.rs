@@ -5,6 +5,8 @@
 //!
 //! Operations pass through three [`Lane`]s. Each lane does one operation at a time, in order; the lanes run at the same time.
 
+#[cfg(test)]
+mod model;
 mod mutant;
 mod packer;
 mod pages;
@@ -49,7 +51,7 @@ pub enum SyncPolicy {
 }
 
 /// A closed frame: its description, and its bytes. The first 64 bytes are room for the header.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Frame {
     /// Its description.
     pub draft: FrameDraft,

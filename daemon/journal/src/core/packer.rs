@@ -106,6 +106,32 @@ pub struct Packer {
     header: Arc<FileHeader>,
 }
 
+/// For the model, which copies a packer only between two frames. A field that is added does not compile before it is here.
+#[cfg(test)]
+impl Clone for Packer {
+    fn clone(&self) -> Self {
+        assert!(self.open.is_none(), "a frame is open");
+        Self {
+            packing: self.packing,
+            pool: Pool::default(),
+            open: None,
+            closed: self.closed.clone(),
+            due: self.due,
+            reserve: self.reserve,
+            epoch: self.epoch,
+            opened_in: self.opened_in,
+            last_clock: self.last_clock,
+            noted: self.noted,
+            last_time: self.last_time,
+            latest_ns: self.latest_ns,
+            since_clock: self.since_clock,
+            now: self.now,
+            ticks: self.ticks,
+            header: self.header.clone(),
+        }
+    }
+}
+
 impl Packer {
     /// Begins a recording with its first records: what was mended and what is missing, the ring, and a reserve.
     pub fn begin(packing: Packing, pool: Pool, begin: &Begin<'_>, now: Now, ticks: u64) -> Self {

@@ -17,7 +17,7 @@ const GROUP_FRAMES: usize = 400;
 const AHEAD: u64 = 768 << 10;
 
 /// A file that is written to, or is not finished yet.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Open {
     pub(super) number: u64,
     name: String,
@@ -34,8 +34,8 @@ pub(super) struct Open {
 }
 
 /// A frame that is not durable.
-#[derive(Debug)]
-struct Pending {
+#[derive(Debug, Clone)]
+pub(super) struct Pending {
     file: u64,
     /// Frames of the file up to this one.
     frames: u32,
@@ -58,7 +58,7 @@ pub(super) enum Doing {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Spare {
+pub(super) enum Spare {
     None,
     Making,
     Ready(u64),
@@ -70,22 +70,22 @@ pub struct Writer {
     pub(super) settings: Settings,
     /// The fields of the next file's header that depend on the last file.
     pub(super) header: FileHeader,
-    pool: Pool,
-    salts: u64,
+    pub(super) pool: Pool,
+    pub(super) salts: u64,
     pub(super) waiting: VecDeque<Arc<Frame>>,
-    pending: VecDeque<Pending>,
+    pub(super) pending: VecDeque<Pending>,
     /// Number of the oldest pending frames that no longer count as memory.
-    freed: usize,
+    pub(super) freed: usize,
     /// The files, oldest first. The last one is written to unless it is sealed.
     pub(super) files: VecDeque<Open>,
-    spare: Spare,
+    pub(super) spare: Spare,
     pub(super) next_number: u64,
     pub(super) help: VecDeque<(Doing, Vec<Step>)>,
     pub(super) busy: [Option<(u64, Doing)>; 3],
-    last_op: u64,
-    last_sync: Option<Duration>,
+    pub(super) last_op: u64,
+    pub(super) last_sync: Option<Duration>,
     pub(super) retry_at: Option<Duration>,
-    failures: u32,
+    pub(super) failures: u32,
     pub(super) errors: VecDeque<(&'static str, io::Error)>,
     pub(super) written: u64,
     pub(super) durable: u64,
@@ -94,7 +94,7 @@ pub struct Writer {
     pub(super) bytes_written: u64,
     pub(super) is_closing: bool,
     /// Whether a file was abandoned, and no other was begun since.
-    gave_up: bool,
+    pub(super) gave_up: bool,
 }
 
 fn size_of_all(pieces: &[Piece]) -> u64 {

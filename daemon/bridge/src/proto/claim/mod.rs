@@ -18,6 +18,8 @@ use super::{MILLISECOND_NS, SECOND_NS};
 use shmcast::hosting::fault;
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;
 
 /// By how many packets two lines may differ: a batch of 32, and as many again between lines of different profiles.
@@ -98,7 +100,7 @@ struct Sending {
 }
 
 /// The state of one egress among its peers.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Election {
     config: ElectionConfig,
     role: Role,
@@ -301,6 +303,8 @@ impl Election {
             (0, claimed) => claimed.or((self.seen > 0).then_some(self.seen)),
             // What was heard on the line is newer than the claim, unless we have missed packets.
             (_, Some(claimed)) if claimed >= self.seen => Some(claimed),
+            // An egress that has just started heard the line from the middle of a batch on, and another line may lack its beginning.
+            (packets, Some(claimed)) if packets < APART => Some(claimed.min(oldest)),
             (_, _) => Some(oldest),
         }
     }

@@ -355,3 +355,24 @@ fn a_standby_takes_up_the_session_of_the_one_that_sends() {
     let due_ns = own.next_deadline().max(1 + TAKEOVER_NS + RANK_NS);
     assert_eq!(own.poll(due_ns), Some(Step::Take(other, Some(50))));
 }
+
+/// A batch goes to one line after another. A standby that had just started began behind the first packets of the batch, and the second line
+/// never had them.
+#[test]
+fn a_standby_that_has_just_started_begins_where_the_claim_says() {
+    let mut own = election(0, 1, 1);
+    let claim = Claim {
+        session: session(),
+        claim: 1,
+        next: 4,
+        rank: 0,
+        role: Role::Active,
+        is_mirror: false,
+        stream: STREAM,
+        sender: 2,
+    };
+    own.handle_claim(1, IP[0], &claim, true);
+    own.handle_packet(1, IP[0], session(), (9, 10));
+    let due_ns = own.next_deadline().max(1 + TAKEOVER_NS + RANK_NS);
+    assert_eq!(own.poll(due_ns), Some(Step::Take(session(), Some(4))));
+}

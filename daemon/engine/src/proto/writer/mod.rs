@@ -21,6 +21,8 @@
 
 mod again;
 mod last;
+#[cfg(test)]
+mod model;
 mod said;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,487 @@
+//! A model of a channel with gates: a publisher, its successor, and the readers of each gate, which stop, die and come back at any step.
+//!
+//! The publisher decides with the functions of `state.rs`. The ring's writer and the readers' pages are a few numbers. A unit of the ring is
+//! a record.
+
+use super::config::Then;
+use super::state::{Fate, GateState, Patience, Ring, Seen, Standing, bound_until_next_look, near};
+use shmcast_testkit::model::{Model, check};
+use std::hash::{Hash, Hasher};
+
+/// The ring: `capacity - 2 * chunk` is the greatest lag, as in `Limits::of`.
+const CAPACITY: u64 = 5;
+const CHUNK: u64 = 1;
+const LAG: u64 = CAPACITY - 2 * CHUNK;
+/// How far a successor cleans ahead.
+const AHEAD: u64 = 3;
+/// The tail goes no farther.
+const LAST: u64 = 6;
+/// How many readers take a gate one after another.
+const HOLDERS: u8 = 2;
+
+const NOT_LAPPED: &str = "a reader whose gate is in force is not lapped";
+const NOT_LONGER: &str = "no message waits longer than the wait of a gate";
+const NOT_FOR_NOBODY: &str = "no message waits for a gate that nobody holds";
+const NOT_AT_ONCE: &str = "a reader in force within its lag is in force behind a takeover";
+const NEVER_WAITS: &str = "a call that never waits does not wait";
+
+/// A planted fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mutant {
+    /// The publisher looks at the tail, and not at its frontier, to tell whether a reader was lapped.
+    FrontierUnseen,
+    /// The bound is never set.
+    NoBound,
+    /// A gate may lag by the whole ring.
+    LagOfTheRing,
+    /// The time that a message has waited is not compared.
+    NoLimit,
+    /// The lock is not looked at.
+    LockUnseen,
+    /// A look that comes between the two stores of a reader counts as the first one.
+    FirstLookTorn,
+    /// A call that never waits waits as others do.
+    NeverIsWaits,
+}
+
+/// The reader of a gate.
+#[derive(Debug, Clone, Copy, Default)]
+struct Reader {
+    /// Which reader it is, from 1; 0 if nobody holds the lock.
+    who: u8,
+    /// The record that it copies next.
+    place: u64,
+    /// Whether it has taken back what the reader before it said.
+    has_begun: bool,
+    /// Whether it said that it was farther than it is.
+    lies: bool,
+    /// Whether it has stored its position and not yet the check.
+    is_torn: bool,
+    has_left: bool,
+}
+
+/// A gate.
+#[derive(Debug, Clone, Copy, Default)]
+struct Gate {
+    reader: Reader,
+    /// How many readers have held it.
+    holders: u8,
+    /// The position on its page, and whose it is.
+    page: Option<(u64, u8)>,
+    standing: Standing,
+    /// Whose position the publisher knows.
+    known: u8,
+    is_held: bool,
+    /// Whether nobody held the lock at that look.
+    was_free: bool,
+    /// The reader that was in force when the publisher before this one died.
+    was_in_force: u8,
+    /// `One::is_unheard`.
+    is_unheard: bool,
+    /// For how long calls that never wait have been refused.
+    refusing: Option<u8>,
+}
+
+/// What the publisher does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    Nothing,
+    /// Looks at the gates: even steps at a lock, odd ones at a page.
+    Opens(usize),
+    Publishes {
+        patience: Patience,
+        step: usize,
+        waited: u8,
+    },
+    Dead,
+}
+
+#[derive(Debug, Clone)]
+struct State {
+    tail: u64,
+    frontier: u64,
+    bound: u64,
+    doing: Doing,
+    takeovers: u8,
+    /// The frontier that the last publisher found.
+    found: u64,
+    gates: Vec<Gate>,
+    broken: Option<&'static str>,
+    reached: u64,
+}
+
+/// What happens next.
+#[derive(Debug, Clone, Copy)]
+enum Action {
+    /// `Publisher::publish`, `try_publish`, or a control record.
+    Publish(Patience),
+    /// One system call of `One::look`, or after the last one `Gates::decide` and what follows.
+    GoOn,
+    /// Time passes.
+    Tick,
+    /// The publisher is killed.
+    Kill,
+    /// `Writer::take` and `Gates::begin` of the next publisher.
+    TakeOver,
+    /// `HeldGate::take`: the lock, at the oldest record or at the tail.
+    Take(usize, bool),
+    /// `GatePage::begin`.
+    Begin(usize),
+    /// `Reader::poll`, and after a lap `Reader::resume`.
+    Copy(usize),
+    /// The first store of `GatePage::passed`. A look finds the wrong check.
+    Tear(usize),
+    /// The last store of `GatePage::passed`.
+    Pass(usize),
+    /// A hostile reader claims a position that the ring has not reached.
+    Lie(usize),
+    /// `GatePage::leave`.
+    Leave(usize),
+    /// The reader dies, or closes the file.
+    Release(usize),
+}
+
+struct Gates {
+    mutant: Option<Mutant>,
+    /// What comes after the wait of each gate. Gate `n` waits for `n + 1` ticks.
+    then: Vec<Then>,
+}
+
+impl Gates {
+    fn is(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    fn lag(&self) -> u64 {
+        if self.is(Mutant::LagOfTheRing) { CAPACITY } else { LAG }
+    }
+
+    fn bound(&self, state: &State, frontier: u64) -> u64 {
+        let standings = state.gates.iter().map(|gate| (gate.standing, self.lag()));
+        let bound = bound_until_next_look(standings, state.tail, self.lag() / 4, frontier);
+        if self.is(Mutant::NoBound) { u64::MAX } else { bound }
+    }
+
+    /// A step of `Gates::look`. Returns whether it was the last one.
+    fn look(&self, state: &mut State, step: usize) -> bool {
+        let frontier = if self.is(Mutant::FrontierUnseen) { state.tail } else { state.frontier };
+        let ring = Ring { tail: state.tail, frontier, capacity: CAPACITY };
+        let count = state.gates.len();
+        let gate = &mut state.gates[step / 2];
+        if step.is_multiple_of(2) {
+            gate.was_free = gate.reader.who == 0;
+            gate.is_held = !gate.was_free || self.is(Mutant::LockUnseen);
+            return false;
+        }
+        let before = *gate;
+        let seen = Seen { is_held: gate.is_held, claim: gate.page.map(|(position, _)| position) };
+        gate.standing = gate.standing.after(seen, ring, self.lag(), near(self.lag(), gate.is_unheard));
+        gate.is_held = false;
+        gate.is_unheard &= seen.is_unheard() && !self.is(Mutant::FirstLookTorn);
+        let Some((position, author)) = gate.page else { return step + 1 == 2 * count };
+        gate.known = author;
+        let was_in_force = std::mem::take(&mut gate.was_in_force) == author;
+        let is_lapped = state.frontier > position + CAPACITY && state.frontier > state.found;
+        let is_the_same =
+            (before.known == author || was_in_force) && gate.reader.who == author && !gate.reader.lies;
+        let has_lost = (before.standing.state == GateState::InForce || was_in_force)
+            && gate.standing.state == GateState::Joining;
+        let went_on = before.standing.passed.is_none_or(|passed| position >= passed);
+        if is_the_same && has_lost && went_on && !is_lapped {
+            state.broken = Some(NOT_AT_ONCE);
+        }
+        step + 1 == 2 * count
+    }
+
+    /// `Gates::decide`, and the end of `Gates::make_way` and of `publish_and_post`.
+    fn decide(&self, state: &mut State, patience: Patience, waited: u8) {
+        let frontier = frontier_for(state);
+        let mut fates = Vec::new();
+        for (number, gate) in state.gates.iter_mut().enumerate() {
+            if gate.standing.bound(self.lag()) >= frontier {
+                continue;
+            }
+            let wait = number as u8 + 1;
+            let held_for = match patience {
+                Patience::Never => *gate.refusing.get_or_insert(0),
+                Patience::Waits | Patience::Insists => waited,
+            };
+            let acted = if self.is(Mutant::NeverIsWaits) { Patience::Waits } else { patience };
+            let fate = acted.fate(self.then[number], held_for >= wait && !self.is(Mutant::NoLimit));
+            match fate {
+                Fate::Drops => gate.standing.state = GateState::Dropped,
+                Fate::Refuses => {}
+                Fate::Waits if patience == Patience::Never => state.broken = Some(NEVER_WAITS),
+                Fate::Waits if gate.was_free => state.broken = Some(NOT_FOR_NOBODY),
+                Fate::Waits if waited > wait => state.broken = Some(NOT_LONGER),
+                Fate::Waits => {}
+            }
+            fates.push(fate);
+        }
+        if fates.contains(&Fate::Refuses) {
+            state.doing = Doing::Nothing;
+            state.reached |= 1;
+        } else if fates.contains(&Fate::Waits) {
+            state.doing = Doing::Publishes { patience, step: 0, waited };
+            state.reached |= 2;
+        } else {
+            state.gates.iter_mut().for_each(|gate| gate.refusing = None);
+            state.bound = self.bound(state, frontier);
+            self.publish(state);
+        }
+    }
+
+    /// `Writer::publish` once the frontier may go on.
+    fn publish(&self, state: &mut State) {
+        state.frontier = frontier_for(state);
+        state.tail += 1;
+        state.doing = Doing::Nothing;
+    }
+
+    fn go_on(&self, state: &mut State) {
+        match state.doing {
+            Doing::Nothing | Doing::Dead => {}
+            Doing::Opens(step) => {
+                if self.look(state, step) {
+                    state.bound = self.bound(state, state.frontier);
+                    state.doing = Doing::Nothing;
+                } else {
+                    state.doing = Doing::Opens(step + 1);
+                }
+            }
+            Doing::Publishes { patience, step, waited } if step < 2 * state.gates.len() => {
+                self.look(state, step);
+                state.doing = Doing::Publishes { patience, step: step + 1, waited };
+            }
+            Doing::Publishes { patience, waited, .. } => self.decide(state, patience, waited),
+        }
+    }
+
+    /// What a reader does, and the system for it.
+    fn read(&self, state: &mut State, action: Action) {
+        let (tail, oldest) = (state.tail, state.frontier.saturating_sub(CAPACITY));
+        match action {
+            Action::Take(number, is_new) => {
+                let gate = &mut state.gates[number];
+                gate.holders += 1;
+                let place = if is_new { tail } else { oldest };
+                gate.reader = Reader { who: gate.holders, place, ..Reader::default() };
+            }
+            Action::Begin(number) => {
+                (state.gates[number].page, state.gates[number].reader.has_begun) = (None, true);
+            }
+            Action::Copy(number) => {
+                let place = &mut state.gates[number].reader.place;
+                *place = if *place < oldest { tail } else { *place + 1 };
+                state.reached |= if *place == tail { 4 } else { 0 };
+            }
+            Action::Pass(number) => {
+                let gate = &mut state.gates[number];
+                (gate.page, gate.reader.is_torn) = (Some((gate.reader.place, gate.reader.who)), false);
+            }
+            Action::Tear(number) => {
+                (state.gates[number].page, state.gates[number].reader.is_torn) = (None, true);
+            }
+            Action::Lie(number) => {
+                let gate = &mut state.gates[number];
+                (gate.page, gate.reader.lies) = (Some((LAST * 2, gate.reader.who)), true);
+            }
+            Action::Leave(number) => {
+                (state.gates[number].page, state.gates[number].reader.has_left) = (None, true);
+            }
+            Action::Release(number) => state.gates[number].reader = Reader::default(),
+            Action::Publish(_) | Action::GoOn | Action::Tick | Action::Kill | Action::TakeOver => {}
+        }
+    }
+}
+
+/// `Writer::frontier_for` a record.
+fn frontier_for(state: &State) -> u64 {
+    let need = state.tail + 2;
+    if need > state.frontier { need.next_multiple_of(CHUNK) } else { state.frontier }
+}
+
+/// Each patience. A new one does not compile before it is here.
+fn patiences() -> [Patience; 3] {
+    let next = |patience| match patience {
+        Patience::Waits => Patience::Never,
+        Patience::Never => Patience::Insists,
+        Patience::Insists => Patience::Waits,
+    };
+    [Patience::Waits, next(Patience::Waits), next(next(Patience::Waits))]
+}
+
+impl Model for Gates {
+    type State = State;
+    type Action = Action;
+    const LANDMARKS: &'static [&'static str] = &[
+        "a message was refused",
+        "a message waited",
+        "a reader caught up",
+        "absent",
+        "joining",
+        "in force",
+        "dropped",
+        "a successor finds a gate in force",
+    ];
+
+    fn begin(&self) -> State {
+        let gates = vec![Gate { is_unheard: true, ..Gate::default() }; self.then.len()];
+        State {
+            tail: 0,
+            frontier: CHUNK,
+            bound: 0,
+            doing: Doing::Opens(0),
+            takeovers: 0,
+            found: CHUNK,
+            gates,
+            broken: None,
+            reached: 0,
+        }
+    }
+
+    fn actions(&self, state: &State) -> Vec<Action> {
+        let mut all = match state.doing {
+            Doing::Nothing if state.tail < LAST => patiences().map(Action::Publish).to_vec(),
+            Doing::Nothing => Vec::new(),
+            Doing::Opens(_) | Doing::Publishes { .. } => vec![Action::GoOn],
+            Doing::Dead => vec![Action::TakeOver],
+        };
+        if state.doing != Doing::Dead && state.takeovers == 0 && state.tail > 2 {
+            all.push(Action::Kill);
+        }
+        let is_waiting = |gate: &Gate| gate.refusing.is_some_and(|ticks| ticks < 1);
+        if matches!(state.doing, Doing::Publishes { step, waited, .. } if waited < 2 && step == 2 * state.gates.len())
+            || state.gates.iter().any(is_waiting)
+        {
+            all.push(Action::Tick);
+        }
+        for (number, gate) in state.gates.iter().enumerate() {
+            let Reader { who, place, has_begun, lies, is_torn, has_left } = gate.reader;
+            match (who, has_begun) {
+                (0, _) if gate.holders < HOLDERS => {
+                    all.extend([Action::Take(number, true), Action::Take(number, false)]);
+                }
+                (0, _) => {}
+                (_, false) => all.extend([Action::Begin(number), Action::Release(number)]),
+                (_, true) if is_torn => all.extend([Action::Pass(number), Action::Release(number)]),
+                (_, true) if has_left => all.push(Action::Release(number)),
+                (_, true) => {
+                    all.extend([Action::Release(number), Action::Leave(number)]);
+                    if place < state.tail {
+                        all.push(Action::Copy(number));
+                    }
+                    if !lies {
+                        all.push(Action::Tear(number));
+                    }
+                    if who == 2 && !lies {
+                        all.push(Action::Lie(number));
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    fn step(&self, state: &State, action: &Action) -> State {
+        let mut next = state.clone();
+        match *action {
+            Action::Publish(patience) if frontier_for(state) > state.frontier.max(state.bound) => {
+                next.doing = Doing::Publishes { patience, step: 0, waited: 0 };
+            }
+            Action::Publish(_) => self.publish(&mut next),
+            Action::GoOn => self.go_on(&mut next),
+            Action::Tick => {
+                if let Doing::Publishes { waited, .. } = &mut next.doing {
+                    *waited = 2.min(*waited + 1);
+                }
+                for ticks in next.gates.iter_mut().filter_map(|gate| gate.refusing.as_mut()) {
+                    *ticks = 1.min(*ticks + 1);
+                }
+            }
+            Action::Kill => {
+                next.doing = Doing::Dead;
+                for gate in &mut next.gates {
+                    let is_within = gate.standing.bound(self.lag()) >= next.frontier;
+                    let is_in_force = gate.standing.state == GateState::InForce && is_within;
+                    let was_in_force = if is_in_force { gate.known } else { 0 };
+                    *gate = Gate {
+                        was_in_force,
+                        is_unheard: true,
+                        reader: gate.reader,
+                        holders: gate.holders,
+                        page: gate.page,
+                        ..Gate::default()
+                    };
+                    next.reached |= if was_in_force > 0 { 128 } else { 0 };
+                }
+            }
+            Action::TakeOver => {
+                next.frontier = next.frontier.max((next.tail + AHEAD).next_multiple_of(CHUNK));
+                (next.doing, next.takeovers, next.bound) = (Doing::Opens(0), next.takeovers + 1, u64::MAX);
+                next.found = next.frontier;
+            }
+            action => self.read(&mut next, action),
+        }
+        next
+    }
+
+    fn identify(&self, state: &State, hasher: &mut impl Hasher) {
+        let State { tail, frontier, bound, doing, takeovers, found, gates, broken, reached: _ } = state;
+        (tail, frontier, bound.min(&(2 * LAST)), takeovers, frontier > found, broken).hash(hasher);
+        match doing {
+            Doing::Nothing => 0.hash(hasher),
+            Doing::Opens(step) => (1, step).hash(hasher),
+            Doing::Publishes { patience, step, waited } => (2, *patience as u8, step, waited).hash(hasher),
+            Doing::Dead => 3.hash(hasher),
+        }
+        for gate in gates {
+            let Gate { reader, holders, page, standing, known, is_held, was_free, .. } = gate;
+            let Reader { who, place, has_begun, lies, is_torn, has_left } = reader;
+            (who, place, has_begun, lies, is_torn, has_left).hash(hasher);
+            (holders, page, standing.state as u8, standing.passed, known, is_held, was_free).hash(hasher);
+            (gate.was_in_force, gate.is_unheard, gate.refusing).hash(hasher);
+        }
+    }
+
+    fn broken(&self, state: &State) -> Option<&'static str> {
+        let is_lapped = |gate: &Gate| {
+            let Reader { who, place, lies, .. } = gate.reader;
+            let is_in_force = gate.standing.state == GateState::InForce && gate.known == who && who > 0;
+            is_in_force && !lies && state.frontier > place + CAPACITY
+        };
+        let is_known = !matches!(state.doing, Doing::Opens(_) | Doing::Dead);
+        let lapped = (is_known && state.gates.iter().any(is_lapped)).then_some(NOT_LAPPED);
+        state.broken.or(lapped)
+    }
+
+    fn landmarks(&self, state: &State) -> u64 {
+        let of = |gate: &Gate| match gate.standing.state {
+            GateState::Absent => 8,
+            GateState::Joining => 16,
+            GateState::InForce => 32,
+            GateState::Dropped => 64,
+        };
+        state.gates.iter().map(of).fold(state.reached, |all, one| all | one)
+    }
+}
+
+#[test]
+fn a_publisher_waits_for_its_gates_within_their_limits_whoever_dies() {
+    let invariants = [NOT_LAPPED, NOT_LONGER, NOT_FOR_NOBODY, NOT_AT_ONCE, NEVER_WAITS];
+    let mutants = [
+        (Mutant::FrontierUnseen, NOT_LAPPED),
+        (Mutant::NoBound, NOT_LAPPED),
+        (Mutant::LagOfTheRing, NOT_AT_ONCE),
+        (Mutant::FirstLookTorn, NOT_AT_ONCE),
+        (Mutant::NoLimit, NOT_LONGER),
+        (Mutant::LockUnseen, NOT_FOR_NOBODY),
+        (Mutant::NeverIsWaits, NEVER_WAITS),
+    ];
+    check("gates", &invariants, &mutants, |mutant| Gates { mutant, then: vec![Then::Drop] });
+    // The message is refused, and the gate stays in force.
+    check("gates that refuse", &[NOT_LONGER], &[(Mutant::NoLimit, NOT_LONGER)], |mutant| Gates {
+        mutant,
+        then: vec![Then::Refuse],
+    });
+}

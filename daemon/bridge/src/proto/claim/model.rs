@@ -1,0 +1,472 @@
+//! A model of two egresses of one stream on two lines, which are killed, stopped and restarted at any step, also between the two lines of a
+//! batch, while claims and packets are lost or late.
+//!
+//! Both elections are those of the product. A packet has one message, and a batch two packets. A batch goes to the first line before it goes
+//! to the second one.
+
+use super::*;
+use shmcast_testkit::model::{Model, check};
+use std::hash::{Hash, Hasher};
+
+const TAKEOVER_NS: u64 = 15 * MILLISECOND_NS;
+const TICK_NS: u64 = TAKEOVER_NS / 3;
+const IP: [IpAddr; 3] = [ip(1), ip(2), ip(3)];
+const BATCH: u64 = 2;
+/// One sends and the other one stands by after so many ticks. Then the story begins.
+const PROLOGUE: u64 = 14;
+const TICKS: u64 = 5;
+/// So many things go wrong in one story, and a single packet is lost.
+const FAULTS: u64 = 2;
+/// Everything is as it should be so many quiet ticks later.
+const CALM: u64 = 24;
+
+const NO_GAP: &str = "no packet goes to a line that lacks an earlier message";
+const ONE_SENDS: &str = "when nothing fails any more, one egress sends and each line has everything";
+const NOT_FORGED: &str = "a forged claim stops nobody who sends";
+
+/// A planted fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// The egress that takes over begins with what is new.
+    FromTheLiveEnd,
+    /// The egress that takes over begins with the first packet that it heard, and does not ask what the claim says.
+    OnlyWhatItHeard,
+    /// A claim counts as if packets had been heard with it.
+    BelievesClaims,
+    /// Packets of others are not heard.
+    Deaf,
+}
+
+const fn ip(last: u8) -> IpAddr {
+    IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, last))
+}
+
+fn session() -> Session {
+    Session::of_channel("TEST", 5).expect("a name of a channel")
+}
+
+/// An egress.
+#[derive(Debug, Clone)]
+struct Egress {
+    /// `None` if it is dead.
+    election: Option<Election>,
+    lives: u64,
+    /// The next sequence to send.
+    next: u64,
+    start_at: u64,
+    /// The tick of its last turn, and whether it stood still in the last tick.
+    turned: u64,
+    is_stopped: bool,
+    claims: Vec<(usize, Claim)>,
+    /// Whose packets they are, their first sequences and their ends.
+    packets: Vec<(usize, u64, u64)>,
+}
+
+#[derive(Debug, Clone)]
+struct World {
+    tick: u64,
+    published: u64,
+    egresses: [Egress; 2],
+    /// How many messages from the first on each line has had.
+    lines: [u64; 2],
+    kills: u64,
+    stops: u64,
+    losses: u64,
+    lost: u64,
+    orders: u64,
+    forged: u64,
+    /// The highest claim that each egress has had.
+    claimed: [u64; 2],
+    broken: Option<&'static str>,
+    reached: u64,
+}
+
+/// What happens next.
+#[derive(Debug, Clone, Copy)]
+enum Action {
+    /// `Live::elect`, and a batch if it sends.
+    Turn(usize),
+    /// The same, and the process is killed between the two lines of the batch.
+    DieInBatch(usize),
+    Kill(usize),
+    Start(usize),
+    /// The claims, or the packets, in the sockets of this egress are lost.
+    LoseClaims(usize),
+    LosePackets(usize),
+    /// The first packet in the sockets of this egress is lost, or came before it listened.
+    LosePacket(usize),
+    /// An operator's order to a standby: `Election::take`. One that has heard nobody yet begins where its ring ends, and repairs bring the rest.
+    Order(usize),
+    /// A stranger sends a claim.
+    Forge(usize),
+    /// Time passes. An egress that has not had its turn stands still.
+    Tick,
+}
+
+struct Senders {
+    fault: Option<Fault>,
+}
+
+impl Egress {
+    /// Whether it stands still in this tick, and did not before.
+    fn begins_to_stop(&self, tick: u64) -> bool {
+        self.election.is_some() && self.turned != tick && !self.is_stopped
+    }
+}
+
+impl World {
+    fn now_ns(&self) -> u64 {
+        self.tick * TICK_NS
+    }
+
+    fn start(&mut self, at: usize) {
+        let (now_ns, next) = (self.now_ns(), self.published + 1);
+        let egress = &mut self.egresses[at];
+        egress.lives += 1;
+        let sender = at as u64 + 2 * egress.lives;
+        let config = ElectionConfig { takeover_ns: TAKEOVER_NS, rank: at as u8, sender };
+        egress.election = Some(Election::new(config, now_ns, session(), 7, false));
+        (egress.start_at, egress.next) = (next, next);
+        egress.claims.clear();
+        egress.packets.clear();
+    }
+
+    fn kill(&mut self, at: usize) {
+        self.egresses[at].election = None;
+        self.egresses[at].claims.clear();
+        self.egresses[at].packets.clear();
+    }
+
+    /// `Outlet::send_batch`.
+    fn send(&mut self, at: usize, until: u64, lines: usize) {
+        let first = self.egresses[at].next;
+        let end = until.min(self.published + 1);
+        for line in &mut self.lines[..lines] {
+            for sequence in first..end {
+                if sequence > *line + 1 {
+                    self.broken = Some(NO_GAP);
+                }
+                *line = sequence.max(*line);
+                if self.egresses[1 - at].election.is_some() {
+                    self.egresses[1 - at].packets.push((at, sequence, sequence + 1));
+                }
+            }
+        }
+        self.egresses[at].next = end.max(first);
+    }
+}
+
+impl Senders {
+    /// `Failover::hear`, and the steps that `Live::elect` takes.
+    fn turn(&self, world: &mut World, at: usize, lines: usize) {
+        let (now_ns, published) = (world.now_ns(), world.published);
+        let rival = world.claimed[1 - at];
+        let egress = &mut world.egresses[at];
+        egress.turned = world.tick;
+        let Some(election) = &mut egress.election else { return };
+        election.note_turn(now_ns);
+        let claim_before = election.claim;
+        let hears = self.fault != Some(Fault::BelievesClaims);
+        for (from, claim) in std::mem::take(&mut egress.claims) {
+            let times = if hears { 1 } else { CLAIMS };
+            (0..times).for_each(|_| election.handle_claim(now_ns, IP[from], &claim, hears));
+        }
+        for (from, first, end) in std::mem::take(&mut egress.packets) {
+            if self.fault != Some(Fault::Deaf) {
+                election.handle_packet(now_ns, IP[from], session(), (first, end));
+            }
+        }
+        let mut until = None;
+        match election.poll(now_ns) {
+            Some(Step::Take(_, from)) => {
+                let from = from.unwrap_or(egress.start_at).min(published + 1);
+                egress.next = match self.fault {
+                    Some(Fault::FromTheLiveEnd) => published + 1,
+                    Some(Fault::OnlyWhatItHeard) if (1..APART).contains(&election.packets) => {
+                        election.firsts[0]
+                    }
+                    _ => from,
+                };
+                world.reached |= 1;
+            }
+            Some(Step::Yield(_, before)) => {
+                until = Some(before);
+                world.reached |= 2;
+                if world.forged > 0 && rival < claim_before {
+                    world.broken = Some(NOT_FORGED);
+                }
+            }
+            None => {}
+        }
+        if let Some(before) = until {
+            world.send(at, before, lines);
+        }
+        let Egress { election: Some(election), next, .. } = &mut world.egresses[at] else { return };
+        world.claimed[at] = world.claimed[at].max(election.claim);
+        let (claim, role, next) = (election.poll_claim(now_ns, *next), election.role(), *next);
+        if let Some(claim) = claim
+            && world.egresses[1 - at].election.is_some()
+        {
+            world.egresses[1 - at].claims.push((at, claim));
+        }
+        if role == Role::Active {
+            world.send(at, next + BATCH, lines);
+        }
+    }
+
+    /// A tick in which nothing fails. The one that sends has a heartbeat in each, so that the wait is short.
+    fn calm(&self, world: &mut World) {
+        for at in 0..2 {
+            self.turn(world, at, 2);
+            let [of, other] = if at == 0 { [0, 1] } else { [1, 0] };
+            let next = world.egresses[of].next;
+            let role = world.egresses[of].election.as_ref().map(Election::role);
+            if role == Some(Role::Active) && world.egresses[other].election.is_some() {
+                world.egresses[other].packets.push((of, next, next));
+            }
+        }
+        world.tick += 1;
+    }
+
+    /// What is wrong when nothing has failed for a while, and messages have gone out meanwhile.
+    fn rest(&self, world: &World) -> Option<&'static str> {
+        let mut world = world.clone();
+        for at in 0..2 {
+            if world.egresses[at].election.is_none() {
+                world.start(at);
+            }
+        }
+        for tick in 0..CALM {
+            world.published += if tick < CALM / 2 { 1 } else { 0 };
+            self.calm(&mut world);
+        }
+        let is_sending =
+            |egress: &&Egress| egress.election.as_ref().is_some_and(|it| it.role() == Role::Active);
+        let is_at_rest = world.egresses.iter().filter(is_sending).count() == 1;
+        let has_all = world.lines == [world.published; 2];
+        world.broken.or_else(|| (!is_at_rest || !has_all).then_some(ONE_SENDS))
+    }
+}
+
+impl Model for Senders {
+    type State = World;
+    type Action = Action;
+    const LANDMARKS: &'static [&'static str] =
+        &["an egress takes over", "an egress yields", "one listens", "one stands by", "two send"];
+
+    fn begin(&self) -> World {
+        let egress = || Egress {
+            election: None,
+            lives: 0,
+            next: 1,
+            start_at: 1,
+            turned: u64::MAX,
+            is_stopped: false,
+            claims: Vec::new(),
+            packets: Vec::new(),
+        };
+        let mut world = World {
+            tick: 0,
+            published: 0,
+            egresses: [egress(), egress()],
+            lines: [0; 2],
+            kills: 0,
+            stops: 0,
+            losses: 0,
+            lost: 0,
+            orders: 0,
+            forged: 0,
+            claimed: [0; 2],
+            broken: None,
+            reached: 0,
+        };
+        (0..2).for_each(|at| world.start(at));
+        for tick in 0..PROLOGUE {
+            world.published += if tick < PROLOGUE - 4 { 0 } else { BATCH };
+            Senders { fault: None }.calm(&mut world);
+        }
+        world.reached = 0;
+        world
+    }
+
+    fn actions(&self, world: &World) -> Vec<Action> {
+        let mut all = Vec::new();
+        let failed = world.kills + world.stops + world.losses + world.orders + world.forged;
+        let may_fail = failed < FAULTS;
+        let stop = world.egresses.iter().filter(|egress| egress.begins_to_stop(world.tick)).count() as u64;
+        if world.tick < PROLOGUE + TICKS && failed + stop <= FAULTS {
+            all.push(Action::Tick);
+        }
+        for at in 0..2 {
+            let egress = &world.egresses[at];
+            let Some(election) = &egress.election else {
+                all.push(Action::Start(at));
+                continue;
+            };
+            let is_active = election.role() == Role::Active;
+            // Somebody must be left who knows what was sent: a standby, or a listener that is told of the batch.
+            let other = world.egresses[1 - at].election.as_ref().map(Election::role);
+            let may_die = may_fail && world.kills < 2 && other.is_some();
+            let is_known = other != Some(Role::Listen);
+            // Who is first in a tick makes no difference: what one sends reaches the other's socket in any case.
+            if egress.turned != world.tick && (at == 1 || world.egresses[1].turned != world.tick) {
+                all.push(Action::Turn(at));
+                if may_die && is_active && (is_known || egress.lives == 1) {
+                    all.push(Action::DieInBatch(at));
+                }
+            }
+            if may_die && is_known {
+                all.push(Action::Kill(at));
+            }
+            if may_fail && world.orders == 0 && election.role() == Role::Standby {
+                all.push(Action::Order(at));
+            }
+            if may_fail && world.forged == 0 && is_active {
+                all.push(Action::Forge(at));
+            }
+            if world.lost == 0 && !egress.packets.is_empty() {
+                all.push(Action::LosePacket(at));
+            }
+            if may_fail && world.losses == 0 {
+                all.extend((!egress.claims.is_empty()).then_some(Action::LoseClaims(at)));
+                all.extend((!egress.packets.is_empty()).then_some(Action::LosePackets(at)));
+            }
+        }
+        all
+    }
+
+    fn step(&self, world: &World, action: &Action) -> World {
+        let mut next = world.clone();
+        let now_ns = world.now_ns();
+        match *action {
+            Action::Turn(at) => self.turn(&mut next, at, 2),
+            Action::DieInBatch(at) => {
+                next.kills += 1;
+                self.turn(&mut next, at, 1);
+                next.kill(at);
+            }
+            Action::Kill(at) => {
+                next.kills += 1;
+                next.kill(at);
+            }
+            Action::Start(at) => next.start(at),
+            Action::LoseClaims(at) => {
+                next.losses += 1;
+                next.egresses[at].claims.clear();
+            }
+            Action::LosePackets(at) => {
+                next.losses += 1;
+                next.egresses[at].packets.clear();
+            }
+            Action::LosePacket(at) => {
+                next.lost += 1;
+                next.egresses[at].packets.remove(0);
+            }
+            Action::Order(at) => {
+                next.orders += 1;
+                next.egresses[at].election.iter_mut().for_each(|election| election.take(now_ns));
+            }
+            Action::Forge(at) => {
+                next.forged += 1;
+                let claim = Claim {
+                    session: session(),
+                    claim: 9,
+                    next: 1,
+                    rank: 0,
+                    role: Role::Active,
+                    is_mirror: false,
+                    stream: 7,
+                    sender: 99,
+                };
+                next.egresses[at].claims.push((2, claim));
+            }
+            Action::Tick => {
+                for egress in &mut next.egresses {
+                    next.stops += u64::from(egress.begins_to_stop(world.tick));
+                    egress.is_stopped = egress.election.is_some() && egress.turned != world.tick;
+                }
+                next.tick += 1;
+                next.published += BATCH;
+            }
+        }
+        next
+    }
+
+    fn identify(&self, world: &World, hasher: &mut impl Hasher) {
+        let World { tick, published, egresses, lines, claimed, broken, .. } = world;
+        (tick, published, lines, claimed, broken).hash(hasher);
+        (world.kills, world.stops, world.losses, world.lost, world.orders, world.forged).hash(hasher);
+        for egress in egresses {
+            let Egress { election, lives, next, start_at, turned, is_stopped, claims, packets } = egress;
+            (lives, next, start_at, *turned == *tick, is_stopped, election.is_some()).hash(hasher);
+            for (from, claim) in claims {
+                (from, claim.claim, claim.next, claim.sender, claim.role as u8).hash(hasher);
+            }
+            packets.hash(hasher);
+            election.iter().for_each(|election| hash_election(election, hasher));
+        }
+    }
+
+    fn broken(&self, world: &World) -> Option<&'static str> {
+        world.broken.or_else(|| self.rest(world))
+    }
+
+    fn landmarks(&self, world: &World) -> u64 {
+        let mut reached = world.reached;
+        let mut active = 0;
+        for election in world.egresses.iter().filter_map(|egress| egress.election.as_ref()) {
+            match election.role() {
+                Role::Listen => reached |= 4,
+                Role::Standby => reached |= 8,
+                Role::Active => active += 1,
+            }
+        }
+        reached | if active == 2 { 16 } else { 0 }
+    }
+}
+
+/// Feeds the hasher with an election. A field that is added to it does not compile before it is here.
+fn hash_election(election: &Election, hasher: &mut impl Hasher) {
+    let Election {
+        config: _,
+        role,
+        session: _,
+        stream: _,
+        is_mirror,
+        claim,
+        highest,
+        other,
+        better,
+        line_ns,
+        firsts,
+        packets,
+        seen,
+        started_ns,
+        turned_ns: _,
+        claim_due_ns,
+        step,
+        takeovers: _,
+        yields: _,
+    } = election;
+    (*role as u8, is_mirror, claim, highest, better, line_ns, seen, started_ns).hash(hasher);
+    (&firsts[..APART.min(*packets)], packets, claim_due_ns).hash(hasher);
+    match step {
+        None => 0.hash(hasher),
+        Some(Step::Take(_, from)) => (1, from).hash(hasher),
+        Some(Step::Yield(_, until)) => (2, until).hash(hasher),
+    }
+    if let Some(Sending { claim, sender, next, claims, heard_ns, claimed_ns, .. }) = other {
+        (claim, sender, next, claims, heard_ns, claimed_ns).hash(hasher);
+    }
+}
+
+#[test]
+fn two_egresses_leave_no_gap_and_one_sends_in_the_end() {
+    let mutants = [
+        (Fault::FromTheLiveEnd, NO_GAP),
+        (Fault::OnlyWhatItHeard, NO_GAP),
+        (Fault::BelievesClaims, NOT_FORGED),
+        (Fault::Deaf, ONE_SENDS),
+    ];
+    check("senders of a stream", &[NO_GAP, ONE_SENDS, NOT_FORGED], &mutants, |fault| Senders { fault });
+}

@@ -1,0 +1,49 @@
+//! Copies and prints of a writer: all of it, so that no part is forgotten.
+
+use crate::core::Pool;
+use crate::core::writer::{Doing, Writer};
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
+
+/// A copy without the errors, of which there are none. A field that is added to a writer does not compile before it is here.
+pub(super) fn copy(of: &Writer) -> Writer {
+    Writer {
+        settings: of.settings.clone(),
+        header: of.header.clone(),
+        pool: Pool::default(),
+        salts: of.salts,
+        waiting: of.waiting.clone(),
+        pending: of.pending.clone(),
+        freed: of.freed,
+        files: of.files.clone(),
+        spare: of.spare,
+        next_number: of.next_number,
+        help: of.help.clone(),
+        busy: of.busy.clone(),
+        last_op: of.last_op,
+        last_sync: of.last_sync,
+        retry_at: of.retry_at,
+        failures: of.failures,
+        errors: VecDeque::new(),
+        written: of.written,
+        durable: of.durable,
+        reserve: of.reserve,
+        buffered: of.buffered,
+        bytes_written: of.bytes_written,
+        is_closing: of.is_closing,
+        gave_up: of.gave_up,
+    }
+}
+
+/// Feeds the hasher with a lane's work. A kind of work that is added does not compile before it is here.
+pub(super) fn hash_doing(doing: &Doing, hasher: &mut impl Hasher) {
+    match doing {
+        Doing::Frames { file, frames, next, .. } => (0, file, frames, next).hash(hasher),
+        Doing::Footer { file, .. } => (1, file).hash(hasher),
+        Doing::Sync { file, covers } => (2, file, covers).hash(hasher),
+        Doing::Spare => 3.hash(hasher),
+        Doing::Name { file } => (4, file).hash(hasher),
+        Doing::Finish { file } => (5, file).hash(hasher),
+        Doing::GiveUp => 6.hash(hasher),
+    }
+}

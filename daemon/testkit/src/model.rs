@@ -1,0 +1,222 @@
+//! A checker of models: it walks through every state that a model can reach, breadth first.
+//!
+//! A model is a state machine of several processes. Its steps call the functions of the product, and its actions are what the world may do
+//! to a process: let it run, stop it, kill it, lose its message. A *mutant* is a fault that is planted in the model or in the product. The
+//! checker must find each of them, and each invariant must be broken by one.
+
+use std::collections::{HashSet, VecDeque};
+use std::fmt::Debug;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Instant;
+
+/// More states than this are a model that has no end.
+const MOST_STATES: usize = 400_000;
+
+/// A state machine.
+pub trait Model {
+    type State: Clone;
+    type Action: Debug + Clone;
+
+    /// Landmarks that some state must reach. A model in which nothing happens proves nothing.
+    const LANDMARKS: &'static [&'static str];
+
+    fn begin(&self) -> Self::State;
+
+    /// Everything that can happen next.
+    fn actions(&self, state: &Self::State) -> Vec<Self::Action>;
+
+    fn step(&self, state: &Self::State, action: &Self::Action) -> Self::State;
+
+    /// Feeds the hasher with all that distinguishes two states.
+    fn identify(&self, state: &Self::State, hasher: &mut impl Hasher);
+
+    /// The invariant that the state breaks.
+    fn broken(&self, state: &Self::State) -> Option<&'static str>;
+
+    /// Bit `n` is set if the state is at landmark `n`.
+    fn landmarks(&self, state: &Self::State) -> u64;
+}
+
+/// What a walk has found.
+#[derive(Debug)]
+pub struct Explored {
+    pub states: usize,
+    pub depth: usize,
+    pub seconds: f64,
+    /// The landmarks that no state reached.
+    pub unreached: Vec<&'static str>,
+    /// The first broken invariant, and the shortest way there.
+    pub broken: Option<(&'static str, Vec<String>)>,
+}
+
+/// Walks through all states, or up to the first one that breaks an invariant.
+pub fn explore<M: Model>(model: &M) -> Explored {
+    let start = Instant::now();
+    let print = |state: &M::State| {
+        let mut hasher = DefaultHasher::new();
+        model.identify(state, &mut hasher);
+        hasher.finish()
+    };
+    let mut ways: Vec<(usize, usize, Option<M::Action>)> = vec![(0, 0, None)];
+    let first = model.begin();
+    let mut known = HashSet::from([print(&first)]);
+    let mut reached = model.landmarks(&first);
+    let mut broken = model.broken(&first).map(|invariant| (invariant, 0));
+    let mut queue = VecDeque::from([(first, 0)]);
+    'walk: while broken.is_none() {
+        let Some((state, at)) = queue.pop_front() else { break };
+        for action in model.actions(&state) {
+            let next = model.step(&state, &action);
+            reached |= model.landmarks(&next);
+            if !known.insert(print(&next)) {
+                continue;
+            }
+            assert!(
+                known.len() <= MOST_STATES,
+                "the model has too many states, at depth {}, behind {action:?}",
+                ways[at].1
+            );
+            ways.push((at, ways[at].1 + 1, Some(action)));
+            let here = ways.len() - 1;
+            broken = model.broken(&next).map(|invariant| (invariant, here));
+            if broken.is_some() {
+                break 'walk;
+            }
+            queue.push_back((next, here));
+        }
+    }
+    let way = |mut at: usize| {
+        let mut way = Vec::new();
+        while let (before, _, Some(action)) = &ways[at] {
+            way.push(format!("{action:?}"));
+            at = *before;
+        }
+        way.reverse();
+        way
+    };
+    let is_unreached = |(bit, _): &(usize, &&str)| reached >> bit & 1 == 0;
+    Explored {
+        states: known.len(),
+        depth: ways.last().map_or(0, |(_, depth, _)| *depth),
+        seconds: start.elapsed().as_secs_f64(),
+        unreached: M::LANDMARKS.iter().enumerate().filter(is_unreached).map(|(_, name)| *name).collect(),
+        broken: broken.map(|(invariant, at)| (invariant, way(at))),
+    }
+}
+
+/// Walks through the sound model, which must break nothing and reach all landmarks. Then walks through each mutant, which must break the
+/// invariant that it is planted for. Each invariant must have one. Prints a line that CI makes its table of.
+pub fn check<M: Model, P: Copy + Debug>(
+    name: &str,
+    invariants: &[&str],
+    mutants: &[(P, &str)],
+    build: impl Fn(Option<P>) -> M,
+) {
+    let sound = explore(&build(None));
+    if let Some((invariant, way)) = &sound.broken {
+        panic!("model {name}: not so: {invariant}\n  {}", way.join("\n  "));
+    }
+    assert!(sound.unreached.is_empty(), "model {name}: nothing reaches {:?}", sound.unreached);
+    for invariant in invariants {
+        assert!(mutants.iter().any(|(_, by)| by == invariant), "no mutant breaks: {invariant}");
+    }
+    for (mutant, by) in mutants {
+        assert!(invariants.contains(by), "{mutant:?} is planted for no invariant of the model");
+        match explore(&build(Some(*mutant))).broken {
+            Some((found, way)) if found == *by => {
+                println!("{mutant:?}: found in {} steps: not so: {found}", way.len());
+            }
+            Some((found, way)) => {
+                panic!("{mutant:?}: breaks {found:?} and not {by:?}\n  {}", way.join("\n  "))
+            }
+            None => panic!("model {name}: {mutant:?} lives"),
+        }
+    }
+    let Explored { states, depth, seconds, .. } = sound;
+    let (invariants, killed) = (invariants.len(), mutants.len());
+    println!(
+        "model|{name}|{states} states|depth {depth}|{seconds:.2} s|{invariants} invariants|{killed} of {killed} mutants found"
+    );
+}
+
+/// Feeds a hasher with what a value prints for people. Use it for a machine of the product that is no [`Hash`].
+pub fn hash_debug(value: &impl Debug, hasher: &mut impl Hasher) {
+    format!("{value:?}").hash(hasher);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts to three, or with a fault to four.
+    struct Counter(u32);
+
+    impl Model for Counter {
+        type State = u32;
+        type Action = u32;
+        const LANDMARKS: &'static [&'static str] = &["one", "five"];
+
+        fn begin(&self) -> u32 {
+            0
+        }
+
+        fn actions(&self, state: &u32) -> Vec<u32> {
+            (1..=2).filter(|step| state + step <= self.0).collect()
+        }
+
+        fn step(&self, state: &u32, action: &u32) -> u32 {
+            state + action
+        }
+
+        fn identify(&self, state: &u32, hasher: &mut impl Hasher) {
+            state.hash(hasher);
+        }
+
+        fn broken(&self, state: &u32) -> Option<&'static str> {
+            (*state == 4).then_some("less than four")
+        }
+
+        fn landmarks(&self, state: &u32) -> u64 {
+            u64::from(*state == 1) | u64::from(*state == 5) << 1
+        }
+    }
+
+    #[test]
+    fn a_walk_finds_each_state_the_shortest_way_and_what_is_missing() {
+        let sound = explore(&Counter(3));
+        assert_eq!((sound.states, sound.depth, sound.unreached), (4, 2, vec!["five"]));
+        assert!(sound.broken.is_none());
+        let (invariant, way) = explore(&Counter(9)).broken.unwrap();
+        assert_eq!((invariant, way), ("less than four", vec!["2".to_owned(), "2".to_owned()]));
+    }
+
+    #[test]
+    #[should_panic(expected = "lives")]
+    fn a_mutant_that_lives_fails() {
+        struct Reached(Counter);
+        impl Model for Reached {
+            type State = u32;
+            type Action = u32;
+            const LANDMARKS: &'static [&'static str] = &["one"];
+            fn begin(&self) -> u32 {
+                self.0.begin()
+            }
+            fn actions(&self, state: &u32) -> Vec<u32> {
+                self.0.actions(state)
+            }
+            fn step(&self, state: &u32, action: &u32) -> u32 {
+                self.0.step(state, action)
+            }
+            fn identify(&self, state: &u32, hasher: &mut impl Hasher) {
+                self.0.identify(state, hasher);
+            }
+            fn broken(&self, state: &u32) -> Option<&'static str> {
+                self.0.broken(state)
+            }
+            fn landmarks(&self, state: &u32) -> u64 {
+                self.0.landmarks(state)
+            }
+        }
+        check("counter", &["less than four"], &[((), "less than four")], |_| Reached(Counter(3)));
+    }
+}
