@@ -137,6 +137,7 @@ fn copy(of: &Writer) -> Writer {
         polled_ns: of.polled_ns,
         newest: of.newest,
         newest_id: of.newest_id,
+        stores_after: of.stores_after,
         refused: of.refused,
         had: of.had,
         window: flights(&of.window),
@@ -174,7 +175,7 @@ fn hash_writer(writer: &Writer, now_ns: u64, hasher: &mut impl Hasher) {
     let polled_ns = if writer.state == State::Run { writer.polled_ns } else { now_ns };
     (state, writer.look_ns.max(now_ns), polled_ns).hash(hasher);
     let id = |id: Option<BlockId>| id.map(|id| (id.writer, id.number));
-    (writer.newest, id(writer.newest_id), writer.refused, writer.had).hash(hasher);
+    (writer.newest, id(writer.newest_id), writer.stores_after, writer.refused, writer.had).hash(hasher);
     for flight in writer.window.iter().chain(&writer.kept) {
         (flight.sequence, flight.crcs, id(flight.behind), flight.at_ns).hash(hasher);
     }
