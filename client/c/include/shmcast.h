@@ -348,7 +348,8 @@ SHMCAST_API int32_t shmcast_subscriber_close(shmcast_subscriber *subscriber);
  * SHMCAST_OK if none came in time, else an error. A payload lies in the library's buffer and is valid until the next call on this
  * handle, facts aside. A publisher that dies says nothing without SHMCAST_WATCH_PUBLISHER. */
 SHMCAST_API int32_t shmcast_recv(shmcast_subscriber *subscriber, uint64_t timeout_ns, shmcast_event *event);
-/* The next event if there is one, as shmcast_recv() with 0. When nothing is there, it costs a few nanoseconds. */
+/* The next event if there is one. When nothing is there, it costs a few nanoseconds, and looks once in 64 calls for what no message tells:
+ * the end of the channel, a successor, a lap by as many bytes as the ring has. shmcast_recv() with 0 looks each time. */
 SHMCAST_API int32_t shmcast_try_recv(shmcast_subscriber *subscriber, shmcast_event *event);
 /* The same two, with the payload copied to the start of `buffer`, which has `size` bytes: the only copy between ring and caller. With
  * SHMCAST_ERROR_TOO_SMALL the message stays the next one. */

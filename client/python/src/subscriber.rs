@@ -269,9 +269,9 @@ impl Subscriber {
         self.wait(py, deadline(timeout)?, |event| object(py, event))
     }
 
-    /// The next event if it is there, else `None`. Never waits for one.
+    /// The next event if it is there, else `None`, as `recv(0)`. Never waits for one.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        self.take(|event| object(py, event))
+        self.recv(py, Some(0.0))
     }
 
     /// Up to `most` messages that are there, in one call, after a wait of at most `timeout` seconds for the first of them. A batch ends early

@@ -81,6 +81,20 @@ def test_a_slow_reader_gets_the_newest_and_the_number_left_out(room: str) -> Non
                 assert seen == published
 
 
+def test_a_call_that_does_not_wait_misses_no_lap_and_no_end(room: str) -> None:
+    with prices(room, keys=4, value=64) as publisher, shmcast.Subscriber("t", dir=room, start="board") as reader:
+        assert reader.try_recv() == shmcast.Live(1)
+        for _ in range(1024):  # as many bytes as the ring has
+            publisher.publish(b"EUR 1.08")
+        event = reader.try_recv()
+        assert isinstance(event, shmcast.Lapped) and event.missed > 0
+        while isinstance(reader.try_recv(), shmcast.Message):
+            pass
+        publisher.close()
+        assert reader.try_recv() == shmcast.End()
+        assert reader.try_recv() is None and reader.is_over
+
+
 def test_batches_have_a_message_of_the_board_alone(room: str) -> None:
     with prices(room) as publisher:
         for number in range(300):
