@@ -124,6 +124,11 @@ final class FileGate extends HeldGate {
             // Somebody who may write to the page has shortened it. Whoever looks at it finds no position.
         }
         page.close();
+        try {
+            Libc.unlock(lock);
+        } catch (IOException e) {
+            // The kernel gives the lock back with the last descriptor of the open file.
+        }
         Libc.close(lock);
     }
 }

@@ -326,18 +326,23 @@ final class Libc {
 
     /** Takes a write lock of the whole file, of the kind that goes with the descriptor. */
     static void lock(int fd) throws IOException {
-        lockCall(fd, F_OFD_SETLK);
+        lockCall(fd, F_OFD_SETLK, F_WRLCK);
+    }
+
+    /** Gives such a lock back: another process may have the same open file. */
+    static void unlock(int fd) throws IOException {
+        lockCall(fd, F_OFD_SETLK, F_UNLCK);
     }
 
     /** Whether anybody has a lock on the file. */
     static boolean isLocked(int fd) throws IOException {
-        return lockCall(fd, F_OFD_GETLK) != F_UNLCK;
+        return lockCall(fd, F_OFD_GETLK, F_WRLCK) != F_UNLCK;
     }
 
-    private static short lockCall(int fd, int what) throws IOException {
+    private static short lockCall(int fd, int what, short kind) throws IOException {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment lock = arena.allocate(32, 8);
-            lock.set(JAVA_SHORT, 0, F_WRLCK);
+            lock.set(JAVA_SHORT, 0, kind);
             check("fcntl", (int) FCNTL_LOCK.invokeExact(CAPTURED.get(), fd, what, lock));
             return lock.get(JAVA_SHORT, 0);
         } catch (Throwable e) {
