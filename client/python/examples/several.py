@@ -2,11 +2,11 @@
 
 import shmcast
 
-with shmcast.Publisher("quotes", capacity=1 << 20) as quotes, shmcast.Publisher("trades", capacity=1 << 20) as trades:
+with shmcast.Publisher("bids", capacity=1 << 20) as quotes, shmcast.Publisher("deals", capacity=1 << 20) as trades:
     quotes.publish(b"bid 100.25")
     trades.publish(b"5 at 100.30")
 
-readers = [shmcast.Subscriber(name, start="oldest") for name in ("quotes", "trades")]
+readers = [shmcast.Subscriber(name, start="oldest") for name in ("bids", "deals")]
 for reader, event in shmcast.Select(readers):  # until both channels are over
     match event:
         case shmcast.Message(payload=payload):
