@@ -44,9 +44,11 @@ fn publisher(dir: &Path, name: String, board: Option<BoardSpec>) -> Result<Publi
 fn rows(dir: &Path, keys: u64) -> Result<()> {
     let mut plain = publisher(dir, format!("plain-{keys}"), None)?;
     let mut with = publisher(dir, format!("with-{keys}"), Some(BoardSpec::new(0..8).keys(keys).value(64)))?;
-    let mut ringfire = BlackboardProducer::<[u8; 64]>::create(dir.join(format!("ringfire-{keys}")), keys as usize)
-        .context("make ringfire's blackboard")?;
-    let node = NodeBuilder::new().signal_handling_mode(SignalHandlingMode::Disabled).create::<ipc::Service>()?;
+    let mut ringfire =
+        BlackboardProducer::<[u8; 64]>::create(dir.join(format!("ringfire-{keys}")), keys as usize)
+            .context("make ringfire's blackboard")?;
+    let node =
+        NodeBuilder::new().signal_handling_mode(SignalHandlingMode::Disabled).create::<ipc::Service>()?;
     let name = ServiceName::new(&format!("{}-{keys}", dir.display()))?;
     let creator = node.service_builder(&name).blackboard_creator::<u64>();
     let service = (0..keys).fold(creator, |creator, key| creator.add::<[u8; 64]>(key, [0; 64])).create()?;

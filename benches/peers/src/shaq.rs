@@ -2,7 +2,7 @@
 //! read it, so nothing is lost, whatever the question.
 
 use anyhow::{Context, Result, bail};
-use shaq::broadcast::{Broadcast, BroadcastConfig, Consumer, Producer};
+use shaq::broadcast::{Broadcast, BroadcastConfig, Consumer, Producer, ProducerId};
 use shmcast_bench::rig::publish::{self, Sender};
 use shmcast_bench::rig::receive::{self, Receiver, Sink};
 use shmcast_bench::rig::spec::{Spec, Task};
@@ -12,7 +12,7 @@ use std::num::NonZeroUsize;
 /// The name of the transport.
 pub(crate) const NAME: &str = "shaq";
 /// The release in Cargo.toml.
-pub(crate) const VERSION: &str = "5.1.1";
+pub(crate) const VERSION: &str = "4.1.0";
 
 /// Messages taken at once.
 const BATCH: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
@@ -51,7 +51,7 @@ impl<const N: usize> Sending<N> {
         let config = BroadcastConfig { capacity: slots, producer_slots: 1, consumer_slots: spec.receivers };
         // SAFETY: the file is new, and only this process makes a queue of it. Bytes are valid in every process.
         let queue = unsafe { Broadcast::create(&file, config) }.context("make the queue")?;
-        let producer = queue.producer().context("take the lane")?;
+        let producer = queue.producer(ProducerId::new(1)).context("take the lane")?;
         std::fs::rename(hidden, path)?;
         Ok(Self { producer, slots })
     }
@@ -83,7 +83,8 @@ struct Receiving<const N: usize>(Consumer<[u8; N]>);
 impl<const N: usize> Receiving<N> {
     #[allow(unsafe_code, reason = "the peer's way to join a queue")]
     fn open(spec: &Spec) -> Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).open(spec.dir.join(NAME)).context("open the queue")?;
+        let file =
+            OpenOptions::new().read(true).write(true).open(spec.dir.join(NAME)).context("open the queue")?;
         // SAFETY: the file got this name when its queue was complete, and both ends use the same array of bytes.
         Ok(Self(unsafe { Consumer::join(&file) }.context("join the queue")?))
     }
