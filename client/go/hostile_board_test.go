@@ -107,18 +107,7 @@ func TestRandomWordsOnABoardHarmNobody(t *testing.T) {
 			if random.IntN(3) == 0 {
 				at = changing[random.IntN(len(changing))]
 			}
-			word := binary.LittleEndian.Uint64(memory[8*at:])
-			switch random.IntN(4) {
-			case 0:
-				word = random.Uint64()
-			case 1:
-				word = interesting[random.IntN(len(interesting))]
-			case 2:
-				word ^= 1 << random.IntN(64)
-			case 3:
-				word = binary.LittleEndian.Uint64(memory[8*stands[random.IntN(len(stands))]:])
-			}
-			binary.LittleEndian.PutUint64(memory[8*at:], word)
+			damage(random, memory, at, stands, interesting)
 		}
 		if random.IntN(4) != 0 {
 			sumBoard(memory[8*from:])

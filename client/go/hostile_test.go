@@ -17,6 +17,22 @@ func aligned(from []byte) []byte {
 	return memory
 }
 
+// damage changes word `at` of memory: to anything, to a value of interest, by one bit, or to what stands in another place.
+func damage(random *rand.Rand, memory []byte, at int, stands []int, interesting []uint64) {
+	word := binary.LittleEndian.Uint64(memory[8*at:])
+	switch random.IntN(4) {
+	case 0:
+		word = random.Uint64()
+	case 1:
+		word = interesting[random.IntN(len(interesting))]
+	case 2:
+		word ^= 1 << random.IntN(64)
+	case 3:
+		word = binary.LittleEndian.Uint64(memory[8*stands[random.IntN(len(stands))]:])
+	}
+	binary.LittleEndian.PutUint64(memory[8*at:], word)
+}
+
 // consume receives from memory in which anything may stand. Each call returns all the same, with an event, an error of this package, or
 // nothing.
 func consume(t testing.TB, memory []byte) {
@@ -68,18 +84,7 @@ func TestRandomWordsInASegmentHarmNobody(t *testing.T) {
 		copy(memory, whole)
 		for range 1 + random.IntN(4) {
 			at := stands[random.IntN(len(stands))]
-			word := binary.LittleEndian.Uint64(memory[8*at:])
-			switch random.IntN(4) {
-			case 0:
-				word = random.Uint64()
-			case 1:
-				word = interesting[random.IntN(len(interesting))]
-			case 2:
-				word ^= 1 << random.IntN(64)
-			case 3:
-				word = binary.LittleEndian.Uint64(memory[8*stands[random.IntN(len(stands))]:])
-			}
-			binary.LittleEndian.PutUint64(memory[8*at:], word)
+			damage(random, memory, at, stands, interesting)
 		}
 		if random.IntN(2) == 0 {
 			sum(memory[:headerBytes])

@@ -5,6 +5,33 @@
 //! API is here, with the best settings known to us. README.md has the settings and their reasons.
 #![deny(unsafe_code)]
 
+/// Defines `play` for a peer whose slots are types. The module has `NAME`, and `Sending` and `Receiving` of each size.
+macro_rules! play_by_size {
+    () => {
+        /// Slots are exactly as large as the message: the sizes the questions ask for.
+        pub(crate) fn play(task: &Task) -> Result<()> {
+            match task.spec().size {
+                32 => play_sized::<32>(task),
+                64 => play_sized::<64>(task),
+                256 => play_sized::<256>(task),
+                1024 => play_sized::<1024>(task),
+                1400 => play_sized::<1400>(task),
+                other => bail!(
+                    "{NAME}'s slots are types of this program: 32, 64, 256, 1024 and 1400 B, not {other}"
+                ),
+            }
+        }
+
+        fn play_sized<const N: usize>(task: &Task) -> Result<()> {
+            match task {
+                Task::Publish(spec) => publish::play(spec, || Sending::<N>::open(spec)),
+                Task::Receive(spec, me) => receive::play(spec, *me, || Receiving::<N>::open(spec)),
+            }
+        }
+    };
+}
+pub(crate) use play_by_size;
+
 #[cfg(feature = "aeron")]
 mod aeron;
 mod broadcast;

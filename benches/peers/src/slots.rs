@@ -20,24 +20,7 @@ const SEQUENCE: usize = 8;
 /// Messages taken at once back to back.
 const BATCH: usize = 64;
 
-/// Slots are exactly as large as the message: the sizes the questions ask for.
-pub(crate) fn play(task: &Task) -> Result<()> {
-    match task.spec().size {
-        32 => play_sized::<32>(task),
-        64 => play_sized::<64>(task),
-        256 => play_sized::<256>(task),
-        1024 => play_sized::<1024>(task),
-        1400 => play_sized::<1400>(task),
-        other => bail!("{NAME}'s slots are types of this program: 32, 64, 256, 1024 and 1400 B, not {other}"),
-    }
-}
-
-fn play_sized<const N: usize>(task: &Task) -> Result<()> {
-    match task {
-        Task::Publish(spec) => publish::play(spec, || Sending::<N>::open(spec)),
-        Task::Receive(spec, me) => receive::play(spec, *me, || Receiving::<N>::open(spec)),
-    }
-}
+crate::play_by_size!();
 
 fn path(spec: &Spec) -> PathBuf {
     spec.dir.join("ringfire")

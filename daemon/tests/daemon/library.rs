@@ -374,7 +374,7 @@ macro_rules! schema {
     ($type:ident, $id:literal, $name:literal) => {
         #[derive(Debug, PartialEq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
         #[repr(C)]
-        struct $type(u64);
+        pub(crate) struct $type(pub(crate) u64);
 
         impl Schema for $type {
             const ID: u64 = $id;

@@ -1,9 +1,10 @@
 //! One wait for several channels of a real daemon, with types and with subscribers that are lent, while publishers and the daemon are killed
 //! and stopped. `library` has the waits of a `Select` of plain subscribers.
 
+use crate::library::{Price, Volume};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
-use shmcast::typed::{Event as TypedEvent, RecvError, Schema};
+use shmcast::typed::{Event as TypedEvent, RecvError};
 use shmcast::{Client, Event, Lapped, Select, Start, Subscriber, SubscriberBuilder, Turns, Wait};
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::process::{at_socket, my_role, my_socket, run};
@@ -15,22 +16,6 @@ use std::time::{Duration, Instant};
 /// Longer than any of these tests takes. A reader that is not woken sleeps through the test, and is noticed.
 const FOR_EVER: Duration = Duration::from_secs(600);
 const MESSAGES: u64 = 1500;
-
-macro_rules! schema {
-    ($type:ident, $id:literal, $name:literal) => {
-        #[derive(Debug, PartialEq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
-        #[repr(C)]
-        struct $type(u64);
-
-        impl Schema for $type {
-            const ID: u64 = $id;
-            const NAME: &'static str = $name;
-        }
-    };
-}
-
-schema!(Price, 1, "price/1");
-schema!(Volume, 2, "volume/1");
 
 fn config(prices: &str) -> String {
     let limits = "[limits]\nrequests_per_second = 1000000\nrequest_burst = 1000000\n".to_owned();

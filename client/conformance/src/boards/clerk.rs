@@ -37,7 +37,7 @@ fn word_of(bytes: &[u8]) -> u64 {
 /// Where the parts of a board are, in words from the start of the segment.
 #[derive(Debug, Clone)]
 pub struct Parts {
-    /// What the creator decided.
+    /// The creator's decision.
     pub spec: Spec,
     /// The seed of its hashes.
     pub seed: u64,

@@ -20,7 +20,7 @@ pub(super) fn add(all: &mut Vec<Vector>) {
     }
 }
 
-/// What a conflating reader knows.
+/// The knowledge of a conflating reader.
 struct Reader {
     /// The sequence that is due.
     due: u64,
@@ -126,7 +126,7 @@ impl Reader {
     }
 }
 
-/// What a reader is given by the board, to which `due` is due.
+/// The messages that the board gives to a reader to which `due` is due.
 fn from_board(history: &History, due: u64) -> Vec<String> {
     let (spec, next) = (&history.parts.spec, history.next());
     let is_told = |entry: &&Entry| entry.newest.sequence >= due && entry.newest.payload.len() <= spec.value;

@@ -11,7 +11,7 @@ use fastrand::Rng;
 pub struct History {
     /// Its memory.
     pub model: Model,
-    /// What stands on its board.
+    /// The content of its board.
     pub shelf: Shelf,
     /// Its messages.
     pub messages: Vec<Message>,
@@ -19,7 +19,7 @@ pub struct History {
     pub parts: Parts,
     /// The stores that were played, if they are kept.
     pub kept: Option<Vec<Store>>,
-    /// What stood on the board before this message, the first that was posted since.
+    /// The content of the board before this message, the first that was posted since.
     base: (Shelf, u64),
     scribe: Scribe,
     clerk: Clerk,

@@ -77,7 +77,7 @@ pub struct Entry {
 /// All keys that have slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shelf {
-    /// What the creator decided.
+    /// The creator's decision.
     pub spec: Spec,
     /// The keys, in no order that counts.
     pub entries: Vec<Entry>,

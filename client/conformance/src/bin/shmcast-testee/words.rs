@@ -1,4 +1,4 @@
-//! What the suite calls the client's refusals and errors.
+//! The suite's words for the client's refusals and errors.
 
 use super::Place;
 use shmcast::control::RefusalCode;
