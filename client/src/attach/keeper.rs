@@ -27,7 +27,9 @@ use std::time::{Duration, Instant};
 /// Number of segments that are kept for a late reader. A reader that falls further behind misses the older segments, and counts its loss.
 pub(crate) const MOST_WAITING: usize = 8;
 const FIRST_KNOCK: Duration = Duration::from_millis(20);
-const LAST_KNOCK: Duration = Duration::from_secs(1);
+/// The longest pause between two attempts. A daemon that starts after a crash waits two seconds for the programs that held its channels, so a
+/// program makes several attempts in that time even if it runs late.
+const LAST_KNOCK: Duration = Duration::from_millis(250);
 /// How long a keeper lives on without attachments.
 const LINGER: Duration = Duration::from_secs(1);
 

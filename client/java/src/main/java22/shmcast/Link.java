@@ -10,7 +10,7 @@ import shmcast.ShmcastException.Code;
  */
 final class Link {
     private static final long FIRST_KNOCK = 20;
-    private static final long LAST_KNOCK = 1_000;
+    private static final long LAST_KNOCK = 250;
     private static final int MOST_WAITING = 8;
     private static final long ANSWER_SECONDS = 5;
 
