@@ -2,7 +2,7 @@
 //! again when the daemon has been replaced. A daemon that hangs delays only its own keeper.
 //!
 //! Publishing and receiving do not use the keeper. It sleeps in `poll` while the daemon lives. When the daemon is gone, the keeper tries to
-//! attach again, after 20 ms at first and every second later. It ends one second after the last attachment.
+//! attach again, after 20 ms at first and every 250 ms later. It ends one second after the last attachment.
 
 use crate::attach::connect::Conversation;
 use crate::attach::park;
