@@ -19,27 +19,26 @@ use crate::status::Phase;
 use crate::thread::{Idle, SHOW_EVERY_NS};
 use crate::waiting::Choice;
 
-/// Events taken from the ring in one turn of the loop, before the loop checks anything else.
+/// The most events that one turn of the loop takes from the ring.
 const EVENTS_PER_TURN: usize = 1_024;
-/// Longest time for which a sleeping thread does not check the stop flag.
+/// The longest time for which a sleeping thread does not check the stop flag.
 pub(super) const LOOK_UP: Duration = Duration::from_millis(20);
-/// How often an idle thread that no daemon wakes checks whether the channel was removed. Empty polls do not notice that.
+/// How often an idle thread that no daemon wakes checks whether the channel was removed. Polls of an empty ring do not show that.
 const LOOK_EVERY_NS: u64 = 5_000_000;
-/// After this silence a thread sleeps until the daemon wakes it. Before that, it chooses the time of its sleep itself: it knows when the
-/// next message is expected, and the daemon does not.
+/// After this silence a thread sleeps until the daemon wakes it. Before that, the thread itself chooses how long it sleeps: it knows when
+/// the next message is expected, and the daemon does not.
 const PARK_AFTER_NS: u64 = 20_000_000;
 /// Pause between two attempts to attach to a channel that went away.
 const RETRY_NS: u64 = 20_000_000;
 
-/// The rate limit while the loop catches up with a ring, in bytes a second: 2 Gbit/s, which receivers and
-/// repairs can follow.
+/// The rate limit while the loop catches up with a ring, in bytes a second: 2 Gbit/s. Receivers and repairs can keep up with this rate.
 const CATCH_UP: Rate = Rate { per_second: 250_000_000, burst: 1 << 20 };
 /// Events taken from the ring in one turn while the loop catches up.
 const EVENTS_PER_STEP: usize = 64;
 /// How long the loop sleeps while it catches up and [`CATCH_UP`] permits no packet yet.
 const STEP: Duration = Duration::from_micros(100);
-/// The longest time that the rate is limited. The loop would never catch up with a feed that is faster than
-/// the limit.
+/// The longest time for which the rate is limited, in nanoseconds. Without this end, the loop would never catch up with a feed that is
+/// faster than the limit.
 const CATCH_UP_NS: u64 = 10_000_000_000;
 
 /// Limits the rate of the messages that already wait in the ring when the bridge attaches, so that they do
@@ -186,7 +185,7 @@ impl Live {
         }
     }
 
-    /// Takes what is waiting in the ring and sends it. Returns whether there was anything.
+    /// Takes the messages that are waiting in the ring, and sends them. Returns whether there were any.
     pub(super) fn carry(&mut self) -> Result<bool, String> {
         let Some(subscriber) = &mut self.subscriber else { return self.attach_again() };
         let outlet = &mut self.outlet;
@@ -280,7 +279,7 @@ impl Live {
         Ok(true)
     }
 
-    /// Waits for the ring or the next heartbeat, whichever is earlier.
+    /// Waits until the ring has a message or the next heartbeat is due.
     fn rest(&mut self, now_ns: u64) -> Result<(), String> {
         let due_ns = self.outlet.sender.next_deadline(now_ns).unwrap_or(u64::MAX);
         let due_ns =

@@ -1,4 +1,4 @@
-//! Lines whose interface was replaced, or that hear nothing, and the group of repairs for all.
+//! Reopens lines whose interface was replaced or that receive nothing, and the group of repairs for all receivers.
 
 use super::merging::Merging;
 use super::port::{Port, Role};
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Starts the thread that looks after the lines, if there are any to look after.
+/// Starts the thread that watches the interfaces of the lines. Starts none if there is no line to watch.
 pub(super) fn watch(
     spec: &BridgeSpec,
     receive: &ReceiveSpec,
@@ -62,7 +62,7 @@ pub(super) fn watch(
 }
 
 impl Receiving {
-    /// Continues with the sockets of lines that were opened again.
+    /// Replaces the sockets of lines that were opened again.
     pub(super) fn renew_lines(&mut self) {
         for (line, socket) in self.shared.renewal.take() {
             let role = if line == REPAIRS { Role::Repairs } else { Role::Line(line) };

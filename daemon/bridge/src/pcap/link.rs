@@ -1,4 +1,4 @@
-//! Finds the UDP datagram in a captured frame: link layers, VLAN tags, IP, UDP.
+//! Finds the UDP datagram in a captured frame. It parses link layers, VLAN tags, IP and UDP.
 
 use etherparse::err::packet::SliceError;
 use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TransportSlice, UdpHeader, ip_number};
@@ -21,13 +21,13 @@ const IPV4: i32 = 228;
 const IPV6: i32 = 229;
 const LINUX_SLL2: i32 = 276;
 
-/// The UDP datagram in a frame of which `sent` bytes were on the wire.
+/// Returns the UDP datagram in a frame. The frame had `sent` bytes on the wire.
 pub(super) fn datagram(link_type: i32, frame: &[u8], sent: usize) -> Result<Found<'_>, Skipped> {
     let unclear = if sent > frame.len() { Skipped::Truncated } else { Skipped::Malformed };
     udp(&sliced(link_type, frame, unclear)?, unclear)
 }
 
-/// The protocol of a frame, as far as its headers are there. A fragment shows its port only if it is the first one.
+/// Returns the protocol of a frame, as far as its headers were captured. Of a fragmented packet, only the first fragment has the port.
 pub(super) fn protocol(link_type: i32, frame: &[u8]) -> Option<Protocol> {
     let packet = sliced(link_type, frame, Skipped::Malformed).ok()?;
     if let Some(TransportSlice::Udp(udp)) = &packet.transport {
