@@ -71,7 +71,7 @@ pub enum PromoteError {
     BeyondJournal {
         /// The sequence at which the channel would continue.
         next: u64,
-        /// The sequence up to which the journal has noted that sequences may be used.
+        /// The sequence up to which the journal has noted sequences as usable.
         below: u64,
     },
     /// The sequences are used up, or another publisher has the channel.

@@ -81,7 +81,7 @@ pub enum ControlDatagram {
     },
     /// The server grants no lease, because it has as many as it may have.
     Full {
-        /// The question's.
+        /// The nonce of the question.
         nonce: u64,
     },
     /// A retransmission server no longer holds the messages asked for.

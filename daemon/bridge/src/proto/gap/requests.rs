@@ -1,4 +1,4 @@
-//! Turns holes into requests: which server, which part, how many at a time.
+//! Turns holes into requests. It chooses the server and the messages of each request, and bounds the number of unanswered ones.
 
 use super::super::MAX_SERVERS;
 use super::super::counters::ReceiverCounters;
@@ -6,10 +6,10 @@ use super::super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_MESSAGES};
 use super::{Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// Greatest number of unanswered requests for messages that may not exist. A server's answer shows that they do.
+/// The most unanswered requests for messages that may not exist. A server's answer shows that they exist.
 const CLAIMS: usize = 8;
 
-/// A request that must be sent now.
+/// A request to send now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
     /// The server to ask.
@@ -20,7 +20,7 @@ pub struct Ask {
     pub count: u16,
 }
 
-/// Requests that are unanswered, or deferred.
+/// The numbers of requests that are unanswered or deferred.
 #[derive(Debug, Default)]
 struct Pending {
     servers: [usize; MAX_SERVERS],
@@ -29,8 +29,8 @@ struct Pending {
 }
 
 impl Gaps {
-    /// Returns the next request to send, if one is due. `room` is how many answers could be stored. One request more is always allowed,
-    /// because the answer to the first hole need not be stored.
+    /// Returns the next request to send, if one is due. `room` is the number of answers that the store can hold. One more request is always
+    /// allowed, because the answer to the first hole need not be stored.
     pub fn poll_request(&mut self, now_ns: u64, room: usize, counters: &mut ReceiverCounters) -> Option<Ask> {
         if let Some(probe) = self.probe.take() {
             return Some(probe);
@@ -111,7 +111,7 @@ impl Gaps {
         pending
     }
 
-    /// Whether a server is down: it has left requests unanswered for too long.
+    /// Whether a server is down: it has left requests unanswered and sent nothing else for too long.
     pub fn is_down(&self, server: usize) -> bool {
         self.servers.get(server).is_some_and(|server| server.is_down)
     }
