@@ -1,30 +1,34 @@
-//! Decides which claims of packets a receiver believes, and when it stops to believe them.
+//! Decides which claims of packets a receiver believes, and when it no longer believes them.
 //!
-//! One packet is never enough to give up a message: anybody can send one. A line's data shows that the messages before it exist once a
-//! second packet has been as far, or further. A heartbeat is only a claim until then, or until the line has repeated it and nothing else
-//! for a while. A claim is forgotten when the line continues below it, or when servers say that nothing of it is published. None of this
-//! stops a sender who forges packet after packet, or who forges the data of messages.
+//! One packet alone never makes a receiver give up a message, because anybody can send one packet. These are the rules:
+//!
+//! - Data shows that the messages before it exist, once a second packet has gone as far or further.
+//! - A heartbeat is a claim until then. It is also believed if the line has sent nothing but this claim for [`REPEATED_NS`].
+//! - A claim is withdrawn if its line continues below it, or if servers say that none of its messages is published.
+//!
+//! These rules do not stop a sender that forges many packets, or the data of messages.
 
 use super::super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use super::{Delivery, Origin, Receiver};
 use shmcast::hosting::fault;
 
-/// Number of packets that must agree on a jump.
+/// The number of packets that must agree before a receiver believes a jump.
 const JUMP_WITNESSES: u32 = 3;
-/// The least time over which those packets must arrive.
+/// The least time over which these packets must arrive, in nanoseconds.
 const JUMP_NS: u64 = MILLISECOND_NS;
-/// This many packets of a line, in order and below a claim, contradict the claim.
+/// The number of packets of a line that contradict a claim. They must be in order, and below the claim.
 const CONTRADICTIONS: u32 = 4;
-/// How long a line must repeat a claim, and say nothing else, before the claim is believed.
+/// A claim is believed after a line has repeated it for this time and sent nothing else, in nanoseconds.
 const REPEATED_NS: u64 = SECOND_NS;
-/// An end is believed if it arrives again from another line or server, or this much later. Copies of one packet arrive together.
+/// An end is believed if it arrives again from another line or server, or again after this time, in nanoseconds. Copies of one packet
+/// arrive together.
 const END_AGAIN_NS: u64 = 100 * MICROSECOND_NS;
-/// This many ends are believed however close together they arrive: so many cannot be copies of one packet.
+/// The number of equal ends that are believed even if they arrive together. One packet does not have so many copies.
 const ENDS: u32 = 3;
-/// A jump is also plausible if it is no longer than the feed's advance in this time.
+/// A jump is also plausible if it is at most the number of messages that the feed delivered in this time, in nanoseconds.
 const BELIEVED_NS: u64 = SECOND_NS / 4;
 
-/// Packets that were too far ahead to be believed without others.
+/// Packets that are so far ahead that the receiver does not believe one of them alone.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Jump {
     first: u64,
@@ -33,7 +37,7 @@ pub(super) struct Jump {
     since_ns: u64,
 }
 
-/// A line's claim of a horizon beyond the messages that are shown to exist.
+/// A line's claim of a horizon beyond the messages that have been shown to exist.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claim {
     at: u64,
@@ -53,7 +57,7 @@ pub(super) struct End {
     is_sure: bool,
 }
 
-/// Number of messages that the feed delivers in [`BELIEVED_NS`].
+/// The number of messages that the feed delivered in the last [`BELIEVED_NS`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
     since_ns: u64,
@@ -109,7 +113,7 @@ impl Receiver {
         }
     }
 
-    /// The sequence before which everything exists for sure.
+    /// Returns the sequence before which all messages surely exist.
     pub(super) fn sure(&self) -> u64 {
         self.gaps.shown().max(self.next)
     }
@@ -145,8 +149,8 @@ impl Receiver {
         self.counters.totals.claims_contradicted += 1;
     }
 
-    /// Takes a server's answer to a request that started at `first`: nothing from `first` on is published yet, and the server's next
-    /// sequence is `next`. The answer is ignored if there is no such request.
+    /// Takes the answer of a server that nothing from `first` on is published yet, and that its next sequence is `next`. It answers a
+    /// request that started at `first`, and is ignored if there is no such request.
     pub fn handle_held(
         &mut self,
         now_ns: u64,

@@ -1,4 +1,4 @@
-//! Decides which repairs are sent to one receiver, and which to all.
+//! Decides which repairs are sent to one receiver, and which to all receivers.
 //!
 //! ```text
 //!               another receiver, within `merge`             anybody, within `linger`
@@ -6,51 +6,53 @@
 //!    ^  │ the same receiver: its answer was lost     │ anybody, later
 //!    └──┴────────────────────────────────────────────┘
 //! ```
-//! The first receiver that asks for a range is answered alone, and at once. If many first askers have recently been followed by others, the
-//! first answer is sent to all instead, because each loss then affects several receivers. Receivers that do not hear the repairs for all
-//! ask again, and are answered alone.
+//! The first receiver that asks for a range is answered at once, and alone. If recently many ranges were requested by a second receiver
+//! soon after the first, a loss affects several receivers. Then the first answer is sent to all. A receiver that does not get the repair
+//! for all asks again, and is answered alone.
 //!
-//! When the rate of repairs is used up, one datagram to all says how long the receivers should wait. For a while afterwards repairs are
-//! sent to all, so that the rate serves more receivers.
+//! When the rate of repairs is used up, the server tells all receivers in one datagram how long they should wait. For a while afterwards it
+//! sends repairs to all, so that the rate serves more receivers.
 
 use std::net::SocketAddr;
 
 use super::super::{MICROSECOND_NS, MILLISECOND_NS};
 use shmcast::hosting::fault;
 
-/// Number of ranges that are remembered; a power of two.
+/// The number of ranges that are remembered, a power of two.
 const RANGES: usize = 8_192;
-/// The time within which a second asker causes a repair for all, while no round trip is known.
+/// The time within which a second request causes a repair for all while no round trip is known, in nanoseconds.
 const MERGE_UNKNOWN_NS: u64 = MILLISECOND_NS;
-/// The lower bound of that time when a round trip is known.
+/// The lower bound of this time once a round trip is known, in nanoseconds.
 const MERGE_MIN_NS: u64 = 300 * MICROSECOND_NS;
 const MERGE_MAX_NS: u64 = 5 * MILLISECOND_NS;
-/// Requests that crossed a repair for all on its way may arrive this much later than a round trip.
+/// How much longer than a round trip requests may arrive that were sent before a repair for all arrived, in nanoseconds.
 const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
-/// After this many first askers, half of them are forgotten.
+/// After this many first requests, their counts are halved.
 const REMEMBERED: u32 = 16;
-/// The first answer is sent to all if at least one in this many first askers was followed by another.
+/// The first answer is sent to all if at least one in this many first requests was followed by another receiver's.
 const SHARED: u32 = 4;
-/// One of this many first answers is sent only to its asker in any case, so that a change is noticed.
+/// One in this many first answers is sent only to its asker in any case, so that the server notices when losses are no longer shared.
 const PROBE: u32 = 32;
-/// The rate counts as scarce for this long after receivers were told to wait.
+/// The rate counts as scarce for this time after receivers were told to wait, in nanoseconds.
 const SCARCE_NS: u64 = 20 * MILLISECOND_NS;
-/// The longest wait that receivers are told.
+/// The longest wait that receivers are told, in nanoseconds.
 const PAUSE_MAX_NS: u64 = 20 * MILLISECOND_NS;
-/// Extra time for the rate to recover after the moment at which anything can be sent again. It doubles each time that the rate is used up
-/// again soon.
+/// An extra wait, in nanoseconds, so that the rate recovers more than for one packet. It doubles each time that the rate is used up again
+/// soon.
 const PAUSE_MORE_NS: u64 = 2 * MILLISECOND_NS;
 
 /// How repairs for all receivers are made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MergeConfig {
-    /// The time within which a second asker causes a repair for all; if `None`, two of the longest round trips, 0.3 to 5 ms.
+    /// The time within which a second request causes a repair for all, in nanoseconds. `None` means twice the longest round trip, within
+    /// 0.3 to 5 ms.
     pub merge_ns: Option<u64>,
-    /// The time after a repair for all in which requests for it are ignored; if `None`, the longest round trip and 100 us.
+    /// For how long after a repair for all further requests for it are ignored, in nanoseconds. `None` means the longest round trip plus
+    /// 100 us.
     pub linger_ns: Option<u64>,
 }
 
-/// The answer to a request.
+/// Who gets the answer to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     One,
@@ -58,18 +60,18 @@ pub(super) enum Answer {
     Ignored,
 }
 
-/// The answer to a request that the rate does not allow.
+/// Who is told to wait, if the rate does not allow an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// Tell all receivers to wait this long.
+    /// All receivers are told to wait for this many nanoseconds.
     All(u64),
-    /// Tell the asker, who has not heard the datagram to all.
+    /// Only the asker is told, because it has not received the datagram to all.
     One,
-    /// Ignore the request: the datagram to all is on its way.
+    /// Nobody is told: the datagram to all is still on its way.
     Ignored,
 }
 
-/// A range that was asked for: by its first sequence, and the offset in that message.
+/// A range of messages that was requested. Its first sequence, and the offset in that message, identify it.
 #[derive(Debug, Clone, Copy)]
 struct Range {
     first: u64,
@@ -86,7 +88,7 @@ pub(super) struct Merge {
     longest_ns: u64,
     ranges: Box<[Option<Range>]>,
     last_asker: Option<SocketAddr>,
-    /// First askers that were answered alone, and how many of them were followed by others.
+    /// The number of first requests that were answered alone, and how many of them were followed by another receiver's.
     alone: u32,
     followed: u32,
     first_answers: u32,
@@ -111,7 +113,7 @@ impl Merge {
         }
     }
 
-    /// Takes the longest round trip of any receiver; 0 if none is known.
+    /// Notes the longest round trip of any receiver; 0 if none is known.
     pub(super) fn note_longest(&mut self, longest_ns: u64) {
         self.longest_ns = longest_ns;
     }
@@ -131,7 +133,7 @@ impl Merge {
         self.config.linger_ns.unwrap_or(self.longest_ns + LINGER_MORE_NS)
     }
 
-    /// Decides how a request of `asker` for the messages from `first` on is answered.
+    /// Decides who gets the answer to a request of `asker` for the messages from `first` on.
     pub(super) fn answer(&mut self, now_ns: u64, asker: SocketAddr, (first, offset): (u64, u32)) -> Answer {
         if fault!("repairs_are_not_merged") {
             return Answer::One;
@@ -155,7 +157,7 @@ impl Merge {
         answer
     }
 
-    /// Notes that another server sent a repair to all that begins with `first`.
+    /// Notes that another server sent all receivers a repair that begins with `first`.
     pub(super) fn note_other(&mut self, now_ns: u64, from: SocketAddr, first: u64) {
         let range = Range { first, offset: 0, is_for_all: true, asker: from, answered_ns: now_ns };
         self.ranges[slot(first, 0)] = Some(range);
