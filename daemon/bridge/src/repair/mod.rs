@@ -1,9 +1,9 @@
 //! The egress's second thread: retransmissions from the ring, and unicast leases.
 //!
-//! The thread sleeps until a datagram arrives. It reads the ring by sequence, through its own subscriber. Messages that the ring no longer
-//! holds are read from the channel's journal, if there is one; a third thread (`disk`) reads it, so that this thread never waits for a
-//! disk. If neither has a message, the thread tells the receiver that it is gone. `proto::replay` and `proto::lease` decide which receivers
-//! may ask, and for how much.
+//! The thread sleeps until a datagram arrives. It reads the ring by sequence, through its own subscriber. If the ring no longer holds a
+//! message, the message comes from the channel's journal, if there is one. A third thread (`disk`) reads the journal, so that this thread
+//! never waits for a disk. If neither has the message, this thread tells the receiver that the message is gone. `proto::replay` and
+//! `proto::lease` decide which receivers may ask, and for how much.
 
 use shmcast::hosting::fault;
 use shmcast::sys::datagrams::{self, Datagram, Inbox};
@@ -43,11 +43,11 @@ pub(super) use groups::Groups;
 use native::NativeRepair;
 use store::{Request, Store};
 
-/// The longest sleep, and so the longest time until the thread notices a stop or the end of a lease.
+/// The longest sleep. A stop or the end of a lease is noticed after this time at the latest.
 const LOOK_UP: Duration = Duration::from_millis(20);
-/// Bytes of a receive slot. A datagram to a server is a request or a control datagram, and fits. A longer one is neither.
+/// Bytes of a receive slot. Requests and control datagrams fit. A longer datagram is neither of them.
 const SLOT_BYTES: usize = 256;
-/// A token bucket's burst is its bytes per second divided by this: 40 ms at its rate.
+/// The burst of a token bucket is its rate of a second divided by this: 40 ms.
 const BURST_SHARE: u64 = 25;
 /// How often the feed's own rate is measured.
 const MEASURE_EVERY_NS: u64 = SECOND_NS / 4;
@@ -72,7 +72,7 @@ pub(super) struct Repair {
     shared: Arc<Sending>,
 }
 
-/// The feed's rate in bytes per second. It follows a rise at once, and a fall over seconds.
+/// The feed's rate in bytes per second. It rises at once, and falls over several seconds.
 #[derive(Debug, Default)]
 struct FeedRate {
     bytes: u64,
@@ -80,7 +80,7 @@ struct FeedRate {
     per_second: u64,
 }
 
-/// The feed that answers concern: its session, and the sequence after its last message.
+/// The feed that answers are about: its session, and the sequence after its last sent message.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     session: Session,
@@ -93,7 +93,7 @@ impl Sent {
     }
 }
 
-/// How the thread sends: its socket, the groups that it sends to, and the capture into which every packet is copied.
+/// What the thread sends with: its socket, the groups, and the capture that gets a copy of every packet.
 struct Out {
     socket: UdpSocket,
     groups: Groups,
@@ -108,20 +108,20 @@ impl Out {
         }
     }
 
-    /// Sends a datagram. Returns how many the kernel refused.
+    /// Sends a datagram. Returns how many datagrams the kernel refused.
     fn send(&self, to: SocketAddr, bytes: &[u8]) -> u64 {
         self.record(self.here, to, bytes);
         datagrams::send(&self.socket, to, [bytes]).refused
     }
 
-    /// Sends a plain answer to its asker or to all. Returns how many the kernel refused.
+    /// Sends a plain answer to its asker or to all receivers. Returns how many datagrams the kernel refused.
     fn answer(&self, from: SocketAddr, reply: Reply, buffer: &[u8]) -> u64 {
         let to = self.groups.plain.filter(|_| reply.is_to_all()).unwrap_or(from);
         reply.bytes().map_or(0, |size| self.send(to, &buffer[..size]))
     }
 }
 
-/// Makes the configuration of repairs: to whom they are sent, and how many.
+/// Makes the configuration of repairs from the spec.
 fn replay_config(spec: &RepairSpec, groups: &Groups) -> ReplayConfig {
     let rate = |per_second: u64| Rate { per_second, burst: per_second / BURST_SHARE };
     let (merge, merge_native) = groups.merge(spec);
@@ -248,7 +248,7 @@ impl Repair {
         }
     }
 
-    /// Measures the feed's rate, so that the limits of repairs grow with it, and how much of the link the feed leaves.
+    /// Measures the feed's rate, because the limits of repairs grow with it. Also measures how much of the link the feed leaves to repairs.
     fn measure(&mut self) {
         let now_ns = self.clock.now_ns();
         let live_bytes = self.shared.live_bytes.load(Ordering::Relaxed);
@@ -300,7 +300,7 @@ impl Repair {
         self.show();
     }
 
-    /// Answers the requests whose messages the disk has read, and gives the disk its next order.
+    /// Answers the requests whose messages the disk has read, and sends the disk its next order.
     fn answer_waiting(&mut self) {
         let Self { out, replay, leases, store, counters, reply, clock, shared, native, .. } = self;
         let now_ns = clock.now_ns();
@@ -368,7 +368,7 @@ fn answer_control(
     leases.handle_control(now_ns, from, control, out)
 }
 
-/// Answers a request.
+/// Answers a plain request.
 fn answer(
     now_ns: u64,
     source: (SocketAddr, bool),
@@ -392,7 +392,7 @@ fn answer(
     answered
 }
 
-/// Answers a request whose messages the disk has read, or must read later.
+/// Answers a request that has waited for the disk. If the disk must read once more, the receiver is told to ask again later.
 fn answer_again(
     now_ns: u64,
     source: (SocketAddr, bool),

@@ -14,9 +14,9 @@ const CLAIMS: usize = 8;
 pub struct Ask {
     /// The server to ask.
     pub server: usize,
-    /// The first sequence wanted.
+    /// The first sequence asked for.
     pub first: u64,
-    /// How many are wanted.
+    /// The number of messages asked for.
     pub count: u16,
 }
 
