@@ -173,13 +173,13 @@ counters! {
     pub struct ServerCounters {
         /// Requests sent to the server.
         requests: counter "server_requests_total",
-        /// Requests that it did not answer in time.
+        /// Requests that the server did not answer in time.
         timeouts: counter "server_timeouts_total",
-        /// Packets that it sent.
+        /// Packets that the server sent.
         packets,
-        /// Bytes of repairs that it sent.
+        /// Bytes of repairs that the server sent.
         repair_bytes: counter "server_repair_bytes_total",
-        /// Missing messages that it sent.
+        /// Missing messages that the server sent.
         messages_recovered: counter "server_recovered_messages_total",
         /// Answers of the server that it no longer holds the messages asked for.
         gone: counter "server_gone_total",
@@ -302,16 +302,16 @@ pub enum Refusal {
     /// The request names another session.
     #[error("the request is for another session")]
     ForeignSession,
-    /// The source has used up its share.
+    /// The source has used up its rate.
     #[error("the source's rate is used up")]
     SourceRate,
-    /// All sources together have used up the server's share.
+    /// All sources together have used up the server's rate.
     #[error("the server's rate is used up")]
     GlobalRate,
     /// None of the messages asked for has been published yet.
     #[error("the messages are not published yet")]
     NotYet,
-    /// The ring has overwritten what was asked for.
+    /// The ring has overwritten the messages asked for, and no journal has them.
     #[error("the messages are no longer held")]
     Gone,
     /// The source has not proved its address, and a reply with a message would be over three times as long as its request.
