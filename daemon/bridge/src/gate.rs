@@ -1,4 +1,4 @@
-//! Decides how long a bridge waits for its gate of a new channel, after it has lost the channel before.
+//! Decides how long a gate may be refused to a bridge. This happens when the bridge has lost its channel and attaches to the next one.
 
 use shmcast::ChannelError;
 use shmcast::control::RefusalCode;

@@ -100,7 +100,7 @@ pub enum BridgeError {
         /// The problem, and what to do about it.
         why: String,
     },
-    /// The state file could not be opened. It says how far an earlier bridge had come.
+    /// The state file could not be opened. It has the progress of an earlier bridge.
     #[error("state file {}: {source}: give another, or one in a directory that is there and may be written to", path.display())]
     State {
         /// The file.

@@ -70,7 +70,7 @@ impl Local {
         }
     }
 
-    /// Reports to readers that the messages before `next` will never arrive, as far as they have not arrived.
+    /// Reports to readers that those messages before `next` that have not arrived will never arrive.
     #[inline]
     pub fn skip_to(&mut self, next: u64) {
         let Some(publisher) = &mut self.publisher else { return };

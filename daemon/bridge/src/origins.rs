@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The most sessions in the list. The oldest ones are removed first. Each channel that is replaced begins a session.
 const MAX_SESSIONS: usize = 4_096;
 
-/// Returns the identity of a run: a stream, as long as its memory exists. A session sends one run.
+/// Returns the identity of a run. A run is a stream during the lifetime of its memory. Each session belongs to one run.
 ///
 /// The rings of a strict channel belong to one run. After a reboot, a stream with a journal continues with other sequences. It is then
 /// another run, and gets another session.

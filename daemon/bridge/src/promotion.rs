@@ -16,17 +16,18 @@ use super::thread::wall_ns;
 /// The number of sequences that a promotion skips.
 const FURTHER: u64 = 1 << 32;
 
-/// Returns the sequence that a journal must note as usable before a channel continues at `next`. It leaves room for the messages that the
-/// mirror still receives, and for those that are published until the journal notes a higher sequence.
+/// Returns the reserve that a channel's journal must have before the channel continues at `next`. A reserve is a sequence that no publisher
+/// passes before the journal notes a later one. This one leaves room for the messages that the mirror still receives, and for those that
+/// are published until the journal notes the next reserve.
 pub fn most_after(next: u64) -> u64 {
     next.saturating_add(2 * FURTHER).min(MAX_SEQUENCE - 1)
 }
 
-/// Returns the first sequence after the promotion's gap. The channel's messages are known up to `known`. `below` is the sequence that its
-/// journal has noted as usable.
+/// Returns the first sequence after the promotion's gap. The channel's messages are known up to `known`. `below` is the reserve of its
+/// journal.
 ///
 /// # Errors
-/// [`PromoteError::BeyondJournal`] if the journal must note more sequences first.
+/// [`PromoteError::BeyondJournal`] if the reserve is too low.
 pub(crate) fn next_after(known: u64, below: u64) -> Result<u64, PromoteError> {
     let next = known.saturating_add(FURTHER);
     if next.saturating_add(FURTHER).min(MAX_SEQUENCE - 1) > below {
@@ -64,14 +65,14 @@ pub enum PromoteError {
         /// How long no packet was received.
         silence: Duration,
     },
-    /// The journal must note more sequences as usable first.
+    /// The reserve of the channel's journal is too low.
     #[error(
         "it would go on at sequence {next}, and its journal notes sequences up to {below} only: try again"
     )]
     BeyondJournal {
         /// The sequence at which the channel would continue.
         next: u64,
-        /// The sequence up to which the journal has noted sequences as usable.
+        /// The reserve of the journal.
         below: u64,
     },
     /// The sequences are used up, or another publisher has the channel.
@@ -86,8 +87,8 @@ pub enum PromoteError {
 }
 
 /// Promotes the channel of `publisher`, which was received under the session `before`. Messages before `horizon` are known to exist on the
-/// other host. The new session has the tag of `before`, or `tag` if `before` is not a session of shmcast. `below` is the sequence up to
-/// which the channel's journal has noted sequences as usable, if there is a journal.
+/// other host. The new session has the tag of `before`, or `tag` if `before` is not a session of shmcast. `below` is the reserve of the
+/// channel's journal, if there is a journal.
 ///
 /// # Errors
 /// [`PromoteError`]. After an error nothing was published.

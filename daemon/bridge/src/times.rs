@@ -119,7 +119,7 @@ impl OriginTimes {
         self.moment = clock.filter(|_| both).map(Moment::now);
     }
 
-    /// Keeps times from the beginning, if that needs no pulse. The first messages arrive before the first pulse.
+    /// Begins to keep the times of publication, if that needs no pulse. The first messages arrive before the first pulse.
     pub fn begin(&mut self, clock: Clock) {
         if self.moment.is_none() && !fault!("times_begin_late") {
             self.refresh(Some(clock), None);

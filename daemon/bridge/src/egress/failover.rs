@@ -1,4 +1,4 @@
-//! The sockets of the election among the egresses of one stream. Sends this egress's claims, and receives the claims and packets of the
+//! The sockets of the election among the egresses of one stream. They send this egress's claims, and receive the claims and packets of the
 //! others.
 
 use shmcast::Subscriber;

@@ -11,7 +11,7 @@ use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, SendSpec};
 use crate::thread::Clock;
 
-/// Bytes of the receive buffer. Packets may be lost if it is full, because one packet of a session is enough to learn its term.
+/// Bytes of the receive buffer. If it is full, packets are lost. That does no harm: one packet of a session is enough to learn its term.
 const BUFFER_BYTES: usize = 1 << 18;
 
 /// Listens on the bridge's multicast lines for `listen_ms`. Returns the highest term, up to `most`, of the sessions with this bridge's tag.

@@ -85,7 +85,7 @@ pub(super) struct Live {
     pub(super) shown_ns: u64,
     /// `Some` until the loop has reached the ring's end once, or [`CATCH_UP_NS`] have passed.
     pub(super) catch_up: Option<CatchUp>,
-    /// The election among the egresses of the stream; `None` for the only one.
+    /// The election among the egresses of the stream; `None` if there are no other egresses.
     pub(super) failover: Option<Failover>,
     pub(super) outlet: Outlet,
 }

@@ -47,9 +47,9 @@ use live::Live;
 use opening::{Opened, ServerSockets};
 use outlet::Outlet;
 
-/// The factor by which the time slice of a sending thread is shorter than its publisher's, if the thread polls and yields. The publisher on
-/// the same CPU yields once per message, and then always hands over to this thread. With equal slices, every second message might wait for
-/// the publisher's next yield. The shorter slice makes each yield of the publisher longer by one poll.
+/// The time slice of a sending thread that polls and yields is shorter than its publisher's by this factor. So if both share a CPU, each
+/// yield of the publisher switches to the sending thread. With equal slices, every second message might wait for the publisher's next
+/// yield. The price: a yield of the publisher takes one poll longer.
 const SHORTER: u32 = 2;
 
 /// Options that the bridge's owner sets. They are not part of the spec.
@@ -65,8 +65,8 @@ pub struct EgressOptions {
     pub is_channel_new: bool,
     /// The list in which the bridge notes the sessions that begin on this host.
     pub origins: Origins,
-    /// Where the egress stopped that this one replaces. If the channel is still the same, this egress continues there, regardless of
-    /// `from`.
+    /// Where an earlier egress stopped, which this one replaces. If the channel is still the same, this egress continues there, regardless
+    /// of `from`.
     pub after: Option<Stopped>,
 }
 

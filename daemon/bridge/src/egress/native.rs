@@ -21,8 +21,8 @@ use crate::spec::{BridgeSpec, Profile, SendSpec};
 use crate::thread::wall_ns;
 use crate::times::{Moment, own_error_ns};
 
-/// Splits the lines of an egress into the two feeds that it sends. The first feed is also the one that leases get. The second has the lines
-/// of the other profile, and may have none.
+/// Splits the lines of an egress into its two feeds. Leases get the first feed as well. The second feed has the lines of the other profile,
+/// if there are any.
 pub(super) fn split_lines(spec: &BridgeSpec, lines: Vec<Line>) -> (Profile, Vec<Line>, Vec<Line>) {
     let serves = spec.send.as_ref().is_some_and(|send| send.repair.is_some());
     let first = match spec.lines.first().filter(|_| !serves) {

@@ -206,9 +206,9 @@ pub(super) fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<
 
 /// Returns the session under which the channel is sent.
 ///
-/// - A channel that a bridge received keeps its session, so that hosts farther away see the same stream. It does not if the spec names a
-///   session.
-/// - Any other channel has a session of its own, whose term [`Terms`] chooses. `heard` listens for the terms of others, up to its argument.
+/// - A channel that a bridge received keeps its session, unless the spec names one. So hosts farther away see the same stream.
+/// - Any other channel has a session of its own, whose term [`Terms`] chooses. `heard` returns the highest term of other senders on the
+///   lines, up to its argument.
 ///
 /// A publisher that takes over the channel continues its session. A channel that is replaced begins another session.
 pub(super) fn session_of(

@@ -33,7 +33,7 @@ pub(super) fn server_of(servers: &[SocketAddr], datagram: &Datagram<'_>, inlet: 
     server
 }
 
-/// Handles a server's datagram if it is a control datagram. Returns false if it is a repair. Either counts as traffic for the server's
+/// Handles a server's datagram if it is a control datagram. Returns false if it is a repair. Both kinds count as traffic for the server's
 /// lease.
 #[inline]
 pub(super) fn take_word(

@@ -3,8 +3,8 @@
 //! With merging, packets that arrive together cost much less, and a packet that arrives alone costs more. So merging is switched on when
 //! many packets arrive together, and off after a second in which few did.
 
-/// The number of packets of a window from which merging saves time. They must have arrived together. If packets arrive one by one, a window
-/// has this many only if the receiver stood still for most of the window.
+/// Merging saves time if at least this many packets of a window arrive together. In a feed whose packets arrive one by one, so many are
+/// together only if the receiver stood still for most of the window.
 const MANY: usize = 64;
 /// Merging is switched off after this many consecutive windows with fewer than `MANY` packets. A window lasts from one update of the shown
 /// counters to the next: 10 ms or more.

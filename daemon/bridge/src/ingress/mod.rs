@@ -212,7 +212,7 @@ impl Ingress {
         &self.shared.life
     }
 
-    /// Returns a problem with which the bridge still runs: another feed arrives on its lines.
+    /// Returns the problem that another feed arrives on the bridge's lines. The bridge runs nevertheless.
     pub fn trouble(&self) -> Option<String> {
         let stranger = self.life().stranger()?;
         let said = format!("another feed, session {stranger}, comes on the same lines and is not taken");
@@ -232,7 +232,7 @@ impl Ingress {
         self.shared.counters.read()
     }
 
-    /// Returns how long messages took that servers sent: the times from noticing the loss to receiving the message.
+    /// Returns the times from noticing a loss to receiving the message, for messages that servers sent.
     pub fn recovery(&self) -> Histogram {
         self.shared.recovery.read()
     }

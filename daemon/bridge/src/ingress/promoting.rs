@@ -47,7 +47,7 @@ impl Promoter {
     /// Returns the sequence at which the channel would continue if it were promoted now. Changes nothing.
     ///
     /// # Errors
-    /// [`PromoteError`], if the promotion would be refused even with a journal that allows all sequences.
+    /// [`PromoteError`], if the promotion would be refused with any reserve of the journal.
     pub fn next(&self, force: bool) -> Result<u64, PromoteError> {
         match self.promote(force, 0) {
             Err(PromoteError::BeyondJournal { next, .. }) => Ok(next),
@@ -62,7 +62,7 @@ impl Promoter {
     /// The promotion is refused in two cases:
     ///
     /// - `force` is not set, and a line has received a packet within the last three seconds.
-    /// - The channel would not continue below the sequence `below`. The channel's journal has noted that sequences up to there may be used.
+    /// - The channel would not continue below the sequence `below`, which is the reserve of its journal.
     ///
     /// # Errors
     /// [`PromoteError`]. After an error the ingress continues, and nothing has changed.

@@ -79,7 +79,7 @@ pub(super) struct Receiving {
     pub(super) tap: Option<Tap>,
     pub(super) clock: Clock,
     pub(super) awake: Awake,
-    /// The part of the standstills after which the leases have been renewed, in nanoseconds.
+    /// The time in which the receiver had stood still when all leases were last renewed because of that, in nanoseconds.
     pub(super) left_out_ns: u64,
     pub(super) shared: Arc<IngressState>,
     pub(super) turns: u32,

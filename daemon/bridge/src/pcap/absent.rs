@@ -96,7 +96,7 @@ impl<W: Write> PacketFile<W> {
     /// Refuses to write.
     ///
     /// # Errors
-    /// [`CaptureError`], as that of `out`.
+    /// An error that contains [`CaptureError`].
     pub fn begin(_out: W) -> io::Result<Self> {
         Err(io::Error::other(CaptureError))
     }

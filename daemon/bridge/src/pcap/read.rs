@@ -92,8 +92,8 @@ struct Shared {
 
 /// A reader that gives the parser the whole header of the file first, even if the header arrives in pieces.
 ///
-/// While the parser is being made, it reads once more than it needs. Here it finds nothing then. On a pipe, it would otherwise wait for the
-/// second packet before it returned the first.
+/// When the parser is created, it reads once more than it needs. This reader then returns nothing. Otherwise, a pipe would make the parser
+/// wait for the second packet before it returned the first.
 struct Noting<R> {
     from: R,
     head: Vec<u8>,

@@ -157,7 +157,8 @@ impl CaptureFile {
     /// Writes the packets that still wait, and closes the file.
     ///
     /// # Errors
-    /// [`CaptureFileError::Write`], unless all packets were written except those for which the writer was too slow.
+    /// [`CaptureFileError::Write`] if the file could not be written to its end. Packets that the writer was too slow for are counted, and
+    /// are no error.
     pub fn finish(mut self) -> Result<Captured, CaptureFileError> {
         self.shared.stopping.store(true, Ordering::Release);
         let captured = self.tap();

@@ -86,8 +86,8 @@ mod tests {
         assert_eq!(receiver.awake.left_out_ns(), 50 * (SECOND_NS - COUNTED_NS));
     }
 
-    /// The source sent only heartbeats. The receiver wakes before a full socket, in which another host's packet comes
-    /// before those of the source.
+    /// The source sent only heartbeats. When the receiver runs again, its socket is full, and another host's packet comes before the
+    /// packets of the source.
     #[test]
     fn a_line_stays_its_sources_while_the_receiver_stands_still() {
         let (source, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
@@ -108,7 +108,7 @@ mod tests {
         }
     }
 
-    /// The server's answer waits in the socket, or the server has not been asked yet.
+    /// The answer of the server waits in the socket, or the server has not been asked yet.
     #[test]
     fn nothing_is_given_up_because_the_receiver_stood_still() {
         let policy = GapPolicy::Skip { give_up_ns: 2 * SECOND_NS };

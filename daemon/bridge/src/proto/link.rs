@@ -26,8 +26,8 @@ const LEAST_BITS: u64 = 1_000_000;
 const REPAIR_BURST_SHARE: u64 = 2_000;
 /// The least burst of repairs in bytes, however slow the link is: two packets of an Ethernet.
 const LEAST_REPAIR_BURST: u64 = 3_000;
-/// The time over which live packets are counted, in nanoseconds. After a standstill of a thread, packets of at most this time need not
-/// wait.
+/// The time over which live packets are counted, in nanoseconds. After a standstill of a thread, the packets that were published in the
+/// last part of it, which is this long, need not wait.
 const WINDOW_NS: u64 = 10 * MILLISECOND_NS;
 /// The number of steps in a window. The window moves by one step at a time.
 const STEPS: usize = 10;
@@ -113,7 +113,7 @@ impl fmt::Display for Link {
 pub struct Pacer {
     rate: Rate,
     bucket: TokenBucket,
-    /// When no message last waited to be sent. The packets that are sent next were published after this time.
+    /// The last time at which no message waited to be sent. The packets that are sent next were published after it.
     empty_ns: u64,
     /// Whether the next packets may have to wait. If not, the sender does not read the clock before it sends them.
     is_tight: bool,
@@ -239,8 +239,7 @@ mod tests {
         );
     }
 
-    /// Sends packets of 1,000 B for a second, each as soon as the pacer lets it. Returns the most bytes that left in
-    /// any 10 ms.
+    /// Sends packets of 1,000 B for a second, each as soon as the pacer permits it. Returns the most bytes that were sent in any 10 ms.
     fn most_in_a_window(link: Link) -> u64 {
         let (mut pacer, mut now_ns, mut sent) = (Pacer::of(link, SECOND_NS), SECOND_NS, Vec::new());
         while now_ns < 2 * SECOND_NS {
@@ -263,8 +262,8 @@ mod tests {
         }
     }
 
-    /// Whether packets of 1,000 B wait that are published at a rate, and sent by a thread that stands still for some
-    /// milliseconds now and then.
+    /// Whether any packet must wait. Packets of 1,000 B are published at this percentage of the link, and the sending thread stands still
+    /// for 7 ms now and then.
     fn any_waits(link: Link, percent: u64) -> bool {
         let (mut pacer, mut now_ns, mut published) = (Pacer::of(link, 0), 0, 0);
         let each_ns = 1_000 * SECOND_NS / link.percent(percent);
@@ -282,8 +281,8 @@ mod tests {
         false
     }
 
-    /// At 1 Gbit/s a standstill of 1 ms brought more than a burst: the packets waited for a link that was free, and the
-    /// wait was a standstill too.
+    /// At 1 Gbit/s, more than a burst was published during a standstill of 1 ms. These packets then waited although the link was free, and
+    /// this wait was another standstill.
     #[test]
     fn a_feed_below_its_share_never_waits_though_its_thread_stands_still() {
         for link in ["100Mbit", "1Gbit", "10Gbit"].map(|text| text.parse::<Link>().unwrap()) {
@@ -291,8 +290,8 @@ mod tests {
         }
     }
 
-    /// Repairs of 1,000 B beside a feed of 1,000 B packets that takes so many percent of the link, for a second, each as
-    /// soon as it may leave. Returns the bytes of the repairs.
+    /// Sends repairs of 1,000 B for a second, each as soon as it may be sent. Meanwhile a feed uses this percentage of the link. Returns
+    /// the bytes of the repairs.
     fn repaired(link: Link, live_percent: u64) -> u64 {
         let (mut remainder, mut repaired) = (Remainder::of(link), 0);
         for us in 0..1_000_000 {

@@ -10,7 +10,7 @@ use super::MICROSECOND_NS;
 const LEAD_NS: u64 = 30 * MICROSECOND_NS;
 /// The least tolerance of an expected time, in nanoseconds.
 const LEAST_SLACK_NS: u64 = 10 * MICROSECOND_NS;
-/// A thread polls for at most about two parts in this many of the time between two messages.
+/// Bounds the share of polling. A thread polls for at most about two parts in `POLL_SHARE` of the time between two messages.
 const POLL_SHARE: u64 = 8;
 /// The longest time between messages with a prediction, in nanoseconds. In a slower feed, the thread sleeps until the next message.
 const SLOWEST_NS: u64 = 20_000 * MICROSECOND_NS;
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::proto::MILLISECOND_NS;
 
-    /// Notes `count` messages, each a millisecond after the one before and late by what `late_ns` says.
+    /// Notes `count` messages. The message `n` arrives `n` milliseconds and `late_ns(n)` after the start.
     fn paced(count: u64, late_ns: impl Fn(u64) -> u64) -> (Pace, u64) {
         let mut pace = Pace::default();
         let at = |n: u64| n * MILLISECOND_NS + late_ns(n);

@@ -171,7 +171,7 @@ mod tests {
         Head { sequence, messages: 1 }
     }
 
-    /// A line locked to host 1, whose next sequence is 17, at the time 0.
+    /// Makes a line that is locked to host 1 at the time 0. Its next sequence is 17.
     fn locked() -> SourceLock {
         let mut lock = SourceLock::new(AllowList::default());
         assert!((1..=16).all(|sequence| lock.admits(0, ip(1), (Some(&head(sequence)), b""), sequence)));
@@ -210,7 +210,7 @@ mod tests {
         assert!(!lock.admits(PASS_NS, ip(1), (Some(&head(21)), b""), 21), "the lock has passed on");
     }
 
-    /// It begins before the end of the other's, sends while that one is alive still, and then that one stops.
+    /// A copy begins before the end of the source's packets, and sends while the source is still alive. Then the source stops.
     #[test]
     fn nothing_that_a_copy_has_sent_is_lost_when_the_lock_passes_on() {
         let mut lock = locked();

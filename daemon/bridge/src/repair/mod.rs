@@ -47,7 +47,7 @@ use store::{Request, Store};
 const LOOK_UP: Duration = Duration::from_millis(20);
 /// Bytes of a receive slot. Requests and control datagrams fit. A longer datagram is neither of them.
 const SLOT_BYTES: usize = 256;
-/// The burst of a token bucket is its rate of a second divided by this: 40 ms.
+/// The burst of a token bucket is what its rate allows in a second, divided by this: 40 ms.
 const BURST_SHARE: u64 = 25;
 /// How often the feed's own rate is measured.
 const MEASURE_EVERY_NS: u64 = SECOND_NS / 4;

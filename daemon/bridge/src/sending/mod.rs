@@ -37,7 +37,8 @@ pub(super) struct Sending {
     pub(super) groups: Renewal,
     /// The number of bytes that live packets have taken on the wire so far.
     pub(super) live_bytes: AtomicU64,
-    /// The session that is sent: eight bytes, then two. A reader may get bytes of two sessions. Such a name is that of no session.
+    /// The session that is sent: eight bytes, then two. A reader may get bytes of two sessions. The name that it reads then belongs to no
+    /// session.
     pub(super) session: [AtomicU64; 2],
     /// The sequence after the last sent message. Repairs never go beyond it.
     pub(super) next: AtomicU64,

@@ -119,8 +119,7 @@ pub struct LineSpec {
     /// The interface, by its name or by one of its addresses. If this is `None`, the kernel chooses.
     #[serde(default)]
     pub interface: Option<String>,
-    /// For a receiver: the only sender from which packets to the group are accepted (source-specific multicast). If this is `None`, packets
-    /// of any sender are.
+    /// For a receiver: the only sender from which packets to the group are accepted (source-specific multicast). `None` means any sender.
     #[serde(default)]
     pub source: Option<IpAddr>,
     /// The profile of the line's packets; the bridge's profile if this is `None`.
@@ -178,8 +177,8 @@ pub enum WaitMode {
     /// At 1,000 messages a second, half of the messages arrive 10 to 40 us later than with `Spin`. If messages come irregularly, or after a
     /// silence, they are up to some hundred us later.
     Block,
-    /// Chooses at the start, and shows the choice in the status. One thread of the process for each four CPUs that it may use polls while
-    /// messages flow, and sleeps after 10 ms without any. The other threads use `Block`.
+    /// Chooses at the start, and shows the choice in the status. One thread for each four CPUs that the process may use polls while
+    /// messages flow, and sleeps after 10 ms without any. The process's other threads use `Block`.
     #[default]
     Auto,
 }

@@ -32,7 +32,7 @@ pub enum Auth {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TimeMode {
-    /// The time at which they were published, if the clocks of both hosts are accurate enough. Otherwise the time at which they arrive.
+    /// The time at which they were published, if the clocks of both hosts are accurate enough; otherwise the time at which they arrive.
     #[default]
     Origin,
     /// The time at which they arrive.

@@ -160,8 +160,8 @@ pub struct RepairSpec {
     /// the longest round trip of any receiver, 300 to 5 000.
     #[serde(default)]
     pub merge_us: Option<u64>,
-    /// For how long after a repair for all further requests for it are ignored, in microseconds. `None` means the longest round trip of any
-    /// receiver plus 100.
+    /// How long after a repair for all further requests for the same messages are ignored, in microseconds. `None` means the longest round
+    /// trip of any receiver plus 100.
     #[serde(default)]
     pub linger_us: Option<u64>,
     /// Whether messages that the ring no longer has come from the channel's journal; true by default. It may also be the journal's

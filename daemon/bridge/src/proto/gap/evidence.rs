@@ -100,8 +100,8 @@ impl Gaps {
         hole.end > self.shown && !fault!("claims_are_given_up")
     }
 
-    /// Takes the answer of a server that nothing from `first` on is published yet. It answers a request that started at `first`. Returns
-    /// how often the hole has been denied so far, or `None` if there is no such request.
+    /// Handles a server's answer to the request that started at `first`: no message from `first` on is published yet. Returns how often the
+    /// hole has been denied so far, or `None` if there is no such request.
     pub fn handle_held(
         &mut self,
         now_ns: u64,
@@ -130,8 +130,8 @@ impl Gaps {
         self.up_servers().count_ones().max(2)
     }
 
-    /// Takes the answer of a server that it holds no message from `first` up to `oldest`. It answers a request that started at `first`. The
-    /// server may hold earlier messages, because its journal may have losses. Returns false, and does nothing, if there is no such request.
+    /// Handles a server's answer to the request that started at `first`: the server holds no message from `first` up to `oldest`. It may
+    /// hold earlier messages, because its journal may have losses. Returns false, and does nothing, if there is no such request.
     pub fn handle_gone(
         &mut self,
         now_ns: u64,

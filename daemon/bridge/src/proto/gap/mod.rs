@@ -37,7 +37,8 @@ use turn::Turn;
 use super::MAX_SERVERS;
 use super::counters::ReceiverCounters;
 
-/// The most unanswered requests to a server that has not shown yet that it answers more. It applies again when the server stops answering.
+/// The most unanswered requests to a server that has not shown yet that it can answer more. It applies again when the server stops
+/// answering.
 const FIRST_WINDOW: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +112,7 @@ pub struct Gaps {
     heard_ns: u64,
     /// The most unanswered requests that are allowed now.
     window: usize,
-    /// How late messages arrived on lines lately, after they had looked lost.
+    /// The recent delay of messages that looked lost and then arrived on a line, in nanoseconds.
     lateness_ns: u64,
     /// The messages that arrived recently, and their bytes on the wire. Both are sums, of which each call of `note_sizes` first subtracts a
     /// sixteenth.
@@ -186,7 +187,7 @@ impl Gaps {
         fade(&mut self.recent_bytes, bytes as u64);
     }
 
-    /// Notes that a server has sent a control datagram of shmcast. Its answers then have shmcast's labels.
+    /// Notes that a server has sent a control datagram of shmcast. So each packet of its answers names its own first message.
     pub fn note_ours(&mut self, server: usize) {
         if let Some(server) = self.servers.get_mut(server) {
             server.is_ours = true;
@@ -373,7 +374,7 @@ impl Gaps {
         }
     }
 
-    /// Requests the rest of a request whose answer did not fit one datagram, at once. Call this after [`Gaps::fill`].
+    /// Requests the remaining messages of a request at once, if its answer did not fit one datagram. Call this after [`Gaps::fill`].
     pub fn handle_rest(&mut self, server: usize, first: u64) {
         for hole in &mut self.holes {
             if hole.is_requested(server, first) {

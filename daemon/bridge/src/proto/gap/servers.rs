@@ -157,8 +157,8 @@ impl Server {
 mod tests {
     use super::*;
 
-    /// A server that stood still for 20 ms. Meanwhile ten holes were asked for again and again, with doubling waits.
-    /// Then all answers came within a third of a millisecond.
+    /// A server stood still for 20 ms. Meanwhile ten holes were requested repeatedly, with doubling waits. Then all answers arrived within
+    /// a third of a millisecond.
     #[test]
     fn answers_that_are_late_together_lengthen_the_wait_once() {
         let (config, mut server) = (GapConfig::default(), Server::default());

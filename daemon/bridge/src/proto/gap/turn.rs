@@ -133,7 +133,7 @@ fn exponential_ns(longest_ns: u64, group: u16, share: f64) -> u64 {
 mod tests {
     use super::*;
 
-    /// In a group of 1000 that all wait, few ask before an answer could come.
+    /// In a group of 1000 receivers that all wait, few send a request before an answer can arrive.
     #[test]
     fn few_of_a_thousand_ask_within_a_round_trip_of_the_first() {
         let (mut seed, mut asked, rounds) = (1, 0, 100);

@@ -20,8 +20,8 @@ impl Gaps {
         }
     }
 
-    /// Takes the answer of a server that it holds the messages but may not send them yet. It answers a request that started at `first`.
-    /// Returns false, and does nothing, if there is no such request.
+    /// Handles a server's answer to the request that started at `first`: the server holds the messages but may not send them yet. Returns
+    /// false, and does nothing, if there is no such request.
     pub fn handle_later(
         &mut self,
         now_ns: u64,

@@ -376,7 +376,7 @@ impl LeaseServer {
         self.leases.iter().filter(move |(_, lease)| is_live(lease)).map(|(address, _)| *address)
     }
 
-    /// Whether this address has a lease, and has thereby proved that it is its own.
+    /// Whether a client at this address has a lease, and so has proved its address.
     pub(crate) fn is_proved(&self, now_ns: u64, address: SocketAddr) -> bool {
         self.leases.get(&address).is_some_and(|lease| lease.ends_ns > now_ns)
     }

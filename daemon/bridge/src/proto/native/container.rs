@@ -16,7 +16,7 @@ const SEALED: u8 = 1;
 const REPAIR: u8 = 2;
 const FROM_RECEIVER: u8 = 8;
 const KNOWN_FLAGS: u8 = SEALED | REPAIR | FROM_RECEIVER;
-/// The number of the packet's kind for the control datagram with the number 0.
+/// The first number of the kinds that stand for control datagrams. The number of the control datagram is added to it.
 const CONTROL: u8 = 32;
 
 /// The kind of a native packet's body.

@@ -101,7 +101,7 @@ pub struct Assembly {
     pieces: Vec<(u32, u32)>,
     /// The size of the largest fragment so far, in bytes.
     part_bytes: u32,
-    /// The offset at which the answer to the last request begins. `asked_bytes` is the number of bytes that are missing of this answer.
+    /// The offset at which the answer to the last request begins. `asked_bytes` is the number of its bytes that have not arrived.
     asked_from: u32,
     asked_bytes: u32,
 }

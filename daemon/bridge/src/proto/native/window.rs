@@ -1,6 +1,6 @@
 //! The replay window of RFC 6479. It remembers which of a sender's latest packet numbers were already accepted.
 //!
-//! The window is a ring of words and moves by whole words, so taking a packet changes one word, unless the numbers move on to other words.
+//! The window is a ring of words and moves by whole words. So accepting a packet rarely changes more than one word.
 
 /// How far below the highest number a number may be and still be accepted. Lower numbers count as already accepted.
 pub const WINDOW: u64 = 16_384;

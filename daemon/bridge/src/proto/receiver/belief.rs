@@ -149,8 +149,8 @@ impl Receiver {
         self.counters.totals.claims_contradicted += 1;
     }
 
-    /// Takes the answer of a server that nothing from `first` on is published yet, and that its next sequence is `next`. It answers a
-    /// request that started at `first`, and is ignored if there is no such request.
+    /// Handles a server's answer to the request that started at `first`: no message from `first` on is published yet, and the server's next
+    /// sequence is `next`. The answer is ignored if there is no such request.
     pub fn handle_held(
         &mut self,
         now_ns: u64,

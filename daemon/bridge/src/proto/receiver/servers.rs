@@ -7,8 +7,8 @@ use super::{Delivery, Receiver};
 use shmcast::hosting::fault;
 
 impl Receiver {
-    /// Takes the answer of a server that it holds no message from `first` up to `oldest`. It answers a request that started at `first`, and
-    /// is ignored if there is no such request.
+    /// Handles a server's answer to the request that started at `first`: the server holds no message from `first` up to `oldest`. The
+    /// answer is ignored if there is no such request.
     pub fn handle_gone(
         &mut self,
         now_ns: u64,
@@ -30,8 +30,8 @@ impl Receiver {
         }
     }
 
-    /// Takes the answer of a server that it holds the messages but may not send them yet. It answers a request that started at `first`, and
-    /// is ignored if there is no such request.
+    /// Handles a server's answer to the request that started at `first`: the server holds the messages but may not send them yet. The
+    /// answer is ignored if there is no such request.
     pub fn handle_later(&mut self, now_ns: u64, server: usize, (session, first): (Session, u64)) {
         self.gaps.note_ours(server);
         if self.session == Some(session)
@@ -53,7 +53,7 @@ impl Receiver {
         self.gaps.note_rtt(server, rtt_ns);
     }
 
-    /// Notes that a server told all receivers that it will send nothing for a while. Too long a pause is cut.
+    /// Notes that a server told all receivers that it will send nothing for a while. A pause that is too long is shortened.
     pub fn handle_pause(&mut self, now_ns: u64, server: usize, (session, wait_ns): (Session, u64)) {
         self.gaps.note_ours(server);
         if self.session == Some(session) {

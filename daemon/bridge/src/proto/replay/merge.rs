@@ -25,7 +25,8 @@ const MERGE_UNKNOWN_NS: u64 = MILLISECOND_NS;
 /// The lower bound of this time once a round trip is known, in nanoseconds.
 const MERGE_MIN_NS: u64 = 300 * MICROSECOND_NS;
 const MERGE_MAX_NS: u64 = 5 * MILLISECOND_NS;
-/// How much longer than a round trip requests may arrive that were sent before a repair for all arrived, in nanoseconds.
+/// The tolerance for late requests, in nanoseconds. A receiver may send a request before a repair for all reaches it. That request arrives
+/// at most a round trip and this time after the repair was sent.
 const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
 /// After this many first requests, their counts are halved.
 const REMEMBERED: u32 = 16;
@@ -37,8 +38,8 @@ const PROBE: u32 = 32;
 const SCARCE_NS: u64 = 20 * MILLISECOND_NS;
 /// The longest wait that receivers are told, in nanoseconds.
 const PAUSE_MAX_NS: u64 = 20 * MILLISECOND_NS;
-/// An extra wait, in nanoseconds, so that the rate recovers more than for one packet. It doubles each time that the rate is used up again
-/// soon.
+/// An extra wait, in nanoseconds, so that the server can send more than one packet after it. It doubles each time that the rate is used up
+/// again soon.
 const PAUSE_MORE_NS: u64 = 2 * MILLISECOND_NS;
 
 /// How repairs for all receivers are made.
@@ -47,8 +48,8 @@ pub struct MergeConfig {
     /// The time within which a second request causes a repair for all, in nanoseconds. `None` means twice the longest round trip, within
     /// 0.3 to 5 ms.
     pub merge_ns: Option<u64>,
-    /// For how long after a repair for all further requests for it are ignored, in nanoseconds. `None` means the longest round trip plus
-    /// 100 us.
+    /// How long after a repair for all further requests for the same messages are ignored, in nanoseconds. `None` means the longest round
+    /// trip plus 100 us.
     pub linger_ns: Option<u64>,
 }
 

@@ -45,7 +45,7 @@ pub use shelf::{Block, Fetched};
 pub const UNPROVED_FACTOR: usize = 3;
 /// The default rate of replies to one source, in bytes a second.
 pub const SOURCE_RATE_BYTES: u64 = 25_000_000;
-/// The default rate of replies to all sources together, in bytes a second.
+/// The burst of messages from the journal is what the rate allows in a second, divided by this: 2 ms.
 pub const GLOBAL_RATE_BYTES: u64 = 100_000_000;
 /// The burst of messages from the journal is the rate of a second divided by this: 2 ms.
 const PAST_BURST_SHARE: u64 = 500;

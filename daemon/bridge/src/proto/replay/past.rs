@@ -13,7 +13,7 @@ use crate::proto::{MILLISECOND_NS, SECOND_NS};
 
 /// The most requests that wait for the disk.
 pub const MAX_WAITING: usize = 64;
-/// How long the journal is not read again after a read has failed, in nanoseconds.
+/// The pause after a failed read of the journal, in nanoseconds.
 const PAUSE_NS: u64 = 100 * MILLISECOND_NS;
 /// How long a journal that cannot be read is assumed to still hold its messages, in nanoseconds.
 const PATIENCE_NS: u64 = 5 * SECOND_NS;
