@@ -59,7 +59,7 @@ impl Local {
         };
         match published {
             Ok(_) => self.counts.published += 1,
-            // The local channel cannot take this message. It is reported to readers like any other loss.
+            // The message is larger than the local channel allows. It is reported to readers like any other loss.
             Err(PublishError::TooLarge(_)) => {
                 let told = publisher.gap(sequence);
                 self.counts.too_large += 1;

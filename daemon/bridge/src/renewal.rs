@@ -102,7 +102,7 @@ impl Watch {
             for (at, line, known) in &mut self.lines {
                 let now = socket::look_up(line).ok();
                 if now.is_some() && now != *known {
-                    // An interface whose addresses are not ready refuses. The next look tries again.
+                    // If the interface's addresses are not ready, the socket cannot be opened. The next lookup tries again.
                     *known = now.filter(|_| renew(*at, line).is_ok());
                 } else {
                     *known = now;

@@ -85,7 +85,7 @@ impl StateFile {
         self.number += 1;
         self.write_slot(self.number % 2, progress)?;
         if is_lost {
-            // Another file may have been put there: both of its slots are replaced.
+            // Somebody may have put another file there, so both slots are replaced.
             self.write_slot((self.number + 1) % 2, progress)?;
         }
         self.file.sync_all()?;

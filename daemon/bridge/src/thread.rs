@@ -78,8 +78,8 @@ pub fn spawn(
         let is_pinned = pinned.is_ok();
         let _ = tell.send(pinned);
         if is_pinned {
-            // The thread sleeps for microseconds. Without this call the kernel lets each sleep last 50 us longer. If the kernel refuses the
-            // call, sleeps are that much longer.
+            // Sleeps last microseconds here. Without this call, the kernel lets each of them last 50 us longer. If it refuses the call,
+            // they do.
             let _ = nix::sys::prctl::set_timerslack(1);
             body();
         }
@@ -152,7 +152,7 @@ impl Idle {
     pub fn reset(&mut self, now_ns: u64) {
         self.polls = 0;
         if self.choice.mode == WaitMode::Block {
-            // It is not known when a message arrived during a sleep: the middle of the sleep is used.
+            // It is not known when the message arrived during the sleep, so the middle of the sleep is used.
             let slept_ns = std::mem::take(&mut self.slept_ns);
             self.pace.note(if slept_ns > 0 { now_ns.midpoint(slept_ns) } else { now_ns });
         }

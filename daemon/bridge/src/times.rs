@@ -49,7 +49,7 @@ impl Moment {
     /// Converts a message's time from ticks to nanoseconds since 1970. Returns 0 if the message has no time.
     #[inline]
     pub fn wall_of(&self, time: u64) -> u64 {
-        // The sign of the difference of two numbers of 48 bits.
+        // Times have 48 bits. The shifts give their difference its sign.
         let ahead = (time.wrapping_sub(self.ticks) << 16).cast_signed() >> 16;
         match time {
             0 => 0,

@@ -142,7 +142,7 @@ impl Failover {
         let mut out = [0; CONTROL_MAX_BYTES];
         let Some(packet) = self.hearing.packet_of(claim, &mut out) else { return };
         for peer in &self.peers {
-            // It is no error of ours if a peer is gone. The next claim is due soon.
+            // An error means that a peer is gone, which is no problem of this egress. The next claim is due soon.
             let _ = datagrams::send(&self.socket, *peer, [packet]);
         }
     }

@@ -134,7 +134,7 @@ impl Live {
             Err(why) => self.outlet.shared.life.fail(why),
         }
         self.outlet.show();
-        // Stop the repairs too. They serve this session, which is over, or which another bridge continues.
+        // Stop the repairs, too. They serve this session, which is over or is continued by another bridge.
         self.outlet.shared.stop.store(true, Ordering::Relaxed);
         false
     }
@@ -175,8 +175,8 @@ impl Live {
             self.renew_lines();
             self.outlet.show();
             self.outlet.look_up(self.subscriber.as_ref().map(Subscriber::clock));
-            // A pulse says that its sender sends. If two standby egresses sent pulses, each would take the other for the sender, and both
-            // would wait for ever.
+            // Only an active egress sends pulses. If two standby egresses sent them, each would take the other for the active one, and
+            // neither would ever take over.
             let serves = matches!(self.leaving, Some(Leaving::Serves { .. }));
             let sends = |failover: &Failover| failover.election.role() == Role::Active && !serves;
             if self.failover.as_ref().is_none_or(sends) || fault!("standbys_send_pulses") {
@@ -243,7 +243,7 @@ impl Live {
             return Ok(false);
         }
         self.retry_ns = now_ns + RETRY_NS;
-        // Start with the oldest message: messages that were published before we attached belong to the new session as well.
+        // Start with the oldest message: messages that were published before this egress attached also belong to the new session.
         let channel = self.spec.through_gate(&self.channel).start(Start::Oldest);
         let (subscriber, parks) = match attach(&channel, self.spec.wait) {
             Ok(attached) => attached,
@@ -251,18 +251,17 @@ impl Live {
         };
         self.gate_wait = GateWait::default();
         check_sizes(&self.spec, &subscriber).map_err(|e| e.to_string())?;
-        // A feed from another host keeps the session under which it was received. Its channel has that session before its first message, so
-        // wait for it.
+        // A feed from another host keeps its session. The channel gets that session before its first message, so wait for it.
         let is_passed_on =
             self.spec.session.is_none() && !self.origins.contains(self.outlet.sender.session());
         let is_empty = subscriber.next_sequence() == 1 && subscriber.lag() == 0;
         if is_passed_on && is_empty && subscriber.remote_session().is_none() {
             return Ok(false);
         }
-        // The channel's sequences begin again, so its epoch must be a later one, however soon it was replaced.
+        // The channel's sequences begin again, so its epoch must be a later one, even if the channel was replaced at once.
         let own = self.outlet.sender.session().epoch();
         let terms = Terms { own, told: self.outlet.shared.told_term(), ..Terms::default() };
-        // Receivers follow the previous session, and that session is known.
+        // Receivers follow the previous session, whose term is `own`. So the bridge need not listen for others.
         let session = session_of(&self.spec, &subscriber, &self.origins, terms, |_| Ok(None));
         let session = session.map_err(|e| e.to_string())?;
         self.outlet.shared.attached.fetch_add(1, Ordering::Release);

@@ -98,7 +98,7 @@ impl Egress {
         let polls = live.idle.yields();
         let run = move || {
             if polls {
-                // If the system refuses, some of the publisher's yields hand over to no thread.
+                // If the system refuses, some of the publisher's yields do not switch to this thread.
                 let _ = slice::scale(1, SHORTER);
             }
             live.run();
@@ -119,8 +119,8 @@ impl Egress {
         let Some(Direction::Send(send)) = spec.direction() else {
             return Err(BridgeError::of(spec, "send: this bridge receives"));
         };
-        // The feed is read only from the ring. A journal is read at the speed of a disk, and receivers would wait for it. Repairs come from
-        // both, on a thread of their own.
+        // The feed is read only from the ring. A journal is read at the speed of a disk, and receivers would have to wait for it. Repairs
+        // are read from both, on another thread.
         let (past, channel) = (channel.clone(), channel.history(History::Never));
         let opened = Opened::open(spec, send, &channel, &options)?;
         let Opened { feeds, mut refusals, subscriber, parks, state, .. } = opened;

@@ -78,8 +78,8 @@ impl<'a> Opened<'a> {
         drop(open_server(spec, send, &mut RefusedSettings::default())?);
         let heard = |most| heard_term(spec, send, &keys, most, &mut refusals);
         let session = session_to_send(spec, &subscriber, &options.origins, (said, resumed), heard)?;
-        // Open this socket last. Requests that arrived while the bridge listened would be answered only after their receivers had given
-        // them up and sent them again.
+        // Open this socket last. Requests that arrived while the bridge listened would be answered late, after their receivers had repeated
+        // them.
         let server = open_server(spec, send, &mut refusals)?;
         let feeds = Feeds { session, profile, lines, others, link, keys };
         let resumes = resumed.is_some();
@@ -223,7 +223,7 @@ pub(super) fn session_of(
     }
     let (tag, ring) = (tag_bytes(spec), run_of(subscriber.header()));
     let clock = term_at(subscriber.header().created_ns);
-    // Returns the ring's own session if that may be sent, or else the terms of a new one.
+    // Returns the ring's own session if it may be sent. Otherwise the error has the terms for a new session.
     let look = |known: Result<Session, u64>| match known {
         Ok(session) if session.epoch() > terms.own => Ok(session),
         known => {

@@ -95,7 +95,8 @@ impl Outlet {
             pacer: link.map(|link| Pacer::of(link, clock.now_ns())),
             keeps_session: spec.session.is_some(),
             is_over: false,
-            // A bridge waits for the next publisher wherever it begins. When it takes over, it reads again what it has read before.
+            // Wherever a bridge begins, it waits for the next publisher. When it takes over, it reads messages again that it has read
+            // before.
             end: EndWatch::of(subscriber, Start::Latest),
             gap_end: 0,
             lines,
@@ -128,9 +129,9 @@ impl Outlet {
             }
             // The loop attaches again when the channel begins again.
             Event::NewSession { .. } | Event::NewEpoch { .. } | Event::Restarted => self.end.note(&event),
-            // Only when nothing more waits does it show whether this is the channel's end.
+            // It may be the end of an earlier publisher. That is decided once no more events wait.
             Event::End => self.end.note(&event),
-            // Library and bridge are released together, so a new kind of event is handled here before it exists.
+            // The library and the bridge are released together, so each kind of event that exists is handled above.
             other => debug_assert!(false, "bridges do not carry {other:?}"),
         }
     }
@@ -166,8 +167,8 @@ impl Outlet {
     fn note_unsent(&mut self, refused: PushError) {
         match refused {
             PushError::TooLong { .. } => self.counters.messages_too_long += 1,
-            // The senders begin where the ring is read from, and the ring is read forward. So this is a fault of the ring or of the bridge,
-            // and must be visible.
+            // The senders begin where the ring is read, and the ring is read forward. So this is a fault of the ring or of the bridge, and
+            // must be visible.
             PushError::WentBack { .. } | PushError::BatchFull => self.counters.messages_missed += 1,
         }
     }
@@ -204,7 +205,7 @@ impl Outlet {
         if self.sender.datagrams().next().is_none() {
             return;
         }
-        // Store this before the datagrams leave: the fastest receiver's request must not be refused as too early.
+        // Store this before the datagrams are sent. Otherwise the request of a fast receiver could be refused as too early.
         self.shared.next.store(self.sender.next(), Ordering::Release);
         hold_back(self.pacer.as_ref(), &self.clock, &self.shared, &mut self.counters);
         send_to_all(
@@ -364,7 +365,7 @@ fn charge<'a>(
 ) {
     let bytes = copies * datagrams.map(|datagram| datagram.len() as u64 + FRAME_BYTES).sum::<u64>();
     pacer.charge(now_ns, bytes);
-    // This thread alone writes it.
+    // Only this thread writes the counter.
     shared.live_bytes.store(shared.live_bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
 }
 

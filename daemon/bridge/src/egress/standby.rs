@@ -67,7 +67,7 @@ impl Live {
         let from = from.unwrap_or(failover.start_at).min(subscriber.next_sequence());
         match subscriber.seek(from) {
             Ok(()) => {}
-            // The ring no longer holds all of it.
+            // The ring no longer has all of these messages.
             Err(LocateError::TooOld { oldest, .. }) => {
                 subscriber.seek(oldest).map_err(|e| e.to_string())?;
                 self.outlet.counters.messages_missed += oldest.saturating_sub(from);
@@ -108,7 +108,8 @@ impl Live {
             return Ok(true);
         };
         let Some(failover) = &mut self.failover else { return Ok(true) };
-        // A listener has not decided yet: it may become the one that sends what waits in the ring.
+        // An egress that still listens may become the active one. It must then send the messages that are waiting in the ring, so it skips
+        // none.
         let events = if failover.election.role() == Role::Listen { 0 } else { SKIP };
         let mut result = Ok(());
         for _ in 0..events {

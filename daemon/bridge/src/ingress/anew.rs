@@ -29,7 +29,7 @@ pub(super) fn watch(
         return Ok(None);
     }
     let tuning = Tuning { buffer_bytes: receive.buffer_bytes, busy_poll_us: spec.busy_poll_us };
-    // The same sockets, to join their groups again.
+    // Clones of the sockets. The thread uses them to join groups again.
     let lines = ports.iter().filter_map(|port| Some((port.role.line()?, &port.socket)));
     let sockets = lines.map(|(line, socket)| Ok((line, socket.try_clone()?))).collect::<io::Result<_>>();
     let sockets: RefCell<HashMap<usize, UdpSocket>> = RefCell::new(sockets.map_err(BridgeError::Start)?);
@@ -71,7 +71,7 @@ impl Receiving {
                 if let Some(line) = port.line_or(self.lines) {
                     port.drops.look(&port.socket, &mut self.inlet.counters.lines[line].socket.kernel_drops);
                 }
-                // A new socket counts its drops from 0, and gets its packets one by one.
+                // A new socket counts its drops from 0, and the kernel does not merge its packets yet.
                 (port.socket, port.drops, port.merging) = (socket, Drops::default(), Merging::default());
             }
         }

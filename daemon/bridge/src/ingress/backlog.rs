@@ -39,7 +39,7 @@ impl Backlog {
             }
             Delivery::Message { .. } => {}
             Delivery::Gap { from, to } => self.put(GAP, [from, to, 0], &[]),
-            // The previous session is not needed any more.
+            // The field `previous` is not needed here.
             Delivery::NewSession { session, next, .. } => self.put(SESSION, [next, 0, 0], session.as_bytes()),
             Delivery::End { session, next } => self.put(END, [next, 0, 0], session.as_bytes()),
         }

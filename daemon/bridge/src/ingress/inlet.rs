@@ -165,7 +165,7 @@ impl Inlet {
             return Err(PromoteError::Ended(why));
         };
         let promotion = promotion::promote(publisher, came, tag, below)?;
-        // As far as anybody knows, the rest of the gap was never published.
+        // The messages of the gap that are not known to exist do not count as missing.
         self.local.counts.missing += came.1.saturating_sub(promotion.from);
         self.counters.host.next_sequence = publisher.next_sequence();
         self.origins.add(promotion.session, run_of(publisher.header()));
@@ -185,9 +185,9 @@ impl Inlet {
             self.local.publisher = None;
             return true;
         }
-        // The sequences of a channel only grow. A session whose sequences begin again needs a new segment.
+        // The sequences of a segment only grow. A session whose sequences begin again needs a new segment.
         if self.next_sequence() > next {
-            // The ring is not closed: readers continue in the next one, and an end would tell them that nothing follows.
+            // The ring must not be closed. Its readers continue in the next one, and an end would tell them that no messages follow.
             if let Some(publisher) = self.local.publisher.take() {
                 publisher.leave_open();
             }

@@ -108,7 +108,7 @@ impl Ingress {
         channel: PublisherBuilder,
         options: IngressOptions,
     ) -> Result<Ingress, BridgeError> {
-        // The CPU is tried first, since the channel's readers would notice a publisher that opens the channel and leaves again.
+        // Try the CPU first. If it cannot be used, the channel is not opened, and its readers notice nothing.
         try_cpu(spec.cpu)?;
         let (mut ingress, receiving) = Ingress::assemble(spec, channel, options)?;
         let run = move || receiving.run();

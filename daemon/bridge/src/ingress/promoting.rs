@@ -96,7 +96,7 @@ impl Receiving {
             self.show(true);
             self.shared.life.enter(Phase::Ended);
         }
-        // A caller that no longer waits finds the bridge ended.
+        // If the caller no longer waits, it will find that the bridge has ended.
         let _ = order.answer.send(promoted);
         is_over
     }
@@ -107,7 +107,7 @@ impl Receiving {
         if silence_ns < DEFAULT_SILENCE_NS && !force {
             return Err(PromoteError::StillHeard { silence: Duration::from_nanos(silence_ns) });
         }
-        // The same check is made here first, because the next steps cannot be undone.
+        // The promotion makes the same check. It is made here first, because the next steps cannot be undone.
         next_after(self.inlet.next_sequence().max(self.receiver.horizon()), below)?;
         self.leave();
         let inlet = &mut self.inlet;

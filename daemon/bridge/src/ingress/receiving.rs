@@ -109,8 +109,8 @@ impl Receiving {
         if self.inlet.is_waiting() {
             self.inlet.catch_up(false);
         }
-        // The due work is done before receiving, so that it does not delay a message to the reader. A thread that polls and has found
-        // nothing looks for such work only in some turns.
+        // Due work is done before receiving, so that it does not delay a message to the reader. A polling thread that has found nothing
+        // checks for due work only in some turns.
         let now_ns = self.awake.at(self.clock.now_ns());
         if self.has_found || self.choice.mode == WaitMode::Block || self.turns.is_multiple_of(TURNS_PER_LOOK)
         {
@@ -174,7 +174,7 @@ impl Receiving {
                     self.handle_batch(now_ns, at);
                     self.ports[at].note_batch();
                 }
-                // A host has replied that nobody listens there. The next server is asked later.
+                // A host has replied that no program listens on the port. The next request is sent to another server.
                 Err(_) => self.inlet.counters.host.receive_errors += 1,
             }
         }

@@ -97,7 +97,7 @@ impl Tap {
                 &shared.free
             }
         };
-        // Each queue has a place for every slot.
+        // Each queue has room for all slots, so this cannot fail.
         let _ = queue.push(slot);
     }
 
@@ -138,7 +138,7 @@ impl CaptureFile {
         });
         let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         for _ in 0..SLOTS {
-            // Write to the memory here, so that no bridge takes its page faults.
+            // Writing to the memory here causes its page faults here, and not in a bridge.
             let data = vec![0xFF; payload_bytes].into_boxed_slice();
             let slot = Slot { time_ns: 0, from: nowhere, to: nowhere, bytes: 0, data };
             shared.free.push(slot).expect("the queue has as many places as there are slots");
@@ -187,7 +187,7 @@ fn write_all(shared: &CaptureQueues, file: File) -> io::Result<()> {
     let mut result = out.write_all(&file_header());
     let mut frame = Vec::new();
     loop {
-        // Load this before looking at the queue, so that every packet from before the stop is found.
+        // Load this before looking at the queue. Then every packet from before the stop is found.
         let stopping = shared.stopping.load(Ordering::Acquire);
         let mut any = false;
         while let Some(slot) = shared.filled.pop() {
@@ -200,7 +200,7 @@ fn write_all(shared: &CaptureQueues, file: File) -> io::Result<()> {
             counter.fetch_add(1, Ordering::Relaxed);
             let _ = shared.free.push(slot);
         }
-        // Somebody may be reading the file already, and a killed process should leave the packets that it captured in the file.
+        // Another program may be reading the file already. If this process is killed, the captured packets should be in the file.
         if !any && result.is_ok() {
             result = out.flush();
         }
@@ -264,7 +264,7 @@ impl<W: Write> PacketFile<W> {
     }
 }
 
-// seconds | nanoseconds | bytes here | bytes sent | frame
+// seconds | nanoseconds | bytes captured | bytes sent | frame
 fn write_packet(
     out: &mut impl Write,
     time_ns: u64,

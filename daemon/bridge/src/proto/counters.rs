@@ -92,7 +92,8 @@ impl Histogram {
         self.max_ns = self.max_ns.max(value_ns);
     }
 
-    // Values below 8 have a slot each; above, the top three bits after the leading one choose among eight an octave.
+    // Each value below 8 has a slot of its own. Above that, each octave has eight slots, and the three bits after the leading one choose
+    // among them.
     fn slot(value_ns: u64) -> usize {
         let octave = (value_ns | 7).ilog2() as usize - 2;
         let step = if octave == 0 { value_ns } else { (value_ns >> (octave - 1)) & 7 };

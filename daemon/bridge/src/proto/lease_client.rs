@@ -123,7 +123,7 @@ impl LeaseClient {
         if nonce != self.nonce {
             return;
         }
-        // The answer to a repeated question may have been caused by any of its repeats.
+        // After a repeat, it is not known which of the questions was answered.
         if self.sent == 1 {
             self.rtt_ns = Some(now_ns.saturating_sub(self.asked_ns));
         }
@@ -206,7 +206,7 @@ impl LeaseClient {
         let question = match self.state {
             LeaseState::Greeting => ControlDatagram::Hello { nonce },
             LeaseState::Subscribing | LeaseState::Held { .. } => match self.receiver {
-                // An older server drops a kind that it does not know.
+                // An older server drops kinds that it does not know.
                 Some(receiver) if !self.is_old && self.tries % 4 < JOIN_TRIES => {
                     ControlDatagram::Join { nonce, cookie, lease_ms, live, receiver }
                 }
@@ -226,7 +226,7 @@ impl LeaseClient {
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         match self.state {
             LeaseState::Gone => None,
-            // A feed with live packets has a heartbeat each second; repairs alone may well be silent.
+            // A feed with live packets has a heartbeat each second. A lease for repairs only may be silent for long.
             LeaseState::Held { .. } if self.live => {
                 Some(self.send_at_ns.min(self.heard_ns.saturating_add(self.silence_ns)))
             }

@@ -97,7 +97,7 @@ impl SourceBuckets {
         if let Some(bucket) = self.buckets.get(&source) {
             return bucket.is_open(now_ns, self.rate);
         }
-        // Forgetting full buckets costs a walk over the table, so a flood of new sources may cause it once a millisecond.
+        // Removing full buckets walks over the whole table. So a flood of new sources can cause this only once a millisecond.
         if self.buckets.len() >= self.max_sources && now_ns >= self.tidy_at_ns {
             self.buckets.retain(|_, bucket| !bucket.is_full(now_ns));
             self.tidy_at_ns = now_ns.saturating_add(MILLISECOND_NS);
@@ -169,7 +169,7 @@ fn v4_bits(address: Ipv4Addr) -> u128 {
 }
 
 fn same_prefix(a: u128, b: u128, prefix: u8) -> bool {
-    // For prefix 0, a shift by all 128 bits has no result. Every address is in that network.
+    // With prefix 0, every address is in the network. `checked_shr` then returns `None`, because it cannot shift by all 128 bits.
     (a ^ b).checked_shr(128 - u32::from(prefix)).unwrap_or(0) == 0
 }
 

@@ -146,10 +146,10 @@ impl Pacer {
     /// Notes that this many bytes were sent.
     #[inline]
     pub fn charge(&mut self, now_ns: u64, bytes: u64) {
-        // The link was free for these bytes since they were published, up to a bound.
+        // The link was free for these bytes since they were published. This is true only up to a limit.
         let since_ns = self.empty_ns.clamp(now_ns.saturating_sub(WINDOW_NS), now_ns);
         self.bucket.charge(since_ns, self.rate, bytes);
-        // Time only reduces the debt. So the debt cannot be larger when the next packets leave.
+        // The debt only shrinks with time. So it cannot be larger when the next packets are sent.
         self.is_tight = !self.bucket.is_open(now_ns, self.rate) && !fault!("nothing_is_paced");
     }
 }
@@ -179,7 +179,7 @@ impl Remainder {
     /// Notes how many bytes of live packets have been sent so far. Call this before repairs are sent, and every few milliseconds.
     pub fn note_live(&mut self, now_ns: u64, live_bytes: u64) {
         let (seen_ns, seen) = std::mem::replace(&mut self.seen, (now_ns, live_bytes));
-        // The link was free for these bytes since the last look.
+        // The link was free for these bytes since the last call.
         self.whole.charge(seen_ns, self.link.whole_rate(), live_bytes.saturating_sub(seen));
         let newest = (self.oldest + STEPS - 1) % STEPS;
         if now_ns.saturating_sub(self.steps[newest].0) >= WINDOW_NS / STEPS as u64 {

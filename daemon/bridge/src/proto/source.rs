@@ -128,8 +128,8 @@ impl SourceLock {
         self.passed.take()
     }
 
-    // Keeps the packet if it continues in order at the receiver's place, or at an earlier one. Returns whether there are enough such
-    // packets, so that the receiver can continue with this source.
+    // Stores the packet if it continues in order, at or before `due`. Returns whether there are enough such packets, so that the receiver
+    // can continue with this source.
     fn goes_on(&mut self, source: IpAddr, (head, datagram): (&Head, &[u8]), due: u64) -> bool {
         let (end, is_copy) = (head.end(), head.sequence <= due);
         let known = self.rival.as_mut().filter(|rival| rival.source == source);

@@ -46,7 +46,7 @@ impl Disk {
                 let _ = other.send(&[0]);
             }
         };
-        // A disk may take long to answer. Nothing waits for the thread's end.
+        // A read of the disk may take long, and nothing waits for the thread's end.
         drop(spawn("bridge-journal", None, work)?);
         Ok(Disk { orders, answers: told, bell })
     }
@@ -112,7 +112,7 @@ fn is_absence(error: &JournalError) -> bool {
 fn read(reader: &mut Reader, first: u64) -> Result<Fetched, JournalError> {
     let mut block = Block::new(first);
     if reader.due() > first {
-        // Retention took what lies between.
+        // The messages up to here were removed by the journal's retention.
         block.lose(reader.due());
         return Ok(Fetched::Block(block));
     }

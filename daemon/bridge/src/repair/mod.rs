@@ -167,7 +167,7 @@ impl Repair {
         let (key, epoch) = random.split_at(16);
         let key = key.try_into().expect("sixteen bytes");
         let epoch = u64::from_ne_bytes(epoch.try_into().expect("eight bytes"));
-        // This subscriber never waits and delivers to nobody. It must not be counted as a reader, nor shown as one that lags.
+        // This subscriber never waits and delivers nothing. It must not count as a reader, nor be shown as one that lags.
         let channel = channel.start(Start::Latest).wait(Wait::Yield).page(false).prepare(Preparation::NONE);
         let attached = shared.attached.load(Ordering::Acquire);
         let floor = shared.begin.load(Ordering::Acquire);
@@ -205,12 +205,12 @@ impl Repair {
         while !self.is_over() {
             self.follow();
             self.measure();
-            // An error here is an ICMP error about an earlier reply. It does not matter.
+            // An error here comes from an ICMP message about an earlier reply. It has no effect.
             while self.inbox.receive(&self.out.socket).is_ok_and(|received| received > 0) {
                 self.answer_all();
                 self.answer_waiting();
                 self.measure();
-                // The session may change or end while requests keep arriving, so check after every batch.
+                // The session may change or end while requests keep arriving, so check for that after every batch.
                 if fault!("repairs_look_at_nothing_else") {
                     continue;
                 }
@@ -294,8 +294,7 @@ impl Repair {
                 }
             };
         }
-        // Show the leases after each batch, even in a flood of requests: a receiver that was granted a lease
-        // waits for its packets.
+        // Show the leases after each batch, even in a flood of requests: a receiver that was granted a lease waits for its live packets.
         self.show_leases();
         self.show();
     }

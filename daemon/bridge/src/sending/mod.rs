@@ -229,7 +229,7 @@ impl Sending {
         while !self.stop.load(Ordering::Relaxed) {
             std::thread::sleep(NOTE_EVERY);
             self.note_progress();
-            // While nothing is sent, nothing is noted.
+            // While nothing is sent, `note_progress` writes nothing. So check the file here.
             if looked.elapsed() >= LOOK_EVERY {
                 looked = Instant::now();
                 self.write(|file, progress| file.keep(progress));

@@ -200,7 +200,7 @@ fn join(socket: &Socket, line: &LineSpec, interface: Interface) -> io::Result<()
 pub(super) fn rejoin(line: &LineSpec, socket: &UdpSocket) -> io::Result<()> {
     let socket = SockRef::from(socket);
     let interface = interface_of(line, &socket).map_err(io::Error::other)?;
-    // The group is left whatever sources it was joined for. It is no error if it is not joined any more.
+    // The group is left, no matter for which sources it was joined. It is no error if the group is no longer joined.
     let _ = match line.group.ip() {
         IpAddr::V4(group) => {
             socket.leave_multicast_v4_n(&group, &InterfaceIndexOrAddress::Address(interface.v4))
@@ -219,7 +219,7 @@ pub fn open_sender(line: &LineSpec, ttl: u8, loopback: bool) -> Result<UdpSocket
     if line.group.ip().is_multicast() {
         aim(&socket, line, ttl, loopback)?;
     }
-    // On a blocking socket a full send buffer makes the bridge wait, and the ring holds messages that are published meanwhile. The wait is
+    // On a blocking socket, a full send buffer makes the bridge wait. Messages that are published meanwhile wait in the ring. The wait is
     // limited, because other lines wait with this one.
     socket.set_nonblocking(false).map_err(os("set the mode of", line.group))?;
     set_patience(&socket).map_err(os("limit the waits of", line.group))?;
@@ -281,14 +281,14 @@ pub fn open_beside(server: &UdpSocket) -> Result<UdpSocket, SocketError> {
         return Ok(server);
     }
     let (server, socket) = (Socket::from(server), new_socket(address)?);
-    // The address is shared only for this moment. Otherwise any program could take the port, and the requests.
+    // The address is shared only for this moment. Otherwise another program could bind the port, and get the requests.
     let share =
         |are_shared| server.set_reuse_address(are_shared).and_then(|()| socket.set_reuse_address(are_shared));
     share(true).map_err(os("share", address))?;
     let bound = bind(&socket, address);
     share(false).map_err(os("share", address))?;
     bound?;
-    // A connected socket receives only from its peer, and nobody sends from the discard port.
+    // A connected socket receives only from its peer, and no host sends from the discard port.
     let mut nobody = address;
     nobody.set_port(DISCARD_PORT);
     socket.connect(&nobody.into()).map_err(os("keep requests from", address))?;
@@ -363,7 +363,7 @@ pub fn wait_for_any<'fd>(sockets: impl Iterator<Item = BorrowedFd<'fd>>, limit: 
         *place = Some(PollFd::new(socket, PollFlags::POLLIN));
         used += 1;
     }
-    // A plain array needs a socket in every place. Only the first `used` places are used.
+    // The array needs a socket in every place, but only the first `used` places are used.
     let Some(first) = polls[0].clone() else { return std::thread::sleep(limit) };
     let mut polls = polls.map(|poll| poll.unwrap_or_else(|| first.clone()));
     // An error, such as a signal, makes it return early, which is harmless.

@@ -136,7 +136,7 @@ impl ReceiveCounters {
     }
 }
 
-// The tables have room for the greatest number of lines and servers. The entries after the last one that was used are left out.
+// The tables have room for the most lines and servers. The entries after the last used one are left out.
 fn used_lines<S: Serializer>(lines: &[LineStatus], serializer: S) -> Result<S::Ok, S::Error> {
     let used = lines.iter().rposition(|line| line.socket.datagrams > 0).map_or(0, |last| last + 1);
     serializer.collect_seq(&lines[..used])

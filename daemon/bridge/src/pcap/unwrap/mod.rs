@@ -136,7 +136,7 @@ impl Unwrap {
         }
     }
 
-    // Returns kept packets that are to be routed next, if the followed session was left.
+    // Returns the kept packets that must be routed next, if the followed session was left.
     fn route<'a>(
         &mut self,
         datagram: &[u8],
@@ -205,7 +205,7 @@ impl Unwrap {
         }
     }
 
-    // Takes the packets that were far ahead and no longer are.
+    // Takes the packets that were far ahead and are no longer.
     fn take_near(&mut self, sink: &mut dyn FnMut(Delivery<'_>)) {
         let Some(feed) = self.feed.as_ref().filter(|feed| !feed.far.is_empty()) else { return };
         let near = feed.receiver.horizon().saturating_add(FAR_MESSAGES);
@@ -285,7 +285,7 @@ impl Feed {
         }
     }
 
-    // Calls the receiver, and counts what it did. Returns how many messages, and parts of messages, were new.
+    // Calls the receiver, and counts what it did. Returns how many messages and fragments were new.
     fn run(
         &mut self,
         counters: &mut UnwrapCounters,

@@ -146,7 +146,8 @@ impl Unwrap {
     }
 }
 
-// The first message of a session, by its first packet and those behind it. Packets may be out of order, and the first one may be far off.
+// Returns the first message of a session. Packets may be out of order, and the first packet may be far off, so the packets after it are
+// considered, too.
 fn first_of(head: &Head, ahead: &mut dyn Iterator<Item = &[u8]>) -> u64 {
     let ahead = ahead.take(HELD_PACKETS).filter_map(|datagram| {
         match Parsed::of(datagram, |session| (session == head.session).then_some(head.is_native)) {

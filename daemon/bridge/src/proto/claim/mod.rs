@@ -184,7 +184,7 @@ impl Election {
         if claim.sender == self.config.sender || !is_ours {
             return;
         }
-        // The bound prevents anybody from using up the numbers. A forged number alone moves no egress.
+        // The limit prevents a forger from using up the numbers. A forged number alone changes no egress.
         if claim.claim > self.highest.saturating_add(1 << 32) {
             return;
         }
@@ -249,7 +249,7 @@ impl Election {
             other.heard_ns = now_ns;
         }
         match (self.role, of_other) {
-            // A claim that is no longer repeated does not count.
+            // A claim that is no longer repeated is ignored.
             (Role::Active, Some(other))
                 if now_ns.saturating_sub(other.claimed_ns) < 2 * self.config.takeover_ns =>
             {
@@ -305,9 +305,10 @@ impl Election {
         let oldest = self.firsts[if self.packets < APART { 0 } else { self.packets % APART }];
         match (self.packets, claimed) {
             (0, claimed) => claimed.or((self.seen > 0).then_some(self.seen)),
-            // What was heard on the line is newer than the claim, unless we have missed packets.
+            // The packets on the line are newer than the claim, unless this egress has missed packets.
             (_, Some(claimed)) if claimed >= self.seen => Some(claimed),
-            // An egress that has just started heard the line from the middle of a batch on, and another line may lack its beginning.
+            // An egress that has just started may have heard the line from the middle of a batch on. Another line may not have the
+            // beginning of this batch.
             (packets, Some(claimed)) if packets < APART => Some(claimed.min(oldest)),
             (_, _) => Some(oldest),
         }
@@ -334,7 +335,7 @@ impl Election {
             (Role::Active, ..) => u64::MAX,
             (Role::Listen, ..) => self.started_ns + 3 * takeover_ns,
             (_, Some(other), line_ns) => {
-                // Packets of an egress that also claims prove that it lives.
+                // If an egress also sends claims, its packets prove that it is alive.
                 let heard_ns = other.heard_ns.max(line_ns.unwrap_or(0));
                 heard_ns + patience_ns
             }

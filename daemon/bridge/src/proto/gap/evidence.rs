@@ -27,7 +27,7 @@ impl Gaps {
         let mut at = self.holes.partition_point(|hole| hole.end <= before);
         while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < sequence) {
             if hole.end > sequence {
-                // If there is no room for another hole, this hole stays a claim, because its end is a claim.
+                // If there is no room for another hole, this hole cannot be split. It stays a claim, because its end is a claim.
                 if self.is_crowded() {
                     break;
                 }
@@ -115,7 +115,7 @@ impl Gaps {
         let hole = &mut self.holes[at];
         hole.denied += 1;
         hole.doublings += 1;
-        // Messages that surely exist do not have to wait because one server is behind.
+        // Messages that surely exist must not wait because one server lags.
         hole.ignored += u32::from(!is_claim);
         let wait_ns = self.servers[server].timeout_ns(hole.doublings, &self.config);
         let until_ns = now_ns.saturating_add(wait_ns);
@@ -151,7 +151,7 @@ impl Gaps {
             }
             let bit = 1 << server;
             let hole = &mut self.holes[at];
-            // A single answer may be forged, with the true answer still on its way. So a server must say it twice.
+            // A single answer may be forged while the true answer is still on its way. So a server must say it twice.
             hole.gone |= bit & (hole.gone_once | u8::from(fault!("one_word_gives_up")) << server);
             hole.gone_once |= bit;
             if matches!(hole.state, State::Requested { server: asked, .. } if asked == server) {

@@ -163,7 +163,7 @@ impl Gaps {
         if self.holes.len() < self.config.max_holes {
             return true;
         }
-        // At the end of the last hole, the messages would stop the hole's growth, and the next missing message would make another hole.
+        // Messages at the end of the last hole would stop its growth, and the next missing message would make another hole.
         let at = self.holes.partition_point(|hole| hole.end <= first);
         let is_last = at + 1 == self.holes.len();
         let hole = self.holes.get(at);
@@ -181,7 +181,8 @@ impl Gaps {
         if self.config.may_be_plain && self.servers.iter().any(|server| !server.is_ours) {
             self.longest_bytes = sizes.max().map_or(0, |size| size as u64).max(self.longest_bytes);
         }
-        // These are sums. In an average of averages, packets with one long message would weigh too much.
+        // These are sums of messages and of bytes. An average of the packets' averages would give too much weight to packets with one long
+        // message.
         let fade = |recent: &mut u64, more: u64| *recent = (*recent - *recent / 16).saturating_add(more);
         fade(&mut self.recent_messages, messages);
         fade(&mut self.recent_bytes, bytes as u64);
@@ -356,7 +357,8 @@ impl Gaps {
             self.window = (self.window + 1).min(self.config.max_requests);
             state.sample(now_ns.saturating_sub(sent_ns).max(1));
         } else if state.rtt_ns == 0 {
-            // One of several requests was answered. The first one is the safe guess, unless it was absurdly long ago.
+            // One of several requests was answered, and it is not known which. The first one is the safe guess, unless it was absurdly long
+            // ago.
             let since_first_ns = now_ns.saturating_sub(hole.asked_ns).max(1);
             state.sample(since_first_ns.min(2 * self.config.timeout_max_ns));
         } else {

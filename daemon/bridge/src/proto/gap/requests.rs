@@ -40,7 +40,7 @@ impl Gaps {
         }
         let window = self.window.min(room.saturating_add(1));
         let pending = self.count_pending();
-        // Claims are requested after all shown holes, and must not delay requests for those.
+        // Claims are requested after all shown holes, and must not delay the requests for shown holes.
         let (mut any_wanted, mut found) = (false, None);
         for (at, hole) in self.holes.iter().enumerate().filter(|(_, hole)| hole.state == State::Wanted) {
             any_wanted = true;
@@ -147,15 +147,17 @@ impl Gaps {
         (1..=servers).map(|turn| (hole.last_server + turn) % servers).filter(may).find(has_room)
     }
 
-    // Makes the hole at `at` the size of one answer: joins it with wanted neighbours, or cuts it. A hole of at most twice that size is not
-    // cut: a lost packet is one answer whatever the estimate says, and the rest of a short answer is requested at once. A plain server is
-    // asked for no more than what surely fits one packet. Returns the greatest number of messages that a request to this server may name.
+    // Makes the hole at `at` as large as one answer: joins it with wanted neighbours, or cuts it. Returns the most messages that a request
+    // to this server may name.
+    //
+    // A hole of at most twice that size is not cut. A lost packet needs only one answer even if the estimate is too low, and the rest of a
+    // short answer is requested at once. A server of another make is asked for no more than what surely fits one packet.
     fn shape(&mut self, at: usize, server: usize) -> u64 {
         let room = self.config.payload_bytes.saturating_sub(HEADER_BYTES).max(LENGTH_BYTES) as u64;
         let is_plain =
             self.config.may_be_plain && !self.servers[server].is_ours && !fault!("plain_servers_are_trusted");
         let (answer, most) = match is_plain {
-            // Before any message has arrived, nothing is known of the messages' sizes.
+            // No message has arrived yet, so nothing is known about their sizes.
             true if self.longest_bytes == 0 => (1, 1),
             true => (room / (self.longest_bytes + LENGTH_BYTES as u64), 1),
             false => (room * self.recent_messages / self.recent_bytes.max(1), 2),

@@ -121,7 +121,7 @@ impl Server {
         doubled_ns.min(config.timeout_max_ns.max(base_ns))
     }
 
-    // Returns the wait without any doubling. RFC 6298 with a margin of at least half a round trip.
+    // Returns the wait without any doubling. It is that of RFC 6298, with a margin of at least half a round trip.
     fn base_ns(&self, config: &GapConfig) -> u64 {
         let base_ns = match self.rtt_ns {
             0 => config.timeout_first_ns,
@@ -133,7 +133,7 @@ impl Server {
             .min(LONGEST_NS.max(config.timeout_max_ns))
     }
 
-    // Makes the waits longer after an answer that was late. After a standstill of either end many answers are late together. They lengthen
+    // Makes the waits longer after an answer that was late. After a standstill of either end, many answers are late together. They lengthen
     // the wait only once, by a quarter of the wait without doublings.
     pub(super) fn note_late(&mut self, now_ns: u64, config: &GapConfig) {
         let adds_up = fault!("late_answers_add_up");
@@ -144,7 +144,7 @@ impl Server {
         }
     }
 
-    // Many requests of one moment time out together. That doubles the wait once, not once for each.
+    // Doubles the wait after a timeout. Requests that were sent together time out together, and double the wait only once.
     pub(super) fn back_off(&mut self, now_ns: u64, config: &GapConfig) {
         if now_ns.saturating_sub(self.backed_off_ns) >= self.timeout_ns(0, config) {
             self.backoff = (self.backoff + 1).min(20);

@@ -33,7 +33,7 @@ impl Gaps {
             return false;
         };
         self.handle_reply(now_ns, server, first, counters);
-        // The hole is asked for again well before the server's silence would count.
+        // The hole must be requested again well before the server counts as silent.
         let longest_ns = match self.config.policy {
             GapPolicy::Block => u64::MAX,
             GapPolicy::Skip { give_up_ns } => give_up_ns / 4,
@@ -136,19 +136,19 @@ impl Gaps {
             return;
         }
         let (hole, state) = (&mut self.holes[at], &mut self.servers[server]);
-        // A server that has answered other requests since is up. In this case the loss was chance, against which a longer wait does not
-        // help; the wait grows only to spare a server that answers at its full rate.
+        // A server that has answered other requests meanwhile is up. Then the loss was chance, and a longer wait does not prevent it. The
+        // wait still grows now and then, to spare a server that already answers at its full rate.
         let is_alive = state.heard_ns > sent_ns;
         hole.ignored += u32::from(is_alive);
         hole.doublings += u32::from(!is_alive || hole.attempts % 3 == 0);
         if !is_alive {
             state.back_off(now_ns, &self.config);
         }
-        // Each answer widens the window by one: up to a third of them may be lost before it narrows.
+        // Each answer widens the window by one. So it narrows only if more than a third of the answers are lost.
         let narrowed = if is_alive { self.window.saturating_sub(2) } else { 0 };
         self.window = narrowed.max(FIRST_WINDOW.min(self.config.max_requests));
         if state.note_failure(now_ns) {
-            // Holes that only this server could still fill are now gone.
+            // Holes that only this server could fill are gone now.
             self.due_ns = now_ns.saturating_add(1);
         }
     }

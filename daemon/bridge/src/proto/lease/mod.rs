@@ -240,7 +240,7 @@ impl LeaseServer {
         let rtt_ns = wish.rtt_ns.unwrap_or(known_ns);
         let Wish { live, receiver, .. } = wish;
         let lease = Lease { live, receiver, renewed_ns: now_ns, ends_ns, rtt_ns, bucket };
-        // A client that had a lease only for repairs takes a place among the leases for the feed.
+        // A client with a lease for repairs only needs room among the leases with live packets.
         let is_renewal = |own: &Lease| own.live || !wish.live;
         if self.leases.get(&from).is_some_and(is_renewal) {
             self.counters.renewed += 1;
@@ -325,8 +325,8 @@ impl LeaseServer {
         self.counters.released += u64::from(self.leases.remove(&from).is_some());
     }
 
-    // issued u64 | MAC over address, port, epoch and issued. `issued` is in microseconds, times two; the lowest bit says that
-    // it answers a question without a good cookie.
+    // issued u64 | MAC over address, port, epoch and issued. `issued` is in microseconds, times two. The lowest bit is set if the cookie
+    // answers a question without a valid cookie.
     fn make_cookie(&self, now_ns: u64, from: SocketAddr, is_first: bool) -> Cookie {
         self.cookie_of(now_ns / MICROSECOND_NS * 2 + u64::from(is_first), from)
     }
@@ -346,7 +346,7 @@ impl LeaseServer {
     fn is_good(&self, now_ns: u64, from: SocketAddr, cookie: &Cookie) -> bool {
         let issued_ns = issued_ns(cookie);
         let is_fresh = issued_ns <= now_ns && now_ns - issued_ns <= self.config.cookie_ns;
-        // All bytes are compared in any case: the time must not reveal how much of a guess was right.
+        // All bytes are compared in any case. Otherwise the time would show how many bytes of a guess were right.
         let true_cookie = self.cookie_of(issued(cookie), from);
         let off = true_cookie.iter().zip(cookie).fold(0, |off, (a, b)| off | (a ^ b));
         is_fresh && off == 0
@@ -422,8 +422,8 @@ fn issued_ns(cookie: &Cookie) -> u64 {
     (issued(cookie) / 2).saturating_mul(MICROSECOND_NS)
 }
 
-// Returns the round trip that a question with a valid cookie shows. Clients use a cookie for a first question at once; after
-// `RETRY_FIRST_NS` the question may be a repeat.
+// Returns the round trip that a question with a valid cookie shows. A client uses a cookie at once for its first question. After
+// `RETRY_FIRST_NS`, the question may be a repeat, which shows no round trip.
 fn rtt_of(now_ns: u64, cookie: &Cookie) -> Option<u64> {
     let took_ns = now_ns.saturating_sub(issued_ns(cookie));
     (issued(cookie) % 2 == 1 && took_ns < RETRY_FIRST_NS).then_some(took_ns)

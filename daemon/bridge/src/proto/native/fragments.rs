@@ -125,7 +125,7 @@ impl Assembly {
         Messages::checked_before(self.sequence, self.sequence + 1, &[], Form::Apart)
     }
 
-    // Notes that `from..to` was received. Returns how many bytes of it are new; `None` if there is no room to note it.
+    // Notes that `from..to` was received. Returns how many of these bytes are new, or `None` if there is no room for another piece.
     fn note(&mut self, from: u32, to: u32) -> Option<u32> {
         let at = self.pieces.partition_point(|&(_, end)| end < from);
         let until = at + self.pieces[at..].partition_point(|&(begin, _)| begin <= to);
@@ -145,7 +145,7 @@ impl Assembly {
         Some(to - from - there)
     }
 
-    // The parts that are missing, in order, as begin and end.
+    // Returns the missing parts in order, each as begin and end.
     fn missing(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let ends = std::iter::once(0).chain(self.pieces.iter().map(|&(_, end)| end));
         let begins = self.pieces.iter().map(|&(begin, _)| begin).chain([self.total()]);
@@ -275,7 +275,7 @@ impl Assembler {
         self.open.binary_search_by_key(&sequence, |assembly| assembly.sequence).ok()
     }
 
-    // Inserts a message at its place, which most often is the last.
+    // Inserts a message at its place, which is usually the last one.
     fn insert(&mut self, assembly: Assembly) -> usize {
         let at = self.open.partition_point(|open| open.sequence < assembly.sequence);
         self.held_bytes += assembly.bytes.len();

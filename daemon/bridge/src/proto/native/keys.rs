@@ -121,7 +121,7 @@ fn parse_hex(text: &str) -> Option<[u8; KEY_BYTES]> {
     Some(bytes)
 }
 
-// Nanoseconds since 1970 of a moment such as 2026-11-24T07:00:00Z.
+// Returns the nanoseconds since 1970 of a time such as 2026-11-24T07:00:00Z.
 fn parse_time(text: &str) -> Option<u64> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let numbers =

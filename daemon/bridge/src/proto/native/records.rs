@@ -110,7 +110,7 @@ impl RecordWriter {
         let since_ns = match self.count {
             0 => 0,
             u16::MAX => return None,
-            // A packet has the times of all its messages, or of none.
+            // A packet has the times of all of its messages, or of none.
             _ if (meta.time_ns == 0) != (self.base_ns == 0) => return None,
             _ => u32::try_from(meta.time_ns.checked_sub(self.last_ns)?).ok()?,
         };
@@ -121,7 +121,7 @@ impl RecordWriter {
         if at + size > buffer.len() {
             return None;
         }
-        // Two stores write all of it. The bytes that they write after the head are the message's place, or spare room.
+        // Two stores write the whole head. They also write bytes after it, which belong to the message or are spare.
         let head = buffer.get_mut(self.bytes..)?.first_chunk_mut::<MAX_RECORD_HEAD_BYTES>()?;
         let front = u64::from(length) << 48 | u64::from(bits) << 40 | u64::from(meta.tag) << 24;
         head[..8].copy_from_slice(&front.to_be_bytes());

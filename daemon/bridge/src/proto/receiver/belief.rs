@@ -66,7 +66,8 @@ pub(super) struct Pace {
 }
 
 impl Receiver {
-    // One wrong packet must not make a receiver ask for a feed that is not there, so a long jump needs witnesses.
+    // Returns whether a packet that ends at `end` may be handled. One wrong packet must not make a receiver request a feed that does not
+    // exist, so a long jump needs witnesses.
     pub(super) fn is_plausible(&mut self, now_ns: u64, end: u64) -> bool {
         let believed = self.config.max_jump.max(self.pace.messages);
         if end <= self.horizon.saturating_add(believed) {
@@ -118,7 +119,7 @@ impl Receiver {
         self.gaps.shown().max(self.next)
     }
 
-    // Only the line that made the claim can withdraw it: another line may be behind it.
+    // Considers a packet as evidence about the claim. Only the line that made the claim can withdraw it, because another line may lag.
     fn weigh_claim(&mut self, now_ns: u64, line: usize, end: u64) {
         let at = self.horizon;
         let fresh = Claim { at, line, since_ns: now_ns, below: 0, below_end: 0 };
@@ -137,7 +138,7 @@ impl Receiver {
         }
     }
 
-    // Forgets the claims from `sequence` on, and everything that followed from them.
+    // Removes the claims from `sequence` on, and all state that came from them.
     fn retract(&mut self, sequence: u64) {
         self.gaps.retract(sequence);
         self.counters.totals.messages_refused += self.store.truncate(sequence);
@@ -169,7 +170,7 @@ impl Receiver {
         }
         self.gaps.show(now_ns, next);
         let sure = self.sure().max(next);
-        // Messages that were requested after the claim arrived, and are still not published, were not published when it arrived.
+        // The messages were requested after the claim arrived, and are still not published. So they were not published when it arrived.
         if denied >= self.gaps.denials_needed() && sure <= first {
             self.retract(sure);
         }

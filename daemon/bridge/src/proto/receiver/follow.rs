@@ -122,8 +122,8 @@ impl Rivals {
         });
         let rival = &mut self.0[at];
         if least_ns > 0 && now_ns.saturating_sub(rival.since_ns) > WITNESSES_WITHIN_NS {
-            // A rival that sends only now and then is no reason to leave a session that is alive. Its packets are kept: it may be the next
-            // session, which sent a few messages at once and has been idle since.
+            // A rival that sends only now and then is no reason to leave a session that is alive. But its packets are kept, because it may
+            // be the next session: it sent a few messages at once and has been idle since.
             (rival.packets, rival.since_ns) = (0, now_ns);
             if fault!("idle_rivals_lose_what_came_first") {
                 (rival.kept, rival.kept_bytes) = (Vec::new(), 0);
@@ -145,8 +145,7 @@ impl Rivals {
 }
 
 impl Receiver {
-    // Decides about a packet of a session that is not the current one. Returns whether that session is
-    // followed now.
+    // Decides about a packet of another session than the current one. Returns whether that session is now followed.
     pub(super) fn follow(
         &mut self,
         now_ns: u64,
@@ -200,7 +199,7 @@ impl Receiver {
         let Some(own) = self.session.filter(|_| fits) else {
             return if fits { Verdict::Follow } else { Verdict::Foreign };
         };
-        // If a receiver resumes a session, the silence counts from the first packet that it hears.
+        // If a receiver resumes a session, the silence counts from the first packet that arrives.
         let heard_ns = *self.heard_ns.get_or_insert(now_ns);
         let is_quiet = self.end_announced || now_ns.saturating_sub(heard_ns) >= silence_ns;
         let are_ours = own.epoch().is_some() && session.epoch().is_some();

@@ -82,7 +82,7 @@ impl Receiver {
     pub fn new(mut config: ReceiverConfig) -> Receiver {
         config.lines = config.lines.clamp(1, MAX_LINES);
         if config.is_native {
-            // Requests are cut to what one answer can hold after its longer head.
+            // Native answers have a longer head. Requests are cut to the messages that still fit.
             let heads = HEAD_BYTES + BASE_BYTES + SEAL_BYTES - HEADER_BYTES;
             config.gaps.payload_bytes = config.gaps.payload_bytes.saturating_sub(heads);
         }
@@ -129,7 +129,7 @@ impl Receiver {
             Err(reason) => return self.counters.malformed.count(reason),
         };
         let end = packet.end();
-        // This holds for a packet that begins a session too: no channel has such sequences.
+        // This includes a packet that begins a session, because no channel has such sequences.
         if end > MAX_SEQUENCE && !fault!("packets_of_any_sequence") {
             self.counters.totals.packets_implausible += 1;
             return;
@@ -308,7 +308,7 @@ impl Receiver {
         while let Some(missing) = self.store.next_missing(at, end) {
             at = missing.end;
             let count = missing.end - missing.start;
-            // Repairs may use the whole store, live packets three quarters of it, so that repairs find room.
+            // Repairs may use the whole store. Live packets may use three quarters of it, so that there is room for repairs.
             let spare = matches!(origin, Origin::Line(_)) && missing.end > self.horizon;
             if self.gaps.has_room(missing.start, missing.end)
                 && self.store.insert(messages.range(missing.clone()), spare)
@@ -358,7 +358,7 @@ impl Receiver {
         };
         *passed = end.max(*passed);
         self.counters.lines[line].packets += 1;
-        // With a single line, a packet past a hole proves nothing. Only the hold distinguishes lost from late.
+        // With a single line, a packet after a hole proves nothing. Only the hold time distinguishes lost packets from late ones.
         if self.config.lines > 1 && !self.gaps.is_empty() {
             let by_all = self.lines.iter().take(self.config.lines).min();
             let by_all = by_all.copied().unwrap_or(0);

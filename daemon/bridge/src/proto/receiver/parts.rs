@@ -6,7 +6,7 @@ use super::super::wire::{Head, Malformed, Messages};
 use super::{Delivery, Origin, Receiver};
 
 impl Receiver {
-    // Takes a fragment. Returns false if nobody asked for it and it reports nothing else.
+    // Takes a fragment. Returns false if the rest of its packet must be ignored, because it is a repair that is not needed here.
     pub(super) fn handle_fragment(
         &mut self,
         now_ns: u64,
@@ -75,7 +75,7 @@ impl Receiver {
             self.assembler.recycle(whole);
             return;
         }
-        // Its place is in the store; its bytes stay in the assembler.
+        // The store has an entry for the message, and its bytes stay in the assembler.
         self.handle_messages(now_ns, origin, whole.apart(), sink);
         match self.store.next_missing(sequence, sequence + 1) {
             None => self.assembler.keep(whole),

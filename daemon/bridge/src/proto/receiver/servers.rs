@@ -88,7 +88,7 @@ impl Receiver {
         is_asked_for
     }
 
-    // Notes a repair for all receivers. Returns whether it brings anything that is missing here.
+    // Notes a repair for all receivers. Returns whether it has any message that is missing here.
     pub(super) fn note_overheard(
         &mut self,
         now_ns: u64,

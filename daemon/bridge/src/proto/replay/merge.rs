@@ -164,18 +164,18 @@ impl Merge {
         self.ranges[slot(first, 0)] = Some(range);
     }
 
-    // Whether the rate has been used up recently, so that one answer must serve as many receivers as possible.
+    // Whether the rate was used up recently. One answer must then serve as many receivers as possible.
     fn is_scarce(&self, now_ns: u64) -> bool {
         now_ns < self.pause_ends_ns.saturating_add(if self.pause_ends_ns > 0 { SCARCE_NS } else { 0 })
     }
 
     fn answer_first(&mut self, now_ns: u64, asker: SocketAddr) -> Answer {
         let is_same = self.last_asker.replace(asker) == Some(asker);
-        // A single receiver uses up its own rate before that of all.
+        // If the common rate is used up, many receivers have lost messages: a single receiver would use up its own rate first.
         if self.is_scarce(now_ns) {
             return Answer::All;
         }
-        // A receiver that asks for one range after the other has missed messages that the others have.
+        // A receiver that requests one range after another has missed messages that the others have.
         if is_same {
             return Answer::One;
         }
@@ -208,7 +208,7 @@ impl Merge {
     }
 }
 
-// Spreads the sequences over the slots, whatever the distance between two of them.
+// Spreads the sequences over the slots, whatever the distance between them.
 fn slot(first: u64, offset: u32) -> usize {
     let mixed = (first ^ u64::from(offset) << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> (u64::BITS - RANGES.ilog2())) as usize

@@ -290,7 +290,8 @@ impl Replay {
         }
     }
 
-    // Checks whether a source may ask about a session, if the ring is `ours`. `asked` is the session of a sound request.
+    // Checks whether a source may ask about a session. `ours` is the session of the ring. `asked` is the session of the request, if the
+    // request is valid.
     fn check(&self, from: SocketAddr, asked: Result<Session, Refusal>, ours: Session) -> Result<(), Refusal> {
         if !self.config.allow.allows(from.ip()) {
             return Err(Refusal::NotAllowed);
@@ -342,7 +343,7 @@ impl Replay {
         }
     }
 
-    // Whether a source gets as much as fits. Any other source gets at most three times as many bytes as it sent.
+    // Whether a source may get as many bytes as it asks for. Any other source gets at most three times as many bytes as it sent.
     fn may_have_all(&self, proved: bool) -> bool {
         proved || self.config.trust_allowed
     }
@@ -396,7 +397,7 @@ impl Replay {
         let end = held.next.min(request.first.saturating_add(u64::from(request.count)));
         let mut packet = PacketWriter::new(request.first);
         let mut offered = 0;
-        // The loop ends by the count at the latest, because each iteration adds a message.
+        // The loop ends: each iteration adds a message, and the number of messages is limited.
         while packet.next() < end {
             let Some(room) = packet.room(out) else { break };
             offered = room.len();
@@ -415,7 +416,8 @@ impl Replay {
             self.counters.totals.multicast_replies += u64::from(to_all);
             return Reply::Messages { bytes, count, to_all };
         }
-        // Not a single message fitted. Either an unproved source may not get one, or the ring overwrote it meanwhile.
+        // Not a single message fits. Either the source is not proved and may not get one, or the ring has overwritten the message
+        // meanwhile.
         if offered + HEADER_BYTES + LENGTH_BYTES < self.config.payload_bytes {
             return Reply::Nothing(self.counters.refuse(Refusal::Unproved));
         }
@@ -450,14 +452,14 @@ impl Replay {
         (self.config.announce && !fault!("silent_for_not_yet")).then_some(held)
     }
 
-    // Returns the datagram that tells a proved source to wait. Messages that are gone already are not promised.
+    // Returns the datagram that tells a proved source to ask again later. It is not sent for messages that are already gone.
     fn later(&self, request: &Request, held: Held, proved: bool) -> Option<ControlDatagram> {
         let is_promised = proved && (held.oldest..held.next).contains(&request.first);
         let later = ControlDatagram::Later { session: request.session, first: request.first };
         (self.config.announce && is_promised).then_some(later)
     }
 
-    // Counts the replies since `before` as the journal's, if they were read from there.
+    // If the replies since `before` were read from the journal, counts them as the journal's.
     fn note_place(&mut self, before: &ReplayTotals, place: Place) {
         let counters = &mut self.counters;
         if place == Place::Shelf {

@@ -124,7 +124,7 @@ impl Replay {
         }
     }
 
-    // Sends what is held of an entry, to its asker or to all. Returns the bytes sent.
+    // Sends the held messages of an entry, to its asker or to all receivers. Returns the bytes sent.
     fn send_entry(
         &mut self,
         now_ns: u64,

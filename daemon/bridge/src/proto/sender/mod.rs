@@ -231,7 +231,7 @@ impl Sender {
         slot.is_some_and(|slot| self.open.push(&mut slot[..room], data, meta))
     }
 
-    // Puts the fragments of a message into the slots of the batch, from the point where the last batch ended.
+    // Puts the fragments of a message into the slots of the batch. Begins with the bytes after those of the last batch.
     fn push_fragments(&mut self, sequence: u64, data: &[u8], meta: Meta) -> Result<(), PushError> {
         self.close();
         let size = self.config.payload_bytes;
@@ -336,7 +336,7 @@ impl Sender {
         self.native.as_mut()?.finish(out, (Kind::Pulse, false), about, PULSE_BYTES)
     }
 
-    // Whether messages, or parts of one, wait in the batch. A heartbeat must not announce their sequences.
+    // Whether messages or fragments are waiting in the batch. A heartbeat must not announce their sequences.
     fn is_waiting(&self) -> bool {
         self.open.count() > 0 || !self.closed.is_empty() || self.part > 0
     }
@@ -346,7 +346,7 @@ impl Sender {
         if self.is_waiting() || now_ns < self.beat_at_ns || self.is_finished(now_ns) {
             return false;
         }
-        // A late caller sends only one packet, not all those that it missed.
+        // If the caller is late, one packet is sent in place of all that were missed.
         let elapsed_ns = now_ns.saturating_sub(self.quiet_since_ns);
         while HEARTBEAT_AFTER_NS.get(self.beats).is_some_and(|&after_ns| after_ns <= elapsed_ns) {
             self.beats += 1;

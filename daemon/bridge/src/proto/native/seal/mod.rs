@@ -128,7 +128,7 @@ impl Sealer {
         Some(size)
     }
 
-    // Goes on as another sender.
+    // Continues under another sender's number, and so with another key.
     fn renew(&mut self) {
         let mut hasher = SipHasher24::new_with_key(&[0; 16]);
         hasher.write_u64(self.numbers.sender());
@@ -269,7 +269,7 @@ impl Opener {
         open.write(out, text_bytes).ok_or(Unopened::Malformed(Malformed::Truncated))
     }
 
-    // Adds a sender whose seal has opened, in the place of the one that was silent for longest if all are taken.
+    // Adds a sender whose seal has matched. If there is no room, it replaces the sender that was silent for longest.
     fn add(&mut self, sender: u64, group: GroupKey) -> usize {
         let key = key_of(&group, sender, self.from_receivers);
         if self.known.len() < self.most {
