@@ -11,8 +11,8 @@
 //! mirror the origin of its channel. [`pcap`] reads and writes captures. [`private`] reads files with secrets. A bridge uses channels
 //! through the client library, as any program does; it needs no daemon.
 //!
-//! The functions have no examples of their own: programs run a bridge as the command `shmcast bridge` or as a table of the daemon's
-//! configuration. The simulation of [`proto`] shows how its state machines are used.
+//! No example a function: programs run a bridge as the command `shmcast bridge` or as a table of the daemon's configuration. The simulation
+//! of [`proto`] shows how its state machines are used.
 #![forbid(unsafe_code)]
 
 pub mod egress;

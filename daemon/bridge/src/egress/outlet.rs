@@ -436,8 +436,8 @@ mod tests {
         Line { segments: Segments::Off, ..Line::to(to, None, socket, true) }
     }
 
-    /// The paused line is a Unix socket, because its queue is short and can be filled. A send on it waits as
-    /// on a paused network card.
+    /// The paused line is a Unix socket, because its queue is short and can be filled. A send on it waits like a send through a paused
+    /// network card.
     #[test]
     fn a_paused_line_is_waited_for_once_and_another_goes_on() {
         let (paused, drain) = UnixDatagram::pair().unwrap();

@@ -259,7 +259,7 @@ impl ControlDatagram {
     /// Parses a control datagram, and checks all of its bytes.
     ///
     /// # Errors
-    /// [`Malformed::ControlVersion`] for another version, and [`Malformed::Control`] for any other difference from the form.
+    /// [`Malformed::ControlVersion`] for another version, and [`Malformed::Control`] for any other mistake.
     pub fn parse(datagram: &[u8]) -> Result<ControlDatagram, Malformed> {
         let (header, body) = datagram.split_first_chunk::<HEADER_BYTES>().ok_or(Malformed::TooShort)?;
         if !header.starts_with(&MAGIC) {

@@ -115,7 +115,7 @@ impl Histogram {
         self.max_ns
     }
 
-    /// Returns a value that is not exceeded by a `share` (0 to 1) of all values. Returns 0 if there are no values.
+    /// Returns the quantile for `share` (0 to 1): at least this share of the values is not greater. Returns 0 if there are no values.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let wanted = ((self.count() as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;

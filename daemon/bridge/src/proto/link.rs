@@ -26,8 +26,8 @@ const LEAST_BITS: u64 = 1_000_000;
 const REPAIR_BURST_SHARE: u64 = 2_000;
 /// The least burst of repairs in bytes, however slow the link is: two packets of an Ethernet.
 const LEAST_REPAIR_BURST: u64 = 3_000;
-/// The time over which live packets are counted, in nanoseconds. After a standstill of a thread, the packets that were published in the
-/// last part of it, which is this long, need not wait.
+/// The time over which live packets are counted, in nanoseconds. A thread that stood still for at most this time sends its packets without
+/// a wait.
 const WINDOW_NS: u64 = 10 * MILLISECOND_NS;
 /// The number of steps in a window. The window moves by one step at a time.
 const STEPS: usize = 10;

@@ -8,7 +8,7 @@
 //! ```
 //! So another host that sends a copy of the feed can take over, and a host that sends anything else is ignored. The packets of the copy are
 //! stored meanwhile, so that no message is lost when the lock changes to it. If the operator lists sources, packets of all of them are
-//! accepted at any time, and of no other.
+//! accepted at any time, and packets of other sources never.
 //!
 //! The clock for silence is [`Awake`](super::awake::Awake). It leaves out the time in which the receiver stood still.
 

@@ -13,7 +13,7 @@ pub enum GapPolicy {
     /// - No server has answered anything for `give_up_ns`.
     /// - Servers have answered other requests for `give_up_ns`, but not the requests for these messages.
     ///
-    /// With `u64::MAX`, only the first one can hold.
+    /// If `give_up_ns` is `u64::MAX`, only the first one can hold.
     Skip {
         /// How long to keep asking, in nanoseconds.
         give_up_ns: u64,

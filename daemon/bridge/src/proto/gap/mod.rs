@@ -14,8 +14,10 @@
 //!
 //! A hole is *shown* once its messages surely exist: two packets, or a server, have gone past them. Until then it is only a *claim*, which
 //! anybody can make with one packet. Claims are requested. They are never given up, however old they are, but they are removed when they
-//! are contradicted. This module knows no data, sessions or deliveries. Invariant: holes are sorted and never overlap. Each message from
-//! the next one to deliver up to the horizon is in a hole or in the store. The receiver maintains this.
+//! are contradicted.
+//!
+//! Invariant: holes are sorted and never overlap. Each message from the next one to deliver up to the horizon is in a hole or in the store.
+//! The receiver maintains this. This module knows no data, sessions or deliveries.
 
 mod config;
 mod evidence;

@@ -2,7 +2,7 @@
 //!
 //! A hole is given up in two cases: no server has answered anything for as long as the policy waits, or servers that answer other requests
 //! have ignored those for this hole again and again. A hole is not given up while a server says that it holds the messages. A claim is
-//! never given up.
+//! given up in neither case.
 
 use super::super::counters::ReceiverCounters;
 use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};

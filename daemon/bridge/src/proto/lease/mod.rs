@@ -11,11 +11,15 @@
 //! Join names the receiver, so that a receiver that comes back gets its former place. A client that does not know Join sends Subscribe, and
 //! gets Granted. The key of its lease is its address.
 //!
-//! The server first checks the allow-list, which is empty by default and then refuses everybody. Then it charges a token bucket: - A lease
-//! has a bucket of its own. Only a datagram with the lease's valid cookie is charged to it, so nobody else can prevent the renewal. -
-//! Sources without a valid cookie share the bucket of their address. - The table of these buckets is bounded, and a flood from forged
-//! addresses fills it. All further addresses then share one bucket. A lease that is not renewed expires, and sooner if another receiver
-//! needs its place. This module has no sockets. It sends no live packets.
+//! The server first checks the allow-list, which is empty by default and then refuses everybody. Then it charges a token bucket:
+//!
+//! - A lease has a bucket of its own. Only a datagram with the lease's valid cookie is charged to it, so nobody else can prevent the
+//!   renewal.
+//! - Sources without a valid cookie share the bucket of their address.
+//! - The table of these buckets is bounded, and a flood from forged addresses fills it. All further addresses then share one bucket.
+//!
+//! A lease that is not renewed expires, and sooner if another receiver needs its place. This module has no sockets, and sends no live
+//! packets.
 
 #[cfg(test)]
 mod tests;
@@ -33,8 +37,8 @@ use super::limit::{AllowList, Rate, SourceBuckets, TokenBucket, address_bytes};
 use super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use shmcast::hosting::fault;
 
-/// The rate of all addresses together that have no place in the table of sources, in questions per second. Answers are not longer than
-/// their questions.
+/// The common rate of all addresses that have no place in the table of sources, in questions per second. Answers are not longer than their
+/// questions.
 const CROWD: Rate = Rate { per_second: 20_000, burst: 2_000 };
 
 /// The rules by which leases are granted.

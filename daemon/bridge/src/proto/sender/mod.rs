@@ -301,7 +301,7 @@ impl Sender {
         }
     }
 
-    /// Whether the session has ended, and its end was repeated for long enough. The number of ends counts as well as the time, because a
+    /// Whether the session has ended, and its end was repeated for long enough. At least [`LEAST_ENDS`] ends must have been sent, because a
     /// receiver does not believe an end that it receives only once.
     pub fn is_finished(&self, now_ns: u64) -> bool {
         let has_lingered = |ended_ns| now_ns.saturating_sub(ended_ns) >= self.config.linger_ns;
