@@ -6,11 +6,11 @@ use shmcast::control::RefusalCode;
 use crate::proto::SECOND_NS;
 use crate::spec::BridgeSpec;
 
-/// How long a gate may be refused, in nanoseconds. Meanwhile the next publisher may still create the gate, or the system may release the
-/// lock of its last reader.
+/// The longest time for which a gate may be refused, in nanoseconds. Meanwhile the next publisher may still create the gate, or the system
+/// may release the lock of its last reader.
 const PATIENCE_NS: u64 = 2 * SECOND_NS;
 
-/// How long the gate has been refused to a bridge that attaches again.
+/// Measures how long the gate has been refused to a bridge that attaches again.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GateWait {
     since_ns: Option<u64>,

@@ -62,7 +62,7 @@ pub enum PromoteError {
         DEFAULT_SILENCE_NS / 1_000_000_000
     )]
     StillHeard {
-        /// How long no packet was received.
+        /// The time for which no packet was received.
         silence: Duration,
     },
     /// The reserve of the channel's journal is too low.

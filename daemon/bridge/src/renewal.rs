@@ -18,7 +18,7 @@ use super::status::ReceiveCounters;
 
 /// The time between two lookups of the interfaces.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How often the thread checks whether the bridge has stopped, and whether a missing interface has come back.
+/// The interval at which the thread checks whether the bridge has stopped, and whether a missing interface has come back.
 const STEP: Duration = Duration::from_millis(20);
 /// The silence after which a line's group is joined again.
 const SILENCE: Duration = Duration::from_secs(3);
@@ -115,7 +115,7 @@ impl Watch {
     }
 }
 
-/// What is known about the silence of one line.
+/// The state of one line that may be silent.
 #[derive(Debug)]
 struct Heard {
     datagrams: u64,

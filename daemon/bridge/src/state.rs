@@ -44,7 +44,7 @@ pub(super) struct StateFile {
     number: u64,
     /// The content of the third slot.
     begun: Option<Progress>,
-    /// How often the file was created again.
+    /// The number of times that the file was created again.
     renewed: u64,
     /// Whether the last write failed, for example because the disk was full.
     is_behind: bool,

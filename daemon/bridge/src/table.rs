@@ -10,15 +10,15 @@ pub trait Table: Sized + 'static {
 /// One counter of a table.
 #[derive(Debug)]
 pub struct Field<T: 'static> {
-    /// What the counter counts: the lines of its comment, each with the space before it.
+    /// The meaning of the counter: the lines of its comment, each with the space before it.
     pub help: &'static str,
-    /// How metrics show the counter; `None` if they do not show it.
+    /// The form in which metrics show the counter; `None` if they do not show it.
     pub metric: Option<Metric>,
     /// Reads the counter.
     pub read: fn(&T) -> u64,
 }
 
-/// How metrics show a counter.
+/// The form in which metrics show a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {
     /// `counter` or `gauge`.

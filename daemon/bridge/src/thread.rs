@@ -126,7 +126,7 @@ impl Threads {
     }
 }
 
-/// How a thread waits for its ring.
+/// The state of a thread that waits for its ring.
 #[derive(Debug)]
 pub struct Idle {
     choice: Choice,

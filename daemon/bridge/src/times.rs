@@ -15,7 +15,7 @@ use super::thread::wall_ns;
 /// If two readings of the channel's clock are closer than this, in nanoseconds, the reading of the other clock between them is exact
 /// enough.
 const CLOSE_NS: u64 = 1_000;
-/// How often both clocks are read at most, until the readings are close.
+/// The most times that both clocks are read, until the readings are close.
 const READINGS: usize = 8;
 
 /// One moment on both clocks.

@@ -18,7 +18,7 @@ const POLLS_FOR_NS: u64 = 10 * MILLISECOND_NS;
 /// The number of seats that threads of this process have taken.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
-/// How a bridge's thread waits.
+/// The way in which a bridge's thread waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Waiting {
     /// `spin`, `yield` or `block`, or `poll` for a thread that polls while messages flow and then blocks.

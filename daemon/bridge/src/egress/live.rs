@@ -23,7 +23,8 @@ use crate::waiting::Choice;
 const EVENTS_PER_TURN: usize = 1_024;
 /// The longest time for which a sleeping thread does not check the stop flag.
 pub(super) const LOOK_UP: Duration = Duration::from_millis(20);
-/// How often an idle thread that no daemon wakes checks whether the channel was removed. Polls of an empty ring do not show that.
+/// The interval at which an idle thread that no daemon wakes checks whether the channel was removed, in nanoseconds. Polls of an empty ring
+/// do not show that.
 const LOOK_EVERY_NS: u64 = 5_000_000;
 /// After this silence a thread sleeps until the daemon wakes it. Before that, the thread itself chooses how long it sleeps: it knows when
 /// the next message is expected, and the daemon does not.
@@ -35,7 +36,7 @@ const RETRY_NS: u64 = 20_000_000;
 const CATCH_UP: Rate = Rate { per_second: 250_000_000, burst: 1 << 20 };
 /// Events taken from the ring in one turn while the loop catches up.
 const EVENTS_PER_STEP: usize = 64;
-/// How long the loop sleeps while it catches up and [`CATCH_UP`] permits no packet yet.
+/// The time for which the loop sleeps while it catches up and [`CATCH_UP`] permits no packet yet.
 const STEP: Duration = Duration::from_micros(100);
 /// The longest time for which the rate is limited, in nanoseconds. Without this end, the loop would never catch up with a feed that is
 /// faster than the limit.
@@ -76,7 +77,7 @@ pub(super) struct Live {
     pub(super) ends_with_channel: bool,
     /// `None` until the egress was told to leave.
     pub(super) leaving: Option<Leaving>,
-    /// How long an egress that leaves serves repairs.
+    /// The time for which an egress that leaves serves repairs, in nanoseconds.
     pub(super) linger_ns: u64,
     pub(super) idle: Idle,
     pub(super) retry_ns: u64,

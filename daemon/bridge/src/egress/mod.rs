@@ -65,8 +65,8 @@ pub struct EgressOptions {
     pub is_channel_new: bool,
     /// The list in which the bridge notes the sessions that begin on this host.
     pub origins: Origins,
-    /// Where an earlier egress stopped, which this one replaces. If the channel is still the same, this egress continues there, regardless
-    /// of `from`.
+    /// The progress of an earlier egress, which this one replaces. If the channel is still the same, this egress continues there, regardless of
+    /// `from`.
     pub after: Option<Stopped>,
 }
 

@@ -11,7 +11,7 @@ use crate::promotion::{PromoteError, Promotion, next_after};
 use crate::proto::receiver::DEFAULT_SILENCE_NS;
 use crate::status::Phase;
 
-/// How long the caller waits for the receiving thread. The thread returns its leases before it answers.
+/// The longest time for which the caller waits for the receiving thread. The thread returns its leases before it answers.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An order to the receiving thread.

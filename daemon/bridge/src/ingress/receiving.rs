@@ -39,11 +39,11 @@ const TURNS_PER_YIELD: u32 = 32;
 const TURNS_PER_LOOK: u32 = 8;
 /// While nothing is missing, the servers' socket is read only once in this many turns of the loop.
 const TURNS_PER_ANSWER: u32 = 16;
-/// How long a stopping bridge waits until the servers confirm that its leases are returned.
+/// The longest time for which a stopping bridge waits until the servers confirm that its leases are returned.
 const LEAVE_NS: u64 = SECOND_NS / 2;
 /// The counters are shown this many times for each time that the histograms are shown, because histograms are long.
 const SHOWS_PER_HISTOGRAM: u64 = 10;
-/// What one turn of the loop has found in the sockets.
+/// The result of looking into the sockets in one turn of the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Found {
     Nothing,

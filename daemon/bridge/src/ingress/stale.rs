@@ -10,7 +10,7 @@ const EVERY_NS: u64 = SECOND_NS;
 /// The notices that were sent so far.
 #[derive(Debug, Default)]
 pub(super) struct Stale {
-    /// How many packets of older sessions the notices have covered.
+    /// The number of packets of older sessions that the notices have covered.
     told: u64,
     told_ns: u64,
 }

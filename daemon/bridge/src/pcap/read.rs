@@ -35,7 +35,7 @@ pub enum CaptureError {
     /// The system could not read the file.
     #[error("reading failed after {packets} packets: {source}")]
     Read {
-        /// How many packets were read.
+        /// The number of packets that were read.
         packets: u64,
         /// The system's error.
         source: io::Error,
@@ -43,7 +43,7 @@ pub enum CaptureError {
     /// The file's structure is broken.
     #[error("damaged after {packets} packets, at byte {offset}: what follows cannot be told apart")]
     Damaged {
-        /// How many packets were read.
+        /// The number of packets that were read.
         packets: u64,
         /// The offset in the file, in bytes.
         offset: usize,
@@ -51,7 +51,7 @@ pub enum CaptureError {
     /// The file claims a packet that is larger than any real one.
     #[error("after {packets} packets, at byte {offset}, the file claims one larger than {MAX_BLOCK_BYTES} B")]
     TooLarge {
-        /// How many packets were read.
+        /// The number of packets that were read.
         packets: u64,
         /// The offset in the file, in bytes.
         offset: usize,
@@ -209,7 +209,7 @@ impl<'a> Capture<'a> {
         &self.counters
     }
 
-    /// How many packets of each protocol were read so far.
+    /// Returns the number of packets of each protocol that were read so far.
     pub fn protocols(&self) -> &Protocols {
         &self.protocols
     }

@@ -30,7 +30,7 @@ pub struct CaptureCounters {
 }
 
 impl CaptureCounters {
-    /// How many packets were left out for `reason`.
+    /// Returns the number of packets that were left out for `reason`.
     pub fn skipped(&self, reason: Skipped) -> u64 {
         self.skipped[reason as usize]
     }
@@ -120,7 +120,7 @@ pub enum Skipped {
 }
 
 impl Skipped {
-    /// How many reasons there are.
+    /// The number of reasons.
     pub const COUNT: usize = 6;
     /// Every reason, in counter order.
     pub const ALL: [Skipped; Skipped::COUNT] = [

@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How many packets may wait to be written: 2 ms at two million packets a second.
+/// The most packets that may wait to be written: 2 ms at two million packets a second.
 const SLOTS: usize = 4_096;
-/// How long the writer sleeps when no packet waits. No thread wakes it, because that would need a system call.
+/// The time for which the writer sleeps when no packet waits. No thread wakes it, because that would need a system call.
 const PAUSE: Duration = Duration::from_millis(2);
 /// The hop limit in the headers. The real one is not known here, so this is Linux's default.
 const HOPS: u8 = 64;
@@ -47,7 +47,7 @@ pub enum CaptureFileError {
     Write {
         /// The file.
         path: PathBuf,
-        /// How many packets are in it.
+        /// The number of packets in the file.
         packets: u64,
         /// The system's error.
         source: io::Error,

@@ -55,7 +55,7 @@ pub enum ControlDatagram {
         cookie: Cookie,
         /// Whether the client wants live packets. Otherwise it wants repairs only.
         live: bool,
-        /// How long a lease the client would like, in milliseconds; 0 leaves it to the server.
+        /// The duration of the lease that the client would like, in milliseconds; 0 leaves it to the server.
         lease_ms: u32,
     },
     /// The lease holds from now on.
@@ -120,7 +120,7 @@ pub enum ControlDatagram {
         nonce: u64,
         /// The newest cookie that the client was given.
         cookie: Cookie,
-        /// How long a lease the client would like, in milliseconds; 0 leaves it to the server.
+        /// The duration of the lease that the client would like, in milliseconds; 0 leaves it to the server.
         lease_ms: u32,
         /// Whether the client wants live packets. Otherwise it wants repairs only.
         live: bool,
@@ -155,7 +155,7 @@ pub enum ControlDatagram {
     Pause {
         /// The session that the server serves.
         session: Session,
-        /// How long to wait, in microseconds.
+        /// The time to wait, in microseconds.
         wait_us: u32,
     },
 }

@@ -105,7 +105,7 @@ impl Histogram {
         if octave == 0 { step } else { ((8 + step + 1) << (octave - 1)).wrapping_sub(1) }
     }
 
-    /// How many values were recorded.
+    /// Returns the number of recorded values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }

@@ -49,7 +49,7 @@ pub(crate) struct LeaseClient {
     /// The nonce of the question. Only the first answer with this nonce counts. It stays the same when the question is repeated, because an
     /// answer may take longer than the time between two repeats. The caller seeds it, so that others cannot guess it.
     nonce: u64,
-    /// How often the question was sent.
+    /// The number of times that the question was sent.
     sent: u32,
     cookie: Cookie,
     state: LeaseState,

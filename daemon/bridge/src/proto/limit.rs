@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use super::{MILLISECOND_NS, SECOND_NS};
 
-/// How fast a bucket fills, and how much it can hold.
+/// The speed at which a bucket fills, and the amount that it can hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     /// The amount that it gains per second; at least 1.

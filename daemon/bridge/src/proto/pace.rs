@@ -6,7 +6,7 @@
 
 use super::MICROSECOND_NS;
 
-/// How long before the expected time a thread begins to poll, in nanoseconds. It does so because it wakes late.
+/// The time by which a thread begins to poll before a message is expected, in nanoseconds. The thread needs it because it wakes late.
 const LEAD_NS: u64 = 30 * MICROSECOND_NS;
 /// The least tolerance of an expected time, in nanoseconds.
 const LEAST_SLACK_NS: u64 = 10 * MICROSECOND_NS;
@@ -15,7 +15,7 @@ const POLL_SHARE: u64 = 8;
 /// The longest time between messages with a prediction, in nanoseconds. In a slower feed, the thread sleeps until the next message.
 const SLOWEST_NS: u64 = 20_000 * MICROSECOND_NS;
 
-/// What a thread that has nothing to do should do.
+/// The advice to a thread that has nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Advice {
     /// A message is expected now: poll.
@@ -36,7 +36,7 @@ pub(crate) struct Pace {
     gap_ns: u64,
     /// The mean deviation from `gap_ns`, in nanoseconds.
     deviation_ns: u64,
-    /// How long to poll after each message, in nanoseconds.
+    /// The time for which the thread polls after each message, in nanoseconds.
     polls_for_ns: u64,
 }
 

@@ -9,10 +9,11 @@
 
 use super::session::EPOCH_LIMIT;
 
-/// How far ahead a heard or reported term may be. A term further ahead is ignored. Otherwise one forged packet could use up all terms.
+/// The most by which a heard or reported term may be ahead. A term further ahead is ignored. Otherwise one forged packet could use up all
+/// terms.
 pub(crate) const MOST_AHEAD: u64 = 1 << 20;
 
-/// What is known about the terms of one channel.
+/// The known terms of one channel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// The term of the time at which the ring was created.

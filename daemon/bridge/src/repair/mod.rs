@@ -49,7 +49,7 @@ const LOOK_UP: Duration = Duration::from_millis(20);
 const SLOT_BYTES: usize = 256;
 /// The burst of a token bucket is what its rate allows in a second, divided by this: 40 ms.
 const BURST_SHARE: u64 = 25;
-/// How often the feed's own rate is measured.
+/// The interval at which the feed's own rate is measured, in nanoseconds.
 const MEASURE_EVERY_NS: u64 = SECOND_NS / 4;
 
 /// The thread's state.
@@ -93,7 +93,7 @@ impl Sent {
     }
 }
 
-/// What the thread sends with: its socket, the groups, and the capture that gets a copy of every packet.
+/// The outputs of the thread: its socket, the groups, and the capture that gets a copy of every packet.
 struct Out {
     socket: UdpSocket,
     groups: Groups,

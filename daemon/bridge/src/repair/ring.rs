@@ -6,7 +6,7 @@ use crate::proto::replay::Piece;
 use crate::proto::wire::Meta;
 use crate::times::Moment;
 
-/// Where a message can be read.
+/// The place of a message.
 pub(super) enum Place {
     /// The ring has the message, or will have it.
     Here,

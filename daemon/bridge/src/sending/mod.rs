@@ -46,7 +46,7 @@ pub(super) struct Sending {
     pub(super) ring: Mutex<[u64; 2]>,
     /// The first sequence that was sent in the session, as far as this bridge knows.
     pub(super) begin: AtomicU64,
-    /// How often the bridge has attached to the channel.
+    /// The number of times that the bridge has attached to the channel.
     pub(super) attached: AtomicU64,
     /// The state file, and the progress that was last written to it; `None` if there is no state file.
     pub(super) state: Mutex<Option<(StateFile, Progress)>>,
@@ -61,7 +61,7 @@ pub(super) struct Sending {
     pub(super) longest_us: AtomicU64,
 }
 
-/// Where an egress stopped.
+/// The last progress of an egress that has stopped.
 #[derive(Debug, Clone, Copy)]
 pub struct Stopped {
     pub(super) progress: Progress,

@@ -29,7 +29,7 @@ mod interface;
 
 /// The most packets that one busy poll takes from the network card.
 const BUSY_POLL_BUDGET: u16 = 64;
-/// How long a sending thread waits for room in a socket's buffer.
+/// The longest time for which a sending thread waits for room in a socket's buffer.
 const PATIENCE: Duration = Duration::from_millis(10);
 /// The port of the discard protocol. No packet is sent from it.
 const DISCARD_PORT: u16 = 9;
@@ -111,7 +111,7 @@ impl RefusedSettings {
 pub struct Tuning {
     /// The size of the receive buffer to ask for, in bytes.
     pub buffer_bytes: usize,
-    /// How long the kernel polls the network card, in microseconds; 0 means not at all.
+    /// The time for which the kernel polls the network card, in microseconds; 0 means not at all.
     pub busy_poll_us: u32,
 }
 

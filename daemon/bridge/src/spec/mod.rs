@@ -50,7 +50,7 @@ pub struct BridgeSpec {
     /// if the feed is sent over unicast leases.
     #[serde(default, rename = "line")]
     pub lines: Vec<LineSpec>,
-    /// What transports the messages: `lines` by default, or `nats`, a log on servers of NATS JetStream.
+    /// The transport of the messages: `lines` by default, or `nats`, a log on servers of NATS JetStream.
     #[serde(default)]
     pub engine: Engine,
     /// With `engine = "nats"`: the servers, and the stream on them.
@@ -76,14 +76,14 @@ pub struct BridgeSpec {
     /// The largest datagram that is sent, or in which repairs are received, in bytes: 64 to 65507; 1400 by default.
     #[serde(default = "default_payload_bytes")]
     pub payload_bytes: usize,
-    /// How the bridge's thread waits while there is nothing to do; `auto` by default.
+    /// The way in which the bridge's thread waits while there is nothing to do; `auto` by default.
     #[serde(default)]
     pub wait: WaitMode,
     /// The CPU that the bridge's thread is pinned to; the thread is not pinned if `None`.
     #[serde(default)]
     pub cpu: Option<usize>,
-    /// How long the kernel polls the network card when the bridge would wait, in microseconds. The default 0 means not at all. If the
-    /// kernel refuses, the bridge reports that once and runs without it.
+    /// The time for which the kernel polls the network card when the bridge would wait, in microseconds. The default 0 means not at all. If
+    /// the kernel refuses, the bridge reports that once and runs without it.
     #[serde(default)]
     pub busy_poll_us: u32,
     /// The code point (DSCP) of all packets that the bridge sends, 0 to 63. Switches and routers choose a queue by it. `None` means 0.
@@ -164,7 +164,7 @@ impl<'de> Deserialize<'de> for LinkSpeed {
     }
 }
 
-/// How a bridge's thread waits while there is nothing to do.
+/// The way in which a bridge's thread waits while there is nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WaitMode {
@@ -199,14 +199,14 @@ pub struct ReceiveSpec {
     /// interface is that of the first multicast line. Only packets of `servers` are accepted. Native repairs for all receivers arrive on
     /// the lines and need no group.
     pub repair_group: Option<SocketAddr>,
-    /// What happens to messages that no server has; `skip` by default.
+    /// The policy for messages that no server has; `skip` by default.
     pub gap: GapMode,
     /// With `skip`: the time after which the bridge gives up a missing message, in milliseconds; 5 000 by default. It gives up if no server
     /// has answered anything for this time, or if the servers that answer have ignored its requests for this message. It waits for as long
     /// as a server says that it holds the message.
     pub give_up_ms: u64,
-    /// How long a message that seems to be lost may still arrive late, in microseconds; 50 by default. The bridge requests it only after
-    /// that.
+    /// The time for which a message that seems to be lost may still arrive, in microseconds; 50 by default. The bridge requests it only
+    /// after that.
     pub hold_us: u64,
     /// The sequence to begin with if there is no session to resume. Messages from there on that were already sent are requested. If this is
     /// `None`, the bridge begins with the first message that it receives.
@@ -245,7 +245,7 @@ impl Default for ReceiveSpec {
     }
 }
 
-/// What happens to messages that no server has.
+/// The policy for messages that no server has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GapMode {

@@ -19,7 +19,7 @@ const MAX_ACCOUNT_BYTES: u64 = 64 << 10;
 /// The most copies of a stream that the servers can keep.
 const MAX_REPLICAS: u8 = 5;
 
-/// What transports a bridge's messages.
+/// The transport of a bridge's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {

@@ -36,12 +36,12 @@ pub struct SendSpec {
     /// continues that session if the ring is still the same. If the channel was created again, its session gets a later epoch than all
     /// earlier ones, even if the clock was set back.
     pub state: Option<PathBuf>,
-    /// How long a bridge listens on its multicast lines before it begins a session that is not in the state file, in milliseconds; 300 by
-    /// default, at most 10 000. The new session is later than every session of this channel that it hears. With 0, the bridge does not
-    /// listen.
+    /// The time for which a bridge listens on its multicast lines before it begins a session that is not in the state file, in
+    /// milliseconds; 300 by default, at most 10 000. The new session is later than every session of this channel that it hears. With 0, the
+    /// bridge does not listen.
     pub listen_ms: u64,
-    /// How long the bridge serves repairs after the channel is closed, or after the bridge was told to leave, in milliseconds; 10 000 by
-    /// default. After the channel is closed, it also repeats the end of the session.
+    /// The time for which the bridge serves repairs after the channel is closed, or after the bridge was told to leave, in milliseconds; 10
+    /// 000 by default. After the channel is closed, it also repeats the end of the session.
     pub linger_ms: u64,
     /// Whether other egresses of the stream may take over; `only` by default.
     pub role: SendRole,
@@ -160,8 +160,8 @@ pub struct RepairSpec {
     /// the longest round trip of any receiver, 300 to 5 000.
     #[serde(default)]
     pub merge_us: Option<u64>,
-    /// How long after a repair for all further requests for the same messages are ignored, in microseconds. `None` means the longest round
-    /// trip of any receiver plus 100.
+    /// The time after a repair for all in which further requests for the same messages are ignored, in microseconds. `None` means the
+    /// longest round trip of any receiver plus 100.
     #[serde(default)]
     pub linger_us: Option<u64>,
     /// Whether messages that the ring no longer has come from the channel's journal; true by default. It may also be the journal's

@@ -387,7 +387,7 @@ impl Election {
         if self.role == Role::Active { self.claim } else { self.highest }
     }
 
-    /// How often we have begun to send, and how often we have yielded.
+    /// Returns how often this egress has begun to send, and how often it has yielded.
     pub(crate) fn changes(&self) -> (u64, u64) {
         (self.takeovers, self.yields)
     }

@@ -2,7 +2,7 @@
 
 use super::super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS};
 
-/// What happens to missing messages that no server sends.
+/// The policy for missing messages that no server sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GapPolicy {
     /// No later message is delivered until they arrive.
@@ -15,7 +15,7 @@ pub enum GapPolicy {
     ///
     /// If `give_up_ns` is `u64::MAX`, only the first one can hold.
     Skip {
-        /// How long to keep asking, in nanoseconds.
+        /// The time after which a message is given up, in nanoseconds.
         give_up_ns: u64,
     },
 }
@@ -23,7 +23,7 @@ pub enum GapPolicy {
 /// The parameters for the repair of holes.
 #[derive(Debug, Clone, Copy)]
 pub struct GapConfig {
-    /// How long a hole counts as reordered packets, in nanoseconds. If packets often arrive late, this grows up to `hold_max_ns`.
+    /// The time for which a hole counts as reordered packets, in nanoseconds. If packets often arrive late, this grows up to `hold_max_ns`.
     pub hold_ns: u64,
     /// The longest time for which a hole counts as reordered packets, in nanoseconds.
     pub hold_max_ns: u64,
@@ -44,7 +44,7 @@ pub struct GapConfig {
     /// Whether a server may be of another make. This is assumed until it sends a control datagram of shmcast. Such a server may label every
     /// packet of a long answer with the sequence of the first packet. So a request asks for no more than surely fits one packet.
     pub may_be_plain: bool,
-    /// What happens to missing messages that no server sends.
+    /// The policy for missing messages that no server sends.
     pub policy: GapPolicy,
 }
 

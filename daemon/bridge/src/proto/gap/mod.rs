@@ -68,16 +68,16 @@ struct Hole {
     /// When the hole was first requested. It has no meaning while `attempts` is 0.
     asked_ns: u64,
     attempts: u32,
-    /// How often the wait for an answer has been doubled.
+    /// The number of times that the wait for an answer was doubled.
     doublings: u32,
-    /// How often servers that answered other requests meanwhile did not answer this one.
+    /// The number of requests for this hole that were ignored by servers that answered others meanwhile.
     ignored: u32,
     last_server: usize,
     /// One bit per server. It is set when the server first says that it no longer holds the messages. The bit in `gone` is set when the
     /// server says so again, because a single answer may be forged.
     gone_once: u8,
     gone: u8,
-    /// How often a server said that no message of the hole is published yet.
+    /// The number of answers that no message of the hole is published yet.
     denied: u32,
     /// Whether our own socket dropped the messages. If so, no other receiver requests them.
     is_own: bool,
@@ -154,7 +154,7 @@ impl Gaps {
         self.holes.is_empty()
     }
 
-    /// How many holes there are.
+    /// Returns the number of holes.
     pub fn len(&self) -> usize {
         self.holes.len()
     }

@@ -20,7 +20,7 @@ pub(super) struct Server {
     /// The smoothed round trip and its deviation; 0 before the first sample.
     pub(super) rtt_ns: u64,
     pub(super) deviation_ns: u64,
-    /// How often the wait for this server is doubled. Timeouts since the last sure sample double the wait of all requests, as in TCP.
+    /// The number of doublings of the wait for this server. Timeouts since the last sure sample double the wait of all requests, as in TCP.
     /// Otherwise a round trip that became longer than the wait could never be measured again.
     pub(super) backoff: u32,
     pub(super) backed_off_ns: u64,
@@ -52,7 +52,7 @@ pub(super) struct Server {
 const DOUBTED_AFTER: u32 = 8;
 /// The number of consecutive unanswered requests after which a server is down, if it has also been silent for [`DOWN_AFTER_NS`].
 const DOWN_AFTER: u32 = 3;
-/// How long a server must be silent before it is down, in nanoseconds. See [`DOWN_AFTER`].
+/// The silence after which a server may be down, in nanoseconds. See [`DOWN_AFTER`].
 const DOWN_AFTER_NS: u64 = SECOND_NS / 4;
 /// The time between two probes of a server that is down, in nanoseconds.
 const PROBE_EVERY_NS: u64 = SECOND_NS;

@@ -15,7 +15,7 @@ const AT_ONCE: u16 = 16;
 /// The upper bound for another receiver's round trip, in nanoseconds. A longer one is cut to it.
 const LONGEST_MAX_NS: u64 = 50 * MILLISECOND_NS;
 
-/// What a receiver knows about the group of all receivers.
+/// A receiver's knowledge about the group of all receivers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Turn {
     /// The number of receivers, as the server reported it.

@@ -46,9 +46,9 @@ const CROWD: Rate = Rate { per_second: 20_000, burst: 2_000 };
 pub(crate) struct LeaseConfig {
     /// The networks whose addresses may have leases. The list is empty by default, and then no address may.
     pub allow: AllowList,
-    /// How long a lease lasts, in nanoseconds. A client may ask for less, but not for more.
+    /// The duration of a lease, in nanoseconds. A client may ask for less, but not for more.
     pub lease_ns: u64,
-    /// How long a cookie is valid, in nanoseconds. If this is shorter than a lease, each renewal takes one more round trip.
+    /// The time for which a cookie is valid, in nanoseconds. If this is shorter than a lease, each renewal takes one more round trip.
     pub cookie_ns: u64,
     /// The most leases with live packets at a time.
     pub max_leases: usize,

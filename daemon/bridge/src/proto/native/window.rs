@@ -2,7 +2,7 @@
 //!
 //! The window is a ring of words and moves by whole words. So accepting a packet rarely changes more than one word.
 
-/// How far below the highest number a number may be and still be accepted. Lower numbers count as already accepted.
+/// The number of latest packet numbers that may still be accepted, up to the highest one. Lower numbers count as already accepted.
 pub const WINDOW: u64 = 16_384;
 const WORDS: usize = (WINDOW / 64) as usize + 1;
 

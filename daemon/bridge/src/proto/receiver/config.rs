@@ -10,7 +10,7 @@ use super::{Follow, Join};
 pub struct ReceiverConfig {
     /// Which sessions to follow.
     pub follow: Follow,
-    /// Where to start.
+    /// The message to start at.
     pub join: Join,
     /// The number of lines of the feed, 1 to [`MAX_LINES`](crate::proto::MAX_LINES).
     pub lines: usize,
@@ -23,7 +23,7 @@ pub struct ReceiverConfig {
     pub max_jump: u64,
     /// Whether every packet is believed at once. This is for captures, into which nobody can forge packets while they are read.
     pub trusts: bool,
-    /// How holes are repaired.
+    /// The configuration of the repair of holes.
     pub gaps: GapConfig,
     /// Whether the lines are native.
     pub is_native: bool,
@@ -66,7 +66,7 @@ pub enum Origin {
     Repair(usize),
 }
 
-/// What a receiver delivers, in order.
+/// The deliveries of a receiver. They come in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery<'a> {
     /// From here on, the receiver follows this session.

@@ -48,19 +48,19 @@ pub enum Follow {
     /// The first session on the line, and newer epochs of the same channel. Another session is followed only after this one has ended, or
     /// has been silent for `silence_ns`.
     First {
-        /// How long the followed session must have been silent, in nanoseconds.
+        /// The time for which the followed session must have been silent, in nanoseconds.
         silence_ns: u64,
     },
 }
 
-/// Where a receiver starts.
+/// The message at which a receiver starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Join {
     /// At the first sequence that is heard.
     FirstSeen,
     /// At this sequence of the first session; earlier messages are requested. 1 is the beginning.
     From(u64),
-    /// Where an earlier receiver stopped.
+    /// The receiver starts where an earlier one stopped.
     Resume {
         /// The session that it followed.
         session: Session,

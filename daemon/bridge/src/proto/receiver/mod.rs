@@ -43,7 +43,8 @@ use shmcast::MAX_SEQUENCE;
 use shmcast::hosting::fault;
 use std::ops::Range;
 
-/// How long another feed on the lines is reported after its last packet, in nanoseconds. An idle feed sends a heartbeat each second.
+/// The time for which another feed on the lines is reported after its last packet, in nanoseconds. An idle feed sends a heartbeat each
+/// second.
 const STRANGER_NS: u64 = 10 * SECOND_NS;
 
 /// The state of one receiver. Its memory is bounded by its configuration.

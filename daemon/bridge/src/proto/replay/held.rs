@@ -7,13 +7,13 @@ pub struct Held {
     pub oldest: u64,
     /// The sequence after the newest one.
     pub next: u64,
-    /// Where the first message asked for can be read, if the server holds it.
+    /// The place of the first message asked for, if the server holds it.
     pub place: Place,
     /// Whether the journal may have the messages if the ring overwrites them now.
     pub is_backed: bool,
 }
 
-/// Where the first message asked for can be read.
+/// The memory from which the first message asked for can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// In the ring.

@@ -42,18 +42,18 @@ const PAUSE_MAX_NS: u64 = 20 * MILLISECOND_NS;
 /// again soon.
 const PAUSE_MORE_NS: u64 = 2 * MILLISECOND_NS;
 
-/// How repairs for all receivers are made.
+/// The times that decide about repairs for all receivers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MergeConfig {
     /// The time within which a second request causes a repair for all, in nanoseconds. `None` means twice the longest round trip, within
     /// 0.3 to 5 ms.
     pub merge_ns: Option<u64>,
-    /// How long after a repair for all further requests for the same messages are ignored, in nanoseconds. `None` means the longest round
-    /// trip plus 100 us.
+    /// The time after a repair for all in which further requests for the same messages are ignored, in nanoseconds. `None` means the
+    /// longest round trip plus 100 us.
     pub linger_ns: Option<u64>,
 }
 
-/// Who gets the answer to a request.
+/// The receivers that get the answer to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     One,
@@ -61,7 +61,7 @@ pub(super) enum Answer {
     Ignored,
 }
 
-/// Who is told to wait, if the rate does not allow an answer.
+/// The receivers that are told to wait, if the rate does not allow an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
     /// All receivers are told to wait for this many nanoseconds.

@@ -78,9 +78,9 @@ pub struct ReplayConfig {
     pub max_sources: usize,
     /// The link, if its speed is known. Repairs use the part of it that live packets do not use.
     pub link: Option<Link>,
-    /// How plain repairs for all receivers are made. `None` if each repair is sent only to its asker.
+    /// The configuration of plain repairs for all receivers. `None` if each repair is sent only to its asker.
     pub merge: Option<MergeConfig>,
-    /// How native repairs for all receivers are made. `None` if each repair is sent only to its asker.
+    /// The configuration of native repairs for all receivers. `None` if each repair is sent only to its asker.
     pub merge_native: Option<MergeConfig>,
 }
 

@@ -15,7 +15,7 @@ use crate::proto::{MILLISECOND_NS, SECOND_NS};
 pub const MAX_WAITING: usize = 64;
 /// The pause after a failed read of the journal, in nanoseconds.
 const PAUSE_NS: u64 = 100 * MILLISECOND_NS;
-/// How long a journal that cannot be read is assumed to still hold its messages, in nanoseconds.
+/// The time for which a journal that cannot be read is assumed to still hold its messages, in nanoseconds.
 const PATIENCE_NS: u64 = 5 * SECOND_NS;
 
 counters! {

@@ -100,7 +100,7 @@ pub enum Fetched {
     Failed,
 }
 
-/// Where a message can be read that the ring no longer has.
+/// The place of a message that the ring no longer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     /// It is on the shelf.

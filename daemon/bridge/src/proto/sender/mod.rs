@@ -56,7 +56,7 @@ pub struct SenderConfig {
     pub payload_bytes: usize,
     /// The most datagrams in one batch; at least 1.
     pub batch: usize,
-    /// How long end-of-session packets are repeated, in nanoseconds.
+    /// The time for which end-of-session packets are repeated, in nanoseconds.
     pub linger_ns: u64,
 }
 
@@ -105,7 +105,7 @@ pub struct Sender {
     open: Open,
     /// Numbers and seals the packets of a native line; `None` on a plain line.
     native: Option<Sealer>,
-    /// How many bytes of the next message were put into fragments already, in this batch or an earlier one.
+    /// The number of bytes of the next message that are in fragments already, in this batch or an earlier one.
     part: usize,
     /// The time from which heartbeats are scheduled: that of the last data, of the start, or of the end of the session.
     quiet_since_ns: u64,

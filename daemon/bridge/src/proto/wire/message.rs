@@ -45,7 +45,7 @@ pub enum Malformed {
 }
 
 impl Malformed {
-    /// How many reasons there are.
+    /// The number of reasons.
     pub const COUNT: usize = 11;
     /// Every reason, in counter order.
     pub const ALL: [Malformed; Malformed::COUNT] = [

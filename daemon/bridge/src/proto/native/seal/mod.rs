@@ -161,7 +161,7 @@ struct Known {
     heard_ns: u64,
 }
 
-/// How many packets were not opened, by reason.
+/// The numbers of packets that were not opened, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenerCounters {
     /// Packets that were already accepted, or whose number is too old to know that. Copies on other lines are among them.
