@@ -1,4 +1,4 @@
-//! The patience of a bridge that has lost its channel and does not get its gate of the next one.
+//! Decides how long a gate may be refused to a bridge. This happens when the bridge has lost its channel and attaches to the next one.
 
 use shmcast::ChannelError;
 use shmcast::control::RefusalCode;
@@ -6,21 +6,22 @@ use shmcast::control::RefusalCode;
 use crate::proto::SECOND_NS;
 use crate::spec::BridgeSpec;
 
-/// The time for which a gate may be refused. The next publisher may still be making it, and the system may still be releasing the lock of
-/// its last reader.
+/// The longest time for which a gate may be refused, in nanoseconds. Meanwhile the next publisher may still create the gate, or the system
+/// may release the lock of its last reader.
 const PATIENCE_NS: u64 = 2 * SECOND_NS;
 
-/// How long a gate has been refused to a bridge that attaches again.
+/// Measures how long the gate has been refused to a bridge that attaches again.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GateWait {
     since_ns: Option<u64>,
 }
 
 impl GateWait {
-    /// Takes note that an attempt of this bridge to attach has failed. A channel that is not there is waited for without an end.
+    /// Notes that an attempt to attach has failed. As long as the channel does not exist, the bridge may wait without limit.
     ///
     /// # Errors
-    /// The reason, once the gate has been refused for two seconds. Its owner then ends the bridge, tells of it, and starts it again.
+    /// The reason, once the gate has been refused for two seconds. The bridge's owner then ends the bridge, reports the reason, and starts
+    /// the bridge again.
     pub fn bear(&mut self, spec: &BridgeSpec, now_ns: u64, error: &ChannelError) -> Result<(), String> {
         let is_refused = match error {
             ChannelError::Gate { .. } => true,

@@ -5,14 +5,14 @@
 //!   local ring ──> repair <────requests───── Ingress                     the egress's second thread
 //! ```
 //! [`proto`] holds the wire format and the state machines of both ends. It has no sockets, clocks or threads, so a seeded simulation can
-//! run ten thousand bad networks through it in a minute. [`spec`] holds a bridge's configuration. [`socket`] opens and tunes the sockets.
+//! test it with ten thousand bad networks in a minute. [`spec`] holds a bridge's configuration. [`socket`] opens and tunes the sockets.
 //! [`egress`], `repair` and [`ingress`] are the threads that drive the state machines over sockets and rings. [`status`] shows their state
-//! and counters. [`local`] is the local channel of an end that receives. [`origins`] detects loops between hosts. [`promotion`] makes a
+//! and counters. [`local`] is the channel into which an ingress publishes. [`origins`] detects loops between hosts. [`promotion`] makes a
 //! mirror the origin of its channel. [`pcap`] reads and writes captures. [`private`] reads files with secrets. A bridge uses channels
 //! through the client library, as any program does; it needs no daemon.
 //!
-//! No example a function: programs run a bridge as the command `shmcast bridge` or as a table of the daemon's configuration.
-//! The state machines of [`proto`] are shown by its simulation.
+//! No example a function: programs run a bridge as the command `shmcast bridge` or as a table of the daemon's configuration. The simulation
+//! of [`proto`] shows how its state machines are used.
 #![forbid(unsafe_code)]
 
 pub mod egress;
@@ -100,7 +100,7 @@ pub enum BridgeError {
         /// The problem, and what to do about it.
         why: String,
     },
-    /// The state file could not be opened. It says how far an earlier bridge had come.
+    /// The state file could not be opened. It has the progress of an earlier bridge.
     #[error("state file {}: {source}: give another, or one in a directory that is there and may be written to", path.display())]
     State {
         /// The file.
@@ -113,7 +113,7 @@ pub enum BridgeError {
     Start(io::Error),
 }
 
-/// Returns the hint to raise `payload_bytes` to `bytes`; empty if no datagram can be that large.
+/// Returns the hint to raise `payload_bytes` to `bytes`. Returns an empty text if no datagram can be that large.
 fn larger_packet(bytes: u64) -> String {
     match bytes <= MAX_DATAGRAM_BYTES as u64 {
         true => format!(", or raise payload_bytes to {bytes} if the network's MTU allows"),
@@ -122,7 +122,7 @@ fn larger_packet(bytes: u64) -> String {
 }
 
 impl BridgeError {
-    /// Fails when the spec does not make sense.
+    /// Returns the error of a spec that is invalid.
     fn check(spec: &spec::BridgeSpec) -> Result<(), BridgeError> {
         let mut problems = spec.problems();
         if spec.engine != spec::Engine::Lines {

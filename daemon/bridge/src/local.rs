@@ -1,4 +1,4 @@
-//! A local channel with the messages of another host, under the sequences that they have there.
+//! A local channel that has the messages of another host, under the same sequences as there.
 
 use shmcast::hosting::fault;
 use shmcast::{Mark, PublishError, Publisher};
@@ -6,16 +6,16 @@ use shmcast::{Mark, PublishError, Publisher};
 use super::proto::wire::Meta;
 use super::times::OriginTimes;
 
-/// The local channel of an end that receives.
+/// The local channel of a receiving end.
 #[derive(Debug)]
 pub struct Local {
     /// `None` between the end of a session and the beginning of the next.
     pub publisher: Option<Publisher>,
-    /// Which times messages get: those of the origin, or those of this host.
+    /// Decides the times of the messages: those of the origin, or those of this host.
     pub times: OriginTimes,
-    /// The error after which nothing more can be published.
+    /// The error after which the channel accepts no more messages.
     pub error: Option<String>,
-    /// The messages so far.
+    /// Counts of the messages so far.
     pub counts: LocalCounts,
 }
 
@@ -26,9 +26,9 @@ pub struct LocalCounts {
     pub published: u64,
     /// Messages that were reported to readers as lost.
     pub missing: u64,
-    /// Messages longer than the channel takes. They are among the missing.
+    /// Messages that are longer than the channel allows. `missing` includes them.
     pub too_large: u64,
-    /// Messages that the channel had already.
+    /// Messages that the channel already had.
     pub behind: u64,
 }
 
@@ -39,7 +39,7 @@ impl Local {
         Local { publisher: Some(publisher), times, error: None, counts: LocalCounts::default() }
     }
 
-    /// Publishes one message. Earlier messages that have not arrived are reported as lost, and a message whose sequence the channel already
+    /// Publishes one message. Earlier messages that have not arrived are reported to readers as lost. A message that the channel already
     /// has is left out. Does nothing while the channel is closed.
     #[inline]
     pub fn publish(&mut self, sequence: u64, data: &[u8], meta: Meta) {
@@ -59,7 +59,7 @@ impl Local {
         };
         match published {
             Ok(_) => self.counts.published += 1,
-            // The local channel cannot take this message. It is reported to readers like any other loss.
+            // The message is larger than the local channel allows. It is reported to readers like any other loss.
             Err(PublishError::TooLarge(_)) => {
                 let told = publisher.gap(sequence);
                 self.counts.too_large += 1;
@@ -70,7 +70,7 @@ impl Local {
         }
     }
 
-    /// Reports to readers that the messages before `next` which have not arrived will never arrive.
+    /// Reports to readers that those messages before `next` that have not arrived will never arrive.
     #[inline]
     pub fn skip_to(&mut self, next: u64) {
         let Some(publisher) = &mut self.publisher else { return };
@@ -82,7 +82,7 @@ impl Local {
         }
     }
 
-    /// Notes an error of a call of the publisher.
+    /// Notes an error that the publisher returned.
     #[inline]
     pub fn check(&mut self, told: Result<(), PublishError>) {
         if let Err(error) = told {
@@ -90,7 +90,7 @@ impl Local {
         }
     }
 
-    /// Notes that nothing more can be published: another publisher took the channel, or the channel has used up its sequences.
+    /// Notes that the channel accepts no more messages: another publisher took it, or its sequences are used up.
     #[cold]
     fn fail(&mut self, error: &PublishError) {
         self.error.get_or_insert_with(|| error.to_string());

@@ -1,4 +1,4 @@
-//! The code that all threads with native lines share: it reads the keys file, and makes and opens packets in buffers of its own.
+//! Shared code of all threads with native lines. It reads the keys file, and makes and opens packets in buffers of its own.
 
 use std::io;
 use std::path::Path;
@@ -19,10 +19,10 @@ use super::thread::wall_ns;
 
 /// Greatest size of a keys file.
 const MAX_KEYS_BYTES: u64 = 64 << 10;
-/// The session of control packets that do not concern a session.
+/// The session of control packets that concern no session.
 const NO_SESSION: Session = Session::from_bytes([b' '; 10]);
 
-/// The keys of a bridge, which its threads share. They change on a reload.
+/// The keys of a bridge. Its threads share them, and a reload changes them.
 #[derive(Debug)]
 pub struct Keys {
     ring: Mutex<Option<Keyring>>,
@@ -45,7 +45,7 @@ impl Keys {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the keys file of the spec again, if it names one. Threads take the new keys soon after.
+    /// Reads the keys file of the spec again, if the spec names one. The threads use the new keys soon after.
     ///
     /// # Errors
     /// [`BridgeError::Keys`]; the keys stay as they were.
@@ -58,7 +58,7 @@ impl Keys {
     }
 }
 
-/// Reads a keys file of root or of this user, which nobody else can read.
+/// Reads a keys file. The file must belong to root or to this user, and nobody else may be able to read it.
 ///
 /// # Errors
 /// [`BridgeError::Keys`].
@@ -68,23 +68,24 @@ pub fn read_keys(path: &Path) -> Result<Keyring, BridgeError> {
     Keyring::parse(&text).map_err(|e| error(e.to_string()))
 }
 
-/// Returns a random number that no other sender has.
+/// Returns a random number that identifies a sender.
 pub(super) fn random_sender() -> Result<u64, BridgeError> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// Follows the keys that the threads share.
+/// Notices for one thread when the shared keys change.
 #[derive(Debug, Default)]
 pub struct KeysSeen {
     version: u64,
-    /// When a later key begins to seal, in nanoseconds since 1970.
+    /// When the next key begins to seal, in nanoseconds since 1970.
     due_ns: u64,
 }
 
 impl KeysSeen {
-    /// Returns the keys, if they have changed since the last look, or if a later key begins to seal.
+    /// Returns the keys if they have changed since the last call, or if the next key has begun to seal. The inner `None` means that there
+    /// are no keys.
     pub fn changed(&mut self, keys: &Keys) -> Option<Option<Keyring>> {
         let (version, now_ns) = (keys.version.load(Ordering::Acquire), wall_ns());
         if version == self.version && now_ns < self.due_ns {
@@ -98,18 +99,18 @@ impl KeysSeen {
     }
 }
 
-/// Whom a thread hears.
+/// The part of a bridge to which a thread belongs. It decides whose packets the thread opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// It hears egresses and servers.
+    /// It opens packets of egresses and servers.
     Receiver,
-    /// It hears receivers.
+    /// It opens packets of receivers.
     Server,
-    /// It hears the other egresses of its stream.
+    /// It opens packets of the other egresses of its stream.
     Egress,
 }
 
-/// Both directions of one thread: it numbers and seals the packets that it sends, and opens those that it receives.
+/// Makes and opens the packets of one thread. It numbers and seals the packets that the thread sends, and opens those that it receives.
 #[derive(Debug)]
 pub(super) struct Codec {
     sealer: Sealer,
@@ -121,7 +122,7 @@ pub(super) struct Codec {
 }
 
 impl Codec {
-    /// Makes the codec of a thread that hears up to `most` others at a time.
+    /// Makes the codec of a thread that receives from up to `most` senders at a time.
     pub(super) fn new(spec: &BridgeSpec, part: Part, most: usize, keys: &Keys) -> Result<Codec, BridgeError> {
         let mut codec = Codec {
             sealer: Sealer::new(random_sender()?, part == Part::Receiver),
@@ -135,7 +136,7 @@ impl Codec {
         Ok(codec)
     }
 
-    /// Takes the keys if they have changed. Call this now and then.
+    /// Takes the keys if they have changed. Call this every few milliseconds.
     pub(super) fn look(&mut self, keys: &Keys) {
         if let Some(ring) = self.seen.changed(keys) {
             self.sealer.set_key(ring.as_ref().and_then(|ring| ring.sealing(wall_ns())));
@@ -143,13 +144,13 @@ impl Codec {
         }
     }
 
-    /// Opens a packet. The result is like a packet that was never sealed.
+    /// Opens a packet. The result has the form of a packet that was never sealed.
     pub(super) fn open(&mut self, now_ns: u64, datagram: &[u8]) -> Result<&[u8], Unopened> {
         let size = self.opener.open(now_ns, datagram, &mut self.scratch)?;
         Ok(&self.scratch[..size])
     }
 
-    /// Makes a packet with a control datagram inside.
+    /// Makes a packet that contains a control datagram.
     pub(super) fn control(&mut self, control: &[u8]) -> Option<&[u8]> {
         let (kind, body) = ControlDatagram::body_of(control)?;
         self.out.get_mut(HEAD_BYTES..HEAD_BYTES + body.len())?.copy_from_slice(body);
@@ -158,7 +159,7 @@ impl Codec {
         Some(&self.out[..size])
     }
 
-    /// Makes a packet with a request.
+    /// Makes a packet that contains a request.
     pub(super) fn ask(&mut self, session: Session, entries: &[Entry]) -> Option<&[u8]> {
         let first = entries.first()?.first;
         let body = ask::write(entries.iter().copied(), &mut self.out[HEAD_BYTES..]);
@@ -178,7 +179,7 @@ impl Codec {
         sealer.finish(buffer, (kind, is_repair), about, body)
     }
 
-    /// Returns the parts from which an answer is made: the opened packet, the sealer, and a buffer.
+    /// Returns what an answer is made from: the opened packet, the sealer, and a buffer.
     pub(super) fn parts(&mut self, size: usize) -> (&[u8], &mut Sealer, &mut [u8]) {
         (&self.scratch[..size], &mut self.sealer, &mut self.out)
     }
@@ -189,15 +190,15 @@ impl Codec {
     }
 }
 
-/// Greatest number of bytes of a packet with a control datagram inside.
+/// The size of the largest packet that contains a control datagram, in bytes.
 pub(super) const MOST_OF_CONTROL: usize = HEAD_BYTES + CONTROL_MAX_BYTES + SEAL_BYTES;
 
-/// Unpacks the control datagram of an opened packet into `out` and returns its size; `None` if there is none.
+/// Unpacks the control datagram of an opened packet into `out`, and returns its size. Returns `None` if the packet has no control datagram.
 pub(super) fn control_in(opened: &[u8], out: &mut [u8; CONTROL_MAX_BYTES]) -> Option<usize> {
     let (container, body) = Container::parse(opened).ok()?;
     let Kind::Control(kind) = container.kind else { return None };
     ControlDatagram::from_body(kind, body, out)
 }
 
-/// Greatest number of bytes of a datagram to a server.
+/// The size of the largest datagram to a server, in bytes.
 pub(super) const MOST_TO_SERVER: usize = HEAD_BYTES + ask::MAX_ASK_BYTES + SEAL_BYTES;

@@ -1,4 +1,5 @@
-//! The sessions that began on this host. No bridge receives them here: a feed that returns to its first host has gone in a circle.
+//! The sessions that began on this host. No bridge of this host receives them, because a feed that returns to its first host has gone in a
+//! circle.
 //!
 //! The bridges of one daemon share this list. They use it only when a session begins, which is rare. A feed that is relayed from host to
 //! host keeps its session, so the first host recognises a circle of any length.
@@ -8,11 +9,13 @@ use shmcast::Header;
 use shmcast::hosting::fault;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Greatest number of sessions that are remembered; the oldest are forgotten. Each channel that is replaced begins one.
+/// The most sessions in the list. The oldest ones are removed first. Each channel that is replaced begins a session.
 const MAX_SESSIONS: usize = 4_096;
 
-/// Returns the identity of a run, which is what one session carries: a stream, as long as its memory lasts. A strict channel has several
-/// rings in it, one after the other. After a reboot a stream with a journal continues with other sequences, and gets another session.
+/// Returns the identity of a run. A run is a stream during the lifetime of its memory. Each session belongs to one run.
+///
+/// The rings of a strict channel belong to one run. After a reboot, a stream with a journal continues with other sequences. It is then
+/// another run, and gets another session.
 pub fn run_of(ring: &Header) -> [u64; 2] {
     let [first, second] = ring.stream.to_words();
     match fault!("each_ring_is_a_stream") {
@@ -48,17 +51,17 @@ impl Origins {
         self.sessions().iter().any(|(known, _)| *known == session)
     }
 
-    /// Returns the session of this tag under which `ring` was sent. If there is none, the error is the least epoch that the ring's session
-    /// may have. So no two rings share a session, however soon one is made after the other and whatever the clock does.
+    /// Returns the session of this tag under which `ring` was sent. If there is none, the error is the lowest epoch that the ring's session
+    /// may have. So no two rings share a session, even if one is made right after the other or the clock goes back.
     ///
     /// # Errors
-    /// The least epoch, if `ring` was not sent under this tag.
+    /// The lowest epoch, if `ring` was not sent under this tag.
     pub fn of_ring(&self, tag: [u8; 4], ring: [u64; 2]) -> Result<Session, u64> {
         Self::find(&self.sessions(), tag, ring)
     }
 
-    /// Notes the session that `choose` derives from the result of [`of_ring`](Self::of_ring), in one step: of two bridges that begin at the
-    /// same time, the second sees the first one's session.
+    /// Gives the result of [`of_ring`](Self::of_ring) to `choose`, and notes the session that it returns. The list is locked meanwhile: if
+    /// two bridges begin at the same time, the second one sees the session of the first.
     ///
     /// # Errors
     /// Those of `choose`. After an error nothing is noted.

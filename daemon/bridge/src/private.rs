@@ -1,4 +1,4 @@
-//! Files with secrets: keys and accounts.
+//! Reads files with secrets: keys and accounts.
 
 use rustix::process::geteuid;
 use std::fs::{File, Metadata};
@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Reads the first `most` bytes of a file of root or of this user. Nobody else may read or write the file.
+/// Reads the first `most` bytes of a file. The file must belong to root or to this user, and nobody else may be able to read or write it.
 ///
 /// # Errors
 /// A sentence that says what is wrong with the file and what to do about it. It does not name the file.
@@ -20,12 +20,12 @@ pub fn read(path: &Path, most: u64) -> Result<String, String> {
     Ok(text)
 }
 
-/// Says why a file is not safe for a secret of this process, and what to do about it. Returns `None` if the file is safe.
+/// Returns why a file is not safe for a secret of this process, and what to do about it. Returns `None` if the file is safe.
 pub fn problem(file: &Metadata) -> Option<String> {
     problem_of(file.mode(), file.uid(), geteuid().as_raw())
 }
 
-/// The same for a file with this mode and owner, and a process of this user.
+/// The same as [`problem`], for a file with this mode and owner, and a process of this user.
 fn problem_of(mode: u32, owner: u32, user: u32) -> Option<String> {
     if ![0, user].contains(&owner) {
         return Some(format!(

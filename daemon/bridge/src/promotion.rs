@@ -1,8 +1,8 @@
-//! Promotes a mirror, which is a channel that was received from another host, to a channel of this host, because its publisher's host is
-//! gone.
+//! Promotes a mirror to a channel of this host. A mirror is a channel that was received from another host. It is promoted when that host,
+//! which had the publisher, is lost.
 //!
-//! The promotion skips 2^32 sequences. So none is used twice, whatever the lost host published at last. The ring has the gap, and after it
-//! a later session of the same tag, under which the channel is sent from then on.
+//! A promotion skips 2^32 sequences, so that no sequence is used twice even if the lost host published more messages than arrived here. The
+//! ring then has a gap, and after it a later session of the same tag. The channel is sent under that session from then on.
 
 use shmcast::{MAX_SEQUENCE, PublishError, Publisher};
 use std::time::Duration;
@@ -16,17 +16,18 @@ use super::thread::wall_ns;
 /// The number of sequences that a promotion skips.
 const FURTHER: u64 = 1 << 32;
 
-/// Returns the sequence up to which a journal must note that sequences may be used, before a channel continues at `next`. All messages that
-/// are published until the journal notes more fit below it too, and so does all that the mirror receives meanwhile.
+/// Returns the reserve that a channel's journal must have before the channel continues at `next`. A reserve is a sequence that no publisher
+/// passes before the journal notes a later one. This one leaves room for the messages that the mirror still receives, and for those that
+/// are published until the journal notes the next reserve.
 pub fn most_after(next: u64) -> u64 {
     next.saturating_add(2 * FURTHER).min(MAX_SEQUENCE - 1)
 }
 
-/// Checks whether the journal of a channel has noted enough sequences for a promotion. The channel is known up to `known`, and the journal
-/// allows sequences below `below`. Returns the first sequence after the promotion's gap.
+/// Returns the first sequence after the promotion's gap. The channel's messages are known up to `known`. `below` is the reserve of its
+/// journal.
 ///
 /// # Errors
-/// [`PromoteError::BeyondJournal`].
+/// [`PromoteError::BeyondJournal`] if the reserve is too low.
 pub(crate) fn next_after(known: u64, below: u64) -> Result<u64, PromoteError> {
     let next = known.saturating_add(FURTHER);
     if next.saturating_add(FURTHER).min(MAX_SEQUENCE - 1) > below {
@@ -61,23 +62,23 @@ pub enum PromoteError {
         DEFAULT_SILENCE_NS / 1_000_000_000
     )]
     StillHeard {
-        /// The time since when nothing was heard.
+        /// The time for which no packet was received.
         silence: Duration,
     },
-    /// The journal has not noted that the sequences reach so far.
+    /// The reserve of the channel's journal is too low.
     #[error(
         "it would go on at sequence {next}, and its journal notes sequences up to {below} only: try again"
     )]
     BeyondJournal {
         /// The sequence at which the channel would continue.
         next: u64,
-        /// The sequence up to which the journal has noted that sequences may be used.
+        /// The reserve of the journal.
         below: u64,
     },
-    /// There are no more sequences, or another publisher has the channel.
+    /// The sequences are used up, or another publisher has the channel.
     #[error(transparent)]
     Publish(#[from] PublishError),
-    /// There are no more sessions.
+    /// The sessions are used up.
     #[error(transparent)]
     Session(#[from] SessionError),
     /// The bridge has ended.
@@ -85,12 +86,12 @@ pub enum PromoteError {
     Ended(String),
 }
 
-/// Promotes the channel that `publisher` holds and that was received under the session `before`. Messages before `horizon` were published
-/// on the other host. A session that shmcast did not make is followed by the first session of `tag`. The channel's journal, if there is
-/// one, has noted that sequences up to `below` may be used.
+/// Promotes the channel of `publisher`, which was received under the session `before`. Messages before `horizon` are known to exist on the
+/// other host. The new session has the tag of `before`, or `tag` if `before` is not a session of shmcast. `below` is the reserve of the
+/// channel's journal, if there is a journal.
 ///
 /// # Errors
-/// [`PromoteError`]. After an error readers were told nothing.
+/// [`PromoteError`]. After an error nothing was published.
 pub fn promote(
     publisher: &mut Publisher,
     (before, horizon): (Session, u64),

@@ -1,10 +1,11 @@
-//! A thread that looks after the multicast lines of a bridge, beside the thread that carries messages.
+//! A thread that watches the multicast lines of a bridge. It runs beside the thread that sends or receives messages. It handles two events,
+//! which are counted and are no errors:
 //!
-//! An interface may be deleted and created again under the same name, and a group that was joined on it is then joined nowhere. So every
-//! 250 ms the thread looks up each line's interface by name, and that of the group of repairs for all. If an interface has been replaced,
-//! the thread opens the line's socket again and hands it over; the bridge closes the old socket and continues its session. A network may
-//! also forget a group: a line that is silent for 3 s while the feed arrives elsewhere leaves its group and joins it again, and repeats
-//! this after twice the time, up to 60 s. None of this is an error. Both events are counted.
+//! - **An interface is deleted and created again under the same name.** The socket's group is then joined on no interface. Every 250 ms,
+//!   the thread looks up the interfaces of all lines by name, and that of the group of repairs for all receivers. If one was replaced, the
+//!   thread opens a new socket and passes it to the bridge. The bridge closes the old socket and continues its session.
+//! - **The network forgets a group.** If a line is silent for 3 s while the feed arrives on other lines, the thread leaves the line's group
+//!   and joins it again. It repeats this after twice the time, up to 60 s.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,17 +16,17 @@ use super::socket::{self, Interface, SocketError};
 use super::spec::{BridgeSpec, LineSpec};
 use super::status::ReceiveCounters;
 
-/// How often interfaces are looked up.
+/// The time between two lookups of the interfaces.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How often the thread checks whether the bridge has stopped, and whether a missing interface has returned.
+/// The interval at which the thread checks whether the bridge has stopped, and whether a missing interface has come back.
 const STEP: Duration = Duration::from_millis(20);
 /// The silence after which a line's group is joined again.
 const SILENCE: Duration = Duration::from_secs(3);
 const LONGEST_SILENCE: Duration = Duration::from_secs(60);
-/// The number of the line for repairs for all, which is not among the spec's lines.
+/// The number that stands for the line of repairs for all receivers. The spec does not list this line.
 pub(super) const REPAIRS: usize = usize::MAX;
 
-/// Sockets that were opened again and that the using thread has not taken yet, and the counters.
+/// New sockets that the bridge has not taken yet, and the counters.
 #[derive(Debug, Default)]
 pub(super) struct Renewal {
     is_there: AtomicBool,
@@ -35,7 +36,7 @@ pub(super) struct Renewal {
 }
 
 impl Renewal {
-    /// Takes the sockets that were opened again, each with the number of its line. Costs one atomic swap while there are none.
+    /// Returns the new sockets, each with the number of its line. Costs one atomic swap if there are none.
     pub(super) fn take(&self) -> Vec<(usize, UdpSocket)> {
         if !self.is_there.swap(false, Ordering::Acquire) {
             return Vec::new();
@@ -43,7 +44,7 @@ impl Renewal {
         std::mem::take(&mut *self.opened.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Hands a socket over. Only the spec's lines are counted.
+    /// Passes a new socket to the bridge. Counts it if the spec lists the line.
     pub(super) fn give(&self, line: usize, socket: UdpSocket) {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner).push((line, socket));
         self.anew.fetch_add(u64::from(line != REPAIRS), Ordering::Relaxed);
@@ -56,14 +57,15 @@ impl Renewal {
     }
 }
 
-/// The multicast lines of a bridge, with their interfaces as they were last seen.
+/// The multicast lines of a bridge, and the last known state of their interfaces.
 #[derive(Debug)]
 pub(super) struct Watch {
     lines: Vec<(usize, LineSpec, Option<Interface>)>,
 }
 
 impl Watch {
-    /// Looks up the interfaces. Call this before the lines are opened. `repairs` is the line of repairs for all, if there is one.
+    /// Looks up the interfaces of the lines. Call this before the lines are opened. `repairs` is the line of repairs for all receivers, if
+    /// there is one.
     pub(super) fn of(spec: &BridgeSpec, repairs: Option<LineSpec>) -> Watch {
         let lines = spec.lines.iter().cloned().enumerate().chain(repairs.map(|line| (REPAIRS, line)));
         let lines = lines.filter(|(_, line)| line.group.ip().is_multicast());
@@ -81,8 +83,8 @@ impl Watch {
         self.lines.is_empty()
     }
 
-    /// Looks after the lines until `is_over`. `renew` opens a line's sockets and hands them over. `tend` is called for each line of the
-    /// spec after each look, if its interface exists.
+    /// Watches the lines until `is_over`. `renew` must open a line's new sockets and pass them to the bridge. `tend` is called for each
+    /// line of the spec after each lookup, if the line's interface exists.
     pub(super) fn run(
         mut self,
         mut renew: impl FnMut(usize, &LineSpec) -> Result<(), SocketError>,
@@ -100,7 +102,7 @@ impl Watch {
             for (at, line, known) in &mut self.lines {
                 let now = socket::look_up(line).ok();
                 if now.is_some() && now != *known {
-                    // An interface whose addresses are not ready refuses. The next look tries again.
+                    // If the interface's addresses are not ready, the socket cannot be opened. The next lookup tries again.
                     *known = now.filter(|_| renew(*at, line).is_ok());
                 } else {
                     *known = now;
@@ -113,18 +115,18 @@ impl Watch {
     }
 }
 
-/// The state of one line of a receiver.
+/// The state of one line that may be silent.
 #[derive(Debug)]
 struct Heard {
     datagrams: u64,
     since: Instant,
-    /// The progress of the feed when the line was last heard.
+    /// The progress of the feed when the line last received a datagram.
     feed: (u64, u64),
     /// The silence after which the group is joined again.
     limit: Duration,
 }
 
-/// The lines on which a receiver hears nothing.
+/// The silences of a receiver's lines.
 #[derive(Debug, Default)]
 pub(super) struct Silences(Vec<(usize, Heard)>);
 
@@ -154,7 +156,7 @@ impl Silences {
     }
 }
 
-/// Leaves the group of a line and joins it again, on the socket that receives it.
+/// Leaves the group of a line and joins it again, on the line's receiving socket.
 pub(super) fn rejoin(renewal: &Renewal, line: &LineSpec, socket: &UdpSocket) {
     if socket::rejoin(line, socket).is_ok() {
         renewal.rejoined.fetch_add(1, Ordering::Relaxed);

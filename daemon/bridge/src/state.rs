@@ -1,9 +1,9 @@
-//! The state file of an egress: the session under which its ring was sent, and how far it was sent. With it, an egress that is restarted
-//! continues where it stopped, and no session's name is used twice. A file that somebody removes or moves while the egress runs is made
-//! again, so that the next egress believes no less than what is true.
+//! The state file of an egress. It has the session under which the ring was sent, and how far it was sent. With it, an egress that is
+//! restarted continues where it stopped, and no session's name is used twice. If somebody removes or moves the file while the egress runs,
+//! the egress creates it again.
 //!
-//! The file has two slots of 64 bytes, which are written alternately. Of the slots that are whole, the one with the higher number counts. A
-//! third slot after them says with which message the session began. Numbers are little-endian:
+//! The file has two slots of 64 bytes, which are written alternately. Of the slots that are complete, the one with the higher number is
+//! valid. A third slot after them has the sequence with which the session began. Numbers are little-endian:
 //!
 //! | at | size | field |
 //! |---|---|---|
@@ -11,8 +11,8 @@
 //! | 8 | 8 | number of this record, from 1 |
 //! | 16 | 16 | identity of the stream that was sent: the time at which its sequences began, and the channel |
 //! | 32 | 10 + 6 | session; zeros |
-//! | 48 | 8 | the sequence after the last message sent; in the third slot that of the session's first message |
-//! | 56 | 4 + 4 | zeros; CRC-32C of all before |
+//! | 48 | 8 | the sequence after the last sent message; in the third slot the sequence of the session's first message |
+//! | 56 | 4 + 4 | zeros; CRC-32C of all bytes before it |
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -22,36 +22,36 @@ use std::path::{Path, PathBuf};
 use crate::proto::session::Session;
 
 const SLOT_BYTES: usize = 64;
-/// The slot of the session's beginning.
+/// The number of the slot that has the session's beginning.
 const BEGIN: u64 = 2;
 const MAGIC: &[u8; 8] = b"SHMCBST1";
 
 /// The progress of an egress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Progress {
-    /// The identity of the stream in the ring.
+    /// The identity of the run in the ring.
     pub(super) ring: [u64; 2],
     pub(super) session: Session,
-    /// The sequence after the last message sent.
+    /// The sequence after the last sent message.
     pub(super) next: u64,
 }
 
-/// The file.
+/// An open state file.
 #[derive(Debug)]
 pub(super) struct StateFile {
     path: PathBuf,
     file: File,
     number: u64,
-    /// The third slot.
+    /// The content of the third slot.
     begun: Option<Progress>,
-    /// How often the file was made again.
+    /// The number of times that the file was created again.
     renewed: u64,
-    /// Whether the last write failed, such as on a full disk.
+    /// Whether the last write failed, for example because the disk was full.
     is_behind: bool,
 }
 
 impl StateFile {
-    /// Opens or makes the file. Returns its newest whole record, if there is one.
+    /// Opens the file, or creates it. Returns its newest complete record, if there is one.
     pub(super) fn open(path: &Path) -> io::Result<(StateFile, Option<Progress>)> {
         let file = open(path)?;
         let newest =
@@ -62,13 +62,13 @@ impl StateFile {
         Ok((state, newest.map(|(_, progress)| progress)))
     }
 
-    /// How often the file was made again because it was removed or moved.
+    /// Returns how often the file was created again because it had been removed or moved.
     pub(super) fn renewed(&self) -> u64 {
         self.renewed
     }
 
-    /// Makes the file again if its name is gone, or names another file, and writes it again if the last write failed. Returns when the
-    /// disk has what is known.
+    /// Creates the file again if its name is gone or belongs to another file. Writes it again if the last write failed. Returns once the
+    /// disk has `progress`.
     pub(super) fn keep(&mut self, progress: &Progress) -> io::Result<()> {
         let is_lost = !self.has_name()?;
         if !is_lost && !self.is_behind {
@@ -85,7 +85,7 @@ impl StateFile {
         self.number += 1;
         self.write_slot(self.number % 2, progress)?;
         if is_lost {
-            // Another file may have been put there: both of its slots are replaced.
+            // Somebody may have put another file there, so both slots are replaced.
             self.write_slot((self.number + 1) % 2, progress)?;
         }
         self.file.sync_all()?;
@@ -102,18 +102,18 @@ impl StateFile {
         }
     }
 
-    /// Returns the first message of `session`, if the file has it.
+    /// Returns the sequence of the first message of `session`, if the file has it.
     pub(super) fn begin(&self, session: Session) -> Option<u64> {
         self.begun.filter(|begun| begun.session == session).map(|begun| begun.next)
     }
 
-    /// Notes a session, whose first message is `begin`, before its first packet. Returns when the disk has it.
+    /// Writes a session, whose first message is `begin`. Call this before the session's first packet. Returns once the disk has it.
     pub(super) fn write_begin(&mut self, progress: &Progress, begin: u64) -> io::Result<()> {
         (self.begun, self.is_behind) = (Some(Progress { next: begin, ..*progress }), true);
         self.keep(progress)
     }
 
-    /// Overwrites the older slot. With `sync`, returns when the disk has the record.
+    /// Overwrites the older slot. With `sync`, returns once the disk has the record.
     pub(super) fn write(&mut self, progress: &Progress, sync: bool) -> io::Result<()> {
         self.keep(progress)?;
         self.is_behind = true;

@@ -1,5 +1,5 @@
-//! Tables of counters. Each counter is defined in one place: its name, what it counts, and its name in metrics. The struct, its JSON, the
-//! board that other threads read, and the metrics are derived from the table.
+//! Tables of counters. A table defines each counter once: its name, what it counts, and its name in metrics. The struct, its JSON, the
+//! board that other threads read, and the metrics all come from the table.
 
 /// A table of counters, made by [`counters!`](crate::counters).
 pub trait Table: Sized + 'static {
@@ -10,22 +10,23 @@ pub trait Table: Sized + 'static {
 /// One counter of a table.
 #[derive(Debug)]
 pub struct Field<T: 'static> {
-    /// What it counts: the lines of its comment, each with the space before it.
+    /// The meaning of the counter: the lines of its comment, each with the space before it.
     pub help: &'static str,
-    /// How metrics show the counter; `None` if they do not.
+    /// The form in which metrics show the counter; `None` if they do not show it.
     pub metric: Option<Metric>,
     /// Reads the counter.
     pub read: fn(&T) -> u64,
 }
 
-/// How metrics show a counter.
+/// The form in which metrics show a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {
     /// `counter` or `gauge`.
     pub kind: &'static str,
-    /// The name of its family, without the prefix of the families of all bridges.
+    /// The name of the metric's family, without the prefix that the families of all bridges have.
     pub name: &'static str,
-    /// The label that distinguishes it from the others of its family, and the label's value; `None` if it is the only one.
+    /// The label that distinguishes this metric from others of its family, and the label's value; `None` if the family has only this
+    /// metric.
     pub label: Option<(&'static str, &'static str)>,
 }
 

@@ -1,5 +1,4 @@
-//! Code that the bridge's threads share: their start, their clock, and their wait while there is nothing to
-//! do.
+//! Code that the bridge's threads share: how they start, their clock, and how they wait while there is nothing to do.
 
 use rustix::thread::sched_yield;
 use std::io;
@@ -13,19 +12,19 @@ use super::spec::WaitMode;
 use super::status::Life;
 use super::waiting::Choice;
 
-/// How often counters are published to other threads.
+/// The time between two updates of the shown counters, in nanoseconds.
 pub const SHOW_EVERY_NS: u64 = 10_000_000;
 
-/// Number of polls that find nothing before a thread that may sleep does so.
+/// The number of polls that find nothing before a thread sleeps, if it may sleep.
 const POLLS_BEFORE_SLEEP: u32 = 32;
-/// The shortest sleep of a thread that nobody wakes.
+/// The shortest sleep of a thread that no other thread wakes, in nanoseconds.
 const SHORTEST_SLEEP_NS: u64 = 20_000;
-/// The longest sleep of such a thread. The sleep delays a message by at most this and one wake-up.
+/// The longest sleep of a thread that no other thread wakes, in nanoseconds. A message is late by at most this and one wake-up.
 const LONGEST_SLEEP_NS: u64 = 500_000;
-/// A sleep is at most the silence divided by this, so it delays a message by only a small part of the silence before it.
+/// A sleep is at most the silence so far divided by this. So it delays a message only by a small part of the silence before it.
 const SILENCE_SHARE: u64 = 8;
 
-/// The bridge's own clock: nanoseconds since it started, never 0.
+/// The bridge's own clock. It counts nanoseconds since its start, and is never 0.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock(Instant);
 
@@ -40,18 +39,18 @@ impl Clock {
         self.0.elapsed().as_nanos() as u64 + 1
     }
 
-    /// Returns the moment at which the clock shows `at_ns`.
+    /// Returns the [`Instant`] at which the clock shows `at_ns`.
     pub fn instant(&self, at_ns: u64) -> Instant {
         self.0 + Duration::from_nanos(at_ns)
     }
 }
 
-/// Returns nanoseconds since 1970, in the clock by which the kernel stamps packets.
+/// Returns nanoseconds since 1970, by the clock of the kernel's time stamps on packets.
 pub fn wall_ns() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
-/// Whether a thread can be pinned to this CPU.
+/// Tries whether a thread can be pinned to this CPU.
 ///
 /// # Errors
 /// [`BridgeError`] if it cannot.
@@ -62,8 +61,7 @@ pub fn try_cpu(cpu: Option<usize>) -> Result<(), BridgeError> {
     Ok(())
 }
 
-/// Starts a thread, pins it, and runs `body` in it. Returns once the thread is pinned, or could not be
-/// pinned.
+/// Starts a thread, pins it, and runs `body` in it. Returns once the thread is pinned, or has failed to be pinned.
 ///
 /// # Errors
 /// [`BridgeError`]. After an error the thread does not run.
@@ -80,8 +78,8 @@ pub fn spawn(
         let is_pinned = pinned.is_ok();
         let _ = tell.send(pinned);
         if is_pinned {
-            // The thread sleeps for microseconds. Without this call the kernel lets each sleep last 50 us longer. If the kernel refuses the
-            // call, sleeps are that much longer.
+            // Sleeps last microseconds here. Without this call, the kernel lets each of them last 50 us longer. If it refuses the call,
+            // they do.
             let _ = nix::sys::prctl::set_timerslack(1);
             body();
         }
@@ -113,12 +111,12 @@ impl Threads {
         Ok(())
     }
 
-    /// Whether all of them have ended.
+    /// Whether all threads have ended.
     pub fn are_finished(&self) -> bool {
         self.0.iter().all(JoinHandle::is_finished)
     }
 
-    /// Waits until all of them have ended. A thread that panicked is an error of `life`.
+    /// Waits until all threads have ended. If a thread has panicked, `life` gets an error.
     pub fn join(&mut self, life: &Life) {
         for thread in self.0.drain(..) {
             if thread.join().is_err() {
@@ -128,12 +126,12 @@ impl Threads {
     }
 }
 
-/// The state of one wait for a ring.
+/// The state of a thread that waits for its ring.
 #[derive(Debug)]
 pub struct Idle {
     choice: Choice,
     polls: u32,
-    /// When the last sleep began; 0 if the thread has polled since.
+    /// When the last sleep began, in nanoseconds; 0 if the thread has polled since.
     slept_ns: u64,
     pace: Pace,
 }
@@ -154,18 +152,18 @@ impl Idle {
     pub fn reset(&mut self, now_ns: u64) {
         self.polls = 0;
         if self.choice.mode == WaitMode::Block {
-            // It is not known when a message arrived during a sleep: the middle of the sleep is used.
+            // It is not known when the message arrived during the sleep, so the middle of the sleep is used.
             let slept_ns = std::mem::take(&mut self.slept_ns);
             self.pace.note(if slept_ns > 0 { now_ns.midpoint(slept_ns) } else { now_ns });
         }
     }
 
-    /// Returns for how long there has been nothing to do.
+    /// Returns how long there has been nothing to do, in nanoseconds.
     pub(super) fn silence_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.pace.last_ns())
     }
 
-    /// Waits a little, and never longer than `limit`.
+    /// Waits for a short time, and never longer than `limit`.
     pub fn wait(&mut self, now_ns: u64, limit: Duration) {
         self.slept_ns = 0;
         match self.choice.mode {

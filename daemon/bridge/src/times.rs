@@ -1,7 +1,6 @@
-//! Publish times between hosts: the ticks of a channel's clock here, nanoseconds since 1970 on the wire.
+//! Converts publish times between hosts. Here they are ticks of a channel's clock. On the wire they are nanoseconds since 1970.
 //!
-//! Both clocks are read together now and then. A time in between is computed from that moment by the channel's clock, without reading a
-//! clock.
+//! Every few milliseconds, both clocks are read at the same moment. Times near this moment are computed from it, without reading a clock.
 
 use shmcast::Clock;
 use shmcast::hosting::fault;
@@ -13,9 +12,10 @@ use super::socket::RefusedSettings;
 use super::spec::{ReceiveSpec, TimeMode};
 use super::thread::wall_ns;
 
-/// If two readings of the channel's clock are closer than this, the reading of the other clock between them is exact enough.
+/// If two readings of the channel's clock are closer than this, in nanoseconds, the reading of the other clock between them is exact
+/// enough.
 const CLOSE_NS: u64 = 1_000;
-/// Greatest number of readings of both clocks, until the readings are close.
+/// The most times that both clocks are read, until the readings are close.
 const READINGS: usize = 8;
 
 /// One moment on both clocks.
@@ -46,10 +46,10 @@ impl Moment {
         best.1
     }
 
-    /// Converts a message's time to nanoseconds since 1970; 0 if it has none.
+    /// Converts a message's time from ticks to nanoseconds since 1970. Returns 0 if the message has no time.
     #[inline]
     pub fn wall_of(&self, time: u64) -> u64 {
-        // The sign of the difference of two numbers of 48 bits.
+        // Times have 48 bits. The shifts give their difference its sign.
         let ahead = (time.wrapping_sub(self.ticks) << 16).cast_signed() >> 16;
         match time {
             0 => 0,
@@ -69,13 +69,13 @@ impl Moment {
     }
 }
 
-/// Returns the error of this host's clock, in the form of pulses. If the system does not report it, it is unknown.
+/// Returns the error of this host's clock in the form of a pulse: [`UNSYNCHRONISED`] if the system does not report it.
 pub fn own_error_ns() -> u32 {
     let error_ns = clock::error_ns().ok().flatten();
     error_ns.and_then(|error_ns| u32::try_from(error_ns).ok()).unwrap_or(UNSYNCHRONISED)
 }
 
-/// Notes at the start if the system does not report its clock's error. Later reads do not note it.
+/// Adds a refusal if the system does not report the error of its clock. Call this at the start; later reads add none.
 pub(super) fn note_unknown_error(refusals: &mut RefusedSettings) {
     if let Err(e) = clock::error_ns() {
         let what = "it is unknown, so messages get the time of their arrival unless the receiver has clock_limit_us = 0";
@@ -83,10 +83,10 @@ pub(super) fn note_unknown_error(refusals: &mut RefusedSettings) {
     }
 }
 
-/// Decides whether messages keep the times of their publication, and converts them.
+/// Decides whether messages keep the times of their publication, and converts these times.
 #[derive(Debug)]
 pub struct OriginTimes {
-    /// The greatest error that either clock may have; `None` if times of arrival are wanted.
+    /// The largest error that either clock may have, in nanoseconds; `None` if messages get the times of their arrival.
     limit_ns: Option<u64>,
     moment: Option<Moment>,
     pub(super) own_error_ns: u32,
@@ -94,7 +94,7 @@ pub struct OriginTimes {
 }
 
 impl OriginTimes {
-    /// Decides which times a receiving end gives its messages.
+    /// Returns the choice that a receiving end's spec makes.
     pub fn of(receive: &ReceiveSpec) -> OriginTimes {
         OriginTimes::new(match receive.time {
             TimeMode::Origin => Some(u64::from(receive.clock_limit_us) * MICROSECOND_NS),
@@ -102,13 +102,13 @@ impl OriginTimes {
         })
     }
 
-    /// Without a limit, messages get the time of their arrival. With a limit of 0 every clock is accepted.
+    /// Makes the choice. With `None`, messages get the times of their arrival. With 0, any error of the clocks is accepted.
     pub fn new(limit_ns: Option<u64>) -> OriginTimes {
         let unknown = UNSYNCHRONISED;
         OriginTimes { limit_ns, moment: None, own_error_ns: unknown, sender_error_ns: unknown }
     }
 
-    /// Looks at the clocks of both ends again. Call this now and then.
+    /// Reads the clocks again, and decides again by the errors of both ends' clocks. Call this every few milliseconds.
     pub fn refresh(&mut self, clock: Option<Clock>, pulse: Option<&Pulse>) {
         let Some(limit_ns) = self.limit_ns else { return };
         self.own_error_ns = own_error_ns();
@@ -119,14 +119,14 @@ impl OriginTimes {
         self.moment = clock.filter(|_| both).map(Moment::now);
     }
 
-    /// Begins to keep times if that needs no pulse: the first messages arrive before the first pulse.
+    /// Begins to keep the times of publication, if that needs no pulse. The first messages arrive before the first pulse.
     pub fn begin(&mut self, clock: Clock) {
         if self.moment.is_none() && !fault!("times_begin_late") {
             self.refresh(Some(clock), None);
         }
     }
 
-    /// Returns the ticks of a message's time; `None` if the message gets the time of its arrival.
+    /// Returns a message's time in ticks. Returns `None` if the message gets the time of its arrival.
     #[inline]
     pub fn ticks_of(&self, time_ns: u64) -> Option<u64> {
         let moment = self.moment.filter(|_| time_ns != 0)?;

@@ -1,8 +1,8 @@
-//! How a bridge's thread waits, and the reason for it.
+//! Chooses how a bridge's thread waits, and gives the reason.
 //!
-//! A thread that polls is fast but uses a CPU. With `wait = "auto"` it polls while messages flow if there are CPUs to spare, and sleeps
-//! otherwise. The threads of one process share its CPUs, so each thread that polls needs a seat, and there is one seat for every four CPUs:
-//! publishers and readers use the others.
+//! A thread that polls is fast, but uses a CPU. With `wait = "auto"`, a thread polls while messages flow if there are enough CPUs.
+//! Otherwise it sleeps. The threads of one process share its CPUs, so each thread that polls needs a seat. There is one seat for every four
+//! CPUs. Publishers and readers use the other three.
 
 use serde::Serialize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::proto::MILLISECOND_NS;
 use super::spec::WaitMode;
 
-/// Number of CPUs that must exist for each thread that polls by its own choice.
+/// The number of CPUs that must exist for each thread that polls under `auto`.
 const CPUS_PER_SEAT: usize = 4;
-/// A thread with a seat sleeps after a silence of this length.
+/// The silence after which a thread with a seat sleeps, in nanoseconds.
 const POLLS_FOR_NS: u64 = 10 * MILLISECOND_NS;
 
-/// The seats of this process that are taken.
+/// The number of seats that threads of this process have taken.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
-/// How a bridge's thread waits.
+/// The way in which a bridge's thread waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Waiting {
     /// `spin`, `yield` or `block`, or `poll` for a thread that polls while messages flow and then blocks.
@@ -27,12 +27,12 @@ pub struct Waiting {
     pub why: String,
 }
 
-/// The choice for one thread. It holds the thread's seat.
+/// The choice for one thread. The choice owns the thread's seat.
 #[derive(Debug)]
 pub struct Choice {
-    /// The choice, in the form that tools show.
+    /// The choice in the form that tools show.
     pub shown: Waiting,
-    /// The mode, which is never [`WaitMode::Auto`].
+    /// The chosen mode. It is never [`WaitMode::Auto`].
     pub mode: WaitMode,
     seat: Option<Seat>,
 }
@@ -47,13 +47,13 @@ impl Drop for Seat {
 }
 
 impl Choice {
-    /// Makes the choice on this host. Reads which CPUs the process may use.
+    /// Makes the choice on this host. Reads how many CPUs the process may use.
     pub fn of(wait: WaitMode) -> Choice {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Choice::among(wait, cpus)
     }
 
-    /// As [`of`](Self::of), but a thread that may choose blocks, for the given reason.
+    /// Makes the choice like [`of`](Self::of), but with [`WaitMode::Auto`] the thread blocks, for the given reason.
     pub fn or_block(wait: WaitMode, why: &str) -> Choice {
         match wait {
             WaitMode::Auto => {
@@ -88,7 +88,7 @@ impl Choice {
         Choice { shown, mode: wait, seat: None }
     }
 
-    /// For how long the thread polls after each message before it sleeps.
+    /// Returns how long the thread polls after each message before it sleeps, in nanoseconds.
     pub(super) fn polls_for_ns(&self) -> u64 {
         if self.seat.is_some() { POLLS_FOR_NS } else { 0 }
     }

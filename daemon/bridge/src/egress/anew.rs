@@ -1,4 +1,4 @@
-//! Lines whose interface was replaced, and the socket of repairs for all.
+//! Reopens lines whose interface was replaced, and the socket of repairs that are sent to all receivers.
 
 use super::failover::EARS;
 use super::line::open_connected;
@@ -12,8 +12,8 @@ use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
 
 impl Egress {
-    /// Starts the thread that looks after the lines, if there are any to look after. Repairs for all leave by `requests`, the repair
-    /// server's socket.
+    /// Starts the thread that watches the interfaces of the lines. Starts none if there is no line to watch. `requests` is the repair
+    /// server's socket, from which repairs for all receivers are sent.
     pub(super) fn watch(
         &mut self,
         spec: &BridgeSpec,
@@ -50,7 +50,7 @@ impl Egress {
 }
 
 impl Live {
-    /// Continues with the sockets of lines that were opened again.
+    /// Replaces the sockets of lines that were opened again.
     pub(super) fn renew_lines(&mut self) {
         let outlet = &mut self.outlet;
         for (at, socket) in outlet.shared.renewal.take() {

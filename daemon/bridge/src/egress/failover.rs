@@ -1,4 +1,5 @@
-//! The election among the egresses that share a stream: it sends this one's claims, and hears those of the others.
+//! The sockets of the election among the egresses of one stream. They send this egress's claims, and receive the claims and packets of the
+//! others.
 
 use shmcast::Subscriber;
 use shmcast::sys::datagrams::{self, Inbox};
@@ -20,9 +21,9 @@ use crate::proto::session::Session;
 use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, SendRole, SendSpec};
 
-/// Bytes of the receive buffers. They hold what arrives while the loop is stopped.
+/// Bytes of a receive buffer. It holds the packets that arrive while the loop is stopped.
 const BUFFER_BYTES: usize = 4 << 20;
-/// The tuning of the sockets that hear claims and lines.
+/// The tuning of the sockets that receive claims and the packets of lines.
 pub(super) const EARS: Tuning = Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 };
 
 /// The election, and the sockets that it listens to.
@@ -33,18 +34,18 @@ pub(super) struct Failover {
     peers: Vec<SocketAddr>,
     /// The multicast lines, as receivers hear them.
     hearing: Hearing,
-    /// Whether packets of peers on other hosts are heard and recognised as theirs.
+    /// Whether this egress receives the packets of peers on other hosts, and recognises whose they are.
     hears_others: bool,
-    /// Whether packets of peers on this host are heard and recognised as theirs.
+    /// Whether this egress receives the packets of peers on its own host, and recognises whose they are.
     hears_here: bool,
     bind: SocketAddr,
     pub(super) heard_ns: u64,
-    /// The sequence at which this bridge began to read the ring. It begins to send there if no peer has sent anything.
+    /// The sequence at which this egress began to read the ring. It begins to send there if it has heard no packets of a peer.
     pub(super) start_at: u64,
 }
 
 impl Failover {
-    /// Opens the sockets, if the spec's role is `auto`.
+    /// Opens the sockets if the spec's role is `auto`. Returns `None` for any other role.
     pub(super) fn open(
         spec: &BridgeSpec,
         send: &SendSpec,
@@ -84,12 +85,12 @@ impl Failover {
         }))
     }
 
-    /// Notes that one of our lines sends from another address.
+    /// Notes that one of our lines changed its source address from `was` to `is`.
     pub(super) fn note_own(&mut self, was: Option<SocketAddr>, is: Option<SocketAddr>) {
         self.hearing.note_own(was, is);
     }
 
-    /// Continues with sockets that were opened again, each with the number of its line.
+    /// Replaces the sockets of lines that were opened again. Each comes with the number of its line.
     pub(super) fn renew_ears(&mut self, opened: Vec<(usize, UdpSocket)>) {
         opened.into_iter().for_each(|(at, socket)| self.hearing.renew(at, socket));
     }
@@ -103,19 +104,20 @@ impl Failover {
         }
     }
 
-    /// Notes that another ring is attached to.
+    /// Notes that the egress has attached to another ring.
     pub(super) fn note_ring(&mut self, session: Session, subscriber: &Subscriber) {
         let (stream, is_mirror) = stream_of(subscriber);
         self.election.note_ring(session, stream, is_mirror);
         self.start_at = subscriber.next_sequence();
     }
 
-    /// Returns the time at which there is something to do.
+    /// Returns when this must be called again, in nanoseconds: at the election's next deadline, and after a millisecond at the latest.
     pub(super) fn next_deadline(&self, now_ns: u64) -> u64 {
         self.election.next_deadline().min(now_ns + MILLISECOND_NS)
     }
 
-    /// Takes what waits in the sockets. With `all`, because the loop has stood still, takes everything.
+    /// Receives the claims and packets that are waiting in the sockets. Takes one batch from each socket, or all packets if `all` is set.
+    /// The caller sets `all` after the loop has stood still.
     pub(super) fn hear(&mut self, now_ns: u64, all: bool) {
         let Failover { election, socket, inbox, peers, hearing, hears_others, hears_here, bind, .. } = self;
         hearing.look();
@@ -140,7 +142,7 @@ impl Failover {
         let mut out = [0; CONTROL_MAX_BYTES];
         let Some(packet) = self.hearing.packet_of(claim, &mut out) else { return };
         for peer in &self.peers {
-            // It is no error of ours if a peer is gone. The next claim is due soon.
+            // An error means that a peer is gone, which is no problem of this egress. The next claim is due soon.
             let _ = datagrams::send(&self.socket, *peer, [packet]);
         }
     }
@@ -150,14 +152,14 @@ impl Failover {
     }
 }
 
-/// Whether peers' packets are recognised as theirs. A packet is recognised by its sender's address, which must be the address that the
-/// peer's claims are sent from. This assumes that peers are configured as this bridge is.
+/// Whether a multicast line is sent from the address of `bind`. An egress recognises a peer's packets by their source address, which must
+/// be the address that the peer sends its claims from. This assumes that the peers are configured like this egress.
 fn hears_peers(lines: &[&Line], bind: SocketAddr) -> bool {
     let is_of_line = |line: &&Line| line.from.is_some_and(|from| from.ip() == bind.ip());
     lines.iter().any(|line| line.to.ip().is_multicast() && is_of_line(line))
 }
 
-/// Returns half of the stream's identity, and whether the ring is fed from another host.
+/// Returns 64 bits of the stream's identity, and whether a bridge from another host publishes the ring.
 pub(super) fn stream_of(subscriber: &Subscriber) -> (u64, bool) {
     let [first, second] = run_of(subscriber.header());
     (first ^ second.rotate_left(32), subscriber.remote_session().is_some())

@@ -1,4 +1,4 @@
-//! Hears what the other egresses of the stream send: packets on the bridge's own multicast lines, and claims.
+//! Receives what the other egresses of the stream send: packets on the bridge's own multicast lines, and claims.
 
 use shmcast::hosting::fault;
 use shmcast::sys::datagrams::Inbox;
@@ -15,10 +15,10 @@ use crate::proto::wire::Downstream;
 use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, LineSpec, Profile};
 
-/// Greatest number of senders whose packets are opened at a time. An egress counts as two: the sender of its feed, and that of its claims.
+/// The most senders whose packets are opened at a time. An egress counts as two senders: one for its feed, and one for its claims.
 const MOST_SENDERS: usize = 32;
 
-/// A line that is heard.
+/// A line that this egress receives.
 struct Ear {
     /// Its number in the spec.
     at: usize,
@@ -27,10 +27,10 @@ struct Ear {
     profile: Profile,
 }
 
-/// The lines that are heard, and the keys that open the packets.
+/// The lines that this egress receives, and the keys that open their packets.
 pub(super) struct Hearing {
     lines: Vec<Ear>,
-    /// Opens native packets, and claims where there are keys; `None` if all lines are plain.
+    /// Opens native packets, and claims if there are keys. `None` if all lines are plain.
     codec: Option<Codec>,
     keys: Arc<Keys>,
     is_sealed: bool,
@@ -40,7 +40,7 @@ pub(super) struct Hearing {
 }
 
 impl Hearing {
-    /// Makes a listener that hears no line yet.
+    /// Makes a `Hearing` without lines.
     pub(super) fn new(
         spec: &BridgeSpec,
         keys: &Arc<Keys>,
@@ -52,12 +52,12 @@ impl Hearing {
         Ok(Hearing { lines: Vec::new(), codec, keys, is_sealed, takes_open, own })
     }
 
-    /// Returns the multicast lines of the spec, which can be heard.
+    /// Returns the multicast lines of the spec with their numbers. Other lines cannot be received here.
     pub(super) fn lines_of(spec: &BridgeSpec) -> impl Iterator<Item = (usize, &LineSpec)> {
         spec.lines.iter().enumerate().filter(|(_, line)| line.group.ip().is_multicast())
     }
 
-    /// Hears one more line.
+    /// Opens a socket that receives one more line.
     pub(super) fn add(
         &mut self,
         spec: &BridgeSpec,
@@ -71,14 +71,14 @@ impl Hearing {
         Ok(())
     }
 
-    /// Continues to hear a line by a socket that was opened again.
+    /// Replaces the socket of line `at`.
     pub(super) fn renew(&mut self, at: usize, socket: UdpSocket) {
         if let Some(ear) = self.lines.iter_mut().find(|ear| ear.at == at && !fault!("ears_stay_deaf")) {
             ear.socket = socket;
         }
     }
 
-    /// Notes that our own packets are sent from another address.
+    /// Notes that one of our lines changed its source address from `was` to `is`.
     pub(super) fn note_own(&mut self, was: Option<SocketAddr>, is: Option<SocketAddr>) {
         self.own.retain(|own| Some(*own) != was);
         self.own.extend(is);
@@ -95,7 +95,8 @@ impl Hearing {
         }
     }
 
-    /// Passes each sound packet of others that waits in the sockets to `take`: a batch of each line, or everything.
+    /// Passes each valid packet that is waiting in the sockets to `take`, except our own packets. Takes one batch of each line, or all
+    /// packets if `all` is set.
     pub(super) fn hear(&mut self, now_ns: u64, all: bool, mut take: impl FnMut(SocketAddr, &Downstream<'_>)) {
         let Hearing { lines, codec, own, .. } = self;
         for Ear { socket, inbox, profile, .. } in lines {
@@ -113,7 +114,7 @@ impl Hearing {
         }
     }
 
-    /// Returns the claim in a datagram; `None` if there is none, or if it has no seal and must have one.
+    /// Returns the claim in a datagram. Returns `None` if the datagram is no claim, or if claims must be sealed and this one is not.
     pub(super) fn claim_in(&mut self, now_ns: u64, datagram: &[u8]) -> Option<Claim> {
         let mut out = [0; CONTROL_MAX_BYTES];
         let control = match is_control(datagram) {
@@ -129,7 +130,7 @@ impl Hearing {
         }
     }
 
-    /// Makes the packet of a claim in `out`. It is sealed if there are keys.
+    /// Writes the packet of a claim to `out`. Seals it if there are keys.
     pub(super) fn packet_of<'a>(
         &'a mut self,
         claim: Claim,
@@ -143,7 +144,7 @@ impl Hearing {
     }
 }
 
-/// Returns the sound packet in a datagram of a line. `codec` opens those of a native line.
+/// Returns the valid packet in a datagram of a line. `codec` opens the packets of native lines, and is `None` for plain lines.
 fn packet_in<'a>(codec: Option<&'a mut Codec>, now_ns: u64, datagram: &'a [u8]) -> Option<Downstream<'a>> {
     match codec {
         None => Downstream::parse(datagram).ok(),

@@ -1,4 +1,4 @@
-//! The steps of an egress that was told to leave. This does not end the session, and no packet announces it.
+//! The steps of an egress that was told to leave. Leaving does not end the session, and no packet announces it.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::live::{LOOK_UP, Leaving, Live};
 use crate::status::Phase;
 
 impl Live {
-    /// Notes that the egress was told to leave.
+    /// Enters [`Phase::Leaving`] if the egress was told to leave.
     pub(super) fn hear_order(&mut self) {
         if self.leaving.is_none() && self.outlet.shared.leave.load(Ordering::Relaxed) {
             let published = self.subscriber.as_ref().map(|ring| ring.next_sequence() + ring.lag());
@@ -16,7 +16,7 @@ impl Live {
         }
     }
 
-    /// Notes whether an egress that leaves has sent all that it must send.
+    /// Ends the sending of an egress that leaves, once it has sent all that was published before it was told to leave.
     pub(super) fn look_at_rest(&mut self, has_found: bool) {
         if let Some(Leaving::Sends { until }) = self.leaving
             && (!has_found || self.outlet.sender.next() >= until)
@@ -27,12 +27,12 @@ impl Live {
         }
     }
 
-    /// Serves repairs as long as the spec says. Returns false after that.
+    /// Serves repairs for the time that the spec gives. Returns false once this time is over.
     pub(super) fn serve_the_rest(&mut self, since_ns: u64) -> bool {
         let now_ns = self.outlet.clock.now_ns();
         self.show_at(now_ns);
-        // Heartbeats say which message is the last one that was sent, so that its loss is noticed. An end that was announced is repeated.
-        // If several egresses share the stream, another one sends by now.
+        // Heartbeats have the sequence of the last sent message, so that receivers notice if it was lost. An end of the session is
+        // repeated. If several egresses share the stream, another one sends by now, and this one must not.
         let speaks = self.failover.is_none();
         if speaks {
             self.outlet.send_idle(now_ns);

@@ -8,7 +8,7 @@ use crate::socket::{self, Marks, RefusedSettings, SocketError};
 use crate::spec::{BridgeSpec, LineSpec, LinkSpeed, SendSpec};
 use crate::status::SendCounters;
 
-/// Opens the socket of a line. The kernel looks up the route of each datagram unless the socket is connected.
+/// Opens the socket of a line, and connects it if there is a route. Otherwise the kernel looks up the route of each datagram.
 pub(super) fn open_connected(
     line: &LineSpec,
     marks: Marks,
@@ -17,7 +17,7 @@ pub(super) fn open_connected(
 ) -> Result<UdpSocket, SocketError> {
     let socket = socket::open_sender(line, send.ttl, send.loopback)?;
     socket::mark(&socket, marks, format_args!("line {}", line.group), refusals);
-    // Without a route, each datagram carries the address, and sending each one reports the error.
+    // Without a route this fails. Each datagram then has the address, and each send reports the error.
     let _ = socket.connect(line.group);
     Ok(socket)
 }
@@ -33,9 +33,9 @@ pub(super) struct Line {
     /// Whether the socket is connected to `to`, so that the kernel need not look up the route for each
     /// datagram.
     pub(super) is_connected: bool,
-    /// Whether its buffer had no room lately. Until there is room again, the bridge does not wait for the line.
+    /// Whether the socket's buffer was full lately. The bridge does not wait for this line until the buffer has room again.
     pub(super) is_paused: bool,
-    /// Whether equally long packets in a row leave in one call.
+    /// Whether consecutive packets of equal length are sent in one call.
     pub(super) segments: Segments,
 }
 
@@ -53,7 +53,7 @@ impl Line {
         Ok(opened)
     }
 
-    /// Continues with a socket that was opened again.
+    /// Replaces the socket by one that was opened again.
     pub(super) fn renew(&mut self, socket: UdpSocket) {
         (self.socket, self.is_paused, self.segments) = (socket, false, Segments::On);
         self.note_addresses();
@@ -95,13 +95,14 @@ impl Line {
         if is_full != self.is_paused {
             self.is_paused = is_full;
             counters.pauses += u64::from(is_full);
-            // If the system refuses this, each batch waits in vain, as the first did.
+            // If the system refuses this, each batch waits for room, as the first one did.
             let _ = self.socket.set_nonblocking(is_full);
         }
     }
 }
 
-/// Returns the link that the packets leave by: the one that the spec states, or the slowest of the interfaces that report their speed.
+/// Returns the link over which the packets are sent. This is the link that the spec gives, or else the slowest of the interfaces that
+/// report their speed.
 pub(super) fn link_of(spec: &BridgeSpec, lines: &[Line]) -> Option<Link> {
     match spec.link {
         LinkSpeed::Of(link) => Some(link),

@@ -1,4 +1,4 @@
-//! Listens on the bridge's own lines before a new session begins.
+//! Listens on the bridge's own lines before it begins a new session.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,12 +11,13 @@ use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, SendSpec};
 use crate::thread::Clock;
 
-/// Bytes of the receive buffer. Packets that find no room are lost; each session sends more like them.
+/// Bytes of the receive buffer. If it is full, packets are lost. That does no harm: one packet of a session is enough to learn its term.
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// Returns the highest term of this bridge's tag, up to `most`, that is heard on its multicast lines during the listening time. Returns
-/// early only if there is no such line. A line that cannot be listened to is noted as a refusal. On native lines, only packets that open
-/// are heard.
+/// Listens on the bridge's multicast lines for `listen_ms`. Returns the highest term, up to `most`, of the sessions with this bridge's tag.
+///
+/// Returns at once if there is no such line. A line that cannot be opened is noted as a refusal. On native lines, packets count only if
+/// they can be opened.
 pub(super) fn heard_term(
     spec: &BridgeSpec,
     send: &SendSpec,

@@ -19,27 +19,27 @@ use crate::status::Phase;
 use crate::thread::{Idle, SHOW_EVERY_NS};
 use crate::waiting::Choice;
 
-/// Events taken from the ring in one turn of the loop, before the loop checks anything else.
+/// The most events that one turn of the loop takes from the ring.
 const EVENTS_PER_TURN: usize = 1_024;
-/// Longest time for which a sleeping thread does not check the stop flag.
+/// The longest time for which a sleeping thread does not check the stop flag.
 pub(super) const LOOK_UP: Duration = Duration::from_millis(20);
-/// How often an idle thread that no daemon wakes checks whether the channel was removed. Empty polls do not notice that.
+/// The interval at which an idle thread that no daemon wakes checks whether the channel was removed, in nanoseconds. Polls of an empty ring
+/// do not show that.
 const LOOK_EVERY_NS: u64 = 5_000_000;
-/// After this silence a thread sleeps until the daemon wakes it. Before that, it chooses the time of its sleep itself: it knows when the
-/// next message is expected, and the daemon does not.
+/// After this silence a thread sleeps until the daemon wakes it. Before that, the thread itself chooses how long it sleeps: it knows when
+/// the next message is expected, and the daemon does not.
 const PARK_AFTER_NS: u64 = 20_000_000;
 /// Pause between two attempts to attach to a channel that went away.
 const RETRY_NS: u64 = 20_000_000;
 
-/// The rate limit while the loop catches up with a ring, in bytes a second: 2 Gbit/s, which receivers and
-/// repairs can follow.
+/// The rate limit while the loop catches up with a ring, in bytes a second: 2 Gbit/s. Receivers and repairs can keep up with this rate.
 const CATCH_UP: Rate = Rate { per_second: 250_000_000, burst: 1 << 20 };
 /// Events taken from the ring in one turn while the loop catches up.
 const EVENTS_PER_STEP: usize = 64;
-/// How long the loop sleeps while it catches up and [`CATCH_UP`] permits no packet yet.
+/// The time for which the loop sleeps while it catches up and [`CATCH_UP`] permits no packet yet.
 const STEP: Duration = Duration::from_micros(100);
-/// The longest time that the rate is limited. The loop would never catch up with a feed that is faster than
-/// the limit.
+/// The longest time for which the rate is limited, in nanoseconds. Without this end, the loop would never catch up with a feed that is
+/// faster than the limit.
 const CATCH_UP_NS: u64 = 10_000_000_000;
 
 /// Limits the rate of the messages that already wait in the ring when the bridge attaches, so that they do
@@ -77,7 +77,7 @@ pub(super) struct Live {
     pub(super) ends_with_channel: bool,
     /// `None` until the egress was told to leave.
     pub(super) leaving: Option<Leaving>,
-    /// How long an egress that leaves serves repairs.
+    /// The time for which an egress that leaves serves repairs, in nanoseconds.
     pub(super) linger_ns: u64,
     pub(super) idle: Idle,
     pub(super) retry_ns: u64,
@@ -86,7 +86,7 @@ pub(super) struct Live {
     pub(super) shown_ns: u64,
     /// `Some` until the loop has reached the ring's end once, or [`CATCH_UP_NS`] have passed.
     pub(super) catch_up: Option<CatchUp>,
-    /// The election among the egresses of the stream; `None` for the only one.
+    /// The election among the egresses of the stream; `None` if there are no other egresses.
     pub(super) failover: Option<Failover>,
     pub(super) outlet: Outlet,
 }
@@ -135,7 +135,7 @@ impl Live {
             Err(why) => self.outlet.shared.life.fail(why),
         }
         self.outlet.show();
-        // Stop the repairs too. They serve this session, which is over, or which another bridge continues.
+        // Stop the repairs, too. They serve this session, which is over or is continued by another bridge.
         self.outlet.shared.stop.store(true, Ordering::Relaxed);
         false
     }
@@ -176,8 +176,8 @@ impl Live {
             self.renew_lines();
             self.outlet.show();
             self.outlet.look_up(self.subscriber.as_ref().map(Subscriber::clock));
-            // A pulse says that its sender sends. If two standby egresses sent pulses, each would take the other for the sender, and both
-            // would wait for ever.
+            // Only an active egress sends pulses. If two standby egresses sent them, each would take the other for the active one, and
+            // neither would ever take over.
             let serves = matches!(self.leaving, Some(Leaving::Serves { .. }));
             let sends = |failover: &Failover| failover.election.role() == Role::Active && !serves;
             if self.failover.as_ref().is_none_or(sends) || fault!("standbys_send_pulses") {
@@ -186,7 +186,7 @@ impl Live {
         }
     }
 
-    /// Takes what is waiting in the ring and sends it. Returns whether there was anything.
+    /// Takes the messages that are waiting in the ring, and sends them. Returns whether there were any.
     pub(super) fn carry(&mut self) -> Result<bool, String> {
         let Some(subscriber) = &mut self.subscriber else { return self.attach_again() };
         let outlet = &mut self.outlet;
@@ -244,7 +244,7 @@ impl Live {
             return Ok(false);
         }
         self.retry_ns = now_ns + RETRY_NS;
-        // Start with the oldest message: messages that were published before we attached belong to the new session as well.
+        // Start with the oldest message: messages that were published before this egress attached also belong to the new session.
         let channel = self.spec.through_gate(&self.channel).start(Start::Oldest);
         let (subscriber, parks) = match attach(&channel, self.spec.wait) {
             Ok(attached) => attached,
@@ -252,18 +252,17 @@ impl Live {
         };
         self.gate_wait = GateWait::default();
         check_sizes(&self.spec, &subscriber).map_err(|e| e.to_string())?;
-        // A feed from another host keeps the session under which it was received. Its channel has that session before its first message, so
-        // wait for it.
+        // A feed from another host keeps its session. The channel gets that session before its first message, so wait for it.
         let is_passed_on =
             self.spec.session.is_none() && !self.origins.contains(self.outlet.sender.session());
         let is_empty = subscriber.next_sequence() == 1 && subscriber.lag() == 0;
         if is_passed_on && is_empty && subscriber.remote_session().is_none() {
             return Ok(false);
         }
-        // The channel's sequences begin again, so its epoch must be a later one, however soon it was replaced.
+        // The channel's sequences begin again, so its epoch must be a later one, even if the channel was replaced at once.
         let own = self.outlet.sender.session().epoch();
         let terms = Terms { own, told: self.outlet.shared.told_term(), ..Terms::default() };
-        // Receivers follow the previous session, and that session is known.
+        // Receivers follow the previous session, whose term is `own`. So the bridge need not listen for others.
         let session = session_of(&self.spec, &subscriber, &self.origins, terms, |_| Ok(None));
         let session = session.map_err(|e| e.to_string())?;
         self.outlet.shared.attached.fetch_add(1, Ordering::Release);
@@ -280,7 +279,7 @@ impl Live {
         Ok(true)
     }
 
-    /// Waits for the ring or the next heartbeat, whichever is earlier.
+    /// Waits until the ring has a message or the next heartbeat is due.
     fn rest(&mut self, now_ns: u64) -> Result<(), String> {
         let due_ns = self.outlet.sender.next_deadline(now_ns).unwrap_or(u64::MAX);
         let due_ns =

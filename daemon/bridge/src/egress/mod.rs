@@ -1,10 +1,10 @@
-//! The egress sends a local channel to other hosts. It is a reader of the ring like any other. It packs the
-//! messages that are waiting, and never waits to fill a packet.
+//! The egress sends a local channel to other hosts. It is a reader of the ring like any other. It packs the messages that are waiting, and
+//! never waits until a packet is full.
 //!
 //! One thread reads the ring and sends to every line and lease. `repair` retransmits on another thread, so that live traffic is sent first.
-//! The publisher never waits for either: a bridge that is overtaken counts the messages that it missed, and receivers get an exact gap.
-//! After the start, the loop makes only the system calls that send, sleep or yield, and on native lines one for each pulse, which asks for
-//! the clock's error.
+//! The publisher waits for neither thread. If it overwrites messages before the bridge has read them, the bridge counts them as missed, and
+//! receivers get an exact gap. After the start, the loop makes only the system calls that send, sleep or yield. On native lines, each pulse
+//! needs one more, which asks for the clock's error.
 
 use shmcast::sys::slice;
 use shmcast::{ChannelError, History, Subscriber, SubscriberBuilder, Wait};
@@ -47,25 +47,26 @@ use live::Live;
 use opening::{Opened, ServerSockets};
 use outlet::Outlet;
 
-/// The time slices of a sending thread that polls and yields are shorter than its publisher's by this factor. So a publisher on the same
-/// CPU that yields once per message always hands over to this thread. With equal slices, every second message might wait for the
-/// publisher's next yield. The publisher's yield takes one poll longer.
+/// The time slice of a sending thread that polls and yields is shorter than its publisher's by this factor. So if both share a CPU, each
+/// yield of the publisher switches to the sending thread. With equal slices, every second message might wait for the publisher's next
+/// yield. The price: a yield of the publisher takes one poll longer.
 const SHORTER: u32 = 2;
 
-/// Options that the bridge's owner sets in addition to the spec.
+/// Options that the bridge's owner sets. They are not part of the spec.
 #[derive(Debug, Default)]
 pub struct EgressOptions {
     /// The capture that every sent packet is copied to.
     pub tap: Option<Tap>,
-    /// Whether the bridge stops after the channel is closed and its end was repeated. Otherwise it waits for the next publisher.
+    /// Whether the bridge stops after the channel is closed and the end of the session was repeated. Otherwise the bridge waits for the
+    /// next publisher.
     pub ends_with_channel: bool,
-    /// Whether everything in the channel is new, because the channel appeared while the bridge waited for it. A bridge that has nothing to
+    /// Whether everything in the channel is new, because the channel appeared while the bridge waited for it. A bridge without a state to
     /// resume then begins with the oldest message, regardless of `from`.
     pub is_channel_new: bool,
-    /// The list in which sessions that begin here are noted.
+    /// The list in which the bridge notes the sessions that begin on this host.
     pub origins: Origins,
-    /// Where an earlier egress stopped which this one replaces. If the channel is still the same, this egress continues there, regardless
-    /// of `from`.
+    /// The progress of an earlier egress, which this one replaces. If the channel is still the same, this egress continues there, regardless of
+    /// `from`.
     pub after: Option<Stopped>,
 }
 
@@ -79,12 +80,12 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// Attaches to the channel, opens the sockets and starts the threads. Blocks for `listen_ms` if a new session
-    /// begins and the bridge has a multicast line.
+    /// Attaches to the channel, opens the sockets and starts the threads. Blocks for `listen_ms` if a new session begins and the bridge has
+    /// a multicast line.
     ///
     /// `channel` says where the channel is, and its [`history`](SubscriberBuilder::history) says where its journal is. The spec decides how
-    /// to start and how to wait. Only the ring is sent. The retransmission server answers from the journal for messages of the session that
-    /// the ring no longer has.
+    /// to start and how to wait. The egress sends only messages of the ring. The retransmission server also answers from the journal, for
+    /// messages of the session that the ring no longer holds.
     ///
     /// # Errors
     /// [`BridgeError`]. After an error nothing is left running.
@@ -97,7 +98,7 @@ impl Egress {
         let polls = live.idle.yields();
         let run = move || {
             if polls {
-                // If the system refuses, some of the publisher's yields hand over to no thread.
+                // If the system refuses, some of the publisher's yields do not switch to this thread.
                 let _ = slice::scale(1, SHORTER);
             }
             live.run();
@@ -106,7 +107,7 @@ impl Egress {
         Ok(egress)
     }
 
-    /// Performs the whole start except for the sending thread.
+    /// Performs all steps of the start except that of the sending thread.
     fn assemble(
         spec: &BridgeSpec,
         channel: SubscriberBuilder,
@@ -118,8 +119,8 @@ impl Egress {
         let Some(Direction::Send(send)) = spec.direction() else {
             return Err(BridgeError::of(spec, "send: this bridge receives"));
         };
-        // The feed is read only from the ring. A journal is read at the speed of a disk, and receivers would wait for it. Repairs come from
-        // both, on a thread of their own.
+        // The feed is read only from the ring. A journal is read at the speed of a disk, and receivers would have to wait for it. Repairs
+        // are read from both, on another thread.
         let (past, channel) = (channel.clone(), channel.history(History::Never));
         let opened = Opened::open(spec, send, &channel, &options)?;
         let Opened { feeds, mut refusals, subscriber, parks, state, .. } = opened;
@@ -153,8 +154,8 @@ impl Egress {
         Ok((egress, live))
     }
 
-    /// Starts the threads beside the sending one: the repair server, the one that notes the place in the state file, and the one that looks
-    /// after the lines. Returns the line that carries the live packets to the leases.
+    /// Starts the threads that run beside the sending thread: the repair server, the thread that writes the state file, and the thread that
+    /// watches the lines. Returns the line that sends the live packets to the leases.
     fn start_beside(
         &mut self,
         spec: &BridgeSpec,
@@ -175,7 +176,7 @@ impl Egress {
         Ok(leases)
     }
 
-    /// Starts the repair server. Returns the line that carries the live packets to the leases.
+    /// Starts the repair server. Returns the line that sends the live packets to the leases.
     fn serve(
         &mut self,
         spec: &BridgeSpec,
@@ -199,7 +200,7 @@ impl Egress {
         self.keys.reload(spec)
     }
 
-    /// Tells the egress to stop soon. It announces nothing on the wire: the session continues when another bridge carries it.
+    /// Tells the egress to stop soon. No packet announces that: the session continues when another bridge sends it.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
@@ -211,18 +212,20 @@ impl Egress {
         self.shared.stopped()
     }
 
-    /// Tells the egress to send what the ring holds by now, and to leave: it serves repairs for as long as the spec says, and then stops.
-    /// This does not end the session and is not announced: the channel's publisher may continue, and another bridge may carry the session.
-    /// An egress that shares the stream leaves the sending to the others at once.
+    /// Tells the egress to leave. It sends the messages that are in the ring by now, serves repairs for the time that the spec gives, and
+    /// then stops. If it shares the stream with other egresses, it leaves the sending to them at once.
+    ///
+    /// Leaving does not end the session, and no packet announces it: the channel's publisher may continue, and another bridge may send the
+    /// session.
     pub fn leave(&self) {
         self.shared.leave.store(true, Ordering::Relaxed);
     }
 
-    /// Tells a standby to take over from the peer that sends. Nothing is lost, and there is no pause. An egress that sends already
+    /// Tells a standby to take over from the active peer. No message is lost, and the stream has no pause. An egress that is active already
     /// continues.
     ///
     /// # Errors
-    /// If the spec's role is `only`, so that there is no peer to take over from.
+    /// [`BridgeError::NoPeers`] if the spec's role is `only`.
     pub fn take_over(&self) -> Result<(), BridgeError> {
         if self.shared.counters.read().role == 0 {
             return Err(BridgeError::NoPeers);
@@ -231,17 +234,17 @@ impl Egress {
         Ok(())
     }
 
-    /// Whether its threads have ended.
+    /// Whether the egress's threads have ended.
     pub fn is_finished(&self) -> bool {
         self.threads.are_finished()
     }
 
-    /// Waits until its threads have ended. Call [`stop`](Self::stop) or [`leave`](Self::leave) first.
+    /// Waits until the egress's threads have ended. Call [`stop`](Self::stop) or [`leave`](Self::leave) first.
     pub fn join(&mut self) {
         self.threads.join(&self.shared.life);
     }
 
-    /// Returns phase, session, refusals and error.
+    /// Returns the phase, the session, the refusals and the error.
     pub fn life(&self) -> &Life {
         &self.shared.life
     }
@@ -269,7 +272,8 @@ impl Drop for Egress {
     }
 }
 
-/// Attaches to the channel. With [`WaitMode::Block`] it parks if a daemon can wake it. The flag in the result says whether one can.
+/// Attaches to the channel. With [`WaitMode::Block`] the subscriber parks if a daemon can wake it. The flag in the result says whether a
+/// daemon can.
 ///
 /// # Errors
 /// [`ChannelError`].

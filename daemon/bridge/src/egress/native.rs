@@ -1,4 +1,4 @@
-//! The part of the sending thread for native lines: marks and times of messages, pulses, and the key that seals.
+//! The part of the sending thread that only native lines need: the marks and times of messages, pulses, and the key that seals.
 
 use shmcast::sys::datagrams;
 use shmcast::{Clock, Message, StreamId};
@@ -21,8 +21,8 @@ use crate::spec::{BridgeSpec, Profile, SendSpec};
 use crate::thread::wall_ns;
 use crate::times::{Moment, own_error_ns};
 
-/// Splits the lines of an egress into the two feeds that it sends: the first feed, which leases also get, and the lines of the other
-/// profile, if there are any.
+/// Splits the lines of an egress into its two feeds. Leases get the first feed as well. The second feed has the lines of the other profile,
+/// if there are any.
 pub(super) fn split_lines(spec: &BridgeSpec, lines: Vec<Line>) -> (Profile, Vec<Line>, Vec<Line>) {
     let serves = spec.send.as_ref().is_some_and(|send| send.repair.is_some());
     let first = match spec.lines.first().filter(|_| !serves) {
@@ -60,7 +60,7 @@ pub(super) fn sender_of(
     })
 }
 
-/// The profile that is not this one.
+/// Returns the other of the two profiles.
 pub(super) fn other(profile: Profile) -> Profile {
     match profile {
         Profile::Plain => Profile::Native,
@@ -73,7 +73,7 @@ pub(super) struct NativeState {
     keys: Arc<Keys>,
     seen: KeysSeen,
     moment: Option<Moment>,
-    /// The fields of pulses that rarely change: the identity of the ring, and the place among several egresses.
+    /// The fields of pulses that rarely change: the ring's identity, and the claim, rank and role of this egress.
     state: Pulse,
 }
 
@@ -87,7 +87,7 @@ impl NativeState {
         self.state.stream = stream.to_bytes();
     }
 
-    /// Notes our place among the egresses of the stream.
+    /// Notes the claim, rank and role of this egress.
     pub(super) fn note_place(&mut self, election: &Election) {
         (self.state.claim, self.state.rank) = (election.claim(), election.rank());
         self.state.role = election.role() as u8 + 1;
@@ -98,20 +98,21 @@ impl NativeState {
         self.moment = clock.map(Moment::now);
     }
 
-    /// Returns the key that seals from now on, if it has changed.
+    /// Returns the key that seals from now on if it has changed. The inner `None` means that packets are no longer sealed.
     pub(super) fn new_key(&mut self) -> Option<Option<GroupKey>> {
         let ring = self.seen.changed(&self.keys)?;
         Some(ring.and_then(|ring| ring.sealing(wall_ns()).copied()))
     }
 
-    /// Returns the marks of a message in the form of the wire.
+    /// Returns the marks of a message as the wire has them.
     #[inline]
     pub(super) fn meta_of(&self, message: &Message<'_>) -> Meta {
         let time_ns = self.moment.as_ref().map_or(0, |moment| moment.wall_of(message.time));
         Meta { tag: message.tag, key: message.key, time_ns }
     }
 
-    /// Returns the state that pulses report, except for what the sender knows. Reads the clock, and asks the kernel for the clock's error.
+    /// Returns the state that pulses report. The sender adds its own fields. This reads the clock, and asks the kernel for the clock's
+    /// error.
     pub(super) fn pulse(&self, shared: &Sending) -> Pulse {
         let (wall_ns, clock_error_ns) = (wall_ns(), own_error_ns());
         let group = u16::try_from(shared.group.load(Ordering::Relaxed)).unwrap_or(u16::MAX);

@@ -1,4 +1,4 @@
-//! What an egress opens at its start, and the session that it sends.
+//! Opens the sockets, the state file and the channel of an egress at its start, and chooses its session.
 
 use shmcast::{Start, Subscriber, SubscriberBuilder};
 use std::net::UdpSocket;
@@ -25,30 +25,30 @@ use crate::times;
 /// Bytes of the receive buffer of the socket that receives requests.
 const REPAIR_BUFFER_BYTES: usize = 1 << 20;
 
-/// The feeds that an egress sends, as they begin.
+/// The feeds of an egress at its start.
 pub(super) struct Feeds {
     pub(super) session: Session,
-    /// The profile and the lines of the first feed, which leases get too.
+    /// The profile and the lines of the first feed. Leases get this feed, too.
     pub(super) profile: Profile,
     pub(super) lines: Vec<Line>,
     /// The lines of the other profile, if there are any.
     pub(super) others: Vec<Line>,
-    /// The link that the packets leave by, if its speed is known.
+    /// The link over which the packets are sent, if its speed is known.
     pub(super) link: Option<Link>,
     pub(super) keys: Arc<Keys>,
 }
 
-/// All that is open before the first thread of an egress starts.
+/// Everything that is opened before the first thread of an egress starts.
 pub(super) struct Opened<'a> {
     pub(super) feeds: Feeds,
     pub(super) subscriber: Subscriber,
     /// Whether a daemon wakes the thread that waits for messages.
     pub(super) parks: bool,
-    /// Whether the channel is read from where an earlier bridge left off.
+    /// Whether the egress continues where an earlier bridge stopped.
     pub(super) resumes: bool,
     pub(super) state: Option<StateFile>,
     pub(super) server: Option<ServerSockets<'a>>,
-    /// The lines to look after.
+    /// The lines whose interfaces a thread watches.
     pub(super) watch: Watch,
     pub(super) refusals: RefusedSettings,
 }
@@ -78,8 +78,8 @@ impl<'a> Opened<'a> {
         drop(open_server(spec, send, &mut RefusedSettings::default())?);
         let heard = |most| heard_term(spec, send, &keys, most, &mut refusals);
         let session = session_to_send(spec, &subscriber, &options.origins, (said, resumed), heard)?;
-        // Open this socket last. Requests that arrived while the bridge listened would be answered only after their receivers had given
-        // them up and sent them again.
+        // Open this socket last. Requests that arrived while the bridge listened would be answered late, after their receivers had repeated
+        // them.
         let server = open_server(spec, send, &mut refusals)?;
         let feeds = Feeds { session, profile, lines, others, link, keys };
         let resumes = resumed.is_some();
@@ -126,7 +126,7 @@ pub(super) fn open_server<'a>(
     Ok(Some(ServerSockets { repair, requests, groups, live }))
 }
 
-/// Opens the state file, if the spec names one, and reads what it says.
+/// Opens the state file and reads it, if the spec names one.
 pub(super) fn open_state(send: &SendSpec) -> Result<(Option<StateFile>, Option<Progress>), BridgeError> {
     let Some(path) = &send.state else { return Ok((None, None)) };
     let (file, said) =
@@ -134,8 +134,8 @@ pub(super) fn open_state(send: &SendSpec) -> Result<(Option<StateFile>, Option<P
     Ok((Some(file), said))
 }
 
-/// Returns the session to send: the one that the state file names, if the channel is still where that bridge stopped; otherwise the
-/// channel's own session, or a new one.
+/// Returns the session to send. This is the session of the state file, if this egress continues where that bridge stopped. Otherwise it is
+/// the channel's own session, or a new one.
 pub(super) fn session_to_send(
     spec: &BridgeSpec,
     subscriber: &Subscriber,
@@ -155,9 +155,11 @@ pub(super) fn session_to_send(
     }
 }
 
-/// Attaches where an earlier bridge stopped, if this bridge resumes or replaces it, and if that bridge sent the same ring, or the same
-/// session of another host. Otherwise attaches where the spec says, or with the oldest message of a channel that is new. Messages that the
-/// ring no longer holds are lost, and counted.
+/// Attaches to the channel, where possible at the sequence at which an earlier bridge stopped. Messages that the ring no longer holds are
+/// lost, and counted.
+///
+/// `said` is that bridge's progress. This bridge continues there if it resumes or replaces that bridge, and if that bridge sent the same
+/// ring, or the same session of another host. Otherwise it begins where the spec says, or with the oldest message of a new channel.
 pub(super) fn attach_where_it_was(
     spec: &BridgeSpec,
     (from, is_new, goes_on): (StartAt, bool, bool),
@@ -187,7 +189,7 @@ pub(super) fn attach_where_it_was(
     Ok((subscriber, parks, None))
 }
 
-/// Returns the term that the state file notes, if it is one of this bridge's tag.
+/// Returns the term in the state file, if its session has this bridge's tag.
 pub(super) fn own_term(spec: &BridgeSpec, said: Option<Progress>) -> Option<u64> {
     said.filter(|said| said.session.tag() == tag_bytes(spec)).and_then(|said| said.session.epoch())
 }
@@ -202,10 +204,13 @@ pub(super) fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<
     Err(BridgeError::MessageTooLong { channel, max_message, payload_bytes, most })
 }
 
-/// Returns the session under which the channel is sent. A channel that a bridge received keeps the session under which it was received,
-/// unless the spec names one, so that hosts farther away see the same stream. Any other channel has its own session, whose term `Terms`
-/// chooses. `heard` listens for the terms of others, up to its argument. A publisher that takes over the channel continues that session; a
-/// channel that is replaced begins another session.
+/// Returns the session under which the channel is sent.
+///
+/// - A channel that a bridge received keeps its session, unless the spec names one. So hosts farther away see the same stream.
+/// - Any other channel has a session of its own, whose term [`Terms`] chooses. `heard` returns the highest term of other senders on the
+///   lines, up to its argument.
+///
+/// A publisher that takes over the channel continues its session. A channel that is replaced begins another session.
 pub(super) fn session_of(
     spec: &BridgeSpec,
     subscriber: &Subscriber,
@@ -218,7 +223,7 @@ pub(super) fn session_of(
     }
     let (tag, ring) = (tag_bytes(spec), run_of(subscriber.header()));
     let clock = term_at(subscriber.header().created_ns);
-    // Returns the ring's own session if that may be sent, or else the terms of a new one.
+    // Returns the ring's own session if it may be sent. Otherwise the error has the terms for a new session.
     let look = |known: Result<Session, u64>| match known {
         Ok(session) if session.epoch() > terms.own => Ok(session),
         known => {

@@ -1,4 +1,4 @@
-//! Turns the ring's events into datagrams on every line and lease, and counts both.
+//! Turns the ring's events into datagrams, sends them on every line and to every lease, and counts them.
 
 use shmcast::{EndWatch, Event, Message, Start, Subscriber};
 use std::net::SocketAddr;
@@ -22,18 +22,18 @@ use crate::spec::{BridgeSpec, SendSpec};
 use crate::status::{Phase, SendCounters};
 use crate::thread::{Clock, wall_ns};
 
-/// A thread that waits for its share of the link spins for the last part of the wait.
+/// The last part of a wait for the share of the link, in nanoseconds. The thread spins for this part.
 const SPIN_NS: u64 = 50_000;
-/// The longest time for which such a thread does not check the stop flag.
+/// The longest time for which a thread that waits for the share of the link does not check the stop flag.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
-/// The lines of the other profile, if an egress sends both, with a sender of their own.
+/// The lines of the other profile and their sender. Only an egress that sends both profiles has them.
 pub(super) struct Second {
     pub(super) sender: Sender,
     pub(super) lines: Vec<Line>,
 }
 
-/// The sender and the sockets that the ring's events go to.
+/// The senders and sockets of an egress.
 pub(super) struct Outlet {
     pub(super) sender: Sender,
     pub(super) second: Option<Second>,
@@ -43,20 +43,20 @@ pub(super) struct Outlet {
     /// The counters of earlier sessions, added up.
     pub(super) earlier: SenderCounters,
     pub(super) counters: SendCounters,
-    /// Limits live packets to their share of the link; `None` if its speed is not known.
+    /// Limits live packets to their share of the link. `None` if the link's speed is not known.
     pub(super) pacer: Option<Pacer>,
-    /// Whether the spec names the session. In this case the name stays, whatever session the channel was received under.
+    /// Whether the spec names the session. If so, the session stays the same when the channel gets another one.
     pub(super) keeps_session: bool,
-    /// Whether the session was ended. A later message continues the session.
+    /// Whether the session has ended. If a later message arrives, the session continues.
     pub(super) is_over: bool,
-    /// Distinguishes the end of the channel from that of an earlier publisher.
+    /// Distinguishes the end of the channel from the end of an earlier publisher.
     pub(super) end: EndWatch,
     /// The sequence after the last gap in the ring. A session that begins after a gap begins there.
     pub(super) gap_end: u64,
     pub(super) lines: Vec<Line>,
     /// The socket from which unicast leases are served.
     pub(super) leases: Option<Line>,
-    /// The addresses of those leases.
+    /// The addresses of the leases that get live packets.
     pub(super) live: LiveCopy,
     pub(super) clock: Clock,
     pub(super) tap: Option<Tap>,
@@ -64,7 +64,7 @@ pub(super) struct Outlet {
 }
 
 impl Outlet {
-    /// Makes an outlet that has sent nothing. It begins with the next message of `subscriber`.
+    /// Makes an outlet that begins with the next message of `subscriber`.
     pub(super) fn new(
         spec: &BridgeSpec,
         send: &SendSpec,
@@ -95,7 +95,8 @@ impl Outlet {
             pacer: link.map(|link| Pacer::of(link, clock.now_ns())),
             keeps_session: spec.session.is_some(),
             is_over: false,
-            // A bridge waits for the next publisher wherever it begins. When it takes over, it reads again what it has read before.
+            // Wherever a bridge begins, it waits for the next publisher. When it takes over, it reads messages again that it has read
+            // before.
             end: EndWatch::of(subscriber, Start::Latest),
             gap_end: 0,
             lines,
@@ -128,9 +129,9 @@ impl Outlet {
             }
             // The loop attaches again when the channel begins again.
             Event::NewSession { .. } | Event::NewEpoch { .. } | Event::Restarted => self.end.note(&event),
-            // Only when nothing more waits does it show whether this is the channel's end.
+            // It may be the end of an earlier publisher. That is decided once no more events wait.
             Event::End => self.end.note(&event),
-            // Library and bridge are released together, so a new kind of event is handled here before it exists.
+            // The library and the bridge are released together, so each kind of event that exists is handled above.
             other => debug_assert!(false, "bridges do not carry {other:?}"),
         }
     }
@@ -166,13 +167,13 @@ impl Outlet {
     fn note_unsent(&mut self, refused: PushError) {
         match refused {
             PushError::TooLong { .. } => self.counters.messages_too_long += 1,
-            // The senders begin where the ring is read from, and the ring is read forward. So this is a fault of the ring or of the bridge,
-            // and must be visible.
+            // The senders begin where the ring is read, and the ring is read forward. So this is a fault of the ring or of the bridge, and
+            // must be visible.
             PushError::WentBack { .. } | PushError::BatchFull => self.counters.messages_missed += 1,
         }
     }
 
-    /// Sends everything that was taken.
+    /// Closes the open packets, and sends all packets of the batches.
     pub(super) fn flush(&mut self) {
         self.sender.close();
         self.send_batch();
@@ -182,7 +183,7 @@ impl Outlet {
         }
     }
 
-    /// Sends the batch of the lines of the other profile.
+    /// Sends the batch of the second feed.
     fn send_second_batch(&mut self) {
         let Some(second) = &mut self.second else { return };
         if second.sender.datagrams().next().is_none() {
@@ -204,7 +205,7 @@ impl Outlet {
         if self.sender.datagrams().next().is_none() {
             return;
         }
-        // Store this before the datagrams leave: the fastest receiver's request must not be refused as too early.
+        // Store this before the datagrams are sent. Otherwise the request of a fast receiver could be refused as too early.
         self.shared.next.store(self.sender.next(), Ordering::Release);
         hold_back(self.pacer.as_ref(), &self.clock, &self.shared, &mut self.counters);
         send_to_all(
@@ -242,14 +243,14 @@ impl Outlet {
         }
     }
 
-    /// Sends the pulse that native lines also have while messages flow.
+    /// Sends the pulse that is due while messages flow. Only native lines have such pulses.
     pub(super) fn send_pulse(&mut self, now_ns: u64) {
         if self.native.is_some() {
             self.send_idle(now_ns);
         }
     }
 
-    /// Notes the ring that is sent from now on.
+    /// Notes the ring whose messages are sent from now on.
     pub(super) fn note_ring(&mut self, subscriber: &Subscriber) {
         if let Some(native) = &mut self.native {
             native.set_stream(subscriber.header().stream);
@@ -257,7 +258,7 @@ impl Outlet {
         self.look_up(Some(subscriber.clock()));
     }
 
-    /// Looks at the clocks and at the keys again, for native lines. Call this now and then.
+    /// Reads the clocks and the keys again, for native lines. Call this every few milliseconds.
     pub(super) fn look_up(&mut self, clock: Option<shmcast::Clock>) {
         let Some(native) = &mut self.native else { return };
         native.look(clock);
@@ -284,7 +285,7 @@ impl Outlet {
         }
     }
 
-    /// Begins a session, or continues the one that had ended.
+    /// Begins `session` at the sequence `next`, or continues the session if it had ended.
     #[cold]
     pub(super) fn begin(&mut self, session: Session, next: u64) {
         self.counters.sessions += u64::from(session != self.sender.session());
@@ -295,7 +296,7 @@ impl Outlet {
         self.shared.life.enter(Phase::Running);
     }
 
-    /// Sends from `next` on in place of another egress.
+    /// Continues the stream at the sequence `next`, in place of another egress.
     #[cold]
     pub(super) fn go_on(&mut self, session: Session, next: u64) {
         if session != self.sender.session() {
@@ -333,7 +334,7 @@ impl Outlet {
     }
 }
 
-/// Waits as long as live packets have used up their share of the link. Meanwhile the ring holds what is published.
+/// Waits while live packets have used up their share of the link. Messages that are published meanwhile wait in the ring.
 #[inline]
 fn hold_back(pacer: Option<&Pacer>, clock: &Clock, shared: &Sending, counters: &mut SendCounters) {
     let Some(pacer) = pacer.filter(|pacer| pacer.is_tight()) else { return };
@@ -354,7 +355,7 @@ fn hold_back(pacer: Option<&Pacer>, clock: &Clock, shared: &Sending, counters: &
     counters.link_waited_ns += now_ns - began_ns;
 }
 
-/// Notes that this many copies of the datagrams have left.
+/// Charges the pacer for `copies` copies of the datagrams.
 fn charge<'a>(
     pacer: &mut Pacer,
     now_ns: u64,
@@ -364,18 +365,18 @@ fn charge<'a>(
 ) {
     let bytes = copies * datagrams.map(|datagram| datagram.len() as u64 + FRAME_BYTES).sum::<u64>();
     pacer.charge(now_ns, bytes);
-    // This thread alone writes it.
+    // Only this thread writes the counter.
     shared.live_bytes.store(shared.live_bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
 }
 
-/// Returns the greatest number of copies of a packet that leave by one address, and so by one link.
+/// Returns the most copies of a packet that are sent from one address, and so over one link.
 fn copies(lines: &[Line]) -> u64 {
     let by = |line: &Line| line.from.map(|from| from.ip());
     lines.iter().map(|line| lines.iter().filter(|other| by(other) == by(line)).count()).max().unwrap_or(0)
         as u64
 }
 
-/// Writes the heartbeat, end or pulse that is due to `out`. Returns its size, if there is one.
+/// Writes the heartbeat, end or pulse that is due to `out`. Returns its size, or `None` if nothing is due.
 fn poll_idle(
     sender: &mut Sender,
     (native, shared): (Option<&NativeState>, &Sending),
@@ -435,8 +436,8 @@ mod tests {
         Line { segments: Segments::Off, ..Line::to(to, None, socket, true) }
     }
 
-    /// The paused line is a Unix socket, because its queue is short and can be filled. A send on it waits as
-    /// on a paused network card.
+    /// The paused line is a Unix socket, because its queue is short and can be filled. A send on it waits like a send through a paused
+    /// network card.
     #[test]
     fn a_paused_line_is_waited_for_once_and_another_goes_on() {
         let (paused, drain) = UnixDatagram::pair().unwrap();

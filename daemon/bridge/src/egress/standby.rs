@@ -1,4 +1,4 @@
-//! The steps of an egress that shares a stream: it hears the peers, takes over from one, yields to one, and stands by.
+//! The steps of an egress that shares a stream with others: it receives their packets, takes over, yields, and stands by.
 
 use shmcast::{Event, LocateError, RecvError};
 use std::sync::atomic::Ordering;
@@ -11,15 +11,15 @@ use crate::proto::session::Session;
 use crate::proto::{MICROSECOND_NS, MILLISECOND_NS};
 use crate::spec::WaitMode;
 
-/// The time between two looks into the sockets while this egress sends.
+/// The time between two reads of the peers' sockets while this egress sends.
 const HEAR_EVERY_NS: u64 = MILLISECOND_NS / 2;
 /// Longest pause of a standby.
 const REST_NS: u64 = 500 * MICROSECOND_NS;
-/// Events of the ring that a standby skips in one turn, before it checks anything else.
+/// The most events of the ring that a standby skips in one turn.
 const SKIP: usize = 4_096;
 
 impl Live {
-    /// Hears the peers and takes the step that is due. Returns whether this egress sends.
+    /// Receives the peers' claims and packets, and takes over or yields if that is due. Returns whether this egress sends.
     pub(super) fn elect(&mut self) -> Result<bool, String> {
         let now_ns = self.outlet.clock.now_ns();
         let Some(failover) = &mut self.failover else { return Ok(true) };
@@ -58,7 +58,7 @@ impl Live {
         Ok(election.role() == Role::Active)
     }
 
-    /// Begins to send at `from`, or where this bridge began to read if no peer has sent anything.
+    /// Begins to send at `from`. `None` means that no peer has sent anything: then it begins where it began to read the ring.
     #[cold]
     fn take_over(&mut self, now_ns: u64, session: Session, from: Option<u64>) -> Result<(), String> {
         let (Some(subscriber), Some(failover)) = (&mut self.subscriber, &self.failover) else {
@@ -67,7 +67,7 @@ impl Live {
         let from = from.unwrap_or(failover.start_at).min(subscriber.next_sequence());
         match subscriber.seek(from) {
             Ok(()) => {}
-            // The ring no longer holds all of it.
+            // The ring no longer has all of these messages.
             Err(LocateError::TooOld { oldest, .. }) => {
                 subscriber.seek(oldest).map_err(|e| e.to_string())?;
                 self.outlet.counters.messages_missed += oldest.saturating_sub(from);
@@ -80,7 +80,7 @@ impl Live {
         Ok(())
     }
 
-    /// Sends everything before `until`, and leaves the rest to the peer.
+    /// Sends the messages before `until`, and leaves all later ones to the peer.
     #[cold]
     fn yield_to(&mut self, session: Session, until: u64) -> Result<(), String> {
         while self.outlet.sender.next() < until && self.subscriber.is_some() {
@@ -94,7 +94,7 @@ impl Live {
         Ok(())
     }
 
-    /// Follows the ring without sending anything. Returns false if there is nothing more to do.
+    /// Follows the ring without sending messages. Returns false if there is nothing more to do.
     pub(super) fn stand_by(&mut self) -> Result<bool, String> {
         let now_ns = self.outlet.clock.now_ns();
         self.show_at(now_ns);
@@ -108,7 +108,8 @@ impl Live {
             return Ok(true);
         };
         let Some(failover) = &mut self.failover else { return Ok(true) };
-        // A listener has not decided yet: it may become the one that sends what waits in the ring.
+        // An egress that still listens may become the active one. It must then send the messages that are waiting in the ring, so it skips
+        // none.
         let events = if failover.election.role() == Role::Listen { 0 } else { SKIP };
         let mut result = Ok(());
         for _ in 0..events {

@@ -1,4 +1,4 @@
-//! Lines whose interface was replaced, or that hear nothing, and the group of repairs for all.
+//! Reopens lines whose interface was replaced or that receive nothing, and the group of repairs for all receivers.
 
 use super::merging::Merging;
 use super::port::{Port, Role};
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Starts the thread that looks after the lines, if there are any to look after.
+/// Starts the thread that watches the interfaces of the lines. Starts none if there is no line to watch.
 pub(super) fn watch(
     spec: &BridgeSpec,
     receive: &ReceiveSpec,
@@ -29,7 +29,7 @@ pub(super) fn watch(
         return Ok(None);
     }
     let tuning = Tuning { buffer_bytes: receive.buffer_bytes, busy_poll_us: spec.busy_poll_us };
-    // The same sockets, to join their groups again.
+    // Clones of the sockets. The thread uses them to join groups again.
     let lines = ports.iter().filter_map(|port| Some((port.role.line()?, &port.socket)));
     let sockets = lines.map(|(line, socket)| Ok((line, socket.try_clone()?))).collect::<io::Result<_>>();
     let sockets: RefCell<HashMap<usize, UdpSocket>> = RefCell::new(sockets.map_err(BridgeError::Start)?);
@@ -62,7 +62,7 @@ pub(super) fn watch(
 }
 
 impl Receiving {
-    /// Continues with the sockets of lines that were opened again.
+    /// Replaces the sockets of lines that were opened again.
     pub(super) fn renew_lines(&mut self) {
         for (line, socket) in self.shared.renewal.take() {
             let role = if line == REPAIRS { Role::Repairs } else { Role::Line(line) };
@@ -71,7 +71,7 @@ impl Receiving {
                 if let Some(line) = port.line_or(self.lines) {
                     port.drops.look(&port.socket, &mut self.inlet.counters.lines[line].socket.kernel_drops);
                 }
-                // A new socket counts its drops from 0, and gets its packets one by one.
+                // A new socket counts its drops from 0, and the kernel does not merge its packets yet.
                 (port.socket, port.drops, port.merging) = (socket, Drops::default(), Merging::default());
             }
         }

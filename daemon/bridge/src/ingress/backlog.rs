@@ -1,4 +1,4 @@
-//! Deliveries that wait for the channel's memory, in order and in bounded memory.
+//! Keeps deliveries in order and in bounded memory while the channel is being opened.
 
 use std::collections::VecDeque;
 
@@ -6,9 +6,9 @@ use crate::proto::receiver::Delivery;
 use crate::proto::session::Session;
 use crate::proto::wire::Meta;
 
-/// Bytes of one piece of the memory.
+/// Bytes of one chunk of the backlog.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Greatest number of bytes that wait. Messages beyond that are dropped, and are reported to readers like any other loss.
+/// The most bytes that the backlog holds. Messages beyond that are dropped, and readers see them as a gap.
 const MAX_BYTES: usize = 64 << 20;
 
 const MESSAGE: u8 = 0;
@@ -16,7 +16,7 @@ const GAP: u8 = 1;
 const SESSION: u8 = 2;
 const END: u8 = 3;
 
-/// Deliveries that wait. An empty backlog uses no memory.
+/// Deliveries that wait for the channel. An empty backlog uses no memory.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     chunks: VecDeque<Vec<u8>>,
@@ -39,7 +39,7 @@ impl Backlog {
             }
             Delivery::Message { .. } => {}
             Delivery::Gap { from, to } => self.put(GAP, [from, to, 0], &[]),
-            // The previous session is not needed any more.
+            // The field `previous` is not needed here.
             Delivery::NewSession { session, next, .. } => self.put(SESSION, [next, 0, 0], session.as_bytes()),
             Delivery::End { session, next } => self.put(END, [next, 0, 0], session.as_bytes()),
         }
@@ -59,7 +59,7 @@ impl Backlog {
         self.bytes += size;
     }
 
-    /// The first delivery, as it was pushed.
+    /// Returns the first delivery, as it was pushed.
     pub(super) fn front(&self) -> Option<Delivery<'_>> {
         let rest = self.chunks.front()?.get(self.read..)?;
         let (kind, rest) = rest.split_first()?;
@@ -100,7 +100,7 @@ impl Backlog {
     }
 }
 
-/// Bytes of a delivery's kind, its three numbers and the length of the data that follows.
+/// Bytes before a delivery's data: its kind, three numbers, and the length of the data.
 const HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 4;
 
 #[cfg(test)]

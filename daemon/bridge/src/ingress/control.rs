@@ -1,4 +1,4 @@
-//! Datagrams of servers: repairs for this receiver or for all, answers without messages, and messages about leases.
+//! Handles the datagrams of servers: repairs for this receiver or for all receivers, answers without messages, and messages about leases.
 
 use shmcast::sys::datagrams::Datagram;
 use std::net::SocketAddr;
@@ -13,8 +13,7 @@ use crate::proto::native::container::{Container, Kind};
 use crate::proto::receiver::Receiver;
 use crate::proto::wire::Malformed;
 
-/// Whether a datagram was sent by a server, and not by the sender of a line. Native repairs for all receivers arrive on the lines
-/// themselves.
+/// Whether a server sent this datagram, and not the sender of a line. Native repairs for all receivers arrive on the lines themselves.
 pub(super) fn is_from_server(role: Role, datagram: &Datagram<'_>, is_native: bool) -> bool {
     match role {
         Role::Servers | Role::Unicast | Role::Repairs => true,
@@ -27,16 +26,15 @@ pub(super) fn is_from_server(role: Role, datagram: &Datagram<'_>, is_native: boo
     }
 }
 
-/// Returns the server that sent a datagram. Datagrams of others are counted.
+/// Returns the index of the server that sent a datagram. Counts the datagram as unexpected if no server did.
 pub(super) fn server_of(servers: &[SocketAddr], datagram: &Datagram<'_>, inlet: &mut Inlet) -> Option<usize> {
     let server = servers.iter().position(|server| *server == datagram.from);
     inlet.counters.host.datagrams_unexpected += u64::from(server.is_none());
     server
 }
 
-/// Handles a datagram of a server if it is a control datagram, and no repair. In any case it counts as traffic for the server's lease.
-/// Returns whether it was a control datagram.
-/// a word.
+/// Handles a server's datagram if it is a control datagram. Returns false if it is a repair. Both kinds count as traffic for the server's
+/// lease.
 #[inline]
 pub(super) fn take_word(
     now_ns: u64,

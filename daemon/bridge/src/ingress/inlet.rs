@@ -55,14 +55,14 @@ impl Inlet {
         }
     }
 
-    /// Whether the channel is being opened, or deliveries that arrived meanwhile still wait.
+    /// Whether the channel is being opened, or deliveries that arrived meanwhile are still in the backlog.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.maker.is_busy() || !self.backlog.is_empty()
     }
 
-    /// Takes over the channel once it is open, and publishes the deliveries that waited for it. With `waits`, waits until the channel is
-    /// open.
+    /// Takes the channel from the maker once it is open, and publishes the deliveries of the backlog. With `waits`, blocks until the
+    /// channel is open.
     #[cold]
     pub(super) fn catch_up(&mut self, waits: bool) {
         loop {
@@ -93,7 +93,7 @@ impl Inlet {
         }
     }
 
-    /// Carries out a delivery. Returns false if the channel has to be opened first.
+    /// Publishes a delivery. Returns false if the channel must be opened first.
     #[inline]
     fn handle(&mut self, delivery: &Delivery<'_>) -> bool {
         match *delivery {
@@ -121,7 +121,7 @@ impl Inlet {
         true
     }
 
-    /// Whether the channel is closed and can be opened. If so, this orders the maker to open it.
+    /// Whether the channel is closed and can be opened. If so, the maker starts to open it.
     #[inline]
     fn is_closed(&mut self) -> bool {
         let is_closed = self.local.publisher.is_none() && self.local.error.is_none();
@@ -148,7 +148,7 @@ impl Inlet {
         self.local.publisher.as_ref().map_or(self.counters.host.next_sequence, Publisher::next_sequence)
     }
 
-    /// Promotes the channel to one of this host, and leaves it to its next publisher.
+    /// Promotes the channel to one of this host. The channel stays open for its next publisher.
     #[cold]
     pub(super) fn promote(
         &mut self,
@@ -165,7 +165,7 @@ impl Inlet {
             return Err(PromoteError::Ended(why));
         };
         let promotion = promotion::promote(publisher, came, tag, below)?;
-        // As far as anybody knows, the rest of the gap was never published.
+        // The messages of the gap that are not known to exist do not count as missing.
         self.local.counts.missing += came.1.saturating_sub(promotion.from);
         self.counters.host.next_sequence = publisher.next_sequence();
         self.origins.add(promotion.session, run_of(publisher.header()));
@@ -185,9 +185,9 @@ impl Inlet {
             self.local.publisher = None;
             return true;
         }
-        // The sequences of a channel only grow. A session whose sequences begin again needs a new segment.
+        // The sequences of a segment only grow. A session whose sequences begin again needs a new segment.
         if self.next_sequence() > next {
-            // The ring is not closed: readers continue in the next one, and an end would tell them that nothing follows.
+            // The ring must not be closed. Its readers continue in the next one, and an end would tell them that no messages follow.
             if let Some(publisher) = self.local.publisher.take() {
                 publisher.leave_open();
             }

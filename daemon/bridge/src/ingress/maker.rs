@@ -1,5 +1,5 @@
-//! A thread that opens the local channel while the receiving thread continues to empty its sockets. Making the memory of a large ring takes
-//! seconds.
+//! A thread that opens the local channel. Allocating the memory of a large ring takes seconds, and the receiving thread continues to empty
+//! its sockets meanwhile.
 
 use shmcast::{ChannelError, Publisher, PublisherBuilder};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -21,7 +21,7 @@ pub(super) struct Maker {
 }
 
 impl Maker {
-    /// Starts the thread, which shares the caller's CPUs, not those of a pinned receiving thread.
+    /// Starts the thread. It runs on the caller's CPUs, not on that of a pinned receiving thread.
     pub(super) fn start(title: &str) -> Result<Maker, BridgeError> {
         let (orders, taken) = channel::<PublisherBuilder>();
         let (give, made) = channel();
@@ -45,7 +45,7 @@ impl Maker {
         }
     }
 
-    /// Returns the ordered channel, once it is open.
+    /// Returns the channel that was ordered, once it is open.
     pub(super) fn take(&mut self) -> Option<Made> {
         match self.made.try_recv() {
             Ok(made) => {
@@ -56,7 +56,7 @@ impl Maker {
         }
     }
 
-    /// As `take`, but waits for the channel.
+    /// Like `take`, but waits until the channel is open.
     pub(super) fn wait(&mut self) -> Option<Made> {
         let made = self.is_busy.then(|| self.made.recv().ok()).flatten();
         self.is_busy = false;

@@ -1,13 +1,13 @@
 //! Decides when the kernel merges the packets of a socket.
 //!
-//! Packets that arrive together then cost a small part of what they cost one by one, and a packet that arrives alone costs more. So merging
-//! is switched on while many packets arrive together, and switched off after a second in which few did.
+//! With merging, packets that arrive together cost much less, and a packet that arrives alone costs more. So merging is switched on when
+//! many packets arrive together, and off after a second in which few did.
 
-/// A feed gains by merging if this many packets arrive in one window. If packets arrive one by one, a window has this many only if the
-/// receiver stood still for most of it.
+/// Merging saves time if at least this many packets of a window arrive together. In a feed whose packets arrive one by one, so many are
+/// together only if the receiver stood still for most of the window.
 const MANY: usize = 64;
-/// After this many windows in a row with fewer packets, merging ends. A window lasts from one update of the shown
-/// counters to the next, 10 ms or more.
+/// Merging is switched off after this many consecutive windows with fewer than `MANY` packets. A window lasts from one update of the shown
+/// counters to the next: 10 ms or more.
 const CALM_WINDOWS: u32 = 100;
 
 /// The state of one socket.
@@ -16,7 +16,7 @@ pub(super) struct Merging {
     is_on: bool,
     /// The packets of this window that arrived together with others.
     together: usize,
-    /// Number of windows in a row with few such packets.
+    /// The number of consecutive windows with fewer than `MANY` such packets.
     calm: u32,
 }
 

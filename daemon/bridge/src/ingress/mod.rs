@@ -1,11 +1,11 @@
 //! The ingress receives a channel from another host into a local channel, and is that channel's only publisher. It publishes the same
-//! messages under the same sequences, each once and in order. It reports to readers which messages will never arrive.
+//! messages under the same sequences, each once and in order. Readers get a gap for messages that will never arrive.
 //!
-//! One thread receives every line, asks for missing messages, keeps the leases and publishes. Each line has a socket. Requests leave
-//! through a socket of their own, so that no other program receives our answers. A unicast feed has one more socket, so that live packets
-//! and repairs cannot be mistaken for each other. After the start, the loop makes only the system calls of the sockets and of its waits.
-//! There are two exceptions: when a session begins or ends, and one call each 10 ms on native lines, which asks for the clock's error. A
-//! second thread opens the channel when it restarts.
+//! One thread receives every line, asks for missing messages, keeps the leases and publishes. Each line has a socket. Requests are sent
+//! from a socket of their own, so that no other program receives the answers to them. A unicast feed has one more socket, so that live
+//! packets are not mistaken for repairs. After the start, the loop makes only the system calls of the sockets and of its waits. There are
+//! two exceptions: the beginning and end of a session, and on native lines one call each 10 ms, which asks for the clock's error. A second
+//! thread opens the channel when the channel restarts.
 
 use shmcast::PublisherBuilder;
 use std::sync::Arc;
@@ -51,12 +51,12 @@ pub use promoting::Promoter;
 use receiving::Receiving;
 use stale::Stale;
 
-/// Options that the bridge's owner sets, beside the spec.
+/// Options that the bridge's owner sets. They are not part of the spec.
 #[derive(Debug, Default)]
 pub struct IngressOptions {
     /// The capture that every sent and received packet is copied to.
     pub tap: Option<Tap>,
-    /// The sessions that began on this host. They are not received here.
+    /// The sessions that began on this host. The ingress does not receive these sessions.
     pub origins: Origins,
 }
 
@@ -92,14 +92,14 @@ impl IngressState {
 pub struct Ingress {
     shared: Arc<IngressState>,
     threads: Threads,
-    /// The thread that looks after the lines.
+    /// The thread that watches the interfaces of the lines.
     watch: Option<JoinHandle<()>>,
     keys: Arc<Keys>,
 }
 
 impl Ingress {
-    /// Opens the channel as its publisher, opens the sockets and starts the thread. It continues where an earlier bridge of the same
-    /// session stopped.
+    /// Opens the channel as its publisher, opens the sockets and starts the thread. If an earlier bridge received the same session, this
+    /// one continues where it stopped.
     ///
     /// # Errors
     /// [`BridgeError`]. After an error nothing is left running.
@@ -108,7 +108,7 @@ impl Ingress {
         channel: PublisherBuilder,
         options: IngressOptions,
     ) -> Result<Ingress, BridgeError> {
-        // The CPU is tried first, since the channel's readers would notice a publisher that opens the channel and leaves again.
+        // Try the CPU first. If it cannot be used, the channel is not opened, and its readers notice nothing.
         try_cpu(spec.cpu)?;
         let (mut ingress, receiving) = Ingress::assemble(spec, channel, options)?;
         let run = move || receiving.run();
@@ -190,29 +190,29 @@ impl Ingress {
         Promoter(self.shared.clone())
     }
 
-    /// Tells the ingress to return its leases and to stop soon. It closes the local channel, whose readers see the end.
+    /// Tells the ingress to return its leases and to stop soon. The ingress then closes the local channel, so that its readers see the end.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Whether its thread has ended.
+    /// Whether the ingress's threads have ended.
     pub fn is_finished(&self) -> bool {
         self.threads.are_finished()
     }
 
-    /// Waits until its thread has ended. Call [`stop`](Self::stop) first.
+    /// Waits until the ingress's threads have ended. Call [`stop`](Self::stop) first.
     pub fn join(&mut self) {
         self.threads.join(&self.shared.life);
         // It ends soon after the other thread, and has nothing to report.
         let _ = self.watch.take().map(JoinHandle::join);
     }
 
-    /// Phase, session, refusals and error.
+    /// Returns the phase, the session, the refusals and the error.
     pub fn life(&self) -> &Life {
         &self.shared.life
     }
 
-    /// Returns a problem that is reported although the bridge runs: another feed arrives on its lines.
+    /// Returns the problem that another feed arrives on the bridge's lines. The bridge runs nevertheless.
     pub fn trouble(&self) -> Option<String> {
         let stranger = self.life().stranger()?;
         let said = format!("another feed, session {stranger}, comes on the same lines and is not taken");
@@ -232,13 +232,13 @@ impl Ingress {
         self.shared.counters.read()
     }
 
-    /// The time from noticing a loss to having the message, for messages that servers sent.
+    /// Returns the times from noticing a loss to receiving the message, for messages that servers sent.
     pub fn recovery(&self) -> Histogram {
         self.shared.recovery.read()
     }
 
-    /// The time from the kernel's time stamp on a live datagram to its messages in the ring. Of datagrams that arrive alone, one in 16 is
-    /// measured.
+    /// Returns the times from the kernel's time stamp on a live datagram to its messages in the ring. Only one in 16 of the datagrams that
+    /// arrive alone is measured.
     pub fn receive_to_ring(&self) -> Histogram {
         self.shared.to_ring.read()
     }
@@ -251,8 +251,8 @@ impl Drop for Ingress {
     }
 }
 
-/// An ingress that runs on its caller's thread, on which the caller also reads the channel. No switch between threads delays a message to
-/// the reader. This matters on a host with fewer CPUs than busy threads.
+/// An ingress that runs on its caller's thread. The caller also reads the channel on this thread, so no switch between threads delays a
+/// message. This matters on a host with fewer CPUs than busy threads.
 pub struct IngressInvoker {
     receiving: Receiving,
     ingress: Ingress,
@@ -260,8 +260,8 @@ pub struct IngressInvoker {
 }
 
 impl IngressInvoker {
-    /// As [`Ingress::start`], but nothing happens except in [`invoke`](Self::invoke). The spec's `wait` and `cpu` have no
-    /// effect.
+    /// Opens the ingress as [`Ingress::start`] does. Packets are received and sent only in [`invoke`](Self::invoke). The spec's `wait` and
+    /// `cpu` have no effect.
     ///
     /// # Errors
     /// [`BridgeError`]; nothing is left open.
@@ -275,16 +275,18 @@ impl IngressInvoker {
         Ok(IngressInvoker { receiving, ingress, is_over: false })
     }
 
-    /// Takes the datagrams that have arrived, at most a batch from each socket, publishes their messages and does what is due. It waits
-    /// only at the end: up to half a second until the servers confirm that the leases are returned, and for the channel if it is being
-    /// opened. Returns false if there is nothing more to do.
+    /// Takes at most one batch of datagrams from each socket, publishes their messages, and does what is due. Returns false if there is
+    /// nothing more to do.
+    ///
+    /// It waits only when the ingress ends: up to half a second until the servers confirm that the leases are returned, and for the channel
+    /// if it is being opened.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.receiving.turn();
         !self.is_over
     }
 
-    /// The ingress, for its counters and to stop it.
+    /// The ingress. It has the counters, and can be stopped.
     pub fn ingress(&self) -> &Ingress {
         &self.ingress
     }

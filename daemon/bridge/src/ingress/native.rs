@@ -1,4 +1,4 @@
-//! The part of the receiving thread for native lines. It opens packets, and makes requests and control datagrams.
+//! The part of the receiving thread that only native lines need. It opens packets, and makes requests and control datagrams.
 
 use shmcast::sys::datagrams::Datagram;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::proto::session::Session;
 use crate::proto::wire::Head;
 use crate::spec::{BridgeSpec, Profile};
 
-/// Greatest number of senders whose packets are opened at a time.
+/// The most senders whose packets are opened at a time.
 const MOST_SENDERS: usize = 64;
 
 /// The state of a receiver of native lines.
@@ -34,7 +34,7 @@ impl NativeReceiving {
         Ok(Some(NativeReceiving { codec, keys: keys.clone() }))
     }
 
-    /// Takes new keys, if there are any.
+    /// Takes the keys if they have changed.
     pub(super) fn look(&mut self) {
         self.codec.look(&self.keys);
     }
@@ -44,7 +44,7 @@ impl NativeReceiving {
         self.codec.counters()
     }
 
-    /// Takes a packet of the feed, from a line or a server.
+    /// Opens a packet of the feed and passes it to `receiver`. The packet came from a line or a server.
     pub(super) fn take(
         &mut self,
         now_ns: u64,
@@ -73,7 +73,8 @@ impl NativeReceiving {
         }
     }
 
-    /// Unpacks the control datagram of a server into `out` and returns its size; `None` if there is none, or if it is not sound.
+    /// Unpacks the control datagram of a server into `out`, and returns its size. Returns `None` if the packet cannot be opened or has no
+    /// valid control datagram.
     pub(super) fn control(
         &mut self,
         now_ns: u64,
@@ -83,12 +84,12 @@ impl NativeReceiving {
         control_in(self.codec.open(now_ns, datagram.bytes).ok()?, out)
     }
 
-    /// Makes a packet with a control datagram inside.
+    /// Makes a packet that contains a control datagram.
     pub(super) fn wrap(&mut self, control: &[u8]) -> Option<&[u8]> {
         self.codec.control(control)
     }
 
-    /// Returns the next request, as the server's index and the packet.
+    /// Returns the next request: the index of the server, and the packet.
     pub(super) fn poll_ask(&mut self, now_ns: u64, receiver: &mut Receiver) -> Option<(usize, &[u8])> {
         let mut entries = [Entry { first: 0, count: 0, offset: 0, bytes: 0 }; MAX_ENTRIES];
         let (server, session, count): (usize, Session, usize) = receiver.poll_ask(now_ns, &mut entries)?;
@@ -96,7 +97,7 @@ impl NativeReceiving {
     }
 }
 
-/// Returns the beginning of a packet of the feed, if it is sound.
+/// Returns the first fields of a packet of the feed, if the packet is valid.
 pub(super) fn head_of(is_native: bool, datagram: &[u8]) -> Option<Head> {
     match is_native {
         true => Container::parse(datagram).ok().map(|(container, _)| container.head()),
@@ -110,7 +111,7 @@ pub(super) fn is_control(datagram: &[u8]) -> bool {
     Container::parse(datagram).is_ok_and(|(container, _)| matches!(container.kind, Kind::Control(_)))
 }
 
-/// Takes a packet of the feed, native or plain, from a line or a server.
+/// Passes a packet of the feed to `receiver`. The packet is native or plain, and came from a line or a server.
 pub(super) fn take(
     native: Option<&mut NativeReceiving>,
     now_ns: u64,
@@ -124,7 +125,7 @@ pub(super) fn take(
     }
 }
 
-/// Returns the packet that carries a control datagram: on plain lines the datagram itself.
+/// Returns the packet that contains a control datagram. On plain lines this is the datagram itself.
 pub(super) fn packet_of<'a>(native: Option<&'a mut NativeReceiving>, control: &'a [u8]) -> &'a [u8] {
     match native {
         Some(native) => native.wrap(control).unwrap_or(&[]),

@@ -1,4 +1,4 @@
-//! What an ingress opens at its start, and how it is configured.
+//! Opens the sockets of an ingress at its start, and makes its configuration.
 
 use shmcast::PublisherBuilder;
 use shmcast::hosting::boot_id;
@@ -56,15 +56,15 @@ pub(super) fn open_ports(
     Ok(ports)
 }
 
-/// Returns the group of plain repairs for all, on the interface of the first multicast line.
+/// Returns the group of plain repairs for all receivers, on the interface of the first multicast line.
 pub(super) fn repair_line(spec: &BridgeSpec, receive: &ReceiveSpec) -> Option<LineSpec> {
     let via = spec.lines.iter().find(|line| line.group.ip().is_multicast());
     let interface = via.and_then(|line| line.interface.clone());
     receive.repair_group.map(|group| LineSpec { interface, ..LineSpec::to(group) })
 }
 
-/// Makes a lock for each line of the spec. No locks are needed if every packet must be sealed and the operator lists no sources: a seal is
-/// better.
+/// Makes a source lock for each line of the spec. Returns none if every packet must be sealed and the operator lists no sources: a seal
+/// proves more than a source address.
 pub(super) fn locks_of(spec: &BridgeSpec, receive: &ReceiveSpec, is_native: bool) -> Vec<SourceLock> {
     if is_native && !spec.takes_open() && receive.sources.is_empty() {
         return Vec::new();
@@ -73,8 +73,8 @@ pub(super) fn locks_of(spec: &BridgeSpec, receive: &ReceiveSpec, is_native: bool
     spec.lines.iter().map(|_| SourceLock::new(sources.clone())).collect()
 }
 
-/// Returns 48 bits that identify this receiver and stay the same after a restart. They are a hash of the host, the channel's place on it
-/// and the bridge's name.
+/// Returns 48 bits that identify this receiver and stay the same after a restart. They are a hash of the host, the channel's directory and
+/// name, and the bridge's name.
 pub(super) fn receiver_id(spec: &BridgeSpec, channel: &PublisherBuilder) -> Result<u64, BridgeError> {
     let host = match std::fs::read("/etc/machine-id") {
         Ok(id) if !id.is_empty() => id,

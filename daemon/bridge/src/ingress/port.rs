@@ -24,7 +24,7 @@ pub(super) enum Role {
     Line(usize),
     /// Carries requests to the servers, and their answers.
     Servers,
-    /// Receives the feed itself, which the servers send only to this receiver.
+    /// Receives the live packets that the servers send to this receiver only.
     Unicast,
     /// Receives the servers' repairs for all receivers.
     Repairs,
@@ -39,7 +39,7 @@ impl Role {
     }
 }
 
-/// A socket, its inbox, and the leases that it keeps.
+/// A socket, its inbox, and the leases that are kept over it.
 pub(super) struct Port {
     pub(super) socket: UdpSocket,
     pub(super) role: Role,
@@ -72,7 +72,8 @@ impl Port {
         }
     }
 
-    /// Looks at what the last receive returned, after its messages have been published.
+    /// Counts the packets that the last receive returned, and switches merging on if they were many. Call this after their messages have
+    /// been published.
     #[inline]
     pub(super) fn note_batch(&mut self) {
         let together = self.inbox.together();
@@ -81,7 +82,7 @@ impl Port {
         }
     }
 
-    /// Ends a window: looks at the packets since the last call.
+    /// Ends a window of merging, and switches merging off if there have been few packets for long.
     pub(super) fn end_window(&mut self) {
         if self.merging.end_window() {
             self.merge(false);
@@ -94,7 +95,7 @@ impl Port {
 
     #[cold]
     fn merge(&self, is_wanted: bool) {
-        // A kernel that does not support this has refused it at the start.
+        // A kernel that does not support this was noted as a refusal at the start.
         let _ = datagrams::merge(&self.socket, is_wanted);
     }
 
@@ -107,7 +108,8 @@ impl Port {
         sent.refused
     }
 
-    /// The line whose counters include this socket's drops: its own, or for a unicast feed the first after the `lines` of the spec.
+    /// Returns the line whose counters include this socket's drops. This is the socket's own line, or for a unicast feed the line after the
+    /// `lines` of the spec.
     pub(super) fn line_or(&self, lines: usize) -> Option<usize> {
         match self.role {
             Role::Line(line) => Some(line),
@@ -141,7 +143,7 @@ pub(super) fn note_datagram(counters: &mut ReceiveCounters, line: usize, datagra
     line.truncated += u64::from(datagram.is_truncated);
 }
 
-/// Checks whether our own socket dropped what is missing before a datagram of a line. Counts its drops.
+/// If messages are missing before a datagram of a line, checks whether our own socket dropped them, and counts its drops.
 #[inline]
 pub(super) fn explain_a_loss(
     head: &Head,
@@ -157,10 +159,11 @@ pub(super) fn explain_a_loss(
     }
 }
 
-/// Records how long the datagrams of a batch, which is in the ring by now, took since the kernel received them. Datagrams from before
-/// `since_ns` are left out.
+/// Records how long the datagrams of a batch took from the kernel to the ring. Call this when the batch is in the ring. Datagrams that the
+/// kernel received before `since_ns` are left out.
 ///
-/// The clock is that of the kernel's stamps. It is read once, so a measured time is too long by at most the batch's own time.
+/// The clock is the one of the kernel's time stamps. It is read once for the batch, so a measured time is too long by at most the time that
+/// the batch took.
 #[inline]
 pub(super) fn record_to_ring(inbox: &Inbox, since_ns: u64, to_ring: &mut Histogram) {
     let mut in_ring_ns = None;

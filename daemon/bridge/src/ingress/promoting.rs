@@ -1,4 +1,4 @@
-//! Ends an ingress so that its channel becomes one of this host.
+//! Promotes the channel of an ingress to one of this host, and ends the ingress.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -11,7 +11,7 @@ use crate::promotion::{PromoteError, Promotion, next_after};
 use crate::proto::receiver::DEFAULT_SILENCE_NS;
 use crate::status::Phase;
 
-/// How long the caller waits for the receiving thread, which returns its leases first.
+/// The longest time for which the caller waits for the receiving thread. The thread returns its leases before it answers.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An order to the receiving thread.
@@ -39,7 +39,7 @@ impl Orders {
     }
 }
 
-/// Promotes the channel of an ingress. It may outlive the ingress.
+/// Promotes the channel of an ingress. The promoter may outlive the ingress.
 #[derive(Debug)]
 pub struct Promoter(pub(super) Arc<IngressState>);
 
@@ -47,7 +47,7 @@ impl Promoter {
     /// Returns the sequence at which the channel would continue if it were promoted now. Changes nothing.
     ///
     /// # Errors
-    /// [`PromoteError`], if the promotion would be refused regardless of what its journal has noted.
+    /// [`PromoteError`], if the promotion would be refused with any reserve of the journal.
     pub fn next(&self, force: bool) -> Result<u64, PromoteError> {
         match self.promote(force, 0) {
             Err(PromoteError::BeyondJournal { next, .. }) => Ok(next),
@@ -56,10 +56,13 @@ impl Promoter {
         }
     }
 
-    /// Promotes the channel to one of this host. The ingress delivers what it has, reports all else as a gap, leaves the channel without an
-    /// end of the stream, and ends. Without `force` the promotion is refused if anything was heard on a line within the last three seconds.
-    /// It is also refused if the channel would not continue below the sequence `below`, up to which its journal has noted that sequences
-    /// may be used. Blocks until the thread is done.
+    /// Promotes the channel to one of this host. The ingress delivers what it has received, reports everything else as a gap, leaves the
+    /// channel open for its next publisher, and ends. Blocks until the receiving thread has answered.
+    ///
+    /// The promotion is refused in two cases:
+    ///
+    /// - `force` is not set, and a line has received a packet within the last three seconds.
+    /// - The channel would not continue below the sequence `below`, which is the reserve of its journal.
     ///
     /// # Errors
     /// [`PromoteError`]. After an error the ingress continues, and nothing has changed.
@@ -83,7 +86,7 @@ impl Promoter {
 }
 
 impl Receiving {
-    /// Carries out an order. Returns whether the ingress is over.
+    /// Carries out the order if there is one. Returns whether the ingress has ended.
     #[cold]
     pub(super) fn obey(&mut self) -> bool {
         let Some(order) = self.shared.orders.take() else { return false };
@@ -93,7 +96,7 @@ impl Receiving {
             self.show(true);
             self.shared.life.enter(Phase::Ended);
         }
-        // A caller that no longer waits finds the bridge ended.
+        // If the caller no longer waits, it will find that the bridge has ended.
         let _ = order.answer.send(promoted);
         is_over
     }
@@ -104,7 +107,7 @@ impl Receiving {
         if silence_ns < DEFAULT_SILENCE_NS && !force {
             return Err(PromoteError::StillHeard { silence: Duration::from_nanos(silence_ns) });
         }
-        // The same check is made here first, because the next steps cannot be undone.
+        // The promotion makes the same check. It is made here first, because the next steps cannot be undone.
         next_after(self.inlet.next_sequence().max(self.receiver.horizon()), below)?;
         self.leave();
         let inlet = &mut self.inlet;

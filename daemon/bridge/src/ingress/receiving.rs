@@ -1,4 +1,4 @@
-//! The receiving loop. It feeds datagrams to the state machine, and sends requests and lease messages.
+//! The receiving loop. It feeds datagrams to the state machine, and sends requests and control datagrams about leases.
 
 use rustix::thread::sched_yield;
 use shmcast::Publisher;
@@ -30,26 +30,26 @@ use crate::status::Phase;
 use crate::thread::{Clock, SHOW_EVERY_NS, wall_ns};
 use crate::waiting::Choice;
 
-/// Longest time for which a sleeping thread does not check the stop flag.
+/// The longest time for which a sleeping thread does not check the stop flag, in nanoseconds.
 const LOOK_UP_NS: u64 = 20 * MILLISECOND_NS;
-/// Number of idle turns of the loop between two yields. One of them finds a datagram that is about to arrive. If there is something for a
-/// reader that shares the CPU, the reader gets the CPU at once.
+/// The number of idle turns of the loop between two yields. During these turns the loop finds a datagram that is about to arrive. A turn
+/// that found datagrams yields at once, so that a reader on the same CPU can run.
 const TURNS_PER_YIELD: u32 = 32;
-/// Number of idle turns between two looks for due work.
+/// The number of idle turns after which the loop checks whether work is due.
 const TURNS_PER_LOOK: u32 = 8;
 /// While nothing is missing, the servers' socket is read only once in this many turns of the loop.
 const TURNS_PER_ANSWER: u32 = 16;
-/// How long a stopping bridge waits until the servers confirm that its leases are returned.
+/// The longest time for which a stopping bridge waits until the servers confirm that its leases are returned.
 const LEAVE_NS: u64 = SECOND_NS / 2;
-/// The counters are published this often for each time that the histograms are, because those are long.
+/// The counters are shown this many times for each time that the histograms are shown, because histograms are long.
 const SHOWS_PER_HISTOGRAM: u64 = 10;
-/// The findings of one turn of the loop in the sockets.
+/// The result of looking into the sockets in one turn of the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Found {
     Nothing,
-    /// Datagrams, and probably all that there were.
+    /// Datagrams, and probably no more are waiting.
     All,
-    /// Datagrams, and there may well be more.
+    /// Datagrams, and more may be waiting.
     More,
 }
 
@@ -61,25 +61,25 @@ pub(super) struct Receiving {
     pub(super) lines: usize,
     pub(super) receiver: Receiver,
     pub(super) inlet: Inlet,
-    /// One lock for each line, except the lines of unicast leases; none if seals make locks unnecessary.
+    /// One lock for each line of the spec. Empty if seals make locks unnecessary.
     pub(super) locks: Vec<SourceLock>,
     /// The state of native lines; `None` if the lines are plain.
     pub(super) native: Option<NativeReceiving>,
     pub(super) choice: Choice,
-    /// The pace of the messages, for a thread that sleeps.
+    /// The rate at which messages arrive. A thread that sleeps uses it.
     pub(super) pace: Pace,
-    /// The timeouts of each server that the loop has already acted on.
+    /// For each server, how many of its timeouts the loop has handled.
     pub(super) timeouts: [u64; MAX_SERVERS],
     pub(super) stale: Stale,
-    /// The session of another feed that was reported last.
+    /// The last session of another feed that was reported.
     pub(super) stranger: Option<Session>,
     pub(super) to_ring: Histogram,
-    /// When the thread began, in nanoseconds since 1970. The histogram leaves out datagrams that arrived earlier.
+    /// When the thread began, in nanoseconds since 1970. The histogram `to_ring` leaves out datagrams that arrived earlier.
     pub(super) since_ns: u64,
     pub(super) tap: Option<Tap>,
     pub(super) clock: Clock,
     pub(super) awake: Awake,
-    /// The standstills for which the leases have been doubted, in nanoseconds.
+    /// The time in which the receiver had stood still when all leases were last renewed because of that, in nanoseconds.
     pub(super) left_out_ns: u64,
     pub(super) shared: Arc<IngressState>,
     pub(super) turns: u32,
@@ -96,8 +96,8 @@ impl Receiving {
         while self.turn() {}
     }
 
-    /// Does what is due, takes the datagrams that have arrived, and waits if there are probably no more. Returns false if there is nothing
-    /// more to do.
+    /// Takes the datagrams that have arrived, does what is due, and waits if probably no more datagrams are waiting. Returns false if there
+    /// is nothing more to do.
     pub(super) fn turn(&mut self) -> bool {
         if self.shared.stop.load(Ordering::Relaxed) || self.inlet.local.error.is_some() {
             self.end();
@@ -109,8 +109,8 @@ impl Receiving {
         if self.inlet.is_waiting() {
             self.inlet.catch_up(false);
         }
-        // The due work is done before receiving, so that it does not delay a message to the reader. A thread that polls and has found
-        // nothing looks for such work only in some turns.
+        // Due work is done before receiving, so that it does not delay a message to the reader. A polling thread that has found nothing
+        // checks for due work only in some turns.
         let now_ns = self.awake.at(self.clock.now_ns());
         if self.has_found || self.choice.mode == WaitMode::Block || self.turns.is_multiple_of(TURNS_PER_LOOK)
         {
@@ -139,7 +139,7 @@ impl Receiving {
         true
     }
 
-    /// Looks at the keys and the clocks again, for native lines.
+    /// Reads the keys and the clocks again, for native lines.
     fn look_up(&mut self) {
         if let Some(native) = &mut self.native {
             native.look();
@@ -159,7 +159,7 @@ impl Receiving {
         }
     }
 
-    /// Takes one batch from every socket. Leaves out the servers' socket unless `hears_servers`.
+    /// Takes one batch of datagrams from every socket. Skips the servers' socket unless `hears_servers` is set.
     fn receive_all(&mut self, now_ns: u64, hears_servers: bool) -> Found {
         let mut found = Found::Nothing;
         for at in 0..self.ports.len() {
@@ -174,7 +174,7 @@ impl Receiving {
                     self.handle_batch(now_ns, at);
                     self.ports[at].note_batch();
                 }
-                // A host has replied that nobody listens there. The next server is asked later.
+                // A host has replied that no program listens on the port. The next request is sent to another server.
                 Err(_) => self.inlet.counters.host.receive_errors += 1,
             }
         }
@@ -288,8 +288,8 @@ impl Receiving {
         self.inlet.counters.host.sends_refused += port.send(to, packet, self.tap.as_ref());
     }
 
-    /// Doubts the leases of servers that left a request unanswered. Such a server may have restarted and forgotten us. After a standstill
-    /// of this host every lease may have run out.
+    /// Renews early the leases of servers that left a request unanswered, because such a server may have restarted and lost them. Renews
+    /// all leases after this host stood still for a second, because all of them may have expired.
     fn doubt_leases(&mut self, now_ns: u64) {
         if self.awake.left_out_ns() - self.left_out_ns >= SECOND_NS {
             self.left_out_ns = self.awake.left_out_ns();
@@ -343,7 +343,7 @@ impl Receiving {
         }
     }
 
-    /// Returns the leases, and waits up to [`LEAVE_NS`] for the answers. Without an answer they run out by themselves.
+    /// Returns the leases, and waits up to [`LEAVE_NS`] for the answers. A lease whose return gets no answer expires by itself.
     pub(super) fn leave(&mut self) {
         let mut now_ns = self.awake.at(self.clock.now_ns());
         let until_ns = now_ns + LEAVE_NS;

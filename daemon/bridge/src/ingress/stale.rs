@@ -1,4 +1,4 @@
-//! Informs servers that an older session of the channel is still being sent.
+//! Informs servers that some sender still sends an older session of the channel.
 
 use crate::proto::SECOND_NS;
 use crate::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
@@ -7,16 +7,16 @@ use crate::proto::receiver::Receiver;
 /// The shortest time between two such notices.
 const EVERY_NS: u64 = SECOND_NS;
 
-/// The notices so far.
+/// The notices that were sent so far.
 #[derive(Debug, Default)]
 pub(super) struct Stale {
-    /// Number of packets of older sessions that have been reported.
+    /// The number of packets of older sessions that the notices have covered.
     told: u64,
     told_ns: u64,
 }
 
 impl Stale {
-    /// Returns the datagram for every server, if packets of an older session have arrived since the last one.
+    /// Returns the datagram to send to every server, if packets of an older session have arrived since the last notice.
     #[inline]
     pub(super) fn poll(
         &mut self,

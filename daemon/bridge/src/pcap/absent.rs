@@ -1,4 +1,4 @@
-//! Replacements for captures if the feature `captures` is off. None of these types can be made.
+//! Replaces the types of captures if the feature `captures` is off. No value of these types can exist.
 
 use super::told::{CaptureCounters, Captured, Datagram, Protocols};
 use std::convert::Infallible;
@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// The reason why there is no capture.
+/// The error that every capture of this build returns.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "this build has no captures: it was built without the feature `captures`, which `cargo build -p shmcast-daemon --features \
@@ -15,10 +15,10 @@ use std::path::Path;
 )]
 pub struct CaptureError;
 
-/// The reason why no capture is written.
+/// The error that every capture file of this build returns.
 pub type CaptureFileError = CaptureError;
 
-/// A capture that would be read.
+/// Stands for a capture to read.
 #[derive(Debug)]
 pub struct Capture<'a>(Infallible, PhantomData<&'a ()>);
 
@@ -50,7 +50,7 @@ impl Capture<'_> {
     }
 }
 
-/// The handle by which a bridge's threads would hand over packets.
+/// Stands for the handle over which a bridge's threads pass packets to a capture.
 #[derive(Debug, Clone)]
 pub struct Tap(Infallible);
 
@@ -61,7 +61,7 @@ impl Tap {
     }
 }
 
-/// A capture that would be written.
+/// Stands for a capture that a thread of its own writes.
 #[derive(Debug)]
 pub struct CaptureFile(Infallible);
 
@@ -88,7 +88,7 @@ impl CaptureFile {
     }
 }
 
-/// A capture that would be written by the caller's own thread.
+/// Stands for a capture that the caller's thread writes.
 #[derive(Debug)]
 pub struct PacketFile<W: Write>(Infallible, PhantomData<W>);
 
@@ -96,7 +96,7 @@ impl<W: Write> PacketFile<W> {
     /// Refuses to write.
     ///
     /// # Errors
-    /// [`CaptureError`], as that of `out`.
+    /// An error that contains [`CaptureError`].
     pub fn begin(_out: W) -> io::Result<Self> {
         Err(io::Error::other(CaptureError))
     }

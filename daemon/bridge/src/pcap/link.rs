@@ -1,4 +1,4 @@
-//! Finds the UDP datagram in a captured frame: link layers, VLAN tags, IP, UDP.
+//! Finds the UDP datagram in a captured frame. It parses link layers, VLAN tags, IP and UDP.
 
 use etherparse::err::packet::SliceError;
 use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TransportSlice, UdpHeader, ip_number};
@@ -21,13 +21,13 @@ const IPV4: i32 = 228;
 const IPV6: i32 = 229;
 const LINUX_SLL2: i32 = 276;
 
-/// The UDP datagram in a frame of which `sent` bytes were on the wire.
+/// Returns the UDP datagram in a frame. The frame had `sent` bytes on the wire.
 pub(super) fn datagram(link_type: i32, frame: &[u8], sent: usize) -> Result<Found<'_>, Skipped> {
     let unclear = if sent > frame.len() { Skipped::Truncated } else { Skipped::Malformed };
     udp(&sliced(link_type, frame, unclear)?, unclear)
 }
 
-/// The protocol of a frame, as far as its headers are there. A fragment shows its port only if it is the first one.
+/// Returns the protocol of a frame, as far as its headers were captured. Of a fragmented packet, only the first fragment has the port.
 pub(super) fn protocol(link_type: i32, frame: &[u8]) -> Option<Protocol> {
     let packet = sliced(link_type, frame, Skipped::Malformed).ok()?;
     if let Some(TransportSlice::Udp(udp)) = &packet.transport {
@@ -46,7 +46,7 @@ pub(super) fn protocol(link_type: i32, frame: &[u8]) -> Option<Protocol> {
     }
 }
 
-// Whether it is a fragment that does not begin with the header of its datagram.
+// Whether the packet is a fragment other than the first one, which alone has the header of the datagram.
 fn is_later(packet: &LaxSlicedPacket<'_>) -> bool {
     match &packet.net {
         Some(LaxNetSlice::Ipv4(ip)) => ip.header().fragments_offset().value() > 0,
@@ -56,7 +56,7 @@ fn is_later(packet: &LaxSlicedPacket<'_>) -> bool {
 
 fn sliced(link_type: i32, frame: &[u8], unclear: Skipped) -> Result<LaxSlicedPacket<'_>, Skipped> {
     let after = |bytes: usize| frame.get(bytes..).ok_or(unclear);
-    // A cooked header has the protocol that an Ethernet header would name, at its end or at its start.
+    // A cooked header has the same protocol number as an Ethernet header, at its end or at its start.
     let cooked = |bytes: usize, protocol_at: usize| {
         let payload = after(bytes)?;
         let protocol = u16::from_be_bytes([frame[protocol_at], frame[protocol_at + 1]]);
@@ -67,8 +67,7 @@ fn sliced(link_type: i32, frame: &[u8], unclear: Skipped) -> Result<LaxSlicedPac
         ETHERNET => LaxSlicedPacket::from_ethernet(frame).map_err(|_| unclear)?,
         LINUX_SLL => cooked(16, 14)?,
         LINUX_SLL2 => cooked(20, 0)?,
-        // Skips four bytes of address family, in the byte order of the capturing host. The IP version says
-        // the same.
+        // Skips the address family, four bytes in the byte order of the capturing host. The IP version has the same information.
         NULL | LOOP => ip(after(4)?)?,
         RAW | RAW_BSD | RAW_OPENBSD | IPV4 | IPV6 => ip(frame)?,
         _ => return Err(Skipped::LinkType),
@@ -84,7 +83,7 @@ fn udp<'a>(packet: &LaxSlicedPacket<'a>, unclear: Skipped) -> Result<Found<'a>, 
             (ip.header().source_addr().into(), ip.header().destination_addr().into())
         }
         Some(LaxNetSlice::Arp(_)) => return Err(Skipped::NotUdp),
-        // With an error it might have been anything. Without one, it is a protocol that nobody asked for.
+        // After an error, the protocol is not known. Without an error, it is another protocol than UDP.
         None if packet.stop_err.is_some() => return Err(unclear),
         None => return Err(Skipped::NotUdp),
     };
@@ -117,8 +116,8 @@ fn udp<'a>(packet: &LaxSlicedPacket<'a>, unclear: Skipped) -> Result<Found<'a>, 
     Ok((source, SocketAddr::new(destination, udp.destination_port()), udp.payload()))
 }
 
-// If IP says that more was sent than there is, the packet was cut off, whatever the capture says of the
-// frame.
+// If the IP header says that more bytes were sent than there are, the packet was cut off, even if the capture says that the frame is
+// complete.
 fn shortage(incomplete: bool, unclear: Skipped) -> Skipped {
     if incomplete { Skipped::Truncated } else { unclear }
 }

@@ -1,15 +1,15 @@
-//! Capture files: reads UDP payloads from one, and writes the packets of a bridge to one.
+//! Capture files: reads UDP payloads from a file, and writes the packets of a bridge to a file.
 //!
-//! [`Capture`] reads the files that tcpdump and Wireshark write, and counts by reason the packets that it
-//! leaves out. [`CaptureFile`] writes files that they can read. It has its own thread, and no bridge ever
-//! waits for that. `pcap-parser` parses the file formats, and `etherparse` the headers of packets. A file's
-//! bytes are claims like a peer's: nothing here panics on them, and no length that a file gives decides alone
-//! how much memory is taken.
+//! [`Capture`] reads the files that tcpdump and Wireshark write. It counts the packets that it leaves out by reason. [`CaptureFile`] writes
+//! files that these programs can read. It has its own thread, and no bridge ever waits for this thread.
+//!
+//! `pcap-parser` parses the file formats, and `etherparse` the headers of packets. The bytes of a file are not trusted, like those of a
+//! peer: nothing here panics on them, and the memory is bounded whatever lengths a file claims.
 //!
 //! [`unwrap`] puts the packets of a captured feed in order.
 //!
-//! Without the feature `captures` neither parser is built. Then [`Capture`], [`CaptureFile`] and [`PacketFile`] are refused where they are
-//! opened.
+//! Without the feature `captures`, neither parser is built. Then the functions that open a [`Capture`], [`CaptureFile`] or [`PacketFile`]
+//! return an error.
 
 #[cfg(not(feature = "captures"))]
 mod absent;

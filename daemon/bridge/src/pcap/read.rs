@@ -1,4 +1,4 @@
-//! Reading capture files: pcap in both byte orders, micro- and nanoseconds, and pcapng with any number of interfaces.
+//! Reads capture files: pcap in both byte orders, with microseconds or nanoseconds, and pcapng with any number of interfaces.
 
 use super::link;
 use super::told::{CaptureCounters, Datagram, Protocol, Protocols, Skipped};
@@ -11,17 +11,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The first size of the read buffer, and the most bytes that one packet may take.
 const BUFFER_BYTES: usize = 256 << 10;
 const MAX_BLOCK_BYTES: usize = 16 << 20;
-/// Bytes of an empty block of pcapng: its type, and its length twice.
+/// Bytes of an empty pcapng block: its type, and its length twice.
 const MIN_BLOCK_BYTES: u32 = 12;
-/// The type of a section header, the same in both byte orders.
+/// The type of a section header. It is the same in both byte orders.
 const SECTION_HEADER: [u8; 4] = [0x0A, 0x0D, 0x0D, 0x0A];
 /// The type of the packet block that tools wrote until about 2010.
 const OLD_PACKET: u32 = 2;
-/// Bytes of the header of a pcap file, and of a section header's first fields.
+/// Bytes of the header of a pcap file. The first fields of a section header have the same size.
 const HEADER_BYTES: usize = 24;
-/// The link type of an interface that was not described: no link type has this number.
+/// The link type of an interface that was not described. No link type has this number.
 const NO_LINK_TYPE: i32 = -1;
-/// No program captures on more interfaces; a file that claims it would only cost memory.
+/// The most interfaces of a section. No program captures on more, and a file that claims more would only use memory.
 const MAX_INTERFACES: usize = 65_536;
 
 /// An error after which a capture cannot be read any further.
@@ -35,7 +35,7 @@ pub enum CaptureError {
     /// The system could not read the file.
     #[error("reading failed after {packets} packets: {source}")]
     Read {
-        /// How many packets were read.
+        /// The number of packets that were read.
         packets: u64,
         /// The system's error.
         source: io::Error,
@@ -43,7 +43,7 @@ pub enum CaptureError {
     /// The file's structure is broken.
     #[error("damaged after {packets} packets, at byte {offset}: what follows cannot be told apart")]
     Damaged {
-        /// How many packets were read.
+        /// The number of packets that were read.
         packets: u64,
         /// The offset in the file, in bytes.
         offset: usize,
@@ -51,7 +51,7 @@ pub enum CaptureError {
     /// The file claims a packet that is larger than any real one.
     #[error("after {packets} packets, at byte {offset}, the file claims one larger than {MAX_BLOCK_BYTES} B")]
     TooLarge {
-        /// How many packets were read.
+        /// The number of packets that were read.
         packets: u64,
         /// The offset in the file, in bytes.
         offset: usize,
@@ -82,16 +82,18 @@ pub struct Capture<'a> {
     protocols: Protocols,
 }
 
-/// The state that a [`Capture`] shares with the reader below its parser.
+/// The state that a [`Capture`] shares with the reader that its parser reads from.
 #[derive(Debug)]
 struct Shared {
-    /// The system's last error. The parser reports only that there was one.
+    /// The system's last error. The parser reports only that an error happened.
     failure: Mutex<Option<io::Error>>,
     is_opening: AtomicBool,
 }
 
-/// A reader that gives the parser the file's header at once, however it comes. While the parser is made, it reads once too often: on a
-/// pipe it would wait for the second packet before it gave the first.
+/// A reader that gives the parser the whole header of the file first, even if the header arrives in pieces.
+///
+/// When the parser is created, it reads once more than it needs. This reader then returns nothing. Otherwise, a pipe would make the parser
+/// wait for the second packet before it returned the first.
 struct Noting<R> {
     from: R,
     head: Vec<u8>,
@@ -126,7 +128,7 @@ fn read_some(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Reads the header of a file: that of a pcap file, or the first section header. Fewer bytes are all that there are.
+/// Reads the header of a pcap file, or the first section header of a pcapng file. Returns fewer bytes if the file ends earlier.
 fn read_head(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let (mut head, mut bytes) = (vec![0; HEADER_BYTES], 0);
     while bytes < head.len() {
@@ -148,7 +150,7 @@ fn read_error(shared: &Shared, packets: u64) -> CaptureError {
     CaptureError::Read { packets, source: source.unwrap_or_else(|| io::ErrorKind::Other.into()) }
 }
 
-/// The result of a step: a frame was read into the buffer, or something else was read, or the file has ended.
+/// The result of a step. A frame was read into the buffer, or something other than a frame was read, or the file has ended.
 enum Step {
     Frame { link_type: i32, sent: usize },
     Other,
@@ -156,7 +158,8 @@ enum Step {
 }
 
 impl<'a> Capture<'a> {
-    /// Begins to read, when the file's header has come. Only datagrams to one of `ports` are handed out, or all if `ports` is empty.
+    /// Waits for the file's header, and begins to read. Only datagrams to one of `ports` are returned, or all datagrams if `ports` is
+    /// empty.
     ///
     /// # Errors
     /// [`CaptureError::NotACapture`] when the first bytes are of neither format, and [`CaptureError::Read`].
@@ -180,7 +183,7 @@ impl<'a> Capture<'a> {
         })
     }
 
-    /// The next UDP datagram; `None` at the end. Skipped packets are counted. Costs one copy a packet.
+    /// Returns the next UDP datagram, or `None` at the end. Counts the packets that it skips. Costs one copy a packet.
     ///
     /// # Errors
     /// [`CaptureError`]; nothing more can be read after it.
@@ -206,7 +209,7 @@ impl<'a> Capture<'a> {
         &self.counters
     }
 
-    /// How many packets of each protocol were read so far.
+    /// Returns the number of packets of each protocol that were read so far.
     pub fn protocols(&self) -> &Protocols {
         &self.protocols
     }
@@ -286,7 +289,7 @@ impl<'a> Capture<'a> {
         }
     }
 
-    /// Whether a block of pcapng claims fewer bytes than its type and its two lengths take. The parser does not check that.
+    /// Whether the next pcapng block claims fewer bytes than its type and its two lengths need. The parser does not check that.
     fn is_next_block_too_short(&self) -> bool {
         let (Some(is_big_endian), data) = (self.is_big_endian, self.reader.data()) else { return false };
         // A section header states its own byte order, and the parser checks its least length.
@@ -306,7 +309,7 @@ impl std::fmt::Debug for Capture<'_> {
     }
 }
 
-/// The number at `at` in a section of this byte order. `bytes` have it.
+/// Returns the number at `at` in a section of this byte order. `bytes` must contain it.
 fn u32_at(bytes: &[u8], at: usize, is_big_endian: bool) -> u32 {
     let number = bytes[at..at + 4].try_into().expect("four bytes");
     if is_big_endian { u32::from_be_bytes(number) } else { u32::from_le_bytes(number) }
@@ -314,7 +317,7 @@ fn u32_at(bytes: &[u8], at: usize, is_big_endian: bool) -> u32 {
 
 fn interface_of(header: &PcapHeader) -> Interface {
     let ticks_per_second = if header.is_nanosecond_precision() { 1_000_000_000 } else { 1_000_000 };
-    // The upper bits of the field are about checksums after the frames.
+    // The upper bits of the field describe checksums after the frames.
     let link_type = header.network.0 & 0xFFFF;
     Interface { link_type, ticks_per_second, offset_s: 0 }
 }
@@ -367,12 +370,13 @@ fn next_block(
     Step::Frame { link_type, sent: sent as usize }
 }
 
-/// The parser reads the type as little-endian, whatever the section is.
+/// Whether a block has the type of an old packet block. The parser always reads the type as little-endian, so this depends on the section's
+/// byte order.
 fn is_old_packet(block_type: u32, is_big_endian: bool) -> bool {
     block_type == if is_big_endian { OLD_PACKET.swap_bytes() } else { OLD_PACKET }
 }
 
-/// The content of an old packet block: interface u16, drops u16, time in two u32, bytes here u32, bytes sent u32, frame.
+/// The fields of an old packet block: interface u16, drops u16, time in two u32, bytes captured u32, bytes sent u32, frame.
 struct OldPacket<'a> {
     interface: usize,
     ticks: u64,

@@ -7,8 +7,7 @@ use std::net::SocketAddr;
 /// One UDP datagram of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// The time of the capture, in nanoseconds since 1970; `None` if the capture does not record it. Clocks of captures go backwards and
-    /// jump.
+    /// The time of the capture, in nanoseconds since 1970. `None` if the capture does not record it. These times may jump and go backwards.
     pub time_ns: Option<u64>,
     /// The sender's address.
     pub source: SocketAddr,
@@ -31,19 +30,19 @@ pub struct CaptureCounters {
 }
 
 impl CaptureCounters {
-    /// How many packets were left out for `reason`.
+    /// Returns the number of packets that were left out for `reason`.
     pub fn skipped(&self, reason: Skipped) -> u64 {
         self.skipped[reason as usize]
     }
 
-    /// Packets that may have belonged to the feed, but could not be read.
+    /// Returns how many packets could not be read. They may have belonged to the feed.
     pub fn unread(&self) -> u64 {
         let unread = [Skipped::Fragment, Skipped::Truncated, Skipped::Malformed, Skipped::LinkType];
         unread.into_iter().map(|reason| self.skipped(reason)).sum()
     }
 }
 
-/// A protocol that a packet is of.
+/// The protocol of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
     /// UDP to this port.
@@ -68,7 +67,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// How many packets of each protocol a capture has, as far as their headers show it.
+/// The number of packets of each protocol in a capture, as far as their headers were captured.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Protocols(pub(super) BTreeMap<Protocol, u64>);
 
@@ -97,31 +96,31 @@ impl fmt::Display for Protocols {
     }
 }
 
-/// The reason why a packet of a capture gave no payload.
+/// The reason why a packet of a capture was skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Skipped {
     /// The packet is ARP, TCP or any other than UDP.
     #[error("not UDP")]
     NotUdp,
-    /// The datagram goes to another port than those asked for.
+    /// The datagram goes to a port that was not asked for.
     #[error("to another port")]
     OtherPort,
-    /// A fragment of an IP packet: its datagram is in several frames.
+    /// A fragment of an IP packet, whose datagram is spread over several frames.
     #[error("a fragment of an IP packet, which is not put together again")]
     Fragment,
-    /// The capture holds less of the frame than its headers say was sent.
+    /// The capture has fewer bytes of the frame than its headers say were sent.
     #[error("cut short by the capture: capture whole packets (tcpdump -s 0)")]
     Truncated,
     /// The headers contradict each other.
     #[error("damaged headers")]
     Malformed,
-    /// The frames of this interface are of a kind that is not understood here.
+    /// The link layer of the packet's interface is not supported.
     #[error("a link layer other than Ethernet, Linux cooked, raw IP and loopback")]
     LinkType,
 }
 
 impl Skipped {
-    /// How many reasons there are.
+    /// The number of reasons.
     pub const COUNT: usize = 6;
     /// Every reason, in counter order.
     pub const ALL: [Skipped; Skipped::COUNT] = [
@@ -134,12 +133,11 @@ impl Skipped {
     ];
 }
 
-/// Counters of the packets that were handed over.
+/// Counts of the packets that were passed to a capture.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Captured {
     /// Packets in the file.
     pub packets: u64,
-    /// Packets that are not in the file, because the writer was behind, because the file could not be written, or because they were too
-    /// large.
+    /// Packets that are not in the file, because the writer could not keep up, the file could not be written, or the packet was too large.
     pub dropped: u64,
 }

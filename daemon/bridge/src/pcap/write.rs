@@ -1,13 +1,12 @@
-//! Writing captures: a bridge hands over the packets that it sends and receives, and a separate thread writes
-//! them to a file.
+//! Writing captures: a bridge hands over the packets that it sends and receives, and a separate thread writes them to a file.
 //!
 //! ```text
 //!   bridge threads: Tap ── filled ──> writer thread ──> file
 //!                       <── free ───
 //! ```
-//! Handing over is one copy into an existing slot: no allocation, no lock, no system call, and no wait. If every slot is waiting to be
-//! written, the packet is left out of the file and counted. The file is pcap with nanoseconds and raw IP frames. The writer makes the IP
-//! and UDP headers from the addresses, with correct checksums.
+//! A tap copies the packet into a free slot, without an allocation, a lock, a system call or a wait. If no slot is free, the packet is
+//! counted and is not written to the file. The file is pcap with nanoseconds and raw IP frames. The writer makes the IP and UDP headers
+//! from the addresses, with correct checksums.
 
 use super::link;
 use super::told::Captured;
@@ -23,16 +22,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How many packets may wait to be written: 2 ms at two million packets a second.
+/// The most packets that may wait to be written: 2 ms at two million packets a second.
 const SLOTS: usize = 4_096;
-/// How long the writer sleeps when nothing waits. Nobody wakes it, because waking would be a system call.
+/// The time for which the writer sleeps when no packet waits. No thread wakes it, because that would need a system call.
 const PAUSE: Duration = Duration::from_millis(2);
-/// The hop limit of the headers. The real one is not known here; this is Linux's default.
+/// The hop limit in the headers. The real one is not known here, so this is Linux's default.
 const HOPS: u8 = 64;
 /// The permissions of a new capture, which holds messages.
 const PRIVATE: u32 = 0o600;
 
-/// The error that left a capture incomplete.
+/// The error because of which a capture is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureFileError {
     /// The file could not be made.
@@ -48,7 +47,7 @@ pub enum CaptureFileError {
     Write {
         /// The file.
         path: PathBuf,
-        /// How many packets are in it.
+        /// The number of packets in the file.
         packets: u64,
         /// The system's error.
         source: io::Error,
@@ -73,15 +72,14 @@ struct CaptureQueues {
     stopping: AtomicBool,
 }
 
-/// The handle by which a bridge's threads hand over packets. Clones share one file.
+/// The handle over which a bridge's threads pass packets to the writer. Clones share one file.
 #[derive(Debug, Clone)]
 pub struct Tap {
     shared: Arc<CaptureQueues>,
 }
 
 impl Tap {
-    /// Hands over one datagram that went from `from` to `to` at `time_ns`, in nanoseconds since 1970. Costs a
-    /// copy.
+    /// Passes one datagram to the writer. It went from `from` to `to` at `time_ns`, in nanoseconds since 1970. Costs a copy.
     pub fn record(&self, time_ns: u64, from: SocketAddr, to: SocketAddr, payload: &[u8]) {
         let shared = &*self.shared;
         let Some(mut slot) = shared.free.pop() else {
@@ -99,11 +97,11 @@ impl Tap {
                 &shared.free
             }
         };
-        // Each queue has a place for every slot.
+        // Each queue has room for all slots, so this cannot fail.
         let _ = queue.push(slot);
     }
 
-    /// The counters of the packets so far.
+    /// Returns the counts of the packets so far.
     pub fn captured(&self) -> Captured {
         Captured {
             packets: self.shared.written.load(Ordering::Relaxed),
@@ -112,8 +110,7 @@ impl Tap {
     }
 }
 
-/// A capture that is being written. Dropping it ends the file; [`CaptureFile::finish`] returns the counters
-/// or the error.
+/// A capture that a thread of its own writes. Dropping it closes the file. [`CaptureFile::finish`] returns the counts or the error.
 #[derive(Debug)]
 pub struct CaptureFile {
     path: PathBuf,
@@ -122,8 +119,8 @@ pub struct CaptureFile {
 }
 
 impl CaptureFile {
-    /// Makes the file, or empties an existing one, and starts the writer. Only its owner may read the new file. `payload_bytes` is the size
-    /// of the largest datagram; the writer allocates some 4096 times as much memory.
+    /// Makes the file or empties an existing one, and starts the writer. Only its owner may read the new file. `payload_bytes` is the size
+    /// of the largest datagram. The writer allocates about 4096 times this size.
     ///
     /// # Errors
     /// [`CaptureFileError::Create`].
@@ -141,7 +138,7 @@ impl CaptureFile {
         });
         let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         for _ in 0..SLOTS {
-            // Write to the memory here, so that no bridge takes its page faults.
+            // Writing to the memory here causes its page faults here, and not in a bridge.
             let data = vec![0xFF; payload_bytes].into_boxed_slice();
             let slot = Slot { time_ns: 0, from: nowhere, to: nowhere, bytes: 0, data };
             shared.free.push(slot).expect("the queue has as many places as there are slots");
@@ -152,15 +149,16 @@ impl CaptureFile {
         Ok(CaptureFile { path: path.to_owned(), shared, writer: Some(writer) })
     }
 
-    /// A tap for one more thread.
+    /// Returns a tap for one more thread.
     pub fn tap(&self) -> Tap {
         Tap { shared: self.shared.clone() }
     }
 
-    /// Writes what still waits and closes the file.
+    /// Writes the packets that still wait, and closes the file.
     ///
     /// # Errors
-    /// [`CaptureFileError::Write`] when the file lacks packets for another reason than a writer that was behind.
+    /// [`CaptureFileError::Write`] if the file could not be written to its end. Packets that the writer was too slow for are counted, and
+    /// are no error.
     pub fn finish(mut self) -> Result<Captured, CaptureFileError> {
         self.shared.stopping.store(true, Ordering::Release);
         let captured = self.tap();
@@ -189,7 +187,7 @@ fn write_all(shared: &CaptureQueues, file: File) -> io::Result<()> {
     let mut result = out.write_all(&file_header());
     let mut frame = Vec::new();
     loop {
-        // Load this before looking at the queue, so that every packet from before the stop is found.
+        // Load this before looking at the queue. Then every packet from before the stop is found.
         let stopping = shared.stopping.load(Ordering::Acquire);
         let mut any = false;
         while let Some(slot) = shared.filled.pop() {
@@ -202,7 +200,7 @@ fn write_all(shared: &CaptureQueues, file: File) -> io::Result<()> {
             counter.fetch_add(1, Ordering::Relaxed);
             let _ = shared.free.push(slot);
         }
-        // Somebody may be reading the file already, and a killed process should leave the packets that it captured in the file.
+        // Another program may be reading the file already. If this process is killed, the captured packets should be in the file.
         if !any && result.is_ok() {
             result = out.flush();
         }
@@ -243,10 +241,10 @@ impl<W: Write> PacketFile<W> {
         Ok(Self { out, frame: Vec::new() })
     }
 
-    /// Writes one datagram that went from `from` to `to` at `time_ns`, in nanoseconds since 1970.
+    /// Writes one datagram. It went from `from` to `to` at `time_ns`, in nanoseconds since 1970.
     ///
     /// # Errors
-    /// That of `out`, and of a datagram that is too large for UDP.
+    /// Those of `out`, and an error if the datagram is too large for UDP.
     pub fn write(
         &mut self,
         time_ns: u64,
@@ -257,16 +255,16 @@ impl<W: Write> PacketFile<W> {
         write_packet(&mut self.out, time_ns, [from, to], payload, &mut self.frame)
     }
 
-    /// Writes what is buffered.
+    /// Writes the buffered bytes.
     ///
     /// # Errors
-    /// That of `out`.
+    /// Those of `out`.
     pub fn finish(mut self) -> io::Result<()> {
         self.out.flush()
     }
 }
 
-// seconds | nanoseconds | bytes here | bytes sent | frame
+// seconds | nanoseconds | bytes captured | bytes sent | frame
 fn write_packet(
     out: &mut impl Write,
     time_ns: u64,
@@ -289,7 +287,7 @@ fn write_packet(
     out.write_all(frame)
 }
 
-/// Returns both addresses in one family. An unspecified address takes the family of the other.
+/// Converts both addresses to one family. An unspecified address takes the family of the other one.
 fn addresses(from: IpAddr, to: IpAddr) -> (IpAddr, IpAddr) {
     match (from.to_canonical(), to.to_canonical()) {
         (from, IpAddr::V4(to)) if from.is_unspecified() => (Ipv4Addr::UNSPECIFIED.into(), to.into()),

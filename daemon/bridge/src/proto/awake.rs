@@ -1,14 +1,14 @@
-//! The time in which a receiver was awake. A receiver stands still if it is stopped or gets no CPU. Packets that were sent meanwhile wait
-//! in its sockets. So such a time does not count as silence of the others.
+//! A clock that counts only the time in which a receiver ran. While a receiver is stopped or gets no CPU, packets wait in its sockets, and
+//! this time must not count as silence of the senders.
 
 use super::MILLISECOND_NS;
 use shmcast::hosting::fault;
 
-/// The time between two readings counts as at most this. A receiver that sleeps wakes after 20 ms, so one that wakes much later stood
-/// still. If a program invokes the receiver less often, this clock runs slowly, but it runs.
+/// The most time that counts between two readings of the clock, in nanoseconds. A sleeping receiver wakes after 20 ms, so a longer time
+/// means that it stood still. The clock of a program that calls the receiver less often is slow, but it advances.
 pub(crate) const COUNTED_NS: u64 = 40 * MILLISECOND_NS;
 
-/// A clock that leaves out the time in which its owner stood still.
+/// A clock that leaves out the times in which its owner stood still.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Awake {
     read_ns: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Awake {
 }
 
 impl Awake {
-    /// Returns the time by this clock. `now_ns` is the time by a clock that never stops. Call this before each look into the sockets.
+    /// Returns the time of this clock. `now_ns` is the time of a clock that never stops. Call this each time before you read the sockets.
     #[inline]
     pub(crate) fn at(&mut self, now_ns: u64) -> u64 {
         let since_ns = now_ns.saturating_sub(self.read_ns);
@@ -86,8 +86,8 @@ mod tests {
         assert_eq!(receiver.awake.left_out_ns(), 50 * (SECOND_NS - COUNTED_NS));
     }
 
-    /// The source sent only heartbeats. The receiver wakes before a full socket, in which another host's packet comes
-    /// before those of the source.
+    /// The source sent only heartbeats. When the receiver runs again, its socket is full, and another host's packet comes before the
+    /// packets of the source.
     #[test]
     fn a_line_stays_its_sources_while_the_receiver_stands_still() {
         let (source, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
@@ -108,7 +108,7 @@ mod tests {
         }
     }
 
-    /// The server's answer waits in the socket, or the server has not been asked yet.
+    /// The answer of the server waits in the socket, or the server has not been asked yet.
     #[test]
     fn nothing_is_given_up_because_the_receiver_stood_still() {
         let policy = GapPolicy::Skip { give_up_ns: 2 * SECOND_NS };

@@ -1,4 +1,4 @@
-//! Reading and writing the fields of a packet, in network byte order.
+//! Reads and writes the fields of a packet, in network byte order.
 
 /// Takes bytes off the front of a slice.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
@@ -27,14 +27,14 @@ impl Reader<'_> {
     }
 }
 
-/// Puts bytes into a buffer, one after the other, as long as they fit.
+/// Appends bytes to a buffer as long as they fit.
 pub(super) struct Writer<'a> {
     pub(super) out: &'a mut [u8],
     pub(super) at: usize,
 }
 
 impl Writer<'_> {
-    /// Appends the bytes. Returns false, and changes nothing, if they do not fit.
+    /// Appends the bytes. If they do not fit, returns false and changes nothing.
     pub(super) fn put(&mut self, bytes: &[u8]) -> bool {
         let Some(room) = self.out.get_mut(self.at..self.at + bytes.len()) else { return false };
         room.copy_from_slice(bytes);
@@ -43,11 +43,11 @@ impl Writer<'_> {
     }
 }
 
-/// Copies bytes to a slice of the same length. The sizes of most messages are copied in pieces of fixed size, because a copy of variable
-/// length is a call, which costs more.
+/// Copies bytes to a slice of the same length. Lengths from 16 to 255 are copied in pieces of fixed sizes, because a copy of variable
+/// length is a function call, which costs more.
 ///
 /// # Panics
-/// When the lengths differ.
+/// If the lengths differ.
 #[inline(always)]
 pub(super) fn copy(to: &mut [u8], from: &[u8]) {
     assert_eq!(to.len(), from.len());
@@ -65,7 +65,8 @@ pub(super) fn copy(to: &mut [u8], from: &[u8]) {
     to[last..].copy_from_slice(end);
 }
 
-/// Copies `SIZE` bytes from `at` on if the length has this power of two. Returns how many were copied.
+/// Copies `SIZE` bytes from `at` on if the length, as a binary number, has the digit `SIZE`. `SIZE` must be a power of two. Returns how
+/// many bytes it copied.
 #[inline(always)]
 fn piece<const SIZE: usize>(to: &mut [u8], from: &[u8], at: usize) -> usize {
     if from.len() & SIZE == 0 {

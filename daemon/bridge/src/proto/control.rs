@@ -1,13 +1,15 @@
-//! shmcast's own control datagrams: leases, cookies, and a server's answer that the messages asked for are gone, must wait, or are not
-//! published yet.
+//! shmcast's own control datagrams: leases, cookies, claims of egresses, and a server's answer that it does not send the messages asked
+//! for, because they are gone, must wait, or are not published yet.
 //!
-//! They share sockets with MoldUDP64. They must never be mistaken for it, nor harm a receiver that checks nothing:
+//! They share sockets with MoldUDP64. A MoldUDP64 receiver must never mistake them for a packet with messages, even if it checks nothing:
 //! ```text
 //! 0xFF 'S' 'H' 'M' 'C' version kind 0xFF 0 0 | sequence 0 (8 bytes) | count 0 (2 bytes) | body
 //! ```
-//! Bytes 0 to 9 are no session name (0xFF is not ASCII), sequence 0 does not exist, and count 0 is a heartbeat, so a MoldUDP64 receiver
-//! that skips every check still sees "nothing new". A request is exactly 20 bytes; these are longer. Every kind has one fixed length. A
-//! reply to a source that has not returned a cookie is never longer than its question.
+//! - Bytes 0 to 9 are no session name, because 0xFF is not ASCII.
+//! - Sequence 0 does not exist, and count 0 is a heartbeat. A MoldUDP64 receiver that skips every check still sees "nothing new".
+//! - A request is exactly 20 bytes. These datagrams are longer.
+//! - Every kind has one fixed length.
+//! - An answer to a source that has not returned a cookie is never longer than its question.
 
 use super::bytes::{Reader, Writer};
 pub use super::claim::{Claim, Role};
@@ -15,32 +17,32 @@ use super::session::Session;
 use super::wire::message::Malformed;
 use super::wire::mold::HEADER_BYTES;
 
-/// The version that this build speaks.
+/// The version of control datagrams that this build sends and accepts.
 pub const CONTROL_VERSION: u8 = 1;
-/// A buffer of this size holds any control datagram.
+/// The size of a buffer that holds any control datagram, in bytes.
 pub const CONTROL_MAX_BYTES: usize = 64;
 /// The size of a cookie, in bytes.
 pub const COOKIE_BYTES: usize = 24;
 
 const MAGIC: [u8; 5] = [0xFF, b'S', b'H', b'M', b'C'];
 const BODY: usize = HEADER_BYTES;
-/// The bit of a claim's role that says that the egress sends a ring fed from another host.
+/// A bit in the role of a claim. It says that a bridge from another host publishes the egress's ring.
 const MIRROR: u8 = 0x80;
 
-/// The proof that a datagram was sent from its source address. It is opaque to the client; the server that made it checks it.
+/// A proof that a datagram was sent from its source address. The server makes it and checks it. A client only sends it back.
 pub type Cookie = [u8; COOKIE_BYTES];
 
-/// One control datagram. The nonce of an answer is that of its question.
+/// One control datagram. An answer has the nonce of its question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlDatagram {
-    /// A client asks for a cookie. Padded to the size of the answer.
+    /// A client asks for a cookie. The datagram is padded to the size of the answer.
     Hello {
         /// Chosen by the client.
         nonce: u64,
     },
-    /// The server's stateless answer to `Hello`, and to a cookie that is no longer valid.
+    /// The server's answer to `Hello`, and to a cookie that is no longer valid. The server keeps no state for it.
     Cookie {
-        /// The question's.
+        /// The nonce of the question.
         nonce: u64,
         /// The cookie that the client must send back.
         cookie: Cookie,
@@ -49,16 +51,16 @@ pub enum ControlDatagram {
     Subscribe {
         /// Chosen by the client.
         nonce: u64,
-        /// The newest cookie it was given.
+        /// The newest cookie that the client was given.
         cookie: Cookie,
-        /// Whether it wants the live packets, or only to be served repairs.
+        /// Whether the client wants live packets. Otherwise it wants repairs only.
         live: bool,
-        /// How long a lease it would like, in milliseconds; 0 leaves it to the server.
+        /// The duration of the lease that the client would like, in milliseconds; 0 leaves it to the server.
         lease_ms: u32,
     },
     /// The lease holds from now on.
     Granted {
-        /// The question's.
+        /// The nonce of the question.
         nonce: u64,
         /// A fresh cookie for the renewal.
         cookie: Cookie,
@@ -69,17 +71,17 @@ pub enum ControlDatagram {
     Unsubscribe {
         /// Chosen by the client.
         nonce: u64,
-        /// The newest cookie it was given.
+        /// The newest cookie that the client was given.
         cookie: Cookie,
     },
-    /// The lease is gone.
+    /// The server has ended the lease.
     Released {
-        /// The question's.
+        /// The nonce of the question.
         nonce: u64,
     },
-    /// No lease: every place is taken.
+    /// The server grants no lease, because it has as many as it may have.
     Full {
-        /// The question's.
+        /// The nonce of the question.
         nonce: u64,
     },
     /// A retransmission server no longer holds the messages asked for.
@@ -88,7 +90,7 @@ pub enum ControlDatagram {
         session: Session,
         /// The first sequence asked for.
         first: u64,
-        /// The first sequence after it that the server may still hold.
+        /// The first later sequence that the server may still have.
         oldest: u64,
     },
     /// A retransmission server holds the messages asked for, but has used up its rate. The receiver should ask again later.
@@ -98,67 +100,67 @@ pub enum ControlDatagram {
         /// The first sequence asked for.
         first: u64,
     },
-    /// A retransmission server does not have the messages asked for yet. It says so only to a source that has proved its address. A
-    /// receiver of another make may take the session of any datagram for that of the feed, ask for it at once, and then wait for a second;
-    /// servers of other makes say nothing.
+    /// A retransmission server does not have the messages asked for yet. It says so only to a source that has proved its address. Servers
+    /// of other makes send no such answer. A receiver of another make may take any datagram's session for that of the feed, ask for that
+    /// session at once, and then wait for a second.
     Held {
         /// The session asked for.
         session: Session,
-        /// The first sequence asked for, which is not before `next`.
+        /// The first sequence asked for. It is `next` or later.
         first: u64,
         /// The oldest sequence that the server holds.
         oldest: u64,
-        /// The sequence after the newest that the server holds.
+        /// The sequence after the newest one that the server holds.
         next: u64,
     },
-    /// As `Subscribe`, but names the receiver. A receiver has one lease of each kind, whatever address it asks from. Servers that do not
-    /// know this kind drop it, and are asked by `Subscribe`.
+    /// Like `Subscribe`, but names the receiver. A receiver has one lease of each kind, even if its address changes. Servers that do not
+    /// know this kind drop it, and the client then sends `Subscribe`.
     Join {
         /// Chosen by the client.
         nonce: u64,
-        /// The newest cookie it was given.
+        /// The newest cookie that the client was given.
         cookie: Cookie,
-        /// How long a lease it would like, in milliseconds; 0 leaves it to the server.
+        /// The duration of the lease that the client would like, in milliseconds; 0 leaves it to the server.
         lease_ms: u32,
-        /// Whether it wants the live packets, or only to be served repairs.
+        /// Whether the client wants live packets. Otherwise it wants repairs only.
         live: bool,
-        /// The receiver, in 48 bits.
+        /// The receiver's identity, 48 bits.
         receiver: u64,
     },
     /// The answer to `Join`: the lease holds from now on.
     Joined {
-        /// The question's.
+        /// The nonce of the question.
         nonce: u64,
         /// A fresh cookie for the renewal.
         cookie: Cookie,
-        /// How long it holds, in milliseconds.
+        /// For how long the lease is valid, in milliseconds.
         lease_ms: u32,
-        /// How many leases the server has, limited to 16 bits.
+        /// The number of leases that the server has, limited to 16 bits.
         group: u16,
-        /// The number of this one among them, from 0.
+        /// The number of this lease among them, from 0.
         place: u16,
     },
-    /// An egress announces its role to the other egresses of its stream. It is sent only from egress to egress.
+    /// An egress announces its role to the other egresses of its stream. Only egresses send and receive this kind.
     Claim(Claim),
-    /// A receiver informs a server that the server sends an older session of the channel. The server considers this when it begins its next
-    /// session. Servers that do not know this kind drop it.
+    /// A receiver informs a server that the server sends an older session of the channel. The server takes this into account when it begins
+    /// its next session. Servers that do not know this kind drop it.
     Stale {
         /// The session that the receiver follows.
         session: Session,
-        /// The receiver's next sequence in it.
+        /// The receiver's next sequence in this session.
         next: u64,
     },
-    /// A retransmission server informs all receivers that its rate is used up: they should ask again after a while. Receivers that do not
-    /// know this kind drop it.
+    /// A retransmission server informs all receivers that it has used up its rate. The receivers should ask again after `wait_us`.
+    /// Receivers that do not know this kind drop it.
     Pause {
         /// The session that the server serves.
         session: Session,
-        /// How long to wait, in microseconds.
+        /// The time to wait, in microseconds.
         wait_us: u32,
     },
 }
 
-/// Whether a datagram is one of ours rather than MoldUDP64.
+/// Whether a datagram is a control datagram. Otherwise it is MoldUDP64.
 pub fn is_control(datagram: &[u8]) -> bool {
     datagram.starts_with(&MAGIC)
 }
@@ -239,12 +241,12 @@ impl ControlDatagram {
         body.at
     }
 
-    /// Returns the number of a control datagram's kind, and its body, in the form of a native packet.
+    /// Returns the kind and the body of a control datagram. A native packet carries it in this form.
     pub fn body_of(datagram: &[u8]) -> Option<(u8, &[u8])> {
         Some((*datagram.get(6).filter(|_| is_control(datagram))?, datagram.get(BODY..)?))
     }
 
-    /// Rebuilds the control datagram of a kind and a body from a native packet in `out`, and returns its size.
+    /// Writes the control datagram of this kind and body to `out`, and returns its size. Kind and body come from a native packet.
     pub fn from_body(kind: u8, body: &[u8], out: &mut [u8; CONTROL_MAX_BYTES]) -> Option<usize> {
         let size = BODY + body.len();
         out.fill(0);
@@ -254,10 +256,10 @@ impl ControlDatagram {
         Some(size)
     }
 
-    /// Checks a whole control datagram.
+    /// Parses a control datagram, and checks all of its bytes.
     ///
     /// # Errors
-    /// [`Malformed::ControlVersion`] for another version, [`Malformed::Control`] for anything else that is not exact.
+    /// [`Malformed::ControlVersion`] for another version, and [`Malformed::Control`] for any other mistake.
     pub fn parse(datagram: &[u8]) -> Result<ControlDatagram, Malformed> {
         let (header, body) = datagram.split_first_chunk::<HEADER_BYTES>().ok_or(Malformed::TooShort)?;
         if !header.starts_with(&MAGIC) {

@@ -1,7 +1,7 @@
-//! The counters of the state machines, as plain numbers that a metrics thread can copy.
+//! The counters of the state machines. They are plain numbers, which a metrics thread can copy.
 //!
-//! Tests check one balance of a receiver: `messages_received` equals `messages_delivered` plus `messages_duplicate` plus `messages_refused`
-//! plus the messages still held in the store.
+//! Tests check this balance of a receiver: `messages_received` equals the sum of `messages_delivered`, `messages_duplicate`,
+//! `messages_refused` and the messages that the store still holds.
 
 use super::wire::Malformed;
 use super::{MAX_LINES, MAX_SERVERS};
@@ -9,13 +9,13 @@ use crate::counters;
 use crate::table::Table;
 
 counters! {
-    /// Datagrams dropped unread, by reason.
+    /// Datagrams that were dropped because they are malformed, by reason.
     pub struct MalformedCounters {
         /// Shorter than the header.
         too_short: counter "malformed_datagrams_total" { reason = "too-short" },
         /// Sequence 0.
         sequence_zero: counter "malformed_datagrams_total" { reason = "sequence-zero" },
-        /// Sequence and count pass 2^64.
+        /// Sequence plus count is greater than 2^64.
         sequence_overflow: counter "malformed_datagrams_total" { reason = "sequence-overflow" },
         /// A message reaches past the end.
         truncated: counter "malformed_datagrams_total" { reason = "truncated" },
@@ -23,15 +23,15 @@ counters! {
         trailing_bytes: counter "malformed_datagrams_total" { reason = "trailing-bytes" },
         /// Requests that are not 20 bytes long.
         request_length: counter "malformed_datagrams_total" { reason = "request-length" },
-        /// Requests for no message, or for more than a count can mean.
+        /// Requests for no message, or for more messages than a count allows.
         request_count: counter "malformed_datagrams_total" { reason = "request-count" },
         /// Damaged control datagrams, and requests sent to a receiver.
         control: counter "malformed_datagrams_total" { reason = "control" },
-        /// Control datagrams of a version that this build does not speak.
+        /// Control datagrams of a version that this build does not support.
         control_version: counter "malformed_datagrams_total" { reason = "control-version" },
-        /// Packets that are not sound native ones, on a native line.
+        /// Datagrams on a native line that are no valid native packets.
         native: counter "malformed_datagrams_total" { reason = "native" },
-        /// Native packets of a version that this build does not speak.
+        /// Native packets of a version that this build does not support.
         native_version: counter "malformed_datagrams_total" { reason = "native-version" },
     }
 }
@@ -41,7 +41,7 @@ impl MalformedCounters {
         *self.slot(reason) += 1;
     }
 
-    /// How many datagrams were dropped for `reason`.
+    /// Returns how many datagrams were dropped for `reason`.
     pub fn of(mut self, reason: Malformed) -> u64 {
         *self.slot(reason)
     }
@@ -62,13 +62,13 @@ impl MalformedCounters {
         }
     }
 
-    /// How many datagrams were dropped.
+    /// Returns how many datagrams were dropped.
     pub fn total(&self) -> u64 {
         Self::FIELDS.iter().map(|field| (field.read)(self)).sum()
     }
 }
 
-/// A histogram of durations with eight steps per octave: a value is at most 12.5 % below the number that is reported for it.
+/// A histogram of durations with eight steps per octave. A reported value is too high by at most 12.5 % of the recorded one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
     counts: Box<[u64; Histogram::SLOTS]>,
@@ -83,16 +83,17 @@ impl Default for Histogram {
 
 impl Histogram {
     const SLOTS: usize = 62 * 8;
-    /// Number of [`words`](Histogram::words) of a histogram.
+    /// The number of [`words`](Histogram::words) of a histogram.
     pub const WORDS: usize = Histogram::SLOTS + 1;
 
-    /// Counts a duration `times` times.
+    /// Records a duration `times` times.
     pub fn record(&mut self, value_ns: u64, times: u64) {
         self.counts[Histogram::slot(value_ns)] += times;
         self.max_ns = self.max_ns.max(value_ns);
     }
 
-    // Values below 8 have a slot each; above, the top three bits after the leading one choose among eight an octave.
+    // Each value below 8 has a slot of its own. Above that, each octave has eight slots, and the three bits after the leading one choose
+    // among them.
     fn slot(value_ns: u64) -> usize {
         let octave = (value_ns | 7).ilog2() as usize - 2;
         let step = if octave == 0 { value_ns } else { (value_ns >> (octave - 1)) & 7 };
@@ -104,7 +105,7 @@ impl Histogram {
         if octave == 0 { step } else { ((8 + step + 1) << (octave - 1)).wrapping_sub(1) }
     }
 
-    /// How many values were recorded.
+    /// Returns the number of recorded values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -114,7 +115,7 @@ impl Histogram {
         self.max_ns
     }
 
-    /// Returns a value that a `share` (0 to 1) of all values do not exceed; 0 if there is none.
+    /// Returns the quantile for `share` (0 to 1): at least this share of the values is not greater. Returns 0 if there are no values.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let wanted = ((self.count() as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;
@@ -127,12 +128,12 @@ impl Histogram {
         0
     }
 
-    /// Returns the words of the histogram, for a copy to another place. [`Histogram::from_words`] makes a histogram of them.
+    /// Returns the words of the histogram, so that it can be copied. [`Histogram::from_words`] makes a histogram from them.
     pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
         self.counts.iter().copied().chain([self.max_ns])
     }
 
-    /// Makes a histogram from the words of another. Missing words count as 0.
+    /// Makes a histogram from the words of another one. Missing words count as 0.
     pub fn from_words(words: impl IntoIterator<Item = u64>) -> Histogram {
         let mut words = words.into_iter();
         let mut histogram = Histogram::default();
@@ -141,7 +142,7 @@ impl Histogram {
         histogram
     }
 
-    /// Returns the steps that hold values, in rising order, each with its upper limit and its number of values.
+    /// Returns the steps that have values, in ascending order. Each has its upper limit and its number of values.
     pub fn steps(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let filled = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         filled.map(|(slot, &count)| (Histogram::slot_top(slot), count))
@@ -159,11 +160,11 @@ impl Histogram {
 counters! {
     /// The counters of one line.
     pub struct LineCounters {
-        /// Sound packets of our session.
+        /// Valid packets of our session.
         packets,
-        /// Messages that came on this line before any other.
+        /// Messages that arrived on this line before any other line.
         messages_first: counter "line_first_messages_total",
-        /// Messages of the line that were there already.
+        /// Messages of the line that had already arrived.
         messages_duplicate: counter "line_duplicate_messages_total",
     }
 }
@@ -173,23 +174,23 @@ counters! {
     pub struct ServerCounters {
         /// Requests sent to the server.
         requests: counter "server_requests_total",
-        /// Requests that it did not answer in time.
+        /// Requests that the server did not answer in time.
         timeouts: counter "server_timeouts_total",
-        /// Packets that it sent.
+        /// Packets that the server sent.
         packets,
-        /// Bytes of retransmissions that it sent.
+        /// Bytes of repairs that the server sent.
         repair_bytes: counter "server_repair_bytes_total",
-        /// Missing messages that it brought.
+        /// Missing messages that the server sent.
         messages_recovered: counter "server_recovered_messages_total",
-        /// Times it said that it no longer holds the messages that were asked for.
+        /// Answers of the server that it no longer holds the messages asked for.
         gone: counter "server_gone_total",
-        /// Times it said that it holds the messages that were asked for, but has used up its rate.
+        /// Answers of the server that it holds the messages asked for, but has used up its rate.
         later: counter "server_later_total",
-        /// Times it said that none of the messages that were asked for is published yet.
+        /// Answers of the server that none of the messages asked for is published yet.
         held: counter "server_held_total",
-        /// Smoothed round trip in nanoseconds, 0 before the first.
+        /// Smoothed round trip in nanoseconds; 0 before the first one.
         rtt_ns,
-        /// 1 while the server is down: it has left requests unanswered and said nothing else. Whoever shows the counters fills it in.
+        /// 1 while the server is down: it has left requests unanswered and sent nothing else. The code that shows the counters sets it.
         down: gauge "server_down",
     }
 }
@@ -197,39 +198,39 @@ counters! {
 counters! {
     /// The sums of a receiver.
     pub struct ReceiverTotals {
-        /// Sound packets of our session, from anywhere.
+        /// Valid packets of our session, from lines and servers.
         packets: counter "received_packets_total",
         /// Messages in those packets.
         messages_received: counter "received_messages_total",
-        /// Messages handed on.
+        /// Messages delivered to the channel.
         messages_delivered,
-        /// Messages that were there already, or lie before the place where we joined.
+        /// Messages that had already arrived, or that precede the first message of this receiver.
         messages_duplicate: counter "duplicate_messages_total",
-        /// Early messages dropped because the store was full; they are asked for again.
+        /// Early messages dropped because the store was full. They are requested again.
         messages_refused: counter "store_full_messages_total",
         /// Heartbeats and end-of-session packets.
         heartbeats,
-        /// Packets from a line that came after a later packet, and were still of use.
+        /// Packets of a line that arrived after a later packet, and had messages that were missing.
         packets_reordered: counter "reordered_packets_total",
         /// Holes found.
         gaps: counter "gaps_total",
         /// Messages in those holes.
         gap_messages: counter "gap_messages_total",
-        /// Missing messages that a line brought after all.
+        /// Missing messages that arrived on a line later.
         recovered_by_lines: counter "recovered_messages_total" { source = "line" },
-        /// Messages asked for that a line then brought.
+        /// Messages that arrived on a line after they had been requested.
         requested_needlessly: counter "requested_needlessly_total",
-        /// Messages given up after asking, and delivered as a gap.
+        /// Messages given up after they had been requested, and delivered as a gap.
         messages_expired: counter "expired_messages_total",
         /// Requests sent, first and repeated.
         requests,
-        /// Requests sent again.
+        /// Requests that were repeated.
         requests_repeated,
-        /// Losses that were not asked for at once, because others in the group may have lost the same.
+        /// Losses that were not requested at once, because other receivers may have lost the same messages.
         requests_delayed: counter "delayed_requests_total",
-        /// Losses that a server mended before they were asked for here: others had asked.
+        /// Losses that were repaired before this receiver requested them, because others had requested them.
         requests_saved: counter "saved_requests_total",
-        /// Repairs for all receivers that brought nothing that was missing here.
+        /// Repairs for all receivers that had no message that was missing here.
         repairs_overheard: counter "overheard_repairs_total",
         /// Times that a server told all receivers to wait.
         pauses: counter "pauses_total",
@@ -237,23 +238,23 @@ counters! {
         sessions: counter "sessions_total",
         /// Packets of an earlier epoch of our channel.
         packets_stale: counter "ignored_packets_total" { reason = "stale-session" },
-        /// Packets of somebody else's session.
+        /// Packets of a session of another feed.
         packets_foreign: counter "ignored_packets_total" { reason = "foreign-session" },
-        /// Packets that claim to be implausibly far ahead, dropped until others confirm them.
+        /// Packets that claim to be implausibly far ahead. They are dropped until other packets confirm them.
         packets_implausible: counter "ignored_packets_total" { reason = "implausible" },
-        /// Packets of a session that is not followed yet; once it is, they count among `packets` too.
+        /// Packets of a session that is not followed yet. If it is followed later, `packets` counts them too.
         packets_early: counter "ignored_packets_total" { reason = "early-session" },
-        /// Claims of messages that do not exist, forgotten when they were contradicted: more than a few are a forger's.
+        /// Claims of messages that do not exist. They were dropped when they were contradicted. More than a few of them suggest a forger.
         claims_contradicted: counter "contradicted_claims_total",
-        /// Packets of servers that nobody asked for, or nobody needs any more.
+        /// Packets of servers that were not requested, or are no longer needed.
         repairs_unasked: counter "ignored_packets_total" { reason = "unasked-repair" },
         /// Fragments of messages larger than a packet.
         fragments: counter "fragments_total",
-        /// Fragments that were there already.
+        /// Fragments that had already arrived.
         fragments_duplicate,
-        /// Fragments of early messages dropped because there was no room; they are asked for again.
+        /// Fragments of early messages dropped because there was no room. They are requested again.
         fragments_refused: counter "refused_fragments_total",
-        /// Native packets that were not looked into: copies, or older than all that is missing.
+        /// Native packets that were dropped unread: copies, or packets with messages older than all missing ones.
         copies: counter "old_packets_total",
     }
 }
@@ -263,13 +264,13 @@ counters! {
 pub struct ReceiverCounters {
     /// The sums.
     pub totals: ReceiverTotals,
-    /// Datagrams dropped unread.
+    /// Datagrams that were dropped because they are malformed.
     pub malformed: MalformedCounters,
-    /// Each line.
+    /// The counters of each line.
     pub lines: [LineCounters; MAX_LINES],
-    /// Each server.
+    /// The counters of each server.
     pub servers: [ServerCounters; MAX_SERVERS],
-    /// The time from noticing a loss to having the message, for messages that a server sent.
+    /// The times from noticing a loss to receiving the message, for messages that a server sent.
     pub recovery: Histogram,
 }
 
@@ -286,11 +287,11 @@ pub struct SenderCounters {
     pub heartbeats: u64,
     /// End-of-session packets.
     pub ends: u64,
-    /// Messages that the ring overwrote before the sender read them; receivers see a gap and ask for them.
+    /// Messages that the ring overwrote before the sender read them. Receivers see them as missing, and request them.
     pub messages_missed: u64,
 }
 
-/// The reason why a request got no messages.
+/// The reason why a request was not answered with messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The source is not on the allow-list.
@@ -302,20 +303,19 @@ pub enum Refusal {
     /// The request names another session.
     #[error("the request is for another session")]
     ForeignSession,
-    /// The source has used up its share.
+    /// The source has used up its rate.
     #[error("the source's rate is used up")]
     SourceRate,
-    /// All sources together have used up the server's share.
+    /// All sources together have used up the server's rate.
     #[error("the server's rate is used up")]
     GlobalRate,
     /// None of the messages asked for has been published yet.
     #[error("the messages are not published yet")]
     NotYet,
-    /// The ring has overwritten what was asked for.
+    /// The ring has overwritten the messages asked for, and no journal has them.
     #[error("the messages are no longer held")]
     Gone,
-    /// The source has not proved its address, and a reply with a message would be over three times as long as
-    /// its request.
+    /// The source has not proved its address, and a reply with a message would be over three times as long as its request.
     #[error("the source must first prove its address")]
     Unproved,
     /// The journal has the messages, but the disk is busy, or the recorder has not written them yet.
@@ -327,27 +327,27 @@ pub enum Refusal {
 }
 
 counters! {
-    /// Requests that got no messages, by reason.
+    /// Requests that were not answered with messages, by reason.
     pub struct RefusedCounters {
         /// The source is not on the allow-list.
         not_allowed: counter "repair_refused_total" { reason = "not-allowed" },
         /// The request is damaged.
         malformed: counter "repair_refused_total" { reason = "malformed" },
-        /// It names another session.
+        /// The request names another session.
         foreign_session: counter "repair_refused_total" { reason = "foreign-session" },
         /// The source has used up its rate.
         source_rate: counter "repair_refused_total" { reason = "source-rate" },
-        /// All sources together have used up theirs.
+        /// All sources together have used up the server's rate.
         global_rate: counter "repair_refused_total" { reason = "global-rate" },
-        /// Nothing of it is published yet.
+        /// None of the messages asked for is published yet.
         not_yet: counter "repair_refused_total" { reason = "not-yet" },
-        /// The ring has overwritten it, and no journal has it.
+        /// The ring has overwritten the messages asked for, and no journal has them.
         gone: counter "repair_refused_total" { reason = "gone" },
         /// The source has not proved its address.
         unproved: counter "repair_refused_total" { reason = "unproved" },
-        /// The journal has it, and the disk had enough to do.
+        /// The journal has the messages, but the disk was busy.
         journal_busy: counter "repair_refused_total" { reason = "journal-busy" },
-        /// A repair of it for all receivers was on its way.
+        /// A repair of the same messages was on its way to all receivers.
         on_its_way: counter "repair_refused_total" { reason = "on-its-way" },
     }
 }
@@ -359,25 +359,25 @@ counters! {
         requests: counter "repair_requests_total",
         /// Replies with messages.
         replies,
-        /// Messages sent again.
+        /// Messages sent in replies.
         messages: counter "repair_messages_total",
-        /// Bytes of retransmissions sent.
+        /// Bytes of repairs sent.
         bytes: counter "repair_bytes_total",
-        /// Those of the replies that went to all receivers at once.
+        /// Replies that were sent to all receivers at once.
         multicast_replies: counter "repair_multicasts_total",
-        /// Times that all receivers were told to wait, because the rate was used up.
+        /// Notices to all receivers to wait, because the rate was used up.
         pauses: counter "repair_pauses_total",
     }
 }
 
 counters! {
-    /// The replies that came from the channel's journal. They are among all replies.
+    /// The replies that came from the channel's journal. The totals include them.
     pub struct JournalReplies {
-        /// Replies with messages that the ring had no more.
+        /// Replies with messages that the ring no longer held.
         replies,
-        /// Of the messages sent again, those that the ring had no more and the journal had.
+        /// Messages in replies that came from the journal, because the ring no longer held them.
         messages: counter "repair_journal_messages_total",
-        /// Of the bytes of retransmissions, those from the journal.
+        /// Bytes of repairs that came from the journal.
         bytes: counter "repair_journal_bytes_total",
     }
 }
@@ -389,7 +389,7 @@ pub struct ReplayCounters {
     pub totals: ReplayTotals,
     /// The part of the sums that came from the journal.
     pub journal: JournalReplies,
-    /// Requests that got no messages, by reason.
+    /// Requests that were not answered with messages, by reason.
     pub refused: RefusedCounters,
 }
 
@@ -414,31 +414,31 @@ impl ReplayCounters {
 counters! {
     /// The counters of a lease server.
     pub struct LeaseCounters {
-        /// Leases now. Whoever shows the counters fills it in.
+        /// Leases that exist now. The code that shows the counters sets it.
         held: gauge "leases",
         /// Control datagrams received.
         received,
-        /// Control datagrams from sources outside of the allow-list; they get no reply.
+        /// Control datagrams from sources outside the allow-list. They get no reply.
         not_allowed: counter "lease_events_total" { event = "not-allowed" },
-        /// Control datagrams over their source's rate; they get no reply.
+        /// Control datagrams above their source's rate. They get no reply.
         over_rate: counter "lease_events_total" { event = "over-rate" },
-        /// Damaged or unexpected control datagrams; they get no reply.
+        /// Damaged or unexpected control datagrams. They get no reply.
         malformed: counter "lease_events_total" { event = "malformed" },
-        /// Cookies handed out.
+        /// Cookies sent.
         cookies: counter "lease_events_total" { event = "cookie" },
-        /// Cookies that came back wrong or too old.
+        /// Cookies that came back damaged or too old.
         cookies_refused: counter "lease_events_total" { event = "cookie-refused" },
         /// Leases started.
         granted: counter "lease_events_total" { event = "granted" },
         /// Leases renewed.
         renewed: counter "lease_events_total" { event = "renewed" },
-        /// Leases given back.
+        /// Leases returned.
         released: counter "lease_events_total" { event = "released" },
-        /// Leases that ran out.
+        /// Leases that expired.
         expired: counter "lease_events_total" { event = "expired" },
-        /// Leases refused because every place was taken.
+        /// Leases refused because the server has as many as it may have.
         full: counter "lease_events_total" { event = "full" },
-        /// Leases that went over to another address of the same receiver.
+        /// Leases that moved to another address of the same receiver.
         replaced: counter "lease_events_total" { event = "replaced" },
     }
 }

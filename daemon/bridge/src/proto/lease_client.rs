@@ -1,74 +1,74 @@
-//! The receiving side of a unicast lease: it gets the lease, keeps it and returns it. Module `lease` shows the exchange.
+//! The client's side of a unicast lease. It gets the lease, renews it and returns it. The module `lease` shows the exchange.
 //!
-//! The client renews after a third of the lease. It repeats unanswered questions at growing intervals. It restarts the exchange when the
-//! server has forgotten it. The caller owns the socket, which must be the one that requests and unicast packets use.
+//! The client renews after a third of the lease. It repeats unanswered questions at growing intervals. It restarts the exchange if the
+//! server no longer knows it. The caller owns the socket. Requests, unicast packets and lease messages must all use this socket.
 
 use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, ControlDatagram, Cookie};
 use super::{MILLISECOND_NS, SECOND_NS, splitmix};
 
-/// The first wait for an answer; doubled at each repeat up to [`RETRY_MAX_NS`].
+/// The first wait for an answer, in nanoseconds. It is doubled at each repeat, up to [`RETRY_MAX_NS`].
 pub(crate) const RETRY_FIRST_NS: u64 = 50 * MILLISECOND_NS;
-/// The longest wait for an answer.
+/// The longest wait for an answer, in nanoseconds.
 pub(crate) const RETRY_MAX_NS: u64 = 2 * SECOND_NS;
-/// A held lease that is doubted is requested again at most this often.
+/// The shortest time between two early renewals of a lease, in nanoseconds.
 pub(crate) const DOUBT_EVERY_NS: u64 = 2 * RETRY_FIRST_NS;
-/// How often a stopping client returns its lease before it lets the lease run out.
+/// The most times that a stopping client sends Unsubscribe. After that it lets the lease expire.
 pub(crate) const UNSUBSCRIBE_TRIES: u32 = 5;
 
-/// How many times in a row the client sends Join to a server that may be too old to know it. After these it sends Subscribe as many times.
+/// The number of times that the client sends Join to a server that may be too old to know it. Then it sends Subscribe the same number of
+/// times.
 const JOIN_TRIES: u32 = 2;
 
 /// The state of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeaseState {
-    /// Asking for a cookie.
+    /// It asks for a cookie.
     Greeting,
-    /// Asking for a lease.
+    /// It asks for a lease.
     Subscribing,
-    /// Holding a lease until the given time of the client's clock.
+    /// It has a lease until this time of the client's clock.
     Held {
-        /// When it runs out if it is not renewed.
+        /// When the lease expires if it is not renewed.
         ends_ns: u64,
     },
-    /// Returning the lease.
+    /// It returns the lease.
     Leaving,
-    /// Done.
+    /// The lease is over.
     Gone,
 }
 
-/// The receiving side: gets a lease, keeps it, returns it.
+/// The client's side of a lease. It gets the lease, renews it and returns it.
 #[derive(Debug)]
 pub(crate) struct LeaseClient {
     live: bool,
     lease_ms: u32,
-    /// The receiver's identity, in 48 bits.
+    /// The receiver's identity, 48 bits.
     receiver: Option<u64>,
     /// Whether the server is too old to know Join.
     is_old: bool,
-    /// The nonce of the question. It stays the same while the question is repeated, because an answer may take
-    /// longer than the repeats. Only the first answer to it counts. The caller seeds it, so that others cannot
-    /// guess it.
+    /// The nonce of the question. Only the first answer with this nonce counts. It stays the same when the question is repeated, because an
+    /// answer may take longer than the time between two repeats. The caller seeds it, so that others cannot guess it.
     nonce: u64,
-    /// How often the question was sent.
+    /// The number of times that the question was sent.
     sent: u32,
     cookie: Cookie,
     state: LeaseState,
     send_at_ns: u64,
     wait_ns: u64,
     tries: u32,
-    /// After this long without any packet, the client asks again for a lease that it holds: the server may have restarted.
+    /// After this time without any packet, the client renews its lease early, because the server may have restarted.
     silence_ns: u64,
     heard_ns: u64,
     asked_ns: u64,
     rtt_ns: Option<u64>,
-    /// The place among the receivers of the server, and how many there are.
+    /// The place among the server's receivers, and how many there are.
     place: Option<(u16, u16)>,
     full: u64,
 }
 
 impl LeaseClient {
-    /// A client that starts asking at `now_ns`. `live` asks for the feed itself; without it the lease only proves our
-    /// address to a retransmission server. `lease_ms` 0 leaves the time to the server. `seed` should be random.
+    /// Makes a client that starts to ask at `now_ns`. With `live` it asks for the feed's live packets. Without it, the lease only proves
+    /// our address to a retransmission server. `lease_ms` 0 leaves the duration to the server. `seed` should be random.
     pub(crate) fn new(now_ns: u64, live: bool, lease_ms: u32, seed: u64) -> LeaseClient {
         LeaseClient {
             live,
@@ -91,18 +91,18 @@ impl LeaseClient {
         }
     }
 
-    /// Names the receiver by 48 bits that no other receiver has. The server then assigns its former place to it.
+    /// Sets the receiver's identity: 48 bits that no other receiver has. The server then gives the receiver its former place again.
     pub(crate) fn with_receiver(self, receiver: u64) -> LeaseClient {
         LeaseClient { receiver: Some(receiver & 0xFFFF_FFFF_FFFF), ..self }
     }
 
-    /// Notes that the server sent a packet, so the server has not forgotten us.
+    /// Notes that the server sent a packet, and so still knows this client.
     pub(crate) fn note_traffic(&mut self, now_ns: u64) {
         self.heard_ns = now_ns;
     }
 
-    /// Notes that the server did not answer a request. The request may be lost, or the server has restarted,
-    /// knows no lease and answers us like a stranger. The client asks again for a lease that it holds.
+    /// Renews the lease early, because the server did not answer a request. The request may be lost, or the server may have restarted and
+    /// lost its leases.
     pub(crate) fn doubt(&mut self, now_ns: u64) {
         let is_held = matches!(self.state, LeaseState::Held { .. });
         if is_held && now_ns.saturating_sub(self.asked_ns) >= DOUBT_EVERY_NS {
@@ -110,7 +110,7 @@ impl LeaseClient {
         }
     }
 
-    /// Takes a control datagram. Answers to questions that we did not ask are ignored.
+    /// Takes a control datagram. Ignores it if it does not answer the current question.
     pub(crate) fn handle_control(&mut self, now_ns: u64, control: &ControlDatagram) {
         let (ControlDatagram::Cookie { nonce, .. }
         | ControlDatagram::Granted { nonce, .. }
@@ -123,7 +123,7 @@ impl LeaseClient {
         if nonce != self.nonce {
             return;
         }
-        // The answer to a repeated question may have been caused by any of its repeats.
+        // After a repeat, it is not known which of the questions was answered.
         if self.sent == 1 {
             self.rtt_ns = Some(now_ns.saturating_sub(self.asked_ns));
         }
@@ -173,12 +173,12 @@ impl LeaseClient {
         self.ask_anew();
     }
 
-    /// Makes the next question a new one. Answers to earlier questions no longer count.
+    /// Chooses the nonce of the next question. Answers to earlier questions no longer count.
     fn ask_anew(&mut self) {
         (self.nonce, self.sent) = (splitmix(self.nonce), 0);
     }
 
-    /// Returns the lease. The client repeats this [`UNSUBSCRIBE_TRIES`] times at most.
+    /// Starts to return the lease. The client sends this at most [`UNSUBSCRIBE_TRIES`] times.
     pub(crate) fn stop(&mut self, now_ns: u64) {
         match self.state {
             LeaseState::Greeting | LeaseState::Gone => self.enter(now_ns, LeaseState::Gone),
@@ -187,7 +187,7 @@ impl LeaseClient {
         }
     }
 
-    /// Writes the datagram that is due now to `out` and returns its size; `None` if none is due.
+    /// Writes the datagram that is due now to `out` and returns its size. Returns `None` if none is due.
     pub(crate) fn poll_transmit(&mut self, now_ns: u64, out: &mut [u8; CONTROL_MAX_BYTES]) -> Option<usize> {
         if self.next_deadline().is_none_or(|at_ns| at_ns > now_ns) {
             return None;
@@ -206,7 +206,7 @@ impl LeaseClient {
         let question = match self.state {
             LeaseState::Greeting => ControlDatagram::Hello { nonce },
             LeaseState::Subscribing | LeaseState::Held { .. } => match self.receiver {
-                // An older server drops a kind that it does not know.
+                // An older server drops kinds that it does not know.
                 Some(receiver) if !self.is_old && self.tries % 4 < JOIN_TRIES => {
                     ControlDatagram::Join { nonce, cookie, lease_ms, live, receiver }
                 }
@@ -222,11 +222,11 @@ impl LeaseClient {
         Some(question.encode(out))
     }
 
-    /// Returns when [`LeaseClient::poll_transmit`] has something to send; `None` when all is over.
+    /// Returns when [`LeaseClient::poll_transmit`] has something to send. Returns `None` once the lease is over.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         match self.state {
             LeaseState::Gone => None,
-            // A feed with live packets has a heartbeat each second; repairs alone may well be silent.
+            // A feed with live packets has a heartbeat each second. A lease for repairs only may be silent for long.
             LeaseState::Held { .. } if self.live => {
                 Some(self.send_at_ns.min(self.heard_ns.saturating_add(self.silence_ns)))
             }
@@ -239,18 +239,18 @@ impl LeaseClient {
         self.state
     }
 
-    /// The last round trip measured, for `Receiver::note_rtt`.
+    /// Returns the last measured round trip, for `Receiver::note_rtt`.
     pub(crate) fn rtt_ns(&self) -> Option<u64> {
         self.rtt_ns
     }
 
-    /// The place among the receivers that ask the server for repairs, and how many there are, as the server last reported; `None` if it did
-    /// not report it, or if the lease is for the feed itself.
+    /// Returns the place among the receivers that request repairs from the server, and how many there are. Returns `None` if the server did
+    /// not report it, or if the lease is for live packets.
     pub(crate) fn place(&self) -> Option<(u16, u16)> {
         self.place.filter(|_| !self.live)
     }
 
-    /// How often the server had no place for us.
+    /// Returns how often the server had no room for this client.
     pub(crate) fn times_full(&self) -> u64 {
         self.full
     }

@@ -1,9 +1,7 @@
-//! Limits on senders of requests: an allow-list of networks, and token buckets for each source and for all
-//! sources.
+//! Limits the sources of requests: an allow-list of networks, and token buckets for each source and for all sources together.
 //!
-//! A bucket is one number: the moment at which it will be full again. So an idle bucket is the same as no
-//! bucket and can be forgotten. The table of sources is bounded; sources outside the allow-list never reach
-//! it.
+//! A bucket is one number: the time at which it will be full again. A full bucket is the same as no bucket, and can be removed. The table
+//! of sources is bounded. Sources outside the allow-list never get into it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,7 +10,7 @@ use std::str::FromStr;
 
 use super::{MILLISECOND_NS, SECOND_NS};
 
-/// A bucket's size: how fast it fills and how much it can hold.
+/// The speed at which a bucket fills, and the amount that it can hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     /// The amount that it gains per second; at least 1.
@@ -22,7 +20,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Returns this rate, or `per_second` if that is more, with a burst that takes the same time to fill.
+    /// Returns this rate, or `per_second` if that is more. The burst grows with the rate, so that the bucket fills in the same time.
     pub fn at_least(self, per_second: u64) -> Rate {
         if per_second <= self.per_second {
             return self;
@@ -37,30 +35,30 @@ impl Rate {
     }
 }
 
-/// A token bucket. One word of state; no clock of its own.
+/// A token bucket. It has one word of state and no clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TokenBucket {
     full_at_ns: u64,
 }
 
 impl TokenBucket {
-    /// Whether anything is left. A single charge may overdraw the bucket, which then stays closed until the debt is paid.
+    /// Whether anything is left in the bucket. One charge may take more than is left. The bucket is then closed until the debt is paid.
     pub fn is_open(&self, now_ns: u64, rate: Rate) -> bool {
         self.opens_in_ns(now_ns, rate) == 0
     }
 
-    /// Returns how long it takes until anything is left, in nanoseconds; 0 if the bucket is open.
+    /// Returns how long it takes until the bucket opens, in nanoseconds; 0 if it is open.
     pub fn opens_in_ns(&self, now_ns: u64, rate: Rate) -> u64 {
         let debt_ns = self.full_at_ns.saturating_sub(now_ns);
         debt_ns.saturating_add(1).saturating_sub(rate.cost_ns(rate.burst.max(1)))
     }
 
-    /// Takes `amount` out.
+    /// Takes `amount` out of the bucket.
     pub fn charge(&mut self, now_ns: u64, rate: Rate, amount: u64) {
         self.full_at_ns = self.full_at_ns.max(now_ns).saturating_add(rate.cost_ns(amount));
     }
 
-    /// Takes `amount` if anything is left. Returns whether it did.
+    /// Takes `amount` if the bucket is open. Returns whether it was.
     pub fn take(&mut self, now_ns: u64, rate: Rate, amount: u64) -> bool {
         let is_open = self.is_open(now_ns, rate);
         if is_open {
@@ -74,7 +72,7 @@ impl TokenBucket {
     }
 }
 
-/// A token bucket for each source address, in a table with a bound.
+/// A token bucket for each source address, in a table of bounded size.
 #[derive(Debug)]
 pub struct SourceBuckets {
     rate: Rate,
@@ -84,7 +82,7 @@ pub struct SourceBuckets {
 }
 
 impl SourceBuckets {
-    /// An empty table for at most `max_sources` sources at a time.
+    /// Makes an empty table for at most `max_sources` sources at a time.
     pub fn new(rate: Rate, max_sources: usize) -> SourceBuckets {
         SourceBuckets { rate, buckets: HashMap::with_capacity(max_sources), max_sources, tidy_at_ns: 0 }
     }
@@ -94,12 +92,12 @@ impl SourceBuckets {
         self.rate = rate;
     }
 
-    /// Whether `source` has anything left. A source for which the table has no place has nothing left.
+    /// Whether the bucket of `source` is open. Returns false if the table has no room for this source.
     pub fn is_open(&mut self, now_ns: u64, source: IpAddr) -> bool {
         if let Some(bucket) = self.buckets.get(&source) {
             return bucket.is_open(now_ns, self.rate);
         }
-        // Forgetting full buckets costs a walk over the table, so a flood of new sources may cause it once a millisecond.
+        // Removing full buckets walks over the whole table. So a flood of new sources can cause this only once a millisecond.
         if self.buckets.len() >= self.max_sources && now_ns >= self.tidy_at_ns {
             self.buckets.retain(|_, bucket| !bucket.is_full(now_ns));
             self.tidy_at_ns = now_ns.saturating_add(MILLISECOND_NS);
@@ -114,17 +112,17 @@ impl SourceBuckets {
         }
     }
 
-    /// Whether `source` is remembered.
+    /// Whether the table has a bucket for `source`.
     pub fn contains(&self, source: IpAddr) -> bool {
         self.buckets.contains_key(&source)
     }
 
-    /// How many sources are remembered.
+    /// Returns the number of sources in the table.
     pub fn len(&self) -> usize {
         self.buckets.len()
     }
 
-    /// Whether no source is remembered.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.buckets.is_empty()
     }
@@ -145,7 +143,7 @@ pub struct NetworkError {
 }
 
 impl Network {
-    /// Whether `address` lies in it; an IPv4-mapped IPv6 address counts as IPv4.
+    /// Whether the network contains `address`. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => same_prefix(v4_bits(own), v4_bits(other), self.prefix),
@@ -160,7 +158,7 @@ impl Network {
         Network { address, prefix: if address.is_ipv4() { 32 } else { 128 } }
     }
 
-    /// How many leading bits its addresses share.
+    /// Returns how many leading bits all addresses of the network share.
     pub fn prefix(&self) -> u8 {
         self.prefix
     }
@@ -171,7 +169,7 @@ fn v4_bits(address: Ipv4Addr) -> u128 {
 }
 
 fn same_prefix(a: u128, b: u128, prefix: u8) -> bool {
-    // For prefix 0, a shift by all 128 bits has no result. Every address is in that network.
+    // With prefix 0, every address is in the network. `checked_shr` then returns `None`, because it cannot shift by all 128 bits.
     (a ^ b).checked_shr(128 - u32::from(prefix)).unwrap_or(0) == 0
 }
 
@@ -199,12 +197,12 @@ impl fmt::Display for Network {
     }
 }
 
-/// The networks that may use a server at all. An empty list lets nobody in.
+/// The networks that may use a server. With an empty list, no address may.
 #[derive(Debug, Clone, Default)]
 pub struct AllowList(Vec<Network>);
 
 impl AllowList {
-    /// A list that lets in the addresses of `networks`.
+    /// Makes a list that allows the addresses of `networks`.
     pub fn new(networks: Vec<Network>) -> AllowList {
         AllowList(networks)
     }
@@ -214,13 +212,13 @@ impl AllowList {
         self.0.is_empty()
     }
 
-    /// Whether `address` is let in.
+    /// Whether the list allows `address`.
     pub fn allows(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(address))
     }
 }
 
-/// An address as 16 bytes, the same for IPv4 whether mapped into IPv6 or not.
+/// Returns an address as 16 bytes. An IPv4 address has the same bytes whether it is mapped into IPv6 or not.
 pub(super) fn address_bytes(address: IpAddr) -> [u8; 16] {
     match address.to_canonical() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),

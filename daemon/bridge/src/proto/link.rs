@@ -1,11 +1,11 @@
-//! The shares of a link: the rate of live packets, and what is left for repairs.
+//! Divides a link between live packets and repairs.
 //!
 //! A sender that fills its link makes its own packets wait in a queue of the network card or of a switch, where a newer message cannot
 //! overtake them. So live packets take at most 95 % of the link, and messages that are published faster wait in the ring. Messages that are
-//! published more slowly never wait: a sender that got no CPU for a while sends what was published meanwhile at once.
+//! published more slowly never wait. After a standstill, a sender sends at once all that was published meanwhile.
 //!
-//! Live packets and repairs together also take at most 95 %, and it is the repairs that wait. They always have at least 2 % of the link, so
-//! that a receiver that fell behind can catch up.
+//! Live packets and repairs together also take at most 95 %, and only the repairs wait. Repairs always have at least 2 % of the link, so
+//! that a receiver that lags can catch up.
 //!
 //! All sizes are those on the wire: a packet takes [`FRAME_BYTES`] more than its payload.
 
@@ -15,20 +15,21 @@ use shmcast::hosting::fault;
 use std::fmt;
 use std::str::FromStr;
 
-/// Bytes of a packet on an Ethernet besides its payload: preamble, gap, Ethernet header and checksum, and the headers
-/// of IPv6 and UDP. A packet of IPv4 takes 20 less.
+/// Bytes that a packet takes on an Ethernet besides its payload: preamble, gap, Ethernet header and checksum, and the headers of IPv6 and
+/// UDP. A packet of IPv4 takes 20 bytes less.
 pub const FRAME_BYTES: u64 = 86;
-/// Bytes that may leave at once before the rate of live packets applies.
+/// Bytes that may be sent at once before the rate of live packets applies.
 pub const BURST_BYTES: u64 = 64 << 10;
-/// The lowest speed of a link that is accepted.
+/// The lowest link speed that is accepted, in bits per second.
 const LEAST_BITS: u64 = 1_000_000;
-/// The repairs' burst is the time that it takes on the link: half a millisecond.
+/// The burst of repairs is what the link transfers in a second, divided by this: half a millisecond.
 const REPAIR_BURST_SHARE: u64 = 2_000;
-/// Repairs of at least this many bytes leave at once, however slow the link is: two packets of an Ethernet.
+/// The least burst of repairs in bytes, however slow the link is: two packets of an Ethernet.
 const LEAST_REPAIR_BURST: u64 = 3_000;
-/// The time in which live packets are counted, and the longest standstill of a thread after which they need not wait.
+/// The time over which live packets are counted, in nanoseconds. A thread that stood still for at most this time sends its packets without
+/// a wait.
 const WINDOW_NS: u64 = 10 * MILLISECOND_NS;
-/// The window moves in steps of its length divided by this.
+/// The number of steps in a window. The window moves by one step at a time.
 const STEPS: usize = 10;
 
 /// The speed of a link.
@@ -52,23 +53,23 @@ impl Link {
         Link { bits_per_second: bits_per_second.max(LEAST_BITS) }
     }
 
-    /// Its speed in bits per second.
+    /// Returns the speed in bits per second.
     pub fn bits_per_second(&self) -> u64 {
         self.bits_per_second
     }
 
-    /// The rate of live packets: 95 % of the link.
+    /// Returns the rate of live packets: 95 % of the link.
     pub fn live_rate(&self) -> Rate {
         Rate { per_second: self.percent(95), burst: BURST_BYTES }
     }
 
-    /// The rate of repairs and live packets together, which limits repairs.
+    /// Returns the rate of live packets and repairs together. It limits only repairs.
     fn whole_rate(&self) -> Rate {
         let burst = (self.percent(100) / REPAIR_BURST_SHARE).clamp(LEAST_REPAIR_BURST, BURST_BYTES);
         Rate { per_second: self.percent(95), burst }
     }
 
-    /// The rate that repairs always have.
+    /// Returns the rate that repairs always have.
     fn least_rate(&self) -> Rate {
         Rate { per_second: self.percent(2), burst: LEAST_REPAIR_BURST }
     }
@@ -107,78 +108,78 @@ impl fmt::Display for Link {
     }
 }
 
-/// Holds live packets back while they are published faster than their share of the link.
+/// Delays live packets while they are published faster than their share of the link.
 #[derive(Debug)]
 pub struct Pacer {
     rate: Rate,
     bucket: TokenBucket,
-    /// The last time at which nothing waited to be sent. Packets that leave next were published after it.
+    /// The last time at which no message waited to be sent. The packets that are sent next were published after it.
     empty_ns: u64,
-    /// Whether the next packets may have to wait. If not, the sender does not read the clock before they leave.
+    /// Whether the next packets may have to wait. If not, the sender does not read the clock before it sends them.
     is_tight: bool,
 }
 
 impl Pacer {
-    /// Makes a pacer that has not let anything leave yet.
+    /// Makes a pacer of a link on which nothing was sent yet.
     pub fn of(link: Link, now_ns: u64) -> Pacer {
         let (rate, bucket) = (link.live_rate(), TokenBucket::default());
         Pacer { rate, bucket, empty_ns: now_ns, is_tight: false }
     }
 
-    /// Notes that nothing waits to be sent.
+    /// Notes that no message waits to be sent.
     #[inline]
     pub fn note_empty(&mut self, now_ns: u64) {
         self.empty_ns = now_ns;
     }
 
-    /// Whether [`wait_ns`](Self::wait_ns) must be asked before the next packets leave.
+    /// Whether the sender must call [`wait_ns`](Self::wait_ns) before it sends the next packets.
     #[inline]
     pub fn is_tight(&self) -> bool {
         self.is_tight
     }
 
-    /// How long the next packets have to wait, in nanoseconds.
+    /// Returns how long the next packets must wait, in nanoseconds.
     pub fn wait_ns(&self, now_ns: u64) -> u64 {
         self.bucket.opens_in_ns(now_ns, self.rate)
     }
 
-    /// Notes that this many bytes have left.
+    /// Notes that this many bytes were sent.
     #[inline]
     pub fn charge(&mut self, now_ns: u64, bytes: u64) {
-        // The link was free for these bytes since they were published, up to a bound.
+        // The link was free for these bytes since they were published. This is true only up to a limit.
         let since_ns = self.empty_ns.clamp(now_ns.saturating_sub(WINDOW_NS), now_ns);
         self.bucket.charge(since_ns, self.rate, bytes);
-        // Time only reduces the debt. So the debt cannot be larger when the next packets leave.
+        // The debt only shrinks with time. So it cannot be larger when the next packets are sent.
         self.is_tight = !self.bucket.is_open(now_ns, self.rate) && !fault!("nothing_is_paced");
     }
 }
 
-/// The share of the link that live packets leave to repairs.
+/// The part of the link that live packets leave to repairs.
 #[derive(Debug)]
 pub struct Remainder {
     link: Link,
-    /// The debt of live packets and repairs together.
+    /// The bucket of live packets and repairs together.
     whole: TokenBucket,
-    /// The debt of the repairs that left although `whole` was closed.
+    /// The bucket of the repairs that are sent while `whole` is closed.
     least: TokenBucket,
-    /// Live bytes so far at the times of the last steps, the oldest of them at `oldest`.
+    /// The times of the last steps, and how many live bytes had been sent by then. The oldest step is at `oldest`.
     steps: [(u64, u64); STEPS],
     oldest: usize,
-    /// Live bytes at the last look, and its time.
+    /// The time of the last call of `note_live`, and the live bytes by then.
     seen: (u64, u64),
 }
 
 impl Remainder {
-    /// The whole link.
+    /// Makes the remainder of a link on which nothing was sent yet.
     pub fn of(link: Link) -> Remainder {
         let (whole, least) = Default::default();
         Remainder { link, whole, least, steps: [(0, 0); STEPS], oldest: 0, seen: (0, 0) }
     }
 
-    /// Notes how many bytes live packets have taken so far. Call this before repairs are sent, and every few milliseconds.
+    /// Notes how many bytes of live packets have been sent so far. Call this before repairs are sent, and every few milliseconds.
     pub fn note_live(&mut self, now_ns: u64, live_bytes: u64) {
         let (seen_ns, seen) = std::mem::replace(&mut self.seen, (now_ns, live_bytes));
-        // The link was free for these bytes since the last look.
+        // The link was free for these bytes since the last call.
         self.whole.charge(seen_ns, self.link.whole_rate(), live_bytes.saturating_sub(seen));
         let newest = (self.oldest + STEPS - 1) % STEPS;
         if now_ns.saturating_sub(self.steps[newest].0) >= WINDOW_NS / STEPS as u64 {
@@ -187,18 +188,18 @@ impl Remainder {
         }
     }
 
-    /// Returns how long it takes until a repair may leave, in nanoseconds; 0 if one may leave now.
+    /// Returns how long it takes until a repair may be sent, in nanoseconds; 0 if it may be sent now.
     pub fn opens_in_ns(&self, now_ns: u64) -> u64 {
         let whole_ns = self.whole.opens_in_ns(now_ns, self.link.whole_rate());
         whole_ns.min(self.least.opens_in_ns(now_ns, self.link.least_rate()))
     }
 
-    /// Whether a repair may leave.
+    /// Whether a repair may be sent now.
     pub fn is_open(&self, now_ns: u64) -> bool {
         self.opens_in_ns(now_ns) == 0
     }
 
-    /// Notes that this many bytes of repairs have left.
+    /// Notes that this many bytes of repairs were sent.
     pub fn charge(&mut self, now_ns: u64, bytes: u64) {
         if !self.whole.is_open(now_ns, self.link.whole_rate()) {
             self.least.charge(now_ns, self.link.least_rate(), bytes);
@@ -206,7 +207,7 @@ impl Remainder {
         self.whole.charge(now_ns, self.link.whole_rate(), bytes);
     }
 
-    /// Returns the part of the 95 % that live packets left free in the last 10 ms, in bytes per second; at least 2 % of the link.
+    /// Returns how much of the 95 % live packets did not use in the last 10 ms, in bytes per second. Returns at least 2 % of the link.
     pub fn per_second(&self) -> u64 {
         let ((since_ns, before), (now_ns, live_bytes)) = (self.steps[self.oldest], self.seen);
         let took_ns = u128::from(now_ns.saturating_sub(since_ns).max(MILLISECOND_NS));
@@ -238,8 +239,7 @@ mod tests {
         );
     }
 
-    /// Sends packets of 1,000 B for a second, each as soon as the pacer lets it. Returns the most bytes that left in
-    /// any 10 ms.
+    /// Sends packets of 1,000 B for a second, each as soon as the pacer permits it. Returns the most bytes that were sent in any 10 ms.
     fn most_in_a_window(link: Link) -> u64 {
         let (mut pacer, mut now_ns, mut sent) = (Pacer::of(link, SECOND_NS), SECOND_NS, Vec::new());
         while now_ns < 2 * SECOND_NS {
@@ -262,8 +262,8 @@ mod tests {
         }
     }
 
-    /// Whether packets of 1,000 B wait that are published at a rate, and sent by a thread that stands still for some
-    /// milliseconds now and then.
+    /// Whether any packet must wait. Packets of 1,000 B are published at this percentage of the link, and the sending thread stands still
+    /// for 7 ms now and then.
     fn any_waits(link: Link, percent: u64) -> bool {
         let (mut pacer, mut now_ns, mut published) = (Pacer::of(link, 0), 0, 0);
         let each_ns = 1_000 * SECOND_NS / link.percent(percent);
@@ -281,8 +281,8 @@ mod tests {
         false
     }
 
-    /// At 1 Gbit/s a standstill of 1 ms brought more than a burst: the packets waited for a link that was free, and the
-    /// wait was a standstill too.
+    /// At 1 Gbit/s, more than a burst was published during a standstill of 1 ms. These packets then waited although the link was free, and
+    /// this wait was another standstill.
     #[test]
     fn a_feed_below_its_share_never_waits_though_its_thread_stands_still() {
         for link in ["100Mbit", "1Gbit", "10Gbit"].map(|text| text.parse::<Link>().unwrap()) {
@@ -290,8 +290,8 @@ mod tests {
         }
     }
 
-    /// Repairs of 1,000 B beside a feed of 1,000 B packets that takes so many percent of the link, for a second, each as
-    /// soon as it may leave. Returns the bytes of the repairs.
+    /// Sends repairs of 1,000 B for a second, each as soon as it may be sent. Meanwhile a feed uses this percentage of the link. Returns
+    /// the bytes of the repairs.
     fn repaired(link: Link, live_percent: u64) -> u64 {
         let (mut remainder, mut repaired) = (Remainder::of(link), 0);
         for us in 0..1_000_000 {

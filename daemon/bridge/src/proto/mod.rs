@@ -1,8 +1,8 @@
 //! The logic of the bridge between hosts, without any input or output.
 //!
-//! Every type here is a state machine in the `handle_*` / `poll_*` form: the caller passes it datagrams and the time, and takes deliveries,
-//! datagrams to send and the next deadline from it. There is no socket, clock, thread or log in this module, so a whole network of these
-//! machines runs inside one test with a virtual clock (see `sim`).
+//! Every type here is a state machine. The caller passes datagrams and the time to its `handle_*` functions, and gets deliveries, datagrams
+//! to send and the next deadline from its `poll_*` functions. There is no socket, clock, thread or log in this module, so a whole network
+//! of these machines runs inside one test with a virtual clock (see `sim`).
 //!
 //! ```text
 //!   ring ──> Sender ──lines──> SourceLock ──> Receiver ──> ring      live data, heartbeats, end of session
@@ -10,8 +10,8 @@
 //!   LeaseServer <──control──> LeaseClient                 who may have unicast data at all
 //! ```
 //!
-//! Time is `u64` nanoseconds of any monotonic clock; a receiver uses that of `awake`. The bytes of a peer are claims: they are parsed
-//! whole, checked, and then used. Nothing here panics on them, every table has a bound, and every loop ends.
+//! Times are `u64` nanoseconds of any monotonic clock. A receiver uses the clock of `awake`. The bytes of a peer are not trusted: they are
+//! parsed completely, checked, and then used. Nothing here panics on them, every table has a bound, and every loop ends.
 
 pub(crate) mod awake;
 mod bytes;
@@ -41,14 +41,14 @@ pub const MILLISECOND_NS: u64 = 1_000_000;
 /// One second in nanoseconds.
 pub const SECOND_NS: u64 = 1_000_000_000;
 
-/// Greatest number of lines (copies of one feed) that a receiver listens to.
+/// The most lines that a receiver listens to. Lines are copies of one feed.
 pub const MAX_LINES: usize = 4;
-/// Greatest number of retransmission servers that a receiver asks.
+/// The most retransmission servers that a receiver asks.
 pub const MAX_SERVERS: usize = 8;
-/// The default payload of a datagram, in bytes: it fits an Ethernet frame with room for tunnels.
+/// The default payload of a datagram, in bytes. It fits an Ethernet frame and leaves room for the headers of tunnels.
 pub const DEFAULT_PAYLOAD_BYTES: usize = 1_400;
 
-/// One step of SplitMix64 (Steele, Lea, Flood 2014), which spreads a random seed over as many numbers as are needed.
+/// Performs one step of SplitMix64 (Steele, Lea, Flood 2014). It derives any number of random numbers from one random seed.
 fn splitmix(state: u64) -> u64 {
     let state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

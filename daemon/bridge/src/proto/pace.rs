@@ -1,47 +1,47 @@
-//! The pace of a feed: when its next message is expected.
+//! Predicts when the next message of a feed will arrive.
 //!
 //! A thread that sleeps until it is woken receives a message tens of microseconds late, because a sleeping CPU wakes slowly. A thread that
-//! polls is not late, but uses a CPU. Many feeds are steady, so a thread can do both: it sleeps, and polls for the short time in which the
-//! next message is expected. For a feed that is not steady, nothing is expected.
+//! polls is not late, but uses a CPU. Many feeds are steady, and for these a thread can do both: it sleeps, and polls only for the short
+//! time in which the next message is expected. For a feed that is not steady, there is no prediction.
 
 use super::MICROSECOND_NS;
 
-/// A thread begins to poll this long before the time in which the message is expected, because it wakes late.
+/// The time by which a thread begins to poll before a message is expected, in nanoseconds. The thread needs it because it wakes late.
 const LEAD_NS: u64 = 30 * MICROSECOND_NS;
-/// The least tolerance of an expected time.
+/// The least tolerance of an expected time, in nanoseconds.
 const LEAST_SLACK_NS: u64 = 10 * MICROSECOND_NS;
-/// The share of polling in the time between two messages is at most about two divided by this.
+/// Bounds the share of polling. A thread polls for at most about two parts in `POLL_SHARE` of the time between two messages.
 const POLL_SHARE: u64 = 8;
-/// Longest time between messages for which the next one is expected. In a slower feed, the thread sleeps until the next message.
+/// The longest time between messages with a prediction, in nanoseconds. In a slower feed, the thread sleeps until the next message.
 const SLOWEST_NS: u64 = 20_000 * MICROSECOND_NS;
 
-/// Advice for a thread that has nothing to do.
+/// The advice to a thread that has nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Advice {
     /// A message is expected now: poll.
     Poll,
-    /// A message is expected in this many nanoseconds, but not before.
+    /// The next message is expected in this many nanoseconds.
     Later(u64),
-    /// A message was expected, and its time ended this many nanoseconds ago. The message is late, or the feed has changed.
+    /// A message was expected, and the tolerance ended this many nanoseconds ago. The message is late, or the feed has changed.
     Overdue(u64),
-    /// Nothing is known of the next message.
+    /// There is no prediction for the next message.
     Unknown,
 }
 
-/// The pace of one feed. It has no clock of its own.
+/// The times of one feed's messages. It has no clock of its own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Pace {
     last_ns: u64,
-    /// The recent mean time between two messages.
+    /// The recent mean time between two messages, in nanoseconds.
     gap_ns: u64,
-    /// The mean deviation from it.
+    /// The mean deviation from `gap_ns`, in nanoseconds.
     deviation_ns: u64,
-    /// How long to poll after each message.
+    /// The time for which the thread polls after each message, in nanoseconds.
     polls_for_ns: u64,
 }
 
 impl Pace {
-    /// Makes the pace of a feed whose next message is always expected for this long after the last.
+    /// Makes the pace of a feed whose thread polls for this long after each message.
     pub(crate) fn polling_for(polls_for_ns: u64) -> Pace {
         Pace { polls_for_ns, ..Pace::default() }
     }
@@ -60,7 +60,7 @@ impl Pace {
         self.last_ns
     }
 
-    /// Advice for a thread that has nothing to do at `now_ns`.
+    /// Returns what a thread that has nothing to do at `now_ns` should do.
     #[inline]
     pub(crate) fn advice(&self, now_ns: u64) -> Advice {
         if now_ns.saturating_sub(self.last_ns) < self.polls_for_ns {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::proto::MILLISECOND_NS;
 
-    /// Notes `count` messages, each a millisecond after the one before and late by what `late_ns` says.
+    /// Notes `count` messages. The message `n` arrives `n` milliseconds and `late_ns(n)` after the start.
     fn paced(count: u64, late_ns: impl Fn(u64) -> u64) -> (Pace, u64) {
         let mut pace = Pace::default();
         let at = |n: u64| n * MILLISECOND_NS + late_ns(n);

@@ -1,5 +1,5 @@
-//! Tests with arbitrary bytes for every parser, and arbitrary scripts of packets for a receiver. Nothing
-//! panics, nothing outgrows its bound, and deliveries are in order whatever was sent.
+//! Tests with arbitrary bytes for every parser, and with arbitrary scripts of packets for a receiver. Nothing may panic or outgrow its
+//! bound, and deliveries must be in order, whatever was sent.
 
 use proptest::prelude::*;
 use shmcast_testkit::number;
@@ -20,7 +20,7 @@ fn session(epoch: u64) -> Session {
     Session::of_channel("FUZZ", epoch).unwrap()
 }
 
-/// Bytes that are arbitrary, or nearly right.
+/// Makes arbitrary bytes, and bytes that are almost a valid datagram.
 fn datagram() -> impl Strategy<Value = Vec<u8>> {
     let sequence = prop_oneof![0..200u64, any::<u64>(), Just(u64::MAX), Just(u64::MAX - 1)];
     let count = prop_oneof![0..20u16, Just(0xFFFF), Just(0xFFFE), any::<u16>()];
@@ -41,7 +41,7 @@ fn datagram() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![prop::collection::vec(any::<u8>(), 0..100), nearly, control]
 }
 
-/// One thing that happens to a receiver.
+/// One step of a receiver's script.
 #[derive(Debug, Clone)]
 enum Step {
     Raw(Origin, Vec<u8>),
@@ -92,7 +92,7 @@ fn packet(epoch: u64, first: u64, count: u64, size: usize) -> Vec<u8> {
     buffer
 }
 
-/// Runs a script and checks order and bounds after every step.
+/// Runs a script, and checks the order of deliveries and all bounds after every step.
 fn run(config: ReceiverConfig, script: &[Step]) {
     let mut receiver = Receiver::new(config);
     let (mut now_ns, mut next, mut asked) = (0u64, None, Vec::new());
@@ -110,10 +110,10 @@ fn run(config: ReceiverConfig, script: &[Step]) {
     }
 }
 
-/// A request, and the number of the server that it goes to.
+/// A request, and the number of the server to which it is sent.
 type Asked = (usize, [u8; 20]);
 
-/// Everything comes in order and once, whatever the script says.
+/// Checks that deliveries are in order, and that each message is delivered once.
 fn check_order(next: &mut Option<u64>, delivery: Delivery<'_>) {
     *next = match delivery {
         Delivery::NewSession { next: first, .. } => Some(first),
@@ -132,7 +132,7 @@ fn check_order(next: &mut Option<u64>, delivery: Delivery<'_>) {
     };
 }
 
-/// Gives a step's datagram, or a server's answer to one of the requests in `asked`, to the receiver.
+/// Passes a step's datagram to the receiver, or a server's answer to one of the requests in `asked`.
 fn play(
     receiver: &mut Receiver,
     now_ns: u64,
@@ -177,7 +177,7 @@ fn play(
     }
 }
 
-/// The requests that the receiver now makes: not too many, and each of the right form.
+/// Returns the requests that the receiver makes now. Checks that they are not too many, and that each is valid.
 fn asks(config: &ReceiverConfig, receiver: &mut Receiver, now_ns: u64) -> Vec<Asked> {
     // There may be as many for claims. At the end of time, each may also go to a doubted server.
     let limit = 4 * config.gaps.max_requests.max(1);

@@ -1,11 +1,12 @@
-//! The name of one run of sequences: ten bytes at the head of every packet.
+//! The name of a session: ten bytes at the beginning of every packet. A session is one run of sequences.
 //!
-//! In sessions that shmcast makes, four characters stand for the channel and six base-36 digits are its epoch, so that a receiver can
-//! distinguish a restarted publisher (a greater epoch) from another channel. Sessions of other makes are ten opaque bytes.
+//! In the sessions that shmcast makes, the first four characters stand for the channel, and the other six are its epoch in base 36. So a
+//! receiver can distinguish a restarted publisher, which has a greater epoch, from another channel. The sessions of other makes are ten
+//! opaque bytes.
 //!
-//! The four characters are the tag. Unless somebody configured one, it is a hash of the channel's whole name, because names
-//! that begin alike are not the same channel: SipHash-2-4 with the key 0 of the name's bytes, modulo 62^4, as four digits of
-//! `0-9A-Za-z`, the highest first.
+//! The four characters are the tag. If none is configured, it is a hash of the channel's whole name, because names with the same beginning
+//! are different channels. The hash is SipHash-2-4 of the name's bytes with the key 0, modulo 62^4, written as four digits of `0-9A-Za-z`
+//! with the highest first.
 
 use siphasher::sip::SipHasher24;
 use std::fmt;
@@ -14,7 +15,7 @@ use std::hash::Hasher;
 const EPOCH_DIGITS: usize = 6;
 /// The digits of tags and epochs. An epoch uses only the first 36.
 const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-/// Epochs are six base-36 digits, so they stay below this.
+/// The least number that is too large for an epoch. An epoch has six base-36 digits.
 pub const EPOCH_LIMIT: u64 = 36u64.pow(EPOCH_DIGITS as u32);
 
 /// The error for a session name that cannot be made.
@@ -27,7 +28,7 @@ pub enum SessionError {
     Name {
         /// The name that was given.
         name: String,
-        /// Greatest number of characters allowed.
+        /// The most characters that are allowed.
         limit: usize,
     },
     /// The epoch needs more than six base-36 digits.
@@ -38,35 +39,35 @@ pub enum SessionError {
     },
 }
 
-/// The ten bytes that name one run of sequences.
+/// The ten bytes that name a session.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Session([u8; 10]);
 
 impl Session {
-    /// Takes the bytes as they are on the wire.
+    /// Makes a session from its bytes on the wire.
     pub const fn from_bytes(bytes: [u8; 10]) -> Session {
         Session(bytes)
     }
 
-    /// The bytes as they are on the wire.
+    /// Returns the bytes on the wire.
     pub const fn as_bytes(&self) -> &[u8; 10] {
         &self.0
     }
 
-    /// A session by its name, 1 to 10 printable characters, padded with spaces on the right.
+    /// Makes a session from its name: 1 to 10 printable characters, padded with spaces on the right.
     ///
     /// # Errors
-    /// [`SessionError::Name`] when the name is empty, too long or not printable ASCII.
+    /// [`SessionError::Name`] if the name is empty, too long or not printable ASCII.
     pub fn named(name: &str) -> Result<Session, SessionError> {
         let mut bytes = [b' '; 10];
         pad_name(name, &mut bytes)?;
         Ok(Session(bytes))
     }
 
-    /// The session of a shmcast channel: its tag in four characters, then the epoch in six base-36 digits.
+    /// Makes the session of a shmcast channel: its tag in four characters, then its epoch in six base-36 digits.
     ///
     /// # Errors
-    /// [`SessionError`] when the tag is not 1 to 4 printable characters or the epoch does not fit.
+    /// [`SessionError`] if the tag is not 1 to 4 printable characters, or the epoch is too large.
     pub fn of_channel(tag: &str, epoch: u64) -> Result<Session, SessionError> {
         if epoch >= EPOCH_LIMIT {
             return Err(SessionError::Epoch { epoch });
@@ -77,13 +78,13 @@ impl Session {
         Ok(Session(bytes))
     }
 
-    /// The first four bytes, which stand for the channel in sessions that shmcast makes.
+    /// Returns the first four bytes. In sessions that shmcast makes, they stand for the channel.
     pub fn tag(&self) -> [u8; 4] {
         let [a, b, c, d, ..] = self.0;
         [a, b, c, d]
     }
 
-    /// The session of the same tag with this epoch; `None` if the epoch does not fit.
+    /// Returns the session with the same tag and this epoch. Returns `None` if the epoch is too large.
     pub fn with_epoch(&self, epoch: u64) -> Option<Session> {
         (epoch < EPOCH_LIMIT).then(|| {
             let mut bytes = self.0;
@@ -92,7 +93,7 @@ impl Session {
         })
     }
 
-    /// The epoch in sessions that shmcast makes; `None` for any other.
+    /// Returns the epoch of a session that shmcast made. Returns `None` for any other session.
     pub fn epoch(&self) -> Option<u64> {
         self.0[4..].iter().try_fold(0u64, |epoch, &digit| match digit {
             b'0'..=b'9' => Some(epoch * 36 + u64::from(digit - b'0')),
@@ -110,7 +111,7 @@ fn write_epoch(epoch: u64, bytes: &mut [u8; 10]) {
     }
 }
 
-/// The tag of a channel: four characters that stand for its whole name.
+/// Returns the tag of a channel: a hash of its whole name in four characters.
 pub fn tag_of(channel: &str) -> String {
     let mut hasher = SipHasher24::new();
     hasher.write(channel.as_bytes());

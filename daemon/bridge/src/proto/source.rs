@@ -1,4 +1,4 @@
-//! Decides which source's packets a line accepts. Once the line has a source, it accepts only that source's packets, until the source falls
+//! Decides from which source a line accepts packets. Once the line has a source, it accepts packets from no other, until the source falls
 //! silent.
 //!
 //! ```text
@@ -6,10 +6,11 @@
 //!  locked ── 3 s without a packet of its source ─────────────────────────────> open, locked by the next 16
 //!  locked ── 5 ms without one, and 3 packets of another in order ────────────> locked to that other
 //! ```
-//! So a host that sends a copy of the feed is ready to take over, and a host that sends anything else is not
-//! heard. The packets of such a copy are kept meanwhile, so that nothing is lost when the lock passes on. If the operator lists the sources, only those are heard, and all of them at the same time.
+//! So another host that sends a copy of the feed can take over, and a host that sends anything else is ignored. The packets of the copy are
+//! stored meanwhile, so that no message is lost when the lock changes to it. If the operator lists sources, packets of all of them are
+//! accepted at any time, and packets of other sources never.
 //!
-//! Silence is counted by [`Awake`](super::awake::Awake), without the time in which the receiver stood still.
+//! The clock for silence is [`Awake`](super::awake::Awake). It leaves out the time in which the receiver stood still.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -20,16 +21,16 @@ use super::sender::HEARTBEAT_EVERY_NS;
 use super::wire::Head;
 use shmcast::hosting::fault;
 
-/// Number of packets in a row that lock an open line to their source.
+/// The number of consecutive packets of one source that lock an open line to it.
 const LOCKING_PACKETS: u32 = 16;
-/// After this silence of its source a line is open to anybody. An idle source sends heartbeats, and the line must not be open between them,
-/// nor if one of them is late or lost.
+/// After this silence of its source, a line is open to any source, in nanoseconds. An idle source sends heartbeats. The line must not be
+/// open between two heartbeats, nor if one of them is late or lost.
 const OPEN_NS: u64 = 3 * HEARTBEAT_EVERY_NS;
-/// After this silence the line is open to a source that continues in order.
+/// After this silence, the line is open to a source that continues in order, in nanoseconds.
 const PASS_NS: u64 = 5 * MILLISECOND_NS;
-/// Number of packets in order that such a source must send.
+/// The number of packets in order that such a source must send.
 const PASS_PACKETS: u32 = 3;
-/// Greatest number of packets of a copy that are kept. The oldest are forgotten, and are a loss like any other.
+/// The most packets of a copy that are stored. The oldest ones are dropped, and their messages are then missing.
 const MAX_KEPT: usize = 512;
 
 /// The lock of one line.
@@ -41,21 +42,21 @@ pub(crate) struct SourceLock {
     packets: u32,
     heard_ns: u64,
     rival: Option<Rival>,
-    /// The packets of the line's new source, up to the one that was admitted.
+    /// The stored packets of the line's new source, up to the one that was accepted.
     passed: Option<Kept>,
 }
 
-/// The last packets of a copy, in the order of their arrival.
+/// The last packets of a copy, in the order in which they arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     /// The packets, each with the sequence after its last message.
     packets: VecDeque<(u64, Vec<u8>)>,
-    /// Memory of packets that are no longer kept.
+    /// The memory of dropped packets, for later ones.
     spare: Vec<Vec<u8>>,
 }
 
 impl Kept {
-    /// Keeps a packet, and forgets those before `due`.
+    /// Stores a packet, and drops the packets that end before `due`.
     fn push(&mut self, end: u64, datagram: &[u8], due: u64) {
         while self.packets.len() >= MAX_KEPT || self.packets.front().is_some_and(|(end, _)| *end < due) {
             self.spare.extend(self.packets.pop_front().map(|(_, bytes)| bytes));
@@ -66,30 +67,30 @@ impl Kept {
         self.packets.push_back((end, bytes));
     }
 
-    /// The datagrams.
+    /// Returns the stored datagrams.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
         self.packets.iter().map(|(_, bytes)| &bytes[..])
     }
 }
 
-/// Another source that sends to a locked line.
+/// Another source, which sends to a locked line.
 #[derive(Debug)]
 struct Rival {
     source: IpAddr,
-    /// Number of packets in order that it has sent. The one after them begins at `next`.
+    /// The number of packets in order that it has sent. The next one must begin at `next`.
     packets: u32,
     next: u64,
     kept: Kept,
 }
 
 impl SourceLock {
-    /// Makes an open line. If `listed` is not empty, the line accepts packets only from the listed sources.
+    /// Makes an open line. If `listed` is not empty, the line accepts only packets of these sources.
     pub(crate) fn new(listed: AllowList) -> SourceLock {
         SourceLock { listed, source: None, packets: 0, heard_ns: 0, rival: None, passed: None }
     }
 
-    /// Whether to accept a packet. `head` is its beginning, if that is sound, and `due` the sequence up to which the receiver has heard of
-    /// messages. If the packet is accepted, the packets of [`take_kept`](Self::take_kept) precede it.
+    /// Whether to accept a packet of the source `from`. `head` has its first fields if they are valid. `due` is the receiver's horizon. If
+    /// the packet is accepted, the packets of [`take_kept`](Self::take_kept) must be handled before it.
     pub(crate) fn admits(
         &mut self,
         now_ns: u64,
@@ -120,15 +121,15 @@ impl SourceLock {
         false
     }
 
-    /// Takes the packets that the line's new source sent before it was admitted, if the last packet admitted it. Call this after every
-    /// accepted packet, and before the next one.
+    /// Returns the packets that the new source sent before the line accepted it. Call this after every accepted packet, and before the next
+    /// one. It returns `None` unless the line's source has just changed.
     #[inline]
     pub(crate) fn take_kept(&mut self) -> Option<Kept> {
         self.passed.take()
     }
 
-    // Keeps the packet if it continues in order at the receiver's place, or at an earlier one. Returns whether there are enough such
-    // packets, so that the receiver can continue with this source.
+    // Stores the packet if it continues in order, at or before `due`. Returns whether there are enough such packets, so that the receiver
+    // can continue with this source.
     fn goes_on(&mut self, source: IpAddr, (head, datagram): (&Head, &[u8]), due: u64) -> bool {
         let (end, is_copy) = (head.end(), head.sequence <= due);
         let known = self.rival.as_mut().filter(|rival| rival.source == source);
@@ -170,7 +171,7 @@ mod tests {
         Head { sequence, messages: 1 }
     }
 
-    /// A line locked to host 1, whose next sequence is 17, at the time 0.
+    /// Makes a line that is locked to host 1 at the time 0. Its next sequence is 17.
     fn locked() -> SourceLock {
         let mut lock = SourceLock::new(AllowList::default());
         assert!((1..=16).all(|sequence| lock.admits(0, ip(1), (Some(&head(sequence)), b""), sequence)));
@@ -209,7 +210,7 @@ mod tests {
         assert!(!lock.admits(PASS_NS, ip(1), (Some(&head(21)), b""), 21), "the lock has passed on");
     }
 
-    /// It begins before the end of the other's, sends while that one is alive still, and then that one stops.
+    /// A copy begins before the end of the source's packets, and sends while the source is still alive. Then the source stops.
     #[test]
     fn nothing_that_a_copy_has_sent_is_lost_when_the_lock_passes_on() {
         let mut lock = locked();

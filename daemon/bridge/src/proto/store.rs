@@ -1,15 +1,15 @@
-//! Packets that arrived too early, kept until the messages before them have arrived.
+//! Stores packets that arrived early until the messages before them have arrived.
 //!
-//! The store holds runs of messages, sorted by sequence and never overlapping, each in a buffer taken from a pool. It is bounded by packets
-//! and by bytes of buffer, held and pooled together. Packets that do not fit are refused and will be requested again. Early packets arrive
-//! nearly sorted, so a deque with a binary search is as good as a tree and allocates no nodes.
+//! The store has runs of messages, which are sorted by sequence and never overlap. Each run is in a buffer from a pool. Two limits bound
+//! the store: the number of packets, and the bytes of all buffers, in use or in the pool. Packets that do not fit are refused, and will be
+//! requested again. Early packets arrive nearly sorted, so a deque with binary search is as good as a tree, and allocates no nodes.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::wire::{Form, Messages};
 
-/// Consecutive messages that are kept.
+/// Consecutive messages in the store.
 #[derive(Debug)]
 pub struct Run {
     first: u64,
@@ -19,27 +19,27 @@ pub struct Run {
 }
 
 impl Run {
-    /// The messages in it.
+    /// Returns the messages of the run.
     pub fn messages(&self) -> Messages<'_> {
         Messages::checked_before(self.first, self.end, &self.blocks, self.form)
     }
 
-    /// Whether the bytes of its message are kept elsewhere.
+    /// Whether the bytes of the run's message are in the assembler, and not in the run.
     pub(super) fn is_apart(&self) -> bool {
         self.form == Form::Apart
     }
 }
 
-/// The runs kept, with room for a bounded number of packets and bytes.
+/// The stored runs. The number of packets and bytes is bounded.
 #[derive(Debug)]
 pub struct Store {
     runs: VecDeque<Run>,
     pool: Vec<Vec<u8>>,
     max_packets: usize,
     max_bytes: usize,
-    /// The capacity of every buffer, held or pooled; never above `max_bytes`.
+    /// The capacity of all buffers, in use or in the pool; never above `max_bytes`.
     reserved_bytes: usize,
-    /// The capacity of the buffers held.
+    /// The capacity of the buffers in use.
     held_bytes: usize,
     held_messages: u64,
 }
@@ -58,7 +58,7 @@ impl Store {
         }
     }
 
-    /// The first part of `first..end` that is not kept.
+    /// Returns the first part of `first..end` that is not stored.
     pub fn next_missing(&self, first: u64, end: u64) -> Option<Range<u64>> {
         let mut at = first;
         for run in self.runs.range(self.runs.partition_point(|run| run.end <= first)..) {
@@ -70,8 +70,8 @@ impl Store {
         (at < end).then_some(at..end)
     }
 
-    /// Keeps a copy of `messages`, none of which may be kept already. Returns false if there is no room. With `spare`, a quarter of the
-    /// store is left for repairs.
+    /// Stores a copy of `messages`. None of them may be stored already. Returns false if there is no room. With `spare`, a quarter of the
+    /// store is reserved for repairs.
     pub fn insert(&mut self, messages: Messages<'_>, spare: bool) -> bool {
         let size = messages.blocks().len();
         let share = |limit: usize| if spare { limit - limit / 4 } else { limit };
@@ -90,7 +90,7 @@ impl Store {
         true
     }
 
-    /// Takes out the first run when it starts at or before `next`. Return it with [`Store::recycle`].
+    /// Removes the first run and returns it, if it starts at or before `next`. Give it back with [`Store::recycle`].
     pub fn take_ready(&mut self, next: u64) -> Option<Run> {
         if self.runs.front()?.first > next {
             return None;
@@ -101,7 +101,7 @@ impl Store {
         Some(run)
     }
 
-    /// Drops the messages from `sequence` on. Returns how many there were.
+    /// Removes the messages from `sequence` on. Returns how many there were.
     pub fn truncate(&mut self, sequence: u64) -> u64 {
         let mut dropped = 0;
         while self.runs.back().is_some_and(|run| run.end > sequence) {
@@ -122,7 +122,7 @@ impl Store {
         dropped
     }
 
-    /// Puts a run's buffer back into the pool.
+    /// Returns a run's buffer to the pool.
     pub fn recycle(&mut self, run: Run) {
         let mut blocks = run.blocks;
         blocks.clear();
@@ -145,28 +145,28 @@ impl Store {
         Some(fresh)
     }
 
-    /// How many more packets of `size` bytes could be kept.
+    /// Returns how many more packets of `size` bytes fit.
     pub fn room(&self, size: usize) -> usize {
         let by_bytes = (self.max_bytes - self.held_bytes.min(self.max_bytes)) / size.max(1);
         by_bytes.min(self.max_packets - self.runs.len())
     }
 
-    /// Whether nothing is kept.
+    /// Whether the store is empty.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// How many packets, or parts of packets, are kept.
+    /// Returns the number of stored packets and parts of packets.
     pub fn packets(&self) -> usize {
         self.runs.len()
     }
 
-    /// How many messages are kept.
+    /// Returns the number of stored messages.
     pub fn messages(&self) -> u64 {
         self.held_messages
     }
 
-    /// The bytes of every buffer, in use or pooled.
+    /// Returns the bytes of all buffers, in use or in the pool.
     pub fn reserved_bytes(&self) -> usize {
         self.reserved_bytes
     }

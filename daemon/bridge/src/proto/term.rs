@@ -1,24 +1,28 @@
 //! Chooses the term of a new session: the number after the tag in the session's name.
 //!
 //! A new term is needed only if sequences cannot continue. Receivers follow the highest term that is alive, so a new term must be above all
-//! terms that they may have followed. The terms in the state file and of this host's own sessions are certain; terms that were heard, or
-//! that receivers reported, may be forged, and the clock may have been set back. Each source is enough by itself if the others are wrong.
+//! terms that they may have followed.
+//!
+//! There are three kinds of terms. Those in the state file and of this host's own sessions are certain. Those that were heard on lines, or
+//! that receivers reported, may be forged. The clock's term is too low if the clock was set back. Each kind is enough if the others are
+//! wrong.
 
 use super::session::EPOCH_LIMIT;
 
-/// A heard or reported term that is further ahead than this is not believed. Otherwise one forged packet would use up all terms.
+/// The most by which a heard or reported term may be ahead. A term further ahead is ignored. Otherwise one forged packet could use up all
+/// terms.
 pub(crate) const MOST_AHEAD: u64 = 1 << 20;
 
-/// What is known about the terms of one channel.
+/// The known terms of one channel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// The term of the time at which the ring was made.
+    /// The term of the time at which the ring was created.
     pub clock: u64,
-    /// The last term that the state file, or this host, records as its own.
+    /// The last term of our own, from the state file or from this host's list of sessions.
     pub own: Option<u64>,
     /// The highest term that was heard on the lines.
     pub heard: Option<u64>,
-    /// The highest term that a receiver named when it reported that ours is older.
+    /// The highest term of receivers that reported our session as older than theirs.
     pub told: Option<u64>,
 }
 
@@ -33,8 +37,8 @@ impl Terms {
         others.max().map_or(sure, |term| term + 1).min(EPOCH_LIMIT - 1)
     }
 
-    /// Returns the highest heard or reported term that is believed. Search for the highest among the terms up to this one: a forged term
-    /// beyond it would hide them.
+    /// Returns the highest term that is believed if it is heard or reported. Consider only terms up to this one: a forged term above it
+    /// would hide the true ones.
     pub(crate) fn most(&self) -> u64 {
         self.sure().saturating_add(MOST_AHEAD)
     }

@@ -1,5 +1,5 @@
-//! The thread that reads the journal for retransmissions. No thread waits for it: orders and answers pass through queues, and it rings a
-//! bell on which the repair thread sleeps.
+//! The thread that reads the journal for retransmissions. No other thread waits for it: orders and answers pass through queues. After each
+//! answer it sends a byte on the bell, a socket on which the repair thread sleeps.
 
 use shmcast::ChannelJournal;
 use shmcast::journal::format::ControlRecord;
@@ -14,7 +14,7 @@ use crate::proto::replay::{Block, Fetched};
 use crate::proto::wire::Meta;
 use crate::thread::spawn;
 
-/// The repair thread's end. After it is dropped, the thread ends as soon as the disk answers.
+/// The repair thread's handle to the disk thread. After the handle is dropped, the disk thread ends once it has finished its order.
 #[derive(Debug)]
 pub(super) struct Disk {
     orders: Sender<u64>,
@@ -23,7 +23,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Starts the thread. Each order is the sequence with which the block to read begins.
+    /// Starts the thread. Each order is the first sequence of the block to read.
     pub(super) fn start(journal: ChannelJournal) -> Result<Disk, BridgeError> {
         let (bell, other) = UnixDatagram::pair().map_err(BridgeError::Start)?;
         for end in [&bell, &other] {
@@ -46,7 +46,7 @@ impl Disk {
                 let _ = other.send(&[0]);
             }
         };
-        // A disk may take long to answer. Nothing waits for the thread's end.
+        // A read of the disk may take long, and nothing waits for the thread's end.
         drop(spawn("bridge-journal", None, work)?);
         Ok(Disk { orders, answers: told, bell })
     }
@@ -57,7 +57,7 @@ impl Disk {
         let _ = self.orders.send(sequence);
     }
 
-    /// The answer, if there is one.
+    /// Returns the next answer, if there is one.
     pub(super) fn take(&self) -> Option<Fetched> {
         // The bell may ring after its answer was taken.
         let _ = self.bell.recv(&mut [0]);
@@ -68,13 +68,13 @@ impl Disk {
         }
     }
 
-    /// A descriptor that is readable when there is an answer.
+    /// Returns a descriptor that is readable when there is an answer.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 }
 
-/// The thread's reader of a journal.
+/// The journal and its reader, which the thread uses.
 struct Work {
     journal: ChannelJournal,
     reader: Option<Reader>,
@@ -98,7 +98,7 @@ impl Work {
     }
 }
 
-/// Whether the error means that there is no journal, and not that the journal cannot be read now.
+/// Whether the error means that there is no journal. Other errors mean that the journal cannot be read now.
 fn is_absence(error: &JournalError) -> bool {
     match error {
         JournalError::Empty { .. } => true,
@@ -107,11 +107,12 @@ fn is_absence(error: &JournalError) -> bool {
     }
 }
 
-/// Reads the block that begins with `first`, where the reader is, or with the oldest later message.
+/// Reads the block that begins with `first`, at the reader's position. If the journal has only later messages, the block has no message,
+/// and says how many are missing.
 fn read(reader: &mut Reader, first: u64) -> Result<Fetched, JournalError> {
     let mut block = Block::new(first);
     if reader.due() > first {
-        // Retention took what lies between.
+        // The messages up to here were removed by the journal's retention.
         block.lose(reader.due());
         return Ok(Fetched::Block(block));
     }

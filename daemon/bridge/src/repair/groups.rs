@@ -1,4 +1,4 @@
-//! The groups to which repairs for all receivers are sent, and on which those of other servers are heard.
+//! The groups to which repairs for all receivers are sent. Repairs of other servers are received there, too.
 
 use shmcast::sys::datagrams::Inbox;
 use std::net::{SocketAddr, UdpSocket};
@@ -9,36 +9,36 @@ use crate::proto::replay::{MergeConfig, Replay};
 use crate::socket::{self, RefusedSettings, SocketError, Tuning};
 use crate::spec::{BridgeSpec, LineSpec, Profile, RepairSpec, SendSpec};
 
-/// Bytes of the receive buffer of the socket that hears other servers.
+/// Bytes of the receive buffer of the socket that receives other servers' repairs.
 const BUFFER_BYTES: usize = 1 << 18;
-/// A datagram is received into a slot of at least this size.
+/// The least size of the slots into which datagrams are received, in bytes.
 const SLOT_BYTES: usize = 2_048;
 
-/// The multicast lines to which a server's socket can send.
+/// Returns the multicast lines to which a server's socket can send.
 fn lines_of<'a>(spec: &'a BridgeSpec, repair: &RepairSpec) -> impl Iterator<Item = &'a LineSpec> {
     let is_v4 = repair.bind.is_ipv4();
     spec.lines.iter().filter(move |line| line.group.ip().is_multicast() && line.group.is_ipv4() == is_v4)
 }
 
-/// The first native line to which a server's socket can send.
+/// Returns the first native line to which a server's socket can send.
 fn native_line<'a>(spec: &'a BridgeSpec, repair: &RepairSpec) -> Option<&'a LineSpec> {
     lines_of(spec, repair).find(|line| spec.profile_of(line) == Profile::Native)
 }
 
-/// Where repairs for all receivers are sent. All of them leave by the socket that receives requests, so that receivers know which server
-/// sent them.
+/// The destinations of repairs for all receivers. All of these repairs are sent from the socket that receives requests, so that receivers
+/// know which server sent them.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     /// The group of plain repairs.
     pub(super) plain: Option<SocketAddr>,
-    /// The line for native repairs.
+    /// The address of the line for native repairs.
     pub(super) native: Option<SocketAddr>,
     /// The socket that receives plain repairs of other servers.
     others: Option<(UdpSocket, Inbox)>,
 }
 
 impl Groups {
-    /// Sets up the socket `requests` to send to the groups, and joins the group of plain repairs.
+    /// Prepares the socket `requests` to send to the groups, and joins the group of plain repairs.
     pub(crate) fn open(
         spec: &BridgeSpec,
         send: &SendSpec,
@@ -62,7 +62,8 @@ impl Groups {
         Ok(Groups { plain, native, others })
     }
 
-    /// Returns the line by which repairs for all leave: the group of plain ones, on the interface of a line, or the native line.
+    /// Returns the line over which repairs for all receivers are sent. This is the group of plain repairs on the interface of a line, or
+    /// otherwise the native line.
     pub(crate) fn line(spec: &BridgeSpec, repair: &RepairSpec) -> Option<LineSpec> {
         let native = native_line(spec, repair);
         let via = native.or_else(|| lines_of(spec, repair).next());
@@ -75,21 +76,21 @@ impl Groups {
         socket::open_line(group, Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 }, refusals)
     }
 
-    /// Continues with a socket that was opened again.
+    /// Replaces the socket that receives other servers' repairs.
     pub(super) fn renew(&mut self, opened: Vec<(usize, UdpSocket)>) {
         if let (Some((socket, _)), Some((_, anew))) = (&mut self.others, opened.into_iter().last()) {
             *socket = anew;
         }
     }
 
-    /// How repairs for all are made, plain and native.
+    /// Returns how repairs for all receivers are made: the plain ones, and the native ones.
     pub(super) fn merge(&self, repair: &RepairSpec) -> (Option<MergeConfig>, Option<MergeConfig>) {
         let ns = |us: Option<u64>| us.map(|us| us.saturating_mul(MICROSECOND_NS));
         let config = MergeConfig { merge_ns: ns(repair.merge_us), linger_ns: ns(repair.linger_us) };
         (self.plain.map(|_| config), self.native.map(|_| config))
     }
 
-    /// The socket to wait on for other servers.
+    /// Returns the socket that receives other servers' repairs.
     pub(super) fn socket(&self) -> Option<&UdpSocket> {
         self.others.as_ref().map(|(socket, _)| socket)
     }

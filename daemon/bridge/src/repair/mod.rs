@@ -1,9 +1,9 @@
 //! The egress's second thread: retransmissions from the ring, and unicast leases.
 //!
-//! The thread sleeps until a datagram arrives. It reads the ring by sequence, through its own subscriber. Messages that the ring no longer
-//! holds are read from the channel's journal, if there is one; a third thread (`disk`) reads it, so that this thread never waits for a
-//! disk. If neither has a message, the thread tells the receiver that it is gone. `proto::replay` and `proto::lease` decide which receivers
-//! may ask, and for how much.
+//! The thread sleeps until a datagram arrives. It reads the ring by sequence, through its own subscriber. If the ring no longer holds a
+//! message, the message comes from the channel's journal, if there is one. A third thread (`disk`) reads the journal, so that this thread
+//! never waits for a disk. If neither has the message, this thread tells the receiver that the message is gone. `proto::replay` and
+//! `proto::lease` decide which receivers may ask, and for how much.
 
 use shmcast::hosting::fault;
 use shmcast::sys::datagrams::{self, Datagram, Inbox};
@@ -43,13 +43,13 @@ pub(super) use groups::Groups;
 use native::NativeRepair;
 use store::{Request, Store};
 
-/// The longest sleep, and so the longest time until the thread notices a stop or the end of a lease.
+/// The longest sleep. A stop or the end of a lease is noticed after this time at the latest.
 const LOOK_UP: Duration = Duration::from_millis(20);
-/// Bytes of a receive slot. A datagram to a server is a request or a control datagram, and fits. A longer one is neither.
+/// Bytes of a receive slot. Requests and control datagrams fit. A longer datagram is neither of them.
 const SLOT_BYTES: usize = 256;
-/// A token bucket's burst is its bytes per second divided by this: 40 ms at its rate.
+/// The burst of a token bucket is what its rate allows in a second, divided by this: 40 ms.
 const BURST_SHARE: u64 = 25;
-/// How often the feed's own rate is measured.
+/// The interval at which the feed's own rate is measured, in nanoseconds.
 const MEASURE_EVERY_NS: u64 = SECOND_NS / 4;
 
 /// The thread's state.
@@ -72,7 +72,7 @@ pub(super) struct Repair {
     shared: Arc<Sending>,
 }
 
-/// The feed's rate in bytes per second. It follows a rise at once, and a fall over seconds.
+/// The feed's rate in bytes per second. It rises at once, and falls over several seconds.
 #[derive(Debug, Default)]
 struct FeedRate {
     bytes: u64,
@@ -80,7 +80,7 @@ struct FeedRate {
     per_second: u64,
 }
 
-/// The feed that answers concern: its session, and the sequence after its last message.
+/// The feed that answers are about: its session, and the sequence after its last sent message.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     session: Session,
@@ -93,7 +93,7 @@ impl Sent {
     }
 }
 
-/// How the thread sends: its socket, the groups that it sends to, and the capture into which every packet is copied.
+/// The outputs of the thread: its socket, the groups, and the capture that gets a copy of every packet.
 struct Out {
     socket: UdpSocket,
     groups: Groups,
@@ -108,20 +108,20 @@ impl Out {
         }
     }
 
-    /// Sends a datagram. Returns how many the kernel refused.
+    /// Sends a datagram. Returns how many datagrams the kernel refused.
     fn send(&self, to: SocketAddr, bytes: &[u8]) -> u64 {
         self.record(self.here, to, bytes);
         datagrams::send(&self.socket, to, [bytes]).refused
     }
 
-    /// Sends a plain answer to its asker or to all. Returns how many the kernel refused.
+    /// Sends a plain answer to its asker or to all receivers. Returns how many datagrams the kernel refused.
     fn answer(&self, from: SocketAddr, reply: Reply, buffer: &[u8]) -> u64 {
         let to = self.groups.plain.filter(|_| reply.is_to_all()).unwrap_or(from);
         reply.bytes().map_or(0, |size| self.send(to, &buffer[..size]))
     }
 }
 
-/// Makes the configuration of repairs: to whom they are sent, and how many.
+/// Makes the configuration of repairs from the spec.
 fn replay_config(spec: &RepairSpec, groups: &Groups) -> ReplayConfig {
     let rate = |per_second: u64| Rate { per_second, burst: per_second / BURST_SHARE };
     let (merge, merge_native) = groups.merge(spec);
@@ -167,7 +167,7 @@ impl Repair {
         let (key, epoch) = random.split_at(16);
         let key = key.try_into().expect("sixteen bytes");
         let epoch = u64::from_ne_bytes(epoch.try_into().expect("eight bytes"));
-        // This subscriber never waits and delivers to nobody. It must not be counted as a reader, nor shown as one that lags.
+        // This subscriber never waits and delivers nothing. It must not count as a reader, nor be shown as one that lags.
         let channel = channel.start(Start::Latest).wait(Wait::Yield).page(false).prepare(Preparation::NONE);
         let attached = shared.attached.load(Ordering::Acquire);
         let floor = shared.begin.load(Ordering::Acquire);
@@ -205,12 +205,12 @@ impl Repair {
         while !self.is_over() {
             self.follow();
             self.measure();
-            // An error here is an ICMP error about an earlier reply. It does not matter.
+            // An error here comes from an ICMP message about an earlier reply. It has no effect.
             while self.inbox.receive(&self.out.socket).is_ok_and(|received| received > 0) {
                 self.answer_all();
                 self.answer_waiting();
                 self.measure();
-                // The session may change or end while requests keep arriving, so check after every batch.
+                // The session may change or end while requests keep arriving, so check for that after every batch.
                 if fault!("repairs_look_at_nothing_else") {
                     continue;
                 }
@@ -248,7 +248,7 @@ impl Repair {
         }
     }
 
-    /// Measures the feed's rate, so that the limits of repairs grow with it, and how much of the link the feed leaves.
+    /// Measures the feed's rate, because the limits of repairs grow with it. Also measures how much of the link the feed leaves to repairs.
     fn measure(&mut self) {
         let now_ns = self.clock.now_ns();
         let live_bytes = self.shared.live_bytes.load(Ordering::Relaxed);
@@ -294,13 +294,12 @@ impl Repair {
                 }
             };
         }
-        // Show the leases after each batch, even in a flood of requests: a receiver that was granted a lease
-        // waits for its packets.
+        // Show the leases after each batch, even in a flood of requests: a receiver that was granted a lease waits for its live packets.
         self.show_leases();
         self.show();
     }
 
-    /// Answers the requests whose messages the disk has read, and gives the disk its next order.
+    /// Answers the requests whose messages the disk has read, and sends the disk its next order.
     fn answer_waiting(&mut self) {
         let Self { out, replay, leases, store, counters, reply, clock, shared, native, .. } = self;
         let now_ns = clock.now_ns();
@@ -368,7 +367,7 @@ fn answer_control(
     leases.handle_control(now_ns, from, control, out)
 }
 
-/// Answers a request.
+/// Answers a plain request.
 fn answer(
     now_ns: u64,
     source: (SocketAddr, bool),
@@ -392,7 +391,7 @@ fn answer(
     answered
 }
 
-/// Answers a request whose messages the disk has read, or must read later.
+/// Answers a request that has waited for the disk. If the disk must read once more, the receiver is told to ask again later.
 fn answer_again(
     now_ns: u64,
     source: (SocketAddr, bool),

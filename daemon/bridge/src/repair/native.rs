@@ -1,4 +1,4 @@
-//! Answers to native receivers: requests, and control datagrams in native packets.
+//! Answers native receivers: their requests, and the control datagrams in their packets.
 
 use shmcast::Clock;
 use shmcast::sys::datagrams::Datagram;
@@ -38,7 +38,7 @@ impl NativeRepair {
         Ok(NativeRepair { codec, keys, payload_bytes: spec.payload_bytes, moment: None, looked_ns: None })
     }
 
-    /// Looks at the keys again. Reads the clocks again if the ring has changed, or if [`LOOK_UP`] has passed.
+    /// Reads the keys again. Reads the clocks again if the ring has changed, or if [`LOOK_UP`] has passed.
     pub(super) fn look(&mut self, now_ns: u64, clock: Option<Clock>, is_another_ring: bool) {
         self.codec.look(&self.keys);
         let is_new = |looked_ns| u128::from(now_ns.saturating_sub(looked_ns)) < LOOK_UP.as_nanos();
@@ -47,12 +47,12 @@ impl NativeRepair {
         }
     }
 
-    /// The packets that were not opened.
+    /// Returns the counts of the packets that were not opened.
     pub(super) fn unopened(&self) -> &OpenerCounters {
         self.codec.counters()
     }
 
-    /// Answers a datagram. Returns how many answers the kernel refused.
+    /// Answers a datagram. Returns how many packets the kernel refused.
     pub(super) fn answer(
         &mut self,
         now_ns: u64,
@@ -107,8 +107,8 @@ impl NativeRepair {
         })
     }
 
-    /// Answers an entry whose messages the disk has read, or must read later. `from` sent it in a datagram of this many bytes. Returns how
-    /// many answers the kernel refused.
+    /// Answers an entry that has waited for the disk. `from` sent it in a datagram of `bytes` bytes. If the disk must read once more, the
+    /// receiver is told to ask again later. Returns how many packets the kernel refused.
     pub(super) fn answer_again(
         &mut self,
         now_ns: u64,
@@ -131,13 +131,13 @@ impl NativeRepair {
     }
 }
 
-/// The source of an answered request: who asked, for which session, and in how many bytes.
+/// The source of a request: who sent it, for which session, and in how many bytes.
 #[derive(Clone, Copy)]
 struct Source {
     from: SocketAddr,
     session: Session,
     bytes: usize,
-    /// Whether the request has waited for the disk. It does not wait again.
+    /// Whether the request has already waited for the disk. It does not wait again.
     again: bool,
 }
 
@@ -146,7 +146,7 @@ impl Source {
         Request::Native { from: self.from, session: self.session, entry, bytes: self.bytes }
     }
 
-    /// Calls `run` to answer from the store. Returns how many answers the kernel refused.
+    /// Calls `run` with functions that read the store and send packets. Returns how many packets the kernel refused.
     fn exchange(
         self,
         now_ns: u64,

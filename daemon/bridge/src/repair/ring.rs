@@ -8,19 +8,19 @@ use crate::times::Moment;
 
 /// The place of a message.
 pub(super) enum Place {
-    /// The ring has it, or will have it.
+    /// The ring has the message, or will have it.
     Here,
-    /// The stream itself has nothing before this sequence.
+    /// The message is in a gap of the channel that ends before this sequence, or the channel is gone.
     Lost(u64),
-    /// It was overwritten. The ring's oldest message has this sequence.
+    /// The message was overwritten. The ring's oldest message has this sequence.
     TooOld(u64),
 }
 
-/// The ring, in the form that retransmissions use.
+/// Reads the ring for retransmissions.
 pub(super) struct Ring {
     /// `None` while the channel is gone.
     subscriber: Option<Subscriber>,
-    /// The number of the egress's attachment that the subscriber belongs to.
+    /// The number of the egress's attachment to the channel with which the subscriber was opened.
     pub(super) attached: u64,
     /// The last message that was too large for one answer: its sequence, size and marks. Its bytes are in `large`.
     kept: Option<(u64, usize, Meta)>,
@@ -32,7 +32,7 @@ impl Ring {
         Ring { subscriber: Some(subscriber), attached, large: Vec::new(), kept: None }
     }
 
-    /// Reads another channel from now on.
+    /// Changes to another channel.
     pub(super) fn attach(&mut self, subscriber: Option<Subscriber>, attached: u64) {
         (self.subscriber, self.attached, self.kept) = (subscriber, attached, None);
     }
@@ -42,8 +42,8 @@ impl Ring {
         self.subscriber.as_ref().map(Subscriber::clock)
     }
 
-    /// Copies the message `sequence` from `offset` on, as far as the slice reaches. A message that is larger than the slice is kept,
-    /// because its next part will be requested. `moment` converts its time.
+    /// Copies the message `sequence` to `room`, from `offset` on, as far as it fits. A message that is larger than `room` is kept, because
+    /// its next part will be requested soon. `moment` converts its time.
     pub(super) fn read_part(
         &mut self,
         sequence: u64,
@@ -106,7 +106,7 @@ impl Ring {
         }
     }
 
-    /// The place of a message that was sent before `next`. O(1) for a message that the ring holds.
+    /// Returns where a message can be read that was sent before `next`. O(1) for a message that the ring holds.
     pub(super) fn place(&mut self, sequence: u64, next: u64) -> Place {
         let Some(subscriber) = &mut self.subscriber else { return Place::Lost(next) };
         match subscriber.seek(sequence) {

@@ -1,4 +1,4 @@
-//! The sources of retransmissions: the ring, and the channel's journal for messages that the ring no longer has.
+//! The messages for retransmissions. They come from the ring, or from the channel's journal if the ring no longer has them.
 
 use shmcast::Subscriber;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub(super) struct Store {
     /// `None` if the channel has no journal.
     journal: Option<Journal>,
     earlier: PastCounters,
-    /// Whether messages are first looked for on the shelf.
+    /// Whether the messages of the present request are read from the shelf first.
     from_shelf: bool,
 }
 
@@ -38,14 +38,14 @@ struct Journal {
 }
 
 impl Store {
-    /// Reads the ring, and its journal if it has one. The session's first message is `floor`.
+    /// Opens the ring, and its journal if it has one. The session's first message is `floor`.
     pub(super) fn new(mut subscriber: Subscriber, attached: u64, floor: u64) -> Result<Store, BridgeError> {
         let journal = Journal::of(&mut subscriber, floor).transpose()?;
         let ring = Ring::new(subscriber, attached);
         Ok(Store { ring, journal, earlier: PastCounters::default(), from_shelf: false })
     }
 
-    /// Reads another channel from now on. Requests that wait are forgotten: they belong to another session.
+    /// Changes to another channel. Waiting requests are dropped, because they belong to another session.
     pub(super) fn attach(&mut self, subscriber: Option<Subscriber>, attached: u64, floor: u64) {
         self.earlier = self.counters();
         let mut subscriber = subscriber;
@@ -55,7 +55,7 @@ impl Store {
         self.ring.attach(subscriber, attached);
     }
 
-    /// The messages held from `first` on. The sequence after the last message sent is `next`.
+    /// Returns which messages are held from `first` on. `next` is the sequence after the last sent message.
     pub(super) fn held(&mut self, now_ns: u64, first: u64, next: u64, request: &Request) -> Held {
         self.from_shelf = false;
         let is_backed = self.journal.is_some();
@@ -77,7 +77,7 @@ impl Store {
         Held { is_backed, ..Held::of_ring(oldest, next) }
     }
 
-    /// As [`held`](Self::held), for a request that [`ready`](Self::ready) returned. It does not wait again.
+    /// Returns the same as [`held`](Self::held), for a request that [`ready`](Self::ready) returned. Such a request does not wait again.
     pub(super) fn held_again(&mut self, now_ns: u64, first: u64, next: u64, request: &Request) -> Held {
         let held = self.held(now_ns, first, next, request);
         match held.place {
@@ -94,7 +94,7 @@ impl Store {
         self.ring.read(sequence, room)
     }
 
-    /// As [`Ring::read_part`].
+    /// Copies a part of a message, as [`Ring::read_part`] does.
     pub(super) fn read_part(
         &mut self,
         sequence: u64,
@@ -118,7 +118,7 @@ impl Store {
         }
     }
 
-    /// Takes the disk's answer, if there is one.
+    /// Takes the answer of the disk, if there is one.
     pub(super) fn take(&mut self, now_ns: u64) {
         if let Some(Journal { past, disk }) = &mut self.journal
             && let Some(fetched) = disk.take()
@@ -127,7 +127,7 @@ impl Store {
         }
     }
 
-    /// Gives the disk the next order, if it is idle.
+    /// Sends the disk its next order, if it is idle.
     pub(super) fn order(&mut self, now_ns: u64) {
         if let Some(Journal { past, disk }) = &mut self.journal
             && let Some(sequence) = past.poll_fetch(now_ns)
@@ -136,17 +136,17 @@ impl Store {
         }
     }
 
-    /// Returns the next request that no longer waits.
+    /// Returns the next request that need not wait any longer.
     pub(super) fn ready(&mut self, now_ns: u64) -> Option<Request> {
         self.journal.as_mut()?.past.poll_ready(now_ns)
     }
 
-    /// A descriptor that is readable when the disk has answered.
+    /// Returns a descriptor that is readable when the disk has answered.
     pub(super) fn bell(&self) -> Option<BorrowedFd<'_>> {
         self.journal.as_ref().map(|journal| journal.disk.bell())
     }
 
-    /// The counters of all journals so far.
+    /// Returns the counters of all journals so far.
     pub(super) fn counters(&self) -> PastCounters {
         let counters = self.journal.as_ref().map(|journal| *journal.past.counters());
         self.earlier.plus(&counters.unwrap_or_default())
@@ -154,7 +154,7 @@ impl Store {
 }
 
 impl Journal {
-    /// The journal of a channel, if it has one.
+    /// Opens the journal of a channel, if it has one.
     fn of(subscriber: &mut Subscriber, floor: u64) -> Option<Result<Journal, BridgeError>> {
         let disk = Disk::start(subscriber.take_journal()?);
         Some(disk.map(|disk| Journal { past: Past::new(floor), disk }))

@@ -1,14 +1,14 @@
-//! The addresses to which live packets are sent. The repair thread writes them; the sending thread has a copy.
+//! The addresses to which live packets are sent. The repair thread writes the table of addresses. The sending thread has a copy of it.
 //!
-//! An IPv6 address takes several words, which no single store changes. So the table has a version, which is odd while the table changes.
-//! Before each batch, a reader checks the version by one load, and copies the table if the version has changed. If the version changes
-//! during the copy, the copy is dropped, and the previous one is used for one more batch: no packet is sent to half of one address and half
-//! of another.
+//! An IPv6 address takes several words, and no single store can change all of them. So the table has a version, which is odd while the
+//! table changes. Before each batch, the sending thread loads the version, and copies the table if the version has changed. If the version
+//! changes during the copy, the copy is discarded, and the previous addresses are used for one more batch. So no packet is sent to an
+//! address whose words come from two different addresses.
 
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-/// An address as words: the IP address, and the port with the scope. IPv4 is mapped into IPv6.
+/// An address as words: the IP address in two words, then the port and the scope in one. An IPv4 address is mapped into IPv6.
 type Words = [u64; 3];
 
 /// The addresses of the live leases.
@@ -25,7 +25,7 @@ impl LiveTable {
         Self { version: AtomicU64::new(0), used: AtomicUsize::new(0), places }
     }
 
-    /// Replaces the addresses, if they have changed. Only one thread may call this.
+    /// Replaces the addresses if they have changed. Only one thread may call this.
     pub(crate) fn set(&self, addresses: impl Iterator<Item = SocketAddr> + Clone) {
         let all = || addresses.clone().map(words_of).take(self.places.len());
         if all().eq(self.words()) {
@@ -53,7 +53,7 @@ impl LiveTable {
 pub(crate) struct LiveCopy {
     version: u64,
     addresses: Vec<SocketAddr>,
-    /// The copy that is being made.
+    /// The copy that is being made. It is discarded if the table changes meanwhile.
     next: Vec<SocketAddr>,
 }
 
@@ -63,7 +63,7 @@ impl LiveCopy {
         Self { version: 0, addresses: room(), next: room() }
     }
 
-    /// Returns the present addresses, or the previous ones while they are being changed. Allocates nothing.
+    /// Returns the present addresses, or the previous ones while the table is being changed. Allocates nothing.
     #[inline]
     pub(crate) fn look(&mut self, table: &LiveTable) -> &[SocketAddr] {
         let version = table.version.load(Ordering::Acquire);

@@ -1,5 +1,4 @@
-//! State that the threads of one egress share: the sending thread, the repair thread and the thread that
-//! keeps the state file.
+//! State that the threads of one egress share: the sending thread, the repair thread, and the thread that writes the state file.
 
 use super::origins::run_of;
 use super::proto::session::Session;
@@ -32,37 +31,37 @@ pub(super) struct Sending {
     pub(super) live: LiveTable,
     /// Lines that were opened again.
     pub(super) renewal: Renewal,
-    /// The sockets that hear the lines, if there are other egresses.
+    /// Receiving sockets of lines that were opened again. Only used if there are other egresses.
     pub(super) ears: Renewal,
-    /// The group of plain repairs, joined again, for the repair thread to take.
+    /// The socket of the group of plain repairs that was opened again. The repair thread takes it.
     pub(super) groups: Renewal,
-    /// The bytes on the wire that live packets have taken so far.
+    /// The number of bytes that live packets have taken on the wire so far.
     pub(super) live_bytes: AtomicU64,
-    /// The session being sent: eight bytes, then two. A reader may see half of one session and half of another, which is the name of
-    /// neither.
+    /// The session that is sent: eight bytes, then two. A reader may get bytes of two sessions. The name that it reads then belongs to no
+    /// session.
     pub(super) session: [AtomicU64; 2],
-    /// The sequence after the last message sent. Repairs never run ahead of live traffic.
+    /// The sequence after the last sent message. Repairs never go beyond it.
     pub(super) next: AtomicU64,
-    /// The identity of the stream in the ring that is sent.
+    /// The identity of the run in the ring that is sent.
     pub(super) ring: Mutex<[u64; 2]>,
     /// The first sequence that was sent in the session, as far as this bridge knows.
     pub(super) begin: AtomicU64,
-    /// How often the bridge has attached to the channel.
+    /// The number of times that the bridge has attached to the channel.
     pub(super) attached: AtomicU64,
-    /// The state file and the progress last noted in it; `None` without a state file.
+    /// The state file, and the progress that was last written to it; `None` if there is no state file.
     pub(super) state: Mutex<Option<(StateFile, Progress)>>,
     pub(super) state_errors: AtomicU64,
     pub(super) state_renewed: AtomicU64,
     /// Whether this egress was told to take over.
     pub(super) takes_over: AtomicBool,
-    /// The highest term that a receiver named when it reported that ours is older; 0 if none did.
+    /// The highest term of receivers that reported our session as older than theirs; 0 if none did.
     pub(super) told: AtomicU64,
-    /// How many receivers ask for repairs, and the longest round trip of any in microseconds.
+    /// The number of receivers that request repairs, and the longest of their round trips in microseconds.
     pub(super) group: AtomicU64,
     pub(super) longest_us: AtomicU64,
 }
 
-/// Where an egress stopped.
+/// The last progress of an egress that has stopped.
 #[derive(Debug, Clone, Copy)]
 pub struct Stopped {
     pub(super) progress: Progress,
@@ -70,21 +69,22 @@ pub struct Stopped {
     pub(super) begin: u64,
 }
 
-/// The time between two notes of the progress in the state file.
+/// The time between two writes of the progress to the state file.
 const NOTE_EVERY: Duration = Duration::from_millis(2);
-/// The time between two looks whether the state file still has its name, and what is known.
+/// The time between two checks of the state file: that its name still exists, and that it has the last progress.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The start of 2020 in nanoseconds since 1970. Terms derived from the clock count half seconds from there; six digits last until 2054.
+/// The start of 2020, in nanoseconds since 1970. Terms that come from the clock count half seconds from there. Their six digits last until
+/// 2054.
 const TERM_ZERO_NS: u64 = 1_577_836_800_000_000_000;
 const TERM_STEP_NS: u64 = shmcast::hosting::STREAM_STEP_NS;
 
-/// Returns the term of a moment, given in nanoseconds since 1970.
+/// Returns the term of a time, which is given in nanoseconds since 1970.
 pub fn term_at(unix_ns: u64) -> u64 {
     unix_ns.saturating_sub(TERM_ZERO_NS) / TERM_STEP_NS
 }
 
 impl Sending {
-    /// `refusals` are those of the sockets, and `next` is the first sequence that is sent.
+    /// Makes the state. `refusals` come from the sockets. `next` is the first sequence that will be sent.
     pub(super) fn new(
         refusals: RefusedSettings,
         waiting: Waiting,
@@ -123,8 +123,8 @@ impl Sending {
         Session::from_bytes(session_identity(words))
     }
 
-    /// Notes that a receiver follows `session`. Returns whether that session is a later one of ours. A session that is too far ahead is not
-    /// believed.
+    /// Notes that a receiver follows `session`. Returns whether that is a later session of our channel. A session that is too far ahead is
+    /// ignored.
     pub(super) fn note_told(&self, session: Session) -> bool {
         let ours = self.session();
         let (Some(own), Some(told)) = (ours.epoch(), session.epoch()) else { return false };
@@ -136,13 +136,16 @@ impl Sending {
         is_later
     }
 
-    /// Returns the highest term that receivers reported as later than ours.
+    /// Returns the highest term of receivers that reported our session as older than theirs.
     pub(super) fn told_term(&self) -> Option<u64> {
         Some(self.told.load(Ordering::Relaxed)).filter(|term| *term > 0)
     }
 
-    /// Notes which session this bridge sends, from which ring and from which sequence on. A session of another host began with its ring
-    /// here. A session that was resumed began where the state file or the previous bridge says.
+    /// Notes which session this bridge sends, from which ring, and where the session began.
+    ///
+    /// - The session of a mirror began with the first sequence of its ring here.
+    /// - A resumed session began where the state file or the previous bridge says.
+    /// - Any other session begins with the next message.
     pub(super) fn note_start(
         &self,
         subscriber: &Subscriber,
@@ -164,7 +167,8 @@ impl Sending {
         });
     }
 
-    /// Notes where a session begins, before its first packet. A session that continues after its end has begun earlier.
+    /// Notes where a session begins. Call this before its first packet. A session that continues after its end began earlier, so its
+    /// beginning stays the same.
     pub(super) fn note_begin(&self, ring: Option<[u64; 2]>, session: Session, next: u64) {
         self.set_ring(ring);
         if session == self.session() {
@@ -177,7 +181,7 @@ impl Sending {
         });
     }
 
-    /// Notes from which ring, and from which sequence on, a session is sent.
+    /// Notes which ring a session is sent from, and the next sequence to send.
     pub(super) fn note_ring(&self, ring: Option<[u64; 2]>, session: Session, next: u64) {
         self.write(|file, progress| {
             *progress = Progress { ring: ring.unwrap_or(progress.ring), session, next };
@@ -191,7 +195,7 @@ impl Sending {
         }
     }
 
-    /// Returns the egress's position. Once its threads have ended, this is where it stopped.
+    /// Returns the egress's progress. Once its threads have ended, this is where it stopped.
     pub(super) fn stopped(&self) -> Stopped {
         let ring = *self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let next = self.next.load(Ordering::Acquire);
@@ -199,7 +203,7 @@ impl Sending {
         Stopped { progress, begin: self.begin.load(Ordering::Acquire) }
     }
 
-    /// Notes how far the session has come.
+    /// Writes the progress of the session to the state file.
     pub(super) fn note_progress(&self) {
         let (session, next) = (self.session(), self.next.load(Ordering::Acquire));
         self.write(|file, progress| {
@@ -225,7 +229,7 @@ impl Sending {
         while !self.stop.load(Ordering::Relaxed) {
             std::thread::sleep(NOTE_EVERY);
             self.note_progress();
-            // While nothing is sent, nothing is noted.
+            // While nothing is sent, `note_progress` writes nothing. So check the file here.
             if looked.elapsed() >= LOOK_EVERY {
                 looked = Instant::now();
                 self.write(|file, progress| file.keep(progress));

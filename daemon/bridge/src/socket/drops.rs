@@ -1,28 +1,27 @@
-//! The datagrams that sockets have dropped.
+//! Counts the datagrams that sockets have dropped.
 
 use shmcast::sys::datagrams;
 use std::net::UdpSocket;
 
-/// The datagrams that a socket has dropped because its buffer was full. The kernel could report their number with each datagram, which
-/// costs a tenth of a microsecond for each. So the kernel is asked when a message is missing, and each time that the counters are
-/// published.
+/// The datagrams that a socket dropped because its buffer was full. The kernel could report their number with each datagram, but that costs
+/// a tenth of a microsecond for each. So the kernel is asked when a message is missing, and each time that the counters are shown.
 ///
-/// The drops lie somewhere between the datagrams that waited. So they explain every loss until the socket has been empty and a datagram has
-/// arrived with nothing missing before it.
+/// It is not known where among the waiting datagrams the drops happened. So they may explain every loss until the socket was empty, and
+/// then a datagram arrived with nothing missing before it.
 #[derive(Debug, Default)]
 pub struct Drops {
-    /// Number of drops at the last look.
+    /// The number of drops at the last call of [`look`](Self::look).
     last: u32,
-    /// Whether these drops may still explain a loss.
+    /// Whether the last drops may still explain a loss.
     are_new: bool,
-    /// Whether the socket has been empty since the drops.
+    /// Whether the socket has been empty since the last drops.
     was_empty: bool,
 }
 
 impl Drops {
-    /// Adds the drops since the last look to `counter`.
+    /// Adds the drops since the last call to `counter`.
     pub fn look(&mut self, socket: &UdpSocket, counter: &mut u64) {
-        // A kernel that does not support this has refused it at the start.
+        // A kernel that does not support this was noted as a refusal at the start.
         let Ok(drops) = datagrams::drops(socket) else { return };
         let more = drops.wrapping_sub(std::mem::replace(&mut self.last, drops));
         if more > 0 {
@@ -31,7 +30,7 @@ impl Drops {
         }
     }
 
-    /// Whether a loss that was just noticed may be due to the socket's own drops.
+    /// Whether the socket's own drops may have caused a loss that was just noticed.
     #[cold]
     pub fn explain_a_loss(&mut self, socket: &UdpSocket, counter: &mut u64) -> bool {
         self.look(socket, counter);
@@ -44,7 +43,7 @@ impl Drops {
         self.was_empty = true;
     }
 
-    /// Notes that a datagram arrived with nothing missing before it.
+    /// Notes that a datagram arrived and no message was missing before it.
     #[inline]
     pub fn note_whole(&mut self) {
         self.are_new &= !self.was_empty;

@@ -1,4 +1,4 @@
-//! The interface of a line, by name or by address.
+//! Looks up the interface of a line, by its name or by its address.
 
 use rustix::net::netdevice::name_to_index;
 use shmcast::sys::interfaces;
@@ -12,17 +12,17 @@ use super::SocketError;
 use crate::proto::link::Link;
 use crate::spec::LineSpec;
 
-/// An interface; the kernel's choice by default.
+/// An interface. By default the kernel chooses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Interface {
-    /// Its index; 0 for the kernel's choice.
+    /// The index of the interface; 0 if the kernel chooses.
     pub(super) index: u32,
-    /// Its address, for IPv4; unspecified for the kernel's choice.
+    /// The IPv4 address of the interface; unspecified if the kernel chooses.
     pub(super) v4: Ipv4Addr,
 }
 
 impl Interface {
-    /// Returns the group with the interface as its scope, which link-local groups need. A scope that was configured is kept.
+    /// Returns the group with the interface as its scope, which link-local groups need. A configured scope is not changed.
     pub(super) fn in_scope(self, group: SocketAddr) -> SocketAddr {
         match group {
             SocketAddr::V6(mut group) if group.scope_id() == 0 => {
@@ -34,7 +34,7 @@ impl Interface {
     }
 }
 
-/// The interface of a line, looked up now.
+/// Looks up the interface of a line.
 pub(super) fn interface_of(line: &LineSpec, socket: &Socket) -> Result<Interface, SocketError> {
     let unlisted =
         |name: &str, source| SocketError::Interfaces { group: line.group, name: name.to_owned(), source };
@@ -55,12 +55,12 @@ pub(super) fn interface_of(line: &LineSpec, socket: &Socket) -> Result<Interface
     }
 }
 
-/// The interface of a line, looked up with a socket of its own.
+/// Looks up the interface of a line, with a socket that is opened for this.
 pub(crate) fn look_up(line: &LineSpec) -> Result<Interface, SocketError> {
     interface_of(line, &super::new_socket(line.group)?)
 }
 
-/// Finds the entry with this name, or with this address.
+/// Returns the entry with this name or this address.
 fn find<A: Copy + Display>(
     line: &LineSpec,
     wanted: &str,
@@ -80,7 +80,7 @@ fn find<A: Copy + Display>(
     })
 }
 
-/// Returns the link of the interface that has this address; `None` if the interface does not report its speed.
+/// Returns the link of the interface that has this address. Returns `None` if the interface does not report its speed.
 pub(crate) fn link_of(socket: impl AsFd, address: IpAddr) -> Option<Link> {
     let found = interfaces::addresses(socket).ok()?;
     let (name, _) = found.into_iter().find(|(_, other)| *other == address)?;

@@ -1,8 +1,8 @@
-//! The bridge's sockets: opened, joined and tuned before the first packet.
+//! The sockets of a bridge. They are opened, joined and tuned before the first packet.
 //!
-//! If the system refuses something that a bridge needs, that is an error. If it refuses an option that only makes the bridge faster or
-//! better informed, that is a refusal: a text that is kept for status and reported once. `shmcast::sys::datagrams` sends and receives the
-//! bytes. A socket has its address's family, and an IPv6 socket accepts no IPv4.
+//! If the system refuses something that a bridge needs, that is an error. Some options only make a bridge faster or better informed. If the
+//! system refuses one of these, that is a refusal: a text that is shown in the status and reported once. `shmcast::sys::datagrams` sends
+//! and receives the bytes. A socket has the family of its address, and an IPv6 socket accepts no IPv4.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -27,21 +27,22 @@ pub(super) use interface::{Interface, link_of, look_up};
 mod drops;
 mod interface;
 
-/// Greatest number of packets that one busy poll takes from the network card.
+/// The most packets that one busy poll takes from the network card.
 const BUSY_POLL_BUDGET: u16 = 64;
-/// How long a sending thread waits for room in a socket's buffer.
+/// The longest time for which a sending thread waits for room in a socket's buffer.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// The port of the discard protocol, from which nothing is sent.
+/// The port of the discard protocol. No packet is sent from it.
 const DISCARD_PORT: u16 = 9;
-/// The least size of a receiver's slots for datagrams, so that it can hear a sender with a larger payload than ours.
+/// The least size of a receiver's slots for datagrams, in bytes. So a receiver can receive from a sender whose payload is larger than its
+/// own.
 pub(super) const RECEIVE_SLOT_BYTES: usize = 9_216;
-/// Greatest number of sockets that one thread waits on: the lines, the requests, the leases.
+/// The most sockets that one thread waits for: those of the lines, the requests and the leases.
 pub const MAX_SOCKETS: usize = super::proto::MAX_LINES + 3;
 
-/// An error in opening a socket that the bridge needs.
+/// The error of a socket that the bridge needs and could not open.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The system refused.
+    /// The system refused a call.
     #[error("{what} {address}: {source}{}", hint(source, address))]
     Os {
         /// The operation that failed.
@@ -57,9 +58,9 @@ pub enum SocketError {
          a filter of system calls may forbid it (SIOCGIFCONF on an IPv4 socket), or a unit may hide /proc/net"
     )]
     Interfaces {
-        /// The line.
+        /// The line's group.
         group: SocketAddr,
-        /// The interface asked for.
+        /// The interface that was asked for.
         name: String,
         /// The system's error.
         source: io::Error,
@@ -67,11 +68,11 @@ pub enum SocketError {
     /// There is no such interface, or it has no address of the group's family.
     #[error("line {group}: interface {name:?} {why}: give one of {}", found.join(", "))]
     Interface {
-        /// The line.
+        /// The line's group.
         group: SocketAddr,
-        /// The interface asked for.
+        /// The interface that was asked for.
         name: String,
-        /// The fault that was found.
+        /// The problem of the interface.
         why: &'static str,
         /// The interfaces that could be used.
         found: Vec<String>,
@@ -105,16 +106,16 @@ impl RefusedSettings {
     }
 }
 
-/// The tuning of a socket that receives.
+/// The tuning of a receiving socket.
 #[derive(Debug, Clone, Copy)]
 pub struct Tuning {
-    /// The requested size of its receive buffer, in bytes.
+    /// The size of the receive buffer to ask for, in bytes.
     pub buffer_bytes: usize,
-    /// How long the kernel polls the card, in microseconds; 0 for not at all.
+    /// The time for which the kernel polls the network card, in microseconds; 0 means not at all.
     pub busy_poll_us: u32,
 }
 
-/// Marks all packets that leave by a socket.
+/// Sets the marks of all packets that are sent from a socket.
 pub fn mark(socket: &UdpSocket, marks: Marks, name: impl fmt::Display, refusals: &mut RefusedSettings) {
     let socket = SockRef::from(socket);
     if let Some(dscp) = marks.dscp {
@@ -131,8 +132,8 @@ pub fn mark(socket: &UdpSocket, marks: Marks, name: impl fmt::Display, refusals:
     }
 }
 
-/// Opens a socket that receives one line, bound to the line's own address. If that is a multicast group, the socket joins it, and does not
-/// receive groups that only other programs joined.
+/// Opens a socket that receives one line. It is bound to the line's own address. If that is a multicast group, the socket joins it. It does
+/// not receive groups that only other programs joined.
 ///
 /// # Errors
 /// [`SocketError`]
@@ -161,7 +162,7 @@ pub fn open_line(
     Ok(socket.into())
 }
 
-/// As [`open_line`], and checks whether the kernel can merge equally long packets.
+/// Opens a socket as [`open_line`] does, and checks whether the kernel can merge packets of equal length.
 ///
 /// # Errors
 /// [`SocketError`]
@@ -175,8 +176,8 @@ pub fn open_merging_line(
     Ok(socket)
 }
 
-/// Checks whether the kernel can merge equally long packets. Merging is switched off again. The kernel takes longer for the first time than
-/// for all later ones, so this is done at the start.
+/// Checks whether the kernel can merge packets of equal length, by switching merging on and off. The first time takes the kernel longer
+/// than all later ones, so this is done at the start.
 pub fn try_merge(socket: &UdpSocket, name: impl fmt::Display, refusals: &mut RefusedSettings) {
     let tried = datagrams::merge(socket, true).and_then(|()| datagrams::merge(socket, false));
     refusals.note(format_args!("{name}: packets put together (UDP_GRO)"), tried);
@@ -195,11 +196,11 @@ fn join(socket: &Socket, line: &LineSpec, interface: Interface) -> io::Result<()
     }
 }
 
-/// Leaves a line's group and joins it again, so that the network learns of it again.
+/// Leaves a line's group and joins it again, so that the network learns again that this host wants it.
 pub(super) fn rejoin(line: &LineSpec, socket: &UdpSocket) -> io::Result<()> {
     let socket = SockRef::from(socket);
     let interface = interface_of(line, &socket).map_err(io::Error::other)?;
-    // The group is left whatever sources it was joined for. It is no error if it is not joined any more.
+    // The group is left, no matter for which sources it was joined. It is no error if the group is no longer joined.
     let _ = match line.group.ip() {
         IpAddr::V4(group) => {
             socket.leave_multicast_v4_n(&group, &InterfaceIndexOrAddress::Address(interface.v4))
@@ -218,15 +219,15 @@ pub fn open_sender(line: &LineSpec, ttl: u8, loopback: bool) -> Result<UdpSocket
     if line.group.ip().is_multicast() {
         aim(&socket, line, ttl, loopback)?;
     }
-    // On a blocking socket a full send buffer makes the bridge wait, and the ring holds messages that are published meanwhile. The wait is
+    // On a blocking socket, a full send buffer makes the bridge wait. Messages that are published meanwhile wait in the ring. The wait is
     // limited, because other lines wait with this one.
     socket.set_nonblocking(false).map_err(os("set the mode of", line.group))?;
     set_patience(&socket).map_err(os("limit the waits of", line.group))?;
     Ok(socket.into())
 }
 
-/// Sets how datagrams of a socket leave for the groups of a line: the interface, how many routers they may pass, and whether this host also
-/// receives them.
+/// Sets how a socket sends to the groups of a line: over which interface, over how many routers, and whether this host also receives the
+/// datagrams.
 ///
 /// # Errors
 /// [`SocketError`]
@@ -252,7 +253,7 @@ pub fn aim(socket: &impl AsFd, line: &LineSpec, ttl: u8, loopback: bool) -> Resu
     Ok(())
 }
 
-/// Returns any address of this host, and any port, from which to reach `peer`.
+/// Returns an address with any IP address of this host and any port, in the family of `peer`.
 pub fn anywhere(peer: &SocketAddr) -> SocketAddr {
     match peer {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
@@ -260,15 +261,15 @@ pub fn anywhere(peer: &SocketAddr) -> SocketAddr {
     }
 }
 
-/// Limits how long a thread that sends waits for room in the socket's buffer.
+/// Sets the longest time for which a sending thread waits for room in the socket's buffer.
 pub(super) fn set_patience(socket: &impl AsFd) -> io::Result<()> {
     let patience = if fault!("a_paused_line_stops_all") { Duration::ZERO } else { PATIENCE };
     let patience = TimeVal::microseconds(patience.as_micros() as i64);
     setsockopt(socket, sockopt::SendTimeout, &patience).map_err(io::Error::from)
 }
 
-/// Opens a second socket at the address of a server's socket, only to send from. Datagrams of one socket never wait for room in the other.
-/// If the server listens at any address of the host, both are the same socket.
+/// Opens a second socket at the address of a server's socket, only for sending. So the datagrams of neither socket wait for room in the
+/// other. If the server is bound to any address of the host, both are the same socket.
 ///
 /// # Errors
 /// [`SocketError`]
@@ -280,14 +281,14 @@ pub fn open_beside(server: &UdpSocket) -> Result<UdpSocket, SocketError> {
         return Ok(server);
     }
     let (server, socket) = (Socket::from(server), new_socket(address)?);
-    // The address is shared only for this moment. Otherwise any program could take the port, and the requests.
+    // The address is shared only for this moment. Otherwise another program could bind the port, and get the requests.
     let share =
         |are_shared| server.set_reuse_address(are_shared).and_then(|()| socket.set_reuse_address(are_shared));
     share(true).map_err(os("share", address))?;
     let bound = bind(&socket, address);
     share(false).map_err(os("share", address))?;
     bound?;
-    // A connected socket receives only from its peer, and nobody sends from the discard port.
+    // A connected socket receives only from its peer, and no host sends from the discard port.
     let mut nobody = address;
     nobody.set_port(DISCARD_PORT);
     socket.connect(&nobody.into()).map_err(os("keep requests from", address))?;
@@ -295,7 +296,7 @@ pub fn open_beside(server: &UdpSocket) -> Result<UdpSocket, SocketError> {
     Ok(socket.into())
 }
 
-/// Opens a socket at `address` for requests and leases. A server binds its own address, a receiver port 0.
+/// Opens a socket at `address` for requests and leases. A server gives its own address. A receiver gives port 0.
 ///
 /// # Errors
 /// [`SocketError`]
@@ -362,7 +363,7 @@ pub fn wait_for_any<'fd>(sockets: impl Iterator<Item = BorrowedFd<'fd>>, limit: 
         *place = Some(PollFd::new(socket, PollFlags::POLLIN));
         used += 1;
     }
-    // A plain array needs a socket in every place. Only the first `used` places are used.
+    // The array needs a socket in every place, but only the first `used` places are used.
     let Some(first) = polls[0].clone() else { return std::thread::sleep(limit) };
     let mut polls = polls.map(|poll| poll.unwrap_or_else(|| first.clone()));
     // An error, such as a signal, makes it return early, which is harmless.

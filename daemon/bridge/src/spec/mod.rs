@@ -30,9 +30,9 @@ use packet::ETHERNET_MTU;
 pub use packet::{ETHERNET_PAYLOAD_BYTES, Marks, header_bytes};
 pub use send::{HistoryFrom, RepairSpec, SendRole, SendSpec, StartAt};
 
-/// The largest receive buffer that the kernel can be asked for: half of the largest `int`.
+/// The largest receive buffer that can be requested from the kernel, in bytes: half of the largest `int`.
 const MAX_BUFFER_BYTES: usize = i32::MAX as usize / 2;
-/// The largest code point: the header has six bits for it.
+/// The largest code point. The header has six bits for it.
 const MAX_DSCP: u8 = 63;
 /// The largest priority that needs no privilege.
 const MAX_PRIORITY: u8 = 6;
@@ -41,66 +41,66 @@ const MAX_PRIORITY: u8 = 6;
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeSpec {
-    /// The bridge's name in status and metrics; the channel's name if empty.
+    /// The bridge's name in status and metrics. If it is empty, the channel's name is used.
     #[serde(default)]
     pub name: String,
     /// The local channel.
     pub channel: String,
-    /// The lines that packets are sent to or received from: 1 to [`MAX_LINES`] copies of one feed. May be
-    /// empty if unicast leases carry the feed.
+    /// The lines to which packets are sent, or from which they are received: 1 to [`MAX_LINES`] copies of one feed. The list may be empty
+    /// if the feed is sent over unicast leases.
     #[serde(default, rename = "line")]
     pub lines: Vec<LineSpec>,
-    /// The carrier of the bridge: `lines` by default, or `nats`, a log that servers of NATS JetStream keep.
+    /// The transport of the messages: `lines` by default, or `nats`, a log on servers of NATS JetStream.
     #[serde(default)]
     pub engine: Engine,
-    /// With `engine = "nats"`: the servers, and the stream there.
+    /// With `engine = "nats"`: the servers, and the stream on them.
     #[serde(default)]
     pub nats: Option<NatsSpec>,
-    /// The session's name. A sender takes 1 to 4 characters, which stand before the epoch; if `None`, the
-    /// channel's first letters and digits in capitals. A receiver takes 1 to 4 characters to follow the
-    /// newest epoch of that sender, or 5 to 10 to follow that one session; if `None`, it follows the sender
-    /// that it hears first.
+    /// The session's name.
+    ///
+    /// A sender takes 1 to 4 characters, which precede the epoch. If this is `None`, it takes a hash of the channel's whole name, or keeps
+    /// the session of a channel that a bridge received. A receiver takes 1 to 4 characters to follow the newest epoch of that sender, or 5
+    /// to 10 characters to follow that one session. If this is `None`, it follows the first sender that it hears.
     #[serde(default)]
     pub session: Option<String>,
-    /// The profile of the lines that name none, and of unicast leases; `plain` by default.
+    /// The profile of unicast leases, and of lines without a profile of their own; `plain` by default.
     #[serde(default)]
     pub profile: Profile,
-    /// The file with the keys that native packets, or blocks of an engine, are sealed with, which nobody but its owner may read; none if
-    /// `None`, and packets are not sealed.
+    /// The file with the keys that seal native packets, or blocks of an engine. Nobody but its owner may be able to read it. If this is
+    /// `None`, packets are not sealed.
     #[serde(default)]
     pub keys: Option<PathBuf>,
-    /// With keys: whether native packets or blocks without a seal are taken; `required` by default, which is not.
+    /// With keys: whether native packets or blocks without a seal are accepted. The default is `required`, which rejects them.
     #[serde(default)]
     pub auth: Auth,
-    /// Largest datagram that is sent, or that repairs come in, in bytes: 64 to 65507; 1400 by default.
+    /// The largest datagram that is sent, or in which repairs are received, in bytes: 64 to 65507; 1400 by default.
     #[serde(default = "default_payload_bytes")]
     pub payload_bytes: usize,
-    /// How the bridge's thread waits while there is nothing to do; `auto` by default.
+    /// The way in which the bridge's thread waits while there is nothing to do; `auto` by default.
     #[serde(default)]
     pub wait: WaitMode,
     /// The CPU that the bridge's thread is pinned to; the thread is not pinned if `None`.
     #[serde(default)]
     pub cpu: Option<usize>,
-    /// How long the kernel polls the network card when the bridge would wait, in microseconds; 0, the
-    /// default, means not at all. If the kernel refuses, the bridge reports that once and runs without it.
+    /// The time for which the kernel polls the network card when the bridge would wait, in microseconds. The default 0 means not at all. If
+    /// the kernel refuses, the bridge reports that once and runs without it.
     #[serde(default)]
     pub busy_poll_us: u32,
-    /// The code point (DSCP) of all packets that the bridge sends, 0 to 63, by which switches and routers choose a
-    /// queue; 0 if `None`.
+    /// The code point (DSCP) of all packets that the bridge sends, 0 to 63. Switches and routers choose a queue by it. `None` means 0.
     #[serde(default)]
     pub dscp: Option<u8>,
-    /// The priority within this host of all packets that the bridge sends, 0 to 6, by which its queueing discipline
-    /// chooses a band; if `None`, the one that the kernel derives from `dscp`.
+    /// The priority within this host of all packets that the bridge sends, 0 to 6. The host's queueing discipline chooses a band by it. If
+    /// this is `None`, the kernel derives it from `dscp`.
     #[serde(default)]
     pub priority: Option<u8>,
-    /// The speed of the outgoing link. Live packets use at most 95 % of it; repairs use the rest. `auto`, the default, takes the speed
-    /// that the interface reports. If it reports none, nothing is held back.
+    /// The speed of the outgoing link. Live packets use at most 95 % of it, and repairs use the rest. The default `auto` takes the speed
+    /// that the interface reports. If the interface reports none, packets are not limited.
     #[serde(default)]
     pub link: LinkSpeed,
     /// Sends the channel to other hosts.
     #[serde(default)]
     pub send: Option<SendSpec>,
-    /// Receives the channel from another host; the bridge is then its only publisher.
+    /// Receives the channel from another host. The bridge is then the channel's only publisher.
     #[serde(default)]
     pub receive: Option<ReceiveSpec>,
 }
@@ -113,37 +113,36 @@ fn default_payload_bytes() -> usize {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LineSpec {
-    /// The multicast group and port. It may also be a unicast address: any host's for a sender, one of this
-    /// host's own for a receiver.
+    /// The multicast group and port. This may also be a unicast address. For a sender it is the address of any host, and for a receiver an
+    /// address of its own host.
     pub group: SocketAddr,
-    /// The interface by name or by one of its addresses; the kernel's choice if `None`.
+    /// The interface, by its name or by one of its addresses. If this is `None`, the kernel chooses.
     #[serde(default)]
     pub interface: Option<String>,
-    /// For a receiver: the only sender that the group is taken from (source-specific multicast); any sender
-    /// if `None`.
+    /// For a receiver: the only sender from which packets to the group are accepted (source-specific multicast). `None` means any sender.
     #[serde(default)]
     pub source: Option<IpAddr>,
-    /// The profile of its packets; the bridge's if `None`.
+    /// The profile of the line's packets; the bridge's profile if this is `None`.
     #[serde(default)]
     pub profile: Option<Profile>,
 }
 
 impl LineSpec {
-    /// A line to or from `group`, with the kernel's choice of interface.
+    /// Makes a line to or from `group`. The kernel chooses the interface.
     pub fn to(group: SocketAddr) -> LineSpec {
         LineSpec { group, interface: None, source: None, profile: None }
     }
 }
 
-/// The speed of the link that packets leave by.
+/// The speed of the link over which packets are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LinkSpeed {
-    /// The speed that the interface states. If the lines leave by several, the lowest counts.
+    /// The speed that the interface reports. If the lines use several interfaces, the lowest speed counts.
     #[default]
     Auto,
-    /// Unknown: nothing is held back.
+    /// The speed is not known, and packets are not limited.
     None,
-    /// This one.
+    /// This speed.
     Of(Link),
 }
 
@@ -165,64 +164,64 @@ impl<'de> Deserialize<'de> for LinkSpeed {
     }
 }
 
-/// How a bridge's thread waits while there is nothing to do.
+/// The way in which a bridge's thread waits while there is nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WaitMode {
     /// Polls without pause: lowest latency, one core at 100 %.
     Spin,
-    /// Polls, and yields the core after a poll that found something and after several polls that found
-    /// nothing. Readers may share the core.
+    /// Polls, and yields the core after a poll that found something, and after several polls that found nothing. Readers may share the
+    /// core.
     Yield,
-    /// Sleeps, but polls for the short time in which the next message of a steady feed is expected. It takes a few
-    /// hundredths of a core. Of 1,000 messages a second half are 10 to 40 us later than with `Spin`, and messages that
-    /// come at no steady pace, or after a silence, up to some hundred.
+    /// Sleeps, but polls for the short time in which the next message of a steady feed is expected. This uses a few hundredths of a core.
+    /// At 1,000 messages a second, half of the messages arrive 10 to 40 us later than with `Spin`. If messages come irregularly, or after a
+    /// silence, they are up to some hundred us later.
     Block,
-    /// Chooses at the start, and says in the status what it chose: polls while messages flow and sleeps after 10 ms
-    /// without any, for one thread of the process for each four CPUs that it may use; otherwise `Block`.
+    /// Chooses at the start, and shows the choice in the status. One thread for each four CPUs that the process may use polls while
+    /// messages flow, and sleeps after 10 ms without any. The process's other threads use `Block`.
     #[default]
     Auto,
 }
 
-/// The receiving side.
+/// The configuration of the receiving end.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReceiveSpec {
-    /// The retransmission servers, asked in turn; at most [`MAX_SERVERS`]. If empty, the bridge asks nobody,
-    /// and lost messages are a gap.
+    /// The retransmission servers, which are asked in turn; at most [`MAX_SERVERS`]. If the list is empty, the bridge requests no repairs,
+    /// and lost messages become a gap.
     pub servers: Vec<SocketAddr>,
-    /// Whether the servers send the feed itself by unicast, for networks without multicast; false by default.
+    /// Whether the servers send the live packets by unicast, for networks without multicast; false by default.
     pub unicast: bool,
-    /// Whether the bridge asks for the lease that proves its address to the servers; true by default. Servers
-    /// of other makes know no leases.
+    /// Whether the bridge requests a lease from the servers, which proves its address to them; true by default. Servers of other makes have
+    /// no leases.
     pub lease: bool,
-    /// The multicast group of the servers' plain repairs for all receivers, as they have it in `repair.group`; none if
-    /// `None`. It is received by the interface of the first multicast line. Only packets of `servers` are taken. Native
-    /// repairs for all come on the lines and need no group.
+    /// The multicast group of the servers' plain repairs for all receivers, as the servers have it in `repair.group`; none if `None`. The
+    /// interface is that of the first multicast line. Only packets of `servers` are accepted. Native repairs for all receivers arrive on
+    /// the lines and need no group.
     pub repair_group: Option<SocketAddr>,
     /// The policy for messages that no server has; `skip` by default.
     pub gap: GapMode,
-    /// With `skip`: the time after which the bridge gives up a message that it asks for in vain, in
-    /// milliseconds; 5 000 by default. In vain means that no server answers anything, or that those that do
-    /// never answer this request. The bridge keeps waiting for servers that hold the message.
+    /// With `skip`: the time after which the bridge gives up a missing message, in milliseconds; 5 000 by default. It gives up if no server
+    /// has answered anything for this time, or if the servers that answer have ignored its requests for this message. It waits for as long
+    /// as a server says that it holds the message.
     pub give_up_ms: u64,
-    /// How long a message that looks lost may be merely late, in microseconds; 50 by default.
+    /// The time for which a message that seems to be lost may still arrive, in microseconds; 50 by default. The bridge requests it only
+    /// after that.
     pub hold_us: u64,
-    /// The sequence to begin with if there is no session to resume. The bridge asks for the messages from
-    /// there on that were sent already. If `None`, it begins with the first message that it hears.
+    /// The sequence to begin with if there is no session to resume. Messages from there on that were already sent are requested. If this is
+    /// `None`, the bridge begins with the first message that it receives.
     pub from: Option<u64>,
-    /// The sources whose packets are taken from the lines, such as `10.0.0.1` or `10.1.0.0/16`. If empty, a
-    /// line keeps to the first source that sends on it until that source falls silent.
+    /// The sources from which packets are accepted on the lines, such as `10.0.0.1` or `10.1.0.0/16`. If the list is empty, a line accepts
+    /// only the first source that sends on it, until that source falls silent.
     pub sources: Vec<Network>,
-    /// The time that messages of native lines get; `origin` by default.
+    /// Which times the messages of native lines get; `origin` by default.
     pub time: TimeMode,
-    /// With `origin`: the most that either host's clock may be wrong, in microseconds; 1000 by default. 0 believes
-    /// any clock.
+    /// With `origin`: the largest error that the clock of either host may have, in microseconds; 1000 by default. With 0, any clock is
+    /// accepted.
     pub clock_limit_us: u32,
-    /// The most memory for messages larger than a packet that come before the one that is due, in bytes; 32 MiB by
-    /// default.
+    /// The most memory for early messages that are larger than a packet, in bytes; 32 MiB by default.
     pub reassembly_bytes: usize,
-    /// Bytes of each socket's receive buffer; up to 1 GiB; 4 MiB by default. The kernel's own limit is `net.core.rmem_max`.
+    /// The size of each socket's receive buffer in bytes, up to 1 GiB; 4 MiB by default. The kernel's own limit is `net.core.rmem_max`.
     pub buffer_bytes: usize,
 }
 
@@ -250,10 +249,10 @@ impl Default for ReceiveSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GapMode {
-    /// Readers are told exactly which messages will never come, and delivery goes on after them.
+    /// Readers get a gap with exactly the messages that will never arrive, and the delivery continues after it.
     #[default]
     Skip,
-    /// Nothing after them is delivered until they come.
+    /// Later messages are not delivered until the missing ones arrive.
     Block,
 }
 
@@ -267,8 +266,7 @@ pub enum Direction<'a> {
 }
 
 impl BridgeSpec {
-    /// A bridge for `channel` with all other fields at their defaults. The caller must still set the
-    /// direction: `send` or `receive`.
+    /// Makes a bridge for `channel`, with the defaults in all other fields. The caller must set its direction: `send` or `receive`.
     pub fn new(channel: impl Into<String>) -> BridgeSpec {
         BridgeSpec {
             name: String::new(),
@@ -292,17 +290,17 @@ impl BridgeSpec {
         }
     }
 
-    /// The bridge's name in status and metrics.
+    /// Returns the bridge's name in status and metrics.
     pub fn title(&self) -> &str {
         if self.name.is_empty() { &self.channel } else { &self.name }
     }
 
-    /// The marks of the packets that the bridge sends.
+    /// Returns the marks of the packets that the bridge sends.
     pub fn marks(&self) -> Marks {
         Marks { dscp: self.dscp, priority: self.priority }
     }
 
-    /// The bridge's direction; `None` unless exactly one of `send` and `receive` is set.
+    /// Returns the bridge's direction. Returns `None` unless exactly one of `send` and `receive` is set.
     pub fn direction(&self) -> Option<Direction<'_>> {
         match (&self.send, &self.receive) {
             (Some(send), None) => Some(Direction::Send(send)),
@@ -311,19 +309,18 @@ impl BridgeSpec {
         }
     }
 
-    /// Largest UDP payload that fits an Ethernet frame on every line.
+    /// Returns the largest UDP payload that fits an Ethernet frame on every line, in bytes.
     pub fn ethernet_payload_bytes(&self) -> usize {
         let payload = |line: &LineSpec| ETHERNET_MTU - header_bytes(&line.group);
         self.lines.iter().map(payload).min().unwrap_or(ETHERNET_PAYLOAD_BYTES)
     }
 
-    /// The 1 to 4 characters that stand before the epoch in the sessions of this bridge when it sends.
+    /// Returns the 1 to 4 characters that precede the epoch in the sessions that this bridge sends.
     pub fn tag(&self) -> String {
         self.session.clone().unwrap_or_else(|| tag_of(&self.channel))
     }
 
-    /// The problems of the spec, each as the field and what to do about it; empty if the bridge can be
-    /// started.
+    /// Returns the problems of the spec, each as the field and what to do about it. Returns none if the bridge can be started.
     pub fn problems(&self) -> Vec<(&'static str, String)> {
         let mut problems = Vec::new();
         let mut report = |field, what: String| problems.push((field, what));
@@ -437,7 +434,7 @@ fn is_one_family(addresses: &[SocketAddr]) -> bool {
     addresses.windows(2).all(|pair| pair[0].is_ipv6() == pair[1].is_ipv6())
 }
 
-/// Reports a group for repairs that is no group, or that a line has.
+/// Reports a repair group that is no multicast group, or that a line uses, too.
 fn report_repair_group(
     field: &'static str,
     group: SocketAddr,
@@ -453,7 +450,7 @@ fn report_repair_group(
     }
 }
 
-/// Reports a code point that has no place in the header's six bits.
+/// Reports a code point that does not fit the header's six bits.
 fn report_dscp(field: &'static str, dscp: Option<u8>, report: &mut impl FnMut(&'static str, String)) {
     if let Some(dscp) = dscp.filter(|dscp| *dscp > MAX_DSCP) {
         let what =

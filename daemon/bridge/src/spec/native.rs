@@ -1,4 +1,4 @@
-//! The settings of native lines: their profile, their keys, and which times messages get.
+//! The settings of native lines: their profile, their keys, and the times of their messages.
 
 use super::{BridgeSpec, Engine, LineSpec};
 use crate::proto::native::fragments::MAX_MESSAGE_BYTES;
@@ -12,8 +12,8 @@ pub enum Profile {
     /// MoldUDP64, for receivers of any make.
     #[default]
     Plain,
-    /// For receivers of shmcast: messages keep tag, key flag and publish time, may be up to 16 MiB long, and may be sealed. For other
-    /// receivers these are MoldUDP64 packets of one message.
+    /// For receivers of shmcast. Messages keep their tag, key flag and publish time, may be up to 16 MiB long, and may be sealed. For other
+    /// receivers, each packet is a MoldUDP64 packet with one message.
     Native,
 }
 
@@ -24,28 +24,28 @@ pub enum Auth {
     /// Only sealed packets.
     #[default]
     Required,
-    /// Also packets without a seal, while a group changes over to keys.
+    /// Also packets without a seal. Use this while a group introduces keys.
     Offered,
 }
 
-/// The time that messages get here.
+/// Which times messages get on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TimeMode {
-    /// The time of their publication, if both hosts' clocks are accurate enough; otherwise the time of their arrival.
+    /// The time at which they were published, if the clocks of both hosts are accurate enough; otherwise the time at which they arrive.
     #[default]
     Origin,
-    /// The time of their arrival.
+    /// The time at which they arrive.
     Arrival,
 }
 
 impl BridgeSpec {
-    /// The profile of a line.
+    /// Returns the profile of a line.
     pub fn profile_of(&self, line: &LineSpec) -> Profile {
         line.profile.unwrap_or(self.profile)
     }
 
-    /// The profile of a receiver: that of all its lines, or without lines that of the bridge.
+    /// Returns the profile of a receiver. All of its lines have the same. Without lines, it is the bridge's profile.
     pub fn receive_profile(&self) -> Profile {
         self.lines.first().map_or(self.profile, |line| self.profile_of(line))
     }
@@ -68,7 +68,7 @@ impl BridgeSpec {
         self.lines.iter().any(is_plain) || self.profile == Profile::Plain && serves
     }
 
-    /// The largest message that the bridge carries, in bytes.
+    /// Returns the size of the largest message that the bridge can transport, in bytes.
     pub fn max_message_bytes(&self) -> usize {
         if self.engine == Engine::Nats {
             return MAX_MESSAGE_BYTES;

@@ -1,4 +1,4 @@
-//! The configuration of a bridge that uses an engine: a log that servers keep, in place of lines.
+//! The configuration of a bridge that uses an engine in place of lines. An engine is a log on servers.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use crate::private;
 
 /// The sizes of a block, in bytes.
 const BLOCK_BYTES: RangeInclusive<usize> = 1 << 10..=8 << 20;
-/// How many blocks may be without an answer.
+/// The numbers of blocks that may wait for an answer.
 const IN_FLIGHT: RangeInclusive<usize> = 1..=1_024;
-/// The times without an answer after which an append has failed, in milliseconds.
+/// The limits of [`ack_ms`](NatsSpec::ack_ms), in milliseconds.
 const ACK_MS: RangeInclusive<u64> = 100..=60_000;
-/// Greatest size of a file with an account, in bytes.
+/// The largest size of a file with an account, in bytes.
 const MAX_ACCOUNT_BYTES: u64 = 64 << 10;
-/// Greatest number of copies that the servers keep of a stream.
+/// The most copies of a stream that the servers can keep.
 const MAX_REPLICAS: u8 = 5;
 
-/// What carries a bridge's messages.
+/// The transport of a bridge's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
@@ -30,49 +30,49 @@ pub enum Engine {
     Nats,
 }
 
-/// The servers of NATS, and the stream there.
+/// The servers of NATS, and the stream on them.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NatsSpec {
-    /// The servers, such as `tls://n1:4222`: any one of them is enough to begin with. With `tls://` nothing is sent
-    /// before the server has shown its certificate. One alone may stand without a list.
+    /// The servers, such as `tls://n1:4222`. The bridge needs one that it can reach. With `tls://`, nothing is sent before the server has
+    /// shown its certificate. A single server may be given without a list.
     #[serde(deserialize_with = "addresses")]
     pub servers: Vec<ServerAddress>,
-    /// The file with the account, as `USER:PASSWORD` or a token. It belongs to root or to the bridge's user, and nobody else may read it. If
-    /// `None`, the account is the one that stands in an address, if one does.
+    /// The file with the account, as `USER:PASSWORD` or a token. It must belong to root or to the bridge's user, and nobody else may be
+    /// able to read it. If this is `None`, an account in one of the addresses is used, if there is one.
     pub account: Option<PathBuf>,
-    /// The file with the credentials of the account, as `nsc` writes it; none if `None`.
+    /// The file with the account's credentials, as `nsc` writes it; none if this is `None`.
     pub creds: Option<PathBuf>,
-    /// The certificates that the server's is checked against; the system's if `None`.
+    /// The certificates against which the server's certificate is checked; those of the system if this is `None`.
     pub ca: Option<PathBuf>,
-    /// The certificate that the servers know this host by; none if `None`. Give `key` as well.
+    /// The certificate that identifies this host to the servers; none if this is `None`. It also needs `key`.
     pub cert: Option<PathBuf>,
     /// The private key of `cert`.
     pub key: Option<PathBuf>,
-    /// The name of the stream; `SHMCAST_` and the channel's name if `None`.
+    /// The name of the stream. If this is `None`, it is `SHMCAST_` and the channel's name.
     pub stream: Option<String>,
-    /// The subject that messages have in the stream; `shmcast.` and the channel's name if `None`. Take the same at
-    /// both ends.
+    /// The subject of the messages in the stream. If this is `None`, it is `shmcast.` and the channel's name. Both ends must use the same.
     pub subject: Option<String>,
-    /// The domain of JetStream in which the stream is; that of the servers if `None`.
+    /// The JetStream domain of the stream; that of the servers if this is `None`.
     pub domain: Option<String>,
-    /// The most bytes of a block. Many messages go as one block. 1024 to 8388608, and no more than the servers'
-    /// `max_payload`; 65536 by default.
+    /// The most bytes of a block, which can have many messages. 1024 to 8388608, and at most the servers' `max_payload`; 65536 by default.
     pub block_bytes: usize,
-    /// How many blocks may be without an answer, 1 to 1024; 32 by default.
+    /// The most blocks that may wait for an answer, 1 to 1024; 32 by default.
     pub in_flight: usize,
-    /// The time without an answer after which an append has failed, in milliseconds, 100 to 60 000; 1000 by default.
+    /// The time after which an append without an answer has failed, in milliseconds, 100 to 60 000; 1000 by default.
     pub ack_ms: u64,
-    /// For a sender: where messages come from that the ring has no more. `true`, the default: from the channel's
-    /// journal, if it has one; `false`: from nowhere; or the directory of a journal.
+    /// For a sender: the source of messages that the ring no longer has. The default `true` means the channel's journal, if it has one.
+    /// `false` means none. It may also be the directory of a journal.
     pub history: HistoryFrom,
-    /// For a sender: whether it makes the stream if there is none; false by default.
+    /// For a sender: whether it creates the stream if there is none; false by default.
     pub create: bool,
-    /// With `create`: how many servers keep a copy; if `None`, 3 when three servers or more are named, otherwise 1.
+    /// With `create`: the number of servers that keep a copy. If this is `None`, it is 3 if at least three servers are given, and otherwise
+    /// 1.
     pub replicas: Option<u8>,
-    /// With `create`: the most bytes that the stream keeps, before the oldest are dropped; no limit if `None`.
+    /// With `create`: the most bytes that the stream keeps. The oldest messages are dropped beyond that. There is no limit if this is
+    /// `None`.
     pub keep_bytes: Option<u64>,
-    /// With `create`: how long the stream keeps messages, in seconds; no limit if `None`.
+    /// With `create`: how long the stream keeps messages, in seconds. There is no limit if this is `None`.
     pub keep_s: Option<u64>,
 }
 
@@ -101,17 +101,17 @@ impl Default for NatsSpec {
 }
 
 impl NatsSpec {
-    /// Returns the name of the stream that carries `channel`. Names of streams have no dots.
+    /// Returns the name of the stream for `channel`. Dots are replaced, because names of streams have none.
     pub fn stream_of(&self, channel: &str) -> String {
         self.stream.clone().unwrap_or_else(|| format!("SHMCAST_{}", channel.replace('.', "=")))
     }
 
-    /// The subject of the stream that carries `channel`.
+    /// Returns the subject for `channel` in the stream.
     pub fn subject_of(&self, channel: &str) -> String {
         self.subject.clone().unwrap_or_else(|| format!("shmcast.{}", channel.replace('.', "=")))
     }
 
-    /// Returns how many servers keep a copy of a new stream.
+    /// Returns the number of servers that keep a copy of a new stream.
     pub fn replicas(&self) -> u8 {
         self.replicas.unwrap_or(if self.servers.len() >= 3 { 3 } else { 1 })
     }
@@ -119,7 +119,7 @@ impl NatsSpec {
     /// Returns the account of this host on the servers, from its file or from an address.
     ///
     /// # Errors
-    /// A sentence, if the file cannot be read, if others may read it, or if it has no account.
+    /// A sentence that says that the file cannot be read, that others may read it, or that it has no account.
     pub fn read_account(&self) -> Result<Option<Account>, String> {
         let Some(file) = &self.account else { return Ok(self.accounts().next().cloned()) };
         let read = private::read(file, MAX_ACCOUNT_BYTES);
@@ -127,7 +127,8 @@ impl NatsSpec {
         account.map(Some).map_err(|why| format!("account {}: {why}", self.shown_account_file()))
     }
 
-    /// Returns the account's file, as errors show it. A text without a directory may be the account itself, and is not shown.
+    /// Returns the path of the account's file, as errors show it. A path without a directory is not shown, because somebody may have
+    /// written the account itself there.
     pub fn shown_account_file(&self) -> String {
         let Some(file) = &self.account else { return String::new() };
         let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -138,12 +139,12 @@ impl NatsSpec {
         }
     }
 
-    /// Returns the accounts in addresses.
+    /// Returns the accounts that are part of addresses.
     pub fn accounts(&self) -> impl Iterator<Item = &Account> {
         self.servers.iter().filter_map(ServerAddress::account)
     }
 
-    /// The time without an answer after which an append has failed.
+    /// Returns the time after which an append without an answer has failed.
     pub fn ack(&self) -> Duration {
         Duration::from_millis(self.ack_ms)
     }

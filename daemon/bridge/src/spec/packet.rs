@@ -2,22 +2,22 @@
 
 use std::net::SocketAddr;
 
-/// Bytes of IP in an Ethernet frame.
+/// The most bytes of an IP packet in an Ethernet frame.
 pub(super) const ETHERNET_MTU: usize = 1_500;
-/// Largest UDP payload that fits an Ethernet frame over IPv4. Over IPv6 it is 20 bytes less: see
+/// The largest UDP payload that fits an Ethernet frame over IPv4, in bytes. Over IPv6 it is 20 bytes less: see
 /// [`BridgeSpec::ethernet_payload_bytes`](super::BridgeSpec::ethernet_payload_bytes).
 pub const ETHERNET_PAYLOAD_BYTES: usize = 1_472;
 
-/// Bytes of the headers of IP and UDP that a packet to `address` has.
+/// Returns how many bytes the headers of IP and UDP have in a packet to `address`.
 pub fn header_bytes(address: &SocketAddr) -> usize {
     if address.is_ipv6() { 48 } else { 28 }
 }
 
-/// The marks by which networks and hosts distinguish packets. The system chooses those that are `None`.
+/// The marks by which networks and hosts distinguish packets. If a mark is `None`, the system chooses it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// The code point of the IP header, 0 to 63, by which switches and routers choose a queue.
+    /// The code point of the IP header, 0 to 63. Switches and routers choose a queue by it.
     pub dscp: Option<u8>,
-    /// The priority within this host, 0 to 6, by which its queueing discipline chooses a band.
+    /// The priority within this host, 0 to 6. The host's queueing discipline chooses a band by it.
     pub priority: Option<u8>,
 }

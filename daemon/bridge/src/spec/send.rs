@@ -1,4 +1,4 @@
-//! The configuration of the sending side.
+//! The configuration of the sending end.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -11,59 +11,59 @@ use super::BridgeSpec;
 use crate::proto::lease::LeaseConfig;
 use crate::proto::limit::Network;
 
-/// The longest time that a bridge may listen before it begins a session.
+/// The longest time for which a bridge may listen before it begins a session, in milliseconds.
 const MAX_LISTEN_MS: u64 = 10_000;
-/// The most other egresses of a stream.
+/// The most peers: other egresses of the stream.
 const MAX_PEERS: usize = 8;
-/// The longest time to merge repairs, or to linger after one, in microseconds.
+/// The upper limit of `merge_us` and `linger_us`, in microseconds.
 const MAX_MERGE_US: u64 = 1_000_000;
 /// The highest rank of an egress.
 const MAX_RANK: u8 = 15;
-/// The silences, in milliseconds, after which another egress may take over.
+/// The limits of `takeover_ms`, in milliseconds.
 const TAKEOVER_MS: RangeInclusive<u64> = 3..=10_000;
 
-/// The sending side.
+/// The configuration of the sending end.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SendSpec {
-    /// The time to live (TTL) of multicast packets, 0 to 255; 1 by default, which keeps them in the local
-    /// network.
+    /// The time to live (TTL) of multicast packets, 0 to 255. The default 1 keeps them in the local network.
     pub ttl: u8,
-    /// Whether receivers on this host get the multicast packets too; false by default.
+    /// Whether receivers on this host get the multicast packets as well; false by default.
     pub loopback: bool,
-    /// The message that the bridge begins with; `resume` by default.
+    /// The first message that the bridge sends; `resume` by default.
     pub from: StartAt,
-    /// The file in which the bridge notes the session that it sends and how far it has come; no file if
-    /// `None`. A bridge that is started again goes on in that session if the ring is still the same. A
-    /// channel that was made anew gets a later epoch than any before, whatever the clock shows.
+    /// The file to which the bridge writes its session and the last sent sequence; no file if this is `None`. A bridge that is restarted
+    /// continues that session if the ring is still the same. If the channel was created again, its session gets a later epoch than all
+    /// earlier ones, even if the clock was set back.
     pub state: Option<PathBuf>,
-    /// How long a bridge listens on its multicast lines before it begins a session that no state file names,
-    /// in milliseconds; 300 by default, at most 10 000. The new session is later than any session of this
-    /// channel that it hears. 0 means that it does not listen.
+    /// The time for which a bridge listens on its multicast lines before it begins a session that is not in the state file, in
+    /// milliseconds; 300 by default, at most 10 000. The new session is later than every session of this channel that it hears. With 0, the
+    /// bridge does not listen.
     pub listen_ms: u64,
-    /// How long the bridge repeats the end of the session and serves repairs after the channel is closed, or serves repairs
-    /// after it was told to leave, in milliseconds; 10 000 by default.
+    /// The time for which the bridge serves repairs after the channel is closed, or after the bridge was told to leave, in milliseconds; 10
+    /// 000 by default. After the channel is closed, it also repeats the end of the session.
     pub linger_ms: u64,
     /// Whether other egresses of the stream may take over; `only` by default.
     pub role: SendRole,
-    /// With `role = "auto"`: the order in which the egresses take over, 0 to 15; the lowest goes first, and
-    /// each waits 4 ms longer than the one before it. 0 by default.
+    /// With `role = "auto"`: the place in the order in which the egresses take over, 0 to 15; 0 by default. The lowest rank is first. Each
+    /// rank waits 4 ms longer than the rank before it.
     pub rank: u8,
-    /// With `role = "auto"`: the address that the claims of the others come to, and that ours leave from. Give it
-    /// the IP address of a multicast line's interface, on every egress of the stream: then a claim moves an
-    /// egress that sends only together with packets from the same address. With another IP address, three
-    /// claims are enough.
+    /// With `role = "auto"`: the address on which claims of the other egresses arrive, and from which ours are sent.
+    ///
+    /// Use the IP address of a multicast line's interface, on every egress of the stream. A claim then stops an active egress only together
+    /// with packets from the same address. With another IP address, three claims are enough to stop it.
     pub claim_bind: Option<SocketAddr>,
-    /// With `role = "auto"`: the `claim_bind` addresses of the other egresses; at most 8. Claims from anybody
-    /// else are dropped.
+    /// With `role = "auto"`: the `claim_bind` addresses of the other egresses; at most 8. Claims from other addresses are dropped.
     pub peers: Vec<SocketAddr>,
-    /// With `role = "auto"`: the silence after which another egress takes over, in milliseconds, 3 to 10 000;
-    /// 15 by default. All egresses of a stream should have the same.
+    /// With `role = "auto"`: the silence after which another egress takes over, in milliseconds, 3 to 10 000; 15 by default. All egresses
+    /// of a stream should use the same.
     pub takeover_ms: u64,
-    /// The gate of the channel that the bridge takes, so that the publisher waits for the bridge, within the gate's limit. A message has
-    /// passed the gate when the bridge has copied it out of the ring. Over lines, the bridge copies at most 1025 messages, and hands their
-    /// packets to the sockets before it copies more. Through an engine, it copies only while a block may be appended, so that at most
-    /// `in_flight` blocks and 1025 messages wait for the servers. If `None`, the bridge is overtaken as any other reader.
+    /// The gate of the channel that the bridge uses. With a gate, the publisher waits for the bridge, within the gate's limit. Without one,
+    /// the publisher may overwrite messages that the bridge has not read.
+    ///
+    /// A message has passed the gate when the bridge has copied it out of the ring. Over lines, the bridge copies at most 1025 messages,
+    /// and passes their packets to the sockets before it copies more. With an engine, it copies only while a block may be appended, so that
+    /// at most `in_flight` blocks and 1025 messages wait for the servers.
     pub gate: Option<String>,
     /// The retransmission server, which also grants unicast leases; none if `None`.
     pub repair: Option<RepairSpec>,
@@ -89,96 +89,92 @@ impl Default for SendSpec {
     }
 }
 
-/// The message that a sender begins with.
+/// The first message that a sender sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StartAt {
-    /// The first message that the state file does not note as sent, if the ring is still the same; otherwise
-    /// the next message published. Messages that the ring no longer holds are counted as missed.
+    /// The first message that is not in the state file as sent, if the ring is still the same. Otherwise the next message that is
+    /// published. Messages that the ring no longer holds are counted as missed.
     #[default]
     Resume,
-    /// The next message published. Messages that were published while no bridge ran are then a gap, which
-    /// receivers ask for.
+    /// The next message that is published. Messages that were published while no bridge ran are then a gap, and receivers request them.
     Latest,
     /// The oldest message that the ring holds.
     Oldest,
 }
 
-/// Whether an egress shares its stream with others.
+/// Whether an egress shares its stream with other egresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SendRole {
     /// It sends as long as it runs.
     #[default]
     Only,
-    /// It sends if no peer does, and takes over when the peer that sends falls silent. With keys, claims are
-    /// sealed, and all peers need the same keys.
+    /// It sends if no peer does, and takes over when the peer that sends falls silent. With keys, claims are sealed, and all peers need the
+    /// same keys.
     Auto,
 }
 
-/// A retransmission server.
+/// The configuration of a retransmission server.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RepairSpec {
-    /// The address that requests come to.
+    /// The address on which requests arrive.
     pub bind: SocketAddr,
-    /// Networks that may ask, such as `10.1.0.0/16`. If empty, nobody may ask.
+    /// The networks whose addresses may ask, such as `10.1.0.0/16`. If the list is empty, no address may.
     #[serde(default)]
     pub allow: Vec<Network>,
-    /// Whether allowed sources get full answers before they have proved their address; false by default.
-    /// Receivers of other makes need this. Set it only where nobody can forge a source address.
+    /// Whether allowed sources get full answers before they have proved their address; false by default. Receivers of other makes need
+    /// this. Use it only where nobody can forge a source address.
     #[serde(default)]
     pub trust_allowed: bool,
-    /// Repairs for all receivers together, in bytes a second. If `None`, 100 000 000, or twice the feed's own
-    /// rate if that is more, so that a receiver that has fallen behind can catch up.
+    /// The rate of repairs for all receivers together, in bytes a second. `None` means 100 000 000, or twice the feed's own rate if that is
+    /// more. So a receiver that lags can catch up.
     #[serde(default)]
     pub rate_bytes: Option<u64>,
-    /// Repairs for each receiver, in bytes a second. If `None`, 25 000 000, or twice the feed's own rate if
-    /// that is more.
+    /// The rate of repairs for each receiver, in bytes a second. `None` means 25 000 000, or twice the feed's own rate if that is more.
     #[serde(default)]
     pub source_rate_bytes: Option<u64>,
-    /// The most leases at a time that the feed itself is sent to; 64 by default.
+    /// The most leases with live packets at a time; 64 by default.
     #[serde(default = "default_max_leases")]
     pub max_leases: usize,
-    /// The most leases of any kind at a time; 4096 by default. The leases of receivers that only ask for
-    /// repairs count too.
+    /// The most leases of any kind at a time; 4096 by default. Leases of receivers that only request repairs count as well.
     #[serde(default = "default_max_proved")]
     pub max_proved: usize,
-    /// The most leases of any kind that one address may hold, so that one host cannot take all places; 16 by
-    /// default.
+    /// The most leases of any kind for one address, so that one host cannot take all leases; 16 by default.
     #[serde(default = "default_leases_per_source")]
     pub leases_per_source: usize,
-    /// The time after which a lease that is not renewed runs out, in seconds; 60 by default.
+    /// The time after which a lease that is not renewed expires, in seconds; 60 by default.
     #[serde(default = "default_lease_s")]
     pub lease_s: u64,
-    /// The code point (DSCP) of repairs, 0 to 63, if they are to have another than the feed's. Where `bind` is any
-    /// address of the host, one socket sends repairs and leases, and this is the code point of both.
+    /// The code point (DSCP) of repairs, 0 to 63, if it is not that of the feed. If `bind` is any address of the host, one socket sends
+    /// repairs and leases, and this is the code point of both.
     #[serde(default)]
     pub dscp: Option<u8>,
-    /// The multicast group that plain repairs for all receivers go to, by the interface of the first multicast line; each
-    /// repair goes to its asker alone if `None`. No line may have this group: receivers of other makes do not expect repairs
-    /// there. Native repairs for all receivers go to the first native multicast line.
+    /// The multicast group of plain repairs for all receivers, on the interface of the first multicast line. If this is `None`, each plain
+    /// repair is sent only to its asker. No line may have this group, because receivers of other makes do not expect repairs there. Native
+    /// repairs for all receivers are sent to the first native multicast line.
     #[serde(default)]
     pub group: Option<SocketAddr>,
-    /// The time in which a second receiver that asks for the same messages draws a repair for all, in microseconds; if
-    /// `None`, two of the longest round trip of any receiver, 300 to 5 000.
+    /// The time within which a second receiver's request for the same messages causes a repair for all, in microseconds. `None` means twice
+    /// the longest round trip of any receiver, 300 to 5 000.
     #[serde(default)]
     pub merge_us: Option<u64>,
-    /// The time after a repair for all in which requests for it are ignored, in microseconds; if `None`, the longest round
-    /// trip of any receiver and 100.
+    /// The time after a repair for all in which further requests for the same messages are ignored, in microseconds. `None` means the
+    /// longest round trip of any receiver plus 100.
     #[serde(default)]
     pub linger_us: Option<u64>,
-    /// Whether messages that the ring has no more come from the channel's journal; true by default, or the
-    /// journal's directory. A journal of another stream is not used.
+    /// Whether messages that the ring no longer has come from the channel's journal; true by default. It may also be the journal's
+    /// directory. A journal of another stream is not used.
     #[serde(default)]
     pub history: HistoryFrom,
 }
 
-/// The journal that a retransmission server answers from.
+/// The journal from which a retransmission server answers.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(untagged)]
 pub enum HistoryFrom {
-    /// The channel's own journal, if it has one; or none.
+    /// The channel's own journal, if it has one; or none, if this is false.
     Channel(bool),
     /// The journal in this directory.
     Dir(PathBuf),
@@ -207,7 +203,7 @@ fn default_lease_s() -> u64 {
 }
 
 impl RepairSpec {
-    /// A server at `bind` that answers nobody yet.
+    /// Makes a server at `bind` whose allow-list is empty.
     pub fn new(bind: SocketAddr) -> RepairSpec {
         RepairSpec {
             bind,
@@ -229,20 +225,20 @@ impl RepairSpec {
 }
 
 impl SendSpec {
-    /// How long the bridge repeats the end of the session.
+    /// Returns how long the bridge serves repairs after the end.
     pub fn linger(&self) -> Duration {
         Duration::from_millis(self.linger_ms)
     }
 }
 
 impl BridgeSpec {
-    /// The gate that the bridge takes, if it sends and takes one.
+    /// Returns the gate that the bridge uses, if it sends and uses one.
     pub fn gate(&self) -> Option<&str> {
         self.send.as_ref().and_then(|send| send.gate.as_deref())
     }
 
-    /// Returns the channel as the bridge reads it in order to send: through its gate, if it takes one. Of these subscribers only one is open
-    /// at a time.
+    /// Returns the channel as the sending bridge reads it: through its gate, if it uses one. Only one of the subscribers of this builder
+    /// may be open at a time.
     pub fn through_gate(&self, channel: &SubscriberBuilder) -> SubscriberBuilder {
         match self.gate() {
             Some(gate) => channel.clone().gate(gate),
@@ -250,7 +246,7 @@ impl BridgeSpec {
         }
     }
 
-    /// Reports a name that no gate has.
+    /// Reports a name that no gate can have.
     pub(super) fn problems_of_gate(&self, report: &mut impl FnMut(&'static str, String)) {
         if let Some(Err(why)) = self.gate().map(str::parse::<GateName>) {
             report("gate", format!("{:?}: {why}", self.gate().unwrap_or_default()));

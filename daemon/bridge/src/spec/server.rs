@@ -1,6 +1,6 @@
-//! The address of a server of NATS, and the account there. Neither `Debug` nor `Display` nor an error shows the account.
+//! The address of a server of NATS, and the account on it. `Debug`, `Display` and errors never show the account.
 //!
-//! No example a function: the configuration and the command line read addresses, and the engine alone uses them.
+//! The functions have no examples of their own: only the configuration and the command line parse addresses, and only the engine uses them.
 
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-/// The quotation marks that a text uses around a value.
+/// The quotation marks that may enclose a value in a text.
 const QUOTES: [char; 3] = ['"', '\'', '`'];
 /// The form of an address.
 const FORM: &str = "nats://HOST:PORT, or tls://HOST:PORT";
@@ -33,7 +33,7 @@ impl fmt::Debug for Account {
     }
 }
 
-/// The text is no account. The text is not quoted.
+/// The error for a text that is no account. It does not contain the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no account: write USER:PASSWORD, or a token, in one line")]
 pub struct NoAccount;
@@ -41,7 +41,7 @@ pub struct NoAccount;
 impl FromStr for Account {
     type Err = NoAccount;
 
-    /// Reads `USER:PASSWORD`, or a token. A line break at the end does not count.
+    /// Parses `USER:PASSWORD`, or a token. A line break at the end is ignored.
     fn from_str(text: &str) -> Result<Account, NoAccount> {
         let text = text.trim_end_matches(['\r', '\n']);
         if text.is_empty() || text.contains(char::is_control) {
@@ -54,7 +54,7 @@ impl FromStr for Account {
     }
 }
 
-/// The address of a server, such as `tls://n1:4222`. `Display` leaves the account out.
+/// The address of a server, such as `tls://n1:4222`. `Display` does not show the account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerAddress {
     is_tls: bool,
@@ -69,17 +69,17 @@ impl ServerAddress {
         self.is_tls
     }
 
-    /// The name or IP address, and the port if one is given.
+    /// Returns the name or IP address, and the port if one is given.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The account that stands in the address.
+    /// Returns the account that is part of the address.
     pub fn account(&self) -> Option<&Account> {
         self.account.as_ref()
     }
 
-    /// The address with this account in place of its own.
+    /// Returns the address with `account` in place of its own account.
     #[must_use]
     pub fn with_account(self, account: Account) -> ServerAddress {
         ServerAddress { account: Some(account), ..self }
@@ -92,7 +92,7 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// The text is no address of a server. The text is not quoted, because it may contain an account.
+/// The error for a text that is no address of a server. It does not contain the text, because an account may be part of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no address of a server (not shown, as an account may stand in it): write {FORM}")]
 pub struct NoAddress;
@@ -100,8 +100,8 @@ pub struct NoAddress;
 impl FromStr for ServerAddress {
     type Err = NoAddress;
 
-    /// Parses `nats://HOST:PORT` or `tls://HOST:PORT`. `USER:PASSWORD@` or `TOKEN@` may precede the host; in these, `%40` is the character
-    /// with this number.
+    /// Parses `nats://HOST:PORT` or `tls://HOST:PORT`. `USER:PASSWORD@` or `TOKEN@` may precede the host. In these, a `%` and two
+    /// hexadecimal digits stand for the character with this number.
     fn from_str(text: &str) -> Result<ServerAddress, NoAddress> {
         let (scheme, rest) = text.split_once("://").ok_or(NoAddress)?;
         let is_tls = match scheme.to_ascii_lowercase().as_str() {
@@ -121,7 +121,7 @@ impl FromStr for ServerAddress {
     }
 }
 
-/// Parses the account of an address. Its parts are decoded one by one, so that `%3A` does not separate them.
+/// Parses the account of an address. The name and the password are decoded separately, so that `%3A` does not separate them.
 fn account_of(text: &str) -> Result<Account, NoAddress> {
     let part = |text: &str| {
         let text = decoded(text).filter(|text| !text.contains(char::is_control));
@@ -134,7 +134,7 @@ fn account_of(text: &str) -> Result<Account, NoAddress> {
     }
 }
 
-/// Replaces each `%40` by the byte of this number. A `%` before anything else stays as it is.
+/// Replaces each `%` and its two hexadecimal digits by the byte with this number. Any other `%` stays as it is.
 fn decoded(text: &str) -> Option<String> {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let [first, after @ ..] = rest {
@@ -189,7 +189,7 @@ impl Visitor<'_> for Address {
     }
 }
 
-/// One address, or a list of them.
+/// Visits one address, or a list of them.
 struct Addresses;
 
 impl<'de> Visitor<'de> for Addresses {
@@ -213,8 +213,8 @@ pub(super) fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ve
     deserializer.deserialize_any(Addresses)
 }
 
-/// Removes accounts from a text that another program made of what may be an address. In each line with an account, the text between the
-/// first quotation mark and the last `@` is removed. An `@` that begins a word ends no account.
+/// Removes accounts from a text. Another program may have made the text from an address with an account. In each line, the text between the
+/// first quotation mark and the last `@` is removed. An `@` at the beginning of a word is no end of an account.
 pub fn without_accounts(text: &str) -> String {
     let hidden = |line: &str| {
         let is_end = |at: usize| {

@@ -1,8 +1,8 @@
 //! The status of a running bridge, readable from other threads.
 //!
-//! The bridge's threads keep plain counters and now and then store them on a [`Board`], word by word with relaxed stores, so that a reader
-//! costs them nothing. Each number is right by itself; two numbers that are read together may be some milliseconds apart. This module
-//! neither formats the numbers nor judges them.
+//! The bridge's threads count in plain numbers. Every few milliseconds they copy these to a [`Board`], word by word with relaxed stores, so
+//! that a reader never delays them. Each number is correct. Two numbers that are read together may be some milliseconds apart. This module
+//! does not format or judge the numbers.
 
 use serde::Serialize;
 use std::marker::PhantomData;
@@ -37,7 +37,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Default for Board<T> {
 }
 
 impl<T: FromBytes + IntoBytes + Immutable> Board<T> {
-    /// Stores all counters, with one relaxed store per word. Only one thread may call this.
+    /// Stores all counters. Costs one relaxed store per word. Only one thread may call this.
     pub fn show(&self, counters: &T) {
         for (cell, bytes) in self.words.iter().zip(counters.as_bytes().as_chunks::<8>().0) {
             cell.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
@@ -65,7 +65,7 @@ impl Default for SharedHistogram {
 }
 
 impl SharedHistogram {
-    /// Stores the whole histogram, some 500 words. Only one thread may call this.
+    /// Stores the whole histogram, about 500 words. Only one thread may call this.
     pub fn show(&self, histogram: &Histogram) {
         self.0.iter().zip(histogram.words()).for_each(|(cell, word)| cell.store(word, Ordering::Relaxed));
     }
@@ -76,15 +76,15 @@ impl SharedHistogram {
     }
 }
 
-/// The phases of a bridge's life.
+/// The phase of a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// It carries messages, or waits for some.
+    /// It sends or receives messages, or waits for some.
     Running,
-    /// It was told to leave: it sends what waits, and serves repairs for a while. The session is not over.
+    /// It was told to leave. It sends the messages that are waiting, and serves repairs for a while. The session is not over.
     Leaving,
-    /// The session is over; its end is repeated and repairs are served.
+    /// The session is over. The bridge repeats its end and serves repairs.
     Ending,
     /// It has stopped because it was told to, or because the session is over.
     Ended,
@@ -92,21 +92,21 @@ pub enum Phase {
     Failed,
 }
 
-/// The part of the status that is not numbers: phase, session, refusals and error.
+/// The parts of the status that are not numbers: phase, session, refusals and error.
 #[derive(Debug)]
 pub struct Life {
     phase: AtomicU8,
     session: Mutex<Option<Session>>,
-    /// The session of another feed that arrives on the same lines, and is not accepted.
+    /// The session of another feed that arrives on the same lines, and is ignored.
     stranger: Mutex<Option<Session>>,
-    /// Options that the system refused at the start, each with its reason; the bridge runs without them.
+    /// Options that the system refused at the start, each with its reason. The bridge runs without them.
     refusals: Vec<String>,
     waiting: Waiting,
     error: Mutex<Option<String>>,
 }
 
 impl Life {
-    /// Makes the status of a bridge that runs, without a session yet.
+    /// Makes the status of a running bridge that has no session yet.
     pub fn new(refusals: Vec<String>, waiting: Waiting) -> Self {
         Self {
             phase: AtomicU8::new(Phase::Running as u8),
@@ -129,7 +129,7 @@ impl Life {
         self.enter(Phase::Failed);
     }
 
-    /// Notes a session at its beginning, which is rare enough for a lock.
+    /// Notes the session when it begins. This takes a lock, because sessions rarely begin.
     pub fn note_session(&self, session: Session) {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
     }
@@ -145,17 +145,17 @@ impl Life {
         }
     }
 
-    /// The session that is carried, once one is known.
+    /// Returns the session that is sent or received, if there is one.
     pub fn session(&self) -> Option<Session> {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that another feed begins to arrive, or no longer arrives.
+    /// Notes the session of another feed that begins to arrive, or `None` if it no longer arrives.
     pub(crate) fn note_stranger(&self, session: Option<Session>) {
         *self.stranger.lock().unwrap_or_else(PoisonError::into_inner) = session;
     }
 
-    /// The session of another feed that arrives on the same lines, and is not accepted.
+    /// Returns the session of another feed that arrives on the same lines, and is ignored.
     pub fn stranger(&self) -> Option<Session> {
         *self.stranger.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -165,12 +165,12 @@ impl Life {
         &self.refusals
     }
 
-    /// How the bridge's thread waits, and the reason.
+    /// Returns how the bridge's thread waits, and the reason for it.
     pub fn waiting(&self) -> &Waiting {
         &self.waiting
     }
 
-    /// The error that the bridge failed with, if it has failed.
+    /// Returns the error because of which the bridge failed, if it has failed.
     pub fn error(&self) -> Option<String> {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -181,56 +181,57 @@ counters! {
     pub struct SendCounters {
         /// The sequence after the last message sent.
         next_sequence,
-        /// Messages sent, each once however many lines there are.
+        /// Messages sent. Each counts once, however many lines there are.
         messages: counter "sent_messages_total",
-        /// Packets with messages sent, each once.
+        /// Packets with messages sent. Each counts once, however many lines there are.
         packets: counter "sent_packets_total",
-        /// Bytes of those packets.
+        /// Bytes of packets with messages.
         bytes: counter "sent_bytes_total",
         /// Heartbeats sent.
         heartbeats: counter "sent_heartbeats_total",
         /// End-of-session packets.
         ends,
-        /// Datagrams that the kernel took, for all lines and leases.
+        /// Datagrams that the kernel accepted, for all lines and leases.
         datagrams_sent: counter "sent_datagrams_total",
-        /// Datagrams that left in one call with others of the same length.
+        /// Datagrams that were sent in one call with others of the same length.
         datagrams_segmented: counter "segmented_datagrams_total",
-        /// Times that the kernel refused segments for a line. The line's later packets leave one by one.
+        /// Times that the kernel refused segments for a line. Later packets of the line are sent one by one.
         segments_refused: counter "segments_refused_total",
-        /// The number of the system's error at the last of those times; 0 if there was none.
+        /// The number of the system's error when it last refused segments; 0 if it never did.
         segments_error,
-        /// Datagrams that the kernel refused to send; receivers ask for what was in them.
+        /// Datagrams that the kernel refused to send. Receivers request their messages.
         datagrams_refused: counter "refused_datagrams_total",
-        /// Times that the publisher overtook the sending bridge.
+        /// Times that the publisher overwrote messages before the sending bridge had read them.
         lapped: counter "lapped_total",
-        /// Messages overwritten before the bridge had sent them, or out of order in the ring: a gap for every receiver.
+        /// Messages that were overwritten before the bridge had sent them, or were out of order in the ring. Every receiver has a gap
+        /// there.
         messages_missed: counter "missed_messages_total",
-        /// Messages that are gaps in the channel itself.
+        /// Messages that are in gaps of the channel itself.
         gap_messages,
-        /// Messages too long for a packet, though the channel promised otherwise.
+        /// Messages that are too long for a packet, although the channel's limit should prevent them.
         messages_too_long: counter "too_long_messages_total",
         /// Sessions begun.
         sessions,
-        /// Times that a line took nothing for a while, because its buffer was full. Its datagrams of that time
-        /// count as refused.
+        /// Times that a line's buffer was full for so long that the bridge paused the line. The line's datagrams of that time count as
+        /// refused.
         pauses: counter "line_pauses_total",
-        /// The speed of the link in bits a second that live packets and repairs are held to; 0 if none.
+        /// The speed of the link that limits live packets and repairs, in bits a second; 0 if there is no limit.
         link_bits,
-        /// Times that live packets had used up their share of the link and waited.
+        /// Times that live packets had used up their share of the link, and had to wait.
         link_waits: counter "link_waits_total",
-        /// The time that they waited, in nanoseconds.
+        /// The time for which live packets waited for the link, in nanoseconds.
         link_waited_ns,
         /// Times that the state file could not be written.
         state_errors: counter "state_errors_total",
         /// Times that the state file was removed or moved while the bridge ran, and was made again.
         state_renewed: counter "state_renewed_total",
-        /// Times that a line was opened anew, because its interface was made anew or got another address.
+        /// Times that a line was opened again, because its interface was replaced or got another address.
         lines_anew: counter "sending_lines_anew_total",
-        /// The part among the egresses of the stream: 0 the only one, 1 listening, 2 standby, 3 sending.
+        /// The role among the egresses of the stream: 0 the only one, 1 listening, 2 standby, 3 sending.
         role,
-        /// The number of the claim that sends, as far as this egress knows; 0 for the only one.
+        /// The number of the active egress's claim, as far as this egress knows; 0 if the role is 0.
         claim,
-        /// Times that this egress began to send in place of a peer, or because no peer did.
+        /// Times that this egress began to send in place of a peer, or because no peer sent.
         takeovers: counter "takeovers_total",
         /// Times that this egress left the sending to a peer.
         yields: counter "yields_total",
@@ -238,7 +239,7 @@ counters! {
 }
 
 impl SendCounters {
-    /// The role among the egresses of the stream, in a word: `alone`, `listening`, `standby` or `sending`.
+    /// Returns the role among the egresses of the stream as a word: `alone`, `listening`, `standby` or `sending`.
     pub fn part(&self) -> &'static str {
         match self.role {
             0 => "alone",
@@ -248,7 +249,7 @@ impl SendCounters {
         }
     }
 
-    /// Whether the egress sends nothing because a peer sends, or may send.
+    /// Whether the egress sends nothing, because a peer sends or may send.
     pub fn is_standing_by(&self) -> bool {
         matches!(self.role, 1 | 2)
     }
@@ -273,17 +274,17 @@ counters! {
         longest_rtt_us,
         /// Replies that the kernel refused to send.
         replies_refused: counter "repair_replies_refused_total",
-        /// The bytes a second, on the wire, that live packets leave to repairs on the link; 0 if its speed is not known.
+        /// The bytes a second, on the wire, that live packets leave to repairs on the link; 0 if the link's speed is not known.
         link_rate_bytes: gauge "repair_link_rate_bytes",
-        /// Plain requests and control datagrams to a server whose lines are all native.
+        /// Plain requests and control datagrams to a server that has only native lines.
         plain_refused: counter "repair_plain_refused_total",
-        /// Native requests whose seal did not open: they are forged or damaged.
+        /// Native requests whose seal does not match. They are forged or damaged.
         forged: counter "repair_forged_total",
-        /// Native requests that came before, or that are too old to tell.
+        /// Native requests that were already accepted, or whose number is too old to know that.
         replayed: counter "repair_replayed_total",
-        /// Native requests without a seal or with an unknown key, where sealed ones are required.
+        /// Native requests without a seal or with an unknown key, where a seal is required.
         unopened: counter "repair_unopened_total",
-        /// Times that a receiver said that it follows a later session of this channel.
+        /// Times that a receiver reported that it follows a later session of this channel.
         told_stale: counter "told_stale_total",
     }
 }
@@ -300,7 +301,7 @@ pub struct RepairCounters {
     pub replay: ReplayTotals,
     /// Repairs from the channel's journal.
     pub journal: JournalStatus,
-    /// Requests that got no messages.
+    /// Requests that were not answered with messages.
     pub refused: RefusedCounters,
     /// Leases.
     pub leases: LeaseCounters,
@@ -319,7 +320,7 @@ pub struct JournalStatus {
 }
 
 impl RepairCounters {
-    /// Copies the counters of the state machines. The counters of the thread stay as they are.
+    /// Copies the counters of the state machines. The counters of the thread are not changed.
     pub(super) fn set(&mut self, replay: &ReplayCounters, past: PastCounters, leases: LeaseCounters) {
         (self.replay, self.refused, self.leases) = (replay.totals, replay.refused, leases);
         self.journal = JournalStatus { replies: replay.journal, past };
@@ -331,13 +332,13 @@ impl RepairCounters {
 pub struct Latency {
     /// The number of durations.
     pub count: u64,
-    /// Half of them took at most this long.
+    /// Half of the durations are at most this long.
     pub p50_ns: u64,
-    /// 99 % of them took at most this long.
+    /// 99 % of the durations are at most this long.
     pub p99_ns: u64,
-    /// 99.9 % of them took at most this long.
+    /// 99.9 % of the durations are at most this long.
     pub p999_ns: u64,
-    /// The longest.
+    /// The longest duration.
     pub max_ns: u64,
 }
 

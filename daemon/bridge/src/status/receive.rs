@@ -11,59 +11,59 @@ use crate::proto::receiver::Receiver;
 counters! {
     /// Counters of the receiving thread, in addition to those of its state machine: for sockets, leases, clocks and the local channel.
     pub struct HostCounters {
-        /// The sequence that the local channel's next message will have.
+        /// The sequence of the next message in the local channel.
         next_sequence,
         /// The sequence after the last message that is known to have been published.
         horizon,
-        /// Early messages kept at the moment.
+        /// Early messages that are stored now.
         messages_stored,
         /// Messages published into the local channel.
         messages_published: counter "delivered_messages_total",
-        /// Messages that local readers were told of as a gap.
+        /// Messages that local readers saw as a gap.
         messages_missing: counter "missing_messages_total",
-        /// Of those, messages larger than the local channel takes.
+        /// Messages that are larger than the local channel allows. They are also counted as missing.
         messages_too_large: counter "too_large_messages_total",
-        /// Messages that the local channel has already, from before a restart of the bridge.
+        /// Messages that the local channel already had from before a restart of the bridge.
         messages_behind,
-        /// Holes that are being mended.
+        /// Holes that are being repaired.
         gaps_open: gauge "gaps_open",
-        /// Missing messages that servers brought.
+        /// Missing messages that servers sent.
         recovered_by_servers: counter "recovered_messages_total" { source = "server" },
-        /// Receivers that the server has, as it says; 0 if it says nothing.
+        /// The number of receivers of the server, as it reports it; 0 if it reports nothing.
         group: gauge "group_receivers",
-        /// The place among them, from 0. The first 16 ask at once for what they lost.
+        /// This receiver's place among the server's receivers, from 0. The first 16 request lost messages at once.
         place: gauge "place",
-        /// Datagrams of lines that the kernel handed over in one piece with others. The sender or the kernel had put them together.
+        /// Datagrams of lines that the kernel passed on together with others. The sender or the kernel had merged them.
         datagrams_merged: counter "merged_datagrams_total",
-        /// Datagrams of ours that the kernel refused to send.
+        /// Datagrams that the kernel refused to send.
         sends_refused,
-        /// Datagrams that came to the sockets for servers, but not from a server.
+        /// Datagrams that arrived on the sockets for servers, but not from a server.
         datagrams_unexpected: counter "ignored_packets_total" { reason = "unexpected-source" },
-        /// Datagrams that came on a line, but not from its source.
+        /// Datagrams that arrived on a line, but not from its source.
         datagrams_locked_out: counter "ignored_packets_total" { reason = "other-source" },
-        /// Errors of receiving, such as the reply of a server's host that nobody listens on the port.
+        /// Errors of receiving, for example when a server's host replies that no program listens on the port.
         receive_errors: counter "receive_errors_total",
-        /// Times that a line was opened anew, because its interface was made anew or got another address.
+        /// Times that a line was opened again, because its interface was replaced or got another address.
         lines_anew: counter "receiving_lines_anew_total",
-        /// Times that a group was joined again, because its line was silent while the feed went on.
+        /// Times that a group was joined again, because its line was silent while the feed arrived elsewhere.
         lines_rejoined: counter "lines_rejoined_total",
-        /// Unicast leases held.
+        /// Unicast leases that this receiver has.
         leases_held,
-        /// Times that a server had no place for a lease.
+        /// Times that a server had no room for a lease.
         leases_full: counter "leases_full_total",
         /// Bytes of messages larger than a packet that are not delivered yet.
         reassembly_bytes: gauge "reassembly_bytes",
-        /// Native packets whose seal did not open: they are forged or damaged.
+        /// Native packets whose seal does not match. They are forged or damaged.
         forged: counter "forged_packets_total",
-        /// Sealed packets that were taken already, or are too old to know; among them the copies of other lines.
+        /// Sealed packets that were already accepted, or whose number is too old to know that. Copies on other lines are among them.
         replayed: counter "replayed_packets_total",
-        /// Native packets without a seal or with an unknown key, where sealed ones are required.
+        /// Native packets without a seal or with an unknown key, where a seal is required.
         unopened: counter "unopened_packets_total",
-        /// 1 while messages keep the times of their publication, 0 while they get those of their arrival.
+        /// 1 while messages keep the times of their publication, 0 while they get the times of their arrival.
         origin_times: gauge "origin_times",
-        /// The most that this host's clock is wrong, in nanoseconds; 4294967295 if nobody synchronises it.
+        /// The largest possible error of this host's clock, in nanoseconds; 4294967295 if the clock is not synchronised.
         clock_error_ns,
-        /// The most that the sender's clock is wrong, as it says.
+        /// The largest possible error of the sender's clock, as the sender reports it, in nanoseconds.
         sender_clock_error_ns,
     }
 }
@@ -71,12 +71,12 @@ counters! {
 counters! {
     /// The counters of a line's socket.
     pub struct SocketCounters {
-        /// Datagrams received on the line, sound or not.
+        /// Datagrams received on the line, valid or not.
         datagrams: counter "line_datagrams_total",
-        /// Datagrams that the kernel dropped because the socket's buffer was full. The kernel is asked each 10 ms, or 20 ms by a
-        /// thread that sleeps, and when a message is missing; nothing needs to come for that. Those that it had put together count as one.
+        /// Datagrams that the kernel dropped because the socket's buffer was full. The bridge asks the kernel every 10 ms, or every 20 ms
+        /// if its thread sleeps, and when a message is missing. Datagrams that the kernel had merged count as one.
         kernel_drops: counter "line_kernel_drops_total",
-        /// Datagrams that were cut off because they were longer than any that were expected.
+        /// Datagrams that were cut off, because they were longer than any that were expected.
         truncated: counter "line_truncated_total",
     }
 }
@@ -92,12 +92,12 @@ pub struct ReceiveCounters {
     /// The counters of the state machine.
     #[serde(flatten)]
     pub feed: ReceiverTotals,
-    /// Datagrams dropped unread.
+    /// Datagrams that were dropped because they are malformed.
     pub malformed: MalformedCounters,
-    /// Each line. Unicast leases follow after the multicast lines.
+    /// The counters of each line. The unicast leases come after the lines of the spec.
     #[serde(serialize_with = "used_lines")]
     pub lines: [LineStatus; MAX_LINES],
-    /// Each server.
+    /// The counters of each server.
     #[serde(serialize_with = "used_servers")]
     pub servers: [ServerCounters; MAX_SERVERS],
 }
@@ -115,7 +115,7 @@ pub struct LineStatus {
 }
 
 impl ReceiveCounters {
-    /// Copies the counters of the state machine. The counters of the sockets and the ring stay as they are.
+    /// Copies the counters of the state machine. The counters of the sockets and of the channel are not changed.
     pub(crate) fn set(&mut self, receiver: &Receiver, servers: usize) {
         let counters = receiver.counters();
         let (gaps, store) = receiver.backlog();
@@ -136,7 +136,7 @@ impl ReceiveCounters {
     }
 }
 
-// The tables have room for the greatest number of lines and servers. The entries after the last one that was used are left out.
+// The tables have room for the most lines and servers. The entries after the last used one are left out.
 fn used_lines<S: Serializer>(lines: &[LineStatus], serializer: S) -> Result<S::Ok, S::Error> {
     let used = lines.iter().rposition(|line| line.socket.datagrams > 0).map_or(0, |last| last + 1);
     serializer.collect_seq(&lines[..used])

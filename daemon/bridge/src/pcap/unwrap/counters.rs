@@ -2,7 +2,7 @@
 
 use crate::proto::counters::MalformedCounters;
 
-/// The fates of a capture's datagrams and messages.
+/// Counts of the datagrams and messages of a capture. Messages of the feed are lost if a counter marked LOST is above 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UnwrapCounters {
     /// Datagrams taken.
@@ -21,39 +21,39 @@ pub struct UnwrapCounters {
     pub sealed: u64,
     /// Packets of sessions that were not followed.
     pub other_sessions: u64,
-    /// Packets with new messages of a session that had been left for another one. LOST.
+    /// Packets with new messages of an earlier session, which is no longer followed. LOST.
     pub stale: u64,
-    /// Packets that were far ahead, and that no other packets confirmed. LOST.
+    /// Packets that were far ahead and that no other packet confirmed. LOST.
     pub implausible: u64,
-    /// Packets whose messages had been given up. LOST.
+    /// Packets whose messages had already been given up. LOST.
     pub late: u64,
     /// Datagrams that are no MoldUDP64, by reason.
     pub malformed: MalformedCounters,
-    /// How many of these begin as a packet of the feed. LOST.
+    /// Malformed datagrams that begin like a packet of the feed. LOST.
     pub damaged: u64,
     /// Messages delivered.
     pub messages: u64,
     /// Messages that had been received before.
     pub duplicates: u64,
-    /// Messages that arrived after they had been given up, or that precede the first one.
+    /// Messages that arrived after they had been given up, or that precede the first message.
     pub late_messages: u64,
     /// Messages that were given up.
     pub missing: u64,
-    /// Messages, and parts of messages, for which there was no room.
+    /// Messages and fragments for which there was no room.
     pub refused: u64,
-    /// Packets that filled a hole.
+    /// Packets that arrived after later ones, and filled a hole.
     pub reordered_packets: u64,
 }
 
 impl UnwrapCounters {
-    /// The datagrams that are in one of the counters: all of them, once the capture has ended.
+    /// Returns how many datagrams are in one of the counters. Once the capture has ended, all of them are.
     pub fn accounted(&self) -> u64 {
         let of_feed = self.packets + self.copies + self.heartbeats + self.late + self.implausible;
         let others = self.other_sessions + self.stale + self.controls + self.requests + self.sealed;
         of_feed + others + self.malformed.total()
     }
 
-    /// Whether the feed that was followed is not complete.
+    /// Whether messages of the followed feed are missing.
     pub fn has_lost(&self) -> bool {
         let packets = self.sealed + self.stale + self.implausible + self.late + self.damaged;
         packets + self.missing + self.late_messages + self.refused > 0

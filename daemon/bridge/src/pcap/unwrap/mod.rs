@@ -1,20 +1,20 @@
 //! Puts the packets of a captured feed in order, and counts each of them.
 //!
-//! A bridge's receiver does the work, but with a clock that counts packets: the time stamps of a capture may be wrong, and the result must
-//! not depend on them. A hole is given up once [`HELD_PACKETS`] packets of the feed have arrived after it.
+//! A bridge's receiver does the work, but its clock counts packets: the time stamps of a capture may be wrong, and the result must not
+//! depend on them. A hole is given up once [`HELD_PACKETS`] packets of the feed have arrived after it.
 //!
-//! One channel takes one feed, so one session at a time is followed:
+//! A channel has one feed, so one session at a time is followed. When a packet of another session arrives, the table decides:
 //!
-//! | the followed session | another one | is followed |
+//! | the followed session | the other session | from when the other one is followed |
 //! |---|---|---|
-//! | there is none yet | any | at its first packet |
-//! | has said its end | any | after [`LATE_PACKETS`] packets, or at once if nothing is missing |
+//! | there is none yet | any | from its first packet |
+//! | has announced its end | any | after [`LATE_PACKETS`] packets, or at once if nothing is missing |
 //! | is silent | a higher epoch of the same channel | after [`LATE_PACKETS`] packets |
 //! | is silent | any other | after [`HELD_PACKETS`] packets |
-//! | speaks | any | not: its last [`HELD_PACKETS`] packets are kept, and the others are left out and counted |
+//! | sends | any | never: its last [`HELD_PACKETS`] packets are kept, and earlier ones are left out and counted |
 //!
-//! A packet more than [`FAR_MESSAGES`] ahead waits until two others agree with it. Each datagram ends in exactly one of the counters that
-//! [`UnwrapCounters::accounted`] sums up.
+//! A packet more than [`FAR_MESSAGES`] ahead waits until two others agree with it. Each datagram is in exactly one of the counters that
+//! [`UnwrapCounters::accounted`] adds up.
 
 mod counters;
 mod packet;
@@ -33,16 +33,17 @@ use shmcast::MAX_SEQUENCE;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// A message is given up when this many packets of its feed have arrived after it: ten milliseconds of a feed of 100,000 packets a second.
+/// The number of packets of the feed after which a missing message is given up. In a feed of 100,000 packets a second, they take ten
+/// milliseconds.
 pub const HELD_PACKETS: usize = 1_024;
-/// Number of packets of the next session for which the receiver waits while late packets of the last session may arrive.
+/// The number of packets of the next session for which the receiver waits. Late packets of the last session may arrive meanwhile.
 pub const LATE_PACKETS: usize = 64;
-/// A packet that is further ahead than this many messages is accepted only when two others confirm it.
+/// A packet that is further ahead than this number of messages is accepted only if two others confirm it.
 pub const FAR_MESSAGES: u64 = 1 << 16;
 
-/// Number of packets that must agree on a leap.
+/// The number of packets that must agree before the receiver jumps far ahead.
 const WITNESSES: usize = 3;
-/// Bytes of early packets: more than [`HELD_PACKETS`] of the largest ones.
+/// Bytes for packets that arrive before missing ones: more than [`HELD_PACKETS`] of the largest packets.
 const EARLY_BYTES: usize = 128 << 20;
 
 /// The feed that is followed.
@@ -54,22 +55,22 @@ struct Feed {
     /// The receiver's clock.
     packets: u64,
     has_said_end: bool,
-    /// Whether all was delivered up to the end.
+    /// Whether everything up to the end was delivered.
     is_over: bool,
-    /// Sequences that were given up, and those before the first message. The ranges ascend and do not touch.
+    /// The sequences that were given up, and those before the first message. The ranges ascend and do not touch.
     given_up: Vec<Range<u64>>,
-    /// Packets that no other packet confirms yet: the sequence after their last message, and their bytes.
+    /// Packets that no other packet confirms yet, each with the sequence after its last message.
     far: Vec<(u64, Vec<u8>)>,
 }
 
-/// The state of a capture's feed.
+/// Follows the feed of a capture.
 #[derive(Debug, Default)]
 pub struct Unwrap {
     only: Option<Session>,
     feed: Option<Feed>,
     /// Packets of sessions that are not followed, in the order of the capture.
     kept: VecDeque<Kept>,
-    /// Number of kept packets that arrived since the followed session last sent new messages. Copies and ends do not count as new.
+    /// The number of packets that were kept since the followed session last sent new messages. Copies and ends are not new messages.
     kept_since: usize,
     past: Vec<Past>,
     left: Left,
@@ -77,13 +78,13 @@ pub struct Unwrap {
 }
 
 impl Unwrap {
-    /// Makes a feed of which nothing has been heard. With `only`, no other session is followed.
+    /// Makes a state that has seen no packet. With `only`, no other session is followed.
     pub fn new(only: Option<Session>) -> Unwrap {
         Unwrap { only, ..Unwrap::default() }
     }
 
-    /// Takes the next datagram, and delivers the messages that it completes. `ahead` has the datagrams after it as far as they are known;
-    /// at most [`HELD_PACKETS`] of them count. A session begins with its first message among these.
+    /// Takes the next datagram, and delivers the messages that become available. `ahead` has the datagrams after it, as far as they are
+    /// known; at most [`HELD_PACKETS`] of them are used. They show which message is the first one of a session.
     pub fn take<'a>(
         &mut self,
         datagram: &[u8],
@@ -96,8 +97,8 @@ impl Unwrap {
         }
     }
 
-    /// Ends the capture: what is missing becomes a gap, and what waited for it is delivered. A session that began after the end of the
-    /// followed one is delivered as well.
+    /// Ends the capture. Missing messages become gaps, and the messages after them are delivered. If a next session began after the
+    /// followed one had ended, it is delivered as well.
     pub fn finish(&mut self, sink: &mut dyn FnMut(Delivery<'_>)) {
         loop {
             let has_ended = self.feed.as_ref().is_none_or(|feed| feed.has_said_end);
@@ -119,7 +120,8 @@ impl Unwrap {
         &self.counters
     }
 
-    /// The sessions of which packets were left out, with their number, as far as there was room for names.
+    /// Returns the sessions whose packets were left out, each with the number of these packets. The list has room for a limited number of
+    /// sessions.
     pub fn left_out(&self) -> impl Iterator<Item = (Session, u64)> + '_ {
         self.left.iter()
     }
@@ -134,7 +136,7 @@ impl Unwrap {
         }
     }
 
-    // Returns kept packets that are to be routed next, if the followed session was left.
+    // Returns the kept packets that must be routed next, if the followed session was left.
     fn route<'a>(
         &mut self,
         datagram: &[u8],
@@ -203,7 +205,7 @@ impl Unwrap {
         }
     }
 
-    // Takes the packets that were far ahead and no longer are.
+    // Takes the packets that were far ahead and are no longer.
     fn take_near(&mut self, sink: &mut dyn FnMut(Delivery<'_>)) {
         let Some(feed) = self.feed.as_ref().filter(|feed| !feed.far.is_empty()) else { return };
         let near = feed.receiver.horizon().saturating_add(FAR_MESSAGES);
@@ -283,7 +285,7 @@ impl Feed {
         }
     }
 
-    // Calls the receiver, and counts what it did. Returns how many messages, and parts of messages, were new.
+    // Calls the receiver, and counts what it did. Returns how many messages and fragments were new.
     fn run(
         &mut self,
         counters: &mut UnwrapCounters,

@@ -6,12 +6,12 @@ use crate::proto::native::container::{Container, Kind};
 use crate::proto::session::Session;
 use crate::proto::wire::{Body, Downstream, Malformed, Request};
 
-/// The parts of a feed's packet that decide how it is handled.
+/// The fields of a packet that decide how it is handled.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head {
     pub(super) session: Session,
     pub(super) is_native: bool,
-    /// Its first message, and the sequence after its last; the next expected sequence twice if it has none.
+    /// The first message, and the sequence after the last one. Both are the next expected sequence if the packet has no message.
     pub(super) first: u64,
     pub(super) end: u64,
     pub(super) is_end: bool,
@@ -31,8 +31,8 @@ pub(super) enum Parsed {
 }
 
 impl Parsed {
-    /// Classifies a datagram. `is_native` says whether the packets of a session are native, if that is known: a native packet is also a
-    /// valid plain one.
+    /// Classifies a datagram. `is_native` says whether a session's packets are native, if that is known. Without it, a native packet could
+    /// be taken for a plain one, because it is valid as both.
     pub(super) fn of(datagram: &[u8], is_native: impl Fn(Session) -> Option<bool>) -> Parsed {
         if is_control(datagram) {
             return Parsed::Control;

@@ -1,4 +1,4 @@
-//! Decides which session of a capture is followed, and what becomes of the others.
+//! Decides which session of a capture is followed, and what happens to packets of other sessions.
 
 use super::packet::{Head, Parsed};
 use super::{FAR_MESSAGES, Feed, HELD_PACKETS, LATE_PACKETS, Unwrap, WITNESSES, overlap};
@@ -7,9 +7,9 @@ use crate::proto::session::Session;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// How many sessions are remembered after they were left, and how many of them the report names.
+/// The most earlier sessions that are remembered, and the most sessions that the report names.
 const REMEMBERED: usize = 256;
-/// This many packets after a session's first one decide whether the first one's sequence is far off.
+/// The first packet's sequence may be far off. It is compared with those of this many packets of the session.
 const ASKED: usize = 64;
 
 /// A packet of a session that is not followed.
@@ -28,7 +28,7 @@ pub(super) struct Past {
     given_up: Vec<Range<u64>>,
 }
 
-/// Sessions of which packets were left out.
+/// The sessions whose packets were left out, with the number of these packets.
 #[derive(Debug, Default)]
 pub(super) struct Left(Vec<(Session, u64)>);
 
@@ -80,7 +80,7 @@ impl Unwrap {
         sink(Delivery::NewSession { session, next: first, previous: None });
     }
 
-    /// Stops following the session. What is missing is given up.
+    /// Stops following the session, and gives up its missing messages.
     pub(super) fn leave(&mut self, sink: &mut dyn FnMut(Delivery<'_>)) {
         let Some(mut feed) = self.feed.take() else { return };
         self.counters.implausible += feed.far.len() as u64;
@@ -92,8 +92,7 @@ impl Unwrap {
         self.past.push(Past { session, is_native, next: receiver.next(), given_up });
     }
 
-    /// Takes a packet of another session than the followed one. Returns the packets to be taken next if that session is followed from now
-    /// on.
+    /// Takes a packet of another session. If that session is followed from now on, returns the kept packets, which must be taken next.
     pub(super) fn take_of_other(
         &mut self,
         head: &Head,
@@ -137,7 +136,7 @@ impl Unwrap {
         std::mem::take(&mut self.kept)
     }
 
-    /// Counts a kept packet that is not used after all.
+    /// Counts a kept packet that is left out.
     pub(super) fn leave_out(&mut self, kept: &Kept) {
         self.left.note(kept.head.session);
         match self.past_of(kept.head.session) {
@@ -147,7 +146,8 @@ impl Unwrap {
     }
 }
 
-// The first message of a session, by its first packet and those behind it. Packets may be out of order, and the first one may be far off.
+// Returns the first message of a session. Packets may be out of order, and the first packet may be far off, so the packets after it are
+// considered, too.
 fn first_of(head: &Head, ahead: &mut dyn Iterator<Item = &[u8]>) -> u64 {
     let ahead = ahead.take(HELD_PACKETS).filter_map(|datagram| {
         match Parsed::of(datagram, |session| (session == head.session).then_some(head.is_native)) {

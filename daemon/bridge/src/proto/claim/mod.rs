@@ -5,11 +5,14 @@
 //! Standby ── the one that sends is silent for `takeover` + rank x 4 ms, or an order ──> Active
 //! Active  ── hears a higher claim, and that egress's packets ──> Standby
 //! ```
-//! All egresses of a stream hold the same bytes under the same sequences, so at worst two of them send the same. An egress that takes over
-//! sends again what may not have reached every receiver: from 64 packets before the last one on the line, or from the sequence before which
-//! the other's claims say that all was sent. A claim alone stops no egress that sends, because anybody can forge one packet.
+//! All egresses of a stream have the same bytes under the same sequences, so at worst two of them send the same packets.
 //!
-//! Egresses whose ring is fed from another host (mirrors) yield to the publisher's own.
+//! An egress that takes over repeats the packets that may not have reached every receiver. It begins 64 packets before the last one that it
+//! heard on the line, or at the sequence before which everything was sent, as the other egress's claims say.
+//!
+//! A claim alone does not stop an active egress, because anybody can forge one packet.
+//!
+//! The egresses of a mirror, whose ring is published by a bridge, yield to the egresses of the publisher's own host.
 
 use std::net::IpAddr;
 
@@ -22,19 +25,19 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-/// By how many packets two lines may differ: a batch of 32, and as many again between lines of different profiles.
+/// By how many packets one line may be ahead of another: a batch of 32 packets, and as many again between lines of different profiles.
 const APART: usize = 64;
-/// Each rank waits longer than the previous rank by this time.
+/// The time by which each rank waits longer than the rank below it, in nanoseconds.
 const RANK_NS: u64 = 4 * MILLISECOND_NS;
-/// The silence after which a sender without claims counts as dead. It sends a heartbeat each second.
+/// The silence after which an egress that sends no claims counts as dead, in nanoseconds. Such an egress sends a heartbeat each second.
 const SILENT_NS: u64 = 3 * SECOND_NS;
-/// Number of claims of an egress that count as its packets, if its packets cannot be heard.
+/// The number of an egress's claims after which we yield to it, if we cannot receive its packets.
 const CLAIMS: u32 = 3;
 
-/// The part that an egress plays.
+/// The role of an egress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It has just started, and listens.
+    /// It has just started, and listens for others.
     Listen,
     /// It is ready to take over.
     Standby,
@@ -42,24 +45,24 @@ pub enum Role {
     Active,
 }
 
-/// The announcement of one egress to the others, as it is on the wire.
+/// The announcement of one egress to the others, as the wire has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// The session that it sends or would send.
+    /// The session that the egress sends or would send.
     pub session: Session,
-    /// The number of its claim; the highest one sends.
+    /// The number of the claim. The egress with the highest one sends.
     pub claim: u64,
     /// Everything before this sequence has been sent on all lines.
     pub next: u64,
-    /// Its rank; the lowest takes over first.
+    /// The egress's rank. The lowest rank takes over first.
     pub rank: u8,
-    /// Its role.
+    /// The egress's role.
     pub role: Role,
-    /// Whether its ring is fed from another host.
+    /// Whether a bridge from another host publishes the egress's ring.
     pub is_mirror: bool,
-    /// Half of the ring's identity.
+    /// 64 bits of the stream's identity.
     pub stream: u64,
-    /// A random number of this run of the egress.
+    /// A random number that the egress chose at its start.
     pub sender: u64,
 }
 
@@ -70,20 +73,21 @@ pub(crate) struct ElectionConfig {
     pub takeover_ns: u64,
     /// Our rank.
     pub rank: u8,
-    /// A random number of this run.
+    /// A random number that was chosen at the start.
     pub sender: u64,
 }
 
 /// The step that an egress must take next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Send this session from this sequence on. With `None`, nothing of the session was heard: send from our own beginning.
+    /// Send this session from this sequence on. `None` means that no packet of the session was heard: send from where this egress began to
+    /// read.
     Take(Session, Option<u64>),
-    /// Stop sending once everything before this sequence has been sent. The other egress sends this session from there on.
+    /// Stop sending once everything before this sequence has been sent. The other egress sends this session from this sequence on.
     Yield(Session, u64),
 }
 
-/// The egress that sends, as far as we know.
+/// The egress that sends, as far as its claims and packets show.
 #[derive(Debug, Clone, Copy)]
 struct Sending {
     claim: u64,
@@ -92,7 +96,7 @@ struct Sending {
     from: IpAddr,
     session: Session,
     is_mirror: bool,
-    /// The `next` of its last two claims.
+    /// The field `next` of its last two claims, the older one first.
     next: [u64; 2],
     claims: u32,
     heard_ns: u64,
@@ -107,13 +111,13 @@ pub(crate) struct Election {
     session: Session,
     stream: u64,
     is_mirror: bool,
-    /// Our claim, and the highest of any.
+    /// Our claim, and the highest claim of any egress.
     claim: u64,
     highest: u64,
     other: Option<Sending>,
-    /// Whether another listener or standby was heard that takes precedence over us.
+    /// Whether a listener or standby was heard that takes precedence over us.
     better: bool,
-    /// When a packet of the session was last heard on a line, and the first sequences of the last packets.
+    /// When a packet of the session was last heard on a line, and the first sequences of the last [`APART`] packets.
     line_ns: Option<u64>,
     firsts: [u64; APART],
     packets: usize,
@@ -127,7 +131,7 @@ pub(crate) struct Election {
 }
 
 impl Election {
-    /// Makes an egress that begins to listen at `now_ns`.
+    /// Makes the election of an egress that begins to listen at `now_ns`.
     pub(crate) fn new(
         config: ElectionConfig,
         now_ns: u64,
@@ -159,14 +163,14 @@ impl Election {
     }
 
     /// Notes the beginning of a turn of the sending loop. Returns whether the loop stood still for so long that another egress may have
-    /// taken over. In this case, everything that waits must be read before anything is sent.
+    /// taken over. If so, all waiting packets must be read before anything is sent.
     pub(crate) fn note_turn(&mut self, now_ns: u64) -> bool {
         let stood_ns = now_ns.saturating_sub(self.turned_ns);
         self.turned_ns = now_ns;
         stood_ns >= self.config.takeover_ns / 2
     }
 
-    /// Notes that our ring is another one, or carries another session, from now on.
+    /// Notes that our ring was replaced, or has another session.
     pub(crate) fn note_ring(&mut self, session: Session, stream: u64, is_mirror: bool) {
         if session != self.session {
             (self.packets, self.seen, self.line_ns) = (0, 0, None);
@@ -174,13 +178,13 @@ impl Election {
         (self.session, self.stream, self.is_mirror) = (session, stream, is_mirror);
     }
 
-    /// Takes a peer's claim. `hears` says whether the peer's packets reach us on a line.
+    /// Takes a peer's claim. `hears` says whether we receive the peer's packets on a line.
     pub(crate) fn handle_claim(&mut self, now_ns: u64, from: IpAddr, claim: &Claim, hears: bool) {
         let is_ours = claim.session == self.session || claim.stream == self.stream;
         if claim.sender == self.config.sender || !is_ours {
             return;
         }
-        // The bound prevents anybody from using up the numbers. A forged number alone moves no egress.
+        // The limit prevents a forger from using up the numbers. A forged number alone changes no egress.
         if claim.claim > self.highest.saturating_add(1 << 32) {
             return;
         }
@@ -221,7 +225,7 @@ impl Election {
         }
     }
 
-    /// Takes a packet that somebody else sent on a line.
+    /// Takes a packet that another egress sent on a line.
     pub(crate) fn handle_packet(
         &mut self,
         now_ns: u64,
@@ -245,7 +249,7 @@ impl Election {
             other.heard_ns = now_ns;
         }
         match (self.role, of_other) {
-            // A claim that is no longer repeated does not count.
+            // A claim that is no longer repeated is ignored.
             (Role::Active, Some(other))
                 if now_ns.saturating_sub(other.claimed_ns) < 2 * self.config.takeover_ns =>
             {
@@ -278,7 +282,7 @@ impl Election {
         self.role = Role::Standby;
     }
 
-    /// Takes over now, on request.
+    /// Makes this egress active now, as an operator asked. Does nothing if it is active already.
     pub(crate) fn take(&mut self, now_ns: u64) {
         if self.role == Role::Active {
             return;
@@ -292,7 +296,7 @@ impl Election {
         self.step = Some(Step::Take(self.session, self.resume_at()));
     }
 
-    /// Returns the first sequence that may not have reached every receiver.
+    /// Returns the first sequence that may not have reached every receiver. Returns `None` if no egress has sent anything.
     fn resume_at(&self) -> Option<u64> {
         if fault!("takeover_from_the_live_end") {
             return Some(u64::MAX);
@@ -301,15 +305,16 @@ impl Election {
         let oldest = self.firsts[if self.packets < APART { 0 } else { self.packets % APART }];
         match (self.packets, claimed) {
             (0, claimed) => claimed.or((self.seen > 0).then_some(self.seen)),
-            // What was heard on the line is newer than the claim, unless we have missed packets.
+            // The packets on the line are newer than the claim, unless this egress has missed packets.
             (_, Some(claimed)) if claimed >= self.seen => Some(claimed),
-            // An egress that has just started heard the line from the middle of a batch on, and another line may lack its beginning.
+            // An egress that has just started may have heard the line from the middle of a batch on. Another line may not have the
+            // beginning of this batch.
             (packets, Some(claimed)) if packets < APART => Some(claimed.min(oldest)),
             (_, _) => Some(oldest),
         }
     }
 
-    /// Does what is due, and returns the step to take.
+    /// Takes over if that is due. Returns the step that the egress must take.
     pub(crate) fn poll(&mut self, now_ns: u64) -> Option<Step> {
         if self.role != Role::Active && now_ns >= self.take_due_ns() {
             match self.role {
@@ -330,7 +335,7 @@ impl Election {
             (Role::Active, ..) => u64::MAX,
             (Role::Listen, ..) => self.started_ns + 3 * takeover_ns,
             (_, Some(other), line_ns) => {
-                // Packets of an egress that also claims prove that it lives.
+                // If an egress also sends claims, its packets prove that it is alive.
                 let heard_ns = other.heard_ns.max(line_ns.unwrap_or(0));
                 heard_ns + patience_ns
             }
@@ -377,18 +382,18 @@ impl Election {
         self.config.rank
     }
 
-    /// The claim that sends: our own, or the highest that was heard.
+    /// The claim of the active egress: our own, or the highest one that was heard.
     pub(crate) fn claim(&self) -> u64 {
         if self.role == Role::Active { self.claim } else { self.highest }
     }
 
-    /// How often we have begun to send, and how often we have yielded.
+    /// Returns how often this egress has begun to send, and how often it has yielded.
     pub(crate) fn changes(&self) -> (u64, u64) {
         (self.takeovers, self.yields)
     }
 }
 
-/// Whether `other` takes precedence over an egress with this claim, this rank and this number.
+/// Whether `other` takes precedence over an egress with this claim, mirror flag, rank and random number.
 fn beats(other: &Sending, (claim, is_mirror, rank, sender): (u64, bool, u8, u64)) -> bool {
     other.claim > claim
         || (other.claim == claim && (other.is_mirror, other.rank, other.sender) < (is_mirror, rank, sender))

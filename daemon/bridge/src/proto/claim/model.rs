@@ -1,8 +1,8 @@
-//! A model of two egresses of one stream on two lines, which are killed, stopped and restarted at any step, also between the two lines of a
-//! batch, while claims and packets are lost or late.
+//! A model of two egresses of one stream on two lines. At any step, an egress is killed, stopped or restarted, even between the two lines
+//! of a batch. Claims and packets are lost or arrive late.
 //!
-//! Both elections are those of the product. A packet has one message, and a batch two packets. A batch goes to the first line before it goes
-//! to the second one.
+//! The model uses the product's elections. A packet has one message, and a batch has two packets. A batch is sent to the first line, and
+//! then to the second one.
 
 use super::*;
 use shmcast_testkit::model::{Model, check};
@@ -12,12 +12,12 @@ const TAKEOVER_NS: u64 = 15 * MILLISECOND_NS;
 const TICK_NS: u64 = TAKEOVER_NS / 3;
 const IP: [IpAddr; 3] = [ip(1), ip(2), ip(3)];
 const BATCH: u64 = 2;
-/// One sends and the other one stands by after so many ticks. Then the story begins.
+/// The ticks before the story begins. After these, one egress sends, and the other one stands by.
 const PROLOGUE: u64 = 14;
 const TICKS: u64 = 5;
-/// So many things go wrong in one story, and a single packet is lost.
+/// The number of faults in one story. In addition, a single packet is lost.
 const FAULTS: u64 = 2;
-/// Everything is as it should be so many quiet ticks later.
+/// The number of ticks without a fault after which one egress sends and each line has all messages.
 const CALM: u64 = 24;
 
 const NO_GAP: &str = "no packet goes to a line that lacks an earlier message";
@@ -27,13 +27,13 @@ const NOT_FORGED: &str = "a forged claim stops nobody who sends";
 /// A planted fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// The egress that takes over begins with what is new.
+    /// The egress that takes over begins with the next message that is published.
     FromTheLiveEnd,
-    /// The egress that takes over begins with the first packet that it heard, and does not ask what the claim says.
+    /// The egress that takes over begins with the first packet that it heard, and ignores the claim.
     OnlyWhatItHeard,
-    /// A claim counts as if packets had been heard with it.
+    /// A claim counts even if no packets of its egress were heard.
     BelievesClaims,
-    /// Packets of others are not heard.
+    /// The egress does not receive packets of the other one.
     Deaf,
 }
 
@@ -58,7 +58,7 @@ struct Egress {
     turned: u64,
     is_stopped: bool,
     claims: Vec<(usize, Claim)>,
-    /// Whose packets they are, their first sequences and their ends.
+    /// The packets in its sockets: the sender, the first sequence and the end of each.
     packets: Vec<(usize, u64, u64)>,
 }
 
@@ -67,7 +67,7 @@ struct World {
     tick: u64,
     published: u64,
     egresses: [Egress; 2],
-    /// How many messages from the first on each line has had.
+    /// For each line, up to which sequence it has had all messages.
     lines: [u64; 2],
     kills: u64,
     stops: u64,
@@ -75,31 +75,32 @@ struct World {
     lost: u64,
     orders: u64,
     forged: u64,
-    /// The highest claim that each egress has had.
+    /// The highest claim that each egress has made.
     claimed: [u64; 2],
     broken: Option<&'static str>,
     reached: u64,
 }
 
-/// What happens next.
+/// The next step of the story.
 #[derive(Debug, Clone, Copy)]
 enum Action {
-    /// `Live::elect`, and a batch if it sends.
+    /// The egress runs `Live::elect`, and sends a batch if it is active.
     Turn(usize),
-    /// The same, and the process is killed between the two lines of the batch.
+    /// The egress runs a turn, and its process is killed between the two lines of the batch.
     DieInBatch(usize),
     Kill(usize),
     Start(usize),
     /// The claims, or the packets, in the sockets of this egress are lost.
     LoseClaims(usize),
     LosePackets(usize),
-    /// The first packet in the sockets of this egress is lost, or came before it listened.
+    /// The first packet in the sockets of this egress is lost, or arrived before the egress listened.
     LosePacket(usize),
-    /// An operator's order to a standby: `Election::take`. One that has heard nobody yet begins where its ring ends, and repairs bring the rest.
+    /// An operator tells a standby to take over: `Election::take`. A standby that has heard nothing yet begins at the end of its ring, and
+    /// repairs must bring the earlier messages.
     Order(usize),
-    /// A stranger sends a claim.
+    /// Another host sends a forged claim.
     Forge(usize),
-    /// Time passes. An egress that has not had its turn stands still.
+    /// Time passes. An egress that has had no turn stands still.
     Tick,
 }
 
@@ -108,7 +109,7 @@ struct Senders {
 }
 
 impl Egress {
-    /// Whether it stands still in this tick, and did not before.
+    /// Whether the egress stands still in this tick, and did not in the tick before.
     fn begins_to_stop(&self, tick: u64) -> bool {
         self.election.is_some() && self.turned != tick && !self.is_stopped
     }
@@ -137,7 +138,7 @@ impl World {
         self.egresses[at].packets.clear();
     }
 
-    /// `Outlet::send_batch`.
+    /// Does what `Outlet::send_batch` does.
     fn send(&mut self, at: usize, until: u64, lines: usize) {
         let first = self.egresses[at].next;
         let end = until.min(self.published + 1);
@@ -157,7 +158,7 @@ impl World {
 }
 
 impl Senders {
-    /// `Failover::hear`, and the steps that `Live::elect` takes.
+    /// Does what `Failover::hear` and `Live::elect` do.
     fn turn(&self, world: &mut World, at: usize, lines: usize) {
         let (now_ns, published) = (world.now_ns(), world.published);
         let rival = world.claimed[1 - at];
@@ -214,7 +215,7 @@ impl Senders {
         }
     }
 
-    /// A tick in which nothing fails. The one that sends has a heartbeat in each, so that the wait is short.
+    /// Runs a tick without a fault. The active egress sends a heartbeat in each tick, so that the story needs few ticks.
     fn calm(&self, world: &mut World) {
         for at in 0..2 {
             self.turn(world, at, 2);
@@ -228,7 +229,7 @@ impl Senders {
         world.tick += 1;
     }
 
-    /// What is wrong when nothing has failed for a while, and messages have gone out meanwhile.
+    /// Returns what is wrong after some ticks without a fault. In the first half of them, messages are published.
     fn rest(&self, world: &World) -> Option<&'static str> {
         let mut world = world.clone();
         for at in 0..2 {
@@ -425,7 +426,7 @@ impl Model for Senders {
     }
 }
 
-/// Feeds the hasher with an election. A field that is added to it does not compile before it is here.
+/// Passes all fields of an election to the hasher. The function does not compile if a field is missing here.
 fn hash_election(election: &Election, hasher: &mut impl Hasher) {
     let Election {
         config: _,

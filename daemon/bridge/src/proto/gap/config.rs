@@ -1,47 +1,50 @@
-//! How holes are repaired: the parameters, their meaning and their defaults.
+//! The parameters that decide how holes are repaired.
 
 use super::super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS};
 
-/// What happens to messages that nobody sends.
+/// The policy for missing messages that no server sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GapPolicy {
-    /// Nothing after them is delivered until they arrive.
+    /// No later message is delivered until they arrive.
     Block,
-    /// They are given up when one of these holds: every server says that they are gone; no server has answered anything for this long;
-    /// servers have answered other requests for this long, but not the ones for these messages. With `u64::MAX`, only the first of these
-    /// counts.
+    /// The messages are given up when one of these holds:
+    ///
+    /// - Every server says that it no longer holds them.
+    /// - No server has answered anything for `give_up_ns`.
+    /// - Servers have answered other requests for `give_up_ns`, but not the requests for these messages.
+    ///
+    /// If `give_up_ns` is `u64::MAX`, only the first one can hold.
     Skip {
-        /// How long to keep asking, in nanoseconds.
+        /// The time after which a message is given up, in nanoseconds.
         give_up_ns: u64,
     },
 }
 
-/// How holes are repaired.
+/// The parameters for the repair of holes.
 #[derive(Debug, Clone, Copy)]
 pub struct GapConfig {
-    /// How long a hole may be mere reordering. If the lines often deliver late, this grows up to `hold_max_ns`.
+    /// The time for which a hole counts as reordered packets, in nanoseconds. If packets often arrive late, this grows up to `hold_max_ns`.
     pub hold_ns: u64,
-    /// The longest hold to which reordering can lead.
+    /// The longest time for which a hole counts as reordered packets, in nanoseconds.
     pub hold_max_ns: u64,
-    /// The shortest time to wait for an answer.
+    /// The shortest wait for an answer, in nanoseconds.
     pub timeout_min_ns: u64,
-    /// The time to wait for an answer while no round trip has been measured.
+    /// The wait for an answer while no round trip has been measured, in nanoseconds.
     pub timeout_first_ns: u64,
-    /// The longest wait that doubling leads to. If the measured round trip is longer, it counts in full.
+    /// The longest wait after doublings, in nanoseconds. It does not limit a wait that follows from a longer measured round trip.
     pub timeout_max_ns: u64,
-    /// How many servers there are to ask, at most [`MAX_SERVERS`](super::super::MAX_SERVERS).
+    /// The number of servers to ask, at most [`MAX_SERVERS`](super::super::MAX_SERVERS).
     pub servers: usize,
-    /// Greatest number of unanswered requests at a time, to a server that answers them. A receiver catches up at the rate of this many
-    /// answers per round trip.
+    /// The most unanswered requests to a server that answers. A receiver catches up by this many answers per round trip.
     pub max_requests: usize,
-    /// Greatest number of holes that are tracked. Early packets that would make another hole are refused.
+    /// The most holes in the list. Early packets that would make another hole are refused.
     pub max_holes: usize,
-    /// The size of the largest datagram that a server answers with, in bytes.
+    /// The size of a server's largest datagram, in bytes.
     pub payload_bytes: usize,
-    /// Whether a server may be of another make, until it sends a shmcast control datagram. Such a server may label every packet of a long
-    /// answer with the sequence of the first. So it is asked for no more than what surely fits one packet.
+    /// Whether a server may be of another make. This is assumed until it sends a control datagram of shmcast. Such a server may label every
+    /// packet of a long answer with the sequence of the first packet. So a request asks for no more than surely fits one packet.
     pub may_be_plain: bool,
-    /// The policy for messages that nobody sends.
+    /// The policy for missing messages that no server sends.
     pub policy: GapPolicy,
 }
 

@@ -4,22 +4,21 @@ use super::super::counters::ReceiverCounters;
 use super::{GapPolicy, Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// If a claim was asked for in vain more often than this, its attempts are counted from 0 again when it is shown.
+/// If a claim was requested in vain more often than this, its attempts restart at 0 when its messages are shown to exist.
 const STALE_DOUBLINGS: u32 = 2;
 
 impl Gaps {
-    /// Everything before this sequence has been shown to exist.
+    /// Returns the sequence before which all messages have been shown to exist.
     pub fn shown(&self) -> u64 {
         self.shown
     }
 
-    /// Begins another feed, of which nothing from `next` on is known.
+    /// Begins another feed. Messages from `next` on are not known to exist.
     pub fn begin(&mut self, next: u64) {
         (self.shown, self.probe) = (next, None);
     }
 
-    /// Notes that everything before `sequence` is shown to exist. Missing messages before it may be given up
-    /// from now on.
+    /// Notes that all messages before `sequence` have been shown to exist. Missing ones among them may be given up from now on.
     pub fn show(&mut self, now_ns: u64, sequence: u64) {
         if sequence <= self.shown {
             return;
@@ -28,7 +27,7 @@ impl Gaps {
         let mut at = self.holes.partition_point(|hole| hole.end <= before);
         while let Some(&hole) = self.holes.get(at).filter(|hole| hole.first < sequence) {
             if hole.end > sequence {
-                // If there is no room for another hole, this hole stays a claim, because its end is a claim.
+                // If there is no room for another hole, this hole cannot be split. It stays a claim, because its end is a claim.
                 if self.is_crowded() {
                     break;
                 }
@@ -62,8 +61,8 @@ impl Gaps {
         self.due_ns = self.due_ns.min(due_ns);
     }
 
-    /// Joins the hole at `at` with the one before, if both are fresh. So a feed that outruns the store makes one growing hole, not one for
-    /// each packet.
+    /// Joins the hole at `at` with the hole before it, if no server was asked for either. So a feed that is too fast for the store makes
+    /// one growing hole, and not one for each packet. Returns whether it joined them.
     fn join_with_last(&mut self, at: usize) -> bool {
         let (Some(&last), hole) = (at.checked_sub(1).and_then(|at| self.holes.get(at)), self.holes[at])
         else {
@@ -77,7 +76,7 @@ impl Gaps {
         joins
     }
 
-    /// Forgets the claims that there is anything from `sequence` on.
+    /// Removes the holes from `sequence` on. They were only claims.
     pub fn retract(&mut self, sequence: u64) {
         while let Some(last) = self.holes.back_mut().filter(|last| last.end > sequence) {
             if last.first < sequence {
@@ -96,13 +95,13 @@ impl Gaps {
         self.is_any_missing(sequence..sequence + 1)
     }
 
-    /// Whether a hole is only a claim. Claims are not given up because of time.
+    /// Whether a hole is only a claim. A claim is not given up, however long it lasts.
     pub(super) fn is_claim(&self, hole: &Hole) -> bool {
         hole.end > self.shown && !fault!("claims_are_given_up")
     }
 
-    /// Takes a server's answer to a request that started at `first`: nothing from `first` on is published yet. Returns how often the hole
-    /// has been denied so far; `None` if there is no such request.
+    /// Handles a server's answer to the request that started at `first`: no message from `first` on is published yet. Returns how often the
+    /// hole has been denied so far, or `None` if there is no such request.
     pub fn handle_held(
         &mut self,
         now_ns: u64,
@@ -116,7 +115,7 @@ impl Gaps {
         let hole = &mut self.holes[at];
         hole.denied += 1;
         hole.doublings += 1;
-        // Messages that surely exist do not have to wait because one server is behind.
+        // Messages that surely exist must not wait because one server lags.
         hole.ignored += u32::from(!is_claim);
         let wait_ns = self.servers[server].timeout_ns(hole.doublings, &self.config);
         let until_ns = now_ns.saturating_add(wait_ns);
@@ -125,14 +124,14 @@ impl Gaps {
         Some(self.holes[at].denied)
     }
 
-    /// How often a claim must be denied before it is forgotten: as often as there are servers that are up, and at least twice. One server
-    /// may be behind the other, and a single answer may be forged.
+    /// Returns how often a claim must be denied before it is removed: once for each server that is up, and at least twice. One server may
+    /// lag, and a single answer may be forged.
     pub fn denials_needed(&self) -> u32 {
         self.up_servers().count_ones().max(2)
     }
 
-    /// Takes a server's answer to a request that started at `first`: the server holds nothing from there up to `oldest`. It may hold
-    /// earlier messages: a journal may have losses in its middle. Returns false, and does nothing, if there is no such request.
+    /// Handles a server's answer to the request that started at `first`: the server holds no message from `first` up to `oldest`. It may
+    /// hold earlier messages, because its journal may have losses. Returns false, and does nothing, if there is no such request.
     pub fn handle_gone(
         &mut self,
         now_ns: u64,
@@ -152,7 +151,7 @@ impl Gaps {
             }
             let bit = 1 << server;
             let hole = &mut self.holes[at];
-            // A single answer may be forged, with the true answer still on its way. So a server must say it twice.
+            // A single answer may be forged while the true answer is still on its way. So a server must say it twice.
             hole.gone |= bit & (hole.gone_once | u8::from(fault!("one_word_gives_up")) << server);
             hole.gone_once |= bit;
             if matches!(hole.state, State::Requested { server: asked, .. } if asked == server) {
@@ -166,8 +165,8 @@ impl Gaps {
         true
     }
 
-    /// If no server has the hole at `at`, gives it up or, with the policy `Block`, asks again slowly: a server that holds more may still
-    /// return.
+    /// Handles the hole at `at` if no server holds its messages. With the policy `Skip` the hole is given up. With `Block` it is requested
+    /// again after a pause, because a server that holds more may return.
     fn leave_what_is_gone(&mut self, now_ns: u64, at: usize) {
         let is_gone = self.is_gone(&self.holes[at]);
         let hole = &mut self.holes[at];
@@ -183,8 +182,8 @@ impl Gaps {
         }
     }
 
-    /// Whether no server holds the hole. If the policy gives up after some time, only the servers that are up
-    /// count; otherwise all count.
+    /// Whether no server holds the hole's messages. If the policy gives up after some time, only the servers that are up count. Otherwise
+    /// all servers count.
     pub(super) fn is_gone(&self, hole: &Hole) -> bool {
         let all = (1u16 << self.config.servers).wrapping_sub(1) as u8;
         let needed = match (self.config.policy, self.up_servers()) {

@@ -9,14 +9,15 @@
 //!     v                                        │ policy Block: after a pause v
 //!  Expired <───────────────────────────────────┴───────────────────────── Expired (policy Skip)
 //! ```
-//! A hole leaves the list when its messages arrive, from a line or a server. An expired hole leaves it when the receiver skips it. Holes
-//! are sorted and never overlap. Together with the store they cover everything between the next message to deliver and the horizon; the
-//! receiver keeps that true. Requests cover only holes. Each request is cut to the size that one datagram can answer, and the number of
-//! unanswered requests is bounded.
+//! A hole is removed when its messages arrive, from a line or a server. An expired hole is removed when the receiver skips it. Each request
+//! covers a part of a hole, and is cut to the size that one datagram can answer. The number of unanswered requests is bounded.
 //!
-//! A hole is *shown* when the missing messages surely exist: two packets, or a server, have been past it. Until then it is a mere *claim*,
-//! which anybody can make with one packet. Claims are asked for, but they are never given up because of time. They are forgotten when they
-//! are contradicted. This module knows no data, sessions or deliveries.
+//! A hole is *shown* once its messages surely exist: two packets, or a server, have gone past them. Until then it is only a *claim*, which
+//! anybody can make with one packet. Claims are requested. They are never given up, however old they are, but they are removed when they
+//! are contradicted.
+//!
+//! Invariant: holes are sorted and never overlap. Each message from the next one to deliver up to the horizon is in a hole or in the store.
+//! The receiver maintains this. This module knows no data, sessions or deliveries.
 
 mod config;
 mod evidence;
@@ -38,19 +39,19 @@ use turn::Turn;
 use super::MAX_SERVERS;
 use super::counters::ReceiverCounters;
 
-/// Greatest number of unanswered requests to a server that has not shown yet that it answers more. It applies again when the server stops
+/// The most unanswered requests to a server that has not shown yet that it can answer more. It applies again when the server stops
 /// answering.
 const FIRST_WINDOW: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Not asked for before `until_ns`.
+    /// It is not requested before `until_ns`.
     Suspect { until_ns: u64 },
-    /// To be asked for as soon as there is room for a request.
+    /// It is requested as soon as there is room for a request.
     Wanted,
-    /// Asked for, with a request that started at `first`.
+    /// It was requested, with a request that started at `first`.
     Requested { first: u64, server: usize, sent_ns: u64, due_ns: u64 },
-    /// A server holds the messages but may not send them yet. They are not asked for again before `until_ns`.
+    /// A server holds the messages but may not send them yet. They are not requested again before `until_ns`.
     Deferred { until_ns: u64 },
     /// Given up.
     Expired,
@@ -62,30 +63,30 @@ struct Hole {
     end: u64,
     state: State,
     found_ns: u64,
-    /// When the hole was shown, or found if it is a claim. The time until it is given up counts from here.
+    /// When the hole was shown, or found if it is a claim. The time until the hole is given up starts here.
     shown_ns: u64,
-    /// When it was first asked for; it has no meaning while `attempts` is 0.
+    /// When the hole was first requested. It has no meaning while `attempts` is 0.
     asked_ns: u64,
     attempts: u32,
-    /// How often the wait for an answer has been doubled.
+    /// The number of times that the wait for an answer was doubled.
     doublings: u32,
-    /// How often a server that answered other requests meanwhile did not answer this one.
+    /// The number of requests for this hole that were ignored by servers that answered others meanwhile.
     ignored: u32,
     last_server: usize,
-    /// One bit per server, set when the server first says that it no longer holds the messages. `gone` has the bit when the server says so
-    /// again, since a single answer may be forged.
+    /// One bit per server. It is set when the server first says that it no longer holds the messages. The bit in `gone` is set when the
+    /// server says so again, because a single answer may be forged.
     gone_once: u8,
     gone: u8,
-    /// How often a server said that no message of the hole is published yet.
+    /// The number of answers that no message of the hole is published yet.
     denied: u32,
-    /// Whether our own socket dropped the messages. In this case no other receiver asks for them.
+    /// Whether our own socket dropped the messages. If so, no other receiver requests them.
     is_own: bool,
-    /// Whether other receivers have had the time to ask for them.
+    /// Whether the hole has waited once, so that other receivers could request it.
     has_waited: bool,
 }
 
 impl Hole {
-    /// Whether no server was asked for the hole yet, so that it may still grow.
+    /// Whether no server was asked for the hole yet. Only such a hole may grow.
     fn is_fresh(&self) -> bool {
         matches!(self.state, State::Suspect { .. } | State::Wanted)
             && (self.attempts, self.gone_once, self.denied) == (0, 0, 0)
@@ -96,29 +97,30 @@ impl Hole {
     }
 }
 
-/// The list of holes and the state of the servers.
+/// The list of holes, and the state of the servers.
 #[derive(Debug)]
 pub struct Gaps {
     config: GapConfig,
     holes: VecDeque<Hole>,
     servers: [Server; MAX_SERVERS],
-    /// Everything before this sequence has been shown to exist.
+    /// The sequence before which all messages have been shown to exist.
     shown: u64,
-    /// A request to a server that is down, beside the same request to another server.
+    /// A copy of a request that goes to a server that is down or doubted. The request itself went to another server.
     probe: Option<Ask>,
-    /// No hole changes by itself before this time.
+    /// Time changes no hole before this moment.
     due_ns: u64,
     any_wanted: bool,
-    /// When any server was last heard.
+    /// When a server last sent a datagram.
     heard_ns: u64,
-    /// Greatest number of unanswered requests, for now.
+    /// The most unanswered requests that are allowed now.
     window: usize,
-    /// How late messages that looked lost have recently arrived by the lines.
+    /// The recent delay of messages that looked lost and then arrived on a line, in nanoseconds.
     lateness_ns: u64,
-    /// Messages that arrived recently, and the bytes that they took on the wire. Both decay, and both are multiplied by 16.
+    /// The messages that arrived recently, and their bytes on the wire. Both are sums, of which each call of `note_sizes` first subtracts a
+    /// sixteenth.
     recent_messages: u64,
     recent_bytes: u64,
-    /// The longest message so far, if a server may be plain.
+    /// The size of the longest message so far, in bytes. It is only known while a server may be of another make.
     longest_bytes: u64,
     turn: Turn,
 }
@@ -152,49 +154,50 @@ impl Gaps {
         self.holes.is_empty()
     }
 
-    /// How many holes there are.
+    /// Returns the number of holes.
     pub fn len(&self) -> usize {
         self.holes.len()
     }
 
-    /// Whether early messages `first..end` may be kept. If the list of holes is full, only messages that make no further hole may be kept.
+    /// Whether the early messages `first..end` may be stored. If the list of holes is full, only messages that make no further hole may be
+    /// stored.
     pub fn has_room(&self, first: u64, end: u64) -> bool {
         if self.holes.len() < self.config.max_holes {
             return true;
         }
-        // At the end of the last hole, the messages would stop the hole's growth, and the next missing message would make another hole.
+        // Messages at the end of the last hole would stop its growth, and the next missing message would make another hole.
         let at = self.holes.partition_point(|hole| hole.end <= first);
         let is_last = at + 1 == self.holes.len();
         let hole = self.holes.get(at);
         hole.is_some_and(|hole| hole.first == first || (hole.first < first && hole.end == end && !is_last))
     }
 
-    /// Returns the time at which [`Gaps::handle_timeout`] has something to do; `None` while nothing is missing, or while time changes
-    /// nothing.
+    /// Returns when [`Gaps::handle_timeout`] has something to do. Returns `None` while nothing is missing, or while time changes nothing.
     pub fn next_deadline(&self) -> Option<u64> {
         (self.due_ns != u64::MAX).then_some(self.due_ns)
     }
 
-    /// Learns the size of messages, so that each request can be cut to one answer. `sizes` are those of the single messages; they are read
-    /// only while a server may be a plain one.
+    /// Notes the sizes of messages, so that a request can be cut to one answer. `sizes` has the size of each message. It is read only while
+    /// a server may be of another make.
     pub fn note_sizes(&mut self, messages: u64, bytes: usize, sizes: impl Iterator<Item = usize>) {
         if self.config.may_be_plain && self.servers.iter().any(|server| !server.is_ours) {
             self.longest_bytes = sizes.max().map_or(0, |size| size as u64).max(self.longest_bytes);
         }
-        // These are sums. In an average of averages, packets with one long message would weigh too much.
+        // These are sums of messages and of bytes. An average of the packets' averages would give too much weight to packets with one long
+        // message.
         let fade = |recent: &mut u64, more: u64| *recent = (*recent - *recent / 16).saturating_add(more);
         fade(&mut self.recent_messages, messages);
         fade(&mut self.recent_bytes, bytes as u64);
     }
 
-    /// Notes that a server has sent a shmcast control datagram: its answers are labelled as shmcast's are.
+    /// Notes that a server has sent a control datagram of shmcast. So each packet of its answers names its own first message.
     pub fn note_ours(&mut self, server: usize) {
         if let Some(server) = self.servers.get_mut(server) {
             server.is_ours = true;
         }
     }
 
-    /// Notes that `first..end`, after everything known so far, is missing.
+    /// Notes that `first..end` is missing. These messages come after all known ones.
     pub fn extend(&mut self, now_ns: u64, first: u64, end: u64, counters: &mut ReceiverCounters) {
         if first >= end {
             return;
@@ -245,7 +248,7 @@ impl Gaps {
         stretched.clamp(self.config.hold_ns, self.config.hold_max_ns.max(self.config.hold_ns))
     }
 
-    /// Notes that every line has passed `sequence`: messages missing before it are lost, not late.
+    /// Notes that every line has sent something after `sequence`. Messages missing before it are lost, and not late.
     pub fn handle_passed(&mut self, now_ns: u64, sequence: u64, counters: &mut ReceiverCounters) {
         if self.config.servers == 0 {
             return;
@@ -263,7 +266,8 @@ impl Gaps {
         }
     }
 
-    /// Notes that messages `arrived` were received from a line (`server` is `None`) or a server. Returns how many of them were missing.
+    /// Notes that the messages `arrived` were received from a server, or from a line if `server` is `None`. Returns how many of them were
+    /// missing.
     pub fn fill(
         &mut self,
         now_ns: u64,
@@ -333,7 +337,7 @@ impl Gaps {
         }
     }
 
-    /// Measures the round trip from a server's packet that starts at `first`. Call before [`Gaps::fill`].
+    /// Measures the round trip of a server from its packet that starts at `first`. Call this before [`Gaps::fill`].
     pub fn handle_reply(&mut self, now_ns: u64, server: usize, first: u64, counters: &mut ReceiverCounters) {
         self.note_alive(now_ns, server);
         let asked = self.holes.iter().find_map(|hole| match hole.state {
@@ -355,7 +359,8 @@ impl Gaps {
             self.window = (self.window + 1).min(self.config.max_requests);
             state.sample(now_ns.saturating_sub(sent_ns).max(1));
         } else if state.rtt_ns == 0 {
-            // One of several requests was answered. The first one is the safe guess, unless it was absurdly long ago.
+            // One of several requests was answered, and it is not known which. The first one is the safe guess, unless it was absurdly long
+            // ago.
             let since_first_ns = now_ns.saturating_sub(hole.asked_ns).max(1);
             state.sample(since_first_ns.min(2 * self.config.timeout_max_ns));
         } else {
@@ -366,15 +371,14 @@ impl Gaps {
         }
     }
 
-    /// Takes a round trip to a server that was measured elsewhere, unless one was measured here.
+    /// Notes a round trip of a server that a lease measured. It is ignored if requests have measured one.
     pub fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         if let Some(state) = self.servers.get_mut(server).filter(|state| state.rtt_ns == 0) {
             state.sample(rtt_ns.max(1));
         }
     }
 
-    /// Asks at once for the rest of a request whose answer did not fit one datagram. Call after
-    /// [`Gaps::fill`].
+    /// Requests the remaining messages of a request at once, if its answer did not fit one datagram. Call this after [`Gaps::fill`].
     pub fn handle_rest(&mut self, server: usize, first: u64) {
         for hole in &mut self.holes {
             if hole.is_requested(server, first) {
@@ -385,8 +389,8 @@ impl Gaps {
         }
     }
 
-    /// Notes that a server sent a part of the message at `first`. If it was the last part of the answer, the rest is asked for at once;
-    /// otherwise more of the answer follows.
+    /// Notes that a server sent a fragment of the message at `first`. If it was the last packet of the answer, the rest is requested at
+    /// once. Otherwise more packets of the answer follow, and the receiver waits for them.
     pub fn handle_part(&mut self, now_ns: u64, server: usize, first: u64, is_last: bool) {
         if is_last {
             return self.handle_rest(server, first);
@@ -402,15 +406,15 @@ impl Gaps {
         }
     }
 
-    /// Notes that a server sent messages that had arrived before. Most likely the server's first answer was late, not
-    /// lost, so waits become longer.
+    /// Notes that a server sent messages that had already arrived. Most likely its first answer was late and not lost, so the waits become
+    /// longer.
     pub fn handle_needless(&mut self, now_ns: u64, server: usize) {
         if let Some(state) = self.servers.get_mut(server) {
             state.note_late(now_ns, &self.config);
         }
     }
 
-    /// Removes the given-up messages from `next` on. Returns the sequence after them.
+    /// Removes the holes from `next` on that were given up. Returns the sequence after them, or `None` if there are none.
     pub fn take_expired(&mut self, next: u64) -> Option<u64> {
         let mut end = None;
         while let Some(hole) = self.holes.front() {
@@ -423,7 +427,7 @@ impl Gaps {
         end
     }
 
-    /// Gives up everything: the session is over.
+    /// Gives up all holes, because the session is over.
     pub fn expire_all(&mut self) {
         for hole in &mut self.holes {
             hole.state = State::Expired;
@@ -436,7 +440,7 @@ impl Gaps {
         self.holes.get(at).is_some_and(|hole| hole.first < messages.end)
     }
 
-    /// Each hole as (first, end), in order.
+    /// Returns each hole as (first, end), in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.holes.iter().map(|hole| (hole.first, hole.end))
     }

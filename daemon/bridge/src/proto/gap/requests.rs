@@ -1,4 +1,4 @@
-//! Turns holes into requests: which server, which part, how many at a time.
+//! Turns holes into requests. It chooses the server and the messages of each request, and bounds the number of unanswered ones.
 
 use super::super::MAX_SERVERS;
 use super::super::counters::ReceiverCounters;
@@ -6,21 +6,21 @@ use super::super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_MESSAGES};
 use super::{Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// Greatest number of unanswered requests for messages that may not exist. A server's answer shows that they do.
+/// The most unanswered requests for messages that may not exist. A server's answer shows that they exist.
 const CLAIMS: usize = 8;
 
-/// A request that must be sent now.
+/// A request to send now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
     /// The server to ask.
     pub server: usize,
-    /// The first sequence wanted.
+    /// The first sequence asked for.
     pub first: u64,
-    /// How many are wanted.
+    /// The number of messages asked for.
     pub count: u16,
 }
 
-/// Requests that are unanswered, or deferred.
+/// The numbers of requests that are unanswered or deferred.
 #[derive(Debug, Default)]
 struct Pending {
     servers: [usize; MAX_SERVERS],
@@ -29,8 +29,8 @@ struct Pending {
 }
 
 impl Gaps {
-    /// Returns the next request to send, if one is due. `room` is how many answers could be stored. One request more is always allowed,
-    /// because the answer to the first hole need not be stored.
+    /// Returns the next request to send, if one is due. `room` is the number of answers that the store can hold. One more request is always
+    /// allowed, because the answer to the first hole need not be stored.
     pub fn poll_request(&mut self, now_ns: u64, room: usize, counters: &mut ReceiverCounters) -> Option<Ask> {
         if let Some(probe) = self.probe.take() {
             return Some(probe);
@@ -40,7 +40,7 @@ impl Gaps {
         }
         let window = self.window.min(room.saturating_add(1));
         let pending = self.count_pending();
-        // Claims are requested after all shown holes, and must not delay requests for those.
+        // Claims are requested after all shown holes, and must not delay the requests for shown holes.
         let (mut any_wanted, mut found) = (false, None);
         for (at, hole) in self.holes.iter().enumerate().filter(|(_, hole)| hole.state == State::Wanted) {
             any_wanted = true;
@@ -111,7 +111,7 @@ impl Gaps {
         pending
     }
 
-    /// Whether a server is down: it has left requests unanswered for too long.
+    /// Whether a server is down: it has left requests unanswered and sent nothing else for too long.
     pub fn is_down(&self, server: usize) -> bool {
         self.servers.get(server).is_some_and(|server| server.is_down)
     }
@@ -147,15 +147,17 @@ impl Gaps {
         (1..=servers).map(|turn| (hole.last_server + turn) % servers).filter(may).find(has_room)
     }
 
-    // Makes the hole at `at` the size of one answer: joins it with wanted neighbours, or cuts it. A hole of at most twice that size is not
-    // cut: a lost packet is one answer whatever the estimate says, and the rest of a short answer is requested at once. A plain server is
-    // asked for no more than what surely fits one packet. Returns the greatest number of messages that a request to this server may name.
+    // Makes the hole at `at` as large as one answer: joins it with wanted neighbours, or cuts it. Returns the most messages that a request
+    // to this server may name.
+    //
+    // A hole of at most twice that size is not cut. A lost packet needs only one answer even if the estimate is too low, and the rest of a
+    // short answer is requested at once. A server of another make is asked for no more than what surely fits one packet.
     fn shape(&mut self, at: usize, server: usize) -> u64 {
         let room = self.config.payload_bytes.saturating_sub(HEADER_BYTES).max(LENGTH_BYTES) as u64;
         let is_plain =
             self.config.may_be_plain && !self.servers[server].is_ours && !fault!("plain_servers_are_trusted");
         let (answer, most) = match is_plain {
-            // Before any message has arrived, nothing is known of the messages' sizes.
+            // No message has arrived yet, so nothing is known about their sizes.
             true if self.longest_bytes == 0 => (1, 1),
             true => (room / (self.longest_bytes + LENGTH_BYTES as u64), 1),
             false => (room * self.recent_messages / self.recent_bytes.max(1), 2),

@@ -1,5 +1,4 @@
-//! The state of one retransmission server: whether it is up, its round trip, and how long to wait for its
-//! answers.
+//! The state of one retransmission server: whether it is up, its round trip, and the wait for its answers.
 //!
 //! ```text
 //! Up ── requests time out ──> Doubted ── silence for 250 ms ──> Down
@@ -12,56 +11,56 @@ use super::super::SECOND_NS;
 use super::GapConfig;
 use shmcast::hosting::fault;
 
-/// Longest wait for an answer, whatever was measured.
+/// The longest wait for an answer, in nanoseconds, however long the measured round trip is.
 const LONGEST_NS: u64 = SECOND_NS;
 
 /// The measured state of one server.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Server {
-    /// Smoothed round trip and its deviation; 0 before the first sample.
+    /// The smoothed round trip and its deviation; 0 before the first sample.
     pub(super) rtt_ns: u64,
     pub(super) deviation_ns: u64,
-    /// Number of doublings of all waits. Timeouts since the last sure sample double the wait for everything, as in TCP: otherwise a round
-    /// trip that has outgrown the wait could never be measured again.
+    /// The number of doublings of the wait for this server. Timeouts since the last sure sample double the wait of all requests, as in TCP.
+    /// Otherwise a round trip that became longer than the wait could never be measured again.
     pub(super) backoff: u32,
     pub(super) backed_off_ns: u64,
-    /// An addition to the wait. It grows with answers that arrived after they had been asked for again.
+    /// An addition to the wait. It grows when an answer arrives after its request was repeated.
     pub(super) margin_ns: u64,
     /// When `margin_ns` last grew.
     pub(super) lengthened_ns: u64,
-    /// Number of timeouts since the last packet. With none the server is up, with some it is doubted.
+    /// The number of timeouts since the server's last packet. After some of them, the server is doubted ([`is_doubted`](Self::is_doubted)).
     pub(super) failures: u32,
     pub(super) heard_ns: u64,
-    /// When the oldest request was sent that the server has left unanswered since it was last heard; 0 if there is none.
+    /// When the oldest request was sent that the server has not answered since its last datagram; 0 if there is none.
     pub(super) unanswered_ns: u64,
-    /// Whether the server is down: it does not count until it is heard again.
+    /// Whether the server is down. It is then not counted until it sends something.
     pub(super) is_down: bool,
-    /// Whether it has sent a shmcast control datagram.
+    /// Whether the server has sent a control datagram of shmcast.
     pub(super) is_ours: bool,
-    /// When a doubted server is asked again.
+    /// When a doubted server gets the next probe.
     pub(super) probe_ns: u64,
-    /// Until this time the server is not asked for anything.
+    /// No request is sent to the server before this time.
     pub(super) paused_ns: u64,
-    /// Until this time, its pauses for all receivers are ignored.
+    /// Pauses that the server asks for are ignored before this time.
     pub(super) deaf_until_ns: u64,
-    /// Our place among its receivers, if the server reported it.
+    /// The number of our lease among those of the server, from 0, if the server reported it.
     pub(super) place: Option<u16>,
 }
 
-/// Number of unanswered requests in a row after which a server that has answered before is doubted. If both directions lose 20 %, chance
-/// causes so many in a row once in 3,000.
+/// The number of consecutive unanswered requests after which a server that has answered before is doubted. If both directions lose 20 %, so
+/// many in a row happen by chance once in 3,000.
 const DOUBTED_AFTER: u32 = 8;
-/// Number of unanswered requests in a row after which a server is down, if it has also been silent for [`DOWN_AFTER_NS`].
+/// The number of consecutive unanswered requests after which a server is down, if it has also been silent for [`DOWN_AFTER_NS`].
 const DOWN_AFTER: u32 = 3;
-/// See [`DOWN_AFTER`].
+/// The silence after which a server may be down, in nanoseconds. See [`DOWN_AFTER`].
 const DOWN_AFTER_NS: u64 = SECOND_NS / 4;
-/// The time between two probes of a server that is down.
+/// The time between two probes of a server that is down, in nanoseconds.
 const PROBE_EVERY_NS: u64 = SECOND_NS;
-/// The time between two probes of a server that is only doubted.
+/// The time between two probes of a server that is only doubted, in nanoseconds.
 const DOUBT_EVERY_NS: u64 = SECOND_NS / 20;
 
 impl Server {
-    /// Notes that the server sent a datagram.
+    /// Notes that the server sent a datagram. It is up then.
     pub(super) fn note_heard(&mut self, now_ns: u64) {
         (self.heard_ns, self.unanswered_ns, self.failures, self.is_down) = (now_ns, 0, 0, false);
     }
@@ -72,7 +71,7 @@ impl Server {
         }
     }
 
-    /// Notes that a request timed out. Returns whether the server is down from now on.
+    /// Notes that a request timed out. Returns whether the server became down.
     pub(super) fn note_failure(&mut self, now_ns: u64) -> bool {
         self.failures = self.failures.saturating_add(1);
         let silent_ns = now_ns.saturating_sub(self.unanswered_ns.max(self.heard_ns));
@@ -82,14 +81,14 @@ impl Server {
         falls
     }
 
-    /// Whether the server has not answered lately, or never. In this case no request depends on this server alone if there is another one.
+    /// Whether the server has not answered lately, or never. Then no request is sent to this server alone if there is another one.
     pub(super) fn is_doubted(&self) -> bool {
         let few = if self.rtt_ns == 0 { 1 } else { DOUBTED_AFTER };
         (self.is_down || self.failures >= few) && !fault!("nobody_is_doubted")
     }
 
-    /// Takes the probe of a doubted server if it is due, and schedules the next one. Returns `None` if no probe is due, and otherwise
-    /// whether the server is down from now on.
+    /// Schedules the next probe of a doubted server if one is due now. Returns `None` if no probe is due, and otherwise whether the server
+    /// became down.
     pub(super) fn take_probe(&mut self, now_ns: u64) -> Option<bool> {
         if !self.is_doubted() || now_ns < self.probe_ns {
             return None;
@@ -99,8 +98,8 @@ impl Server {
         Some(falls)
     }
 
-    /// Greatest number of unanswered requests to this server: `window`, or one while its round trip is unknown. The first wait is a guess,
-    /// and with this limit a wrong guess costs only one needless answer.
+    /// Returns the most unanswered requests to this server: `window`, or 1 while its round trip is unknown. The first wait is a guess. With
+    /// this limit, a wrong guess costs only one needless answer.
     pub(super) fn limit(&self, window: usize) -> usize {
         if self.rtt_ns == 0 { 1 } else { window }
     }
@@ -122,7 +121,7 @@ impl Server {
         doubled_ns.min(config.timeout_max_ns.max(base_ns))
     }
 
-    // Returns the wait without any doubling. RFC 6298 with a margin of at least half a round trip.
+    // Returns the wait without any doubling. It is that of RFC 6298, with a margin of at least half a round trip.
     fn base_ns(&self, config: &GapConfig) -> u64 {
         let base_ns = match self.rtt_ns {
             0 => config.timeout_first_ns,
@@ -134,7 +133,7 @@ impl Server {
             .min(LONGEST_NS.max(config.timeout_max_ns))
     }
 
-    // Makes the waits longer after an answer that was late. After a standstill of either end many answers are late together. They lengthen
+    // Makes the waits longer after an answer that was late. After a standstill of either end, many answers are late together. They lengthen
     // the wait only once, by a quarter of the wait without doublings.
     pub(super) fn note_late(&mut self, now_ns: u64, config: &GapConfig) {
         let adds_up = fault!("late_answers_add_up");
@@ -145,7 +144,7 @@ impl Server {
         }
     }
 
-    // Many requests of one moment time out together. That doubles the wait once, not once for each.
+    // Doubles the wait after a timeout. Requests that were sent together time out together, and double the wait only once.
     pub(super) fn back_off(&mut self, now_ns: u64, config: &GapConfig) {
         if now_ns.saturating_sub(self.backed_off_ns) >= self.timeout_ns(0, config) {
             self.backoff = (self.backoff + 1).min(20);
@@ -158,8 +157,8 @@ impl Server {
 mod tests {
     use super::*;
 
-    /// A server that stood still for 20 ms. Meanwhile ten holes were asked for again and again, with doubling waits.
-    /// Then all answers came within a third of a millisecond.
+    /// A server stood still for 20 ms. Meanwhile ten holes were requested repeatedly, with doubling waits. Then all answers arrived within
+    /// a third of a millisecond.
     #[test]
     fn answers_that_are_late_together_lengthen_the_wait_once() {
         let (config, mut server) = (GapConfig::default(), Server::default());

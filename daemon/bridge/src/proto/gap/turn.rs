@@ -1,38 +1,39 @@
-//! Decides when a receiver asks for a message that many others may also have lost.
+//! Decides when a receiver requests a message that many other receivers may also have lost.
 //!
-//! Some receivers ask at once: those with one of the first places among the server's leases, and those whose own socket dropped the packet.
-//! The others wait for the repair for all that these requests cause. If none arrives, they ask after a random delay. RFC 5401 shows that,
-//! with its exponentially distributed delays, only few receivers ask, however many have lost the message.
+//! Two kinds of receivers send their request at once: those with one of the first places among the server's leases, and those whose own
+//! socket dropped the packet. The server answers with a repair for all receivers. The others wait for this repair. If none arrives, they
+//! send a request after a random delay. RFC 5401 shows that exponentially distributed delays make only few receivers ask, however many have
+//! lost the message.
 
 use super::super::counters::ReceiverCounters;
 use super::super::{MILLISECOND_NS, splitmix};
 use super::{Gaps, State};
 use shmcast::hosting::fault;
 
-/// The receivers of this many first places ask at once. So a group of at most this size does not wait at all.
+/// The receivers with this many first places ask at once. So no receiver waits in a group of at most this size.
 const AT_ONCE: u16 = 16;
-/// The upper bound for the round trip of another receiver. A longer one is not believed.
+/// The upper bound for another receiver's round trip, in nanoseconds. A longer one is cut to it.
 const LONGEST_MAX_NS: u64 = 50 * MILLISECOND_NS;
 
-/// A receiver's knowledge of its group.
+/// A receiver's knowledge about the group of all receivers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Turn {
-    /// Number of receivers, as the server reported it.
+    /// The number of receivers, as the server reported it.
     group: u16,
     /// The longest round trip of any receiver, if the server reported it.
     longest_ns: u64,
     random: u64,
-    /// Whether our own socket has dropped packets before the one that is handled.
+    /// Whether our own socket dropped packets before the packet that is being handled.
     pub(super) has_dropped: bool,
 }
 
 impl Gaps {
-    /// Seeds the delays. The seed should be random.
+    /// Sets the seed of the delays. It should be random.
     pub fn seed(&mut self, seed: u64) {
         self.turn.random = seed;
     }
 
-    /// Takes our place among the receivers of a server, counted from 0, and how many there are.
+    /// Notes the number of our lease among those of a server, from 0, and how many leases it has.
     pub fn note_place(&mut self, server: usize, place: u16, group: u16) {
         if let Some(server) = self.servers.get_mut(server) {
             server.place = Some(place);
@@ -40,29 +41,29 @@ impl Gaps {
         self.turn.group = group;
     }
 
-    /// Notes what the feed reports about its receivers: how many there are, and the longest round trip of any.
+    /// Notes what the feed reports about its receivers: how many there are, and the longest of their round trips.
     pub fn note_group(&mut self, group: u16, longest_ns: u64) {
         (self.turn.group, self.turn.longest_ns) = (group, longest_ns.min(LONGEST_MAX_NS));
     }
 
-    /// Returns our place among the receivers of the server that is asked first, if the server reported it, and how many receivers there
-    /// are.
+    /// Returns our place among the receivers of the server that is asked first, if the server reported it. Also returns how many receivers
+    /// there are.
     pub fn place(&self) -> (Option<u16>, u16) {
         (self.servers[self.first_server()].place, self.turn.group)
     }
 
-    /// Notes that our own socket dropped packets before the one that is handled next. No other receiver has lost them.
+    /// Notes that our own socket dropped packets before the packet that is handled next. No other receiver has lost these packets.
     pub fn note_drop(&mut self) {
         self.turn.has_dropped = true;
     }
 
-    /// Notes that a packet was handled: what is missing after the next one was not dropped by our own socket.
+    /// Notes that a packet was handled. Our own socket did not drop the messages that are missing after it.
     pub fn forget_drop(&mut self) {
         self.turn.has_dropped = false;
     }
 
-    /// Notes that a server sends nothing for a while. Everything that it was asked for is asked for again afterwards. After a pause,
-    /// further pauses are ignored for as long, so that a forger of pauses can block at most half of the time.
+    /// Notes that a server will send nothing for a while. The requests that it has not answered are repeated afterwards. After a pause,
+    /// further pauses are ignored for the same time, so that a forger of pauses can block at most half of the time.
     pub fn handle_pause(&mut self, now_ns: u64, server: usize, wait_ns: u64) {
         self.note_alive(now_ns, server);
         let until_ns = now_ns.saturating_add(wait_ns.min(LONGEST_MAX_NS)).saturating_add(self.delay_ns());
@@ -81,13 +82,14 @@ impl Gaps {
         self.due_ns = self.due_ns.min(until_ns);
     }
 
-    /// Returns when the first paused server may be asked again; `u64::MAX` if none is paused.
+    /// Returns when the first paused server may be asked again. Returns `u64::MAX` if none is paused.
     pub(super) fn pause_ends_ns(&self, now_ns: u64) -> u64 {
         let paused = self.servers.iter().map(|server| server.paused_ns).filter(|&until_ns| until_ns > now_ns);
         paused.min().unwrap_or(u64::MAX)
     }
 
-    /// Returns the new state of the hole at `at`, which is no mere reordering: it is wanted, or waits until others ask.
+    /// Returns the new state of the hole at `at`, whose messages are lost and not only late. The hole is requested at once, or waits until
+    /// others request it.
     pub(super) fn take_turn(&mut self, now_ns: u64, at: usize, counters: &mut ReceiverCounters) -> State {
         let hole = &mut self.holes[at];
         let is_first = hole.attempts == 0 && !std::mem::replace(&mut hole.has_waited, true);
@@ -131,7 +133,7 @@ fn exponential_ns(longest_ns: u64, group: u16, share: f64) -> u64 {
 mod tests {
     use super::*;
 
-    /// In a group of 1000 that all wait, few ask before an answer could come.
+    /// In a group of 1000 receivers that all wait, few send a request before an answer can arrive.
     #[test]
     fn few_of_a_thousand_ask_within_a_round_trip_of_the_first() {
         let (mut seed, mut asked, rounds) = (1, 0, 100);

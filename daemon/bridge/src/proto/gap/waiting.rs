@@ -1,18 +1,18 @@
 //! The effects of time on holes: holds end, requests time out, servers ask to wait, holes are given up.
 //!
-//! A hole is given up when no server has answered anything for as long as the policy waits, or when the servers that do answer have left
-//! requests for this hole unanswered again and again. As long as a server answers in turn, or says that it holds the messages, they will
-//! arrive, however long the queue is. A claim is not given up at all.
+//! A hole is given up in two cases: no server has answered anything for as long as the policy waits, or servers that answer other requests
+//! have ignored those for this hole again and again. A hole is not given up while a server says that it holds the messages. A claim is
+//! given up in neither case.
 
 use super::super::counters::ReceiverCounters;
 use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};
 
-/// How often servers that answer other requests must have ignored one for a hole before it can be given up. Requests and answers that are
-/// lost by chance look the same. If both directions lose 20 %, chance causes this many in a row once in 10^14.
+/// A hole can be given up once servers that answer other requests have ignored its requests this many times. Lost requests and lost answers
+/// look the same. If both directions lose 20 %, so many in a row happen by chance once in 10^14.
 const IGNORED_LIMIT: u32 = 32;
 
 impl Gaps {
-    /// Notes that a server sent a datagram, so it is up.
+    /// Notes that a server sent a datagram. It is up then.
     pub fn note_alive(&mut self, now_ns: u64, server: usize) {
         self.heard_ns = now_ns;
         if let Some(state) = self.servers.get_mut(server) {
@@ -20,8 +20,8 @@ impl Gaps {
         }
     }
 
-    /// Takes a server's answer to a request that started at `first`: the server holds the messages but may
-    /// not send them yet. Returns false, and does nothing, if there is no such request.
+    /// Handles a server's answer to the request that started at `first`: the server holds the messages but may not send them yet. Returns
+    /// false, and does nothing, if there is no such request.
     pub fn handle_later(
         &mut self,
         now_ns: u64,
@@ -33,7 +33,7 @@ impl Gaps {
             return false;
         };
         self.handle_reply(now_ns, server, first, counters);
-        // The hole is asked for again well before the server's silence would count.
+        // The hole must be requested again well before the server counts as silent.
         let longest_ns = match self.config.policy {
             GapPolicy::Block => u64::MAX,
             GapPolicy::Skip { give_up_ns } => give_up_ns / 4,
@@ -49,8 +49,8 @@ impl Gaps {
         true
     }
 
-    /// Does what is due at `now_ns`: holds end, requests time out, holes are given up. One pass over the
-    /// holes when something is due.
+    /// Does what is due at `now_ns`: holds end, requests time out, and holes are given up. Walks over all holes, but only if something is
+    /// due.
     pub fn handle_timeout(&mut self, now_ns: u64, counters: &mut ReceiverCounters) {
         if now_ns < self.due_ns {
             return;
@@ -111,7 +111,7 @@ impl Gaps {
         is_ignored || now_ns >= self.silence_ends_ns(hole)
     }
 
-    /// Returns the time at which all servers will have been silent for as long as the policy waits.
+    /// Returns when all servers will have been silent for as long as the policy waits.
     fn silence_ends_ns(&self, hole: &Hole) -> u64 {
         match self.config.policy {
             GapPolicy::Skip { give_up_ns } if !self.is_claim(hole) => {
@@ -136,19 +136,19 @@ impl Gaps {
             return;
         }
         let (hole, state) = (&mut self.holes[at], &mut self.servers[server]);
-        // A server that has answered other requests since is up. In this case the loss was chance, against which a longer wait does not
-        // help; the wait grows only to spare a server that answers at its full rate.
+        // A server that has answered other requests meanwhile is up. Then the loss was chance, and a longer wait does not prevent it. The
+        // wait still grows now and then, to spare a server that already answers at its full rate.
         let is_alive = state.heard_ns > sent_ns;
         hole.ignored += u32::from(is_alive);
         hole.doublings += u32::from(!is_alive || hole.attempts % 3 == 0);
         if !is_alive {
             state.back_off(now_ns, &self.config);
         }
-        // Each answer widens the window by one: up to a third of them may be lost before it narrows.
+        // Each answer widens the window by one. So it narrows only if more than a third of the answers are lost.
         let narrowed = if is_alive { self.window.saturating_sub(2) } else { 0 };
         self.window = narrowed.max(FIRST_WINDOW.min(self.config.max_requests));
         if state.note_failure(now_ns) {
-            // Holes that only this server could still fill are now gone.
+            // Holes that only this server could fill are gone now.
             self.due_ns = now_ns.saturating_add(1);
         }
     }

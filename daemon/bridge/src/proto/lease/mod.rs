@@ -8,13 +8,18 @@
 //!                  <──────────────  Joined    the lease starts, with a fresh cookie for the renewal
 //!        .. a third of the lease later: Join again; on a clean stop: Unsubscribe ──> Released
 //! ```
-//! Join names the receiver, so that a receiver that returns gets its former place. A client that does not know Join sends Subscribe
-//! instead. Its answer is Granted, and its lease is keyed by address.
+//! Join names the receiver, so that a receiver that comes back gets its former place. A client that does not know Join sends Subscribe, and
+//! gets Granted. The key of its lease is its address.
 //!
-//! The server checks the allow-list first; by default it lets nobody in. Then it checks a token bucket. A lease has a bucket of its own,
-//! which only a valid cookie uses, so nobody else can prevent its renewal. A source without a valid cookie shares the bucket of its
-//! address. A flood from forged addresses uses all places for such buckets; questions from further addresses then share one bucket. A lease
-//! that is not renewed ends by itself, and sooner if its place is needed. This module has no sockets, and sends nothing to the leases.
+//! The server first checks the allow-list, which is empty by default and then refuses everybody. Then it charges a token bucket:
+//!
+//! - A lease has a bucket of its own. Only a datagram with the lease's valid cookie is charged to it, so nobody else can prevent the
+//!   renewal.
+//! - Sources without a valid cookie share the bucket of their address.
+//! - The table of these buckets is bounded, and a flood from forged addresses fills it. All further addresses then share one bucket.
+//!
+//! A lease that is not renewed expires, and sooner if another receiver needs its place. This module has no sockets, and sends no live
+//! packets.
 
 #[cfg(test)]
 mod tests;
@@ -32,28 +37,28 @@ use super::limit::{AllowList, Rate, SourceBuckets, TokenBucket, address_bytes};
 use super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use shmcast::hosting::fault;
 
-/// How many questions per second are answered together for all addresses that have no place in the table of sources. Answers are no longer
-/// than the questions.
+/// The common rate of all addresses that have no place in the table of sources, in questions per second. Answers are not longer than their
+/// questions.
 const CROWD: Rate = Rate { per_second: 20_000, burst: 2_000 };
 
 /// The rules by which leases are granted.
 #[derive(Debug, Clone)]
 pub(crate) struct LeaseConfig {
-    /// The networks that may have leases. By default it is empty, and nobody may.
+    /// The networks whose addresses may have leases. The list is empty by default, and then no address may.
     pub allow: AllowList,
-    /// How long a lease lasts, in nanoseconds. A client may ask for less, not for more.
+    /// The duration of a lease, in nanoseconds. A client may ask for less, but not for more.
     pub lease_ns: u64,
-    /// How long a cookie is valid, in nanoseconds. It should be longer than a lease, or renewals take one more round trip.
+    /// The time for which a cookie is valid, in nanoseconds. If this is shorter than a lease, each renewal takes one more round trip.
     pub cookie_ns: u64,
-    /// Greatest number of leases with live packets at a time.
+    /// The most leases with live packets at a time.
     pub max_leases: usize,
-    /// Greatest number of leases of any kind at a time, and so of addresses that have proved that they receive there.
+    /// The most leases of any kind at a time. Each of them belongs to an address that was proved.
     pub max_proved: usize,
-    /// Greatest number of leases of any kind for one source address.
+    /// The most leases of any kind for one source address.
     pub leases_per_source: usize,
-    /// Control datagrams for each source address, and for each lease.
+    /// The rate of control datagrams for each source address, and for each lease.
     pub source_rate: Rate,
-    /// Greatest number of sources without a valid cookie that are remembered at a time.
+    /// The most sources without a valid cookie that have a bucket at a time.
     pub max_sources: usize,
 }
 
@@ -75,13 +80,13 @@ impl Default for LeaseConfig {
 #[derive(Debug, Clone, Copy)]
 struct Lease {
     live: bool,
-    /// The receiver that holds it, if the receiver named itself.
+    /// The receiver that has the lease, if it named itself.
     receiver: Option<u64>,
     renewed_ns: u64,
     ends_ns: u64,
-    /// The time from a cookie to its first use; 0 if it is not known.
+    /// The time from sending a cookie to its first use; 0 if it is not known.
     rtt_ns: u64,
-    /// The budget of its client.
+    /// The bucket of its client.
     bucket: TokenBucket,
 }
 
@@ -98,32 +103,33 @@ struct Wish {
     live: bool,
     lease_ms: u32,
     receiver: Option<u64>,
-    /// The time from sending a cookie to a client that had none until that cookie was used.
+    /// The time from sending the cookie to its use. Only the cookie of a client that had no valid one is measured.
     rtt_ns: Option<u64>,
 }
 
-/// The serving side: a bounded table of leases, and cookies that need no table.
+/// The server's side of leases: a table of bounded size, and cookies that need no table.
 #[derive(Debug)]
 pub(crate) struct LeaseServer {
     config: LeaseConfig,
     key: [u8; 16],
     epoch: u64,
     leases: HashMap<SocketAddr, Lease>,
-    /// No lease runs out before this time.
+    /// No lease expires before this time.
     ends_ns: u64,
-    /// The longest round trip of any lease.
+    /// The longest round trip of any lease, in nanoseconds.
     longest_ns: u64,
-    /// The buckets of addresses whose datagrams have a valid cookie and no lease. `sources` has those of addresses without a valid cookie.
+    /// The buckets of addresses whose datagrams have a valid cookie but no lease. `sources` has the buckets of addresses without a valid
+    /// cookie.
     proved: SourceBuckets,
     sources: SourceBuckets,
-    /// The bucket shared by all addresses for which `sources` has no place.
+    /// The bucket of all addresses for which `sources` has no place.
     crowd: TokenBucket,
     counters: LeaseCounters,
 }
 
 impl LeaseServer {
-    /// Makes a server without leases. `key` must come from the system's random source, fresh at each start; `epoch` distinguishes this run
-    /// from earlier ones.
+    /// Makes a server without leases. `key` must be new at each start, and come from the system's random source. `epoch` distinguishes this
+    /// run from earlier ones.
     pub(crate) fn new(mut config: LeaseConfig, key: [u8; 16], epoch: u64) -> LeaseServer {
         config.max_proved = config.max_proved.max(config.max_leases);
         LeaseServer {
@@ -152,7 +158,8 @@ impl LeaseServer {
         self.handle_control(now_ns, from, ControlDatagram::parse(datagram).ok(), out)
     }
 
-    /// Answers one control datagram; `None` means a malformed one. Returns the size of the reply in `out`, or `None` if there is no reply.
+    /// Answers one control datagram. `control` is `None` if it is malformed. Returns the size of the reply in `out`, or `None` if there is
+    /// no reply.
     pub(crate) fn handle_control(
         &mut self,
         now_ns: u64,
@@ -204,7 +211,7 @@ impl LeaseServer {
         Some(reply.encode(out))
     }
 
-    /// Charges a datagram to the bucket that it belongs to. Returns false if the bucket is empty.
+    /// Charges a datagram to its bucket. Returns false if the bucket is empty.
     fn is_within_rate(&mut self, now_ns: u64, from: SocketAddr, is_good: bool) -> bool {
         let rate = self.config.source_rate;
         if let Some(lease) = self.leases.get_mut(&from).filter(|_| is_good) {
@@ -237,7 +244,7 @@ impl LeaseServer {
         let rtt_ns = wish.rtt_ns.unwrap_or(known_ns);
         let Wish { live, receiver, .. } = wish;
         let lease = Lease { live, receiver, renewed_ns: now_ns, ends_ns, rtt_ns, bucket };
-        // A client that had a lease only for repairs takes a place among the leases for the feed.
+        // A client with a lease for repairs only needs room among the leases with live packets.
         let is_renewal = |own: &Lease| own.live || !wish.live;
         if self.leases.get(&from).is_some_and(is_renewal) {
             self.counters.renewed += 1;
@@ -259,8 +266,8 @@ impl LeaseServer {
         ControlDatagram::Joined { nonce, cookie, lease_ms, group, place }
     }
 
-    /// Returns how many leases of this kind there are, and how many of them precede this one. They are in the order of their receivers,
-    /// which is the same at every server, and mixes receivers of near addresses.
+    /// Returns how many leases of this kind there are, and how many of them precede this one. Leases are ordered by their receivers'
+    /// identities. This order is the same at every server, and it mixes receivers of near addresses.
     fn place(&self, from: SocketAddr, lease: &Lease) -> (u16, u16) {
         let count = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
         let alike = || self.leases.iter().filter(|(_, other)| other.live == lease.live);
@@ -272,8 +279,10 @@ impl LeaseServer {
         (count(alike().count()), count(before))
     }
 
-    /// Removes the old lease of a receiver that returns from another port or address. If the address is the same, this happens at once. If
-    /// the address differs, it happens only if nobody renews the old lease, so that nobody can take another receiver's lease.
+    /// Removes the old lease of a receiver that returns from another port or address. Returns whether it did.
+    ///
+    /// If only the port differs, the old lease is removed at once. If the address differs, it is removed only if it was not renewed in
+    /// time, so that nobody can take another receiver's lease.
     fn replace_own(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let is_own = |(address, other): &(&SocketAddr, &Lease)| {
             let is_same =
@@ -287,7 +296,8 @@ impl LeaseServer {
         is_replaced.is_some()
     }
 
-    /// Whether there is a place for another lease. If all places are taken, the lease that is longest overdue, if any, is ended.
+    /// Whether another lease may be granted. If the limits are reached, this ends the lease that is overdue for the longest time, if there
+    /// is one.
     fn make_room(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let LeaseConfig { max_leases, max_proved, leases_per_source, .. } = self.config;
         let of_source = |address: &SocketAddr, _: &Lease| address.ip() == from.ip();
@@ -319,8 +329,8 @@ impl LeaseServer {
         self.counters.released += u64::from(self.leases.remove(&from).is_some());
     }
 
-    // issued u64 | MAC over address, port, epoch and issued. `issued` is in microseconds, times two; the lowest bit says that
-    // it answers a question without a good cookie.
+    // issued u64 | MAC over address, port, epoch and issued. `issued` is in microseconds, times two. The lowest bit is set if the cookie
+    // answers a question without a valid cookie.
     fn make_cookie(&self, now_ns: u64, from: SocketAddr, is_first: bool) -> Cookie {
         self.cookie_of(now_ns / MICROSECOND_NS * 2 + u64::from(is_first), from)
     }
@@ -340,13 +350,13 @@ impl LeaseServer {
     fn is_good(&self, now_ns: u64, from: SocketAddr, cookie: &Cookie) -> bool {
         let issued_ns = issued_ns(cookie);
         let is_fresh = issued_ns <= now_ns && now_ns - issued_ns <= self.config.cookie_ns;
-        // All bytes are compared in any case: the time must not reveal how much of a guess was right.
+        // All bytes are compared in any case. Otherwise the time would show how many bytes of a guess were right.
         let true_cookie = self.cookie_of(issued(cookie), from);
         let off = true_cookie.iter().zip(cookie).fold(0, |off, (a, b)| off | (a ^ b));
         is_fresh && off == 0
     }
 
-    /// Ends leases that ran out. Call this at [`LeaseServer::next_deadline`]; early calls are free.
+    /// Removes leases that expired. Call this at [`LeaseServer::next_deadline`]; early calls are free.
     pub(crate) fn expire(&mut self, now_ns: u64) {
         if now_ns < self.ends_ns {
             return;
@@ -358,29 +368,29 @@ impl LeaseServer {
         self.longest_ns = self.leases.values().map(|lease| lease.rtt_ns).max().unwrap_or(0);
     }
 
-    /// When the next lease may run out, if there is one.
+    /// Returns when the next lease may expire, or `None` if there is no lease.
     #[cfg(test)]
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         (!self.leases.is_empty()).then_some(self.ends_ns)
     }
 
-    /// The addresses that live packets are sent to.
+    /// Returns the addresses to which live packets are sent.
     pub(crate) fn live_addresses(&self, now_ns: u64) -> impl Iterator<Item = SocketAddr> + Clone + '_ {
         let is_live = move |lease: &Lease| lease.live && lease.ends_ns > now_ns;
         self.leases.iter().filter(move |(_, lease)| is_live(lease)).map(|(address, _)| *address)
     }
 
-    /// Whether this address holds a lease, and so has proved that it receives there.
+    /// Whether a client at this address has a lease, and so has proved its address.
     pub(crate) fn is_proved(&self, now_ns: u64, address: SocketAddr) -> bool {
         self.leases.get(&address).is_some_and(|lease| lease.ends_ns > now_ns)
     }
 
-    /// The longest known round trip of any receiver that has a lease; 0 if none is known.
+    /// Returns the longest known round trip of a receiver that has a lease; 0 if none is known.
     pub(crate) fn longest_ns(&self) -> u64 {
         self.longest_ns
     }
 
-    /// How many leases there are, those about to expire included.
+    /// Returns the number of leases. It includes those that have expired and were not removed yet.
     pub(crate) fn len(&self) -> usize {
         self.leases.len()
     }
@@ -416,8 +426,8 @@ fn issued_ns(cookie: &Cookie) -> u64 {
     (issued(cookie) / 2).saturating_mul(MICROSECOND_NS)
 }
 
-// Returns the round trip that a question with a valid cookie shows. Clients use a cookie for a first question at once; after
-// `RETRY_FIRST_NS` the question may be a repeat.
+// Returns the round trip that a question with a valid cookie shows. A client uses a cookie at once for its first question. After
+// `RETRY_FIRST_NS`, the question may be a repeat, which shows no round trip.
 fn rtt_of(now_ns: u64, cookie: &Cookie) -> Option<u64> {
     let took_ns = now_ns.saturating_sub(issued_ns(cookie));
     (issued(cookie) % 2 == 1 && took_ns < RETRY_FIRST_NS).then_some(took_ns)

@@ -6,23 +6,23 @@
 
 use super::{Reader, Writer};
 
-/// Greatest number of entries of one request.
+/// The most entries of one request.
 pub const MAX_ENTRIES: usize = 64;
-/// The size of an entry.
+/// The size of an entry, in bytes.
 pub const ENTRY_BYTES: usize = 18;
-/// The size of the longest body.
+/// The size of the longest body, in bytes.
 pub const MAX_ASK_BYTES: usize = MAX_ENTRIES * ENTRY_BYTES;
 
-/// One entry: messages, or a part of one message.
+/// One entry of a request. It asks for messages, or for a part of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// The first sequence wanted, at least 1.
+    /// The first sequence asked for, at least 1.
     pub first: u64,
-    /// How many messages are wanted; 1 with a part.
+    /// The number of messages asked for. It is 1 if the entry asks for a part.
     pub count: u16,
-    /// With a part: where it begins.
+    /// The offset of the part in its message, in bytes.
     pub offset: u32,
-    /// With a part: its size. 0 if whole messages are wanted.
+    /// The size of the part, in bytes. It is 0 if the entry asks for whole messages.
     pub bytes: u32,
 }
 

@@ -1,25 +1,25 @@
-//! The fixed part of every native packet.
+//! The fields that every native packet has before its body.
 
 use super::super::session::Session;
 use super::super::wire::message::{LENGTH_BYTES, Malformed};
 use super::super::wire::mold::{HEADER_BYTES, Head, equal_packets};
 use super::{Reader, Writer};
 
-/// The bytes of a native packet before its body.
+/// The size of the fields before the body, in bytes.
 pub const HEAD_BYTES: usize = 44;
-/// The bytes that a seal adds to a packet.
+/// The size of a seal, in bytes.
 pub const SEAL_BYTES: usize = 16;
-/// The version that this build speaks.
+/// The version of native packets that this build sends and accepts.
 pub const VERSION: u8 = 1;
 
 const SEALED: u8 = 1;
 const REPAIR: u8 = 2;
 const FROM_RECEIVER: u8 = 8;
 const KNOWN_FLAGS: u8 = SEALED | REPAIR | FROM_RECEIVER;
-/// The kind of the control datagram with the number 0.
+/// The first number of the kinds that stand for control datagrams. The number of the control datagram is added to it.
 const CONTROL: u8 = 32;
 
-/// The content of a native packet.
+/// The kind of a native packet's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Messages.
@@ -70,23 +70,23 @@ pub struct Container {
     pub is_sealed: bool,
     /// Whether the packet answers a request.
     pub is_repair: bool,
-    /// Whether a receiver sent it, rather than the feed's end.
+    /// Whether a receiver sent the packet. Otherwise the sender of the feed or a server sent it.
     pub is_from_receiver: bool,
-    /// The key that it is sealed with; 0 if it is not.
+    /// The number of the key that sealed the packet; 0 if it is not sealed.
     pub key: u8,
-    /// How many messages are in it; 1 for a fragment.
+    /// The number of messages in the packet; 1 for a fragment.
     pub messages: u16,
-    /// The sender.
+    /// A random number that identifies the sender.
     pub sender: u64,
     /// The number of the packet among those of its sender.
     pub number: u64,
 }
 
 impl Container {
-    /// Checks everything except the body. Returns the container and the body.
+    /// Checks everything except the body. Returns the fields and the body.
     ///
     /// # Errors
-    /// [`Malformed`], if the packet is not sound.
+    /// [`Malformed`] if the packet is not valid.
     pub fn parse(datagram: &[u8]) -> Result<(Container, &[u8]), Malformed> {
         let mut head = Reader(datagram.get(..HEAD_BYTES).ok_or(Malformed::TooShort)?);
         let body = &datagram[HEAD_BYTES..];
@@ -128,8 +128,8 @@ impl Container {
         }
     }
 
-    /// Writes the fields before a body of `body_bytes` that is in the buffer already. Returns the size of the packet; `None` if the buffer
-    /// is too short for it, or the body too long for a packet.
+    /// Writes the fields before a body of `body_bytes`, which is in the buffer already. Returns the size of the packet. Returns `None` if
+    /// the buffer is too short, or if the body is too long for a packet.
     pub fn write(&self, buffer: &mut [u8], body_bytes: usize) -> Option<usize> {
         let size = HEAD_BYTES + body_bytes;
         let length = u16::try_from(size - HEADER_BYTES - LENGTH_BYTES).ok()?;
@@ -158,7 +158,7 @@ impl Container {
     }
 }
 
-/// Returns the length of each packet in `bytes`, into which the kernel has merged packets of equal length. See
+/// Returns the length of each packet in `bytes`. The kernel has merged packets of equal length into these bytes. See
 /// [`wire::segment_of`](super::super::wire::segment_of).
 pub fn segment_of(bytes: &[u8]) -> usize {
     equal_packets(bytes, |bytes| {
@@ -176,16 +176,16 @@ pub struct Numbers {
     is_receiver: bool,
 }
 
-/// The bit that distinguishes the numbers of live data and fragments from all others.
+/// The highest bit of a packet's number. It is set in the numbers of all packets except live data and live fragments.
 pub const OTHER: u64 = 1 << 63;
 
 impl Numbers {
-    /// Begins a sender. `sender` must be random, so that no two senders are alike.
+    /// Makes the numbers of a sender. `sender` must be random, so that no two senders are equal.
     pub fn new(sender: u64, is_receiver: bool) -> Numbers {
         Numbers { sender, live: 0, other: OTHER, is_receiver }
     }
 
-    /// Returns the fields of the next packet.
+    /// Returns the fields of the next packet, with its number.
     pub fn next(
         &mut self,
         kind: Kind,
@@ -209,7 +209,7 @@ impl Numbers {
         }
     }
 
-    /// Returns the number of packets in the longer one of the sender's two series of numbers.
+    /// Returns how many packets the longer one of the sender's two series of numbers has.
     pub fn sent(&self) -> u64 {
         self.live.max(self.other & !OTHER)
     }

@@ -1,11 +1,11 @@
 //! Messages that are larger than a packet: their fragments on the wire, and their reassembly in bounded memory.
 //!
 //! ```text
-//! body: time u64 | tag u16 | meta u8 | 0 | total u32 | offset u32 | bytes      all but the last equally long
+//! body: time u64 | tag u16 | meta u8 | 0 | total u32 | offset u32 | bytes      all fragments but the last have the same length
 //! ```
-//! The assembler keeps each message's buffer until the message is delivered. It counts all buffers against its limit, and refuses fragments
-//! of early messages beyond that. The message that is due is always accepted, so that delivery continues whatever else waits. A fragment
-//! that contradicts earlier ones makes the assembly of its message restart, since the earlier fragments may be the wrong ones.
+//! The assembler keeps each message's buffer until the message is delivered. All buffers count against its limit. Beyond the limit it
+//! refuses fragments of early messages. It always accepts the message that is delivered next, so that delivery never stops. If a fragment
+//! contradicts earlier ones, the assembly of its message restarts, because the earlier fragments may be wrong.
 
 use super::super::wire::message::{Form, KEY, Malformed, Messages, Meta};
 use super::ask::{Entry, MAX_ENTRIES};
@@ -13,33 +13,33 @@ use super::container::Container;
 use super::{Reader, Writer};
 use std::collections::VecDeque;
 
-/// Bytes of the body before the message's own.
+/// Bytes of a fragment's body before the message's own bytes.
 pub const FRAGMENT_HEAD_BYTES: usize = 20;
 /// The largest message, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// Greatest number of fragments of one answer, and so of one request.
+/// The most fragments of one answer, and so of one request.
 pub const MAX_PARTS: usize = 64;
-/// Greatest number of messages that are being assembled, or are whole and early. After a hole, all messages wait here until it is filled.
+/// The most messages that are being assembled, or are complete and early. After a hole, all later messages wait here until it is filled.
 const MAX_OPEN: usize = 4_096;
-/// The size of the smallest buffer, as a power of two. Each class of buffers is twice as large as the previous one.
+/// The size of the smallest buffer, as a power of two. The buffers of each class are twice as large as those of the class before.
 const LEAST_CLASS: u32 = 12;
-/// How many classes there are.
+/// The number of classes of buffers.
 const CLASSES: usize = (MAX_MESSAGE_BYTES.ilog2() - LEAST_CLASS + 1) as usize;
-/// A new buffer has room for this many separate pieces. Few messages have more.
+/// A new buffer has room for this many separate pieces. Most messages have no more.
 const USUAL_PIECES: usize = 16;
-/// Greatest number of separate pieces of one message that are kept. Fragments that would make another piece are refused.
+/// The most separate pieces of one message. A fragment that would make another piece is refused.
 const MAX_PIECES: usize = 1_024;
 
-/// A part of a message.
+/// A fragment: a part of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fragment<'a> {
     /// The message's marks.
     pub meta: Meta,
-    /// The message's size.
+    /// The message's size, in bytes.
     pub total: u32,
-    /// Where the part begins.
+    /// The offset of the part in the message, in bytes.
     pub offset: u32,
-    /// The part.
+    /// The bytes of the part.
     pub data: &'a [u8],
 }
 
@@ -62,7 +62,7 @@ pub(super) fn parse<'a>(container: &Container, body: &'a [u8]) -> Result<Fragmen
 }
 
 impl Fragment<'_> {
-    /// Writes the body. Returns its size; `None` if it does not fit.
+    /// Writes the body of the fragment. Returns its size in bytes, or `None` if it does not fit.
     pub fn write(&self, out: &mut [u8]) -> Option<usize> {
         let mut body = Writer { out, at: 0 };
         let fits = body.put(&self.meta.time_ns.to_be_bytes())
@@ -75,33 +75,33 @@ impl Fragment<'_> {
     }
 }
 
-/// The outcome of taking a fragment.
+/// The result of taking a fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FragmentOutcome {
     /// There is no room for the fragment.
     Refused,
-    /// All bytes of the fragment had been received before.
+    /// All bytes of the fragment had already been received.
     Known,
-    /// The fragment was kept, and more is missing.
+    /// The fragment was stored, and the message is not complete yet.
     Part {
-        /// Whether it was the last part of an answer.
+        /// Whether it was the last fragment of an answer.
         is_last: bool,
     },
-    /// The message is whole.
+    /// The message is complete.
     Whole,
 }
 
-/// One message that is being assembled, or is whole and early.
+/// One message that is being assembled, or is complete and early.
 #[derive(Debug)]
 pub struct Assembly {
     sequence: u64,
     meta: Meta,
     bytes: Vec<u8>,
-    /// The pieces that were received, as begin and end; sorted, and never adjacent.
+    /// The pieces that were received, as begin and end. They are sorted, and never adjacent.
     pieces: Vec<(u32, u32)>,
-    /// The size of the largest part so far.
+    /// The size of the largest fragment so far, in bytes.
     part_bytes: u32,
-    /// Where the answer to the last request begins. `asked_bytes` is how many bytes of it have not arrived.
+    /// The offset at which the answer to the last request begins. `asked_bytes` is the number of its bytes that have not arrived.
     asked_from: u32,
     asked_bytes: u32,
 }
@@ -120,12 +120,12 @@ impl Assembly {
         Messages::checked_before(self.sequence, self.sequence + 1, &self.bytes, Form::Whole(self.meta))
     }
 
-    /// Returns a stand-in for the message, without its bytes.
+    /// Returns the message without its bytes. The store keeps this in place of the message.
     pub fn apart(&self) -> Messages<'static> {
         Messages::checked_before(self.sequence, self.sequence + 1, &[], Form::Apart)
     }
 
-    // Notes that `from..to` was received. Returns how many bytes of it are new; `None` if there is no room to note it.
+    // Notes that `from..to` was received. Returns how many of these bytes are new, or `None` if there is no room for another piece.
     fn note(&mut self, from: u32, to: u32) -> Option<u32> {
         let at = self.pieces.partition_point(|&(_, end)| end < from);
         let until = at + self.pieces[at..].partition_point(|&(begin, _)| begin <= to);
@@ -145,7 +145,7 @@ impl Assembly {
         Some(to - from - there)
     }
 
-    // The parts that are missing, in order, as begin and end.
+    // Returns the missing parts in order, each as begin and end.
     fn missing(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let ends = std::iter::once(0).chain(self.pieces.iter().map(|&(_, end)| end));
         let begins = self.pieces.iter().map(|&(begin, _)| begin).chain([self.total()]);
@@ -159,15 +159,15 @@ fn class_of(total: usize) -> (usize, usize) {
     ((size.ilog2() - LEAST_CLASS) as usize, size)
 }
 
-/// The messages that are being assembled, or are whole and early.
+/// The messages that are being assembled, or are complete and early.
 #[derive(Debug)]
 pub struct Assembler {
     limit_bytes: usize,
     /// Sorted by sequence.
     open: VecDeque<Assembly>,
-    /// The bytes of all messages in `open`.
+    /// The number of bytes of all messages in `open`.
     held_bytes: usize,
-    /// Buffers for later messages, by class.
+    /// Buffers for later messages, by their class.
     pools: [Vec<Assembly>; CLASSES],
     pooled_bytes: usize,
 }
@@ -184,22 +184,22 @@ impl Assembler {
         }
     }
 
-    /// Whether nothing is kept.
+    /// Whether no message is being assembled or waits.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// The bytes of the messages that are being assembled, or are whole and early.
+    /// Returns the number of bytes of all messages that are being assembled, or are complete and early.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
     }
 
-    /// Number of these messages.
+    /// Returns the number of messages that are being assembled, or are complete and early.
     pub fn messages(&self) -> usize {
         self.open.len()
     }
 
-    /// Takes a fragment of the message `sequence`. `is_due` says that the message is the next to be delivered.
+    /// Takes a fragment of the message `sequence`. `is_due` says whether this message is the next one to deliver.
     pub fn take(&mut self, sequence: u64, fragment: &Fragment<'_>, is_due: bool) -> FragmentOutcome {
         // Each thread of a sender reads the clocks itself, so the times of two fragments differ a little.
         let what = |total: u32, meta: &Meta| (total, meta.tag, meta.key);
@@ -275,7 +275,7 @@ impl Assembler {
         self.open.binary_search_by_key(&sequence, |assembly| assembly.sequence).ok()
     }
 
-    // Inserts a message at its place, which most often is the last.
+    // Inserts a message at its place, which is usually the last one.
     fn insert(&mut self, assembly: Assembly) -> usize {
         let at = self.open.partition_point(|open| open.sequence < assembly.sequence);
         self.held_bytes += assembly.bytes.len();
@@ -289,18 +289,18 @@ impl Assembler {
         Some(assembly)
     }
 
-    /// Whether the part of message `sequence` at `offset` is the first part of a server's answer.
+    /// Whether a fragment of the message `sequence` at `offset` is the first one of a server's answer.
     pub fn begins_answer(&self, sequence: u64, offset: u32) -> bool {
         offset == self.position(sequence).map_or(0, |at| self.open[at].asked_from)
     }
 
-    /// Takes a whole message out. Return it with [`Assembler::keep`] or [`Assembler::recycle`].
+    /// Removes a complete message and returns it. Give it back with [`Assembler::keep`] or [`Assembler::recycle`].
     pub fn take_whole(&mut self, sequence: u64) -> Option<Assembly> {
         let at = self.position(sequence).filter(|&at| self.open[at].is_whole())?;
         self.remove(at)
     }
 
-    /// Keeps a whole message until it is due.
+    /// Stores a complete message until it is delivered.
     pub fn keep(&mut self, assembly: Assembly) {
         self.insert(assembly);
     }
@@ -322,7 +322,7 @@ impl Assembler {
         }
     }
 
-    /// Forgets all messages outside of `from..to`.
+    /// Removes all messages outside `from..to`.
     pub fn retain(&mut self, from: u64, to: u64) {
         while self.open.front().is_some_and(|open| open.sequence < from) {
             self.close(0);
@@ -332,8 +332,8 @@ impl Assembler {
         }
     }
 
-    /// Writes the request for the missing parts of the message `sequence` to `out`. Returns how many entries it has; 0 if no part of the
-    /// message was received.
+    /// Writes the request for the missing parts of the message `sequence` to `out`. Returns its number of entries, or 0 if no part of the
+    /// message has arrived.
     pub fn ask(&mut self, sequence: u64, out: &mut [Entry; MAX_ENTRIES]) -> usize {
         let Some(at) = self.position(sequence) else { return 0 };
         let assembly = &mut self.open[at];

@@ -1,14 +1,19 @@
-//! The keys of a group: a holder of a key may send, and may read what was sealed.
+//! The keys of a group. The holder of a key may send, and may read what was sealed with it.
 //!
-//! A keys file has one key per line: `ID HEX [from TIME]`. The ID is 1 to 255. HEX is 32 digits, a key of 128 bits. TIME is a moment in
-//! UTC, such as `2026-11-24T07:00:00Z`, from which on the key seals; without it the key seals at once. Of the keys whose time has been
-//! reached, the one with the highest ID seals; all keys open. Empty lines and lines that begin with `#` are ignored.
+//! A keys file has one key per line: `ID HEX [from TIME]`.
+//!
+//! - ID is 1 to 255.
+//! - HEX has 32 digits, a key of 128 bits.
+//! - TIME is a time in UTC, such as `2026-11-24T07:00:00Z`. The key seals from this time on, or at once if it has no TIME.
+//!
+//! Of the keys whose TIME has been reached, the one with the highest ID seals packets. All keys open packets. Empty lines and lines that
+//! begin with `#` are ignored.
 
 use std::fmt;
 
 /// The size of a key in bytes.
 pub const KEY_BYTES: usize = 16;
-/// Greatest number of keys in one file.
+/// The most keys in one file.
 pub const MAX_KEYS: usize = 16;
 
 /// A mistake in a keys file.
@@ -24,9 +29,9 @@ pub struct KeysError {
 /// One key of a group.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct GroupKey {
-    /// Its ID, 1 to 255.
+    /// The key's ID, 1 to 255.
     pub id: u8,
-    /// The time from which it seals, in nanoseconds since 1970.
+    /// When the key begins to seal, in nanoseconds since 1970.
     pub from_ns: u64,
     pub(super) secret: [u8; KEY_BYTES],
 }
@@ -42,10 +47,10 @@ impl fmt::Debug for GroupKey {
 pub struct Keyring(Vec<GroupKey>);
 
 impl Keyring {
-    /// Reads a keys file.
+    /// Parses a keys file.
     ///
     /// # Errors
-    /// [`KeysError`] for the first line that is no key, and for a file without any.
+    /// [`KeysError`] for the first line that is invalid, and for a file without a key.
     pub fn parse(text: &str) -> Result<Keyring, KeysError> {
         let mut keys: Vec<GroupKey> = Vec::new();
         for (index, line) in text.lines().enumerate() {
@@ -70,7 +75,7 @@ impl Keyring {
         Ok(Keyring(keys))
     }
 
-    /// Returns the key that seals at this time. If no key's time has been reached, returns the key with the earliest time.
+    /// Returns the key that seals at this time. If no key's time has been reached, this is the key with the earliest time.
     pub fn sealing(&self, wall_ns: u64) -> Option<&GroupKey> {
         let due = self.0.iter().rev().find(|key| key.from_ns <= wall_ns);
         due.or_else(|| self.0.iter().min_by_key(|key| key.from_ns))
@@ -116,7 +121,7 @@ fn parse_hex(text: &str) -> Option<[u8; KEY_BYTES]> {
     Some(bytes)
 }
 
-// Nanoseconds since 1970 of a moment such as 2026-11-24T07:00:00Z.
+// Returns the nanoseconds since 1970 of a time such as 2026-11-24T07:00:00Z.
 fn parse_time(text: &str) -> Option<u64> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let numbers =

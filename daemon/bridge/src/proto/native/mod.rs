@@ -1,7 +1,7 @@
-//! The native profile of a line, for shmcast's own receivers: messages keep tag, key flag and publish time, may be larger than a packet,
-//! and may be sealed.
+//! The native profile of a line, for shmcast's own receivers. Messages keep their tag, key flag and publish time. They may be larger than a
+//! packet, and may be sealed.
 //!
-//! Every native packet is a sound MoldUDP64 packet of one message, so that captures and Wireshark accept it:
+//! Every native packet is a valid MoldUDP64 packet with one message, so that captures and Wireshark accept it:
 //! ```text
 //! at  size
 //!  0  10+8+2   session; sequence of the first message (of a fragment: of its message; else the next expected); count, always 1
@@ -12,8 +12,8 @@
 //! 36  8        number of the packet among those of its sender, from 1; all but live data and fragments have bit 63 set
 //! 44           body; if sealed: ciphertext, then 16 bytes of tag
 //! ```
-//! All numbers are big-endian. `container` has these fields; `records`, `fragments`, `pulse` and `ask` have the bodies. The state machines
-//! of the plain profile handle the native one as well: the profiles differ in how packets are read and written, not in the decisions.
+//! All numbers are big-endian. `container` has these fields; `records`, `fragments`, `pulse` and `ask` have the bodies. Both profiles use
+//! the same state machines. They differ only in how packets are read and written.
 
 pub mod ask;
 pub mod container;
@@ -30,11 +30,11 @@ use super::wire::{Body, Downstream, Malformed};
 use container::{Container, Kind};
 use pulse::Pulse;
 
-/// Checks a whole unsealed packet of a feed: data, a fragment or a pulse. A pulse is returned in full beside the heartbeat or end that it
-/// stands for.
+/// Checks a whole unsealed packet of a feed: data, a fragment or a pulse. For a pulse, the first value is a heartbeat or an end, and the
+/// second one is the whole pulse.
 ///
 /// # Errors
-/// [`Malformed`], if any part contradicts another. Nothing of such a packet may be used.
+/// [`Malformed`] if the parts of the packet contradict each other. No part of such a packet may be used.
 pub fn parse(datagram: &[u8]) -> Result<(Downstream<'_>, Option<Pulse>), Malformed> {
     let (container, body) = Container::parse(datagram)?;
     let Container { session, sequence, .. } = container;
@@ -53,11 +53,11 @@ pub fn parse(datagram: &[u8]) -> Result<(Downstream<'_>, Option<Pulse>), Malform
     Ok((Downstream { session, sequence, body }, pulse))
 }
 
-/// Checks the body of a data packet or of a fragment that is not inside a packet. Its first message has the sequence `first`, and it has
+/// Checks the body of a data packet or of a fragment, without the packet around it. Its first message has the sequence `first`. It has
 /// `messages` messages, 1 for a fragment.
 ///
 /// # Errors
-/// [`Malformed`], when the body is not sound, or when the kind is neither data nor a fragment.
+/// [`Malformed`] if the body is not valid, or if the kind is neither data nor a fragment.
 pub fn parse_body(kind: Kind, (first, messages): (u64, u16), body: &[u8]) -> Result<Body<'_>, Malformed> {
     first.checked_add(u64::from(messages)).ok_or(Malformed::SequenceOverflow)?;
     let container = Container {

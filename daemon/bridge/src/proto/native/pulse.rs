@@ -1,10 +1,10 @@
-//! The state that a native sender announces, in place of heartbeats and ends.
+//! The state that a native sender announces. A pulse replaces the heartbeats and ends of plain lines.
 
 use super::{Reader, Writer};
 
-/// The size of a pulse's body without a signature.
+/// The size of a pulse's body, in bytes.
 pub const PULSE_BYTES: usize = 96;
-/// The clock error of a host whose clock is not synchronised.
+/// The value of `clock_error_ns` of a host whose clock is not synchronised.
 pub const UNSYNCHRONISED: u32 = u32::MAX;
 
 const ENDED: u32 = 1;
@@ -14,15 +14,15 @@ const ENDED: u32 = 1;
 pub struct Pulse {
     /// The sequence after the last message sent.
     pub next: u64,
-    /// The oldest sequence that the sender's host still holds; 0 if that is unknown.
+    /// The oldest sequence that the sender's host still holds; 0 if it is not known.
     pub oldest: u64,
     /// The number of the sender's claim to the stream.
     pub claim: u64,
-    /// The sender's part among several: 0 if it is the only one.
+    /// The sender's role among several senders; 0 if it is the only one.
     pub role: u8,
-    /// The sender's rank among several.
+    /// The sender's rank among several senders.
     pub rank: u8,
-    /// How many receivers have a lease.
+    /// The number of receivers that have a lease.
     pub group: u16,
     /// The longest round trip to a receiver, in microseconds.
     pub longest_rtt_us: u32,
@@ -32,18 +32,18 @@ pub struct Pulse {
     pub clock_error_ns: u32,
     /// Whether the session is over.
     pub has_ended: bool,
-    /// The identity of the stream, whatever session carries it.
+    /// The identity of the stream. It is the same in all sessions of the stream.
     pub stream: [u8; 16],
     /// The first sequence of the session.
     pub term_first: u64,
-    /// The number of the last packet that the hash covers; 0 without a hash.
+    /// The number of the last packet that the hash covers; 0 if there is no hash.
     pub covered: u64,
     /// A hash of the seals of all packets up to `covered`.
     pub seals: [u8; 16],
 }
 
 impl Pulse {
-    /// Parses a body. Returns `None` if it is not exactly a pulse.
+    /// Parses a body. Returns `None` if the body is not a pulse, or is longer than one.
     pub fn parse(body: &[u8]) -> Option<Pulse> {
         let mut body = Reader(body);
         let mut pulse = Pulse {

@@ -4,8 +4,8 @@
 //! body:   base time u64 | records
 //! record: length u16 | meta u8 | [tag u16] | [time u32] | bytes      meta: 1 key, 2 tag follows, 4 time follows, 128 no message
 //! ```
-//! The base time is the time of the first message in nanoseconds since 1970, 0 if it is unknown. A record's time is the nanoseconds since
-//! the previous message; a record without it has the same time.
+//! The base time is the time of the first message, in nanoseconds since 1970; 0 if it is not known. A record's time is the number of
+//! nanoseconds since the message before it. A record without it has the same time as that message.
 
 use super::super::bytes::copy;
 use super::super::wire::message::{
@@ -18,7 +18,8 @@ pub const BASE_BYTES: usize = 8;
 /// The most bytes of a record before its message.
 pub const MAX_RECORD_HEAD_BYTES: usize = LENGTH_BYTES + 1 + 2 + 4;
 
-/// The largest message that a packet of `payload_bytes` carries whole, in bytes, whatever its marks are.
+/// Returns the size of the largest message that a packet of `payload_bytes` can contain as a whole, in bytes, whatever marks the message
+/// has.
 pub fn max_message_bytes(payload_bytes: usize) -> usize {
     let heads = HEAD_BYTES + BASE_BYTES + MAX_RECORD_HEAD_BYTES + SEAL_BYTES;
     payload_bytes.saturating_sub(heads).min(usize::from(u16::MAX))
@@ -43,7 +44,7 @@ pub(super) fn parse<'a>(container: &Container, body: &'a [u8]) -> Result<Message
     Ok(Messages::checked_before(first, first + u64::from(container.messages), records, form))
 }
 
-/// The body of a data packet that is being written into a buffer, which the caller keeps and lends at each step.
+/// The body of a data packet that is being written. The caller owns the buffer, and passes it to each call.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordWriter {
     first: u64,
@@ -55,22 +56,23 @@ pub struct RecordWriter {
 }
 
 impl RecordWriter {
-    /// An empty packet whose first message will have the sequence `first`.
+    /// Makes an empty packet. Its first message will have the sequence `first`.
     pub fn new(first: u64) -> RecordWriter {
         RecordWriter { first, count: 0, bytes: HEAD_BYTES + BASE_BYTES, base_ns: 0, last_ns: 0 }
     }
 
-    /// The sequence that the next message pushed will have.
+    /// Returns the sequence of the next message to push.
     pub fn next(&self) -> u64 {
         self.first.saturating_add(u64::from(self.count))
     }
 
-    /// How many messages are in it.
+    /// Returns the number of messages in the packet.
     pub fn count(&self) -> u16 {
         self.count
     }
 
-    /// Returns the place for a copy of the next message, which [`RecordWriter::commit`] then takes; `None` if there is no room for any.
+    /// Returns the part of the buffer into which the caller may copy the next message. [`RecordWriter::commit`] then adds this message.
+    /// Returns `None` if there is no room for a message.
     pub fn room<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b mut [u8]> {
         let room = if self.count < u16::MAX {
             buffer.get_mut(self.bytes + MAX_RECORD_HEAD_BYTES..)?
@@ -81,7 +83,7 @@ impl RecordWriter {
         Some(&mut room[..most])
     }
 
-    /// Takes the `size` bytes in [`RecordWriter::room`] as the next message. Returns false if they do not fit, or if this packet cannot
+    /// Adds the `size` bytes in [`RecordWriter::room`] as the next message. Returns false if they do not fit, or if this packet cannot
     /// express the message's time.
     pub fn commit(&mut self, buffer: &mut [u8], size: usize, meta: Meta) -> bool {
         let from = self.bytes + MAX_RECORD_HEAD_BYTES;
@@ -91,8 +93,8 @@ impl RecordWriter {
         true
     }
 
-    /// Adds a message. Returns false, and changes nothing, if it does not fit, or if this packet cannot express its time. No message fits
-    /// into the last bytes of the buffer, which have no room for the longest head of a record.
+    /// Adds a message. Returns false, and changes nothing, if it does not fit, or if this packet cannot express its time. A message must
+    /// leave room for the longest head of a record, even if its own head is shorter.
     #[inline(always)]
     pub fn push(&mut self, buffer: &mut [u8], data: &[u8], meta: Meta) -> bool {
         let Some(at) = self.begin(buffer, data.len(), meta) else { return false };
@@ -108,7 +110,7 @@ impl RecordWriter {
         let since_ns = match self.count {
             0 => 0,
             u16::MAX => return None,
-            // A packet has the times of all its messages, or of none.
+            // A packet has the times of all of its messages, or of none.
             _ if (meta.time_ns == 0) != (self.base_ns == 0) => return None,
             _ => u32::try_from(meta.time_ns.checked_sub(self.last_ns)?).ok()?,
         };
@@ -119,7 +121,7 @@ impl RecordWriter {
         if at + size > buffer.len() {
             return None;
         }
-        // Two stores write all of it. The bytes that they write after the head are the message's place, or spare room.
+        // Two stores write the whole head. They also write bytes after it, which belong to the message or are spare.
         let head = buffer.get_mut(self.bytes..)?.first_chunk_mut::<MAX_RECORD_HEAD_BYTES>()?;
         let front = u64::from(length) << 48 | u64::from(bits) << 40 | u64::from(meta.tag) << 24;
         head[..8].copy_from_slice(&front.to_be_bytes());
@@ -135,7 +137,7 @@ impl RecordWriter {
         (self.bytes, self.count, self.last_ns) = (bytes, self.count + 1, meta.time_ns);
     }
 
-    /// Writes the base time. Returns the size of the body; `None` if there is no message in it.
+    /// Writes the base time. Returns the size of the body, or `None` if the packet has no message.
     pub fn finish(&self, buffer: &mut [u8]) -> Option<usize> {
         let base = buffer.get_mut(HEAD_BYTES..HEAD_BYTES + BASE_BYTES).filter(|_| self.count > 0)?;
         base.copy_from_slice(&self.base_ns.to_be_bytes());

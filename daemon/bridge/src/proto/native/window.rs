@@ -1,12 +1,12 @@
-//! The replay window of RFC 6479: which of a sender's latest packet numbers were accepted already.
+//! The replay window of RFC 6479. It remembers which of a sender's latest packet numbers were already accepted.
 //!
-//! The window moves by whole words of a ring, so a packet costs one word, however far the numbers have advanced.
+//! The window is a ring of words and moves by whole words. So accepting a packet rarely changes more than one word.
 
-/// How far below the highest number a packet's number may be and still be accepted. Lower numbers count as accepted already.
+/// The number of latest packet numbers that may still be accepted, up to the highest one. Lower numbers count as already accepted.
 pub const WINDOW: u64 = 16_384;
 const WORDS: usize = (WINDOW / 64) as usize + 1;
 
-/// The accepted numbers of one series.
+/// The accepted numbers of one series of packets.
 #[derive(Debug)]
 pub struct Window {
     highest: u64,
@@ -29,7 +29,7 @@ impl Window {
         is_inside && self.words[Window::word(number)] & Window::bit(number) == 0
     }
 
-    /// Marks the number as accepted. Call this only when the packet is known to be the sender's own.
+    /// Marks the number as accepted. Call this only if the packet is known to be the sender's own.
     pub fn take(&mut self, number: u64) {
         if number > self.highest {
             let passed = (number / 64 - self.highest / 64).min(WORDS as u64);
@@ -39,7 +39,7 @@ impl Window {
         self.words[Window::word(number)] |= Window::bit(number);
     }
 
-    /// Forgets everything.
+    /// Removes all numbers.
     pub fn clear(&mut self) {
         self.highest = 0;
         self.words.fill(0);

@@ -1,30 +1,34 @@
-//! Decides which claims of packets a receiver believes, and when it stops to believe them.
+//! Decides which claims of packets a receiver believes, and when it no longer believes them.
 //!
-//! One packet is never enough to give up a message: anybody can send one. A line's data shows that the messages before it exist once a
-//! second packet has been as far, or further. A heartbeat is only a claim until then, or until the line has repeated it and nothing else
-//! for a while. A claim is forgotten when the line continues below it, or when servers say that nothing of it is published. None of this
-//! stops a sender who forges packet after packet, or who forges the data of messages.
+//! One packet alone never makes a receiver give up a message, because anybody can send one packet. These are the rules:
+//!
+//! - Data shows that the messages before it exist, once a second packet has gone as far or further.
+//! - A heartbeat is a claim until then. It is also believed if the line has sent nothing but this claim for [`REPEATED_NS`].
+//! - A claim is withdrawn if its line continues below it, or if servers say that none of its messages is published.
+//!
+//! These rules do not stop a sender that forges many packets, or the data of messages.
 
 use super::super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use super::{Delivery, Origin, Receiver};
 use shmcast::hosting::fault;
 
-/// Number of packets that must agree on a jump.
+/// The number of packets that must agree before a receiver believes a jump.
 const JUMP_WITNESSES: u32 = 3;
-/// The least time over which those packets must arrive.
+/// The least time over which these packets must arrive, in nanoseconds.
 const JUMP_NS: u64 = MILLISECOND_NS;
-/// This many packets of a line, in order and below a claim, contradict the claim.
+/// The number of packets of a line that contradict a claim. They must be in order, and below the claim.
 const CONTRADICTIONS: u32 = 4;
-/// How long a line must repeat a claim, and say nothing else, before the claim is believed.
+/// A claim is believed after a line has repeated it for this time and sent nothing else, in nanoseconds.
 const REPEATED_NS: u64 = SECOND_NS;
-/// An end is believed if it arrives again from another line or server, or this much later. Copies of one packet arrive together.
+/// An end is believed if it arrives again from another line or server, or again after this time, in nanoseconds. Copies of one packet
+/// arrive together.
 const END_AGAIN_NS: u64 = 100 * MICROSECOND_NS;
-/// This many ends are believed however close together they arrive: so many cannot be copies of one packet.
+/// The number of equal ends that are believed even if they arrive together. One packet does not have so many copies.
 const ENDS: u32 = 3;
-/// A jump is also plausible if it is no longer than the feed's advance in this time.
+/// A jump is also plausible if it is at most the number of messages that the feed delivered in this time, in nanoseconds.
 const BELIEVED_NS: u64 = SECOND_NS / 4;
 
-/// Packets that were too far ahead to be believed without others.
+/// Packets that are so far ahead that the receiver does not believe one of them alone.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Jump {
     first: u64,
@@ -33,7 +37,7 @@ pub(super) struct Jump {
     since_ns: u64,
 }
 
-/// A line's claim of a horizon beyond the messages that are shown to exist.
+/// A line's claim of a horizon beyond the messages that have been shown to exist.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claim {
     at: u64,
@@ -53,7 +57,7 @@ pub(super) struct End {
     is_sure: bool,
 }
 
-/// Number of messages that the feed delivers in [`BELIEVED_NS`].
+/// The number of messages that the feed delivered in the last [`BELIEVED_NS`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
     since_ns: u64,
@@ -62,7 +66,8 @@ pub(super) struct Pace {
 }
 
 impl Receiver {
-    // One wrong packet must not make a receiver ask for a feed that is not there, so a long jump needs witnesses.
+    // Returns whether a packet that ends at `end` may be handled. One wrong packet must not make a receiver request a feed that does not
+    // exist, so a long jump needs witnesses.
     pub(super) fn is_plausible(&mut self, now_ns: u64, end: u64) -> bool {
         let believed = self.config.max_jump.max(self.pace.messages);
         if end <= self.horizon.saturating_add(believed) {
@@ -109,12 +114,12 @@ impl Receiver {
         }
     }
 
-    /// The sequence before which everything exists for sure.
+    /// Returns the sequence before which all messages surely exist.
     pub(super) fn sure(&self) -> u64 {
         self.gaps.shown().max(self.next)
     }
 
-    // Only the line that made the claim can withdraw it: another line may be behind it.
+    // Considers a packet as evidence about the claim. Only the line that made the claim can withdraw it, because another line may lag.
     fn weigh_claim(&mut self, now_ns: u64, line: usize, end: u64) {
         let at = self.horizon;
         let fresh = Claim { at, line, since_ns: now_ns, below: 0, below_end: 0 };
@@ -133,7 +138,7 @@ impl Receiver {
         }
     }
 
-    // Forgets the claims from `sequence` on, and everything that followed from them.
+    // Removes the claims from `sequence` on, and all state that came from them.
     fn retract(&mut self, sequence: u64) {
         self.gaps.retract(sequence);
         self.counters.totals.messages_refused += self.store.truncate(sequence);
@@ -145,7 +150,7 @@ impl Receiver {
         self.counters.totals.claims_contradicted += 1;
     }
 
-    /// Takes a server's answer to a request that started at `first`: nothing from `first` on is published yet, and the server's next
+    /// Handles a server's answer to the request that started at `first`: no message from `first` on is published yet, and the server's next
     /// sequence is `next`. The answer is ignored if there is no such request.
     pub fn handle_held(
         &mut self,
@@ -165,7 +170,7 @@ impl Receiver {
         }
         self.gaps.show(now_ns, next);
         let sure = self.sure().max(next);
-        // Messages that were requested after the claim arrived, and are still not published, were not published when it arrived.
+        // The messages were requested after the claim arrived, and are still not published. So they were not published when it arrived.
         if denied >= self.gaps.denials_needed() && sure <= first {
             self.retract(sure);
         }

@@ -1,4 +1,4 @@
-//! The configuration of a receiver, where its datagrams come from, and what it hands out.
+//! The configuration of a receiver, the origins of its datagrams, and its deliveries.
 
 use super::super::gap::GapConfig;
 use super::super::session::Session;
@@ -10,34 +10,34 @@ use super::{Follow, Join};
 pub struct ReceiverConfig {
     /// Which sessions to follow.
     pub follow: Follow,
-    /// Where to start.
+    /// The message to start at.
     pub join: Join,
-    /// How many lines carry the feed, 1 to [`MAX_LINES`](crate::proto::MAX_LINES).
+    /// The number of lines of the feed, 1 to [`MAX_LINES`](crate::proto::MAX_LINES).
     pub lines: usize,
-    /// Greatest number of early packets kept.
+    /// The most early packets in the store.
     pub max_early_packets: usize,
-    /// Greatest number of bytes kept for early packets.
+    /// The most bytes of early packets in the store.
     pub max_early_bytes: usize,
-    /// A packet that is further ahead than this many messages is believed only when other packets confirm it. If the feed delivers more
-    /// messages in 250 ms, that number counts instead.
+    /// A packet that is further ahead than this many messages is believed only if other packets confirm it. If the feed delivered more
+    /// messages in the last 250 ms, their number is the limit.
     pub max_jump: u64,
-    /// Whether every packet is believed at once. This is for captures: nobody can forge packets into them while they are read.
+    /// Whether every packet is believed at once. This is for captures, into which nobody can forge packets while they are read.
     pub trusts: bool,
-    /// How holes are closed.
+    /// The configuration of the repair of holes.
     pub gaps: GapConfig,
-    /// Whether the lines are native ones.
+    /// Whether the lines are native.
     pub is_native: bool,
-    /// Greatest number of bytes of messages larger than a packet that are kept before they are due.
+    /// The most bytes of messages larger than a packet that are stored before they are delivered.
     pub reassembly_bytes: usize,
-    /// Seeds the random delays while others ask; it should be random.
+    /// The seed of the random delays of requests. It should be random.
     pub seed: u64,
 }
 
-/// The default limit for bytes of early messages that are kept in fragments.
+/// The default for the bytes of early messages that are stored in fragments.
 pub const REASSEMBLY_BYTES: usize = 32 << 20;
 
 impl ReceiverConfig {
-    /// The defaults for following one channel.
+    /// Returns the default configuration for this choice of sessions.
     pub fn following(follow: Follow) -> ReceiverConfig {
         ReceiverConfig {
             follow,
@@ -55,36 +55,36 @@ impl ReceiverConfig {
     }
 }
 
-/// Which line or server sent a datagram. Indices are those of the configuration.
+/// The line or server that sent a datagram. The indices are those of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// A line of the feed.
     Line(usize),
-    /// A retransmission server, on the socket that requests are sent from.
+    /// A retransmission server that answered a request of this receiver.
     Server(usize),
-    /// A retransmission server, as a repair for all receivers.
+    /// A retransmission server that sent a repair for all receivers.
     Repair(usize),
 }
 
-/// The deliveries of a receiver, in order.
+/// The deliveries of a receiver. They come in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery<'a> {
-    /// A session is followed from here on.
+    /// From here on, the receiver follows this session.
     NewSession {
         /// Its name.
         session: Session,
         /// The first sequence that will be delivered, or reported as a gap.
         next: u64,
-        /// The session followed before, and the sequence after the last of its messages that was delivered.
+        /// The session that was followed before, and its sequence after the last delivered message.
         previous: Option<(Session, u64)>,
     },
     /// One message.
     Message {
         /// The publisher's sequence.
         sequence: u64,
-        /// Its bytes, lent for the time of the call.
+        /// The message's bytes, borrowed for the time of the call.
         data: &'a [u8],
-        /// Its marks; on a plain line it has none.
+        /// The message's marks. On a plain line it has none.
         meta: Meta,
     },
     /// These messages will never arrive.
@@ -94,7 +94,7 @@ pub enum Delivery<'a> {
         /// The sequence after the last missing one.
         to: u64,
     },
-    /// The session is over and all of it was delivered.
+    /// The session has ended, and all of its messages were delivered or reported as gaps.
     End {
         /// Its name.
         session: Session,

@@ -7,10 +7,12 @@
 //! | alive | any other | not: dropped and counted |
 //! | silent, or ended | any that fits, but on native lines no other channel's | after three packets |
 //!
-//! On native lines every session belongs to a shmcast channel, except that of a mirror of another make. So another tag is another channel:
-//! its messages must not follow ours, however silent our session is. Senders of other makes may name each day's session as they like.
+//! On native lines every session belongs to a channel of shmcast, except for a mirror of a feed of another make. So another tag is another
+//! channel, and its messages must not follow ours, even if our session is silent. Senders of other makes may choose a new name for each
+//! day's session.
 //!
-//! The packets of such a rival are kept before it is followed. Afterwards they count from the first one on, so waiting loses nothing.
+//! A session that may be followed later is a rival. The receiver stores the packets of a rival, and handles them once it follows the rival,
+//! so that the wait loses no message.
 
 use super::super::session::Session;
 use super::super::wire::Downstream;
@@ -18,46 +20,47 @@ use super::super::{MAX_LINES, MILLISECOND_NS, SECOND_NS};
 use super::{Delivery, Origin, Receiver};
 use shmcast::hosting::fault;
 
-/// Default silence of a followed feed after which [`Follow::First`] follows another. A channel's lower epoch is followed after the same
-/// silence. Heartbeats are sent each second.
+/// The default silence of a followed feed after which [`Follow::First`] follows another feed. A lower epoch of the channel is followed
+/// after the same silence. Feeds send a heartbeat each second.
 pub const DEFAULT_SILENCE_NS: u64 = 3 * SECOND_NS;
 
-/// Number of packets that another session must send before it is followed.
+/// The number of packets that another session must send before it is followed.
 const WITNESSES: u32 = 3;
-/// While the followed session is alive, packets of a new session must arrive over at least this time before the receiver changes to it.
+/// While the followed session is alive, the packets of a new session must arrive over at least this time before the receiver follows it, in
+/// nanoseconds.
 const WITNESSED_NS: u64 = 10 * MILLISECOND_NS;
-/// While the followed session is alive, those packets must arrive within this time.
+/// While the followed session is alive, these packets must arrive within this time, in nanoseconds.
 const WITNESSES_WITHIN_NS: u64 = SECOND_NS;
-/// A rival that is silent for this long is forgotten. Heartbeats are sent each second, and two of them may be lost.
+/// A rival that is silent for this time is removed, in nanoseconds. Feeds send a heartbeat each second, and two of them may be lost.
 const FORGOTTEN_NS: u64 = 7 * SECOND_NS / 2;
-/// Greatest number of rivals that are remembered at a time.
+/// The most rivals at a time.
 const MAX_RIVALS: usize = 4;
-/// How many bytes of packets are kept for each rival.
+/// The most bytes of packets that are stored for one rival.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
-/// The sessions that a receiver follows.
+/// Which sessions a receiver follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
-    /// A shmcast channel by its tag: the newest epoch that is alive.
+    /// Sessions of the shmcast channel with this tag. The newest epoch that is alive is followed.
     Channel([u8; 4]),
     /// One session and no other.
     Only(Session),
-    /// The first session on the line, and newer epochs of the same channel. Another session is followed only after this one has ended or
-    /// been silent for the given time.
+    /// The first session on the line, and newer epochs of the same channel. Another session is followed only after this one has ended, or
+    /// has been silent for `silence_ns`.
     First {
-        /// How long the followed session must have been silent, in nanoseconds.
+        /// The time for which the followed session must have been silent, in nanoseconds.
         silence_ns: u64,
     },
 }
 
-/// Where a receiver starts.
+/// The message at which a receiver starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Join {
     /// At the first sequence that is heard.
     FirstSeen,
     /// At this sequence of the first session; earlier messages are requested. 1 is the beginning.
     From(u64),
-    /// At the place where an earlier receiver stopped.
+    /// The receiver starts where an earlier one stopped.
     Resume {
         /// The session that it followed.
         session: Session,
@@ -66,11 +69,11 @@ pub enum Join {
     },
 }
 
-/// The decision about a packet of a session that is not followed.
+/// The decision about a packet of a session that the receiver does not follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Follow,
-    /// Followed after three packets, over this many nanoseconds.
+    /// The session is followed after three packets, if they arrive over at least this many nanoseconds.
     Watch(u64),
     Stale,
     Foreign,
@@ -87,7 +90,7 @@ struct Rival {
     kept_bytes: usize,
 }
 
-/// Sessions that may be followed later.
+/// The sessions that may be followed later.
 #[derive(Debug, Default)]
 pub(super) struct Rivals(Vec<Rival>);
 
@@ -119,8 +122,8 @@ impl Rivals {
         });
         let rival = &mut self.0[at];
         if least_ns > 0 && now_ns.saturating_sub(rival.since_ns) > WITNESSES_WITHIN_NS {
-            // A rival that sends only now and then is no reason to leave a session that is alive. Its packets are kept: it may be the next
-            // session, which sent a few messages at once and has been idle since.
+            // A rival that sends only now and then is no reason to leave a session that is alive. But its packets are kept, because it may
+            // be the next session: it sent a few messages at once and has been idle since.
             (rival.packets, rival.since_ns) = (0, now_ns);
             if fault!("idle_rivals_lose_what_came_first") {
                 (rival.kept, rival.kept_bytes) = (Vec::new(), 0);
@@ -142,8 +145,7 @@ impl Rivals {
 }
 
 impl Receiver {
-    // Decides about a packet of a session that is not the current one. Returns whether that session is
-    // followed now.
+    // Decides about a packet of another session than the current one. Returns whether that session is now followed.
     pub(super) fn follow(
         &mut self,
         now_ns: u64,
@@ -197,7 +199,7 @@ impl Receiver {
         let Some(own) = self.session.filter(|_| fits) else {
             return if fits { Verdict::Follow } else { Verdict::Foreign };
         };
-        // If a receiver resumes a session, the silence counts from the first packet that it hears.
+        // If a receiver resumes a session, the silence counts from the first packet that arrives.
         let heard_ns = *self.heard_ns.get_or_insert(now_ns);
         let is_quiet = self.end_announced || now_ns.saturating_sub(heard_ns) >= silence_ns;
         let are_ours = own.epoch().is_some() && session.epoch().is_some();

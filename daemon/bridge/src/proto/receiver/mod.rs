@@ -1,13 +1,14 @@
-//! The receiving end of a feed. It takes several lines and repairs, and delivers the published messages, each one once and in order.
+//! The receiving end of a feed. It takes the packets of several lines and repairs, and delivers the published messages, each once and in
+//! order.
 //!
 //! ```text
 //!        delivered │ next           early runs (Store)   horizon
 //!   ───────────────┼──── hole ────┬───────┬── hole ──┬──────┤ not heard of yet
 //! ```
-//! A message that is next is passed from the datagram to the caller without a copy. An early message waits in the store. Every sequence
-//! between `next` and the horizon is either stored or part of a hole (`gap`). The first copy of a message is used, whichever line it
-//! arrived on. `belief` decides which claims of packets are believed, and `follow` which session is followed. Deliveries leave through a
-//! callback during `handle_*`.
+//! The next message is passed from its datagram to the caller without a copy. An early message waits in the store. Every sequence between
+//! `next` and the horizon is either stored or part of a hole (`gap`). The first copy of a message is used, no matter which line it arrived
+//! on. `belief` decides which claims of packets are believed, and `follow` decides which session is followed. The `handle_*` functions pass
+//! deliveries to a callback.
 //!
 //! ```text
 //! loop { receive -> handle_datagram; past next_deadline -> handle_timeout; then send every poll_request }
@@ -42,7 +43,7 @@ use shmcast::MAX_SEQUENCE;
 use shmcast::hosting::fault;
 use std::ops::Range;
 
-/// Another feed on the lines is reported for this long after its last packet. An idle feed sends a heartbeat each
+/// The time for which another feed on the lines is reported after its last packet, in nanoseconds. An idle feed sends a heartbeat each
 /// second.
 const STRANGER_NS: u64 = 10 * SECOND_NS;
 
@@ -53,10 +54,10 @@ pub struct Receiver {
     session: Option<Session>,
     next: u64,
     horizon: u64,
-    /// For each line, the highest sequence that it has passed.
+    /// For each line, the highest sequence that it has reached.
     lines: [u64; MAX_LINES],
-    /// The sequence after the last message that a line, or several packets far ahead, delivered. This message exists for sure once a second
-    /// packet has been as far.
+    /// The sequence after the last message that a line delivered, or that several packets far ahead claimed. The messages before it surely
+    /// exist once a second packet has gone as far.
     ahead: u64,
     claim: Option<Claim>,
     end: Option<End>,
@@ -64,9 +65,9 @@ pub struct Receiver {
     jump: Option<Jump>,
     pace: Pace,
     rivals: Rivals,
-    /// The last session on a line that belongs to another feed, and when it was heard.
+    /// The last session on a line that belongs to another feed, and when its last packet arrived.
     stranger: Option<(Session, u64)>,
-    /// When a line last delivered a packet of the session; `None` before the very first packet.
+    /// When the last packet of the session arrived on a line; `None` before the first packet of all.
     heard_ns: Option<u64>,
     store: Store,
     assembler: Assembler,
@@ -77,11 +78,12 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Makes a receiver that has heard nothing. Allocates its tables; buffers for early packets are allocated when first needed.
+    /// Makes a receiver that has received nothing. Allocates its tables. Buffers for early packets are allocated when they are first
+    /// needed.
     pub fn new(mut config: ReceiverConfig) -> Receiver {
         config.lines = config.lines.clamp(1, MAX_LINES);
         if config.is_native {
-            // Requests are cut to what one answer can hold after its longer head.
+            // Native answers have a longer head. Requests are cut to the messages that still fit.
             let heads = HEAD_BYTES + BASE_BYTES + SEAL_BYTES - HEADER_BYTES;
             config.gaps.payload_bytes = config.gaps.payload_bytes.saturating_sub(heads);
         }
@@ -114,8 +116,8 @@ impl Receiver {
         }
     }
 
-    /// Takes one datagram and delivers the messages that it completes. A datagram that is next in order, as most are, is checked and
-    /// delivered without a copy, and changes no hole and nothing in the store.
+    /// Takes one datagram, and delivers the messages that become available. Most datagrams have the next messages in order. These are
+    /// checked and delivered without a copy, and change neither holes nor the store.
     pub fn handle_datagram(
         &mut self,
         now_ns: u64,
@@ -128,7 +130,7 @@ impl Receiver {
             Err(reason) => return self.counters.malformed.count(reason),
         };
         let end = packet.end();
-        // This holds for a packet that begins a session too: no channel has such sequences.
+        // This includes a packet that begins a session, because no channel has such sequences.
         if end > MAX_SEQUENCE && !fault!("packets_of_any_sequence") {
             self.counters.totals.packets_implausible += 1;
             return;
@@ -163,7 +165,8 @@ impl Receiver {
         }
     }
 
-    /// Takes the body of a packet of this many bytes. Returns whether it has messages; `None` if nothing else about the packet counts.
+    /// Handles the body of a packet of this many bytes. Returns whether the packet has messages. Returns `None` if the rest of the packet
+    /// must be ignored.
     #[inline]
     fn handle_body(
         &mut self,
@@ -215,16 +218,16 @@ impl Receiver {
         self.advance(sink);
     }
 
-    /// Returns the next request to send on a plain line, as the server's index and the datagram. Call this until it returns `None` after
-    /// every `handle_*`.
+    /// Returns the next request to send on a plain line: the server's index, and the datagram. After every `handle_*`, call this until it
+    /// returns `None`.
     pub fn poll_request(&mut self, now_ns: u64) -> Option<(usize, [u8; REQUEST_BYTES])> {
         let session = self.session?;
         let ask = self.poll(now_ns)?;
         Some((ask.server, Request { session, first: ask.first, count: ask.count }.encode()))
     }
 
-    /// Returns the next request to send on a native line, as the server's index, and writes its entries to `out`. Call this until it
-    /// returns `None` after every `handle_*`.
+    /// Returns the next request to send on a native line: the server's index, the session, and the number of entries in `out`. After every
+    /// `handle_*`, call this until it returns `None`.
     pub fn poll_ask(
         &mut self,
         now_ns: u64,
@@ -245,7 +248,7 @@ impl Receiver {
         self.gaps.poll_request(now_ns, room, &mut self.counters)
     }
 
-    /// When to call [`Receiver::handle_timeout`]; `None` while time changes nothing.
+    /// Returns when to call [`Receiver::handle_timeout`]. Returns `None` while time changes nothing.
     pub fn next_deadline(&self) -> Option<u64> {
         self.gaps.next_deadline()
     }
@@ -306,7 +309,7 @@ impl Receiver {
         while let Some(missing) = self.store.next_missing(at, end) {
             at = missing.end;
             let count = missing.end - missing.start;
-            // Repairs may use the whole store, live packets three quarters of it, so that repairs find room.
+            // Repairs may use the whole store. Live packets may use three quarters of it, so that there is room for repairs.
             let spare = matches!(origin, Origin::Line(_)) && missing.end > self.horizon;
             if self.gaps.has_room(missing.start, missing.end)
                 && self.store.insert(messages.range(missing.clone()), spare)
@@ -356,7 +359,7 @@ impl Receiver {
         };
         *passed = end.max(*passed);
         self.counters.lines[line].packets += 1;
-        // With a single line, a packet past a hole proves nothing. Only the hold distinguishes lost from late.
+        // With a single line, a packet after a hole proves nothing. Only the hold time distinguishes lost packets from late ones.
         if self.config.lines > 1 && !self.gaps.is_empty() {
             let by_all = self.lines.iter().take(self.config.lines).min();
             let by_all = by_all.copied().unwrap_or(0);
@@ -408,13 +411,13 @@ impl Receiver {
         }
     }
 
-    /// Gives up every hole, and delivers what is stored.
+    /// Gives up every hole, and delivers the stored messages.
     pub fn give_up(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
         self.gaps.expire_all();
         self.advance(sink);
     }
 
-    /// Returns how long nothing of the session was heard on a line, counted from the start if nothing was heard at all.
+    /// Returns how long no packet of the session has arrived on a line. Counts from the start if none has ever arrived.
     pub fn silence_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.heard_ns.unwrap_or(0))
     }
@@ -424,38 +427,38 @@ impl Receiver {
         &self.counters
     }
 
-    /// The session followed, once one is known.
+    /// Returns the session that is followed, if there is one.
     pub fn session(&self) -> Option<Session> {
         self.session
     }
 
-    /// Another feed's session that was heard on a line in the last seconds.
+    /// Returns the session of another feed, if a packet of it arrived on a line within the last ten seconds.
     pub fn stranger(&self, now_ns: u64) -> Option<Session> {
         let is_fresh = |heard_ns: u64| now_ns.saturating_sub(heard_ns) < STRANGER_NS;
         self.stranger.filter(|(_, heard_ns)| is_fresh(*heard_ns)).map(|(session, _)| session)
     }
 
-    /// The next sequence to be delivered.
+    /// Returns the next sequence to deliver.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// The sequence after the last message that is known to have been published.
+    /// Returns the sequence after the last message that is believed to be published.
     pub fn horizon(&self) -> u64 {
         self.horizon
     }
 
-    /// The last pulse of the session; `None` on a plain line.
+    /// Returns the last pulse of the session; `None` on a plain line.
     pub fn pulse(&self) -> Option<&Pulse> {
         self.pulse.as_ref()
     }
 
-    /// The messages larger than a packet that are not delivered yet, for metrics.
+    /// Returns the messages larger than a packet that are not delivered yet, for metrics.
     pub fn assembler(&self) -> &Assembler {
         &self.assembler
     }
 
-    /// The holes and the early packets, for metrics.
+    /// Returns the holes and the stored early packets, for metrics.
     pub fn backlog(&self) -> (&Gaps, &Store) {
         (&self.gaps, &self.store)
     }

@@ -1,12 +1,12 @@
-//! Messages that arrive in fragments. Until all fragments of a message have arrived, its sequence is missing like that of any other
-//! message: it is a hole if a later message has arrived, and otherwise not heard of yet.
+//! Handles messages that arrive in fragments. Until all fragments of a message have arrived, its sequence is missing like that of any other
+//! message. It is in a hole if a later message has arrived, and otherwise beyond the horizon.
 
 use super::super::native::fragments::{Fragment, FragmentOutcome};
 use super::super::wire::{Head, Malformed, Messages};
 use super::{Delivery, Origin, Receiver};
 
 impl Receiver {
-    // Takes a fragment. Returns false if nobody asked for it and it reports nothing else.
+    // Takes a fragment. Returns false if the rest of its packet must be ignored, because it is a repair that is not needed here.
     pub(super) fn handle_fragment(
         &mut self,
         now_ns: u64,
@@ -75,7 +75,7 @@ impl Receiver {
             self.assembler.recycle(whole);
             return;
         }
-        // Its place is in the store; its bytes stay in the assembler.
+        // The store has an entry for the message, and its bytes stay in the assembler.
         self.handle_messages(now_ns, origin, whole.apart(), sink);
         match self.store.next_missing(sequence, sequence + 1) {
             None => self.assembler.keep(whole),
@@ -93,8 +93,8 @@ impl Receiver {
         self.assembler.recycle(whole);
     }
 
-    /// Notes a packet that was not opened because a copy of it was accepted before, or because it is older than all that is missing. `head`
-    /// says which messages it has.
+    /// Notes a packet that was not opened, because a copy of it was accepted before, or because all its messages were delivered or given
+    /// up. `head` has the sequences of these messages.
     pub fn note_copy(&mut self, now_ns: u64, origin: Origin, head: &Head) {
         let messages = u64::from(head.messages);
         self.counters.totals.copies += 1;
@@ -106,12 +106,12 @@ impl Receiver {
         }
     }
 
-    /// Counts a datagram that was dropped before it reached this receiver.
+    /// Counts a malformed datagram that was dropped before it reached this receiver.
     pub fn count_malformed(&mut self, reason: Malformed) {
         self.counters.malformed.count(reason);
     }
 
-    /// Whether a packet has nothing that is missing, so that it need not be opened.
+    /// Whether a packet has only messages that were delivered or given up. It need not be opened then.
     pub fn is_old(&self, session: super::Session, head: &Head) -> bool {
         head.messages > 0 && self.session == Some(session) && head.end() <= self.next
     }

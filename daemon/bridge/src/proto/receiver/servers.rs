@@ -1,4 +1,4 @@
-//! Control datagrams of servers: answers to requests, and reports about themselves.
+//! Handles the control datagrams of servers: answers to requests, and reports about the servers.
 
 use std::ops::Range;
 
@@ -7,8 +7,8 @@ use super::{Delivery, Receiver};
 use shmcast::hosting::fault;
 
 impl Receiver {
-    /// Takes a server's answer to a request that started at `first`: the server holds nothing from there up to
-    /// `oldest`. The answer is ignored if there is no such request.
+    /// Handles a server's answer to the request that started at `first`: the server holds no message from `first` up to `oldest`. The
+    /// answer is ignored if there is no such request.
     pub fn handle_gone(
         &mut self,
         now_ns: u64,
@@ -30,8 +30,8 @@ impl Receiver {
         }
     }
 
-    /// Takes a server's answer to a request that started at `first`: the server holds the messages but may
-    /// not send them yet. The answer is ignored if there is no such request.
+    /// Handles a server's answer to the request that started at `first`: the server holds the messages but may not send them yet. The
+    /// answer is ignored if there is no such request.
     pub fn handle_later(&mut self, now_ns: u64, server: usize, (session, first): (Session, u64)) {
         self.gaps.note_ours(server);
         if self.session == Some(session)
@@ -42,18 +42,18 @@ impl Receiver {
         }
     }
 
-    /// Notes any other control datagram of a server, such as one about a lease: the server is up.
+    /// Notes any other control datagram of a server, for example about a lease. The server is up then.
     pub fn note_alive(&mut self, now_ns: u64, server: usize) {
         self.gaps.note_ours(server);
         self.gaps.note_alive(now_ns, server);
     }
 
-    /// Notes a round trip to a server that was measured elsewhere, such as by a lease exchange. It replaces the initial guess.
+    /// Notes a round trip of a server that was measured elsewhere, for example by a lease. It replaces the initial guess.
     pub fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         self.gaps.note_rtt(server, rtt_ns);
     }
 
-    /// Notes that a server announces to all receivers that it sends nothing for a while. A pause that is too long is not believed.
+    /// Notes that a server told all receivers that it will send nothing for a while. A pause that is too long is shortened.
     pub fn handle_pause(&mut self, now_ns: u64, server: usize, (session, wait_ns): (Session, u64)) {
         self.gaps.note_ours(server);
         if self.session == Some(session) {
@@ -62,12 +62,12 @@ impl Receiver {
         }
     }
 
-    /// Takes our place among the receivers of a server, counted from 0, and how many there are.
+    /// Notes the number of our lease among those of a server, from 0, and how many leases it has.
     pub fn note_place(&mut self, server: usize, place: u16, group: u16) {
         self.gaps.note_place(server, place, group);
     }
 
-    /// Notes that our own socket dropped packets before the one that is handled next.
+    /// Notes that our own socket dropped packets before the packet that is handled next.
     pub fn note_drop(&mut self) {
         self.gaps.note_drop();
     }
@@ -88,7 +88,7 @@ impl Receiver {
         is_asked_for
     }
 
-    // Notes a repair for all receivers. Returns whether it brings anything that is missing here.
+    // Notes a repair for all receivers. Returns whether it has any message that is missing here.
     pub(super) fn note_overheard(
         &mut self,
         now_ns: u64,

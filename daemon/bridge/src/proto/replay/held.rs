@@ -1,33 +1,33 @@
-//! Which messages a server holds, and where they are.
+//! The range of messages that a server holds, and where it can read them.
 
-/// The sequences that the server holds: from `oldest` up to, not including, `next`.
+/// The sequences that a server holds: from `oldest` up to `next`, which is not included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     /// The oldest sequence that can be read.
     pub oldest: u64,
-    /// The sequence after the newest.
+    /// The sequence after the newest one.
     pub next: u64,
-    /// The place of the first message asked for, if it is held.
+    /// The place of the first message asked for, if the server holds it.
     pub place: Place,
-    /// Whether a journal may have messages that the ring overwrites meanwhile.
+    /// Whether the journal may have the messages if the ring overwrites them now.
     pub is_backed: bool,
 }
 
-/// The place of the first message asked for.
+/// The memory from which the first message asked for can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// In the ring.
     Ring,
-    /// In memory, read from the journal.
+    /// In memory. It was read from the journal.
     Shelf,
-    /// In the journal. The request can wait until the journal was read.
+    /// In the journal. The request can wait until the journal has been read.
     Disk,
-    /// In the journal, but no request can wait now, or this request waits already.
+    /// In the journal, but this request cannot wait for it: the queue is full, or the request is in it already.
     Busy,
 }
 
 impl Held {
-    /// The messages that a ring holds.
+    /// Returns the range of the messages that a ring holds.
     pub fn of_ring(oldest: u64, next: u64) -> Held {
         Held { oldest, next, place: Place::Ring, is_backed: false }
     }

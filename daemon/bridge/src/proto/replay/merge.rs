@@ -1,4 +1,4 @@
-//! Decides which repairs are sent to one receiver, and which to all.
+//! Decides which repairs are sent to one receiver, and which to all receivers.
 //!
 //! ```text
 //!               another receiver, within `merge`             anybody, within `linger`
@@ -6,51 +6,54 @@
 //!    ^  │ the same receiver: its answer was lost     │ anybody, later
 //!    └──┴────────────────────────────────────────────┘
 //! ```
-//! The first receiver that asks for a range is answered alone, and at once. If many first askers have recently been followed by others, the
-//! first answer is sent to all instead, because each loss then affects several receivers. Receivers that do not hear the repairs for all
-//! ask again, and are answered alone.
+//! The first receiver that asks for a range is answered at once, and alone. If recently many ranges were requested by a second receiver
+//! soon after the first, a loss affects several receivers. Then the first answer is sent to all. A receiver that does not get the repair
+//! for all asks again, and is answered alone.
 //!
-//! When the rate of repairs is used up, one datagram to all says how long the receivers should wait. For a while afterwards repairs are
-//! sent to all, so that the rate serves more receivers.
+//! When the rate of repairs is used up, the server tells all receivers in one datagram how long they should wait. For a while afterwards it
+//! sends repairs to all, so that the rate serves more receivers.
 
 use std::net::SocketAddr;
 
 use super::super::{MICROSECOND_NS, MILLISECOND_NS};
 use shmcast::hosting::fault;
 
-/// Number of ranges that are remembered; a power of two.
+/// The number of ranges that are remembered, a power of two.
 const RANGES: usize = 8_192;
-/// The time within which a second asker causes a repair for all, while no round trip is known.
+/// The time within which a second request causes a repair for all while no round trip is known, in nanoseconds.
 const MERGE_UNKNOWN_NS: u64 = MILLISECOND_NS;
-/// The lower bound of that time when a round trip is known.
+/// The lower bound of this time once a round trip is known, in nanoseconds.
 const MERGE_MIN_NS: u64 = 300 * MICROSECOND_NS;
 const MERGE_MAX_NS: u64 = 5 * MILLISECOND_NS;
-/// Requests that crossed a repair for all on its way may arrive this much later than a round trip.
+/// The tolerance for late requests, in nanoseconds. A receiver may send a request before a repair for all reaches it. That request arrives
+/// at most a round trip and this time after the repair was sent.
 const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
-/// After this many first askers, half of them are forgotten.
+/// After this many first requests, their counts are halved.
 const REMEMBERED: u32 = 16;
-/// The first answer is sent to all if at least one in this many first askers was followed by another.
+/// The first answer is sent to all if at least one in this many first requests was followed by another receiver's.
 const SHARED: u32 = 4;
-/// One of this many first answers is sent only to its asker in any case, so that a change is noticed.
+/// One in this many first answers is sent only to its asker in any case, so that the server notices when losses are no longer shared.
 const PROBE: u32 = 32;
-/// The rate counts as scarce for this long after receivers were told to wait.
+/// The rate counts as scarce for this time after receivers were told to wait, in nanoseconds.
 const SCARCE_NS: u64 = 20 * MILLISECOND_NS;
-/// The longest wait that receivers are told.
+/// The longest wait that receivers are told, in nanoseconds.
 const PAUSE_MAX_NS: u64 = 20 * MILLISECOND_NS;
-/// Extra time for the rate to recover after the moment at which anything can be sent again. It doubles each time that the rate is used up
+/// An extra wait, in nanoseconds, so that the server can send more than one packet after it. It doubles each time that the rate is used up
 /// again soon.
 const PAUSE_MORE_NS: u64 = 2 * MILLISECOND_NS;
 
-/// How repairs for all receivers are made.
+/// The times that decide about repairs for all receivers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MergeConfig {
-    /// The time within which a second asker causes a repair for all; if `None`, two of the longest round trips, 0.3 to 5 ms.
+    /// The time within which a second request causes a repair for all, in nanoseconds. `None` means twice the longest round trip, within
+    /// 0.3 to 5 ms.
     pub merge_ns: Option<u64>,
-    /// The time after a repair for all in which requests for it are ignored; if `None`, the longest round trip and 100 us.
+    /// The time after a repair for all in which further requests for the same messages are ignored, in nanoseconds. `None` means the
+    /// longest round trip plus 100 us.
     pub linger_ns: Option<u64>,
 }
 
-/// The answer to a request.
+/// The receivers that get the answer to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     One,
@@ -58,18 +61,18 @@ pub(super) enum Answer {
     Ignored,
 }
 
-/// The answer to a request that the rate does not allow.
+/// The receivers that are told to wait, if the rate does not allow an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// Tell all receivers to wait this long.
+    /// All receivers are told to wait for this many nanoseconds.
     All(u64),
-    /// Tell the asker, who has not heard the datagram to all.
+    /// Only the asker is told, because it has not received the datagram to all.
     One,
-    /// Ignore the request: the datagram to all is on its way.
+    /// Nobody is told: the datagram to all is still on its way.
     Ignored,
 }
 
-/// A range that was asked for: by its first sequence, and the offset in that message.
+/// A range of messages that was requested. Its first sequence, and the offset in that message, identify it.
 #[derive(Debug, Clone, Copy)]
 struct Range {
     first: u64,
@@ -86,7 +89,7 @@ pub(super) struct Merge {
     longest_ns: u64,
     ranges: Box<[Option<Range>]>,
     last_asker: Option<SocketAddr>,
-    /// First askers that were answered alone, and how many of them were followed by others.
+    /// The number of first requests that were answered alone, and how many of them were followed by another receiver's.
     alone: u32,
     followed: u32,
     first_answers: u32,
@@ -111,7 +114,7 @@ impl Merge {
         }
     }
 
-    /// Takes the longest round trip of any receiver; 0 if none is known.
+    /// Notes the longest round trip of any receiver; 0 if none is known.
     pub(super) fn note_longest(&mut self, longest_ns: u64) {
         self.longest_ns = longest_ns;
     }
@@ -131,7 +134,7 @@ impl Merge {
         self.config.linger_ns.unwrap_or(self.longest_ns + LINGER_MORE_NS)
     }
 
-    /// Decides how a request of `asker` for the messages from `first` on is answered.
+    /// Decides who gets the answer to a request of `asker` for the messages from `first` on.
     pub(super) fn answer(&mut self, now_ns: u64, asker: SocketAddr, (first, offset): (u64, u32)) -> Answer {
         if fault!("repairs_are_not_merged") {
             return Answer::One;
@@ -155,24 +158,24 @@ impl Merge {
         answer
     }
 
-    /// Notes that another server sent a repair to all that begins with `first`.
+    /// Notes that another server sent all receivers a repair that begins with `first`.
     pub(super) fn note_other(&mut self, now_ns: u64, from: SocketAddr, first: u64) {
         let range = Range { first, offset: 0, is_for_all: true, asker: from, answered_ns: now_ns };
         self.ranges[slot(first, 0)] = Some(range);
     }
 
-    // Whether the rate has been used up recently, so that one answer must serve as many receivers as possible.
+    // Whether the rate was used up recently. One answer must then serve as many receivers as possible.
     fn is_scarce(&self, now_ns: u64) -> bool {
         now_ns < self.pause_ends_ns.saturating_add(if self.pause_ends_ns > 0 { SCARCE_NS } else { 0 })
     }
 
     fn answer_first(&mut self, now_ns: u64, asker: SocketAddr) -> Answer {
         let is_same = self.last_asker.replace(asker) == Some(asker);
-        // A single receiver uses up its own rate before that of all.
+        // If the common rate is used up, many receivers have lost messages: a single receiver would use up its own rate first.
         if self.is_scarce(now_ns) {
             return Answer::All;
         }
-        // A receiver that asks for one range after the other has missed messages that the others have.
+        // A receiver that requests one range after another has missed messages that the others have.
         if is_same {
             return Answer::One;
         }
@@ -205,7 +208,7 @@ impl Merge {
     }
 }
 
-// Spreads the sequences over the slots, whatever the distance between two of them.
+// Spreads the sequences over the slots, whatever the distance between them.
 fn slot(first: u64, offset: u32) -> usize {
     let mixed = (first ^ u64::from(offset) << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> (u64::BITS - RANGES.ilog2())) as usize

@@ -1,17 +1,19 @@
-//! The retransmission server. It takes a request, decides which range to read from the ring, and returns one datagram.
+//! The retransmission server. It takes a request, decides which range to read from the ring, and returns one datagram. The caller reads the
+//! ring into the reply.
 //!
-//! A reply starts exactly at the sequence asked for, never reaches past the range asked for, and is one datagram of at most the configured
-//! payload. A source that is not allowed gets no reply. A source that has not proved its address (by a lease, see `lease`) gets at most
-//! three times as many bytes as it sent, unless the operator trusts the network. Each source has a token bucket, and so has the server as a
-//! whole, because live traffic has priority. A receiver that has fallen behind must be able to catch up, so both rates may grow with the
-//! feed. A source that must wait is told so once its address is proved, because it would take silence for loss. The caller reads the ring
-//! into the reply.
+//! **Replies.** A reply starts exactly at the sequence asked for, and never reaches past the range asked for. It is one datagram of at most
+//! the configured payload. If repairs can be sent to all receivers at once, `merge` decides which ones are.
 //!
-//! If a repair can be sent to all receivers at once, `merge` decides which repairs are.
+//! **Sources.** A source that is not allowed gets no reply. A source proves its address by a lease (see `lease`). Without this proof, it
+//! gets at most three times as many bytes as it sent, unless the operator trusts the network.
 //!
-//! A server of a channel with a journal also holds messages that the ring no longer has (`past`). A request for these is answered when the
-//! disk has been read. Such answers leave evenly, never more than two milliseconds of the rate at once; the rest of the burst is for
-//! messages in the ring.
+//! **Rates.** Each source has a token bucket. The server as a whole has one, too, because live traffic has priority. Both rates may grow
+//! with the feed, so that a receiver that lags can catch up. A source with a proved address is told to wait, because it would take silence
+//! for loss.
+//!
+//! **Journal.** If the channel has a journal, the server also holds messages that the ring no longer has (`past`). A request for these is
+//! answered when the disk has been read. Such answers are sent evenly, never more than two milliseconds of the rate at once. The rest of
+//! the burst is for messages in the ring.
 
 mod held;
 mod merge;
@@ -39,15 +41,15 @@ pub use native::{Emit, Exchange, Piece, Read};
 pub use past::{MAX_WAITING, Past, PastCounters};
 pub use shelf::{Block, Fetched};
 
-/// Greatest number of bytes that a source without proof gets, as a multiple of the bytes that it sent.
+/// The most bytes that a source without proof gets, as a multiple of the bytes that it sent.
 pub const UNPROVED_FACTOR: usize = 3;
 /// The default rate of replies to one source, in bytes a second.
 pub const SOURCE_RATE_BYTES: u64 = 25_000_000;
-/// The default rate of replies to all sources together, in bytes a second.
+/// The burst of messages from the journal is what the rate allows in a second, divided by this: 2 ms.
 pub const GLOBAL_RATE_BYTES: u64 = 100_000_000;
-/// The burst of messages from the journal is the bytes of a second divided by this: 2 ms.
+/// The burst of messages from the journal is the rate of a second divided by this: 2 ms.
 const PAST_BURST_SHARE: u64 = 500;
-/// A rate that grows with the feed is at least this many times the feed's own. So a receiver that fell behind catches up by one second of
+/// A rate that grows with the feed is at least this multiple of the feed's own rate. So a receiver that lags catches up by one second of
 /// the feed in each second.
 pub const CATCH_UP_FACTOR: u64 = 2;
 
@@ -56,30 +58,29 @@ pub const CATCH_UP_FACTOR: u64 = 2;
 pub struct ReplayConfig {
     /// The largest datagram, in bytes.
     pub payload_bytes: usize,
-    /// The networks that may ask. By default it is empty, and nobody may.
+    /// The networks whose addresses may ask. The list is empty by default, and then no address may.
     pub allow: AllowList,
-    /// Whether to serve allowed sources in full without proof of their address, as plain MoldUDP64 receivers
-    /// need it. Only for networks where nobody can forge a source.
+    /// Whether allowed sources get full replies without proof of their address, as plain MoldUDP64 receivers need it. This is only for
+    /// networks in which nobody can forge a source.
     pub trust_allowed: bool,
-    /// Whether to tell a receiver that the messages asked for are gone, must wait or are not published yet,
-    /// in a control datagram that plain receivers ignore.
+    /// Whether a receiver is told that the messages asked for are gone, must wait or are not published yet. This takes a control datagram,
+    /// which plain receivers ignore.
     pub announce: bool,
-    /// Reply bytes for each source.
+    /// The rate of reply bytes for each source.
     pub source_rate: Rate,
-    /// Whether each source may have at least [`CATCH_UP_FACTOR`] times the feed's own rate, whatever
-    /// `source_rate` is.
+    /// Whether each source's rate is at least [`CATCH_UP_FACTOR`] times the feed's own rate, whatever `source_rate` is.
     pub source_grows: bool,
-    /// Reply bytes for all sources together.
+    /// The rate of reply bytes for all sources together.
     pub global_rate: Rate,
-    /// Whether all sources together may have at least as much, whatever `global_rate` is.
+    /// Whether the rate for all sources together is at least [`CATCH_UP_FACTOR`] times the feed's own rate, whatever `global_rate` is.
     pub global_grows: bool,
-    /// Greatest number of sources that are remembered at a time.
+    /// The most sources that have a bucket at a time.
     pub max_sources: usize,
-    /// The link, if its speed is known: repairs use what live packets leave of it.
+    /// The link, if its speed is known. Repairs use the part of it that live packets do not use.
     pub link: Option<Link>,
-    /// How plain repairs for all receivers are made; `None` if each repair is sent only to its asker.
+    /// The configuration of plain repairs for all receivers. `None` if each repair is sent only to its asker.
     pub merge: Option<MergeConfig>,
-    /// The same for native repairs.
+    /// The configuration of native repairs for all receivers. `None` if each repair is sent only to its asker.
     pub merge_native: Option<MergeConfig>,
 }
 
@@ -102,46 +103,46 @@ impl Default for ReplayConfig {
     }
 }
 
-/// The reply that must be sent.
+/// The reply to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
-    /// These bytes of the buffer, with messages.
+    /// A datagram with messages, in the buffer.
     Messages {
         /// The size of the datagram.
         bytes: usize,
-        /// How many messages are in it.
+        /// The number of messages in the datagram.
         count: u16,
-        /// Whether it is sent to all receivers, not only to the asker.
+        /// Whether the datagram is sent to all receivers. Otherwise it is sent to the asker.
         to_all: bool,
     },
-    /// These bytes of the buffer, which say that the messages are gone.
+    /// A datagram in the buffer that says that the messages are gone.
     Gone {
         /// The size of the datagram.
         bytes: usize,
     },
-    /// These bytes of the buffer, which say that the messages are held and may be asked for later.
+    /// A datagram in the buffer that says that the server holds the messages, and that the asker should ask again later.
     Later {
         /// The size of the datagram.
         bytes: usize,
     },
-    /// These bytes of the buffer, which tell all receivers to wait.
+    /// A datagram in the buffer that tells all receivers to wait.
     Pause {
         /// The size of the datagram.
         bytes: usize,
     },
-    /// These bytes of the buffer, which say that none of the messages is published yet.
+    /// A datagram in the buffer that says that none of the messages is published yet.
     Held {
         /// The size of the datagram.
         bytes: usize,
     },
-    /// No reply yet: the messages must first be read from the journal. Afterwards [`Replay::answer_request`] returns the reply.
+    /// There is no reply yet, because the messages must be read from the journal first. Then [`Replay::answer_request`] returns the reply.
     Fetch,
-    /// No reply, for this reason.
+    /// There is no reply, for this reason.
     Nothing(Refusal),
 }
 
 impl Reply {
-    /// Returns the size of the datagram that must be sent, if there is one.
+    /// Returns the size of the datagram to send, if there is one.
     pub fn bytes(&self) -> Option<usize> {
         match *self {
             Reply::Messages { bytes, .. }
@@ -153,7 +154,7 @@ impl Reply {
         }
     }
 
-    /// Whether the datagram is sent to all receivers, not only to the asker.
+    /// Whether the datagram is sent to all receivers. Otherwise it is sent to the asker.
     pub fn is_to_all(&self) -> bool {
         matches!(self, Reply::Messages { to_all: true, .. } | Reply::Pause { .. })
     }
@@ -166,7 +167,7 @@ pub struct Replay {
     sources: SourceBuckets,
     global: TokenBucket,
     global_rate: Rate,
-    /// The share of the link that live packets leave, if its speed is known.
+    /// The part of the link that live packets do not use, if the link's speed is known.
     link: Option<Remainder>,
     merge: Option<Merge>,
     merge_native: Option<Merge>,
@@ -174,7 +175,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Makes a server that has heard no request.
+    /// Makes a server that has received no request.
     pub fn new(mut config: ReplayConfig) -> Replay {
         config.payload_bytes = config.payload_bytes.clamp(CONTROL_MAX_BYTES, MAX_DATAGRAM_BYTES);
         let sources = SourceBuckets::new(config.source_rate, config.max_sources);
@@ -205,17 +206,20 @@ impl Replay {
         self.global_rate = self.config.global_rate.at_least(least(self.config.global_grows));
     }
 
-    /// Notes how many bytes live packets have taken on the wire so far. Returns the bytes per second that they leave to repairs.
+    /// Notes how many bytes live packets have taken on the wire so far. Returns the bytes per second that are left for repairs.
     pub fn note_live(&mut self, now_ns: u64, live_bytes: u64) -> Option<u64> {
         let link = self.link.as_mut()?;
         link.note_live(now_ns, live_bytes);
         Some(link.per_second())
     }
 
-    /// Answers one datagram from `from` about the ring that `session` names. `proved` says that the source has shown that it receives at
-    /// its address. `read` copies the message with the given sequence to the start of the slice and returns its size; `None` if the message
-    /// is no longer there or too long for the slice. The reply is written to `out`, which limits it as the payload size does. Cost: one
-    /// read and one copy per message, no allocation.
+    /// Answers one datagram of `from`, if it asks for messages of `session`. Costs one read and one copy per message, and no allocation.
+    ///
+    /// - `proved` says whether the source has proved its address.
+    /// - `held` says which messages are held.
+    /// - `read` copies the message with this sequence to the start of the slice, and returns its size. It returns `None` if the message is
+    ///   no longer there, or does not fit the slice.
+    /// - `out` gets the reply. Its length limits the reply, as the payload size does.
     pub fn handle_request(
         &mut self,
         now_ns: u64,
@@ -229,7 +233,8 @@ impl Replay {
         self.answer_request(now_ns, (from, proved), datagram, (session, held), out, read)
     }
 
-    /// As [`Replay::handle_request`], for a datagram that was handled before, and whose messages have now been read from the journal.
+    /// Answers a datagram that [`Replay::handle_request`] has seen before, in the same way. Its messages have been read from the journal
+    /// meanwhile.
     pub fn answer_request(
         &mut self,
         now_ns: u64,
@@ -285,7 +290,8 @@ impl Replay {
         }
     }
 
-    // Checks whether a source may ask about a session, if the ring is `ours`. `asked` is the session of a sound request.
+    // Checks whether a source may ask about a session. `ours` is the session of the ring. `asked` is the session of the request, if the
+    // request is valid.
     fn check(&self, from: SocketAddr, asked: Result<Session, Refusal>, ours: Session) -> Result<(), Refusal> {
         if !self.config.allow.allows(from.ip()) {
             return Err(Refusal::NotAllowed);
@@ -337,7 +343,7 @@ impl Replay {
         }
     }
 
-    // Whether a source gets as much as fits. Any other source gets at most three times as many bytes as it sent.
+    // Whether a source may get as many bytes as it asks for. Any other source gets at most three times as many bytes as it sent.
     fn may_have_all(&self, proved: bool) -> bool {
         proved || self.config.trust_allowed
     }
@@ -391,7 +397,7 @@ impl Replay {
         let end = held.next.min(request.first.saturating_add(u64::from(request.count)));
         let mut packet = PacketWriter::new(request.first);
         let mut offered = 0;
-        // The loop ends by the count at the latest, because each iteration adds a message.
+        // The loop ends: each iteration adds a message, and the number of messages is limited.
         while packet.next() < end {
             let Some(room) = packet.room(out) else { break };
             offered = room.len();
@@ -410,7 +416,8 @@ impl Replay {
             self.counters.totals.multicast_replies += u64::from(to_all);
             return Reply::Messages { bytes, count, to_all };
         }
-        // Not a single message fitted. Either an unproved source may not get one, or the ring overwrote it meanwhile.
+        // Not a single message fits. Either the source is not proved and may not get one, or the ring has overwritten the message
+        // meanwhile.
         if offered + HEADER_BYTES + LENGTH_BYTES < self.config.payload_bytes {
             return Reply::Nothing(self.counters.refuse(Refusal::Unproved));
         }
@@ -445,14 +452,14 @@ impl Replay {
         (self.config.announce && !fault!("silent_for_not_yet")).then_some(held)
     }
 
-    // Returns the datagram that tells a proved source to wait. Messages that are gone already are not promised.
+    // Returns the datagram that tells a proved source to ask again later. It is not sent for messages that are already gone.
     fn later(&self, request: &Request, held: Held, proved: bool) -> Option<ControlDatagram> {
         let is_promised = proved && (held.oldest..held.next).contains(&request.first);
         let later = ControlDatagram::Later { session: request.session, first: request.first };
         (self.config.announce && is_promised).then_some(later)
     }
 
-    // Counts the replies since `before` as the journal's, if they were read from there.
+    // If the replies since `before` were read from the journal, counts them as the journal's.
     fn note_place(&mut self, before: &ReplayTotals, place: Place) {
         let counters = &mut self.counters;
         if place == Place::Shelf {

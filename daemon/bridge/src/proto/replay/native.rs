@@ -1,4 +1,4 @@
-//! Answers to the requests of native lines: messages with their marks, and parts of messages larger than a packet.
+//! Answers the requests of native lines with messages and their marks, and with parts of messages larger than a packet.
 
 use std::net::SocketAddr;
 
@@ -12,19 +12,19 @@ use super::super::session::Session;
 use super::super::wire::{HEADER_BYTES, Meta, Request};
 use super::{Answer, Held, Place, Replay};
 
-/// A part of a message, as it was read from the ring.
+/// A part of a message that was read from the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// How many bytes were copied.
+    /// The number of bytes that were copied.
     pub size: usize,
-    /// The message's size.
+    /// The message's size, in bytes.
     pub total: usize,
     /// The message's marks.
     pub meta: Meta,
 }
 
 impl Piece {
-    /// Copies a message from an offset on, as far as the slice reaches.
+    /// Copies a message from `offset` on to `room`, as far as it fits.
     pub fn copy(message: &[u8], offset: u32, room: &mut [u8], meta: Meta) -> Self {
         let rest = message.get(offset as usize..).unwrap_or(&[]);
         let size = rest.len().min(room.len());
@@ -33,14 +33,18 @@ impl Piece {
     }
 }
 
-/// Sends a packet of an answer. Takes the buffer with the body after the place of the head, the kind and whether it is sent to all
-/// receivers, what the packet is about, and the size of the body.
+/// Sends a packet of an answer. Its arguments are:
+///
+/// - the buffer, which has the body after [`HEAD_BYTES`] bytes,
+/// - the packet's kind, and whether it is sent to all receivers,
+/// - the session, the first sequence and the number of messages,
+/// - the size of the body, in bytes.
 pub type Emit<'a> = dyn FnMut(&mut [u8], (Kind, bool), (Session, u64, u16), usize) + 'a;
 
-/// Copies the message with a sequence, from an offset on, as far as the slice reaches. Returns `None` if the message is no longer there.
+/// Copies the message with a sequence to the slice, from an offset on, as far as it fits. Returns `None` if the message is no longer there.
 pub type Read<'a> = dyn FnMut(u64, u32, &mut [u8]) -> Option<Piece> + 'a;
 
-/// The ring from which an answer is read, and how it is sent.
+/// Reads the messages of an answer, and sends its packets.
 pub struct Exchange<'a> {
     /// The session of the ring.
     pub session: Session,
@@ -48,16 +52,16 @@ pub struct Exchange<'a> {
     pub read: &'a mut Read<'a>,
     /// Sends a packet.
     pub emit: &'a mut Emit<'a>,
-    /// Takes an entry whose messages must be read from the journal. Afterwards [`Replay::answer_ask`] answers it.
+    /// Takes an entry whose messages must be read from the journal first. Then [`Replay::answer_ask`] answers it.
     pub fetch: &'a mut dyn FnMut(Entry),
-    /// Whether the answer that is being made is sent to all receivers. Initially false.
+    /// Whether the answer that is being made is sent to all receivers. Set it to false at first.
     pub to_all: bool,
 }
 
 impl Replay {
     /// Answers a request for the entries of `asked`, which `from` sent in a datagram of `asked_bytes`. The rules are those of
-    /// [`Replay::handle_request`], except that an answer with parts of a large message is up to 64 packets. Packets are made in `out`,
-    /// which limits their size. `held` returns what is held from an entry's first message on.
+    /// [`Replay::handle_request`]. But an answer with parts of a large message has up to 64 packets. `out` is the buffer for packets, and
+    /// limits their size. `held` returns which messages are held from an entry's first one on.
     pub fn handle_ask(
         &mut self,
         now_ns: u64,
@@ -71,7 +75,8 @@ impl Replay {
         self.answer_ask(now_ns, (from, proved), (asked, asked_bytes), held, exchange, out);
     }
 
-    /// As [`Replay::handle_ask`], for entries that were handled before, and whose messages have now been read from the journal.
+    /// Answers entries that [`Replay::handle_ask`] has seen before, in the same way. Their messages have been read from the journal
+    /// meanwhile.
     pub fn answer_ask(
         &mut self,
         now_ns: u64,
@@ -119,7 +124,7 @@ impl Replay {
         }
     }
 
-    // Sends what is held of an entry, to its asker or to all. Returns the bytes sent.
+    // Sends the held messages of an entry, to its asker or to all receivers. Returns the bytes sent.
     fn send_entry(
         &mut self,
         now_ns: u64,

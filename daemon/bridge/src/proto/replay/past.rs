@@ -1,8 +1,8 @@
-//! Requests for messages that the ring no longer has, if the channel has a journal.
+//! Answers requests for messages that the ring no longer has, from the channel's journal.
 //!
-//! A request waits in a short queue until the disk has read its messages, and is then answered like any other. If the queue is full, or the
-//! recorder has not written the messages yet, the receiver is told to ask later: the server holds them. Messages that the journal does not
-//! have are gone.
+//! A request waits in a short queue until the disk has read its messages. It is then answered like any other. If the queue is full, or the
+//! recorder has not written the messages yet, the receiver is told to ask again later. If the journal does not have the messages, they are
+//! gone.
 
 use std::collections::VecDeque;
 
@@ -11,19 +11,19 @@ use super::{Held, Place};
 use crate::counters;
 use crate::proto::{MILLISECOND_NS, SECOND_NS};
 
-/// Greatest number of requests that wait for the disk.
+/// The most requests that wait for the disk.
 pub const MAX_WAITING: usize = 64;
-/// The pause after the journal could not be read.
+/// The pause after a failed read of the journal, in nanoseconds.
 const PAUSE_NS: u64 = 100 * MILLISECOND_NS;
-/// How long a journal that cannot be read is assumed to still hold its messages.
+/// The time for which a journal that cannot be read is assumed to still hold its messages, in nanoseconds.
 const PATIENCE_NS: u64 = 5 * SECOND_NS;
 
 counters! {
-    /// The counters of the journal's side of a server.
+    /// The counters of a server's journal.
     pub struct PastCounters {
         /// Requests that waited until the journal was read.
         waited: counter "repair_journal_waited_total",
-        /// Requests that found no place to wait for the disk; they were told to ask later.
+        /// Requests for which the queue of the disk was full; they were told to ask later.
         queue_full: counter "repair_journal_queue_full_total",
         /// Requests for messages that the recorder had not written yet; they were told to ask later.
         not_yet: counter "repair_journal_not_yet_total",
@@ -31,13 +31,13 @@ counters! {
         blocks: counter "repair_journal_blocks_total",
         /// Times that the journal could not be read for retransmissions.
         errors: counter "repair_journal_errors_total",
-        /// Times that there was no journal of this stream where one was to be read.
+        /// Times that a journal of this stream should have been read, and there was none.
         unusable: counter "repair_journal_unusable_total",
     }
 }
 
 impl PastCounters {
-    /// Adds up these counters and others.
+    /// Returns the sums of these counters and others.
     pub fn plus(&self, other: &PastCounters) -> PastCounters {
         PastCounters {
             waited: self.waited + other.waited,
@@ -50,23 +50,24 @@ impl PastCounters {
     }
 }
 
-/// The old messages of one ring: its journal, and the requests that wait for it. `Q` is a request.
+/// The requests for messages that the ring no longer has, and the blocks read from the journal for them. `Q` is a request.
 #[derive(Debug)]
 pub struct Past<Q> {
     shelf: Shelf,
     waiting: VecDeque<(u64, Q)>,
-    /// The first sequence that was sent in the session. The journal may have older messages, which no receiver of the session knows.
+    /// The first sequence that was sent in the session. The journal may have older messages, which belong to no session that a receiver
+    /// knows.
     floor: u64,
-    /// Waiting requests from this sequence on are told to ask later.
+    /// Waiting requests from this sequence on get the answer to ask again later.
     turned_away: Option<u64>,
-    /// Since when the journal cannot be read.
+    /// Since when the journal cannot be read, in nanoseconds.
     failing_ns: Option<u64>,
     retry_ns: u64,
     counters: PastCounters,
 }
 
 impl<Q: PartialEq> Past<Q> {
-    /// Makes a past of which nothing was read. The session's first message is `floor`.
+    /// Makes a state in which no block was read. The session's first message is `floor`.
     pub fn new(floor: u64) -> Past<Q> {
         Past {
             shelf: Shelf::default(),
@@ -79,8 +80,8 @@ impl<Q: PartialEq> Past<Q> {
         }
     }
 
-    /// Returns the messages held from `first` on. `first` is older than everything in the ring. `ring` is the range of the ring's
-    /// sequences: the oldest, and one past the newest.
+    /// Returns which messages are held from `first` on, which the ring no longer has. `ring` has the ring's oldest sequence, and the
+    /// sequence after its newest one.
     pub fn held(&mut self, now_ns: u64, first: u64, ring: (u64, u64), request: &Q) -> Held {
         let (oldest, next) = ring;
         let of_ring = |oldest| Held { is_backed: true, ..Held::of_ring(oldest, next) };
@@ -110,13 +111,14 @@ impl<Q: PartialEq> Past<Q> {
         Place::Disk
     }
 
-    // Whether the journal could not be read for long. It is tried again now and then.
+    // Whether the journal could not be read for so long that its messages count as gone. It is still tried again now and then.
     fn is_given_up(&self, now_ns: u64) -> bool {
         let is_long = |since_ns| now_ns.saturating_sub(since_ns) >= PATIENCE_NS;
         self.failing_ns.is_some_and(is_long) && now_ns < self.retry_ns.saturating_add(SECOND_NS)
     }
 
-    /// Makes a request wait until its messages were read, if there is room: after [`Place::Disk`] there is.
+    /// Makes a request wait until its messages have been read. There is room for it if [`held`](Self::held) has just returned
+    /// [`Place::Disk`].
     pub fn wait(&mut self, first: u64, request: Q) {
         if self.waiting.len() < MAX_WAITING {
             self.counters.waited += 1;
@@ -124,7 +126,7 @@ impl<Q: PartialEq> Past<Q> {
         }
     }
 
-    /// Returns the sequence from which the disk must read now, if it is idle.
+    /// Returns the sequence from which the disk must read now. Returns `None` if no request waits, or if the disk is busy.
     pub fn poll_fetch(&mut self, now_ns: u64) -> Option<u64> {
         if now_ns < self.retry_ns {
             return None;
@@ -133,7 +135,8 @@ impl<Q: PartialEq> Past<Q> {
         self.shelf.fetch(*first)
     }
 
-    /// Returns the sequence from which the disk must read ahead, after a receiver got the message `sequence`; `oldest` is the ring's.
+    /// Returns the sequence from which the disk must read ahead, after a receiver got the message `sequence`. `oldest` is the oldest
+    /// sequence in the ring.
     pub fn poll_ahead(&mut self, now_ns: u64, sequence: u64, oldest: u64) -> Option<u64> {
         if now_ns < self.retry_ns { None } else { self.shelf.fetch_ahead(sequence, oldest) }
     }
@@ -157,7 +160,7 @@ impl<Q: PartialEq> Past<Q> {
         self.shelf.take(now_ns, fetched);
     }
 
-    /// Returns the next request that no longer waits: it can be answered, or must be told to ask later. Call this after every
+    /// Returns the next request that need not wait any longer. It can be answered, or is told to ask again later. Call this after every
     /// [`take`](Self::take) until it returns `None`.
     pub fn poll_ready(&mut self, now_ns: u64) -> Option<Q> {
         let (turned_away, shelf) = (self.turned_away, &mut self.shelf);
@@ -175,7 +178,7 @@ impl<Q: PartialEq> Past<Q> {
         self.waiting.remove(at).map(|(_, request)| request)
     }
 
-    /// Copies a message on the shelf, from `offset` on, as far as the slice reaches.
+    /// Copies a message of the shelf to `room`, from `offset` on, as far as it fits.
     pub fn read(&self, sequence: u64, offset: u32, room: &mut [u8]) -> Option<super::Piece> {
         let (data, meta) = self.shelf.get(sequence)?;
         Some(super::Piece::copy(data, offset, room, meta))

@@ -1,43 +1,43 @@
-//! Blocks that were read from a journal, kept for answers.
+//! Stores blocks that were read from a journal, for answers.
 //!
 //! ```text
 //!  request below the ring ──> shelf has it ──────────────────────────> answer
 //!                              │ not                        ^
 //!                              └──> fetch ──> disk ──> block┘
 //! ```
-//! The disk delivers blocks: consecutive messages, and what is missing after them. The shelf keeps the last blocks. Only one block is
-//! fetched at a time. When a receiver asks for the end of a block, the next block is fetched ahead. This module has no files, threads or
-//! clocks.
+//! The disk delivers blocks. A block has consecutive messages, and says how many are missing after them. The shelf keeps the last blocks.
+//! Only one block is fetched at a time. When a receiver asks for messages in the second half of a block, the next block is fetched ahead.
+//! This module has no files, threads or clocks.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::super::wire::Meta;
 
-/// The bytes of messages after which a block is full.
+/// The bytes of messages from which on a block is full.
 const BLOCK_BYTES: usize = 256 << 10;
-/// Greatest number of messages of a block.
+/// The most messages of a block.
 const BLOCK_MESSAGES: usize = 8_192;
-/// Greatest number of blocks that are kept.
+/// The most blocks on the shelf.
 const MAX_BLOCKS: usize = 16;
-/// Greatest number of bytes that are kept, without the last block.
+/// The most bytes on the shelf. The newest block is kept even if it is larger.
 const MAX_BYTES: usize = 64 << 20;
-/// For how long an answer that the journal has no more is believed, in nanoseconds: a recorder may start again.
+/// For how long the shelf believes that the journal does not have some messages, in nanoseconds. A recorder may start again.
 const END_NS: u64 = super::super::SECOND_NS;
 
-/// Consecutive messages of a journal, and what is missing after them.
+/// Consecutive messages of a journal. The messages from `next()` up to `behind` are missing in the journal.
 #[derive(Debug, Default)]
 pub struct Block {
     first: u64,
     /// The end of each message in `bytes`, and its marks.
     records: Vec<(usize, Meta)>,
     bytes: Vec<u8>,
-    /// The sequence after the missing messages.
+    /// The sequence after the messages that are missing after this block.
     behind: u64,
 }
 
 impl Block {
-    /// An empty block that begins with `first`.
+    /// Makes an empty block that begins with `first`.
     pub fn new(first: u64) -> Block {
         Block { first, behind: first, ..Block::default() }
     }
@@ -57,22 +57,22 @@ impl Block {
         }
     }
 
-    /// Notes that the journal has none of the messages up to, not including, `behind`. This makes the block full.
+    /// Notes that the journal has none of the next messages before `behind`. No message can be added afterwards.
     pub fn lose(&mut self, behind: u64) {
         self.behind = behind.max(self.next());
     }
 
-    /// The sequence after its last message.
+    /// Returns the sequence after the block's last message.
     pub fn next(&self) -> u64 {
         self.first + self.records.len() as u64
     }
 
-    /// The sequence that the next block begins with.
+    /// Returns the sequence with which the next block begins.
     pub fn end(&self) -> u64 {
         self.behind
     }
 
-    /// A message and its marks.
+    /// Returns a message and its marks.
     pub fn get(&self, sequence: u64) -> Option<(&[u8], Meta)> {
         let at = usize::try_from(sequence.checked_sub(self.first)?).ok()?;
         let (end, meta) = self.records.get(at)?;
@@ -90,9 +90,9 @@ impl Block {
 pub enum Fetched {
     /// A block.
     Block(Block),
-    /// This sequence is not written yet, and a recorder runs.
+    /// This sequence is not written yet, and a recorder is running.
     NotYet(u64),
-    /// The journal ends before this sequence, and nobody writes to it.
+    /// The journal ends before this sequence, and no recorder is running.
     End(u64),
     /// There is no journal of this stream.
     Unusable,
@@ -100,18 +100,18 @@ pub enum Fetched {
     Failed,
 }
 
-/// The place of a message below the ring.
+/// The place of a message that the ring no longer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     /// It is on the shelf.
     Here,
-    /// The journal has nothing before this sequence. `u64::MAX` if it has nothing after it either.
+    /// The journal has no message before this sequence; with `u64::MAX`, it has none after it either.
     Gone(u64),
-    /// It must be fetched.
+    /// It must be read from the journal.
     OnDisk,
 }
 
-/// The last blocks of a journal that were read.
+/// The last blocks that were read from a journal.
 #[derive(Debug, Default)]
 pub(super) struct Shelf {
     /// The blocks, most recently used first.
@@ -119,12 +119,12 @@ pub(super) struct Shelf {
     bytes: usize,
     /// Whether a fetch is under way.
     is_fetching: bool,
-    /// The sequences that the journal does not have, and the time at which the disk reported it.
+    /// The sequences that the journal does not have, and when the disk reported that.
     absent: Option<(Range<u64>, u64)>,
 }
 
 impl Shelf {
-    /// The place of a message.
+    /// Returns where a message can be read.
     pub(super) fn find(&mut self, now_ns: u64, sequence: u64) -> Found {
         if let Some(at) = self.blocks.iter().position(|block| block.has(sequence)) {
             if at > 0
@@ -147,18 +147,18 @@ impl Shelf {
         }
     }
 
-    /// A message on the shelf.
+    /// Returns a message on the shelf.
     pub(super) fn get(&self, sequence: u64) -> Option<(&[u8], Meta)> {
         self.blocks.iter().find_map(|block| block.get(sequence))
     }
 
-    /// Begins to fetch the block that begins with `sequence`, and returns `sequence`. Returns `None` if the disk is busy.
+    /// Begins to fetch the block that begins with `sequence`, and returns `sequence`. Returns `None` if another block is being fetched.
     pub(super) fn fetch(&mut self, sequence: u64) -> Option<u64> {
         (!std::mem::replace(&mut self.is_fetching, true)).then_some(sequence)
     }
 
-    /// Begins to fetch the block after the one with `sequence`, if a receiver that reads in order will soon ask for it. `most` is a
-    /// sequence that the ring has.
+    /// Begins to fetch the next block, if a receiver that reads in order has reached the second half of the block with `sequence`. `most`
+    /// is a sequence that the ring has.
     pub(super) fn fetch_ahead(&mut self, sequence: u64, most: u64) -> Option<u64> {
         let block = self.blocks.iter().find(|block| block.has(sequence))?;
         let end = block.end();

@@ -1,10 +1,10 @@
-//! The sending end of a feed. It packs waiting messages into packets, and sends heartbeats when no messages are waiting.
+//! The sending end of a feed. It packs the messages that are waiting into packets, and makes heartbeats when no messages are waiting.
 //!
-//! The caller reads its ring and pushes messages until there are no more or the batch is full, and then sends the batch. A packet is closed
-//! when it is full or when nothing is waiting, never later. Packets lie one after the other in slots of one slab, ready for a single
-//! `sendmmsg`. After data, heartbeats follow quickly and then become rarer, so that a lost last packet is noticed at once. This module
-//! knows no repairs (`replay`), destinations or ring. The sender of a native line has marks for each message, sends pulses in place of
-//! heartbeats, and sends larger messages in fragments.
+//! The caller reads its ring and pushes messages until there are no more or the batch is full. Then it sends the batch. A packet is closed
+//! when it is full, or when no message is waiting, and never later. The packets of a batch are in consecutive slots of one slab, so that
+//! one `sendmmsg` can send them. After data, heartbeats first follow quickly and then become rarer, so that receivers soon notice if the
+//! last packet was lost. This module knows no repairs (`replay`), destinations or ring. The sender of a native line also sends the marks of
+//! messages. It sends pulses in place of heartbeats, and fragments of messages that are larger than a packet.
 //!
 //! ```text
 //! loop { push.. ; close; if batch is not empty { send each datagram(); clear(now) } else { send poll_idle(now) } }
@@ -25,10 +25,11 @@ use super::wire::{self, HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, Meta};
 use super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use open::Open;
 
-/// An end is sent at least this many times, however short the lingering: one packet may be lost, and a single one is not believed.
+/// The least number of end-of-session packets, however short `linger_ns` is. One packet may be lost, and receivers do not believe a single
+/// one.
 pub const LEAST_ENDS: u64 = 3;
 
-/// The times of the first heartbeats after the last data. Later heartbeats come every [`HEARTBEAT_EVERY_NS`].
+/// The times of the first heartbeats after the last data, in nanoseconds. After these, there is one every [`HEARTBEAT_EVERY_NS`].
 pub const HEARTBEAT_AFTER_NS: [u64; 6] = [
     250 * MICROSECOND_NS,
     MILLISECOND_NS,
@@ -37,15 +38,15 @@ pub const HEARTBEAT_AFTER_NS: [u64; 6] = [
     64 * MILLISECOND_NS,
     256 * MILLISECOND_NS,
 ];
-/// The time between heartbeats on an idle line.
+/// The time between heartbeats on an idle line, in nanoseconds.
 pub const HEARTBEAT_EVERY_NS: u64 = SECOND_NS;
 
-/// The size of the largest pulse.
+/// The size of the largest pulse, in bytes.
 pub const MAX_PULSE_BYTES: usize = HEAD_BYTES + PULSE_BYTES + SEAL_BYTES;
-/// The smallest payload of a native line, in bytes.
+/// The least `payload_bytes` of a native line.
 pub const LEAST_NATIVE_BYTES: usize = 320;
 
-/// The time between pulses of a native line while messages flow.
+/// The time between pulses of a native line while messages flow, in nanoseconds.
 const PULSE_EVERY_NS: u64 = 100 * MILLISECOND_NS;
 
 /// The configuration of a sender.
@@ -55,7 +56,7 @@ pub struct SenderConfig {
     pub payload_bytes: usize,
     /// The most datagrams in one batch; at least 1.
     pub batch: usize,
-    /// How long end-of-session packets are repeated, in nanoseconds.
+    /// The time for which end-of-session packets are repeated, in nanoseconds.
     pub linger_ns: u64,
 }
 
@@ -68,30 +69,30 @@ impl Default for SenderConfig {
 /// The reason why a message was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
-    /// Send the batch, clear it, push again.
+    /// The batch is full. Send it, clear it, and push the message again.
     #[error("the batch is full: send and clear it, then push again")]
     BatchFull,
-    /// No packet can carry it.
+    /// The message does not fit any packet.
     #[error(
         "a message of {size} bytes does not fit a packet, which carries at most {max}: raise the payload size or lower the channel's max_message"
     )]
     TooLong {
-        /// The message's size.
+        /// The message's size, in bytes.
         size: usize,
-        /// The largest that fits.
+        /// The size of the largest message that fits, in bytes.
         max: usize,
     },
-    /// It was sent before. A reader of a ring never goes back.
+    /// The message was sent before. A reader of a ring never goes back.
     #[error("sequence {sequence} comes after {next} was expected: the reader went back")]
     WentBack {
         /// The message's sequence.
         sequence: u64,
-        /// The sequence expected.
+        /// The sequence that was expected.
         next: u64,
     },
 }
 
-/// The state of one sender. All its memory is allocated at the start.
+/// The state of one sender. All of its memory is allocated at the start.
 #[derive(Debug)]
 pub struct Sender {
     config: SenderConfig,
@@ -99,18 +100,18 @@ pub struct Sender {
     /// The sequence after the last accepted message.
     next: u64,
     slab: Vec<u8>,
-    /// The sizes of the closed packets, which lie in the first slots; the open one has the slot after them.
+    /// The sizes of the closed packets, which are in the first slots. The open packet is in the slot after them.
     closed: Vec<usize>,
     open: Open,
-    /// Numbers and seals the packets of a native line; `None` on a plain one.
+    /// Numbers and seals the packets of a native line; `None` on a plain line.
     native: Option<Sealer>,
-    /// Number of bytes of the next message that are in fragments of this batch or an earlier one.
+    /// The number of bytes of the next message that are in fragments already, in this batch or an earlier one.
     part: usize,
-    /// The time from which heartbeats are counted: the last data, the start, or the end of the session.
+    /// The time from which heartbeats are scheduled: that of the last data, of the start, or of the end of the session.
     quiet_since_ns: u64,
     beats: usize,
     beat_at_ns: u64,
-    /// The time of a native line's next pulse while messages flow.
+    /// When the next pulse of a native line is due while messages flow.
     pulse_at_ns: u64,
     ended_ns: Option<u64>,
     counters: SenderCounters,
@@ -141,7 +142,8 @@ impl Sender {
         }
     }
 
-    /// The sender of a native line. `payload_bytes` is at least 320, and `sealer` numbers and seals its packets.
+    /// Makes the sender of a native line. `payload_bytes` is raised to [`LEAST_NATIVE_BYTES`] if it is less. `sealer` numbers and seals the
+    /// packets.
     pub fn native(
         mut config: SenderConfig,
         session: Session,
@@ -154,7 +156,7 @@ impl Sender {
         Sender { open: Open::native(sender.next), native: Some(sealer), ..sender }
     }
 
-    /// Begins a session, or continues one that had ended. Counters restart; a native line's packet numbers continue.
+    /// Begins a session, or continues one that had ended. The counters restart. The packet numbers of a native line continue.
     pub fn begin_again(&mut self, config: SenderConfig, session: Session, next: u64, now_ns: u64) {
         *self = match self.native.take() {
             Some(sealer) => Sender::native(config, session, next, now_ns, sealer),
@@ -162,7 +164,7 @@ impl Sender {
         };
     }
 
-    /// Whether it is the sender of a native line.
+    /// Whether this is the sender of a native line.
     pub fn is_native(&self) -> bool {
         self.native.is_some()
     }
@@ -180,7 +182,7 @@ impl Sender {
         wire::max_message_bytes(self.config.payload_bytes)
     }
 
-    /// Takes the next message, which has no marks, into the batch. See [`Sender::push_with`].
+    /// Copies the next message, which has no marks, into the batch. See [`Sender::push_with`].
     ///
     /// # Errors
     /// [`PushError`]. After an error the message was not accepted.
@@ -188,8 +190,8 @@ impl Sender {
         self.push_with(sequence, data, Meta::default())
     }
 
-    /// Copies the next message into the batch. Skipped sequences were lost to this reader of the ring; they start a new packet, and
-    /// receivers ask for them. A plain line leaves out the marks.
+    /// Copies the next message into the batch. If sequences were skipped, the ring overwrote their messages before they were read. Then a
+    /// new packet begins, and receivers request the skipped messages. A plain line leaves out the marks.
     ///
     /// # Errors
     /// [`PushError`]. After an error the message was not accepted. If the batch is full, a part of a large message may be in it: push the
@@ -229,7 +231,7 @@ impl Sender {
         slot.is_some_and(|slot| self.open.push(&mut slot[..room], data, meta))
     }
 
-    // Puts the fragments of a message into the slots of the batch, from the point where the last batch ended.
+    // Puts the fragments of a message into the slots of the batch. Begins with the bytes after those of the last batch.
     fn push_fragments(&mut self, sequence: u64, data: &[u8], meta: Meta) -> Result<(), PushError> {
         self.close();
         let size = self.config.payload_bytes;
@@ -260,7 +262,7 @@ impl Sender {
         self.counters.bytes += bytes as u64;
     }
 
-    /// Closes the packet being filled, because nothing more is waiting.
+    /// Closes the open packet, because no more messages are waiting.
     pub fn close(&mut self) {
         let size = self.config.payload_bytes;
         if let Some(slot) = slot_of(&mut self.slab, size, self.closed.len())
@@ -271,13 +273,13 @@ impl Sender {
         }
     }
 
-    /// The closed packets of the batch, to be sent in this order.
+    /// Returns the closed packets of the batch. Send them in this order.
     pub fn datagrams(&self) -> impl Iterator<Item = &[u8]> {
         let (slab, size) = (&self.slab[..], self.config.payload_bytes);
         self.closed.iter().enumerate().map(move |(at, &bytes)| &slab[at * size..][..bytes])
     }
 
-    /// Forgets the closed packets, which were sent at `now_ns`. The packet that is still open, if any, moves to the first slot.
+    /// Removes the closed packets, which were sent at `now_ns`. The open packet, if there is one, moves to the first slot.
     pub fn clear(&mut self, now_ns: u64) {
         if self.closed.is_empty() {
             return;
@@ -290,8 +292,8 @@ impl Sender {
         self.restart_heartbeats(now_ns, HEARTBEAT_AFTER_NS[0]);
     }
 
-    /// Ends the session. From now on end-of-session packets replace heartbeats, the first one at once. Close and send the batch first.
-    /// Repairs should continue until [`Sender::is_finished`].
+    /// Ends the session. Close and send the batch first. From now on, end-of-session packets replace heartbeats, and the first one is due
+    /// at once. The caller should serve repairs until [`Sender::is_finished`].
     pub fn end(&mut self, now_ns: u64) {
         if self.ended_ns.is_none() {
             self.ended_ns = Some(now_ns);
@@ -299,8 +301,8 @@ impl Sender {
         }
     }
 
-    /// Whether the session is over and its end was repeated for long enough. A caller that is late still repeats it: a receiver does not
-    /// believe an end that it hears only once.
+    /// Whether the session has ended, and its end was repeated for long enough. At least [`LEAST_ENDS`] ends must have been sent, because a
+    /// receiver does not believe an end that it receives only once.
     pub fn is_finished(&self, now_ns: u64) -> bool {
         let has_lingered = |ended_ns| now_ns.saturating_sub(ended_ns) >= self.config.linger_ns;
         self.counters.ends >= LEAST_ENDS && self.ended_ns.is_some_and(has_lingered)
@@ -314,8 +316,8 @@ impl Sender {
         })
     }
 
-    /// Writes the pulse of a native line to `out` and returns its size, if one is due. `state` returns the sender's state except for what
-    /// this sender knows itself. It is called only if a pulse is due.
+    /// Writes the pulse of a native line to `out` and returns its size, if one is due. `state` is called only then. It returns the fields
+    /// of the pulse that this sender does not set itself.
     pub fn poll_pulse(
         &mut self,
         now_ns: u64,
@@ -334,7 +336,7 @@ impl Sender {
         self.native.as_mut()?.finish(out, (Kind::Pulse, false), about, PULSE_BYTES)
     }
 
-    // Whether messages, or parts of one, wait in the batch. A heartbeat must not announce their sequences.
+    // Whether messages or fragments are waiting in the batch. A heartbeat must not announce their sequences.
     fn is_waiting(&self) -> bool {
         self.open.count() > 0 || !self.closed.is_empty() || self.part > 0
     }
@@ -344,7 +346,7 @@ impl Sender {
         if self.is_waiting() || now_ns < self.beat_at_ns || self.is_finished(now_ns) {
             return false;
         }
-        // A late caller sends only one packet, not all those that it missed.
+        // If the caller is late, one packet is sent in place of all that were missed.
         let elapsed_ns = now_ns.saturating_sub(self.quiet_since_ns);
         while HEARTBEAT_AFTER_NS.get(self.beats).is_some_and(|&after_ns| after_ns <= elapsed_ns) {
             self.beats += 1;
@@ -360,7 +362,8 @@ impl Sender {
         true
     }
 
-    /// Returns when [`Sender::poll_idle`] has something to send if no data arrives; `None` when all is over.
+    /// Returns when [`Sender::poll_idle`] has something to send if no data arrives. Returns `None` once the session is over and its end was
+    /// repeated.
     pub fn next_deadline(&self, now_ns: u64) -> Option<u64> {
         (!self.is_finished(now_ns)).then_some(self.beat_at_ns)
     }
@@ -380,13 +383,13 @@ impl Sender {
         self.session
     }
 
-    /// The sequence after the last message taken.
+    /// Returns the sequence after the last accepted message.
     pub fn next(&self) -> u64 {
         self.next
     }
 }
 
-/// The slot with this number; `None` after the last. `chunks_exact_mut` would divide.
+/// Returns the slot with this number, or `None` after the last one. `chunks_exact_mut` would need a division.
 #[inline]
 fn slot_of(slab: &mut [u8], size: usize, at: usize) -> Option<&mut [u8]> {
     slab.get_mut(at * size..(at + 1) * size)

@@ -1,4 +1,4 @@
-//! The packet that is being filled, in the form of its line's profile.
+//! The packet that is being filled. Its form depends on the line's profile.
 
 use super::super::native::container::Kind;
 use super::super::native::records::RecordWriter;
@@ -22,7 +22,7 @@ impl Open {
         Open::Native(RecordWriter::new(first))
     }
 
-    /// An empty packet of the same profile.
+    /// Makes an empty packet of the same profile.
     pub(super) fn begin(&self, first: u64) -> Open {
         match self {
             Open::Plain(_) => Open::plain(first),
@@ -30,7 +30,7 @@ impl Open {
         }
     }
 
-    /// The sequence that the next message pushed will have.
+    /// Returns the sequence of the next message to push.
     pub(super) fn next(&self) -> u64 {
         match self {
             Open::Plain(packet) => packet.next(),
@@ -54,7 +54,7 @@ impl Open {
         }
     }
 
-    /// Completes the packet. Returns its size; `None` if it has no message.
+    /// Completes the packet. Returns its size, or `None` if it has no message.
     pub(super) fn finish(
         self,
         buffer: &mut [u8],

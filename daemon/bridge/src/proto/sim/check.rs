@@ -14,7 +14,7 @@ pub const CLOCK_JITTER_NS: u64 = 50;
 #[derive(Debug)]
 pub struct History {
     pub published: Vec<u64>,
-    /// How many messages each server's ring holds.
+    /// The number of messages that each server's ring holds.
     pub ring_capacities: Vec<u64>,
     pub journal: Option<Journal>,
     pub max_message: usize,

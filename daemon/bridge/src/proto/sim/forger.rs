@@ -18,7 +18,7 @@ use super::world::World;
 const PAUSE_NS: u64 = 40 * MILLISECOND_NS;
 /// How old a request may be that he answers.
 const FRESH_NS: u64 = 20 * MICROSECOND_NS;
-/// How many kinds there are.
+/// The number of kinds.
 const KINDS: u64 = 10;
 /// The same of native packets.
 const NATIVE_KINDS: u64 = 9;

@@ -49,7 +49,7 @@ pub struct Scenario {
     pub max_message: usize,
     pub burst: u64,
     pub pace_ns: u64,
-    /// How many messages each server's ring holds.
+    /// The number of messages that each server's ring holds.
     pub ring_capacities: Vec<u64>,
     /// Bytes a second that each server may send to each receiver and to all, if that is little.
     pub server_rate: Option<u64>,

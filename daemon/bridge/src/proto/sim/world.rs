@@ -90,7 +90,7 @@ pub struct World {
     /// The server's view of its journal, for each.
     pub(super) pasts: Vec<Past<Waiting>>,
     pub(super) peers: Vec<Peer>,
-    /// How many senders of native packets there have been.
+    /// The number of senders of native packets so far.
     pub(super) senders: u64,
     /// The ends of native lines at the servers.
     pub(super) server_codecs: Vec<Codec>,

@@ -1,12 +1,12 @@
-//! Messages in a checked packet, plain or native, and the reasons why a packet is dropped.
+//! The messages of a checked packet, plain or native, and the reasons why a packet is dropped.
 
 use super::super::bytes::Reader;
 use std::ops::Range;
 
-/// The bytes that a packet needs for each message in addition to its data.
+/// The bytes that a plain packet needs for each message in addition to its data.
 pub const LENGTH_BYTES: usize = 2;
 
-/// The reason why a datagram was dropped unread. The receiver does nothing else about it. Each reason has its own counter.
+/// The reason why a datagram was dropped unread. The receiver counts it and does nothing else. Each reason has its own counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The datagram has fewer bytes than the fixed header.
@@ -15,7 +15,7 @@ pub enum Malformed {
     /// The sequence is 0, but sequences start at 1.
     #[error("sequence 0, but sequences start at 1")]
     SequenceZero,
-    /// Sequence plus count does not fit 64 bits.
+    /// Sequence plus count does not fit into 64 bits.
     #[error("sequence plus count passes 2^64")]
     SequenceOverflow,
     /// A message reaches past the end of the datagram.
@@ -27,25 +27,25 @@ pub enum Malformed {
     /// A request is not exactly 20 bytes long.
     #[error("a request is exactly 20 bytes")]
     RequestLength,
-    /// A request for no message, or for more than a count can mean.
+    /// A request for no message, or for more messages than a count allows.
     #[error("a request asks for 1 to 65534 messages")]
     RequestCount,
     /// The datagram is not a shmcast control datagram, or is damaged.
     #[error("not a sound control datagram")]
     Control,
-    /// A control datagram of a version that this build does not speak.
+    /// A control datagram of a version that this build does not support.
     #[error("a control datagram of another version")]
     ControlVersion,
-    /// The body of a native packet contradicts its head.
+    /// The body of a native packet contradicts the fields before it.
     #[error("not a sound native packet")]
     Native,
-    /// A native packet of a version that this build does not speak.
+    /// A native packet of a version that this build does not support.
     #[error("a native packet of another version")]
     NativeVersion,
 }
 
 impl Malformed {
-    /// How many reasons there are.
+    /// The number of reasons.
     pub const COUNT: usize = 11;
     /// Every reason, in counter order.
     pub const ALL: [Malformed; Malformed::COUNT] = [
@@ -63,12 +63,12 @@ impl Malformed {
     ];
 }
 
-/// The marks that a message carries in addition to its bytes. Plain packets carry none.
+/// The marks that a message has in addition to its bytes. In plain packets, messages have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Meta {
     /// The tag that the publisher gave the message.
     pub tag: u16,
-    /// Whether a reader that lost its place may start again from the message.
+    /// Whether a reader may start at this message without the messages before it.
     pub key: bool,
     /// When the message was published, in nanoseconds since 1970; 0 if that is unknown.
     pub time_ns: u64,
@@ -77,13 +77,13 @@ pub struct Meta {
 /// The form in which the bytes of consecutive messages are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Form {
-    /// Each is `length u16 | data`, as in a plain packet.
+    /// Each message is `length u16 | data`, as in a plain packet.
     Blocks,
-    /// Each is a record of a native packet. The time of the first counts from `base_ns`.
+    /// Each message is a record of a native packet. The time of the first one counts from `base_ns`.
     Records { base_ns: u64 },
-    /// One message and nothing else.
+    /// The bytes are one message and nothing else.
     Whole(Meta),
-    /// One message, whose bytes are kept elsewhere.
+    /// There is one message, whose bytes are stored elsewhere.
     Apart,
 }
 
@@ -99,11 +99,11 @@ pub struct Messages<'a> {
 /// One message of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Its number in the session.
+    /// The message's number in the session.
     pub sequence: u64,
-    /// Its bytes.
+    /// The message's bytes.
     pub data: &'a [u8],
-    /// Its marks.
+    /// The message's marks.
     pub meta: Meta,
 }
 
@@ -120,7 +120,7 @@ impl<'a> Messages<'a> {
         Ok(Messages { first, end, blocks, form: Form::Blocks })
     }
 
-    /// Makes messages whose bytes were checked before, such as those kept in a store.
+    /// Makes messages from bytes that were checked before, such as those of a store.
     pub(in super::super) fn checked_before(
         first: u64,
         end: u64,
@@ -130,22 +130,22 @@ impl<'a> Messages<'a> {
         Messages { first, end, blocks, form }
     }
 
-    /// The first message's sequence.
+    /// Returns the sequence of the first message.
     pub fn first(&self) -> u64 {
         self.first
     }
 
-    /// The sequence after the last message's.
+    /// Returns the sequence after the last message.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// How many messages there are.
+    /// Returns the number of messages.
     pub fn count(&self) -> u64 {
         self.end - self.first
     }
 
-    /// The messages as they lie on the wire, lengths included.
+    /// Returns the bytes of the messages as they are on the wire, with their lengths.
     pub fn blocks(&self) -> &'a [u8] {
         self.blocks
     }
@@ -154,12 +154,12 @@ impl<'a> Messages<'a> {
         self.form
     }
 
-    /// Whether it is one message that is larger than a packet.
+    /// Whether these are one message that is larger than a packet.
     pub(in super::super) fn is_large(&self) -> bool {
         matches!(self.form, Form::Whole(_) | Form::Apart)
     }
 
-    /// Returns the part of these messages whose sequences are in `wanted`. Walks over the messages that are left out.
+    /// Returns the messages whose sequences are in `wanted`. Walks over the messages that are left out.
     pub fn range(&self, wanted: Range<u64>) -> Messages<'a> {
         let from = wanted.start.clamp(self.first, self.end);
         let to = wanted.end.clamp(from, self.end);
@@ -173,12 +173,12 @@ impl<'a> Messages<'a> {
         Messages { first: from, end: to, blocks: &start.rest[..size], form: start.form }
     }
 
-    /// Each message with its sequence and its marks, in order.
+    /// Returns each message with its sequence and its marks, in order.
     pub fn messages(&self) -> MessageIter<'a> {
         MessageIter { next: self.first, end: self.end, rest: self.blocks, form: self.form }
     }
 
-    /// Each message's bytes with its sequence, in order.
+    /// Returns each message's sequence and bytes, in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &'a [u8])> + use<'a> {
         self.messages().map(|message| (message.sequence, message.data))
     }
@@ -226,7 +226,7 @@ fn split_block(blocks: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))
 }
 
-/// The bits of a record's meta byte; see [`records`](super::super::native::records).
+/// The bits of a record's meta byte. See [`records`](super::super::native::records).
 pub(in super::super) const KEY: u8 = 1;
 pub(in super::super) const TAG: u8 = 2;
 pub(in super::super) const TIME: u8 = 4;
@@ -250,7 +250,7 @@ pub(in super::super) fn split_record(bytes: &[u8]) -> Option<Record<'_>> {
     Some(Record { meta, tag, since_ns, data, rest })
 }
 
-/// Splits off the next message with its marks. Returns it and the bytes after it. Its time counts from `base_ns`.
+/// Splits off the next message. Returns its data, its marks, and the bytes after it. Its time counts from `base_ns`.
 fn split_message(mut bytes: &[u8], base_ns: u64) -> Option<(&[u8], Meta, &[u8])> {
     loop {
         let record = split_record(bytes)?;

@@ -1,14 +1,14 @@
-//! MoldUDP64 version 1.00, byte for byte: checked views over received datagrams and writers for our own.
+//! MoldUDP64 version 1.00: checked views of received datagrams, and writers of our own ones.
 //!
 //! ```text
 //! downstream: session[10] | sequence u64 | count u16 | count x ( length u16 | data[length] )   big-endian
 //! request:    session[10] | sequence u64 | count u16
 //! ```
-//! Count 0 is a heartbeat and count 0xFFFF the end of the session; the sequence of both is the next one expected. A view is made only when
-//! the whole datagram is sound, so users of a view need no further checks. The meaning of a sequence to a receiver, and shmcast's own
-//! control datagrams (`control`), are elsewhere.
+//! Count 0 is a heartbeat, and count 0xFFFF is the end of the session. The sequence of both is the next one expected. A view is made only
+//! if the whole datagram is valid, so users of a view need no further checks.
 //!
-//! `message` is the lowest layer, `mold` has the plain packets, and `packet` above them also knows native ones.
+//! `message` is the lowest layer. `mold` has the plain packets. `packet` uses both, and also knows native packets. shmcast's own control
+//! datagrams are in `control`.
 
 pub(super) mod message;
 pub(super) mod mold;

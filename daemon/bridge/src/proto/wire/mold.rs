@@ -1,13 +1,13 @@
-//! The plain packets of MoldUDP64: their heads, requests for messages, and the writer of packets.
+//! The plain packets of MoldUDP64: their headers, requests for messages, and the writer of packets.
 
 use super::super::session::Session;
 use super::message::{LENGTH_BYTES, Malformed};
 
-/// The fixed part of every downstream packet, in bytes.
+/// The size of the header of every downstream packet, in bytes.
 pub const HEADER_BYTES: usize = 20;
 /// The size of a request, in bytes.
 pub const REQUEST_BYTES: usize = 20;
-/// Greatest number of messages in one packet; the next value of the count means the end of the session.
+/// The most messages of one packet. The next value of the count means the end of the session.
 pub const MAX_MESSAGES: u16 = 0xFFFE;
 /// The largest UDP payload over IPv4, in bytes.
 pub const MAX_DATAGRAM_BYTES: usize = 65_507;
@@ -15,17 +15,17 @@ pub const MAX_DATAGRAM_BYTES: usize = 65_507;
 pub(super) const HEARTBEAT_COUNT: u16 = 0;
 pub(super) const END_COUNT: u16 = 0xFFFF;
 
-/// The beginning of a downstream packet, read without its messages.
+/// The first fields of a downstream packet, read without its messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// The first message's sequence, or the next expected one when there is none.
+    /// The sequence of the first message, or the next one expected if the packet has no message.
     pub sequence: u64,
-    /// How many messages follow.
+    /// The number of messages in the packet.
     pub messages: u16,
 }
 
 impl Head {
-    /// Reads the beginning. Returns `None` if there are not even that many bytes.
+    /// Reads the first fields. Returns `None` if the datagram is too short for them.
     pub fn of(datagram: &[u8]) -> Option<Head> {
         let header = datagram.first_chunk::<HEADER_BYTES>()?;
         let (sequence, count) = (header[10..18].try_into().ok()?, header[18..].try_into().ok()?);
@@ -36,14 +36,14 @@ impl Head {
         Some(Head { sequence: u64::from_be_bytes(sequence), messages })
     }
 
-    /// The sequence after its last message.
+    /// Returns the sequence after the last message.
     pub fn end(&self) -> u64 {
         self.sequence.saturating_add(u64::from(self.messages))
     }
 }
 
-/// As [`segment_of`](super::packet::segment_of). `size_of` returns the size of the packet at the beginning of the bytes, as far as it can
-/// be determined.
+/// Returns the length of each packet in `bytes`, as [`segment_of`](super::packet::segment_of) does. `size_of` returns the size of the
+/// packet at the beginning of its argument, or `None` if that cannot be determined.
 pub(in super::super) fn equal_packets(bytes: &[u8], size_of: impl Fn(&[u8]) -> Option<usize>) -> usize {
     let is_packet = |bytes: &[u8]| size_of(bytes) == Some(bytes.len());
     match size_of(bytes) {
@@ -68,12 +68,12 @@ fn join_header(session: Session, sequence: u64, count: u16) -> [u8; HEADER_BYTES
     header
 }
 
-/// The bytes of a heartbeat; `next` is the sequence that the next message will have.
+/// Makes a heartbeat. `next` is the sequence of the next message.
 pub fn heartbeat(session: Session, next: u64) -> [u8; HEADER_BYTES] {
     join_header(session, next, HEARTBEAT_COUNT)
 }
 
-/// The bytes of an end-of-session packet; `next` is the sequence after the last message's.
+/// Makes an end-of-session packet. `next` is the sequence after the last message.
 pub fn end_of_session(session: Session, next: u64) -> [u8; HEADER_BYTES] {
     join_header(session, next, END_COUNT)
 }
@@ -81,19 +81,19 @@ pub fn end_of_session(session: Session, next: u64) -> [u8; HEADER_BYTES] {
 /// A request for `count` messages from `first` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// The session whose messages are wanted.
+    /// The session of the messages.
     pub session: Session,
-    /// The first sequence wanted, at least 1.
+    /// The first sequence asked for, at least 1.
     pub first: u64,
-    /// How many are wanted, 1 to 65 534.
+    /// The number of messages asked for, 1 to 65 534.
     pub count: u16,
 }
 
 impl Request {
-    /// Checks a request.
+    /// Parses a request, and checks it.
     ///
     /// # Errors
-    /// [`Malformed`], if it is not exactly 20 bytes or asks for messages that cannot exist.
+    /// [`Malformed`] if it is not exactly 20 bytes long, or asks for messages that cannot exist.
     pub fn parse(datagram: &[u8]) -> Result<Request, Malformed> {
         let header: &[u8; REQUEST_BYTES] = datagram.try_into().map_err(|_| Malformed::RequestLength)?;
         let (session, first, count) = split_header(header);
@@ -111,12 +111,12 @@ impl Request {
     }
 }
 
-/// The largest message that a packet of `payload_bytes` carries, in bytes.
+/// Returns the size of the largest message that fits a packet of `payload_bytes`, in bytes.
 pub fn max_message_bytes(payload_bytes: usize) -> usize {
     payload_bytes.saturating_sub(HEADER_BYTES + LENGTH_BYTES).min(usize::from(u16::MAX))
 }
 
-/// A packet that is being written into a buffer which the caller keeps and lends at each step.
+/// A packet that is being written. The caller owns the buffer, and passes it to each call.
 #[derive(Debug, Clone, Copy)]
 pub struct PacketWriter {
     first: u64,
@@ -125,23 +125,23 @@ pub struct PacketWriter {
 }
 
 impl PacketWriter {
-    /// An empty packet whose first message will have the sequence `first`.
+    /// Makes an empty packet. Its first message will have the sequence `first`.
     pub fn new(first: u64) -> PacketWriter {
         PacketWriter { first, count: 0, bytes: HEADER_BYTES }
     }
 
-    /// The sequence that the next message pushed will have.
+    /// Returns the sequence of the next message to push.
     pub fn next(&self) -> u64 {
         self.first.saturating_add(u64::from(self.count))
     }
 
-    /// How many messages are in it.
+    /// Returns the number of messages in the packet.
     pub fn count(&self) -> u16 {
         self.count
     }
 
-    /// Returns the place of the next message's data, if there is room for its length; the place may be empty. A reader can copy directly
-    /// into it. Call [`PacketWriter::commit`] next.
+    /// Returns the part of the buffer for the next message's data, so that a reader can copy directly into it. It may be empty. Returns
+    /// `None` if there is no room even for the message's length. Call [`PacketWriter::commit`] next.
     pub fn room<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b mut [u8]> {
         let room = if self.count < MAX_MESSAGES {
             buffer.get_mut(self.bytes + LENGTH_BYTES..)?
@@ -152,7 +152,7 @@ impl PacketWriter {
         Some(&mut room[..most])
     }
 
-    /// Accepts the `size` bytes written into [`PacketWriter::room`] as the next message. Returns false if they do not fit.
+    /// Adds the `size` bytes that were written into [`PacketWriter::room`] as the next message. Returns false if they do not fit.
     pub fn commit(&mut self, buffer: &mut [u8], size: usize) -> bool {
         let Ok(length) = u16::try_from(size) else {
             return false;
@@ -176,7 +176,7 @@ impl PacketWriter {
         self.commit(buffer, data.len())
     }
 
-    /// Writes the header. Returns the size of the datagram in the buffer; `None` if it has no message.
+    /// Writes the header. Returns the size of the datagram in the buffer, or `None` if it has no message.
     pub fn finish(self, buffer: &mut [u8], session: Session) -> Option<usize> {
         if self.count == 0 {
             return None;

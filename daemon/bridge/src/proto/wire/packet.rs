@@ -1,4 +1,4 @@
-//! One packet of a feed, plain or native, in the form that receivers use.
+//! One packet of a feed, plain or native, in the form in which receivers use it.
 
 use super::super::control::is_control;
 use super::super::native::fragments::Fragment;
@@ -6,8 +6,8 @@ use super::super::session::Session;
 use super::message::{LENGTH_BYTES, Malformed, Messages};
 use super::mold::{END_COUNT, HEADER_BYTES, HEARTBEAT_COUNT, Head, equal_packets, split_header};
 
-/// Returns the length of each packet in these bytes, into which the kernel has merged them: all are equally long, except that the last may
-/// be shorter. If the bytes are not several sound packets, all of them are one.
+/// Returns the length of each packet in `bytes`. The kernel has merged packets of equal length into these bytes, but the last one may be
+/// shorter. If the bytes are not several valid packets, returns the length of all of them.
 pub fn segment_of(bytes: &[u8]) -> usize {
     equal_packets(bytes, |bytes| {
         if is_control(bytes) {
@@ -22,12 +22,12 @@ pub fn segment_of(bytes: &[u8]) -> usize {
     })
 }
 
-/// One downstream packet, wholly checked.
+/// One downstream packet. All of its bytes were checked.
 #[derive(Debug, Clone, Copy)]
 pub struct Downstream<'a> {
-    /// The run of sequences that the packet belongs to.
+    /// The session of the packet.
     pub session: Session,
-    /// The first message's sequence, or the next expected one when there is none; at least 1.
+    /// The sequence of the first message, or the next one expected if the packet has no message; at least 1.
     pub sequence: u64,
     /// The content of the packet.
     pub body: Body<'a>,
@@ -38,19 +38,19 @@ pub struct Downstream<'a> {
 pub enum Body<'a> {
     /// One message or more.
     Messages(Messages<'a>),
-    /// Nothing: the sender is alive and the sequence is the next expected.
+    /// No message: the sender is alive, and the packet's sequence is the next one expected.
     Heartbeat,
-    /// The session is over; no sequence from this one on follows.
+    /// The session is over. There are no messages from the packet's sequence on.
     End,
-    /// A part of the message with the packet's sequence. Plain packets have none.
+    /// A part of the message with the packet's sequence. Plain packets have no fragments.
     Fragment(Fragment<'a>),
 }
 
 impl<'a> Downstream<'a> {
-    /// Checks a whole datagram: two reads per message, no copy.
+    /// Parses a whole datagram, and checks it. Costs two reads per message, and no copy.
     ///
     /// # Errors
-    /// [`Malformed`], if any part contradicts another. Nothing of such a packet may be used.
+    /// [`Malformed`] if the parts of the packet contradict each other. No part of such a packet may be used.
     pub fn parse(datagram: &'a [u8]) -> Result<Downstream<'a>, Malformed> {
         let (header, blocks) = datagram.split_first_chunk::<HEADER_BYTES>().ok_or(Malformed::TooShort)?;
         let (session, sequence, count) = split_header(header);
@@ -66,7 +66,7 @@ impl<'a> Downstream<'a> {
         Ok(Downstream { session, sequence, body })
     }
 
-    /// The sequence after the last message, or the next expected one when there is none.
+    /// Returns the sequence after the last message, or the next one expected if the packet has no message.
     pub fn end(&self) -> u64 {
         match self.body {
             Body::Messages(messages) => messages.end(),

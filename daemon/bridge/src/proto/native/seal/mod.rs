@@ -1,9 +1,9 @@
-//! Sealing and opening native packets: AES-128-GCM with a key for each sender.
+//! Seals and opens native packets with AES-128-GCM. Each sender has a key of its own.
 //!
-//! A sender's key is HKDF-SHA-256 of the group's key, with a fixed salt and the sender's number and direction as info. A packet's nonce is
-//! its number, which no other packet of that sender has, and the bytes before the body are authenticated with it. A sender's number is
-//! random at each start, so no nonce is used twice. The cheap checks are done first: a packet that was accepted already, such as the copy
-//! on another line, costs no cryptography.
+//! The sender's key is derived from the group's key with HKDF-SHA-256. The salt is fixed, and the info is the sender's number and
+//! direction. The nonce of a packet is the packet's number, which no other packet of this sender has. The sender's number is random at each
+//! start, so no nonce is used twice with one key. The seal also authenticates the bytes before the body. The cheap checks come first: a
+//! packet that was already accepted, such as a copy on another line, costs no cryptography.
 
 #[cfg(test)]
 mod tests;
@@ -22,13 +22,13 @@ use crate::proto::session::Session;
 use crate::proto::wire::Malformed;
 
 const SALT: &[u8] = b"shmcast-native-1";
-/// After so many packets a sender takes another number, and so another key.
+/// The number of packets after which a sender takes another number, and so another key.
 const RENEW_AFTER: u64 = 1 << 36;
-/// How many packets of unknown senders are tried with the group's key in a second. The rate bounds the cost of a flood.
-/// A real new sender is still known within milliseconds.
+/// The rate of packets of unknown senders that are tried with the group's key. It bounds the cost of a flood. A new sender that is genuine
+/// is still accepted within milliseconds.
 const TRIES: Rate = Rate { per_second: 20_000, burst: 2_000 };
 
-/// The key of one sender. It seals packets, and what else is sent under numbers, such as the blocks of an engine.
+/// The key of one sender. It seals packets, and other numbered texts such as the blocks of an engine.
 pub struct SenderKey(LessSafeKey);
 
 impl fmt::Debug for SenderKey {
@@ -38,7 +38,7 @@ impl fmt::Debug for SenderKey {
 }
 
 impl SenderKey {
-    /// The key that a sender derives from its group's. Each use has a `salt` of its own, so that no two share keys.
+    /// Derives the sender's key from the group's key. Each use has its own `salt`, so that no two uses share keys.
     pub fn new(group: &GroupKey, salt: &[u8], sender: u64, is_receiver: bool) -> SenderKey {
         let mut info = [0; 9];
         info[..8].copy_from_slice(&sender.to_be_bytes());
@@ -50,13 +50,13 @@ impl SenderKey {
         SenderKey(LessSafeKey::new(UnboundKey::from(derived)))
     }
 
-    /// Seals `text` in place. The seal covers `about` as well. A sender never seals twice under one number.
+    /// Seals `text` in place. The seal also covers `about`. A sender must never seal twice under one number.
     pub fn seal(&self, number: u64, about: &[u8], text: &mut [u8]) -> Option<[u8; SEAL_BYTES]> {
         let seal = self.0.seal_in_place_separate_tag(nonce_of(number), Aad::from(about), text).ok()?;
         seal.as_ref().try_into().ok()
     }
 
-    /// Opens a sealed text in place, with its seal behind it. Returns the size of the text; `None` if the seal does not open.
+    /// Opens a sealed text in place. The seal must follow the text. Returns the size of the text, or `None` if the seal does not match.
     pub fn open(&self, number: u64, about: &[u8], sealed: &mut [u8]) -> Option<usize> {
         let text = self.0.open_in_place(nonce_of(number), Aad::from(about), sealed).ok()?;
         Some(text.len())
@@ -73,7 +73,7 @@ fn nonce_of(number: u64) -> Nonce {
     Nonce::assume_unique_for_key(nonce)
 }
 
-/// Numbers the packets of one sender, and seals them if it has a key.
+/// Numbers the packets of one sender, and seals them if the sender has a key.
 pub struct Sealer {
     numbers: Numbers,
     group: Option<(GroupKey, SenderKey)>,
@@ -88,7 +88,7 @@ impl fmt::Debug for Sealer {
 }
 
 impl Sealer {
-    /// A sender without a key. `sender` must be random.
+    /// Makes a sender without a key. `sender` must be random.
     pub fn new(sender: u64, is_receiver: bool) -> Sealer {
         Sealer {
             numbers: Numbers::new(sender, is_receiver),
@@ -98,7 +98,7 @@ impl Sealer {
         }
     }
 
-    /// Seals later packets with this key. Without a key, packets leave unsealed.
+    /// Seals the packets from now on with this key. Without a key, packets are not sealed.
     pub fn set_key(&mut self, group: Option<&GroupKey>) {
         if self.group.as_ref().map(|(known, _)| known) != group {
             let key = |group: &GroupKey| (*group, key_of(group, self.numbers.sender(), self.is_receiver));
@@ -106,8 +106,8 @@ impl Sealer {
         }
     }
 
-    /// Makes a packet of the body of `body_bytes` that stands in the buffer after the place of the head. Returns the
-    /// packet's size; `None` if there is no room for it.
+    /// Makes a packet from a body of `body_bytes`, which stands in the buffer after [`HEAD_BYTES`](super::container::HEAD_BYTES) bytes.
+    /// Returns the packet's size, or `None` if the buffer has no room for it.
     pub fn finish(
         &mut self,
         buffer: &mut [u8],
@@ -128,7 +128,7 @@ impl Sealer {
         Some(size)
     }
 
-    // Goes on as another sender.
+    // Continues under another sender's number, and so with another key.
     fn renew(&mut self) {
         let mut hasher = SipHasher24::new_with_key(&[0; 16]);
         hasher.write_u64(self.numbers.sender());
@@ -138,20 +138,20 @@ impl Sealer {
     }
 }
 
-/// The reason that a packet was not opened.
+/// The reason why a packet was not opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unopened {
     /// It is damaged.
     Malformed(Malformed),
-    /// A packet of this number was taken already, or is too old to know.
+    /// A packet with this number was already accepted, or the number is too old to know that.
     Replayed,
-    /// Its seal does not open: it is forged or damaged.
+    /// The seal does not match. The packet is forged or damaged.
     Forged,
-    /// It is not sealed, it is sealed with a key that is not known here, or there were too many unknown senders.
+    /// The packet has no seal, its key is not known here, or too many senders are unknown.
     Unknown,
 }
 
-/// A sender whose seal has opened.
+/// A sender of which a packet was opened.
 struct Known {
     sender: u64,
     group: GroupKey,
@@ -161,23 +161,23 @@ struct Known {
     heard_ns: u64,
 }
 
-/// The number of packets that were not opened.
+/// The numbers of packets that were not opened, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenerCounters {
-    /// Packets that were taken already, or are too old to know; among them the copies of other lines.
+    /// Packets that were already accepted, or whose number is too old to know that. Copies on other lines are among them.
     pub replayed: u64,
-    /// Packets whose seal does not open.
+    /// Packets whose seal does not match.
     pub forged: u64,
-    /// Packets without a seal, of unknown keys, or of too many unknown senders.
+    /// Packets without a seal, with an unknown key, or of too many unknown senders.
     pub unknown: u64,
 }
 
 /// Opens sealed packets.
 pub struct Opener {
     keys: Option<Keyring>,
-    /// Whether packets without a seal are taken too.
+    /// Whether packets without a seal are accepted, too.
     takes_open: bool,
-    /// The direction that packets come from.
+    /// Whether packets must come from receivers. Otherwise they must come from senders and servers.
     from_receivers: bool,
     known: Vec<Known>,
     most: usize,
@@ -192,15 +192,16 @@ impl fmt::Debug for Opener {
 }
 
 impl Opener {
-    /// Opens what up to `most` senders have sealed: receivers if `from_receivers`, otherwise ends of a feed.
+    /// Makes an opener that knows up to `most` senders at a time. These are receivers if `from_receivers` is set, and otherwise the senders
+    /// and servers of a feed.
     pub fn new(from_receivers: bool, most: usize) -> Opener {
         let known = Vec::with_capacity(most);
         let (tries, counters) = (TokenBucket::default(), OpenerCounters::default());
         Opener { keys: None, takes_open: true, from_receivers, known, most, tries, counters }
     }
 
-    /// Opens with these keys from now on. Without keys, no sealed packet is taken. `takes_open` says whether packets
-    /// without a seal are.
+    /// Sets the keys that open packets from now on. Without keys, no sealed packet is opened. `takes_open` says whether packets without a
+    /// seal are accepted.
     pub fn set_keys(&mut self, keys: Option<Keyring>, takes_open: bool) {
         self.known
             .retain(|known| keys.as_ref().and_then(|keys| keys.of(known.group.id)) == Some(&known.group));
@@ -212,10 +213,10 @@ impl Opener {
         &self.counters
     }
 
-    /// Opens a packet into `out`, as one that was never sealed. Returns its size there.
+    /// Opens a packet into `out`, in the form of a packet that was never sealed. Returns its size there.
     ///
     /// # Errors
-    /// [`Unopened`]; it was counted, but for damaged ones.
+    /// [`Unopened`]. The opener counts these packets, except for malformed ones.
     pub fn open(&mut self, now_ns: u64, datagram: &[u8], out: &mut [u8]) -> Result<usize, Unopened> {
         let opened = self.try_open(now_ns, datagram, out);
         match opened {
@@ -268,7 +269,7 @@ impl Opener {
         open.write(out, text_bytes).ok_or(Unopened::Malformed(Malformed::Truncated))
     }
 
-    // Adds a sender whose seal has opened, in the place of the one that was silent for longest if all are taken.
+    // Adds a sender whose seal has matched. If there is no room, it replaces the sender that was silent for longest.
     fn add(&mut self, sender: u64, group: GroupKey) -> usize {
         let key = key_of(&group, sender, self.from_receivers);
         if self.known.len() < self.most {

@@ -1,10 +1,10 @@
-//! Tests of the effects of one forged packet alone, which are small, and of several packets together.
+//! Tests what one forged packet alone can do, which is little, and what several packets can do together.
 
 use super::super::super::gap::GapConfig;
 use super::super::super::gap::GapPolicy;
 use super::*;
 
-/// Lets time act, whatever is due, until `until_ns`; no server answers anything.
+/// Runs the receiver's timeouts until `until_ns`. No server answers its requests.
 fn idle(rig: &mut Rig, from_ns: u64, until_ns: u64) -> Vec<String> {
     let mut out = Vec::new();
     let mut now_ns = from_ns;
@@ -55,8 +55,8 @@ fn a_single_packet_far_ahead_gives_nothing_up_and_says_nothing_when_it_is_contra
     }
 }
 
-/// Messages that a second packet shows to exist are missing, and are given up in the end. So are tails that
-/// the line announces again and again.
+/// Missing messages that a second packet shows to exist are given up in the end. So are messages at the end of the feed that the line
+/// announces again and again.
 #[test]
 fn what_is_shown_is_given_up_and_what_is_claimed_for_a_second() {
     for servers in 0..2 {
@@ -98,7 +98,7 @@ fn servers_that_deny_a_claim_end_it() {
     assert_eq!((rig.receiver.horizon(), rig.receiver.next()), (10, 10));
 }
 
-/// Servers show that the messages that they hold exist.
+/// A server's answer shows that the messages that it holds exist.
 #[test]
 fn a_servers_word_shows_what_it_holds() {
     let mut rig = Rig::new(with_servers(2));
@@ -147,7 +147,7 @@ fn one_packet_begins_no_session_and_none_is_lost_by_waiting() {
     assert_eq!(rig.receiver.counters().totals.packets_early, 201);
 }
 
-/// It sends a heartbeat each second, some of which are lost.
+/// The session sends a heartbeat each second, and some of them are lost.
 #[test]
 fn a_session_that_sends_few_messages_and_is_idle_loses_none() {
     let mut rig = Rig::new(config());
@@ -185,7 +185,7 @@ fn an_older_session_is_followed_once_the_newer_is_silent() {
     }
 }
 
-/// Some servers answer a long request in several packets, all of which bear the sequence of the first.
+/// Some servers answer a long request in several packets that all have the sequence of the first one.
 #[test]
 fn packets_of_an_answer_that_all_bear_its_first_sequence_are_not_believed() {
     let mut rig = Rig::new(config());

@@ -24,7 +24,7 @@ fn config() -> ReceiverConfig {
     ReceiverConfig::following(Follow::Channel(*b"TEST"))
 }
 
-/// A receiver, and what it handed out as text: `+epoch@next`, sequences, `gap a..b`, `end n`.
+/// A receiver, and its deliveries as texts: `+epoch@next`, sequences, `gap a..b`, `end n`.
 struct Rig {
     receiver: Receiver,
     out: Vec<String>,
@@ -41,7 +41,7 @@ impl Rig {
         std::mem::take(out)
     }
 
-    /// A session begins with this packet, and says so until it is followed.
+    /// Begins a session with this packet, and sends heartbeats until the receiver follows the session.
     fn announce(&mut self, now_ns: u64, session: Session, first: &[u8]) -> Vec<String> {
         let next = Downstream::parse(first).unwrap().sequence + 1;
         assert!(self.put(now_ns, LINE, first).is_empty());
@@ -207,7 +207,8 @@ fn one_wild_packet_does_not_skip_the_feed() {
     assert_eq!(rig.receiver.horizon(), 10_000_002, "those that agree over a while are believed");
 }
 
-/// No witnesses help, and no first packet of a session is believed: its messages could not be published here.
+/// The receiver believes no packet beyond all sequences, not even with witnesses or at the beginning of a session: such messages could not
+/// be published here.
 #[test]
 fn packets_beyond_all_sequences_are_dropped_and_counted() {
     for first in [MAX_SEQUENCE, (1 << 62) - 1, u64::MAX - 8] {
