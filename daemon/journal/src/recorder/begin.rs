@@ -1,4 +1,4 @@
-//! The beginning of a recording: recovery, the place in the ring, and the first records.
+//! The beginning of a recording: recovery, the position in the ring, and the first records.
 
 use super::{LAG_ERROR, now};
 use crate::core::{Begin, Packer, Packing, Pool, Recovered, Settings, Writer, recover};
@@ -19,9 +19,10 @@ pub(super) struct Begun {
     pub(super) subscriber: Subscriber,
     pub(super) packer: Packer,
     pub(super) writer: Writer,
-    /// Control records of the ring after the last message that the journal has already.
+    /// Control records that follow the journal's last message. The journal has them already, and the ring delivers them again.
     pub(super) known: Vec<ControlRecord>,
-    /// Behind this sequence this epoch is in force, if the ring has not said before where it began.
+    /// A sequence and an epoch. The epoch is recorded after this sequence at the latest, if the ring has not delivered the beginning of the
+    /// epoch before.
     pub(super) epoch_by: Option<(u64, u64)>,
     pub(super) first: u64,
     pub(super) missing: u64,
@@ -82,7 +83,7 @@ pub(super) fn begin(
     Ok(Begun { directory, subscriber, packer, writer, known, epoch_by, first: due, missing })
 }
 
-/// Moves the subscriber to the end of the journal. Messages that the ring no longer has are lost.
+/// Moves the subscriber to the end of the journal. Returns the messages that the ring no longer has.
 fn place(
     subscriber: &mut Subscriber,
     recovered: &Recovered,
@@ -119,7 +120,7 @@ fn place(
     Ok(Some(Loss { from: due, to: first - 1, cause }))
 }
 
-/// Moves the subscriber past a message, so that it reads the control records between this message and the next. A seek to the next one
+/// Moves the subscriber past the message `sequence`, so that it next reads the control records after it. A seek to the following message
 /// would skip them. Returns false if the ring no longer has the message.
 fn go_behind(subscriber: &mut Subscriber, sequence: u64) -> bool {
     if sequence == 0 || subscriber.seek(sequence).is_err() {
@@ -145,7 +146,7 @@ struct Last {
 }
 
 impl Last {
-    /// Reads the end of the journal. `due` is the sequence of the next message.
+    /// Reads the last records of the journal. `due` is the sequence of the next message.
     fn of(path: &Path, due: u64) -> Result<Self, RecordError> {
         let journal = Journal::open(path)?;
         // An index time counts all records before its frame. The last frame of all is read.
@@ -171,7 +172,7 @@ impl Last {
     }
 }
 
-/// Moves the subscriber to the oldest message that is safe to read, while a publisher may overtake it. Returns its sequence.
+/// Moves the subscriber to the oldest message in the ring, which a publisher may overwrite meanwhile. Returns its sequence.
 fn oldest(subscriber: &mut Subscriber) -> Result<u64, RecordError> {
     let mut wanted = 1;
     loop {
@@ -204,7 +205,7 @@ fn header(
     })
 }
 
-/// Describes the ring that is read, in the form of the headers of files.
+/// Returns a file header that describes the subscriber's ring.
 pub(super) fn header_of_ring(subscriber: &Subscriber) -> io::Result<FileHeader> {
     let header = header_of(subscriber.header())?;
     header.encode().map_err(io::Error::other)?;
