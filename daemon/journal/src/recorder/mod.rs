@@ -58,7 +58,7 @@ pub struct Progress {
     pub has_ended: bool,
 }
 
-/// The lag of a subscriber may be too low by so many messages.
+/// Greatest error of a subscriber's lag: it may be this many messages too low.
 const LAG_ERROR: u64 = 64;
 
 /// Reads both clocks; the monotonic one counts from `start`. After a long pause between the two readings, it reads both again, up to ten
