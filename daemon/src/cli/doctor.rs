@@ -1,4 +1,4 @@
-//! `shmcast doctor`: shows what the checks of this host found. The judging is in [`crate::doctor`].
+//! `shmcast doctor`: shows the findings of the checks of this host. The checks are in [`crate::doctor`].
 
 use std::{fmt::Write as _, io::IsTerminal, path::PathBuf, process::ExitCode};
 
@@ -80,7 +80,7 @@ fn is_colour_wanted() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// The findings below their headings, in the order of the table.
+/// Returns the findings in groups with headings, in the order of the table.
 fn groups(report: &Report, worst_first: bool) -> Vec<(&'static str, Vec<&Finding>)> {
     let group = |word, belongs: &dyn Fn(&Finding) -> bool| {
         (word, report.checks.iter().filter(|f| belongs(f)).collect::<Vec<_>>())
@@ -136,8 +136,7 @@ fn for_eyes(report: &Report, worst_first: bool, detailed: bool, columns: u16, co
     out
 }
 
-/// Widths of the status and id columns with their padding. They are the same in each group, so that the
-/// columns are aligned.
+/// Widths of the status and id columns with their padding. All groups have the same widths, so that the columns are aligned.
 const STATUS_COLUMNS: u16 = 11;
 const ID_COLUMNS: u16 = 21;
 
@@ -172,7 +171,7 @@ fn table(findings: &[&Finding], columns: u16, colour: bool) -> Table {
     table
 }
 
-/// A path of this length breaks the table at 80 columns. The readings show it whole.
+/// A path of at least this length makes the table wider than 80 columns. The readings show the whole path.
 const LONG_PATH_CHARS: usize = 34;
 
 /// `says` with its long paths cut to their last two names.

@@ -1,7 +1,7 @@
 //! `shmcast replay`: publishes a journal again.
 //!
-//! Readers of the new channel get what readers of the recorded one got: the same messages by the same sequences, with tags, keys, gaps
-//! and sessions of bridges. Messages that the journal lacks are a gap to them.
+//! Readers of the new channel receive what readers of the recorded channel received: the same messages, with the same sequences, tags, key
+//! flags, gaps and sessions of bridges. Messages that the journal lacks are gaps.
 
 use super::figures::grouped;
 use super::journal::Source;
@@ -145,7 +145,8 @@ impl Summary<'_> {
     }
 }
 
-/// A channel whose next sequence is `next` can take a stream from `first` on if it is new, or goes on there.
+/// Checks that a channel can take a stream from `first` on. `next` is the channel's next sequence. The channel must be new, or continue at
+/// `first`.
 fn check_fits(host: &Host, channel: &str, journal: &Path, next: u64, first: u64) -> Result<()> {
     if next == 1 || next == first {
         return Ok(());
@@ -172,7 +173,7 @@ struct Play {
 }
 
 impl Play {
-    /// Publishes the part. The result is whether all of it was published before any signal.
+    /// Publishes the part. Returns whether all of it was published before a signal.
     fn all(&mut self, args: &Args, part: &mut Part, stop: &Stop, bar: &ProgressBar) -> Result<bool> {
         // Readers of a new channel begin at the first sequence of the part.
         self.publisher.gap(part.due() - 1)?;

@@ -1,4 +1,4 @@
-//! The common parts of all verbs that publish: options for the ring of a new channel, the wait for readers, and the summary.
+//! Common code of the verbs that publish: options for a new channel's ring, the wait for readers, and the summary.
 
 use super::Host;
 use super::figures::{grouped, readers_of, size};
@@ -48,7 +48,7 @@ impl RingArgs {
         })
     }
 
-    /// Begins to open the channel for publishing, with these options.
+    /// Makes the builder of a publisher with these options.
     pub(super) fn publisher(&self, host: &Host, channel: &str) -> Result<PublisherBuilder> {
         let mut builder = host.publisher(channel);
         if let Some(capacity) = self.capacity {
@@ -97,7 +97,7 @@ pub(super) fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: 
     }
 }
 
-/// The summary of a verb that published. The caller adds what it alone knows.
+/// Returns the summary of a verb that published. The caller adds its own figures.
 pub(super) fn told(
     verb: &str,
     channel: &str,

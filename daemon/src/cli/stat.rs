@@ -1,4 +1,4 @@
-//! `shmcast stat`: one channel and its readers, once or every second.
+//! `shmcast stat`: shows one channel and its readers, once or every second.
 
 use super::HostArg;
 use super::figures::{Ns, counted, grouped, of_role, size, table};
@@ -118,7 +118,7 @@ fn describe(channel: &ChannelStatus, rate: Option<u64>) -> String {
     text
 }
 
-/// How many readers there are, and how many recorders and bridges beside them.
+/// Describes how many readers, recorders and bridges read a channel.
 fn counted_by_role(readers: &[ReaderStatus]) -> String {
     let mut text = counted(of_role(readers, Role::Reader), "reader");
     for role in [Role::Recorder, Role::Bridge] {

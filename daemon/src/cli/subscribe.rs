@@ -1,4 +1,4 @@
-//! `shmcast sub`: a channel's messages to stdout, its losses to stderr and the exit code.
+//! `shmcast sub`: writes a channel's messages to stdout. It reports losses on stderr and by its exit code.
 
 use super::figures::{Ns, grouped};
 use super::framing::{OutputFraming, write_message};
@@ -241,7 +241,7 @@ fn ended(args: &Args, stop: &Stop, received: u64, missed: u64) -> Result<ExitCod
     bail!("{channel}: ENDED: received {received} of {count} messages")
 }
 
-/// Attaches, after waiting for the channel if asked. `None` when interrupted meanwhile.
+/// Attaches. Waits for the channel first, if the user asked for that. Returns `None` after a signal.
 fn attach(args: &Args, builder: SubscriberBuilder, stop: &Stop) -> Result<Option<Subscriber>> {
     match builder.open_while(|| args.wait_channel && !stop.is_set()) {
         Ok(subscriber) => {
@@ -259,7 +259,7 @@ fn attach(args: &Args, builder: SubscriberBuilder, stop: &Stop) -> Result<Option
     }
 }
 
-/// Reports what a closed channel contains, if the user asked for new messages only and would get nothing.
+/// Reports how many messages a closed channel has, if the user asked only for new messages and would get none.
 fn tell_closed(host: &Host, channel: &str) {
     let Ok(status) = host.channel(channel) else { return };
     match (status.oldest_sequence, status.next_sequence) {
@@ -270,7 +270,7 @@ fn tell_closed(host: &Host, channel: &str) {
     }
 }
 
-/// Reports an event of the stream: in band as JSON, else on stderr.
+/// Reports an event of the stream: on stdout between the messages with JSON, and otherwise on stderr.
 fn report(args: &Args, event: &Event<'_>, out: &mut impl Write) -> Result<()> {
     if args.framing == OutputFraming::Json {
         let line = match *event {
@@ -415,13 +415,12 @@ impl Tally {
     }
 }
 
-/// Pause before the first look at a silent channel's publisher.
+/// Silence of a channel before its publisher is checked for the first time.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
-/// Longest pause between two looks. A hundred readers of a silent channel ask the daemon three times a second then.
+/// Longest pause between two checks of the publisher. At this pause, a hundred readers of a silent channel make three requests a second.
 const LAST_LOOK: Duration = Duration::from_secs(30);
 
-/// Reports once when the publisher has died without closing the channel. It looks less often the longer the
-/// silence lasts.
+/// Reports once that the publisher has died without closing the channel. The longer the silence lasts, the less often it checks.
 struct PublisherWatch<'a> {
     host: &'a Host,
     channel: &'a str,

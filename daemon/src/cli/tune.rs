@@ -1,5 +1,4 @@
-//! `shmcast tune`: shows, applies and undoes the settings of this host that were measured to help. The work is done in
-//! [`crate::tune`].
+//! `shmcast tune`: shows, applies and undoes settings of this host that were measured to help. [`crate::tune`] does the work.
 
 use super::say::{print, print_json};
 use crate::doctor::{Host, Root};

@@ -1,6 +1,6 @@
-//! The limits of this process: locked memory, priority, descriptors, CPUs, and its control group's share.
+//! Checks of this process's limits: locked memory, priority, descriptors, CPUs, and the share of its control group.
 //!
-//! A process inherits these from its shell. A service has those of its unit, which `systemctl show` prints.
+//! A process inherits its limits from its shell. A service gets the limits of its unit, which `systemctl show` prints.
 
 use super::{
     Area, Check, Unread,
@@ -67,7 +67,7 @@ fn soft_limit(p: &mut Probe<'_>, name: &'static str) -> Result<Option<u64>, Unre
     }
 }
 
-/// Whether the process holds a capability that lifts the limit anyway.
+/// Whether the process has a capability that overrides the limit.
 fn capable(p: &mut Probe<'_>, capability: u32) -> bool {
     let mask =
         p.field("/proc/self/status", "CapEff").ok().and_then(|mask| u64::from_str_radix(&mask, 16).ok());

@@ -1,4 +1,4 @@
-//! `shmcast bridge promote`: makes a received channel one of this host.
+//! `shmcast bridge promote`: makes a received channel a channel of this host, on which its programs may publish.
 
 use crate::cli::say::{note, print_json};
 use crate::cli::{Host, HostArg};
@@ -54,7 +54,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Promotes a channel that is a file. No bridge publishes on it, as only one program can.
+/// Promotes a channel that is a directory of files. This process becomes its publisher, so no bridge can publish on it at the same time.
 fn promote_here(host: &Host, channel: &str) -> Result<Promotion> {
     let came = |session: Option<[u8; 10]>| session.map(Session::from_bytes).ok_or(PromoteError::NoMirror);
     // Look first: opening a channel as its publisher begins an epoch.

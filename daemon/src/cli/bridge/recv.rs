@@ -73,8 +73,7 @@ impl Args {
         self.common.options.finish(draft)
     }
 
-    /// The options for opening the channel. A new channel is for messages that fit a packet, so that it can
-    /// be sent on.
+    /// Returns the options for opening the channel. A new channel's largest message fits a packet, so that the channel can be sent on.
     fn publisher(&self, host: &Host, spec: &BridgeSpec) -> PublisherBuilder {
         // The bridge starts once and runs for a long time, so it may take its time at the start.
         let mut publisher = host.publisher(&spec.channel).prepare(Preparation::FULL);
@@ -166,7 +165,7 @@ fn so_far(counters: &ReceiveCounters) -> String {
     )
 }
 
-/// The alarm for `more` messages that are given up since the last alarm.
+/// Returns the text of an alarm about `more` messages that were given up since the last alarm.
 fn missed(channel: &str, counters: &ReceiveCounters, more: u64) -> String {
     let hint = match counters.host.messages_too_large {
         0 => String::new(),

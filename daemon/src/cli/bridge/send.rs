@@ -127,7 +127,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     outcome(channel, egress.life(), egress.counters().messages_missed, interrupted)
 }
 
-/// Shows how the bridge does until it has ended. Returns the interruption, if there was one.
+/// Shows the bridge's progress until the bridge has ended. Returns the interruption, if a signal came.
 fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
     let channel = &args.channel;
     let progress = progress();
@@ -183,7 +183,7 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
     interrupted
 }
 
-/// Starts the bridge, after waiting for the channel if asked. `None` when interrupted meanwhile.
+/// Starts the bridge. Waits for the channel first, if the user asked for that. Returns `None` after a signal.
 fn start(
     args: &Args,
     spec: &BridgeSpec,
@@ -219,13 +219,13 @@ fn start(
     }
 }
 
-/// The journal for what the ring has no more, if the spec has a word about it.
+/// Returns where the spec takes overwritten messages from; `None` if the spec does not say.
 fn history(spec: &BridgeSpec) -> Option<&HistoryFrom> {
     let repair = spec.send.as_ref().and_then(|send| send.repair.as_ref());
     spec.nats().map(|nats| &nats.history).or(repair.map(|repair| &repair.history))
 }
 
-/// Refuses a directory that has no journal of the channel. A channel that is not there is somebody else's to report.
+/// Refuses a directory that has no journal of the channel. A missing channel is not reported here.
 fn check_history(channel: &str, dir: &Path, subscriber: &SubscriberBuilder) -> Result<()> {
     let Ok(mut subscriber) = subscriber.clone().page(false).open() else { return Ok(()) };
     let Some(journal) = subscriber.take_journal() else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! `shmcast journal hold` and `release`: files that are kept for somebody.
+//! `shmcast journal hold` and `release`: keep files of a journal, and end that.
 
 use super::span::sequence_at;
 use super::{Source, above};
@@ -92,7 +92,7 @@ pub(super) fn release(args: &ReleaseArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The directory in which the folder of a journal's stream lies, and the stream.
+/// Returns the journal's directory, which contains the folder of the stream, and the stream.
 fn home<'a>(source: &'a Source, journal: &Journal) -> Result<(&'a Path, StreamId)> {
     let dir = &source.dir;
     let stream = journal

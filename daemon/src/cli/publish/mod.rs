@@ -201,7 +201,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if has_lost { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
 }
 
-/// The messages that were published, and whether these were all.
+/// The number of published messages, and whether they were all messages of the input.
 struct Done {
     published: u64,
     bytes: u64,
@@ -291,7 +291,7 @@ fn publish_input(
     Ok(Done { published, bytes, is_complete, played: None })
 }
 
-/// Plays the capture as often as asked for. `Done::played` is the result of the first time.
+/// Plays the capture as many times as the user asked. `Done::played` is the result of the first time.
 fn publish_capture(
     args: &Args,
     path: &Path,
@@ -315,14 +315,14 @@ fn publish_capture(
     Ok(Done { published, bytes, is_complete, played: Some(played) })
 }
 
-/// Input whose next read fails when the program is told to stop, also while there is nothing to read.
+/// An input that a signal interrupts: the next read fails, even if the input has no data.
 struct Interruptible<'a> {
     file: File,
     stop: &'a Stop,
 }
 
 impl<'a> Interruptible<'a> {
-    /// Opens a file, or stdin for `-`. A pipe that has a name is opened before anybody writes to it.
+    /// Opens a file, or stdin for `-`. Opening a named pipe does not wait for its writer.
     fn open(path: &Path, stop: &'a Stop) -> io::Result<Self> {
         let file = match path.as_os_str() == "-" {
             true => File::from(io::stdin().as_fd().try_clone_to_owned()?),
@@ -356,7 +356,7 @@ impl Read for Interruptible<'_> {
     }
 }
 
-/// A progress line if stderr is a terminal, and nothing otherwise.
+/// Makes a progress line, which is shown only if stderr is a terminal.
 pub(super) fn progress() -> ProgressBar {
     let rate = |state: &ProgressState, out: &mut dyn fmt::Write| {
         // An error is ignored: the line is for people, and the terminal may be gone.
