@@ -10,13 +10,12 @@ use crate::{
     doctor::{self, Area, Finding, Host, Report, Root, Status},
 };
 
-/// Check this host for what costs latency, and show the commands that mend it.
+/// Check this host for settings that cost latency, and show the commands that mend them.
 ///
-/// Reads settings and changes nothing. On a terminal it prints a table and, for all that is not well, why it matters
-/// and how to mend it. Into a pipe it prints one line a check: status, area, id, finding and command, separated by tabs.
+/// Reads settings and changes nothing. On a terminal it prints a table. For each finding that is not a pass, it also prints why the finding
+/// matters and how to mend it. Into a pipe it prints one line per check: status, area, id, finding and command, separated by tabs.
 ///
-/// Exits with 0 when nothing failed (warnings and unknowns count as no failure), and 1 when a check failed or the checks
-/// could not be run.
+/// Exits with 0 when nothing failed (warnings and unknowns count as no failure), and 1 when a check failed or the checks could not be run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -31,7 +30,7 @@ pub(super) struct Args {
           value_parser = PossibleValuesParser::new(doctor::ids()))]
     only: Vec<String>,
 
-    /// Judge these CPUs, those of the publisher and its readers [default: the isolated ones, or else all]
+    /// Judge these CPUs, on which the publisher and its readers run [default: the isolated ones, or else all]
     #[arg(long, value_name = "LIST")]
     cpu: Option<CpuList>,
 

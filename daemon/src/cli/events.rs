@@ -32,7 +32,8 @@ pub(super) struct Args {
     /// Begin with the events of this long ago
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     since: Option<Duration>,
-    /// Go on until interrupted, through restarts of the daemon; without it, end after the past, or else after the next event
+    /// Continue until interrupted, also through restarts of the daemon. Otherwise end after the past events that --last or --since asks
+    /// for, or after the next event
     #[arg(long, short)]
     follow: bool,
     /// Print as JSON, one line an event

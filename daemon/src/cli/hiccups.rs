@@ -32,11 +32,11 @@ use crate::{
 
 /// Measure how often and for how long the machine itself stalls.
 ///
-/// One thread a CPU reads the clock back to back; every gap above the threshold is a stall that no program on that CPU
-/// could have avoided. The threads keep their CPUs fully busy. Ctrl-C ends early and still shows the result.
+/// One thread per CPU reads the clock in a loop. Every gap above the threshold is a stall that no program on that CPU could have avoided.
+/// The threads keep their CPUs fully busy. Ctrl-C ends early and still shows the result.
 ///
-/// Measure the CPUs your programs use, and leave at least one CPU out: the thread that collects and prints runs
-/// somewhere too, and shows up as a stall of its own once an interval where it has no CPU to itself.
+/// Measure the CPUs that your programs use, and leave at least one CPU out. The thread that collects and prints the results needs a CPU,
+/// too. Without one of its own, it causes a stall once per interval on a measured CPU.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -52,7 +52,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NS", default_value_t = 1000)]
     threshold_ns: u64,
 
-    /// How often to show a line (on a terminal) and to write to the log
+    /// Interval at which a line is shown (on a terminal) and the log is written
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
 

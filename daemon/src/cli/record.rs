@@ -49,7 +49,7 @@ pub(super) struct Args {
     /// When files are made safe from a power cut: an interval, each (with each write) or none
     #[arg(long, default_value = "10ms", value_parser = words(&["each", "none"], parse_sync), hide_possible_values = true)]
     sync: SyncPolicy,
-    /// How files are written: direct, past the page cache, or buffered, through it. Default: direct where the file system can
+    /// How files are written: direct (past the page cache) or buffered (through it) [default: direct, if the file system supports it]
     #[arg(long, value_name = "WAY", value_parser = words(&["direct", "buffered"], parse_io), hide_possible_values = true)]
     io: Option<Io>,
     /// Memory for what waits for the disk, at least 1MiB

@@ -53,12 +53,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "SPEED", default_value = "1", value_parser = words(&["max"], Speed::from_str),
           hide_possible_values = true)]
     speed: Speed,
-    /// Shorten each silence of the recording to this time, as in 1s, before --speed counts
+    /// Shorten each pause in the recording to this time, as in 1s, before --speed counts
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     max_pause: Option<Duration>,
     #[command(flatten)]
     ring: RingArgs,
-    /// Wait until this many readers are attached; recorders and bridges are none
+    /// Wait until this many readers are attached; recorders and bridges do not count
     #[arg(long, value_name = "N", default_value_t = 0)]
     wait_readers: usize,
     /// Pin the publisher to this CPU

@@ -18,8 +18,8 @@ pub(super) struct RingArgs {
     /// Largest message [default: an eighth of the capacity, at most 16MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_message: Option<u64>,
-    /// Mode of a new channel: 700, yours alone; 750, your group reads; 755, all users read [default: 700]. One that is
-    /// there must have it
+    /// Mode of a new channel: 700, yours alone; 750, your group reads; 755, all users read [default: 700]. An existing channel must have
+    /// this mode
     #[arg(long, value_name = "MODE", value_parser = words(&["700", "750", "755"], parse_mode), hide_possible_values = true)]
     mode: Option<u32>,
     /// Give a new channel a board of the last message of each key: the bytes of a payload that are its key, as 0..8

@@ -45,23 +45,24 @@ pub(super) struct Args {
     channel: String,
     #[command(flatten)]
     host: HostArg,
-    /// Where to begin: latest, oldest, key (the last key message), board (the last message of each key, then the stream), a sequence, or a time in UTC: HH:MM[:SS[.FRACTION]] of today, YYYY-MM-DDTHH:MM[:SS]Z, or
-    /// @SECONDS since 1970. Messages that the ring has no more come from the channel's journal, where it has one
+    /// Where to begin: latest, oldest, key (the last key message), board (the last message of each key, then the stream), a sequence, or a
+    /// time in UTC: HH:MM[:SS[.FRACTION]] of today, YYYY-MM-DDTHH:MM[:SS]Z, or @SECONDS since 1970. Messages that the ring has overwritten
+    /// come from the channel's journal, if it has one
     #[arg(long, default_value = "latest", value_parser = words(&["latest", "oldest", "key", "board"], parse_start), hide_possible_values = true)]
     from: Start,
     /// How to wait: spin, burst, yield, spin-yield, backoff, sleep:MICROSECONDS, or park (a daemon's channel only)
     #[arg(long, default_value = "yield", value_parser = words(WAITS, parse_wait), hide_possible_values = true)]
     wait: Wait,
-    /// Where to go on after having been lapped: oldest, latest or key
+    /// Where to continue after the ring has lapped this reader: oldest, latest or key
     #[arg(long, default_value = "oldest", value_parser = words(&["oldest", "latest", "key"], parse_resume), hide_possible_values = true)]
     resume: Resume,
-    /// Read what the ring has no more from the journal in this directory
+    /// Read messages that the ring has overwritten from the journal in this directory
     #[arg(long, value_name = "DIR", conflicts_with = "no_history")]
     history: Option<PathBuf>,
-    /// Take messages from the ring alone: what was overwritten is missed
+    /// Read only the ring: messages that it has overwritten are missed
     #[arg(long)]
     no_history: bool,
-    /// Leave out what is no longer the newest of its key when this reader cannot keep up; needs a channel with a board
+    /// If this reader cannot keep up, skip messages that are no longer the newest of their keys; needs a channel with a board
     #[arg(long, conflicts_with_all = ["history", "resume"])]
     conflate: bool,
     /// Receive only messages with these tags, as 7 or 7,9
@@ -76,14 +77,14 @@ pub(super) struct Args {
     /// Name of this process in tools, in place of shmcast: 1 to 15 bytes
     #[arg(long, value_parser = parse_name)]
     name: Option<CString>,
-    /// End after this many messages; a channel that ends before is an error
+    /// End after this many messages; a channel that ends earlier is an error
     #[arg(long, value_name = "N")]
     count: Option<u64>,
     /// How messages are written
     #[arg(long, value_enum, default_value = "lines")]
     framing: OutputFraming,
-    /// Wait for the channel, and for a publisher if its last one closed it and --from is latest; a channel that appears
-    /// is read from its first message on, and one that is made again is read again
+    /// Wait for the channel. With --from latest, also wait for a publisher if the last one has closed the channel. A new channel is read
+    /// from its first message on, and a channel that is made again is read again
     #[arg(long)]
     wait_channel: bool,
     /// Report counts and latency percentiles on stderr at the end

@@ -14,8 +14,9 @@ use std::process::ExitCode;
 
 /// Check that a directory holds a release, whole and unchanged, before it is installed
 ///
-/// Looks at the signature of SHA256SUMS, at the sum of each file, that no other file is there, and that the software bill of materials
-/// (SBOM) of each artifact names the artifact's own sum and every crate of the lock file that it was built with. Needs no network.
+/// Checks the signature of SHA256SUMS and the sum of each file, and that the directory has no other file. Checks that the software bill of
+/// materials (SBOM) of each artifact names the artifact's own sum and every crate of the lock file that it was built with. Needs no
+/// network.
 ///
 /// Exit code 0: the release is what the holder of the key signed. 1: it is not, and the error says what differs.
 #[derive(Debug, clap::Args)]

@@ -30,7 +30,7 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Add a new random key to a keys file, which is made if it is not there
+    /// Add a new random key to a keys file, which is created if it does not exist
     #[command(after_help = EXAMPLE)]
     New {
         /// The keys file

@@ -52,9 +52,9 @@ enum Verb {
     Check(check::Args),
     /// Show what the daemon's bridges are doing
     Status(status::Args),
-    /// Make a bridge of the daemon that stands by send in place of its peer
+    /// Make a standby bridge of the daemon send in place of its peer
     Takeover(takeover::Args),
-    /// Make a received channel one of this host, because its publisher's host is gone
+    /// Make a received channel a channel of this host, because its publisher's host is gone
     Promote(promote::Args),
     /// Make and show the keys of native lines and of blocks
     Key(key::Args),
@@ -90,7 +90,7 @@ struct Common {
     /// Copy every packet to this file, for Wireshark
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// End when the session has ended, rather than wait for the next
+    /// End after the session has ended, and do not wait for the next one
     #[arg(long)]
     until_end: bool,
     /// Print the counters as JSON on stdout at the end

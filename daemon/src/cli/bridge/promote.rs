@@ -29,7 +29,7 @@ pub(super) struct Args {
     channel: String,
     #[command(flatten)]
     host: HostArg,
-    /// Promote the channel though its publisher's host was heard within the last 3 s, or though its journal does not record
+    /// Promote the channel even if its publisher's host was heard within the last 3 s, or if its journal does not record
     #[arg(long)]
     force: bool,
     /// Print what was done as JSON on stdout

@@ -52,10 +52,11 @@ pub(super) struct Args {
     /// Serve repairs and unicast leases at this address
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address)]
     repair: Option<SocketAddr>,
-    /// Networks that may ask for repairs and leases; nobody without it
+    /// Networks that may request repairs and leases [default: none]
     #[arg(long, value_name = "NET")]
     allow: Vec<Network>,
-    /// Message to begin with: behind the last one that was sent, the oldest, or the next [default: resume]
+    /// First message to send: resume begins after the last one that was sent, oldest with the oldest one, latest with the next one
+    /// [default: resume]
     #[arg(long, value_name = "START", value_parser = ["resume", "oldest", "latest"])]
     from: Option<String>,
     /// Create the stream at the servers, if it is not there

@@ -43,7 +43,7 @@ enum Verb {
         #[arg(long, value_name = "DOMAIN")]
         mirror_of: Option<String>,
     },
-    /// Show how much it has, up to which sequence, and who leads it
+    /// Show the stream's size, its last sequence, and the server that leads it
     Info {
         #[command(flatten)]
         what: What,

@@ -63,11 +63,11 @@ pub(super) struct Args {
     rate: Rate,
     #[command(flatten)]
     capture: CaptureArgs,
-    /// Wait until this many readers are attached; recorders and bridges are none
+    /// Wait until this many readers are attached; recorders and bridges do not count
     #[arg(long, value_name = "N", default_value_t = 0)]
     wait_readers: usize,
-    /// Go on behind the journal in DIR if the channel has to be made, so that no sequence is given twice. A journal is
-    /// begun if there is none
+    /// If the channel does not exist, continue after the journal in DIR, so that no sequence is used twice. If there is no journal, begin
+    /// one
     #[arg(long, value_name = "DIR")]
     continue_from: Option<PathBuf>,
     /// Tag of each message, from 0 to 65535
@@ -76,8 +76,8 @@ pub(super) struct Args {
     /// Publish each message as a key message, from which a reader may start afresh
     #[arg(long)]
     key: bool,
-    /// Number of the schema that the channel has or gets: the messages are of it. Without it, a channel with a schema is
-    /// refused
+    /// Number of the messages' schema. An existing channel must have it, and a new channel gets it. Without this option, a channel with a
+    /// schema is refused
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     schema: Option<u64>,
     /// Publish the input this many times
@@ -92,7 +92,7 @@ pub(super) struct Args {
     /// Name of this process in tools, in place of shmcast: 1 to 15 bytes
     #[arg(long, value_parser = parse_name)]
     name: Option<CString>,
-    /// Say how the memory was made ready, and what the system refused
+    /// Print how the memory was prepared, and which steps the system refused
     #[arg(long, short)]
     verbose: bool,
     /// Print the summary as JSON on stdout
@@ -103,11 +103,11 @@ pub(super) struct Args {
 /// How the ring's memory is made ready.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Prepare {
-    /// Touch and lock the pages, those of a large ring behind the publisher while it publishes
+    /// Touch and lock the pages; a thread does this for a large ring while messages are published
     Quick,
-    /// All of it before the first message, and on huge pages: up to seconds, for the steadiest latency
+    /// Touch and lock all pages before the first message, and use huge pages: takes up to seconds, for the steadiest latency
     Full,
-    /// Not at all: each page is made ready by the first message that needs it
+    /// Do nothing; the first message in each page waits for the page
     None,
 }
 

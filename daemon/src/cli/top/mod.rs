@@ -37,7 +37,7 @@ pub(super) struct Args {
     /// Time between two looks, from 100ms on
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
-    /// Print once as JSON, after two looks, instead of showing a table
+    /// Print JSON once, after two readings of the channels, instead of showing a table
     #[arg(long)]
     json: bool,
 }

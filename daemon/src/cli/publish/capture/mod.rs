@@ -30,20 +30,20 @@ const NAMED_PROTOCOLS: usize = 32;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct CaptureArgs {
-    /// Capture to publish, as tcpdump and Wireshark write it, or - for stdin: each UDP payload a message
+    /// Capture to publish, as tcpdump and Wireshark write it, or - for stdin; each UDP payload becomes a message
     #[arg(long, value_name = "FILE", conflicts_with_all = ["input", "framing", "rate"])]
     pcap: Option<PathBuf>,
     /// How fast to play the capture: 1 as it was recorded, 10 ten times as fast, or max
     #[arg(long, value_name = "SPEED", requires = "pcap", default_value = "1", value_parser = words(&["max"], Speed::from_str),
           hide_possible_values = true)]
     speed: Speed,
-    /// Shorten each silence of the capture to this time, before --speed counts: clocks of captures leap
+    /// Shorten each pause in the capture to this time, before --speed counts, because clocks of captures may jump
     #[arg(long, value_name = "TIME", requires = "pcap", default_value = "2s", value_parser = parse_duration)]
     max_pause: Duration,
-    /// Publish the single MoldUDP64 messages, in order, each once, with gaps where some are missing
+    /// Publish the messages of a MoldUDP64 feed or a native line, in order and without repetitions; missing messages become gaps
     #[arg(long, requires = "pcap")]
     unwrap: bool,
-    /// Publish this session of the capture alone, in place of the first one and those that follow its end
+    /// Publish only this session of the capture [default: the first session, and each session that follows after its end]
     #[arg(long, value_name = "NAME", requires = "unwrap", value_parser = Session::named)]
     session: Option<Session>,
     /// Take datagrams to these ports only
