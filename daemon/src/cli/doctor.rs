@@ -38,7 +38,7 @@ pub(super) struct Args {
     #[arg(long)]
     worst_first: bool,
 
-    /// Show what was read, why it matters and the mend for every check
+    /// Show for every check what was read, why it matters, and how to mend it
     #[arg(long, short)]
     verbose: bool,
 

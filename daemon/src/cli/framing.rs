@@ -26,7 +26,7 @@ pub(super) enum OutputFraming {
     U16be,
     /// Four bytes of length, little-endian, before each message
     U32le,
-    /// Sequence, tag and payload in hexadecimal, one line a message
+    /// Sequence, tag and payload in hexadecimal, one line per message
     Hex,
     /// One JSON object a line, events of the stream included
     Json,

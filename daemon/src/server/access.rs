@@ -61,7 +61,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Whether another program of the user can use this look-up, because it has not ended or ended recently.
+    /// Whether another program of the user can use this look-up: it is still running, or it ended recently.
     fn is_fresh(&self) -> bool {
         match &*self.answer.borrow() {
             None => self.answer.has_changed().is_ok(),

@@ -43,7 +43,7 @@ struct User {
 pub struct Summary {
     /// The number of lines.
     pub total: u64,
-    /// The most frequent ones of the lines that were left out: uid, event or refusal, count.
+    /// The most frequent lines that were left out: uid, event or refusal, count.
     pub named: Vec<(u32, &'static str, u64)>,
 }
 

@@ -43,8 +43,8 @@ pub struct Packing {
     pub reserve: u64,
     /// Interval of clock records while messages are recorded.
     pub clock_every: Duration,
-    /// Number of bytes after which the next frame has a clock record. A reader that begins inside the journal searches at most this far for
-    /// one.
+    /// Number of bytes after which the next frame has a clock record. A reader that begins inside the journal finds a clock record within
+    /// this many bytes.
     pub clock_bytes: usize,
 }
 
@@ -373,7 +373,7 @@ mod tests {
         frame.bytes.windows(8).any(|bytes| bytes == number.to_le_bytes())
     }
 
-    /// The record of a reserve is in the first frame that claims the reserve, however full the previous frame was.
+    /// The first frame with a new reserve has the reserve's record, even if the frame before it was almost full.
     #[test]
     fn a_frame_claims_no_reserve_that_a_later_one_names() {
         for filled in 1_500..2_048 {

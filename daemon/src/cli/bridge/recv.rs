@@ -47,7 +47,7 @@ pub(super) struct Args {
     /// Have the servers send the feed itself, for networks without multicast
     #[arg(long)]
     unicast: bool,
-    /// Message to begin with, if there is no session to resume [default: the first that is heard]
+    /// First message to receive, if there is no session to resume [default: the first that arrives]
     #[arg(long, value_name = "SEQUENCE")]
     first: Option<i64>,
     /// Size of the ring for a new channel: a power of two from 64KiB to 16GiB [default: 64MiB]

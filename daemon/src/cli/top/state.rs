@@ -90,7 +90,7 @@ pub(super) struct Top {
     pub(super) host: String,
     channels: Vec<ChannelRow>,
     looked_at: Duration,
-    /// The reason why the figures could not be read. The rows then show the earlier ones.
+    /// The reason why the last reading failed. The rows are then from an earlier reading.
     pub(super) error: Option<String>,
     pub(super) is_help_shown: bool,
     pub(super) channel_order: Order,

@@ -15,7 +15,7 @@ const ENDS_MS: [u64; 8] = [2, 5, 10, 20, 50, 100, 500, 2000];
 /// A histogram of the event loop's delays.
 #[derive(Debug, Default)]
 pub struct Hiccups {
-    /// Counts by bucket. The last one is for longer delays than all ends.
+    /// Counts by bucket. The last bucket has all longer delays.
     counts: [AtomicU64; ENDS_MS.len() + 1],
     sum_us: AtomicU64,
 }

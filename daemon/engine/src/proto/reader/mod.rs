@@ -53,7 +53,8 @@ enum Phase {
         heard_ns: u64,
         look: Look,
     },
-    /// The sequences up to `to` are missing. `since_ns` is the time of the last answer that had some of them, or else of the discovery.
+    /// The sequences up to `to` are missing. `since_ns` is the time at which the reader noticed this, or at which a writer last sent some
+    /// of them.
     Hole {
         to: u64,
         since_ns: u64,

@@ -5,8 +5,8 @@ use crate::proto::block::Head;
 use crate::proto::mutant::{Mutant, is};
 
 impl Reader {
-    /// Handles the numbers of the log's first and last entry. If the log is empty, the first is higher than the last. Returns the request
-    /// to follow, once the reader knows where.
+    /// Handles the numbers of the log's first and last entry. If the log is empty, the first is higher than the last. Returns
+    /// [`Ask::Follow`] once the next entry is found.
     pub fn handle_bounds(
         &mut self,
         now_ns: u64,
@@ -52,8 +52,8 @@ impl Reader {
         (self.round, Ask::Follow(from))
     }
 
-    /// Handles the answer to [`Ask::Get`]. `entry` is `None` if the log has no entry with that number or a higher one. Returns the request
-    /// to follow, once the reader knows where.
+    /// Handles the answer to [`Ask::Get`]. `entry` is `None` if the log has no entry with that number or a higher one. Returns
+    /// [`Ask::Follow`] once the next entry is found.
     pub fn handle_get(&mut self, now_ns: u64, round: u64, entry: Option<(u64, &[u8])>) -> Option<(u64, Ask)> {
         if round != self.round {
             return None;

@@ -123,7 +123,7 @@ pub struct Writer {
     /// The end of the block that was made last: the sequence after those that it completes.
     cut: u64,
     number: u64,
-    /// The sequence after those that the log has acknowledged; `None` before the first answer.
+    /// The sequence after the last one that the log has acknowledged; `None` before the first answer.
     stored: Option<u64>,
     /// The sequence with which this writer began.
     began: u64,
@@ -190,7 +190,7 @@ impl Writer {
         self.config.stream
     }
 
-    /// The sequence after those that the log has acknowledged; 0 before the first answer.
+    /// The sequence after the last one that the log has acknowledged; 0 before the first answer.
     pub fn stored(&self) -> u64 {
         self.stored.unwrap_or(0)
     }

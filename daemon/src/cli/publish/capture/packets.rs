@@ -1,4 +1,4 @@
-//! Reads the datagrams of a capture in order. Those of a file are read some time before they are due.
+//! Reads the datagrams of a capture in order. Datagrams of a file are read some time before they are due.
 
 use shmcast_bridge::pcap::unwrap::HELD_PACKETS;
 use shmcast_bridge::pcap::{Capture, CaptureCounters, CaptureError, Protocols};
