@@ -65,7 +65,7 @@ impl Receiver {
             link: log.link.clone(),
             keys: log.keys.clone(),
         });
-        // The CPU is tried first, since the channel's readers would notice a publisher that opens the channel and leaves again.
+        // The CPU is tried first: if it failed later, the channel's readers would notice a publisher that comes and leaves.
         try_cpu(spec.cpu)?;
         let publisher = channel.clone().open()?;
         let ring = publisher.remote_session().map(|session| {

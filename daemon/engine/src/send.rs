@@ -76,7 +76,7 @@ impl Sender {
         let (title, own) = (spec.title(), outlet.id());
         let mut sender = Sender { shared: shared.clone(), threads: Threads::default() };
         let serve = move || {
-            // It ends when nobody is left to give orders.
+            // The call returns when all senders of orders are dropped.
             let _ = runtime.block_on(serve(log, orders, (reply, want), (clock, shared, own)));
         };
         sender.threads.start(&format!("nats-{title}"), None, serve)?;

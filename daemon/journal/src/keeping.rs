@@ -71,7 +71,7 @@ impl Keep {
         let directory = open_directory(streams.path())?;
         let turn = self.free.map(|_| turn_at(&directory)).transpose()?;
         let _turn = turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
-        // A process that notes a hold waits until this is over, and so sees what is left.
+        // A process that writes a hold waits until this call ends, and then sees the remaining files.
         let _lock = lock_holds(&directory)?;
         let bytes = streams.journals().iter().flat_map(Journal::files).map(|file| file.bytes).sum();
         let lacking = self.lacking(&directory)?;
@@ -130,7 +130,7 @@ impl Excess<'_> {
         let folder = open_directory(journal.path())?;
         let holds = holds_of(&folder)?;
         let files = journal.files();
-        // Files before `kept` are removed. Removing those from there to `at`, which have `bytes` bytes, would free only `gain` bytes.
+        // Files before `kept` are removed. Files from `kept` to `at` have `bytes` bytes, and their removal would free only `gain` bytes.
         let (mut kept, mut at, mut bytes, mut gain) = (0, 0, 0, 0);
         while let Some(file) = files.get(at) {
             let next = files.get(at + 1);
@@ -172,7 +172,7 @@ impl Excess<'_> {
             (bytes, gain) = (0, 0);
         }
         self.trimmed.vain += at - kept;
-        // A folder without a file may be one that a recorder is about to lock.
+        // If the folder has no file, a recorder may be about to lock it.
         let is_over = !is_recorded && !files.is_empty() && kept == files.len();
         if is_over { remove_folder(journal, &folder) } else { Ok(()) }
     }

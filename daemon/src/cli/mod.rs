@@ -220,7 +220,7 @@ pub fn main() -> ExitCode {
     match man::complete() {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
-        // An error has no reader here except a shell in the middle of a line.
+        // Nobody sees an error here except a shell in the middle of a line.
         Err(_) => return ExitCode::from(FAILED),
     }
     let cli: Cli = match parse(without_accounts) {

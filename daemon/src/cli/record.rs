@@ -126,7 +126,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         match record(args, (&host, &channel), recorder, &stop, &mut sums) {
             Err(error) if is_restart(&error) && !stop.is_set() => {
                 note!("{channel}: began anew: goes on with the new stream, in a folder of its own");
-                // Its ring is made in a moment, if it is not there yet.
+                // The ring appears soon, if it does not exist yet.
                 waits = true;
             }
             ended => break ended,
@@ -164,7 +164,7 @@ fn record(
             match end.is_reached(host, channel, &progress) {
                 Ok(true) => break,
                 Ok(false) => {}
-                // The channel is being made anew.
+                // The channel is being replaced.
                 Err(e) if e.is_unknown_channel() => {}
                 Err(e) => {
                     unseen = Some(e);
@@ -264,7 +264,7 @@ impl PresentEnd {
             match reader.try_recv() {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(reader.is_at_end() && progress.drained >= reader.next_sequence() - 1),
-                // The channel is made anew: the recorder says what that means.
+                // The channel is being replaced. The recorder reports what that means.
                 Err(_) => break,
             }
         }

@@ -71,12 +71,12 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
-    // A wrong directory or part should leave nothing behind.
+    // The part is opened before the channel is made, so that a wrong directory leaves no channel behind.
     let mut part = args.span.open(&args.source)?;
     super::name_and_pin(None, args.cpu)?;
     let first = part.due();
     let (host, channel) = args.host.host_of(&args.into)?;
-    // Opening a channel tells its readers of a publisher, so it is looked at before.
+    // The channel is examined first, because opening it would announce a publisher to its readers.
     if let Some(next) = host.channel(&channel).ok().and_then(|status| status.next_sequence) {
         check_fits(&host, &channel, &args.source.dir, next, first)?;
     }
@@ -216,7 +216,7 @@ impl Play {
                     control: JournalControl::Ring(ControlRecord::Session { high, low }),
                     ..
                 } => self.publisher.session(session_identity([high, low]))?,
-                // Epochs and the end are the new publisher's own; the rest is about the recording.
+                // Epochs and the end are the new publisher's own. Other records concern only the recording.
                 _ => {}
             }
         }

@@ -74,7 +74,7 @@ fn describe(channel: &ChannelStatus, rate: Option<u64>) -> String {
     fact("error", channel.error.clone());
     fact("publisher", Some(channel.publisher.as_ref().map_or("none".to_owned(), who)));
     fact("mode", channel.mode.clone());
-    // If the channel's header cannot be believed, nothing is known.
+    // If the channel's header is not valid, its figures are unknown.
     let known = |figure: String| Some(figure).filter(|_| channel.capacity_bytes > 0);
     fact("epoch", known(channel.epoch.to_string()));
     fact("next sequence", channel.next_sequence.map(grouped));

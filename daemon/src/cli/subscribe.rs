@@ -145,7 +145,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
     let mut tally = Tally::new(subscriber.next_sequence());
     let mut out = Out::stdout()?;
-    // A user who waits for a publisher does not ask for the end of the one before.
+    // A user who waits for a publisher does not want the end of the previous one.
     let was_closed =
         args.from == Start::Latest && matches!(subscriber.publisher_state(), Some((_, State::Closed)));
     let mut end = match args.wait_channel {
@@ -162,7 +162,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             event = subscriber.recv_deadline(Instant::now() + IDLE_LOOK);
         }
         if args.wait_channel && is_made_again(&event) {
-            // Everything in the channel that takes its place is new.
+            // All messages in the channel's successor are new.
             let Some(next) = attach(args, builder.clone().start(Start::Oldest), &stop)? else { break };
             report(args, &Event::Restarted, &mut out)?;
             (clock, end) = (next.clock(), EndWatch::default());

@@ -244,12 +244,13 @@ async fn stop(
     if let Err(e) = manager::tell(&[NotifyState::Stopping]) {
         tracing::warn!("the service manager does not know that this daemon stops: {e}");
     }
-    // Recorders and bridges may be newcomers themselves. None of them may have a channel's memory made anew while those who hold it
-    // cannot come back any more.
+    // Recorders and bridges may be newcomers themselves. They must not cause new memory for a channel while programs with the old memory
+    // can no longer attach again.
     if !fault!("the_last_newcomers_are_let_in") {
         shared.decide_on_newcomers(Newcomers::SentAway);
     }
-    // They are clients of this event loop, so the loop must run while they end. A bridge publishes until it ends, so it ends first.
+    // Bridges and recorders are clients of this event loop, so the loop must run while they end. A bridge publishes until it ends, so
+    // bridges end first.
     let held = shared.clone();
     let ending = tokio::task::spawn_blocking(move || {
         supervisor.stop();
@@ -261,7 +262,7 @@ async fn stop(
             held.registry().hold(channel)
         })
     });
-    // Held until the process ends: a journal says that nothing follows.
+    // The holds last until the process ends, because a journal may have recorded a clean end.
     let _holds = ending.await.context("stop the bridges and the recorders")?;
     connection::settle().await;
     if !shared.registry().is_needed() {

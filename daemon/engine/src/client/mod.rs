@@ -223,7 +223,7 @@ impl Log {
         };
         let (name, subject) = (nats.stream_of(&spec.channel), nats.subject_of(&spec.channel));
         let stream = context.get_stream_no_info(&name).await.map_err(|e| refused(&name, sentence(&e)))?;
-        // The stream keeps the context's time for its requests. Answers to appends may take longer.
+        // The stream copies the context's time limit for its requests. Appends may take longer.
         let mut context = context;
         context.set_timeout(REQUEST.max(nats.ack()));
         let takes_open = spec.takes_open();
@@ -267,7 +267,7 @@ impl Log {
             num_replicas: usize::from(nats.replicas()),
             max_bytes: nats.keep_bytes.and_then(|bytes| i64::try_from(bytes).ok()).unwrap_or(-1),
             max_age: Duration::from_secs(nats.keep_s.unwrap_or(0)),
-            // The servers remember the names of blocks for so long. They need but the last one's.
+            // How long the servers remember the names of blocks. They only need the last block's name.
             duplicate_window: if mirror_of.is_none() { NAMES } else { Duration::ZERO },
             first_sequence: Some(first_number()).filter(|_| mirror_of.is_none() && nats.replicas() > 1),
             allow_direct: true,
@@ -407,7 +407,7 @@ impl Log {
         let state = self.state().await?;
         let sequence = state.last_sequence;
         let mut last = Last::new(sequence);
-        // Of several servers each counts what is on its way to the others, so such a number proves nothing.
+        // Each of several servers counts entries that have not reached the others yet, so its number proves nothing.
         let number = self.stores_after.swap(0, Ordering::Relaxed);
         last.stores_after =
             Some(number).filter(|number| *number > 0 && self.is_alone.load(Ordering::Relaxed));

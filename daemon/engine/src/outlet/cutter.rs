@@ -200,7 +200,7 @@ impl Cutter {
                 self.skip_to(lapped.resumed_at);
                 News::None
             }
-            // Sequences that a journal reserved, so that none is used twice, are no lost messages.
+            // Sequences in a journal's reserve were never used, so they are no lost messages.
             Event::Gap { to, .. } | Event::Lost { to, cause: Cause::Reserve, .. } => {
                 self.gap_messages += self.not_counted(to + 1);
                 self.skip_to(to + 1);

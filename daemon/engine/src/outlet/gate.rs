@@ -22,7 +22,7 @@ impl Outlet {
         if is_gated && matches!(self.writer.state(), State::Fenced(_)) {
             let next = self.subscriber.take().map_or(1, |subscriber| subscriber.next_sequence());
             let channel = self.channel.clone().start(Start::Sequence(next));
-            // A channel that has gone meanwhile is attached to again.
+            // If the channel has disappeared, `attach_again` attaches to it later.
             if let Ok((subscriber, parks)) = attach(&channel, choice_of(self.spec.wait).mode) {
                 (self.subscriber, self.parks) = (Some(subscriber), parks);
             }

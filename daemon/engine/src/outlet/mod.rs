@@ -266,7 +266,7 @@ impl Outlet {
             self.order(Order::Last(round, self.writer.stream()));
         }
         if self.writer.state() != State::Run {
-            // Blocks that were cut already are cut again, from the end of the log on.
+            // Blocks that were already cut are cut again from the end of the log.
             self.cutter.clear();
         }
         if self.subscriber.is_none() {
@@ -295,7 +295,7 @@ impl Outlet {
         self.next_session = None;
         let here = self.subscriber.as_ref().map(Subscriber::next_sequence);
         if here == Some(first) && !self.lacks_gate() {
-            // An end that was read is not read again, and the log may lack it.
+            // The ring delivers an end only once, and the log may lack it.
             self.end = if self.end == End::None { End::None } else { End::Read };
         } else {
             self.end = End::None;
@@ -376,7 +376,7 @@ impl Outlet {
                     self.next_session = Some((session, self.cutter.due()));
                 }
             }
-            // The journal's recorder stands still at the moment. The next call waits again.
+            // The journal's recorder is stalled. The next call waits again.
             News::Error(RecvError::Stalled { .. }) => {}
             News::Error(e) => return Err(format!("channel {:?}: {e}", self.spec.channel)),
         }
@@ -392,7 +392,7 @@ impl Outlet {
     }
 
     fn begin_next_session(&mut self) {
-        // This begins only once. The writer then asks for the log's end, and continues to read from there.
+        // This happens only once. The writer then requests the log's end, and continues to read from there.
         if let Some((session, _)) = self.next_session
             && session != self.writer.session()
         {

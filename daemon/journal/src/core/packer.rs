@@ -299,7 +299,7 @@ impl Packer {
 
     /// Converts a time of the ring's 48-bit clock to the wall clock. If `time` is not known, returns the present wall clock.
     fn wall_of(&self, time: u64) -> u64 {
-        // A record that arrived after the clocks were read is hardly later.
+        // A record is not much later than the reading of the clocks, even if it arrived after it.
         let wall = wall_ns((self.now.wall_ns, self.ticks), self.header.ring.clock_hz, time);
         wall.map_or(self.now.wall_ns, |wall| wall.min(self.now.wall_ns))
     }

@@ -268,7 +268,7 @@ fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverE
             ..next.clone()
         };
         let page = header.encode().map_err(|source| RecoverError::Format { name: SPARE.into(), source })?;
-        // The next look names the file, and seals it with the loss, like any file of which no frame is left.
+        // The next `look` names the file and seals it with the loss, like any file without frames.
         os(SPARE, volume.write(SPARE, 0, &page))?;
         return Ok(true);
     }
@@ -421,7 +421,7 @@ fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan, durable: u64) -> i
     let bytes = bytes.unwrap_or_else(|| scan.composer.seal_mended(durable));
     let sealed = end + bytes.len() as u64;
     if size <= sealed {
-        // A file gets its final size only after its trailer is safe.
+        // A file gets its final size only after its trailer is durable.
         volume.truncate(name, sealed + PAGE as u64)?;
         volume.sync(name)?;
     }

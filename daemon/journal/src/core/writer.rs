@@ -192,7 +192,7 @@ impl Writer {
                 let bytes = size_of_all(&pieces);
                 let mut steps = Vec::new();
                 if offset + bytes >= limit {
-                    // A file gets its final size only after its trailer is safe.
+                    // A file gets its final size only after its trailer is durable.
                     steps.push(Step::Resize { number, size: offset + bytes + PAGE as u64 });
                 }
                 steps.push(Step::Write { number, offset, pieces, ahead: 0, durable: false });
@@ -352,7 +352,7 @@ impl Writer {
             return None;
         }
         self.spare = Spare::Making;
-        // This is no multiple of a page, unlike the size of a sealed file.
+        // This is not a multiple of a page. The size of a sealed file is.
         let (number, size) = (self.next_number, self.settings.file_bytes - FRAME_ALIGN as u64);
         Some((Doing::Spare, vec![Step::Create { number, size }]))
     }

@@ -92,7 +92,7 @@ impl Drain {
     /// many messages are left in the ring because the disk accepted no more.
     pub(super) fn run(mut self) -> Result<u64, RecordError> {
         if self.is_each {
-            // Without this call the kernel lets each sleep last 50 us longer. If it fails, messages are safe a little later.
+            // Without this call the kernel lets each sleep last 50 us longer. If the call fails, messages become durable a little later.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000));
         }
         let mut last = None;
@@ -116,7 +116,7 @@ impl Drain {
                 }
                 (None, _) => std::thread::sleep(NAP),
                 (Some(0), _) => std::thread::sleep(self.naps.next()),
-                // A whole batch of small messages may also be few bytes, but then there may be more.
+                // A full batch of small messages has few bytes, too, but the ring may have more.
                 (Some(taken), None) if taken < BATCH && self.naps.is_little(self.came) => {
                     std::thread::sleep(self.naps.next());
                 }
@@ -153,7 +153,7 @@ impl Drain {
                 Event::Restarted => restarted = true,
                 other => {
                     *next = behind(&other).unwrap_or(*next);
-                    // A recording that continues may read the ring from before its place.
+                    // A continued recording may begin to read the ring before the journal's end.
                     if *next >= packer.due() {
                         shared.ended.fetch_or(other == Event::End, Ordering::Relaxed);
                         if !is_known(known, &other) {
@@ -175,9 +175,8 @@ impl Drain {
             return Err(RecordError::Restarted);
         }
         let is_elsewhere = self.follow_ring()?;
-        // The first publisher of a ring causes no event, and the very first one has no record. The channel continues after the journal in a
-        // later epoch than the journal's.
-        // epoch than its.
+        // The ring reports no event for its first publisher, and has no record of the very first one. The channel continues after the
+        // journal in a later epoch than the journal's.
         let Self { packer, subscriber, epoch_by, .. } = self;
         let stated = match *epoch_by {
             Some((by, epoch)) => (packer.due() >= by || taken == 0).then_some(epoch),
@@ -223,7 +222,7 @@ impl Drain {
         let now = self.shared.now();
         let mut writer = self.shared.writer();
         let is_late = self.packer.open_for(now).is_some_and(|age| age >= LINGER);
-        // A frame that would wait for other frames is filled up meanwhile.
+        // A frame that would have to wait is filled up instead.
         let is_wanted = if self.is_each { writer.is_idle() } else { is_late && !writer.is_behind() };
         if is_over || is_wanted {
             self.packer.close();

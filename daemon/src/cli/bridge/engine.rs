@@ -226,7 +226,7 @@ impl Told {
         is_connected: bool,
         why: Option<String>,
     ) {
-        // Before its first look a thread shows nothing.
+        // The state is reported only when it has changed.
         if (is_connected, &why) == (self.is_connected, &self.why) {
             return;
         }

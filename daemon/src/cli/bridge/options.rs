@@ -144,7 +144,7 @@ impl Options {
     /// Returns the table of the bridge in `file` that sends or receives `channel`, according to `side`.
     fn table_of(&self, file: &Path, channel: &str, side: Side) -> Result<Table> {
         let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
-        // The daemon's own reading says what is wrong, and where.
+        // The daemon's own parser reports mistakes with their positions.
         Config::parse(&text, &file.display().to_string())?;
         let mut root: Table = text.parse().with_context(|| format!("read {}", file.display()))?;
         let Some(Value::Array(bridges)) = root.remove("bridge") else {
@@ -235,7 +235,7 @@ impl Draft {
         Value::Table(self.0).try_into().map_err(|e: toml::de::Error| {
             let shown = e.to_string();
             let place = shown.lines().find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
-            // An account may stand in these.
+            // These fields may contain an account.
             let is_secret = place.is_some_and(|place| place.starts_with("nats"));
             let message = if is_secret { without_string(e.message()) } else { e.message().to_owned() };
             match place {
@@ -323,7 +323,7 @@ mod tests {
             let error = spec(&["engine=nats", set]).unwrap_err().to_string();
             assert!(error.contains("nats.account=FILE") && !error.contains("secret"), "{error}");
         }
-        // The path of a file is no address.
+        // The path of a file contains no address.
         let spec =
             spec(&["engine=nats", "nats.servers=nats://host:4222", "nats.creds=/home/a@b/x.creds"]).unwrap();
         assert_eq!(spec.nats.unwrap().creds, Some("/home/a@b/x.creds".into()));

@@ -86,7 +86,7 @@ impl Args {
         let datagram = spec.payload_bytes.max(most);
         let fits = (datagram - HEADER_BYTES - LENGTH_BYTES) as u64;
         match self.max_message {
-            // Native packets bring messages of any size that a channel takes.
+            // Native packets and engines carry messages of any size that a channel accepts.
             None if spec.receive_profile() == Profile::Native || spec.nats().is_some() => publisher,
             Some(max_message) => publisher.max_message(max_message),
             None if is_new => publisher.max_message(fits.min(self.capacity.unwrap_or(DEFAULT_CAPACITY) / 8)),
@@ -129,7 +129,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             session = Some(now);
             progress.suspend(|| note!("{channel}: receiving session {now}"));
         }
-        // Each one is named once, though it comes and goes.
+        // Each stranger is reported once, even if it comes and goes.
         if let Some(now) = ingress.life().stranger().filter(|now| stranger != Some(*now)) {
             stranger = Some(now);
             if let Some(trouble) = ingress.trouble() {

@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.pcap.symlink_metadata().is_ok() {
         bail!("{} is there already: remove it, or give another name", place());
     }
-    // It gets its name when it is whole. Dropped before, it is removed.
+    // The file gets its name when it is complete. If it is dropped earlier, it is removed.
     let unfinished = tempfile::Builder::new().prefix(".shmcast-export-").tempfile_in(above(&args.pcap));
     let mut unfinished = unfinished.with_context(place)?;
     let sums = write(args, unfinished.as_file_mut(), &stop)?;

@@ -46,7 +46,7 @@ impl New {
             bail!("{out} is there already: remove it, or give another directory");
         }
         let parent = above(&self.out);
-        // Dropped before it has its name, it is removed.
+        // If the directory is dropped before it gets its name, it is removed.
         let unfinished = tempfile::Builder::new().prefix(".shmcast-cut-").tempdir_in(parent);
         let unfinished = unfinished.with_context(|| format!("make a directory in {}", parent.display()))?;
         let sums = copy(unfinished.path())?;

@@ -150,7 +150,7 @@ impl Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
-    // This comes before the channel exists: a wrong file name should leave nothing behind.
+    // The source is opened before the channel is made, so that a wrong file name leaves no channel behind.
     let source = Source::open(args, &stop)?;
     super::name_and_pin(args.name.as_deref(), args.cpu)?;
 

@@ -248,8 +248,7 @@ fn rate(earlier: u64, later: u64, between: f64) -> Option<f64> {
 }
 
 fn channel_row(status: ChannelStatus, earlier: Option<&ChannelRow>, between: f64) -> ChannelRow {
-    // A process may read a channel several times. Its readers are told apart by the time they began, and by
-    // their order.
+    // A process may read a channel several times. Its readers are distinguished by their start time and their order.
     let mut before: HashMap<(Option<u32>, u64), Vec<&ReaderStatus>> = HashMap::new();
     for reader in earlier.iter().flat_map(|row| row.readers.iter().rev()) {
         before.entry((reader.status.process.pid, reader.status.started_at)).or_default().push(&reader.status);

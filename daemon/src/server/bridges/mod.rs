@@ -328,7 +328,7 @@ impl Work {
                 self.note(name, bridge);
             }
             let now = Instant::now();
-            // A bridge that sends a received channel uses the received session, so it waits until there is one.
+            // A bridge that sends a received channel on uses the received session, so it waits until the channel has one.
             let sources: BTreeMap<String, (String, bool)> = configured
                 .values()
                 .filter(|bridge| bridge.spec.receive.is_some() && bridge.state != State::Promoted)

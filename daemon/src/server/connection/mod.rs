@@ -210,8 +210,8 @@ impl Connection<'_> {
                 return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
             }
         };
-        // The connection itself was counted. Attaching again is not counted in addition, so as many programs can attach again at once as
-        // may be connected.
+        // The connection itself was counted. The request to attach again is free, so as many programs can attach again at once as may be
+        // connected.
         let is_free = is_prepaid
             && match request {
                 Request::Hello { .. } => !self.has_greeted,

@@ -99,7 +99,7 @@ impl Connection<'_> {
         let history = History {
             file: loan.lent.number,
             first: loan.lent.first,
-            // This is the first frame: the reader searches for its place itself.
+            // This is the first frame. The reader searches for its position itself.
             offset: FILE_HEADER_BYTES as u64,
             recording: loan.is_recording,
         };

@@ -59,7 +59,7 @@ impl Reader {
     pub(super) fn tell_death(&self, (generation, epoch): (u64, u64)) {
         if self.watches {
             let reply = Response::PublisherGone { generation, epoch };
-            // One that has hung up needs no word.
+            // A reader that has hung up needs no notice.
             let _ = self.notices.send(Notice { reply, descriptors: Vec::new() });
         }
     }

@@ -51,7 +51,7 @@ impl Channel {
         let found = HostedGates::find(dir, name)
             .inspect_err(|e| tracing::error!(channel = name, "look at its gates: {e}"));
         let Ok(Some(gates)) = found else { return Vec::new() };
-        // The kernel knows the process of each attached reader. What a reader claims is believed only if it is one of them.
+        // The kernel reports the process of each attached reader. A gate's claim about its reader counts only if it names one of them.
         let process = |pid: u64| {
             let is_it = |process: &Process| process.pid.is_some_and(|known| u64::from(known) == pid);
             let known = self.readers.values().map(|reader| reader.who.process()).find(is_it);
@@ -130,7 +130,7 @@ impl Registry {
         for (name, channel) in channels.iter().filter(|(_, channel)| !channel.config.gates.is_empty()) {
             for report in channel.gates(&gates.dir) {
                 let key = (name.clone(), report.terms.gate.clone());
-                // The first look only learns the counts: an earlier daemon has told of them.
+                // The first call only reads the counts, because an earlier daemon has reported them.
                 let Some(before) = gates.told.get_mut(&key) else {
                     gates.told.insert(key, Told { report, held_at: None });
                     continue;
@@ -148,7 +148,7 @@ impl Registry {
                     events.tell("gate-held", Some(name), Some("reader"), None, held);
                     before.held_at = Some(now);
                 }
-                // What was not told of is told of later.
+                // Increases that are not reported now are reported later.
                 let kept = before.report.clone();
                 before.report = report;
                 if is_early {

@@ -91,7 +91,7 @@ impl After {
         let Some(ending) = ending else { return create(&self.dir, hosted.header()) };
         let clean = self.clean.filter(|next| *next == ending.due());
         let first = clean.map_or_else(|| ending.next_sequence(), Ok)?;
-        // Where the disk takes nothing, sequences that were given already are left out all the same.
+        // Even if the disk accepts nothing, the channel skips sequences that may have been used.
         hosted.continue_from(first, ending.epoch());
         ending.begin(hosted.header(), first)
     }

@@ -69,7 +69,7 @@ impl Registry {
                 })?,
                 None => None,
             };
-            // A channel that has had memory may still be in it.
+            // A channel that had memory before may still use it.
             let clean = charter.current().zip(wanted.journal.as_ref());
             let clean = clean.and_then(|(entry, journal)| reopen(&journal.dir, &wanted.name, entry.stream));
             let channel = match found {
@@ -81,7 +81,7 @@ impl Registry {
                     Channel::new(wanted.clone(), charter, Some(hosted), None)
                 }
                 None => {
-                    // A spare is not behind the journal: it is not known yet whether the channel needs it.
+                    // A spare does not continue the journal, because it is not known yet whether the channel needs the spare.
                     let after = if charter.current().is_none() { after(wanted) } else { None };
                     let request = MemoryRequest::of_next_stream(wanted.spec(), charter.current(), after);
                     let mut channel = self.begin(wanted, charter, request.make()?, false)?;

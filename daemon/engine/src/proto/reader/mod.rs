@@ -286,7 +286,7 @@ impl Reader {
             return self.miss(now_ns, head.first - 1);
         }
         match self.take(head, body, sink) {
-            // Parts of a message of which another part is missing do not count: they arrive again with each search.
+            // An incomplete message does not count, because its fragments arrive again after each search.
             true => self.is_certain &= self.next == Some(next),
             false => self.miss(now_ns, next),
         }
@@ -332,9 +332,9 @@ impl Reader {
             Body::Fragment(part) => return self.take_part(head, &part, sink),
             Body::Gap => sink(Delivery::Gap { from: next, to: head.end() - 1 }),
             Body::End => sink(Delivery::End),
-            // The messages continue, whoever writes them.
+            // The messages continue under the new writer.
             Body::Takeover => {}
-            // The opener returns what was inside.
+            // The opener never returns a sealed body.
             Body::Sealed(_) => return true,
         }
         self.counters.blocks += 1;
@@ -378,7 +378,7 @@ impl Reader {
         if round == self.round {
             self.ask_ns = now_ns + AGAIN_NS;
         }
-        // On a long way an answer comes after the request was repeated. Like every block it is judged by its own fields.
+        // If the network is slow, an answer arrives after the request was repeated. It is judged by its own fields, like every block.
         let Some(block) = answer else { return };
         let mut opener = std::mem::take(&mut self.opener);
         match opener.open(block) {
@@ -401,7 +401,7 @@ impl Reader {
         }
         match head.kind {
             Kind::End | Kind::Takeover => return,
-            // An answer covers what was requested; the log has what follows the hole.
+            // The answer is for the hole only. The log has the messages after it.
             Kind::Gap => {
                 let last = to.min(head.end() - 1);
                 self.counters.given_up += last + 1 - next;
@@ -418,7 +418,7 @@ impl Reader {
         let now_due = self.next.unwrap_or(next);
         match now_due > to {
             true => self.search(now_ns),
-            // A sender that answers has more: the time in which nobody does begins again.
+            // The sender may have more of the missing messages, so the time until they are given up begins again.
             false => (self.phase, self.ask_ns) = (Phase::Hole { to, since_ns: now_ns }, now_ns),
         }
     }

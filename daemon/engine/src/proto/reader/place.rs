@@ -91,7 +91,7 @@ impl Reader {
         self.phase = Phase::Follow { heard_ns: now_ns, look: Look::Nothing };
         let is_same = match entry {
             Some((sequence, block)) => {
-                // Another entry in its place does not matter unless it has what is due.
+                // A different entry under this number does not matter, unless it has the next sequence.
                 let head = self.opener.head(block);
                 let is_known = |head: Head| self.crc == Some(head.crc) || self.is_before(&head);
                 sequence == self.seen && head.is_ok_and(is_known)

@@ -31,7 +31,7 @@ impl Writer {
             if (last.sequence, last.crc.unwrap_or(0)) == self.newest {
                 return Ok(());
             }
-            // The log lacks what it acknowledged, or another writer has written.
+            // The log has lost acknowledged blocks, or another writer has written.
             self.resync(now_ns, Trouble::Refused);
         }
         let is_ordered = now_ns < self.ordered_until_ns;
@@ -97,8 +97,8 @@ impl Writer {
         (self.state, self.is_taken, self.may_follow) = (State::Run, false, false);
         self.look_ns = now_ns + IDLE_LOOK_NS;
         (self.newest, self.had) = ((last.sequence, last.crc.unwrap_or(0)), self.had.max(last.sequence));
-        // If the last block is the expected one, and appends after it were refused all the same, the servers do not know its name: another
-        // build stored it, or they were restarted.
+        // The last block is the expected one, and appends after it were refused. So the servers do not know its name: another build stored
+        // it, or they were restarted.
         let is_nameless = self.refused.0 == self.newest && self.refused.1 > 1 || is(Mutant::NumbersAlone);
         self.newest_id = last.id.filter(|_| !is_nameless);
         self.stores_after = last.stores_after.filter(|number| is_nameless && *number != last.sequence);
@@ -131,7 +131,7 @@ impl Writer {
         let refusal = Refusal::OtherStream { theirs, ours };
         let Some(epoch) = theirs.epoch().filter(|_| ours.tag() == theirs.tag()) else { return Err(refusal) };
         if ours.epoch().is_none_or(|own| own <= epoch) {
-            // The session of a feed from elsewhere is that feed's name.
+            // The session of a channel from another host identifies that channel, so it cannot be changed here.
             let is_own = self.config.stream != Stream::of_session(ours) && ours.epoch().is_some();
             let next = ours.with_epoch(epoch + 1).filter(|_| is_own && !last.had_ours).ok_or(refusal)?;
             let is_ordered = now_ns < self.ordered_until_ns;

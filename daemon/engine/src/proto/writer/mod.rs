@@ -271,7 +271,7 @@ impl Writer {
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
         let slept_ns = now_ns.saturating_sub(std::mem::replace(&mut self.polled_ns, now_ns));
         match self.state {
-            // A writer that stood still may have been replaced, and appends nothing before it knows.
+            // A writer that stood still may have been replaced. It appends nothing before it has read the last block.
             State::Run if slept_ns > self.config.silence_ns / 2 => {
                 self.resync(now_ns, Trouble::Silent);
             }
@@ -292,7 +292,7 @@ impl Writer {
         if now_ns < self.look_ns {
             return None;
         }
-        // If no answer arrives, the request is repeated, later than any client gives up.
+        // A request without an answer is repeated, after any client has given it up.
         self.look_ns = now_ns + 4 * self.config.ack_ns.max(LOOK_NS);
         self.round += 1;
         Some(self.round)
@@ -314,8 +314,8 @@ impl Writer {
         match self.state {
             _ if writer == self.config.writer => {}
             State::Fenced(_) => self.state = State::Fenced(now_ns),
-            // With blocks in flight, their answers decide. Without any, one read of the last block now and then is enough: anybody can send
-            // pulses.
+            // If blocks are in flight, their answers tell who owns the log. Otherwise the last block is read, but not for every pulse,
+            // because anybody can send pulses.
             State::Run if self.window.is_empty() && now_ns >= self.heed_ns => {
                 self.heed_ns = now_ns + LOOK_NS;
                 self.resync(now_ns, Trouble::Rival);
@@ -387,7 +387,7 @@ impl Writer {
         }
         let sequence = match answer {
             Ok(sequence) if sequence <= self.newest.0 => sequence,
-            // The block was stored in another place than the one it was built for.
+            // The block was stored after another entry than the expected one.
             Ok(_) => return self.resync(now_ns, Trouble::Refused),
             Err(trouble) => return self.resync(now_ns, trouble),
         };

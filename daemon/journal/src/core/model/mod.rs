@@ -158,7 +158,7 @@ impl Journal {
     }
 
     fn start(&self, world: &mut World) {
-        // Recovery makes safe what it reads.
+        // Recovery syncs the files that it reads.
         world.disk.retain(|file| !file.frames.is_empty());
         for file in &mut world.disk {
             (file.ended, file.synced) = (file.frames.len(), file.frames.len());
@@ -336,7 +336,7 @@ impl Model for Journal {
     fn actions(&self, world: &World) -> Vec<Action> {
         let mut all = Vec::new();
         let Some(life) = &world.life else { return vec![Action::Start] };
-        // The story is over: what was promised is judged when the power goes, and when the channel continues.
+        // The story is over. The promises are checked at the power cut, and when the channel continues.
         if world.cuts == CUTS {
             return Vec::new();
         }
@@ -357,7 +357,7 @@ impl Model for Journal {
         if life.packer.due() == world.tail && !life.is_closing && world.messages > 0 {
             all.push(Action::Close);
         }
-        // A file that the first recorder has not begun promises nothing.
+        // A recorder that has not begun its first file has promised nothing.
         let has_promised = world.reserve > 0 || life.is_closing;
         if world.cuts < CUTS && has_promised {
             all.extend([Action::Cut(true), Action::Cut(false)]);
