@@ -35,7 +35,7 @@ counters! {
         resyncs_disconnected: counter "engine_resyncs_total" { cause = "disconnected" },
         /// Times that the last block was requested again because another writer was heard.
         resyncs_rival: counter "engine_resyncs_total" { cause = "rival" },
-        /// Times that this channel followed another stream whose session was not earlier than its own, because of a wrong clock.
+        /// Times that this channel took a later session to follow another stream in the log, because its own clock had been behind.
         successions: counter "engine_successions_total",
         /// Times that this bridge began to wait because another bridge writes the stream.
         fenced: counter "engine_fenced_total",

@@ -35,8 +35,7 @@ pub(super) fn own(bridge: &BridgeSpec) -> Broken {
     problems.map(|(field, what)| (path(field), format!("{field}: {what}"))).collect()
 }
 
-/// Returns the bridge with the directory of its channel's journal filled in, if the bridge uses the channel's journal and the channel has
-/// one.
+/// Fills in the directory of the channel's journal, if the bridge uses that journal and the channel has one.
 pub(super) fn with_journal(bridge: &BridgeSpec, channels: &[ChannelConfig]) -> BridgeSpec {
     let mut bridge = bridge.clone();
     let channel = channels.iter().find(|channel| channel.name == bridge.channel);

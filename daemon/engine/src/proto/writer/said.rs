@@ -139,7 +139,7 @@ pub struct WriterCounters {
     pub bytes: u64,
     /// How often the last block was requested again, for each [`Trouble`].
     pub resyncs: [u64; TROUBLES.len()],
-    /// How often this writer's stream followed another stream whose session was not earlier than its own, because of a wrong clock.
+    /// How often this writer's stream took a later session to follow another stream in the log, because its own clock had been behind.
     pub successions: u64,
     /// Times that another writer owned the last block.
     pub fenced: u64,
