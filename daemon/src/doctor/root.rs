@@ -1,7 +1,7 @@
 //! The source of all readings: the live host, or a directory with a copy of a host's files.
 //!
 //! All files and tools that the checks read go through [`Root`]. So a check behaves the same on a machine, on a copy of another machine's
-//! files, and in a test. No check is judged here.
+//! files, and in a test. This module judges nothing.
 //!
 //! Each read is bounded. In a copy, only regular files are opened, so a pipe cannot block the doctor.
 

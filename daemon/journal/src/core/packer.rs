@@ -43,8 +43,8 @@ pub struct Packing {
     pub reserve: u64,
     /// Interval of clock records while messages are recorded.
     pub clock_every: Duration,
-    /// Number of bytes after which the next frame has a clock record. A reader that begins inside the journal finds a clock record within
-    /// this many bytes.
+    /// Number of bytes after which the next frame has a clock record. A reader that begins inside the journal need not search further for
+    /// one.
     pub clock_bytes: usize,
 }
 

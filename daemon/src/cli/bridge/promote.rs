@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 /// Promotes a channel that is a directory of files. This process becomes its publisher, so no bridge can publish on it at the same time.
 fn promote_here(host: &Host, channel: &str) -> Result<Promotion> {
     let came = |session: Option<[u8; 10]>| session.map(Session::from_bytes).ok_or(PromoteError::NoMirror);
-    // The reader's check comes first, because opening a channel as its publisher begins an epoch.
+    // The session is checked first, because opening a channel as its publisher begins an epoch.
     came(host.subscriber(channel).page(false).open()?.remote_session())?;
     let mut publisher = host.publisher(channel).open()?;
     let before = came(publisher.remote_session())?;
