@@ -1,14 +1,13 @@
-//! Sets of CPU numbers, in the two forms in which Linux writes them: lists (`0-3,8`) and hex masks (`ff,00000003`).
+//! Sets of CPU numbers, in the two forms that Linux writes: lists (`0-3,8`) and hex masks (`ff,00000003`).
 //!
-//! This only converts text to a set and back. The caller checks which CPUs exist or are allowed.
+//! This module only converts between text and sets. The caller checks which CPUs exist or are allowed.
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
-/// The highest CPU number of any Linux build (`NR_CPUS` is at most 8192). A larger number is a mistake, and no set is
-/// allocated for it.
+/// The highest accepted CPU number. `NR_CPUS` of Linux is at most 8192. Larger numbers are mistakes, and must not cause large allocations.
 const MAX_CPU: usize = 8191;
 
-/// A set of CPU numbers, each 0..=8191, printed as Linux prints it: `0-3,8`.
+/// A set of CPU numbers, each 0..=8191. It is printed as Linux prints it: `0-3,8`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuList(BTreeSet<usize>);
 
@@ -30,11 +29,11 @@ pub enum ParseCpuListError {
 }
 
 impl CpuList {
-    /// Reads a hex mask such as `ff` or `1,00000003`. The most significant word comes first.
+    /// Parses a hex mask such as `ff` or `1,00000003`. The most significant word comes first.
     ///
     /// # Errors
-    /// [`ParseCpuListError::NotAMask`] if the text is empty or holds anything but hex digits and commas.
-    /// [`ParseCpuListError::TooHigh`] if a CPU is beyond 8191.
+    /// [`ParseCpuListError::NotAMask`] if the text is empty or has anything but hex digits and commas. [`ParseCpuListError::TooHigh`] if a
+    /// CPU is beyond 8191.
     pub fn from_mask(text: &str) -> Result<Self, ParseCpuListError> {
         let digits: Vec<u32> = text
             .trim()
@@ -53,7 +52,7 @@ impl CpuList {
         Ok(Self(cpus))
     }
 
-    /// The set as a hex mask in words of 32 bits, as sysfs takes it: `1,00000003`. The empty set is `0`.
+    /// Returns the set as a hex mask in words of 32 bits, which sysfs accepts: `1,00000003`. The empty set is `0`.
     #[must_use]
     pub fn to_mask(&self) -> String {
         let words = self.0.last().map_or(1, |cpu| cpu / 32 + 1);
@@ -116,7 +115,7 @@ impl FromIterator<usize> for CpuList {
 impl FromStr for CpuList {
     type Err = ParseCpuListError;
 
-    /// Reads a list such as `0-3,8`. Empty text and the kernel's `(null)` give the empty set.
+    /// Parses a list such as `0-3,8`. Empty text, and the kernel's `(null)`, are the empty set.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
         if text.is_empty() || text == "(null)" {

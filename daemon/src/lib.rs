@@ -1,10 +1,9 @@
-//! The daemon and the `shmcast` command. Both are built on the client library, and hold no logic of the ring.
+//! The daemon and the `shmcast` command. Both use the client library, and have no logic of the ring.
 //!
-//! Each verb of the command is one file under [`cli`]. The daemon is under [`server`], its configuration under
-//! [`config`].
+//! Each verb of the command is a file in [`cli`]. The daemon is in [`server`], and its configuration in [`config`].
 //!
-//! The features `captures`, `http`, `nats`, `top` and `tune` are all on by default. If a feature is off, whatever needs it is refused with
-//! an error that names the feature.
+//! The features `captures`, `http`, `nats`, `top` and `tune` are on by default. If a feature is off, the verbs and settings that need it
+//! are refused with an error that names the feature.
 #![forbid(unsafe_code)]
 // The command prints only through `cli::say`, which does not panic if the output cannot be written.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]

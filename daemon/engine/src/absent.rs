@@ -1,4 +1,4 @@
-//! Replacements for the client of NATS if the feature `nats` is off. None of them can be started.
+//! Stand-ins for the client of NATS in builds without the feature `nats`. None of them can be started.
 
 use crate::EngineError;
 use crate::options::{ReceiverOptions, SenderOptions};
@@ -10,7 +10,7 @@ use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::Life;
 use std::convert::Infallible;
 
-/// What both ends have in common. No method can be called, as neither end can be started.
+/// Defines a sender or a receiver that cannot exist. Its `start` fails, so its other methods are never called.
 macro_rules! never {
     ($end:ident, $counters:ident, $builder:ident, $options:ident) => {
         /// One end of a bridge through an engine.
@@ -92,7 +92,7 @@ impl Sender {
 }
 
 pub mod check {
-    //! Checks whether a bridge through an engine can work: it cannot.
+    //! Reports that a bridge through an engine cannot work in this build.
 
     use super::{BridgeSpec, EngineError};
 

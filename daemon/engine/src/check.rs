@@ -1,4 +1,4 @@
-//! Checks whether a bridge through an engine can work: its files, its servers, its stream, and what its account may do. The check stores
+//! Checks whether a bridge through an engine can work: its files, its servers, its stream, and the rights of its account. The check stores
 //! nothing.
 
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
@@ -17,9 +17,9 @@ use crate::proto::writer::Trouble;
 use crate::send::runtime;
 pub use crate::told::{Finding, Verdict};
 
-/// How long to wait for the answer whether something is allowed.
+/// Longest wait for the answer to a request that the servers may refuse.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// A number that no last entry has, so nothing is stored after it.
+/// An entry number that no log reaches. An append after this number is always refused, so it stores nothing.
 const NOWHERE: u64 = 1 << 62;
 
 #[derive(Default)]
@@ -31,10 +31,10 @@ impl Findings {
     }
 }
 
-/// Checks all that a bridge through an engine needs. Blocks for some seconds at most for each server.
+/// Checks everything that a bridge through an engine needs. Blocks for at most some seconds per server.
 ///
-/// It appends nothing: the append that it tries names a place in which no block can be. For a receiver, the check makes a consumer, which
-/// the servers forget after half a minute.
+/// The check appends no block: its trial append expects a last entry that does not exist. For a receiver, the check creates a consumer,
+/// which the servers remove after half a minute.
 pub fn check(spec: &BridgeSpec) -> Vec<Finding> {
     let mut findings = Findings::default();
     let nats = spec.nats.clone().unwrap_or_default();
@@ -76,7 +76,7 @@ fn look_at_file(about: &str, (file, shown): (&Path, &str), findings: &mut Findin
     findings.note(about, verdict, format!("{shown}: {says}"));
 }
 
-/// Connects to each server separately, then looks at the stream through the first one that answers.
+/// Connects to each server separately, then examines the stream through the first server that answers.
 async fn look_at_servers(spec: &BridgeSpec, nats: &NatsSpec, findings: &mut Findings) {
     let mut found = None;
     for server in &nats.servers {
@@ -258,7 +258,7 @@ async fn look_at_receiver(log: &Log, info: &Info, findings: &mut Findings) {
     look_at_word(log, "want", findings).await;
 }
 
-/// Checks whether messages of others on the subjects beside the stream can be received.
+/// Checks whether this account may subscribe to the subjects of pulses and requests.
 async fn look_at_subjects(log: &Log, words: &[&str], findings: &mut Findings) {
     for word in words {
         let subject = format!("{}.{word}", log.subject);
@@ -277,7 +277,7 @@ async fn look_at_subjects(log: &Log, words: &[&str], findings: &mut Findings) {
     }
 }
 
-/// Checks whether a message can be published on a subject beside the stream. Nobody uses the published message.
+/// Checks whether this account may publish a request on a subject beside the stream. The request names a session that no stream has.
 async fn look_at_word(log: &Log, word: &str, findings: &mut Findings) {
     let subject = format!("{}.{word}", log.subject);
     let nothing = Want { session: Session::from_bytes([b'.'; 10]), first: 1, offset: 0 };
@@ -295,7 +295,7 @@ async fn look_at_word(log: &Log, word: &str, findings: &mut Findings) {
     }
 }
 
-/// Waits until the server has received what was sent, and has had time to refuse it.
+/// Waits until the server has received all sent data, and has had time to refuse it.
 async fn settle(log: &Log) {
     let _ = tokio::time::timeout(PATIENCE, log.client.flush()).await;
     // The server sends a refusal without being asked.

@@ -1,4 +1,4 @@
-//! Publishes the reader's deliveries into the local channel: messages, gaps, sessions and ends.
+//! Publishes what the reader delivers into the local channel: messages, gaps, sessions and ends.
 
 use shmcast::{Publisher, PublisherBuilder};
 use shmcast_bridge::local::Local;
@@ -22,7 +22,7 @@ pub(crate) struct Inlet {
     clock_error: u16,
     /// The sequence due when the channel was closed.
     closed_at: u64,
-    /// Whether the log has more after the entry that is being handled.
+    /// Whether the log has more entries after the current one.
     has_more: bool,
     shared: Arc<ReceiveState>,
 }
@@ -37,7 +37,7 @@ impl Inlet {
         Inlet { local, channel, origins, clock_error: UNKNOWN_ERROR, closed_at: 1, has_more: false, shared }
     }
 
-    /// Notes whether the log has more after the entry that is handled next.
+    /// Sets whether the log has more entries after the next one that is handled.
     pub(crate) fn note_more(&mut self, has_more: bool) {
         self.has_more = has_more;
     }
@@ -47,7 +47,7 @@ impl Inlet {
         self.local.publisher.as_ref().map_or(self.closed_at, Publisher::next_sequence)
     }
 
-    /// Notes the error of the writer's clock, and reads the clocks of this host again.
+    /// Sets the error of the writer's clock, and reads this host's clocks again.
     pub(crate) fn look_at_clocks(&mut self, clock_error: Option<u16>) {
         self.clock_error = clock_error.unwrap_or(self.clock_error);
         let known = Some(self.clock_error).filter(|error| *error != UNKNOWN_ERROR);
@@ -74,7 +74,7 @@ impl Inlet {
         }
     }
 
-    /// Opens the channel again if it was closed. The servers keep messages that arrive meanwhile.
+    /// Opens the channel again if it was closed. Meanwhile, arriving messages stay at the servers.
     fn open(&mut self, channel: PublisherBuilder) {
         if self.local.publisher.is_some() || self.local.error.is_some() {
             return;

@@ -3,14 +3,15 @@
 //! ```text
 //!   local ring ──> Sender ──blocks──> a stream of the servers ──blocks──> Receiver ──> local ring
 //! ```
-//! A bridge of datagrams serves one network. Sites, clouds and clusters far apart are served by an engine that already has encryption,
-//! accounts, retention and replicas. The engine is used as a log with a conditional append. It is trusted for neither order nor
-//! completeness: our sequences are inside its messages. [`proto`] has the format and the state machines of both ends, without input and
-//! output. With the feature `nats`, `send`, `receive` and `stream` drive them over a real client. Without it, starting them is refused with
-//! [`EngineError::NotBuilt`].
+//! Bridges over UDP serve one network. An engine serves sites, clouds and clusters far apart: it already has encryption, accounts,
+//! retention and replicas. shmcast uses the engine as a log with a conditional append. It does not rely on the log's order or completeness,
+//! because its blocks contain their own sequences.
 //!
-//! The publisher of a channel never notices the engine: a [`Sender`] is a reader of its ring like any other, and messages that the servers
-//! cannot accept wait in the ring, or in the channel's journal.
+//! [`proto`] has the format and the state machines of both ends, without input and output. With the feature `nats`, `send`, `receive` and
+//! `stream` run them over a real client. Without the feature, starting an end fails with [`EngineError::NotBuilt`].
+//!
+//! A [`Sender`] is an ordinary reader of the ring. Unless it takes a gate, the channel's publisher never notices it. Messages that the
+//! servers cannot accept wait in the ring, or in the channel's journal.
 #![forbid(unsafe_code)]
 
 mod options;

@@ -1,16 +1,16 @@
-//! Names the losses that the settings of a stream make possible.
+//! Lists the losses that a stream's settings make possible.
 //!
-//! What the servers lose comes again from the sender's ring or journal. What these no longer have becomes a gap.
+//! If the servers lose messages, the sender sends them again from its ring or journal. Messages that are in neither become a gap.
 
 use async_nats::jetstream::stream::{Config, PersistenceMode};
 use std::time::Duration;
 
 use crate::told::Verdict;
 
-/// Servers that elect a leader may take this long. A stream that keeps blocks for a shorter time drops some that nobody could read.
+/// Longest election of a leader. A stream that keeps blocks for a shorter time may drop blocks before anybody can read them.
 const ELECTION: Duration = Duration::from_secs(15);
 
-/// Returns what each setting makes possible: its name, how serious that is, and a sentence.
+/// Returns a row for each setting: its name, how serious its losses are, and a sentence about them.
 pub(crate) fn losses_of(config: &Config) -> Vec<(&'static str, Verdict, String)> {
     let mut losses = vec![of_copies(config.num_replicas), of_power(config.num_replicas)];
     if config.persist_mode == Some(PersistenceMode::Async) {

@@ -9,9 +9,9 @@ use crate::proto::writer::{Append, Last, Trouble};
 /// Requests to the thread with the connection.
 pub(crate) enum Order {
     Append(Append),
-    /// Ask for the end of the log, in this round, and whether the log has this stream.
+    /// Request the end of the log for this round, and whether the log has this stream.
     Last(u64, Stream),
-    /// Announce to the other writers that this one writes, and check how many servers keep the log, if that is due.
+    /// Announce that the writer with this number writes. If the flag is set, also check how many servers keep the log.
     Pulse(u64, bool),
     /// Send a reader the messages that the log lacks.
     Answer(async_nats::Subject, Vec<u8>),
@@ -19,11 +19,11 @@ pub(crate) enum Order {
 
 /// Answers of the thread with the connection.
 pub(crate) enum Reply {
-    /// The answer to an append of this round, and the time of its arrival.
+    /// The answer to an append: its round, the time of its arrival, and the result.
     Ack(u64, u64, Result<u64, Trouble>),
     /// The end of the log, if the servers returned it.
     Last(u64, Option<Last>),
-    /// A writer announced that it writes: another one, or this one.
+    /// The writer with this number announced that it writes. It may be this sender's own writer.
     Pulse(u64),
 }
 

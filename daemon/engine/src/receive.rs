@@ -1,6 +1,6 @@
-//! The end that receives: one thread with the connection, the reader and the local channel.
+//! The receiving end: one thread with the connection, the reader and the local channel.
 //!
-//! Messages that the local channel cannot accept at once wait at the servers, so nothing here delays anybody else.
+//! Messages that the local channel cannot accept at once wait at the servers, so a slow receiver delays no other receiver.
 
 use async_nats::jetstream::Message;
 use async_nats::jetstream::consumer::pull;
@@ -44,11 +44,11 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Connects, finds the stream, opens the channel as its publisher, and starts the thread. It continues where an earlier bridge left the
-    /// channel. Blocks for some seconds if no server answers.
+    /// Connects, finds the stream, opens the channel as its publisher, and starts the thread. It continues where an earlier bridge stopped.
+    /// Blocks for some seconds if no server answers.
     ///
     /// # Errors
-    /// [`EngineError`]. After an error nothing is left running.
+    /// [`EngineError`]. After an error no thread runs.
     pub fn start(
         spec: &BridgeSpec,
         channel: PublisherBuilder,
@@ -65,7 +65,7 @@ impl Receiver {
             link: log.link.clone(),
             keys: log.keys.clone(),
         });
-        // The CPU is tried first, since the channel's readers would notice a publisher that opens the channel and leaves again.
+        // The CPU is tried first: if it failed later, the channel's readers would notice a publisher that comes and leaves.
         try_cpu(spec.cpu)?;
         let publisher = channel.clone().open()?;
         let ring = publisher.remote_session().map(|session| {
@@ -99,7 +99,7 @@ impl Receiver {
         Ok(Receiver { shared, threads })
     }
 
-    /// Tells the receiver to stop soon. It closes the local channel, whose readers see the end.
+    /// Tells the receiver to stop soon. It then closes the local channel, whose readers receive the end.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
@@ -107,7 +107,7 @@ impl Receiver {
     /// Reads the keys file again.
     ///
     /// # Errors
-    /// [`BridgeError::Keys`]; the keys stay as they were.
+    /// [`BridgeError::Keys`]. After an error the previous keys stay in use.
     pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
         self.shared.keys.reload(spec)
     }
@@ -117,7 +117,7 @@ impl Receiver {
         self.threads.are_finished()
     }
 
-    /// Waits until its thread has ended. Call [`stop`](Self::stop) first.
+    /// Waits until the receiver's thread has ended. Call [`stop`](Self::stop) first.
     pub fn join(&mut self) {
         self.threads.join(&self.shared.life);
     }
@@ -167,14 +167,14 @@ struct Receiving {
     log: Log,
     reader: Reader,
     inlet: Inlet,
-    /// The entries that are followed, and the round of the reader that they belong to.
+    /// The entries that the client delivers, and the reader's round in which they were requested.
     follows: Option<(u64, Box<pull::Stream>)>,
     answer: UnboundedSender<Answer>,
     clock: Clock,
     shared: Arc<ReceiveState>,
     bytes: u64,
     keys: KeysSeen,
-    /// The count of blocks that did not open, when it was last reported.
+    /// The number of blocks that did not open, at the last report.
     unopened: u64,
     shown_ns: u64,
     looked_ns: u64,
@@ -208,7 +208,7 @@ impl Receiving {
         }
     }
 
-    /// Takes the keys if they have changed, and reports blocks that they do not open.
+    /// Takes changed keys, and reports blocks that the keys do not open.
     fn look_at_keys(&mut self) {
         if let Some(ring) = self.keys.changed(&self.shared.keys) {
             self.reader.set_keys(ring, self.log.takes_open);
@@ -320,7 +320,7 @@ impl Receiving {
     }
 }
 
-/// Returns the next entry that is followed, with its round; `None` at the end of the entries. Waits for ever if nothing is followed.
+/// Returns the next delivered entry and its round. The entry is `None` after the last one. Waits for ever if there is no delivery.
 async fn next_entry(follows: &mut Option<(u64, Box<pull::Stream>)>) -> (u64, Option<Message>) {
     match follows {
         Some((round, entries)) => (*round, entries.next().await.and_then(Result::ok)),

@@ -1,8 +1,13 @@
-//! The end that sends: its start, its three threads, and its figures.
+//! The sending end: its start, its three threads, and its counters.
 //!
-//! `send-NAME` reads the ring and decides ([`outlet`](crate::outlet)). `nats-NAME` has the connection: it carries out the others' orders
-//! and passes answers back. `mend-NAME` answers readers that lack messages ([`mending`](crate::outlet::mending)). No thread takes a lock
-//! between the ring and the servers, and the publisher knows of none of them.
+//! | thread | task |
+//! |---|---|
+//! | `send-NAME` | reads the ring and decides what to append ([`outlet`](crate::outlet)) |
+//! | `nats-NAME` | has the connection; executes the orders of the other threads and returns the answers |
+//! | `mend-NAME` | answers requests for missing messages ([`mending`](crate::outlet::mending)) |
+//!
+//! No thread takes a lock between the ring and the servers. The publisher waits for none of these threads,
+//! unless the sender takes a gate.
 
 use async_nats::{Subject, Subscriber as Subscription};
 use bytes::Bytes;
@@ -40,13 +45,12 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Connects, finds the stream, attaches to the channel and starts the threads. Blocks for some seconds if no server
-    /// answers.
+    /// Connects, finds the stream, attaches to the channel and starts the threads. Blocks for some seconds if no server answers.
     ///
-    /// `channel` says where the channel is, and in its [`history`](SubscriberBuilder::history) where its journal is.
+    /// `channel` says where the channel is. Its [`history`](SubscriberBuilder::history) says where the channel's journal is.
     ///
     /// # Errors
-    /// [`EngineError`]. After an error nothing is left running.
+    /// [`EngineError`]. After an error no thread runs.
     pub fn start(
         spec: &BridgeSpec,
         channel: SubscriberBuilder,
@@ -73,7 +77,7 @@ impl Sender {
         let (title, own) = (spec.title(), outlet.id());
         let mut sender = Sender { shared: shared.clone(), threads: Threads::default() };
         let serve = move || {
-            // It ends when nobody is left to give orders.
+            // The call returns when all senders of orders are dropped.
             let _ = runtime.block_on(serve(log, orders, (reply, want), (clock, shared, own)));
         };
         sender.threads.start(&format!("nats-{title}"), None, serve)?;
@@ -82,18 +86,18 @@ impl Sender {
         Ok(sender)
     }
 
-    /// Tells the sender to stop soon. Messages that are not stored by then are sent when the bridge is restarted.
+    /// Tells the sender to stop soon. A restarted bridge sends the messages that are not stored by then.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Tells the sender to send what the ring still holds, and then to leave. After five seconds it leaves in any case. The session is not
-    /// over.
+    /// Tells the sender to send the remaining messages of the ring, and then to stop. It stops after five seconds in any case. The session
+    /// does not end.
     pub fn leave(&self) {
         self.shared.leave.store(true, Ordering::Relaxed);
     }
 
-    /// Tells a bridge that waits, because another one writes or because the last block does not open, to write in its place.
+    /// Orders a waiting bridge to write. It may wait because another bridge writes, or because the last block does not open.
     pub fn take_over(&self) {
         self.shared.takes_over.store(true, Ordering::Relaxed);
     }
@@ -101,7 +105,7 @@ impl Sender {
     /// Reads the keys file again.
     ///
     /// # Errors
-    /// [`BridgeError::Keys`]; the keys stay as they were.
+    /// [`BridgeError::Keys`]. After an error the previous keys stay in use.
     pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
         self.shared.keys.reload(spec)
     }
@@ -111,7 +115,7 @@ impl Sender {
         self.threads.are_finished()
     }
 
-    /// Waits until its threads have ended. Call [`stop`](Self::stop) or [`leave`](Self::leave) first.
+    /// Waits until the sender's threads have ended. Call [`stop`](Self::stop) or [`leave`](Self::leave) first.
     pub fn join(&mut self) {
         self.threads.join(&self.shared.life);
     }
@@ -131,7 +135,7 @@ impl Sender {
         self.shared.acks.read()
     }
 
-    /// The last error of the connection, while it is broken; otherwise the reason why nothing is written.
+    /// Returns the error of a broken connection, or else the reason why the sender does not write; `None` if neither applies.
     pub fn trouble(&self) -> Option<String> {
         self.shared.link.why().or_else(|| self.shared.shut_out())
     }
@@ -144,7 +148,7 @@ impl Drop for Sender {
     }
 }
 
-/// Returns the servers of a spec, if the spec is valid for this direction.
+/// Checks that the spec is valid and has this direction. Returns its engine's settings.
 pub(crate) fn checked(spec: &BridgeSpec, sends: bool) -> Result<&NatsSpec, EngineError> {
     let mut problems = spec.problems();
     let is_right = match spec.direction() {
@@ -164,17 +168,17 @@ pub(crate) fn checked(spec: &BridgeSpec, sends: bool) -> Result<&NatsSpec, Engin
     }
 }
 
-/// Makes the runtime of one connection, for the one thread that uses it.
+/// Makes a single-threaded runtime for one connection.
 pub(crate) fn runtime() -> Result<Runtime, EngineError> {
     Builder::new_current_thread().enable_all().build().map_err(|e| BridgeError::Start(e).into())
 }
 
-/// Answers are sent only to inboxes. A reader's request names the subject of its answer, and could name that of the stream.
+/// The required prefix of a reply subject. A request names the subject of its answer, and could otherwise name that of the stream.
 const INBOX: &str = "_INBOX.";
-/// An append that waited longer than this, because the process stood still, is dropped. A rival may write by now.
+/// An append older than this is dropped: the process stood still, and a rival may write by now.
 const STALE_NS: u64 = SILENCE_NS / 2;
 
-/// The answer to an append: its round, and the log's number of the block or the trouble.
+/// The answer to an append: its round, and the block's entry number or an error.
 type Answer = (u64, Result<u64, Trouble>);
 type Flights = FuturesUnordered<Pin<Box<dyn Future<Output = Answer> + Send>>>;
 
@@ -215,7 +219,8 @@ async fn serve(
     }
 }
 
-/// Whether another writer's pulse is passed on. Anybody can send any number of pulses, and one now and then is enough.
+/// Whether a pulse of another writer is passed on. Anybody can send any number of pulses, so at most one per quarter of [`LOOK_NS`] is
+/// passed on.
 fn heeds(now_ns: u64, heed_ns: &mut u64) -> bool {
     let is_due = now_ns >= *heed_ns;
     if is_due {
@@ -224,8 +229,8 @@ fn heeds(now_ns: u64, heed_ns: &mut u64) -> bool {
     is_due
 }
 
-/// Returns all answers that are available. The last stored block stands for the earlier ones, so that the other thread is woken once for
-/// many.
+/// Returns all answers that are available. Answers of one round with success are merged into the highest number, so that the other thread
+/// wakes once for many blocks.
 fn all_there(flights: &mut Flights, first: Answer) -> Vec<Answer> {
     let mut answers = vec![first];
     while let Some(Some(next)) = flights.next().now_or_never() {

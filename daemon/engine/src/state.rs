@@ -10,7 +10,7 @@ use shmcast_bridge::proto::session::Session;
 use crate::proto::block::{Damaged, Stream};
 use crate::status::{Link, ReceiveCounters, SendCounters};
 
-/// State that the threads of the end that sends share with the owner.
+/// The state that the threads of a sender share with its owner.
 #[derive(Debug)]
 pub(crate) struct SendState {
     pub(crate) stop: AtomicBool,
@@ -53,7 +53,7 @@ impl SendState {
         *self.carried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a sentence about the last block, if it does not open.
+    /// Returns a sentence about a last block that does not open; `None` if it opens.
     pub(crate) fn shut_out(&self) -> Option<String> {
         let why = (*self.shut_out.lock().unwrap_or_else(PoisonError::into_inner))?;
         Some(format!(
@@ -71,7 +71,7 @@ impl SendState {
     }
 }
 
-/// State that the thread of the end that receives shares with the owner.
+/// The state that the thread of a receiver shares with its owner.
 #[derive(Debug)]
 pub(crate) struct ReceiveState {
     pub(crate) stop: AtomicBool,

@@ -1,4 +1,4 @@
-//! The counters of an engine's ends and the state of the connection, as other threads see them.
+//! The counters of both ends, and the state of the connection, for other threads to read.
 
 use shmcast_bridge::counters;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,40 +15,39 @@ counters! {
         behind_ms: gauge "engine_behind_milliseconds",
         /// Blocks without an answer.
         in_flight: gauge "engine_in_flight_blocks",
-        /// Messages put into blocks, those that were sent again included.
+        /// Messages put into blocks. A message that was sent again counts again.
         messages: counter "engine_sent_messages_total",
         /// Blocks that the servers have acknowledged.
         blocks: counter "engine_sent_blocks_total",
         /// Bytes of those blocks.
         bytes: counter "engine_sent_bytes_total",
-        /// Messages that were overwritten before they were sent: a gap for every reader.
+        /// Messages that the ring lost before they were sent. All receivers see a gap.
         messages_missed: counter "engine_missed_messages_total",
         /// Messages that are gaps in the channel itself.
         gap_messages,
-        /// Times that the last block was asked for again, because another one stood there.
+        /// Times that the last block was requested again because the servers refused an append.
         resyncs_refused: counter "engine_resyncs_total" { cause = "refused" },
-        /// The same, because there was no answer in time.
+        /// Times that the last block was requested again because an append had no answer in time.
         resyncs_silent: counter "engine_resyncs_total" { cause = "silent" },
-        /// The same, because the servers had too much to do, or no leader.
+        /// Times that the last block was requested again because the servers were busy, or had no leader.
         resyncs_busy: counter "engine_resyncs_total" { cause = "busy" },
-        /// The same, because the connection broke.
+        /// Times that the last block was requested again because the connection broke.
         resyncs_disconnected: counter "engine_resyncs_total" { cause = "disconnected" },
-        /// The same, because another writer was heard.
+        /// Times that the last block was requested again because another writer was heard.
         resyncs_rival: counter "engine_resyncs_total" { cause = "rival" },
-        /// Times that this channel went on behind another publisher's messages although the clock had been behind when it began.
+        /// Times that this channel took a later session to follow another stream in the log, because its own clock had been behind.
         successions: counter "engine_successions_total",
-        /// Times that another bridge owned the stream, so that this one waited.
+        /// Times that this bridge began to wait because another bridge writes the stream.
         fenced: counter "engine_fenced_total",
-        /// 1 while another bridge writes the stream, and this one waits.
+        /// 1 while this bridge waits because another bridge writes the stream.
         is_fenced: gauge "engine_fenced",
-        /// Times that the last block did not open, so that this bridge waited: somebody writes with other keys.
+        /// Times that this bridge began to wait because the last block does not open: a writer has other keys.
         shut_out: counter "engine_shut_out_total",
-        /// 1 while that is so.
+        /// 1 while this bridge waits because the last block does not open.
         is_shut_out,
-        /// Messages that the servers had acknowledged and then did not have. They were sent again, as far as ring or journal
-        /// have them.
+        /// Messages that the servers had acknowledged and have lost. The bridge sends those again that the ring or the journal still has.
         lost_by_engine: counter "engine_lost_messages_total",
-        /// Times that this happened.
+        /// Times that the servers lost acknowledged messages.
         losses,
         /// Requests of receivers for messages that the stream lacks.
         wanted: counter "engine_wanted_total",
@@ -68,7 +67,7 @@ counters! {
         messages_published: counter "engine_published_messages_total",
         /// Messages that nobody has: a gap in the local channel.
         messages_missing: counter "engine_missing_messages_total",
-        /// Messages longer than the local channel takes. They are among the missing.
+        /// Messages that are too large for the local channel. They also count as missing.
         messages_too_large,
         /// Blocks that brought something.
         blocks,
@@ -76,7 +75,7 @@ counters! {
         bytes: counter "engine_received_bytes_total",
         /// Entries that were damaged, or no blocks.
         damaged: counter "engine_damaged_entries_total",
-        /// Those of them whose seal did not open, that were sealed with another key, or that had no seal where one was needed.
+        /// Damaged entries whose seal is missing, does not open, or has an unknown key.
         unopened: counter "engine_unopened_blocks_total",
         /// Messages that came again.
         repeated,
@@ -84,7 +83,7 @@ counters! {
         chain_breaks: counter "engine_chain_breaks_total",
         /// Times that the place in the log was looked for.
         searches,
-        /// Times that the stream's end had moved back: the servers lost what they had shown.
+        /// Times that the stream's end moved back because the servers lost entries.
         ends_moved: counter "engine_ends_moved_total",
         /// Holes in the stream.
         holes: counter "engine_holes_total",
@@ -101,11 +100,11 @@ counters! {
     }
 }
 
-/// Servers that elect a leader refuse some appends. The sender reports a refusal only after this many in a row.
+/// Refusals in a row before the sender reports one. Servers without a leader refuse some appends for a short time.
 #[cfg_attr(not(feature = "nats"), allow(dead_code, reason = "there is no client to tell it"))]
 const TOLD_AFTER: u64 = 5;
 
-/// The state of the connection. The client sets it, and the thread that uses the connection reports it.
+/// The state of the connection. The client's callbacks set it, and the end's thread reports it.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     is_connected: AtomicBool,
@@ -153,7 +152,7 @@ impl Link {
         }
     }
 
-    /// Notes that the servers have refused a block, and not because another block is in its place.
+    /// Records that the servers refused a block for another reason than a different last entry.
     pub(crate) fn refused(&self, why: String) {
         if self.refusals.fetch_add(1, Ordering::Relaxed) + 1 >= TOLD_AFTER {
             let text = format!("the servers refuse blocks, and the feed stands still: {why}");
@@ -161,7 +160,7 @@ impl Link {
         }
     }
 
-    /// Returns the last error of the connection, or else the reason why blocks are refused.
+    /// Returns the last error of the connection, or else the reason of the refusals.
     pub(crate) fn why(&self) -> Option<String> {
         let of = |text: &Mutex<Option<String>>| text.lock().unwrap_or_else(PoisonError::into_inner).clone();
         of(&self.why).or_else(|| of(&self.refused))

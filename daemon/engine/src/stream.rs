@@ -1,4 +1,4 @@
-//! Commands about a stream: making, describing, removing, and checking it. Each blocks until it is done.
+//! Commands about a stream: create, describe, remove and verify. Each call blocks until it is done.
 
 use async_nats::jetstream::stream::Info;
 use futures_util::StreamExt;
@@ -55,10 +55,10 @@ fn missing(log: &Log, spec: &BridgeSpec) -> EngineError {
     EngineError::NoStream { stream: log.name().to_owned(), channel: spec.channel.clone() }
 }
 
-/// Makes the stream of a channel. With `mirror_of`, makes one that copies the stream of this name in that domain.
+/// Creates the stream of a channel. With `mirror_of`, creates a mirror of the stream of the same name in that domain.
 ///
 /// # Errors
-/// [`EngineError`], also if there is a stream with other settings.
+/// [`EngineError`], also if the stream exists with other settings.
 pub fn create(spec: &BridgeSpec, mirror_of: Option<&str>) -> Result<StreamInfo, EngineError> {
     with(spec, async |log, nats| Ok(info_of(&log.create(nats, mirror_of).await?, None)))
 }
@@ -66,7 +66,7 @@ pub fn create(spec: &BridgeSpec, mirror_of: Option<&str>) -> Result<StreamInfo, 
 /// Returns the servers' description of a channel's stream.
 ///
 /// # Errors
-/// [`EngineError`], also if there is no stream.
+/// [`EngineError`], also if the stream does not exist.
 pub fn info(spec: &BridgeSpec) -> Result<StreamInfo, EngineError> {
     with(spec, async |log, _| {
         let info = log.info().await?.ok_or_else(|| missing(&log, spec))?;
@@ -75,10 +75,10 @@ pub fn info(spec: &BridgeSpec) -> Result<StreamInfo, EngineError> {
     })
 }
 
-/// Removes the stream of a channel with all its contents.
+/// Removes the stream of a channel with all its blocks.
 ///
 /// # Errors
-/// [`EngineError`], also if there is no stream.
+/// [`EngineError`], also if the stream does not exist.
 pub fn remove(spec: &BridgeSpec) -> Result<(), EngineError> {
     with(spec, async |log, _| match log.remove().await? {
         true => Ok(()),
@@ -137,25 +137,25 @@ struct Verifying {
     session: Option<Session>,
     due: u64,
     crc: Option<u32>,
-    /// A message that is sent in parts, and how much of it has been read.
+    /// A message in fragments: its sequence, and how many of its bytes were read so far.
     part: (u64, usize),
     opener: Opener,
-    /// Whether there are keys. Without keys, the inside of a seal is not checked.
+    /// Whether there are keys. Without keys, sealed bodies are not checked.
     has_keys: bool,
 }
 
-/// Whether a part follows the previous part. A writer that restarted begins the message again.
+/// Whether a fragment continues the previous one, or begins a message. A writer that restarted begins its message again.
 fn joins(before: &mut (u64, usize), head: &Head, offset: u32, bytes: usize) -> bool {
     let (sequence, end) = *before;
     *before = (head.first, offset as usize + bytes);
     offset == 0 || (sequence == head.first && end == offset as usize)
 }
 
-/// Reads the whole stream of a channel and checks each block, and how the blocks join. `progress` is called with the number of entries done
+/// Reads the whole stream of a channel, and checks each block and the links between blocks. `progress` receives the number of entries read
 /// and the number of all entries.
 ///
 /// # Errors
-/// [`EngineError`], if the servers stop sending entries.
+/// [`EngineError`] if the servers stop sending entries.
 pub fn verify(spec: &BridgeSpec, mut progress: impl FnMut(u64, u64)) -> Result<Verified, EngineError> {
     with(spec, async |log, _| {
         let info = log.info().await?.ok_or_else(|| missing(&log, spec))?;

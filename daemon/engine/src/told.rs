@@ -45,17 +45,17 @@ pub struct Verified {
     pub blocks: u64,
     /// Messages in them, each once.
     pub messages: u64,
-    /// Sequences that blocks report as ones that will never arrive.
+    /// Ranges of sequences that blocks report as lost for ever.
     pub gaps: Vec<Range>,
     /// Sequences that no block has, between others that are there.
     pub missing: Vec<Range>,
-    /// Entries that are no sound blocks, by their numbers, each with the reason.
+    /// Entries that are not sound blocks: their numbers and the reasons.
     pub damaged: Vec<(u64, String)>,
     /// Blocks that were not built after the previous block.
     pub chain_breaks: u64,
     /// Sequences that are in more than one block.
     pub repeated: u64,
-    /// Blocks that are sealed. Their seals were opened if keys were given.
+    /// Sealed blocks. If keys were given, their seals were opened too.
     pub sealed: u64,
     /// The sessions, in their order.
     pub sessions: Vec<String>,

@@ -14,8 +14,8 @@ use std::time::Duration;
 /// Number of closed frames from which on they are written.
 const CLOSED: usize = 4;
 
-/// Writes a part of a journal into a directory of its own, by the recorder's logic on one thread. The part keeps identity, sequences and
-/// times.
+/// Copies a part of a journal into another directory, with the recorder's logic on the calling thread. The copy keeps the identity, the
+/// sequences and the times.
 #[derive(Debug)]
 pub struct Cut {
     directory: Directory,
@@ -29,9 +29,10 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Begins in the directory at `path`, which is made if it does not exist, and which has no journal of this stream. `header` is that of
-    /// the file in which the part begins, with the part's first sequence and the epoch there. `clock` is a wall clock and the ticks at that
-    /// time, as the journal has them for the first record.
+    /// Begins a part in the directory at `path`, which is created if it does not exist. It must not have a journal of this stream yet.
+    ///
+    /// `header` is the header of the file in which the part begins, with the part's first sequence and the epoch there. `clock` is a wall
+    /// clock and the ring's ticks at that time, as the journal has them for the first record.
     ///
     /// # Errors
     /// [`RecordError::Busy`] and [`RecordError::Os`].
@@ -64,8 +65,8 @@ impl Cut {
         Ok(Self { directory, packer, writer, ring, latest_ns, base_ns: latest_ns })
     }
 
-    /// Notes that the following records come from files with this header. If they are from another ring, the part continues in another
-    /// file. `clock` is a wall clock and the ticks at that time, as the journal has them for these records.
+    /// Sets the header of the files from which the next records come. If they are from another ring, the part continues in another file.
+    /// The last argument is a wall clock and the ring's ticks at that time, as the journal has them for these records.
     pub fn go_on_in(&mut self, header: &FileHeader, (wall_ns, ticks): (u64, u64)) {
         if header.ring.uuid == self.ring {
             return;
@@ -78,7 +79,7 @@ impl Cut {
         self.packer.go_on_in(Arc::new(header.clone()));
     }
 
-    /// Takes the next message, whose sequence must be due. `wall_ns` is the wall clock of its time.
+    /// Adds the next message. Its sequence must be the next one. `wall_ns` is its time by the wall clock.
     ///
     /// # Errors
     /// [`RecordError::Os`], also for a message out of order.
@@ -94,7 +95,7 @@ impl Cut {
         self.write_some()
     }
 
-    /// Takes the next control record of the ring, or one of the journal's records about rings and clocks.
+    /// Adds the next control record of the ring, or the journal's next record about a ring or a clock.
     ///
     /// # Errors
     /// [`RecordError::Os`].
@@ -108,7 +109,7 @@ impl Cut {
         self.write_some()
     }
 
-    /// Records sequences from the one due on as missing.
+    /// Records sequences as missing, from the next one on.
     ///
     /// # Errors
     /// [`RecordError::Os`].
@@ -117,7 +118,7 @@ impl Cut {
         self.write_some()
     }
 
-    /// Writes the rest and seals the last file. Returns the number of bytes.
+    /// Writes all remaining frames and seals the last file. Returns the number of bytes.
     ///
     /// # Errors
     /// [`RecordError::Os`].
@@ -133,7 +134,7 @@ impl Cut {
         Ok(self.writer.bytes_written())
     }
 
-    /// Sets the index time of later frames. No earlier message has a later time.
+    /// Sets the wall clock and the ring's ticks, from which later frames get their index time. No earlier message may be later.
     fn at(&mut self, wall_ns: u64, ticks: u64) {
         self.latest_ns = wall_ns;
         self.packer.at(self.now(), ticks);

@@ -1,4 +1,4 @@
-//! The folder of a stream, in a journal's directory on a real file system.
+//! The folder of a stream, within a journal's directory on a real file system.
 
 use crate::core::{Io, Memory, Pages, Step, Stretch, Volume};
 use crate::error::RecordError;
@@ -25,9 +25,9 @@ const PARTS: usize = 1024;
 const AHEAD: u64 = 1 << 20;
 /// Greatest number of pages of one direct write.
 const PAGES: usize = 256;
-/// Number of writes of this many pages that are under way at once.
+/// Most parts of a write that are in progress at once.
 const DEPTH: usize = 2;
-/// The type of a file system that keeps its files only in memory.
+/// The type of the file system `tmpfs`, which keeps its files only in memory.
 const TMPFS: u64 = 0x0102_1994;
 
 /// The folder of a stream, locked by this process.
@@ -45,8 +45,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Makes the directory if it does not exist, and takes its lock. Its files will be written as `io` says, if the file system supports
-    /// it.
+    /// Creates the directory if it does not exist, and takes its lock. Files are written as `io` says, if the file system supports it.
     ///
     /// # Errors
     /// The system's error; [`io::ErrorKind::WouldBlock`] if another recorder has the lock.
@@ -67,7 +66,7 @@ impl Directory {
         })
     }
 
-    /// Makes the journal's directory at `path` if it does not exist, and locks the folder of a stream in it for a recorder of `channel`.
+    /// Creates the journal's directory at `path` if it does not exist. In it, locks the folder of `stream` for a recorder of `channel`.
     ///
     /// # Errors
     /// [`RecordError::Journal`], [`RecordError::Busy`] and [`RecordError::Os`].
@@ -90,7 +89,7 @@ impl Directory {
         Ok(Self { first_number: streams.first_number(), ..locked })
     }
 
-    /// The number of the stream's first file, if it has none: above those of all streams before it.
+    /// The number for the first file of a new stream. It is higher than the numbers of all earlier streams' files.
     pub(crate) fn first_number(&self) -> u64 {
         self.first_number
     }
@@ -100,12 +99,12 @@ impl Directory {
         &self.path
     }
 
-    /// Returns how files are written: as requested, unless the file system has refused that.
+    /// Returns how files are written: as requested, or [`Io::Buffered`] after the file system refused direct writes.
     pub fn io(&self) -> Io {
         if self.is_direct.load(Ordering::Relaxed) { Io::Direct } else { Io::Buffered }
     }
 
-    /// Removes the file that was created in advance, if no message was written to it.
+    /// Removes the spare file, if no message was written to it.
     ///
     /// # Errors
     /// The system's error.
@@ -122,8 +121,8 @@ impl Directory {
         found.ok_or_else(|| io::Error::other(format!("file {number} is closed")))
     }
 
-    /// Checks that what is written can be read by its name: that the path still leads to this directory, and that files have their names in
-    /// it.
+    /// Checks that the path still leads to this directory, and that each open file still has its name. Otherwise nobody can read the new
+    /// records.
     ///
     /// # Errors
     /// [`RecordError::Moved`].
@@ -141,7 +140,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Performs a step. Blocks as long as the disk takes.
+    /// Performs a step. Blocks until the disk has done it.
     ///
     /// # Errors
     /// The system's error.
@@ -177,8 +176,8 @@ impl Directory {
         }
     }
 
-    /// Writes pages in parts: one after the other, or a large write by two threads, one of which copies while the other's part is being
-    /// written.
+    /// Writes pages in parts. A small write is done by one thread, part after part. A large write is done by two threads: one copies its
+    /// part while the other writes.
     fn write_stretch(
         &self,
         file: &File,
@@ -247,7 +246,7 @@ impl Directory {
     }
 }
 
-/// Whether files in a directory can be written past the page cache.
+/// Whether the file system of a directory supports direct writes.
 fn takes_direct(directory: &File) -> io::Result<bool> {
     // A file system in memory accepts the flag, but copies all the same.
     if rustix::fs::fstatfs(directory)?.f_type as u64 == TMPFS {
@@ -263,7 +262,7 @@ fn is_invalid(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
 
-/// Whether a name still leads to this file. `named` is the status of the file to which the name leads.
+/// Whether a name still leads to this file. `named` is the result of `stat` for the name.
 pub(crate) fn is_named(file: &File, named: rustix::io::Result<Stat>) -> bool {
     let of = |stat: Stat| (stat.st_dev, stat.st_ino);
     named.is_ok_and(|named| fstat(file).is_ok_and(|own| of(own) == of(named)))
@@ -274,7 +273,7 @@ pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
     Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?.into())
 }
 
-/// Makes a directory if it does not exist. After this its name is safe from a power cut.
+/// Creates a directory if it does not exist, and makes its name durable.
 fn make(path: &Path) -> io::Result<()> {
     match rustix::fs::mkdir(path, Mode::from_raw_mode(0o700)) {
         Ok(()) => sync_parent(path),
@@ -419,8 +418,7 @@ mod tests {
         Step::Write { number, offset, pieces: vec![Piece::Own(bytes.into())], ahead: 0, durable: true }
     }
 
-    /// A write that the kernel refuses because it does not consist of whole pages goes through the page cache. So do
-    /// later writes.
+    /// If the kernel refuses a direct write, this write and all later ones go through the page cache.
     #[test]
     fn what_a_file_system_refuses_goes_through_the_cache() {
         let place = tempfile::tempdir().unwrap();

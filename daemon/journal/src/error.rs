@@ -7,7 +7,7 @@ use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// The reason why a channel is not recorded, or not recorded any more.
+/// The reason why a channel could not be recorded, or why its recording ended.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RecordError {
@@ -33,10 +33,10 @@ pub enum RecordError {
         /// What is wrong.
         source: RecoverError,
     },
-    /// The directory cannot be read, has the journal of another channel, or files outside of the streams' folders.
+    /// The directory cannot be read, or has the journal of another channel, or has files outside the streams' folders.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The channel's ring is behind the journal of the same stream, as an older copy of the ring would be.
+    /// The journal has later sequences than the channel, although both have the same stream. The ring may be an older copy.
     #[error(
         "{}: the journal is at sequence {journal}, and the channel, of the same stream, at {channel}: it would give sequences again that \
          the journal has: begin the channel anew, or move this journal away", path.display()
@@ -61,7 +61,7 @@ pub enum RecordError {
         /// The directory or file that has lost its name.
         what: String,
     },
-    /// The channel was restarted during the recording. Everything before that is in the journal.
+    /// The channel was restarted during the recording. The journal has the whole previous stream.
     #[error(
         "the channel began anew, and its sequences count from 1: the new stream is to be recorded in a folder of its own"
     )]
@@ -72,18 +72,18 @@ pub enum RecordError {
     /// The place in the ring at which to continue was not found.
     #[error(transparent)]
     Locate(#[from] LocateError),
-    /// The disk did not accept the rest. Messages that were not written stay unrecorded, unless another recorder finds them in the ring.
+    /// The disk did not accept the last messages. They remain unrecorded, unless a later recorder still finds them in the ring.
     #[error("{}: the disk takes nothing: {lost} messages of the ring are not recorded", path.display())]
     Unwritten {
         /// The directory.
         path: PathBuf,
-        /// Messages that were read and not written, and those left in the ring. The number may be up to 64 too low.
+        /// Messages that were read but not written, and messages left in the ring. The count may be up to 64 too low.
         lost: u64,
     },
 }
 
 impl RecordError {
-    /// Whether the channel began anew: its new stream is to be recorded in a folder of its own. All of the stream before is in the journal.
+    /// Whether the channel was restarted. Then the journal has the whole previous stream, and the new stream needs a folder of its own.
     pub fn is_restart(&self) -> bool {
         matches!(self, Self::Restarted | Self::Receive(RecvError::Superseded))
     }

@@ -1,6 +1,6 @@
-//! Holds: notes that a journal's files must be kept, regardless of age and size.
+//! Holds. A hold keeps files of a journal, regardless of their age and size.
 //!
-//! A hold is a file `NAME.hold` in the folder of a stream, which contains a sequence. Nothing outside of the folder matters.
+//! A hold is a file `NAME.hold` in the folder of a stream. It contains a sequence. Files outside the folder have no effect.
 
 use crate::directory::{is_named, open_directory, remove};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, renameat, statat};
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The file that a process locks while it notes holds or removes files.
+/// The file that a process locks while it writes a hold or removes files.
 const LOCK: &str = "holds.lock";
 /// How long to wait while others hold this lock.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 const ENDING: &str = ".hold";
 /// Longest name of a hold in bytes.
 const MOST_NAME: usize = 64;
-/// Greatest number of bytes of a hold that are read: more than a number has.
+/// Most bytes that are read from a hold. A number has fewer.
 const MOST_BYTES: u64 = 64;
 
 /// A note that files are kept.
@@ -33,16 +33,19 @@ const MOST_BYTES: u64 = 64;
 pub struct RetentionHold {
     /// Its name.
     pub name: String,
-    /// Files that have this sequence or later ones are kept. A note that cannot be read keeps all files: in this case it is 0.
+    /// The first sequence to keep. Files with this sequence or a later one are kept. It is 0 if the hold is unreadable, which keeps all
+    /// files.
     pub from: u64,
 }
 
-/// Keeps the files of a stream in the journal's directory at `path` that have the sequence `from` or later ones, until the hold is
-/// [released](release). Replaces a hold of this name. No such file that exists when this call returns is removed because of
-/// [`Keep::bytes`](crate::Keep::bytes) or [`Keep::age`](crate::Keep::age).
+/// Keeps the files that have the sequence `from` or a later one, until the hold is [released](release). The files are those of `stream` in
+/// the journal's directory at `path`. A hold of the same name is replaced.
+///
+/// After this call returns, [`Keep::bytes`](crate::Keep::bytes) and [`Keep::age`](crate::Keep::age) do not remove any of these files.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] for a name that is not 1 to 64 letters, digits, `.`, `_` and `-`, or begins with a `.`; the system's error.
+/// [`io::ErrorKind::InvalidInput`] for a name that is not 1 to 64 letters, digits, `.`, `_` and `-`, or begins with a `.`; the system's
+/// error.
 pub fn hold(path: &Path, stream: StreamId, name: &str, from: u64) -> io::Result<()> {
     let file_name = file_name(name)?;
     let _lock = lock_holds(&open_directory(path)?)?;
@@ -58,7 +61,7 @@ pub fn hold(path: &Path, stream: StreamId, name: &str, from: u64) -> io::Result<
     directory.sync_all()
 }
 
-/// Ends a hold. Returns whether there was one.
+/// Removes a hold. Returns whether it existed.
 ///
 /// # Errors
 /// As [`hold`].
@@ -95,9 +98,10 @@ pub(crate) fn holds_of(directory: &File) -> io::Result<Vec<RetentionHold>> {
     Ok(holds)
 }
 
-/// Takes the lock by which only one process at a time notes holds or removes files. It is released when the result is dropped. The lock is
-/// on a file that only the directory's owner and root can open. The directory itself could be locked by any user who can read it, for any
-/// time.
+/// Takes the lock for writing holds and removing files. Only one process has it. Dropping the result releases it.
+///
+/// The lock is on a file that only the directory's owner and root can open. The directory itself would not do, because any user who can
+/// read it could lock it for any time.
 pub(crate) fn lock_holds(directory: &File) -> io::Result<File> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -115,7 +119,7 @@ pub(crate) fn lock_holds(directory: &File) -> io::Result<File> {
     }
 }
 
-/// Opens the lock's file. If it does not exist, makes it the directory owner's.
+/// Opens the lock's file. A missing file is created, and gets the directory's owner.
 fn lock_file(directory: &File) -> io::Result<File> {
     let (flags, mode) = (OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
     match openat(directory, LOCK, flags, Mode::empty()) {

@@ -15,8 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// One lock for each file system: journals make room one after another, so that each measures free space after the one before has removed
-/// its files.
+/// One lock for each file system. Journals on one file system are trimmed one after another, so that each measures the free space after the
+/// previous one has removed its files.
 static TURNS: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
 /// How much of a journal is kept. By default: everything.
@@ -24,7 +24,7 @@ static TURNS: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new())
 pub struct Keep {
     /// Greatest number of bytes of all files together.
     pub bytes: Option<u64>,
-    /// Longest time for which a file is kept, from the time at which the next one was begun.
+    /// Longest time for which a file is kept after the next file was begun.
     pub age: Option<Duration>,
     /// Least number of bytes that stay free on the file system.
     pub free: Option<u64>,
@@ -35,22 +35,26 @@ pub struct Keep {
 pub struct Trimmed {
     /// Names of the files that are gone, oldest first.
     pub gone: Vec<String>,
-    /// Names of the holds whose files had to be removed, since the file system had too little room.
+    /// Names of the holds whose files had to be removed, because the file system had too little free space.
     pub broken: Vec<String>,
-    /// Bytes that the file system still lacks of those that should be free.
+    /// How many bytes of the required free space are still missing.
     pub lacking: u64,
-    /// Number of files that were kept although bytes are lacking, because their removal would free little or nothing: a process has them
-    /// open, or they have other names.
+    /// Number of files that were kept although space is missing, because their removal would free little or nothing. A process has such a
+    /// file open, or the file has other names.
     pub vain: usize,
 }
 
 impl Keep {
-    /// Removes the oldest files in a journal's directory, those of the oldest stream first, until the rest is within the limits. Only files
-    /// to which nothing is added any more are removed, and never the last file of the stream `own`, which is being recorded. What is left
-    /// of a stream has no holes. Files that are [held](crate::hold) stay, unless there is too little room. Removing a file that a process
-    /// has open frees no room. Such files are removed only to reach later files that free room, and at most as many bytes of them as are
-    /// lacking, or as the later files free: so readers that keep files open cannot cost everything that others read. `trimmed` is added to,
-    /// even if this call fails; `streams` must be refreshed if a file was removed.
+    /// Removes the oldest files in a journal's directory until the limits are kept. Files of the oldest stream go first.
+    ///
+    /// - Only complete files are removed. The last file of the stream `own`, which is being recorded, always stays.
+    /// - The remaining files of a stream have no holes between them.
+    /// - Files that are [held](crate::hold) stay, unless there is too little free space.
+    /// - Removing a file that a process has open frees no space. Such files are removed only if later files free space. Then at most as
+    ///   many bytes of them are removed as are missing, or as the later files free. So readers that keep files open cannot cost other
+    ///   readers all history.
+    ///
+    /// `trimmed` is added to, even if this call fails. Refresh `streams` if a file was removed.
     ///
     /// # Errors
     /// The system's error, at the first file that cannot be removed.
@@ -67,7 +71,7 @@ impl Keep {
         let directory = open_directory(streams.path())?;
         let turn = self.free.map(|_| turn_at(&directory)).transpose()?;
         let _turn = turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
-        // A process that notes a hold waits until this is over, and so sees what is left.
+        // A process that writes a hold waits until this call ends, and then sees the remaining files.
         let _lock = lock_holds(&directory)?;
         let bytes = streams.journals().iter().flat_map(Journal::files).map(|file| file.bytes).sum();
         let lacking = self.lacking(&directory)?;
@@ -84,7 +88,7 @@ impl Keep {
         done
     }
 
-    /// Returns how many bytes the file system lacks of those that should be free.
+    /// Returns how many bytes of the required free space are missing.
     fn lacking(&self, directory: &File) -> io::Result<u64> {
         let Some(least) = self.free else { return Ok(0) };
         let room = fstatvfs(directory)?;
@@ -106,7 +110,7 @@ struct Excess<'a> {
     bytes: u64,
     /// Bytes that the file system lacks.
     lacking: u64,
-    /// Whether a file was removed without freeing room, and the file system does not report who has it open.
+    /// Whether a removal freed no space on a file system that does not report open files.
     is_vain: bool,
     trimmed: &'a mut Trimmed,
 }
@@ -126,7 +130,7 @@ impl Excess<'_> {
         let folder = open_directory(journal.path())?;
         let holds = holds_of(&folder)?;
         let files = journal.files();
-        // Files before `kept` are removed. Removing those from there to `at`, which have `bytes` bytes, would free only `gain` bytes.
+        // Files before `kept` are removed. Files from `kept` to `at` have `bytes` bytes, and their removal would free only `gain` bytes.
         let (mut kept, mut at, mut bytes, mut gain) = (0, 0, 0, 0);
         while let Some(file) = files.get(at) {
             let next = files.get(at + 1);
@@ -168,12 +172,12 @@ impl Excess<'_> {
             (bytes, gain) = (0, 0);
         }
         self.trimmed.vain += at - kept;
-        // A folder without a file may be one that a recorder is about to lock.
+        // If the folder has no file, a recorder may be about to lock it.
         let is_over = !is_recorded && !files.is_empty() && kept == files.len();
         if is_over { remove_folder(journal, &folder) } else { Ok(()) }
     }
 
-    /// Whether a file that was complete at this time is too much or too old.
+    /// Whether the limits of bytes or age require the removal of a file that was complete at `since_ns`. A held file is never due.
     fn is_due(&self, since_ns: u64, is_held: bool) -> bool {
         let is_too_much = self.keep.bytes.is_some_and(|most| self.bytes > most);
         let age = Duration::from_nanos(self.wall_ns.saturating_sub(since_ns));
@@ -206,7 +210,7 @@ fn held<'a>(
     holds.iter().filter(move |hold| hold.from < end)
 }
 
-/// Removes the folder of a stream of which no file is left, unless something else is in it.
+/// Removes the folder of a stream without files, unless the folder has other contents.
 fn remove_folder(journal: &Journal, folder: &File) -> io::Result<()> {
     if !journal.problems().is_empty() {
         return Ok(());
@@ -219,9 +223,10 @@ fn remove_folder(journal: &Journal, folder: &File) -> io::Result<()> {
     }
 }
 
-/// The time at which the first of these files was over, by the clock as it was set then: when the next file was begun, or `last_ns` after the
-/// last file. A time in the future was taken while the clock was ahead, and the next time that is not in the future counts. A time before
-/// the file's own beginning was taken after the clock was set back, and the beginning counts.
+/// Returns when the first of `files` was complete: when the next file was begun, or `last_ns` for the last file.
+///
+/// Wall clocks may have been set meanwhile. A time after `wall_ns` is ignored, and the next one is used. The result is not before the
+/// file's own beginning.
 fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
     let has_been = |ns: &u64| *ns <= wall_ns;
     let later = files.iter().skip(1).map(|file| file.header.wall_ns).chain(last_ns);
@@ -229,8 +234,8 @@ fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
     later.into_iter().find(has_been).unwrap_or(wall_ns).max(begun)
 }
 
-/// Whether a file is finished. An abandoned file gets its trailer only at the next recovery. It is finished if the next file is sealed: that
-/// file holds what the abandoned one lacks.
+/// Whether a file is complete: it has a trailer, or it was abandoned and the next file is sealed. The next file then has all records that
+/// the abandoned file lacks, which gets its trailer only at the next recovery.
 fn is_over(file: &FileInfo, next: &FileInfo) -> bool {
     file.trailer.is_some() || (file.is_given_up() && next.trailer.is_some())
 }

@@ -1,14 +1,15 @@
-//! Records channels into files that survive a power cut: the writing side of a journal. `shm-layout/JOURNAL.md` has the format.
+//! Records channels into files that survive a power cut. This crate is the writing side of a journal. `shm-layout/JOURNAL.md` has the
+//! format.
 //!
-//! A recorder reads a channel as any reader does. The publisher does not know about it: the recorder causes no wait and no system call, and
-//! writes no word of memory that `publish` reads.
+//! A recorder is an ordinary reader of a channel. Unless it takes a gate, it never delays the publisher, and writes no memory that `publish`
+//! reads.
 //!
-//! | module | what it does | may not |
+//! | module | task | must not |
 //! |---|---|---|
-//! | [`core`] | decides what is written when, what an error means, and what a crash has left | open files, ask the time, start threads |
-//! | [`directory`] | does on a real file system what the logic wants | decide anything |
-//! | [`Keep`], [`hold`] | removes the oldest files, and keeps those that are held | look at bytes |
-//! | [`Cut`] | writes a part of a journal, by the same logic on one thread | read one |
+//! | [`core`] | decides what is written when, what an error means, and what remains after a crash | open files, read clocks, start threads |
+//! | [`directory`] | performs the logic's operations on a real file system | decide anything |
+//! | [`Keep`], [`hold`] | removes the oldest files; keeps files that are held | read records |
+//! | [`Cut`] | copies a part of a journal, with the same logic on one thread | read a journal |
 //! | [`Recorder`] | the threads: one reads the ring, three write | decide what an error means |
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]

@@ -1,4 +1,5 @@
-//! Stand-ins for the verbs whose feature is off. They take any arguments, so that the refusal comes before complaints about those.
+//! Stand-ins for the verbs of features that are off. They accept any arguments, so that the error names the missing feature and not an
+//! argument.
 
 use anyhow::{Result, bail};
 use std::ffi::OsString;

@@ -1,4 +1,5 @@
-//! `shmcast board`: the last message of each key, or of one key, once or every second; of a channel or of a journal.
+//! `shmcast board`: shows the last message of each key, or of one key, once or every second. It reads a channel's board, or makes one from
+//! a journal.
 
 use super::HostArg;
 use super::figures::{Ns, counted, grouped, table};
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Longest key, and longest start of a value, that a row of the table shows.
+/// Most characters of a key, or of a value, that a row of the table shows.
 const SHOWN: usize = 48;
 
 #[derive(Debug, clap::Args)]
@@ -91,7 +92,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// The bytes of a key as they were given, filled up with zeros to the length of the board's keys.
+/// Returns the bytes of a key as the user gave them, padded with zeros to the length of the board's keys.
 fn key_bytes(text: &str, length: usize) -> Result<Vec<u8>> {
     let mut bytes = match text.strip_prefix("0x") {
         Some(digits) => from_hex(digits)
@@ -215,7 +216,7 @@ fn rows_table(rows: impl Iterator<Item = Row>) -> String {
     table.trim_fmt()
 }
 
-/// Bytes as text, without the zeros behind it, if they are printable; else as hexadecimal digits.
+/// Returns bytes without trailing zeros as text if they are printable, and otherwise all of them as hexadecimal digits.
 fn text_of(bytes: &[u8]) -> String {
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     match std::str::from_utf8(&bytes[..end]) {
@@ -256,7 +257,7 @@ struct Kept {
     payload: Vec<u8>,
 }
 
-/// Reads a whole journal. There is room for every key, and for messages of any size.
+/// Shows the board of a whole journal. It has room for every key and for messages of any size.
 fn show_journal(args: &Args, dir: &Path, range: &Range<usize>, stop: &Stop) -> Result<ExitCode> {
     let journal = Journal::open(dir)?;
     let mut reader = journal.read_from(1)?;

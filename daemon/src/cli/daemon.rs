@@ -75,6 +75,6 @@ fn log() {
     // A log that cannot be written is no reason to end. Without the second call, the library would report the
     // failure on stderr too, and panic when that fails.
     let text = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
-    // Colours are for people. A file gets none.
+    // Colours are for terminals. A file gets none.
     registry.with(text.with_ansi(std::io::stderr().is_terminal())).init();
 }

@@ -1,4 +1,4 @@
-//! `shmcast doctor`: shows what the checks of this host found. The judging is in [`crate::doctor`].
+//! `shmcast doctor`: shows the findings of the checks of this host. The checks are in [`crate::doctor`].
 
 use std::{fmt::Write as _, io::IsTerminal, path::PathBuf, process::ExitCode};
 
@@ -10,13 +10,12 @@ use crate::{
     doctor::{self, Area, Finding, Host, Report, Root, Status},
 };
 
-/// Check this host for what costs latency, and show the commands that mend it.
+/// Check this host for settings that cost latency, and show the commands that mend them.
 ///
-/// Reads settings and changes nothing. On a terminal it prints a table and, for all that is not well, why it matters
-/// and how to mend it. Into a pipe it prints one line a check: status, area, id, finding and command, separated by tabs.
+/// Reads settings and changes nothing. On a terminal it prints a table. For each finding that is not a pass, it also prints why the finding
+/// matters and how to mend it. Into a pipe it prints one line per check: status, area, id, finding and command, separated by tabs.
 ///
-/// Exits with 0 when nothing failed (warnings and unknowns count as no failure), and 1 when a check failed or the checks
-/// could not be run.
+/// Exits with 0 when nothing failed (warnings and unknowns count as no failure), and 1 when a check failed or the checks could not be run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -31,7 +30,7 @@ pub(super) struct Args {
           value_parser = PossibleValuesParser::new(doctor::ids()))]
     only: Vec<String>,
 
-    /// Judge these CPUs, those of the publisher and its readers [default: the isolated ones, or else all]
+    /// Judge these CPUs, on which the publisher and its readers run [default: the isolated ones, or else all]
     #[arg(long, value_name = "LIST")]
     cpu: Option<CpuList>,
 
@@ -39,7 +38,7 @@ pub(super) struct Args {
     #[arg(long)]
     worst_first: bool,
 
-    /// Show what was read, why it matters and the mend for every check
+    /// Show for every check what was read, why it matters, and how to mend it
     #[arg(long, short)]
     verbose: bool,
 
@@ -80,7 +79,7 @@ fn is_colour_wanted() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// The findings below their headings, in the order of the table.
+/// Returns the findings in groups with headings, in the order of the table.
 fn groups(report: &Report, worst_first: bool) -> Vec<(&'static str, Vec<&Finding>)> {
     let group = |word, belongs: &dyn Fn(&Finding) -> bool| {
         (word, report.checks.iter().filter(|f| belongs(f)).collect::<Vec<_>>())
@@ -136,8 +135,7 @@ fn for_eyes(report: &Report, worst_first: bool, detailed: bool, columns: u16, co
     out
 }
 
-/// Widths of the status and id columns with their padding. They are the same in each group, so that the
-/// columns are aligned.
+/// Widths of the status and id columns with their padding. All groups have the same widths, so that the columns are aligned.
 const STATUS_COLUMNS: u16 = 11;
 const ID_COLUMNS: u16 = 21;
 
@@ -172,7 +170,7 @@ fn table(findings: &[&Finding], columns: u16, colour: bool) -> Table {
     table
 }
 
-/// A path of this length breaks the table at 80 columns. The readings show it whole.
+/// A path of at least this length makes the table wider than 80 columns. The readings show the whole path.
 const LONG_PATH_CHARS: usize = 34;
 
 /// `says` with its long paths cut to their last two names.

@@ -1,4 +1,4 @@
-//! `shmcast events`: shows the events of the daemon's channels, past ones and new ones as they happen.
+//! `shmcast events`: shows past events of the daemon's channels, and new events as they happen.
 
 use super::ls::who;
 use super::say::{note, print, print_json};
@@ -32,7 +32,8 @@ pub(super) struct Args {
     /// Begin with the events of this long ago
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     since: Option<Duration>,
-    /// Go on until interrupted, through restarts of the daemon; without it, end after the past, or else after the next event
+    /// Continue until interrupted, also through restarts of the daemon. Otherwise end after the past events that --last or --since asks
+    /// for, or after the next event
     #[arg(long, short)]
     follow: bool,
     /// Print as JSON, one line an event
@@ -92,7 +93,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits for the next daemon. Returns its events since its start, or `None` when we are told to stop.
+/// Waits for the next daemon. Returns its events since its start, or `None` after a signal.
 fn wait_for(client: &Client, stop: &Stop) -> Option<(Vec<Event>, Events)> {
     while !stop.is_set() {
         if let Ok(events) = client.events_after(u32::MAX) {
@@ -110,7 +111,7 @@ fn show(event: &Event, json: bool) -> Result<()> {
     print(line(event))
 }
 
-/// Time, event, channel, role, process and detail, as far as the event has them.
+/// Formats an event: time, event, channel, role, process and detail. Parts that the event lacks are left out.
 fn line(event: &Event) -> String {
     let process = event.process.as_ref().map(who);
     let words = [event.channel.as_deref(), event.role.as_deref(), process.as_deref()];
@@ -121,7 +122,7 @@ fn line(event: &Event) -> String {
     line.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Nanoseconds since 1970 as date and time of day, to the millisecond.
+/// Formats nanoseconds since 1970 as date and time of day, to the millisecond.
 fn utc(time_ns: u64) -> String {
     let ms = time_ns / 1_000_000;
     let (year, month, day) = date(ms / 86_400_000);
@@ -129,9 +130,8 @@ fn utc(time_ns: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1000)
 }
 
-/// The Gregorian date of this number of days after 1970-01-01. It is counted in years that begin with March,
-/// so that the leap day is the last of its year, and in cycles of 400 years, which all have the same number
-/// of days.
+/// Returns the Gregorian date of the day `days` after 1970-01-01. Years begin with March here, so that the leap day is the last day of a
+/// year. A cycle of 400 years always has the same number of days.
 fn date(days: u64) -> (u64, u64, u64) {
     const CYCLE: u64 = 146_097;
     // The days from 0000-03-01 to 1970-01-01.

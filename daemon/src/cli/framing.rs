@@ -26,7 +26,7 @@ pub(super) enum OutputFraming {
     U16be,
     /// Four bytes of length, little-endian, before each message
     U32le,
-    /// Sequence, tag and payload in hexadecimal, one line a message
+    /// Sequence, tag and payload in hexadecimal, one line per message
     Hex,
     /// One JSON object a line, events of the stream included
     Json,
@@ -80,7 +80,7 @@ fn read_prefix<const N: usize>(input: &mut impl BufRead) -> Result<Option<[u8; N
     }
 }
 
-/// Writes one message; `latency_ns` is its age when it was received, if it carries a time.
+/// Writes one message. `latency_ns` is its age at reception, if the message has a time.
 pub(super) fn write_message(
     framing: OutputFraming,
     out: &mut impl Write,

@@ -1,5 +1,5 @@
-//! `shmcast hiccups`: measures the machine's own stalls for a while and shows them. The measuring is in
-//! [`crate::hiccups`]. This module has pacing and texts.
+//! `shmcast hiccups`: measures the machine's own stalls for some time and shows them. The measurement is in [`crate::hiccups`]; this module
+//! has the timing and the texts.
 
 use std::{
     collections::BTreeMap,
@@ -32,11 +32,11 @@ use crate::{
 
 /// Measure how often and for how long the machine itself stalls.
 ///
-/// One thread a CPU reads the clock back to back; every gap above the threshold is a stall that no program on that CPU
-/// could have avoided. The threads keep their CPUs fully busy. Ctrl-C ends early and still shows the result.
+/// One thread per CPU reads the clock in a loop. Every gap above the threshold is a stall that no program on that CPU could have avoided.
+/// The threads keep their CPUs fully busy. Ctrl-C ends early and still shows the result.
 ///
-/// Measure the CPUs your programs use, and leave at least one CPU out: the thread that collects and prints runs
-/// somewhere too, and shows up as a stall of its own once an interval where it has no CPU to itself.
+/// Measure the CPUs that your programs use, and leave at least one CPU out. The thread that collects and prints the results needs a CPU,
+/// too. Without one of its own, it causes a stall once per interval on a measured CPU.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -52,7 +52,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NS", default_value_t = 1000)]
     threshold_ns: u64,
 
-    /// How often to show a line (on a terminal) and to write to the log
+    /// Interval at which a line is shown (on a terminal) and the log is written
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
 
@@ -73,7 +73,7 @@ Examples:
   shmcast hiccups --threshold-ns 10000 --log night.hlog --duration 8h --interval 1m
   shmcast hiccups --json | jq '.cpus[] | {cpu, max_ns}'";
 
-/// Shorter intervals would measure the collecting more than the machine.
+/// Shortest interval. With shorter intervals, the collection of the results would dominate the measurement.
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Serialize)]
@@ -102,9 +102,9 @@ struct CpuOutcome {
     max_ns: u64,
     stalled_ns: u64,
     stalled_percent: f64,
-    /// Time the hypervisor took, to a tick (10 ms as a rule); null where the kernel does not tell.
+    /// The time that the hypervisor took, with a resolution of one tick, usually 10 ms. It is null if the kernel does not report it.
     steal_ns: Option<u64>,
-    /// How often another task was put onto the CPU; null where the kernel does not tell.
+    /// How often the kernel ran another task on the CPU. It is null if the kernel does not report it.
     preemptions: Option<u64>,
     watched_ns: u64,
     clock_readings: u64,
@@ -167,8 +167,8 @@ impl Args {
         })
     }
 
-    /// Shows, logs and adds up what the recorder finds, until the duration is over or a signal arrives. Returns which of
-    /// the two it was, and the time of the last look since `begun`.
+    /// Collects, shows and logs the recorder's results until the duration is over or a signal arrives. Returns whether a signal arrived,
+    /// and the time of the last collection since `begun`.
     fn collect(
         &self,
         recorder: &Recorder,
@@ -234,7 +234,7 @@ fn as_ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Sleeps until `wake` after `begun`, or until a signal comes. Returns true after a signal.
+/// Sleeps until `wake` after `begun`, or until a signal arrives. Returns true after a signal.
 fn interrupted_before(interrupt: &SignalFd, begun: Instant, wake: Duration) -> anyhow::Result<bool> {
     loop {
         let left = wake.saturating_sub(begun.elapsed());

@@ -32,7 +32,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         table(["CHANNEL", "STATE", "PUBLISHER", "READERS", "EPOCH", "CAPACITY", "OLDEST", "NEXT"], 3);
     for channel in &channels {
         let sequence = |sequence: Option<u64>| sequence.map_or("-".to_owned(), grouped);
-        // If the channel's header cannot be believed, nothing is known.
+        // If the channel's header is not valid, its figures are unknown.
         let known = |figure: String| if channel.capacity_bytes == 0 { "-".to_owned() } else { figure };
         rows.add_row([
             channel.channel.clone(),

@@ -1,7 +1,15 @@
 //! The command line: verbs, their common options, and exit codes.
 //!
-//! Data goes to stdout, everything said about it to stderr (`say`). Exit code 0 is success, 1 an error, 2 wrong usage, 3
-//! that messages were missed, 4 that a file of a journal is damaged, 130 and 143 that a signal came before the work was done (`stop`).
+//! Data goes to stdout. Messages about it go to stderr (`say`).
+//!
+//! | exit code | meaning |
+//! |---|---|
+//! | 0 | success |
+//! | 1 | error |
+//! | 2 | wrong usage |
+//! | 3 | messages were missed |
+//! | 4 | a file of a journal is damaged |
+//! | 130, 143 | a signal came before the work was done (`stop`) |
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
@@ -131,8 +139,8 @@ enum Host {
 }
 
 impl HostArg {
-    /// The directory or socket that was named on the command line or in the environment. Otherwise the
-    /// daemon, if one answers; else files.
+    /// Returns the directory or the socket that the command line or the environment names. Otherwise returns the daemon, if one answers,
+    /// and else the default directory of files.
     fn host(&self) -> Result<Host> {
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         if let Some(dir) = &self.dir {
@@ -150,8 +158,8 @@ impl HostArg {
         }
     }
 
-    /// As [`host`](Self::host), for a verb about one channel. The channel must be a name: a path is refused,
-    /// because it would lead out of the directory of channels.
+    /// Like [`host`](Self::host), for a verb about one channel. The channel must be a name. A path is refused, because it would lead out of
+    /// the directory of channels.
     fn host_of(&self, channel: &str) -> Result<(Host, String)> {
         if channel.contains('/') {
             let (dir, name) = channel.trim_end_matches('/').rsplit_once('/').unwrap_or((".", channel));
@@ -212,7 +220,7 @@ pub fn main() -> ExitCode {
     match man::complete() {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
-        // An error has no reader here except a shell in the middle of a line.
+        // Nobody sees an error here except a shell in the middle of a line.
         Err(_) => return ExitCode::from(FAILED),
     }
     let cli: Cli = match parse(without_accounts) {
@@ -250,8 +258,7 @@ pub fn main() -> ExitCode {
     result.unwrap_or_else(|error| ExitCode::from(end(&error)))
 }
 
-/// Makes tools show this process under the user's name for it, and pins this thread to a CPU, as far as asked
-/// for.
+/// Sets the name that tools show for this process, and pins this thread to a CPU, if the user asked for it.
 fn name_and_pin(name: Option<&CStr>, cpu: Option<usize>) -> Result<()> {
     name.map_or(Ok(()), nix::sys::prctl::set_name)?;
     match cpu {

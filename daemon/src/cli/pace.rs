@@ -1,4 +1,4 @@
-//! The time when the next message is due: at a rate of its own, or as it was recorded.
+//! Computes when the next message is due: at a fixed rate, or at the time of the recording.
 
 use crate::cli::stop::Stop;
 use std::str::FromStr;
@@ -49,7 +49,7 @@ fn positive(number: &str) -> Option<f64> {
     number.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0)
 }
 
-/// Keeps to a schedule that does not shift when one message is late.
+/// Waits by a schedule that does not shift when one message is late.
 pub(super) struct Pace<'a> {
     started: Instant,
     stop: &'a Stop,
@@ -61,14 +61,14 @@ impl<'a> Pace<'a> {
         Self { started: Instant::now(), stop }
     }
 
-    /// Waits until message number `sent`, from 0, is due at `rate`.
+    /// Waits until the message with the number `sent`, counted from 0, is due at `rate`.
     pub(super) fn wait_turn(&self, rate: Rate, sent: u64) {
         if let Rate::PerSecond(rate) = rate {
             self.wait(sent as f64 / rate);
         }
     }
 
-    /// Waits until the message that was recorded `after_ns` after the beginning is due.
+    /// Waits until a message is due that was recorded `after_ns` after the beginning.
     fn wait_recorded(&self, speed: Speed, after_ns: u64) {
         if let Speed::Times(times) = speed {
             self.wait(after_ns as f64 / 1e9 / times);
@@ -98,7 +98,7 @@ pub(super) struct Schedule<'a> {
     pace: Pace<'a>,
     speed: Speed,
     max_pause: Option<Duration>,
-    /// The time since the first message at which the last one was due, at speed 1.
+    /// The due time of the last message, since the first one, at speed 1.
     due_ns: u64,
     last_ns: Option<u64>,
     /// How many silences were shortened.
@@ -106,12 +106,12 @@ pub(super) struct Schedule<'a> {
 }
 
 impl<'a> Schedule<'a> {
-    /// The schedule begins now. Silences are shortened to `max_pause`; `stop` ends every wait.
+    /// Begins the schedule now. Pauses in the recording are shortened to `max_pause`. `stop` ends every wait.
     pub(super) fn new(stop: &'a Stop, speed: Speed, max_pause: Option<Duration>) -> Self {
         Self { pace: Pace::new(stop), speed, max_pause, due_ns: 0, last_ns: None, shortened: 0 }
     }
 
-    /// Waits until a message that was recorded at this time is due.
+    /// Waits until a message with this recorded time is due.
     pub(super) fn wait(&mut self, wall_ns: u64) {
         if self.speed == Speed::Max {
             return;

@@ -1,4 +1,4 @@
-//! `shmcast record`: a channel into files that survive a power cut, without a daemon's help.
+//! `shmcast record`: records a channel into files that survive a power cut, without the daemon's recorder.
 
 use super::figures::grouped;
 use super::say::{note, print_json};
@@ -31,7 +31,7 @@ ring has the rest.
 
 Exit codes: 0 nothing missed, 3 messages are missing in the journal, 1 error, 2 wrong usage.";
 
-/// The most events of a channel's end that are read in one look.
+/// Most events at a channel's end that are read in one check.
 const MOST_EVENTS: usize = 100_000;
 /// How often the state is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -49,7 +49,7 @@ pub(super) struct Args {
     /// When files are made safe from a power cut: an interval, each (with each write) or none
     #[arg(long, default_value = "10ms", value_parser = words(&["each", "none"], parse_sync), hide_possible_values = true)]
     sync: SyncPolicy,
-    /// How files are written: direct, past the page cache, or buffered, through it. Default: direct where the file system can
+    /// How files are written: direct (past the page cache) or buffered (through it) [default: direct, if the file system supports it]
     #[arg(long, value_name = "WAY", value_parser = words(&["direct", "buffered"], parse_io), hide_possible_values = true)]
     io: Option<Io>,
     /// Memory for what waits for the disk, at least 1MiB
@@ -126,7 +126,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         match record(args, (&host, &channel), recorder, &stop, &mut sums) {
             Err(error) if is_restart(&error) && !stop.is_set() => {
                 note!("{channel}: began anew: goes on with the new stream, in a folder of its own");
-                // Its ring is made in a moment, if it is not there yet.
+                // The ring appears soon, if it does not exist yet.
                 waits = true;
             }
             ended => break ended,
@@ -137,7 +137,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if sums.overrun + sums.missing > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
 }
 
-/// Records one stream until it is over, or until the command is.
+/// Records one stream until the stream is over or the command is stopped.
 fn record(
     args: &Args,
     (host, channel): (&Host, &str),
@@ -164,7 +164,7 @@ fn record(
             match end.is_reached(host, channel, &progress) {
                 Ok(true) => break,
                 Ok(false) => {}
-                // The channel is being made anew.
+                // The channel is being replaced.
                 Err(e) if e.is_unknown_channel() => {}
                 Err(e) => {
                     unseen = Some(e);
@@ -195,7 +195,7 @@ fn is_restart(error: &anyhow::Error) -> bool {
 /// What was recorded of all streams.
 #[derive(Default)]
 struct Sums {
-    /// How many streams were recorded. A channel that begins anew is another one.
+    /// Number of recorded streams. A channel that is restarted has another stream.
     streams: u64,
     messages: u64,
     bytes: u64,
@@ -243,15 +243,15 @@ impl Sums {
     }
 }
 
-/// Tells the channel's end from that of an earlier publisher, whose messages and end are recorded too.
+/// Distinguishes the channel's end from the end of an earlier publisher, which is recorded too.
 #[derive(Default)]
 struct PresentEnd {
-    /// A reader of the ring's end, once the recorder has met an end.
+    /// A reader at the ring's end. It is opened once the recorder has received an end.
     reader: Option<Subscriber>,
 }
 
 impl PresentEnd {
-    /// Whether the channel is over, and the recorder has all of it.
+    /// Whether the channel has ended and the recorder has all its messages.
     fn is_reached(&mut self, host: &Host, channel: &str, progress: &Progress) -> Result<bool, ChannelError> {
         let reader = match self.reader.take() {
             Some(reader) => reader,
@@ -264,7 +264,7 @@ impl PresentEnd {
             match reader.try_recv() {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(reader.is_at_end() && progress.drained >= reader.next_sequence() - 1),
-                // The channel is made anew: the recorder says what that means.
+                // The channel is being replaced. The recorder reports what that means.
                 Err(_) => break,
             }
         }

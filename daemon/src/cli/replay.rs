@@ -1,7 +1,7 @@
 //! `shmcast replay`: publishes a journal again.
 //!
-//! Readers of the new channel get what readers of the recorded one got: the same messages by the same sequences, with tags, keys, gaps
-//! and sessions of bridges. Messages that the journal lacks are a gap to them.
+//! Readers of the new channel receive what readers of the recorded channel received: the same messages, with the same sequences, tags, key
+//! flags, gaps and sessions of bridges. Messages that the journal lacks are gaps.
 
 use super::figures::grouped;
 use super::journal::Source;
@@ -53,12 +53,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "SPEED", default_value = "1", value_parser = words(&["max"], Speed::from_str),
           hide_possible_values = true)]
     speed: Speed,
-    /// Shorten each silence of the recording to this time, as in 1s, before --speed counts
+    /// Shorten each pause in the recording to this time, as in 1s, before --speed counts
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     max_pause: Option<Duration>,
     #[command(flatten)]
     ring: RingArgs,
-    /// Wait until this many readers are attached; recorders and bridges are none
+    /// Wait until this many readers are attached; recorders and bridges do not count
     #[arg(long, value_name = "N", default_value_t = 0)]
     wait_readers: usize,
     /// Pin the publisher to this CPU
@@ -71,12 +71,12 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
-    // A wrong directory or part should leave nothing behind.
+    // The part is opened before the channel is made, so that a wrong directory leaves no channel behind.
     let mut part = args.span.open(&args.source)?;
     super::name_and_pin(None, args.cpu)?;
     let first = part.due();
     let (host, channel) = args.host.host_of(&args.into)?;
-    // Opening a channel tells its readers of a publisher, so it is looked at before.
+    // The channel is examined first, because opening it would announce a publisher to its readers.
     if let Some(next) = host.channel(&channel).ok().and_then(|status| status.next_sequence) {
         check_fits(&host, &channel, &args.source.dir, next, first)?;
     }
@@ -145,7 +145,8 @@ impl Summary<'_> {
     }
 }
 
-/// A channel whose next sequence is `next` can take a stream from `first` on if it is new, or goes on there.
+/// Checks that a channel can take a stream from `first` on. `next` is the channel's next sequence. The channel must be new, or continue at
+/// `first`.
 fn check_fits(host: &Host, channel: &str, journal: &Path, next: u64, first: u64) -> Result<()> {
     if next == 1 || next == first {
         return Ok(());
@@ -172,7 +173,7 @@ struct Play {
 }
 
 impl Play {
-    /// Publishes the part. The result is whether all of it was published before any signal.
+    /// Publishes the part. Returns whether all of it was published before a signal.
     fn all(&mut self, args: &Args, part: &mut Part, stop: &Stop, bar: &ProgressBar) -> Result<bool> {
         // Readers of a new channel begin at the first sequence of the part.
         self.publisher.gap(part.due() - 1)?;
@@ -215,7 +216,7 @@ impl Play {
                     control: JournalControl::Ring(ControlRecord::Session { high, low }),
                     ..
                 } => self.publisher.session(session_identity([high, low]))?,
-                // Epochs and the end are the new publisher's own; the rest is about the recording.
+                // Epochs and the end are the new publisher's own. Other records concern only the recording.
                 _ => {}
             }
         }

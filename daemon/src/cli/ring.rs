@@ -1,4 +1,4 @@
-//! The common parts of all verbs that publish: options for the ring of a new channel, the wait for readers, and the summary.
+//! Common code of the verbs that publish: options for a new channel's ring, the wait for readers, and the summary.
 
 use super::Host;
 use super::figures::{grouped, readers_of, size};
@@ -18,8 +18,8 @@ pub(super) struct RingArgs {
     /// Largest message [default: an eighth of the capacity, at most 16MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_message: Option<u64>,
-    /// Mode of a new channel: 700, yours alone; 750, your group reads; 755, all users read [default: 700]. One that is
-    /// there must have it
+    /// Mode of a new channel: 700, yours alone; 750, your group reads; 755, all users read [default: 700]. An existing channel must have
+    /// this mode
     #[arg(long, value_name = "MODE", value_parser = words(&["700", "750", "755"], parse_mode), hide_possible_values = true)]
     mode: Option<u32>,
     /// Give a new channel a board of the last message of each key: the bytes of a payload that are its key, as 0..8
@@ -48,7 +48,7 @@ impl RingArgs {
         })
     }
 
-    /// Begins to open the channel for publishing, with these options.
+    /// Makes the builder of a publisher with these options.
     pub(super) fn publisher(&self, host: &Host, channel: &str) -> Result<PublisherBuilder> {
         let mut builder = host.publisher(channel);
         if let Some(capacity) = self.capacity {
@@ -97,7 +97,7 @@ pub(super) fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: 
     }
 }
 
-/// The summary of a verb that published. The caller adds what it alone knows.
+/// Returns the summary of a verb that published. The caller adds its own figures.
 pub(super) fn told(
     verb: &str,
     channel: &str,

@@ -37,7 +37,7 @@ enum Role {
 
 const PAGE: &str = include_str!("../../docs/syscalls.md");
 
-/// Calls that any program may make at any time: allocation, locks, output, signals, threads that end, and a clock that needs the kernel.
+/// Calls that any program may make at any time: for memory, locks, output, signals, the end of threads, and clocks that need the kernel.
 const ANY: [&str; 13] = [
     "brk",
     "clock_gettime",
@@ -54,7 +54,7 @@ const ANY: [&str; 13] = [
     "write",
 ];
 
-/// The calls of all rows of the page that begin with the role's name.
+/// Returns the calls in all rows of the page's table that begin with the role's name.
 fn calls(role: Role) -> BTreeSet<&'static str> {
     let name = match role {
         Role::Publisher => "| publisher, ",

@@ -1,4 +1,4 @@
-//! `shmcast stat`: one channel and its readers, once or every second.
+//! `shmcast stat`: shows one channel and its readers, once or every second.
 
 use super::HostArg;
 use super::figures::{Ns, counted, grouped, of_role, size, table};
@@ -74,7 +74,7 @@ fn describe(channel: &ChannelStatus, rate: Option<u64>) -> String {
     fact("error", channel.error.clone());
     fact("publisher", Some(channel.publisher.as_ref().map_or("none".to_owned(), who)));
     fact("mode", channel.mode.clone());
-    // If the channel's header cannot be believed, nothing is known.
+    // If the channel's header is not valid, its figures are unknown.
     let known = |figure: String| Some(figure).filter(|_| channel.capacity_bytes > 0);
     fact("epoch", known(channel.epoch.to_string()));
     fact("next sequence", channel.next_sequence.map(grouped));
@@ -118,7 +118,7 @@ fn describe(channel: &ChannelStatus, rate: Option<u64>) -> String {
     text
 }
 
-/// How many readers there are, and how many recorders and bridges beside them.
+/// Describes how many readers, recorders and bridges read a channel.
 fn counted_by_role(readers: &[ReaderStatus]) -> String {
     let mut text = counted(of_role(readers, Role::Reader), "reader");
     for role in [Role::Recorder, Role::Bridge] {

@@ -1,4 +1,4 @@
-//! `shmcast sub`: a channel's messages to stdout, its losses to stderr and the exit code.
+//! `shmcast sub`: writes a channel's messages to stdout. It reports losses on stderr and by its exit code.
 
 use super::figures::{Ns, grouped};
 use super::framing::{OutputFraming, write_message};
@@ -45,23 +45,24 @@ pub(super) struct Args {
     channel: String,
     #[command(flatten)]
     host: HostArg,
-    /// Where to begin: latest, oldest, key (the last key message), board (the last message of each key, then the stream), a sequence, or a time in UTC: HH:MM[:SS[.FRACTION]] of today, YYYY-MM-DDTHH:MM[:SS]Z, or
-    /// @SECONDS since 1970. Messages that the ring has no more come from the channel's journal, where it has one
+    /// Where to begin: latest, oldest, key (the last key message), board (the last message of each key, then the stream), a sequence, or a
+    /// time in UTC: HH:MM[:SS[.FRACTION]] of today, YYYY-MM-DDTHH:MM[:SS]Z, or @SECONDS since 1970. Messages that the ring has overwritten
+    /// come from the channel's journal, if it has one
     #[arg(long, default_value = "latest", value_parser = words(&["latest", "oldest", "key", "board"], parse_start), hide_possible_values = true)]
     from: Start,
     /// How to wait: spin, burst, yield, spin-yield, backoff, sleep:MICROSECONDS, or park (a daemon's channel only)
     #[arg(long, default_value = "yield", value_parser = words(WAITS, parse_wait), hide_possible_values = true)]
     wait: Wait,
-    /// Where to go on after having been lapped: oldest, latest or key
+    /// Where to continue after the ring has lapped this reader: oldest, latest or key
     #[arg(long, default_value = "oldest", value_parser = words(&["oldest", "latest", "key"], parse_resume), hide_possible_values = true)]
     resume: Resume,
-    /// Read what the ring has no more from the journal in this directory
+    /// Read messages that the ring has overwritten from the journal in this directory
     #[arg(long, value_name = "DIR", conflicts_with = "no_history")]
     history: Option<PathBuf>,
-    /// Take messages from the ring alone: what was overwritten is missed
+    /// Read only the ring: messages that it has overwritten are missed
     #[arg(long)]
     no_history: bool,
-    /// Leave out what is no longer the newest of its key when this reader cannot keep up; needs a channel with a board
+    /// If this reader cannot keep up, skip messages that are no longer the newest of their keys; needs a channel with a board
     #[arg(long, conflicts_with_all = ["history", "resume"])]
     conflate: bool,
     /// Receive only messages with these tags, as 7 or 7,9
@@ -76,14 +77,14 @@ pub(super) struct Args {
     /// Name of this process in tools, in place of shmcast: 1 to 15 bytes
     #[arg(long, value_parser = parse_name)]
     name: Option<CString>,
-    /// End after this many messages; a channel that ends before is an error
+    /// End after this many messages; a channel that ends earlier is an error
     #[arg(long, value_name = "N")]
     count: Option<u64>,
     /// How messages are written
     #[arg(long, value_enum, default_value = "lines")]
     framing: OutputFraming,
-    /// Wait for the channel, and for a publisher if its last one closed it and --from is latest; a channel that appears
-    /// is read from its first message on, and one that is made again is read again
+    /// Wait for the channel. With --from latest, also wait for a publisher if the last one has closed the channel. A new channel is read
+    /// from its first message on, and a channel that is made again is read again
     #[arg(long)]
     wait_channel: bool,
     /// Report counts and latency percentiles on stderr at the end
@@ -144,7 +145,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
     let mut tally = Tally::new(subscriber.next_sequence());
     let mut out = Out::stdout()?;
-    // A user who waits for a publisher does not ask for the end of the one before.
+    // A user who waits for a publisher does not want the end of the previous one.
     let was_closed =
         args.from == Start::Latest && matches!(subscriber.publisher_state(), Some((_, State::Closed)));
     let mut end = match args.wait_channel {
@@ -161,7 +162,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             event = subscriber.recv_deadline(Instant::now() + IDLE_LOOK);
         }
         if args.wait_channel && is_made_again(&event) {
-            // Everything in the channel that takes its place is new.
+            // All messages in the channel's successor are new.
             let Some(next) = attach(args, builder.clone().start(Start::Oldest), &stop)? else { break };
             report(args, &Event::Restarted, &mut out)?;
             (clock, end) = (next.clock(), EndWatch::default());
@@ -241,7 +242,7 @@ fn ended(args: &Args, stop: &Stop, received: u64, missed: u64) -> Result<ExitCod
     bail!("{channel}: ENDED: received {received} of {count} messages")
 }
 
-/// Attaches, after waiting for the channel if asked. `None` when interrupted meanwhile.
+/// Attaches. Waits for the channel first, if the user asked for that. Returns `None` after a signal.
 fn attach(args: &Args, builder: SubscriberBuilder, stop: &Stop) -> Result<Option<Subscriber>> {
     match builder.open_while(|| args.wait_channel && !stop.is_set()) {
         Ok(subscriber) => {
@@ -259,7 +260,7 @@ fn attach(args: &Args, builder: SubscriberBuilder, stop: &Stop) -> Result<Option
     }
 }
 
-/// Reports what a closed channel contains, if the user asked for new messages only and would get nothing.
+/// Reports how many messages a closed channel has, if the user asked only for new messages and would get none.
 fn tell_closed(host: &Host, channel: &str) {
     let Ok(status) = host.channel(channel) else { return };
     match (status.oldest_sequence, status.next_sequence) {
@@ -270,7 +271,7 @@ fn tell_closed(host: &Host, channel: &str) {
     }
 }
 
-/// Reports an event of the stream: in band as JSON, else on stderr.
+/// Reports an event of the stream: on stdout between the messages with JSON, and otherwise on stderr.
 fn report(args: &Args, event: &Event<'_>, out: &mut impl Write) -> Result<()> {
     if args.framing == OutputFraming::Json {
         let line = match *event {
@@ -415,13 +416,12 @@ impl Tally {
     }
 }
 
-/// Pause before the first look at a silent channel's publisher.
+/// Silence of a channel before its publisher is checked for the first time.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
-/// Longest pause between two looks. A hundred readers of a silent channel ask the daemon three times a second then.
+/// Longest pause between two checks of the publisher. At this pause, a hundred readers of a silent channel make three requests a second.
 const LAST_LOOK: Duration = Duration::from_secs(30);
 
-/// Reports once when the publisher has died without closing the channel. It looks less often the longer the
-/// silence lasts.
+/// Reports once that the publisher has died without closing the channel. The longer the silence lasts, the less often it checks.
 struct PublisherWatch<'a> {
     host: &'a Host,
     channel: &'a str,

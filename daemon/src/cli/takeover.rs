@@ -1,4 +1,4 @@
-//! `shmcast takeover`: takes a strict channel away from a publisher that lives and does not answer.
+//! `shmcast takeover`: takes a strict channel away from a publisher that lives but does not answer.
 
 use super::say::{note, print_json};
 use super::{Host, HostArg};

@@ -1,5 +1,4 @@
-//! `shmcast tune`: shows, applies and undoes the settings of this host that were measured to help. The work is done in
-//! [`crate::tune`].
+//! `shmcast tune`: shows, applies and undoes settings of this host that were measured to help. [`crate::tune`] does the work.
 
 use super::say::{print, print_json};
 use crate::doctor::{Host, Root};
@@ -11,13 +10,13 @@ use std::process::ExitCode;
 
 /// Apply settings of this host that were measured to help, and undo them.
 ///
-/// Without options it shows what it would change, and changes nothing. With --apply it first keeps the values that are there, in
-/// /var/lib/shmcast-tune/before.json, and then writes the new ones. --undo writes back exactly what was there; a value that
-/// somebody has changed since is left as it is.
+/// Without options it shows what it would change, and changes nothing. With --apply it first saves the present values, in
+/// /var/lib/shmcast-tune/before.json, and then writes the new ones. --undo writes back exactly the saved values; a value that somebody has
+/// changed since is left as it is.
 ///
-/// Only those findings of `shmcast doctor` are acted on whose mend was measured to help shmcast: the receive buffers of bridges and
-/// huge pages for rings. Of its others some were measured and did not help, such as net.core.busy_poll; most depend on the machine
-/// and were not measured. They are yours to decide.
+/// It acts only on findings of `shmcast doctor` whose mend was measured to help shmcast: the receive buffers of bridges and huge pages for
+/// rings. Some other mends were measured and did not help, such as net.core.busy_poll. Most others depend on the machine and were not
+/// measured. They are yours to decide.
 ///
 /// Exits with 0 when all was done, and with 1 when a value could not be written; the others are written all the same.
 #[derive(Debug, clap::Args)]
@@ -31,11 +30,11 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "undo")]
     apply: bool,
 
-    /// With --apply: over reboots too, by files in /etc/sysctl.d and /etc/tmpfiles.d
+    /// With --apply: keep the settings over reboots, by files in /etc/sysctl.d and /etc/tmpfiles.d
     #[arg(long, requires = "apply")]
     persist: bool,
 
-    /// Put back what was there, and remove the files that keep it over reboots, as root
+    /// Restore the saved values, and remove the files that keep the settings over reboots, as root
     #[arg(long)]
     undo: bool,
 

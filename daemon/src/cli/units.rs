@@ -1,4 +1,4 @@
-//! Values of options as a person writes them, and errors that say what to write instead of an unusable one.
+//! Parses the values of options. An error says what to write instead of an invalid value.
 
 pub(super) use crate::config::{parse_board_key, parse_duration};
 use bytesize::ByteSize;
@@ -7,7 +7,7 @@ use std::ffi::{CString, OsStr};
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Reads a value. Some of its forms are words that a shell can complete.
+/// A parser for a value that is one of some words or has another form. A shell can complete the words.
 #[derive(Clone)]
 pub(super) struct Words<T, E> {
     words: &'static [&'static str],
@@ -42,7 +42,7 @@ where
     }
 }
 
-/// Reads the name that tools show for this process, of 1 to 15 bytes. The kernel keeps no more.
+/// Parses the name that tools show for this process. It has 1 to 15 bytes, because the kernel keeps no more.
 pub(super) fn parse_name(text: &str) -> Result<CString, String> {
     let name = CString::new(text).ok().filter(|_| (1..=15).contains(&text.len()));
     name.filter(|_| !text.contains(char::is_control))
@@ -56,7 +56,7 @@ pub(super) fn now_ns() -> u64 {
 
 const DAY: u64 = 24 * 3600;
 
-/// Reads a time in UTC: `09:30`, `09:30:00.250` of today, `2026-01-31T09:30:00Z`, or `@1764000000.5`.
+/// Parses a time in UTC: `09:30` or `09:30:00.250` of today, `2026-01-31T09:30:00Z`, or `@1764000000.5`.
 pub(super) fn parse_time(text: &str) -> Result<SystemTime, String> {
     let bad = || {
         format!(
@@ -82,7 +82,7 @@ pub(super) enum Place {
     Time(SystemTime),
 }
 
-/// Reads a place in a journal: a sequence from 1 on, or a time as [`parse_time`] does.
+/// Parses a position in a journal: a sequence from 1 on, or a time as [`parse_time`] does.
 pub(super) fn parse_place(text: &str) -> Result<Place, String> {
     if let Ok(sequence @ 1..) = text.parse() {
         return Ok(Place::Sequence(sequence));
@@ -143,7 +143,7 @@ pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Reads the mode of a directory that its owner can use: `700`, `0750` or `755`.
+/// Parses the mode of a directory that its owner can use: `700`, `0750` or `755`.
 pub(super) fn parse_mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0 && mode & 0o700 == 0o700);
     mode.ok_or_else(|| {
@@ -159,7 +159,7 @@ pub(super) fn parse_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Reads the number of a CPU, and checks that a thread of this process can be pinned to it.
+/// Parses the number of a CPU, and checks that a thread of this process can be pinned to it.
 pub(super) fn parse_cpu(text: &str) -> Result<usize, String> {
     let cpu = text.parse().map_err(|_| format!("{text:?} is no CPU: write its number, as in 3"))?;
     let tried = std::thread::spawn(move || shmcast::pin_current_thread(cpu)).join();

@@ -14,8 +14,9 @@ use std::process::ExitCode;
 
 /// Check that a directory holds a release, whole and unchanged, before it is installed
 ///
-/// Looks at the signature of SHA256SUMS, at the sum of each file, that no other file is there, and that the software bill of materials
-/// (SBOM) of each artifact names the artifact's own sum and every crate of the lock file that it was built with. Needs no network.
+/// Checks the signature of SHA256SUMS and the sum of each file, and that the directory has no other file. Checks that the software bill of
+/// materials (SBOM) of each artifact names the artifact's own sum and every crate of the lock file that it was built with. Needs no
+/// network.
 ///
 /// Exit code 0: the release is what the holder of the key signed. 1: it is not, and the error says what differs.
 #[derive(Debug, clap::Args)]
@@ -37,9 +38,9 @@ pub(super) struct Args {
 
 const SUMS: &str = "SHA256SUMS";
 const SIGNATURE: &str = "SHA256SUMS.minisig";
-/// What the name of an SBOM ends with, behind the name of its artifact.
+/// The suffix that makes the name of an SBOM from the name of its artifact.
 const SBOM: &str = ".cdx.json";
-/// Endings of files that describe the release and are not artifacts themselves.
+/// Suffixes of files that describe artifacts and are not artifacts themselves.
 const ABOUT: [&str; 2] = [SBOM, ".lock"];
 /// No text of a release is larger.
 const LARGEST_TEXT: u64 = 16 << 20;
@@ -125,7 +126,7 @@ fn text(dir: &Path, name: &str) -> Result<String> {
     Ok(text)
 }
 
-/// The lines of SHA256SUMS: names without directories, each once.
+/// Parses the lines of SHA256SUMS. Names must have no directories, and each name may occur once.
 fn sums(text: &str) -> Result<BTreeMap<String, String>> {
     let mut sums = BTreeMap::new();
     for (at, line) in text.lines().enumerate() {
@@ -143,7 +144,7 @@ fn sums(text: &str) -> Result<BTreeMap<String, String>> {
     Ok(sums)
 }
 
-/// Refuses files that nobody signed: somebody might install them.
+/// Refuses a directory with files that are not signed, because somebody might install them.
 fn nothing_else(dir: &Path, sums: &BTreeMap<String, String>) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| format!("read {}", dir.display()))? {
         let entry = entry?;
@@ -214,7 +215,7 @@ struct Component {
     hashes: Vec<Hash>,
 }
 
-/// A crate of a lock file. One from outside has the sum of its source.
+/// A crate of a lock file. A crate from outside the workspace has the checksum of its source.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 struct Crate {
     name: String,

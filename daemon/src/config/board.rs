@@ -1,4 +1,4 @@
-//! `board` of a channel: which bytes of a message are its key, and how much room there is.
+//! `board` of a channel: the bytes of a message that are its key, and the size of the board.
 
 use super::fields;
 use super::rules::Broken;
@@ -14,10 +14,10 @@ pub struct BoardConfig {
     /// The bytes of a payload that are its key.
     #[serde(deserialize_with = "key")]
     pub key: Range<usize>,
-    /// Number of keys for which there is room. The default is 1024.
+    /// Most keys on the board. The default is 1024.
     #[serde(default = "keys_default")]
     pub keys: u64,
-    /// Bytes of the largest message on the board, key included. The default is 256, or the end of the key if that is more.
+    /// Bytes of the largest message on the board, with its key. The default is 256, or the end of the key if that is more.
     #[serde(default, deserialize_with = "fields::optional_size")]
     pub value: Option<u64>,
     /// Messages with this tag remove their key.

@@ -1,7 +1,7 @@
-//! Checks of the bridges against each other, against their channels and against this machine: errors for what cannot
-//! work, warnings for what is unwise.
+//! Checks of the bridges against each other, against their channels and against this machine. A configuration that cannot work is an error.
+//! An unwise one is a warning.
 //!
-//! The rules for one bridge by itself are in `BridgeSpec::problems`.
+//! `BridgeSpec::problems` has the rules for a single bridge.
 
 use super::host::Host;
 use super::rules::Broken;
@@ -9,10 +9,10 @@ use super::{ChannelConfig, Config, fields};
 use shmcast_bridge::spec::{BridgeSpec, Direction, Engine, HistoryFrom, ReceiveSpec, SendSpec, WaitMode};
 use std::net::SocketAddr;
 
-/// An allowed network with a prefix shorter than this many bits is too wide: nobody knows all its hosts.
+/// Shortest prefix of an allowed network, in bits, without a warning. Nobody knows all hosts of a wider network.
 const WIDE_PREFIX_BITS: u8 = 8;
 
-/// Returns the problems of one bridge by itself, each with the path of its field.
+/// Returns the problems of a single bridge, each with the path of its field.
 pub(super) fn own(bridge: &BridgeSpec) -> Broken {
     let path = |field| match field {
         "allow" => "send.repair.allow",
@@ -35,7 +35,7 @@ pub(super) fn own(bridge: &BridgeSpec) -> Broken {
     problems.map(|(field, what)| (path(field), format!("{field}: {what}"))).collect()
 }
 
-/// Returns the bridge with the journal of its channel, if the bridge only asks for a journal and the channel has one.
+/// Fills in the directory of the channel's journal, if the bridge uses that journal and the channel has one.
 pub(super) fn with_journal(bridge: &BridgeSpec, channels: &[ChannelConfig]) -> BridgeSpec {
     let mut bridge = bridge.clone();
     let channel = channels.iter().find(|channel| channel.name == bridge.channel);
@@ -52,8 +52,12 @@ pub(super) fn with_journal(bridge: &BridgeSpec, channels: &[ChannelConfig]) -> B
     bridge
 }
 
-/// Returns the problems of a bridge together with its surroundings: the `names` of all channels, those `channels` that could be read, the
-/// bridges `before` it, and the names of the channels that any bridge `received`.
+/// Returns the problems between a bridge and the rest of the configuration.
+///
+/// - `names`: the names of all channels.
+/// - `channels`: the channels that could be read.
+/// - `before`: the bridges before this one.
+/// - `received`: the names of the channels that any bridge receives.
 pub(super) fn together(
     bridge: &BridgeSpec,
     names: &[String],
@@ -138,8 +142,8 @@ fn on_one_channel(bridge: &BridgeSpec, other: &BridgeSpec) -> Option<(&'static s
     Some(("line", what))
 }
 
-/// Refuses two channels whose sessions have the same tag: a receiver that follows a sender by its tag could not distinguish them. If both
-/// tags were configured explicitly, they are refused only if the packets meet in one group.
+/// Refuses two channels whose sessions have the same tag, because a receiver that follows a sender by its tag could not distinguish them.
+/// If both tags are configured explicitly, they are refused only if the packets meet in one group.
 fn one_tag(bridge: &BridgeSpec, other: &BridgeSpec, received: &[String]) -> Option<(&'static str, String)> {
     // A bridge that relays a received channel keeps the session under which it was received.
     let relays = |bridge: &BridgeSpec| bridge.session.is_none() && received.contains(&bridge.channel);
@@ -228,7 +232,7 @@ fn warn_of_receiving(
 }
 
 impl Config {
-    /// Returns the warnings about the bridges, each with the bridge's index, the field, the problem, and the value to write instead.
+    /// Returns the warnings about the bridges: the bridge's index, the field, the problem, and a better value.
     pub(super) fn regretted_bridges(&self, host: &Host) -> Vec<(usize, &'static str, String, String)> {
         let mut found = Vec::new();
         for (index, bridge) in self.bridges.iter().enumerate() {
@@ -291,8 +295,8 @@ impl Config {
     }
 }
 
-/// Warns of interfaces that this host does not have. The configuration may be for another host's daemon, so it is no
-/// error; on this host the bridge would not start.
+/// Warns of interfaces that this host does not have. This is no error, because the configuration may be for another host. On this host, the
+/// bridge would not start.
 fn warn_of_interfaces(bridge: &BridgeSpec, host: &Host, warn: &mut impl FnMut(&'static str, String, &str)) {
     let Some(found) = &host.interfaces else { return };
     for line in &bridge.lines {

@@ -1,4 +1,4 @@
-//! Fields with a syntax of their own, and the nearest valid name for a misspelt one.
+//! Fields with a syntax of their own, and suggestions for misspelt names.
 
 use bytesize::ByteSize;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
@@ -10,10 +10,10 @@ use std::time::Duration;
 /// An entry of a channel's access list.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Principal {
-    /// `user:NAME`: the user of this name in the user database. A program's user is looked up when it connects, at most
+    /// `user:NAME`: the user of this name in the user database. The daemon looks up a program's user when the program connects, at most
     /// once a minute. A name that does not exist matches nobody.
     User(String),
-    /// `group:NAME`: users in the group of this name, looked up in the same way.
+    /// `group:NAME`: the members of the group of this name. The daemon looks it up together with the user.
     Group(String),
     /// `uid:N`: a user by number, whether or not it has a name.
     Uid(u32),
@@ -81,7 +81,7 @@ impl<'de> Deserialize<'de> for Principal {
 /// Refuses sizes such as `64M`, which some programs read as 64 MiB and others as 64 MB.
 ///
 /// # Errors
-/// A text that names both sizes that may have been meant.
+/// A text with both sizes that `64M` could mean.
 pub(crate) fn refuse_half_unit(text: &str) -> Result<(), String> {
     let text = text.trim();
     let Some(number) = text.strip_suffix(|last: char| "kKmMgGtT".contains(last)).map(str::trim) else {
@@ -157,7 +157,7 @@ pub(super) fn optional_size<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
     size(deserializer).map(Some)
 }
 
-/// Reads permissions as octal digits in quotes. Without quotes, TOML refuses 0666 and reads 666 as a decimal number.
+/// Reads permissions from a string of octal digits. Without quotes, TOML refuses 0666 and reads 666 as a decimal number.
 pub(super) fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     struct Mode;
     impl Visitor<'_> for Mode {
@@ -186,7 +186,7 @@ pub(super) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
     text.parse().map(Some).map_err(|_| de::Error::custom(wrong()))
 }
 
-/// Returns an error of serde without the string that it quotes.
+/// Returns serde's error text without the string value that it quotes.
 pub(crate) fn without_string(message: &str) -> String {
     match (message.find("string \""), message.rfind('"')) {
         (Some(from), Some(to)) => format!("{}a string{}", &message[..from], &message[to + 1..]),
@@ -194,7 +194,8 @@ pub(crate) fn without_string(message: &str) -> String {
     }
 }
 
-/// Rewrites an error of serde or of the TOML reader in the file's terms, with the nearest of the names that it lists.
+/// Translates an error of serde or of the TOML parser into the terms of the file. If the error lists valid names, the result suggests the
+/// nearest one.
 pub(crate) fn explain(message: &str) -> String {
     // The names stand between backquotes: "unknown field `capasity`, expected one of `name`, `capacity`".
     let mut quoted = message.split('`').skip(1).step_by(2);
@@ -220,7 +221,7 @@ pub(crate) fn explain(message: &str) -> String {
     }
 }
 
-/// Returns a hint for a name that is not in `names`: the nearest of them, or all if none is near.
+/// Returns a suggestion for a name that is not in `names`: the nearest of them, or all of them if none is near.
 pub(super) fn hint(name: &str, names: &[&str]) -> String {
     let likeness = |other: &str| strsim::normalized_damerau_levenshtein(&name.to_lowercase(), other);
     let nearest = names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
@@ -233,7 +234,7 @@ pub(super) fn hint(name: &str, names: &[&str]) -> String {
     }
 }
 
-/// Writes a size as people do, in the largest unit that needs no fraction.
+/// Formats a size in the largest unit that needs no fraction.
 pub(super) fn size_text(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let step = if bytes == 0 { 0 } else { bytes.trailing_zeros() as usize / 10 };

@@ -1,4 +1,4 @@
-//! `[[channel.gate]]`: readers that the publisher of a channel waits for, within a limit.
+//! `[[channel.gate]]`: readers for which the publisher of a channel waits, within a limit.
 
 use super::ChannelConfig;
 use super::fields::{self, Principal};
@@ -18,13 +18,13 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 pub struct GateConfig {
     /// Its name, by which a reader asks for it. Names are unique within a channel.
     pub name: String,
-    /// Users who may have it, if they may also read the channel. Root and the daemon's own user always may.
+    /// Users who may take the gate, if they may also read the channel. Root and the daemon's own user always may.
     #[serde(default)]
     pub users: Vec<Principal>,
-    /// How far its reader may be behind before the publisher waits.
+    /// Largest lag of the gate's reader for which the publisher does not wait.
     #[serde(default)]
     pub lag: Lag,
-    /// How long one message waits at most: 0 to 10 s. The default is 200 us.
+    /// Longest wait of the publisher for one message: 0 to 10 s. The default is 200 us.
     #[serde(default = "wait_default", deserialize_with = "wait")]
     pub wait: Duration,
     /// What comes after the wait.

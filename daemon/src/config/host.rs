@@ -1,4 +1,4 @@
-//! What this machine is like, for warnings about a configuration: its memory, limits, CPUs and users.
+//! Facts about this machine for warnings about a configuration: its memory, limits, CPUs and users.
 //!
 //! The values are read from the kernel and the user database. A value that cannot be read causes no warning.
 
@@ -10,7 +10,7 @@ use shmcast::sys::interfaces;
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
 
-/// The capability `CAP_IPC_LOCK`: a process that has it may lock any amount of memory.
+/// The number of the capability `CAP_IPC_LOCK`. A process that has it may lock any amount of memory.
 const CAP_IPC_LOCK: u32 = 14;
 
 /// A machine and the limits of a process on it.
@@ -18,14 +18,14 @@ const CAP_IPC_LOCK: u32 = 14;
 pub struct Host {
     /// Bytes of memory.
     pub memory_bytes: Option<u64>,
-    /// Bytes that this process may lock; `None` if there is no limit. If this process is not the daemon, the daemon's
-    /// limit may differ.
+    /// Most bytes that this process may lock; `None` if there is no limit. If this process is not the daemon, the daemon's limit may
+    /// differ.
     pub memlock_bytes: Option<u64>,
     /// Whether memory can be swapped out.
     pub has_swap: bool,
     /// CPUs that are online.
     pub cpus: Option<CpuList>,
-    /// NUMA nodes that are online, which the kernel lists like CPUs.
+    /// The online NUMA nodes. The kernel writes them in the same form as CPUs.
     pub numa_nodes: Option<CpuList>,
     /// Network interfaces, by their addresses.
     pub interfaces: Option<Vec<(String, IpAddr)>>,

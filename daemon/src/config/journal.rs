@@ -18,12 +18,12 @@ pub(crate) const LEAST_BUFFER: u64 = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JournalConfig {
-    /// Absolute path of its directory, which is made if it does not exist. No other channel has the same directory.
+    /// Absolute path of the journal's directory, which is created if it does not exist. Each channel needs a directory of its own.
     pub dir: PathBuf,
     /// When written data is made safe from a power cut. The default is every 10 ms.
     #[serde(default = "sync_default", deserialize_with = "sync")]
     pub sync: SyncPolicy,
-    /// How files are written. The default is past the page cache, if the file system supports that.
+    /// How files are written. The default is `direct`, if the file system supports that.
     #[serde(default, deserialize_with = "io")]
     pub io: Io,
     /// Bytes of memory for data that waits for the disk, at least 1 MiB. The default is 64 MiB.
@@ -35,18 +35,18 @@ pub struct JournalConfig {
     /// Age at which a file is sealed.
     #[serde(default, deserialize_with = "duration")]
     pub roll_after: Option<Duration>,
-    /// Greatest number of bytes of all files together, at least twice `file`. Beyond it, the oldest files are removed.
+    /// Most bytes of all files together, at least twice `file`. Above this limit, the oldest files are removed.
     #[serde(default, deserialize_with = "fields::optional_size")]
     pub keep_bytes: Option<u64>,
     /// Age at which files are removed.
     #[serde(default, deserialize_with = "duration")]
     pub keep_age: Option<Duration>,
-    /// Least number of bytes that stay free on the file system. To keep them free, the oldest files are removed, even files that are held
-    /// by `hold`, as long as that frees room.
+    /// Bytes that stay free on the file system. If there are fewer, the oldest files are removed, even files that `hold` keeps, as long as
+    /// that frees space.
     #[serde(default, deserialize_with = "fields::optional_size")]
     pub keep_free: Option<u64>,
-    /// The gate of the channel that the recorder takes, so that the publisher waits for it. If `None`, the recorder is lapped as any
-    /// other reader.
+    /// The gate of the channel that the recorder takes, so that the publisher waits for the recorder. If `None`, the recorder may be
+    /// lapped.
     #[serde(default)]
     pub gate: Option<String>,
 }

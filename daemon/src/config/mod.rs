@@ -1,8 +1,9 @@
-//! The daemon's configuration: one TOML file, one struct a section.
+//! The daemon's configuration: a TOML file. Each of its sections is a struct.
 //!
-//! An unknown field is an error, reported with its place in the file and the nearest valid name. So a misspelt access
-//! list never becomes an open channel. A setting that is legal but unwise is a [`Warning`]. Nothing here opens a socket
-//! or makes a channel. The rules for sizes, names and labels are the client library's own.
+//! An unknown field is an error, which names its position in the file and the nearest valid name. So a misspelt access list never opens a
+//! channel to everybody. A setting that is legal but unwise is a [`Warning`].
+//!
+//! This module opens no socket and makes no channel. The client library has the rules for sizes, names and labels.
 
 use serde::Deserialize;
 use shmcast::ClockKind;
@@ -39,7 +40,7 @@ pub(crate) use journal::{FILE_BYTES, LEAST_BUFFER, parse_io, parse_sync};
 pub use source::{Position, Positions, Problem};
 pub use warnings::Warning;
 
-/// A configuration file with every field at its default, and explained.
+/// A configuration file with all fields, their default values, and explanations.
 // A link to `systemd/shmcast.toml`, of which a package of this crate gets a copy.
 pub const DEFAULT_CONFIG: &str = include_str!("shmcast.toml");
 
@@ -57,9 +58,9 @@ pub struct Config {
     pub waker: WakerConfig,
     /// `[[channel]]`, in the order of the file; names are unique.
     pub channels: Vec<ChannelConfig>,
-    /// `[[bridge]]`, in the order of the file; names are unique, and the channel of each bridge is in `channels`.
+    /// `[[bridge]]`, in the order of the file. Names are unique, and `channels` has the channel of each bridge.
     pub bridges: Vec<BridgeSpec>,
-    /// Places of the sections and fields in the file; empty if there is no file.
+    /// Positions of the sections and fields in the file; empty if there is no file.
     pub positions: Positions,
     /// Whether every user may read the file.
     pub is_public: bool,
@@ -69,9 +70,9 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DaemonConfig {
-    /// Absolute path of the control socket. If `None`, the path where the client library looks for it.
+    /// Absolute path of the control socket. If `None`, it is the path that the client library uses by default.
     pub socket: Option<PathBuf>,
-    /// Permissions of the socket, 0 to 0o777. They decide which users may connect at all.
+    /// Permissions of the socket, 0 to 0o777. They decide which users may connect.
     #[serde(deserialize_with = "fields::mode")]
     pub socket_mode: u32,
     /// Address at which metrics are served over HTTP. If `None`, they are not served.
@@ -91,16 +92,16 @@ impl Default for DaemonConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// Connections that one uid may have open, 1 to 65536. Each attachment is one connection.
+    /// Most open connections of one uid, 1 to 65536. Each attachment is one connection.
     pub connections_per_uid: u32,
-    /// Requests that one uid may make per second in the long run, 1 to 1 000 000. The same rate limits its connections. A connection's
-    /// greeting does not count as a request, and neither does attaching again after a crash of the daemon.
+    /// Requests per second of one uid in the long run, 1 to 1 000 000. The same rate limits its connections. A connection's greeting does
+    /// not count. Attaching again after a crash of the daemon does not count either.
     pub requests_per_second: u32,
-    /// Requests that one uid may make at once after a quiet time, 1 to 1 000 000. The burst of connections is the larger of this and
-    /// `connections_per_uid`.
+    /// Requests that one uid may make at once after a pause, 1 to 1 000 000. The burst of connections is this number or
+    /// `connections_per_uid`, whichever is larger.
     pub request_burst: u32,
-    /// Events that are kept, 1 to 65536: past events for programs that ask for them, and as many for each slow follower. Beyond this
-    /// number, the oldest are dropped.
+    /// Number of events that are kept, 1 to 65536. The daemon keeps so many past events for new followers, and so many for each slow
+    /// follower. Older events are dropped.
     pub events_queue: u32,
 }
 
@@ -114,9 +115,9 @@ impl Default for LimitsConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WakerConfig {
-    /// Pause between two looks at a busy channel, in microseconds: 1 to 1 000 000, at most `longest_us`.
+    /// Pause between two checks of a busy channel, in microseconds: 1 to 1 000 000, at most `longest_us`.
     pub shortest_us: u32,
-    /// Pause between two looks at a quiet channel, in microseconds: 1 to 1 000 000.
+    /// Pause between two checks of a quiet channel, in microseconds: 1 to 1 000 000.
     pub longest_us: u32,
     /// CPU that the thread is pinned to, 0 to 1023. If `None`, it is not pinned.
     pub cpu: Option<usize>,
@@ -149,16 +150,16 @@ pub struct ChannelConfig {
     /// Whether a new publisher continues in its predecessor's segment.
     #[serde(default)]
     pub mode: Mode,
-    /// Whether the ring is locked into RAM, so that it is never swapped out.
+    /// Whether the ring is locked into RAM, so that the kernel never swaps it out.
     #[serde(default = "yes")]
     pub mlock: bool,
-    /// Whether the ring is put on huge pages, if the kernel has them.
+    /// Whether the ring uses huge pages, if the kernel has them.
     #[serde(default = "yes")]
     pub hugepages: bool,
-    /// NUMA node whose memory is preferred. If `None`, the kernel chooses.
+    /// NUMA node from which memory is preferred. If `None`, the kernel chooses.
     #[serde(default)]
     pub numa_node: Option<u32>,
-    /// The clock that stamps messages. If `None`, the CPU's counter if it is invariant, and else CLOCK_MONOTONIC.
+    /// The clock that stamps messages. If `None`, it is the CPU's counter if that is invariant, and otherwise CLOCK_MONOTONIC.
     #[serde(default)]
     pub clock: Option<ClockChoice>,
     /// The application's number for the message schema; 0 for none.
@@ -173,7 +174,7 @@ pub struct ChannelConfig {
     /// Its journal. If `None`, it is not recorded.
     #[serde(default)]
     pub journal: Option<JournalConfig>,
-    /// Its board of the last message of each key. If `None`, it has none.
+    /// The board of the last message of each key. If `None`, the channel has no board.
     #[serde(default)]
     pub board: Option<BoardConfig>,
     /// `[[channel.gate]]`: readers that its publisher waits for.
@@ -186,7 +187,7 @@ fn yes() -> bool {
 }
 
 impl ChannelConfig {
-    /// Makes a channel with everything except name and capacity at its default.
+    /// Makes a channel with this name and capacity. All other fields have their defaults.
     pub fn new(name: impl Into<String>, capacity: u64) -> Self {
         Self {
             name: name.into(),
@@ -208,8 +209,7 @@ impl ChannelConfig {
         }
     }
 
-    /// The spec of the channel's segment. With neither `mlock` nor `hugepages`, the kernel allocates each page when it
-    /// is first touched.
+    /// Returns the spec of the channel's segment. Without `mlock` and `hugepages`, the kernel allocates each page when it is first touched.
     pub fn spec(&self) -> HostedSpec {
         HostedSpec {
             name: self.name.clone(),
@@ -253,10 +253,10 @@ impl ClockChoice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// The segment of its predecessor, whose messages stay readable.
+    /// The segment of the previous publisher, whose messages stay readable.
     #[default]
     Takeover,
-    /// A segment of its own. A message that its predecessor writes late reaches no reader.
+    /// A new segment. A message that the previous publisher writes late reaches no reader.
     Strict,
 }
 
@@ -269,7 +269,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// The reason why a configuration could not be read. Nothing of it is used.
+/// The reason why a configuration could not be read. No part of it may be used.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file could not be read.
@@ -280,7 +280,7 @@ pub enum ConfigError {
         /// The system's error.
         source: io::Error,
     },
-    /// The file breaks a rule. The text has one line for each problem, as `FILE:LINE:COLUMN: what`.
+    /// The file breaks a rule. The text has one line for each problem, in the form `FILE:LINE:COLUMN: what`.
     #[error("{}", lines(origin, problems))]
     Invalid {
         /// The file, or another name for the source of the text.
@@ -290,7 +290,7 @@ pub enum ConfigError {
     },
 }
 
-/// Greatest number of problems in an error's text. The text only counts the rest.
+/// Most problems in an error's text. Further problems are only counted.
 const SHOWN: usize = 20;
 
 fn lines(origin: &str, problems: &[Problem]) -> String {
@@ -303,12 +303,12 @@ fn lines(origin: &str, problems: &[Problem]) -> String {
 }
 
 impl Config {
-    /// Returns the bridges, each with the journal from which it answers.
+    /// Returns the bridges. A bridge that uses its channel's journal has the directory of the journal filled in.
     pub fn bridges_with_journals(&self) -> Vec<BridgeSpec> {
         self.bridges.iter().map(|bridge| bridges::with_journal(bridge, &self.channels)).collect()
     }
 
-    /// Reads a file.
+    /// Reads a configuration file.
     ///
     /// # Errors
     /// [`ConfigError`] with all problems that were found.
@@ -319,7 +319,7 @@ impl Config {
         Ok(Self { is_public, ..Self::read(file, &path.display().to_string())? })
     }
 
-    /// Reads `from` to its end. Errors name it as `origin`.
+    /// Reads a configuration from `from`, up to its end. Errors name it as `origin`.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -338,11 +338,11 @@ impl Config {
         Self::parse(&text, origin)
     }
 
-    /// Reads the text of a file. Errors name it as `origin`.
+    /// Parses the text of a configuration. Errors name it as `origin`.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] with all problems that were found, also fields that contradict each other. If a section
-    /// or table has many mistakes, the first 20 of them.
+    /// [`ConfigError::Invalid`] with all problems that were found, also with fields that contradict each other. It has at most 20 problems
+    /// of each section or table.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigError> {
         let (config, problems) = read::read(text);
         if problems.is_empty() {

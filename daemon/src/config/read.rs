@@ -1,4 +1,4 @@
-//! Reads the text of a file into a [`Config`], section by section, so that one mistake does not hide the others.
+//! Parses a configuration section by section, so that one mistake does not hide the others.
 
 use super::rules::Broken;
 use super::source::{Positions, Problem, Source};
@@ -12,7 +12,7 @@ use toml::de::{DeArray, DeTable, DeValue, ValueDeserializer};
 
 const SECTIONS: [&str; 5] = ["daemon", "limits", "waker", "channel", "bridge"];
 
-/// Reads a text. The problems are in the order of the file. If there are any, the configuration must not be used.
+/// Parses a text. The problems are in the order of the file. If there are any, the configuration must not be used.
 pub(super) fn read(text: &str) -> (Config, Vec<Problem>) {
     let mut reader = Reader {
         source: Source::new(text),
@@ -33,16 +33,15 @@ pub(super) fn read(text: &str) -> (Config, Vec<Problem>) {
     (config, reader.problems)
 }
 
-/// What is known about a kind of table. This is needed to check a table of which a part cannot be read.
+/// Facts about a kind of table, with which a table is checked although some of its fields cannot be read.
 struct Kind {
     /// Required fields, each with a substitute value that causes no problem with another field.
     required: &'static [(&'static str, &'static str)],
-    /// Fields whose rules look at other fields. These rules are not applied if a field was left out.
+    /// Fields whose rules depend on other fields. These rules are not applied if a field was left out.
     depend_on_others: &'static [&'static str],
 }
 
-/// Limit of the mistakes that are reported for one table. A file may hold megabytes of them, and for each the table is
-/// read once more.
+/// Most mistakes that are reported for one table. Each mistake costs another pass over the table, and a file may have megabytes of them.
 const TRIES: usize = 20;
 
 const SECTION: Kind = Kind { required: &[], depend_on_others: &["http", "shortest_us"] };
@@ -51,14 +50,14 @@ const CHANNEL: Kind =
 const BRIDGE: Kind =
     Kind { required: &[("channel", "x")], depend_on_others: &["name", "channel", "line", "session"] };
 
-/// The fields of a table that could not be read. Unknown fields are not among them, since no rule depends on them.
+/// The fields of a table that could not be read. Unknown fields are not included, because no rule depends on them.
 #[derive(Default)]
 struct LeftOut {
     fields: Vec<String>,
 }
 
 impl LeftOut {
-    /// Removes the entry at the offset `at`. Returns false if there is none: another attempt would fail in the same way.
+    /// Removes the entry at the offset `at`. Returns false if there is none. Another attempt would then fail in the same way.
     fn take_out(
         &mut self,
         why: &str,
@@ -72,7 +71,8 @@ impl LeftOut {
         remove_at(value.get_mut(), at)
     }
 
-    /// Gives a required field its substitute value, so that the rest can be read. Returns false if the field is not a known required field.
+    /// Gives a required field its substitute value, so that the other fields can be read. Returns false if `field` is not a required field
+    /// of this kind.
     fn put_in(&mut self, field: &str, kind: &Kind, value: &mut Spanned<DeValue<'_>>) -> bool {
         let Some((name, text)) = kind.required.iter().find(|(name, _)| *name == field) else { return false };
         let DeValue::Table(table) = value.get_mut() else { return false };
@@ -117,7 +117,7 @@ struct Reader<'a> {
     source: Source<'a>,
     positions: Positions,
     problems: Vec<Problem>,
-    /// The names of all channels, including those that could not be read.
+    /// The names of all channels, including channels that could not be read.
     channels: Vec<String>,
 }
 
@@ -215,8 +215,8 @@ impl Reader<'_> {
         bridges
     }
 
-    /// Reads one table and applies its rules. A field that cannot be read is reported and left out, so that it does not hide the other
-    /// mistakes. In this case the result is `None`.
+    /// Reads one table and applies its rules. Fields that cannot be read are reported and left out, so that they do not hide other
+    /// mistakes. The result is then `None`.
     fn table<T: DeserializeOwned>(
         &mut self,
         path: &str,

@@ -1,7 +1,7 @@
 //! Rules for the values of fields beyond their types, and for fields that must not contradict each other.
 //!
-//! Each rule returns the field that it is about, and what to do. Names, sizes and labels are checked by the client library, which makes the
-//! segments. So a channel that passes here can be made.
+//! Each rule returns its field, and what to do. The client library checks names, sizes and labels, because it makes the segments. So a
+//! channel that passes these rules can be made.
 
 use super::{BoardConfig, ChannelConfig, DaemonConfig, JournalConfig, LimitsConfig, WakerConfig, fields};
 use shmcast::ChannelError;
@@ -14,7 +14,7 @@ pub(super) type Broken = Vec<(&'static str, String)>;
 const MAX_SOCKET_PATH: usize = 107;
 /// Label names that the daemon's own metrics use.
 const RESERVED_LABELS: [&str; 3] = ["channel", "reader", "bridge"];
-/// Largest number of a CPU or NUMA node that fits the kernel's masks.
+/// Largest number of a CPU or NUMA node that the kernel's masks can hold.
 const MAX_NUMBER: u64 = 1023;
 
 pub(super) fn daemon(daemon: &DaemonConfig) -> Broken {
@@ -106,8 +106,8 @@ pub(super) fn together(channel: &ChannelConfig, before: &[ChannelConfig]) -> Bro
     before.iter().find(has_same).map(|other| ("journal.dir", what(other))).into_iter().collect()
 }
 
-/// Returns the reason why the client library would refuse such a segment, if it would. The ring is first checked without the other fields,
-/// so that it is clear which field is wrong.
+/// Returns the reason why the client library would refuse the channel's segment; `None` if it would not. First the ring is checked without
+/// the other fields, so that the reason names the right field.
 fn unmakeable(channel: &ChannelConfig) -> Option<(&'static str, String)> {
     let spec = channel.spec();
     let ring =
@@ -133,7 +133,7 @@ fn unmakeable(channel: &ChannelConfig) -> Option<(&'static str, String)> {
     }
 }
 
-/// The power of two nearest to `bytes`, within the allowed sizes of rings.
+/// Returns the power of two nearest to `bytes`, within the allowed sizes of rings.
 fn nearest_power_of_two(bytes: u64) -> u64 {
     let above = bytes.clamp(1 << 16, 1 << 34).next_power_of_two();
     // Three quarters of `above` is the middle between `above` and the next lower power of two.
@@ -147,7 +147,7 @@ fn within(broken: &mut Broken, field: &'static str, value: impl Into<u64>, range
     }
 }
 
-/// Checks a label. It becomes a line in the segment and a label in metrics.
+/// Checks a label. The client library writes it into the segment, and metrics use it as a label.
 fn check_label(key: &str, value: &str) -> Result<(), String> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let begins = |c: char| c.is_ascii_alphabetic() || c == '_';

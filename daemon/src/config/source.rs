@@ -1,4 +1,4 @@
-//! Places in a configuration's text: the position of each section and field, and mistakes with their position.
+//! Positions in a configuration's text: of sections, of fields, and of mistakes.
 
 use serde::Serialize;
 use shmcast_bridge::spec::server::without_accounts;
@@ -22,19 +22,19 @@ pub struct Problem {
     /// The place of the mistake.
     #[serde(flatten)]
     pub position: Position,
-    /// The section or channel that it is in; empty if there is none.
+    /// The section or channel with the problem; empty if it is outside of them.
     pub section: String,
     /// The mistake, and what to do about it.
     pub what: String,
 }
 
 impl Problem {
-    /// Makes a problem. Text that it quotes from the file is shown without accounts of servers.
+    /// Makes a problem. Accounts of servers are removed from the text that it quotes.
     pub(super) fn new(position: Position, section: &str, what: &str) -> Self {
         Self { position, section: without_accounts(section), what: without_accounts(what) }
     }
 
-    /// Makes the problem that the byte at `offset` of `bytes` is not UTF-8 text. All bytes before it must be valid.
+    /// Makes the problem of a byte that is not UTF-8 text. It is the byte at `offset` of `bytes`, and all bytes before it are valid.
     pub(super) fn not_text(bytes: &[u8], offset: usize) -> Self {
         let before = String::from_utf8_lossy(&bytes[..offset]);
         let position = Source::new(&before).position(offset);
@@ -55,8 +55,8 @@ impl fmt::Display for Problem {
 pub struct Positions(BTreeMap<String, Position>);
 
 impl Positions {
-    /// Returns the position of the field that `path` names. If the file does not have the field, returns the position of the nearest table
-    /// above it in the file.
+    /// Returns the position of the field that `path` names. If the file does not have the field, returns the position of the innermost
+    /// table around it that the file has.
     pub fn find(&self, path: &str) -> Option<Position> {
         let found = self.0.get(path).copied();
         found.or_else(|| path.rsplit_once('.').and_then(|(holder, _)| self.find(holder)))
@@ -101,7 +101,7 @@ impl<'a> Source<'a> {
         self.values.insert(path, span);
     }
 
-    /// The position of the byte at `offset`; the end of the text for an offset beyond it.
+    /// Returns the position of the byte at `offset`. An offset beyond the text means its end.
     pub(super) fn position(&self, offset: usize) -> Position {
         let offset = offset.min(self.text.len());
         let line = self.lines.partition_point(|start| *start <= offset);
@@ -115,8 +115,8 @@ impl<'a> Source<'a> {
         Positions(places.collect())
     }
 
-    /// Returns the field below `section` whose value begins at `offset`, if there is one. For an element of a list, it is the field that
-    /// contains the list.
+    /// Returns the field of `section` whose value begins at `offset`; `None` if there is none. For an element of a list, returns the field
+    /// of the list.
     pub(super) fn field_at(&self, section: &str, offset: usize) -> Option<&str> {
         let holder = format!("{section}.");
         let below = self.values.range(holder.clone()..).take_while(|(path, _)| path.starts_with(&holder));

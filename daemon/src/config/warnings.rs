@@ -1,8 +1,7 @@
-//! Warnings about settings that are legal but unwise: too wide access, memory that the machine does not have, settings
-//! without effect.
+//! Warnings about settings that are legal but unwise: too wide access, memory that the machine does not have, settings without effect.
 //!
-//! A warning never prevents a configuration from loading. In particular, a user or group that does not exist (yet) is a
-//! warning. It matches nobody until it exists, and one missing account must not keep all channels down.
+//! A warning never prevents a configuration from loading. A user or group that does not exist is also a warning: it matches nobody until it
+//! exists, and one missing account must not stop all channels.
 
 use super::fields::size_text;
 use super::host::{Host, uid_of};
@@ -12,7 +11,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt;
 
-/// A ring that holds fewer messages of the largest size than this leaves readers little time.
+/// Fewest messages of the largest size for which a ring has room without a warning. A smaller ring leaves readers little time.
 const FEW_MESSAGES: u64 = 256;
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Directories in which every user may make files.
@@ -25,7 +24,7 @@ pub struct Warning {
     pub line: Option<usize>,
     /// The channel, if the warning is about one.
     pub channel: Option<String>,
-    /// The field. Outside of channels it is `section.field`; for one of the channel's bridges it is `bridge.field`.
+    /// The field: `section.field`, or only the field's name in a channel, or `bridge.field` for a bridge of the channel.
     pub field: &'static str,
     /// The problem, and why it is one.
     pub what: String,
@@ -46,7 +45,7 @@ impl fmt::Display for Warning {
 }
 
 impl Config {
-    /// The warnings for this machine, in the order of the file. Reads the user database, so it may block.
+    /// Returns the warnings for this machine, in the order of the file. Reads the user database, so it may block.
     pub fn warnings(&self) -> Vec<Warning> {
         self.warnings_on(&Host::this())
     }
@@ -165,7 +164,7 @@ impl Config {
         }
     }
 
-    /// Warns of the memory of all channels together. The warning names the channel whose memory makes the sum too large.
+    /// Warns of the memory of all channels together. The warning names the channel with which the sum becomes too large.
     fn warn_of_memory(&self, list: &mut List<'_>, host: &Host) {
         let half = host.memory_bytes.map_or(u64::MAX, |bytes| bytes / 2);
         let memlock = host.memlock_bytes.unwrap_or(u64::MAX);

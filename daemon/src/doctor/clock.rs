@@ -58,7 +58,7 @@ fn clocksource(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
-/// The words of /proc/cpuinfo that name the features of the first CPU.
+/// Returns the feature flags of the first CPU in /proc/cpuinfo.
 fn cpu_flags(p: &mut Probe<'_>) -> Result<Vec<String>, Unread> {
     const PATH: &str = "/proc/cpuinfo";
     let text = p.quiet(PATH)?;
@@ -111,7 +111,7 @@ fn virtualization(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     Ok(Verdict::warn(says, mend))
 }
 
-/// A thousandth of all time is a stall of 10 ms every 10 s on average.
+/// Share of stolen time that fails the check. A thousandth of all time is, on average, a stall of 10 ms every 10 s.
 const STEAL_FAIL: f64 = 0.001;
 
 fn steal_time(p: &mut Probe<'_>) -> Result<Verdict, Unread> {

@@ -1,10 +1,10 @@
-//! The types of a check's answer: status, readings, and the command that mends the finding.
+//! The types of a check's result: its status, its readings, and the command that mends the finding.
 //!
-//! These are plain data, without any reading or printing. `shmcast doctor --json` prints exactly these types.
+//! These types only hold data. `shmcast doctor --json` prints exactly these types.
 
 use serde::Serialize;
 
-/// The result of a check. The order is from worst to best, except for `Unknown`, which says nothing about the host.
+/// The status of a check, ordered from worst to best. `Unknown` has no place in this order: it says nothing about the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -34,7 +34,7 @@ impl Status {
     }
 }
 
-/// The part of the host that a check looks at. The table is grouped by it.
+/// The part of the host that a check examines. The table has a group for each area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Area {
@@ -96,7 +96,7 @@ impl Area {
 /// One thing that was read, or that could not be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reading {
-    /// The file or command line, as the host knows it; `*` stands for several alike.
+    /// The file or the command line, as it is on the host. `*` stands for several similar names.
     pub path: String,
     /// The value, or the part of it that was judged.
     pub value: String,
@@ -107,14 +107,14 @@ pub struct Reading {
 pub struct Mend {
     /// The command, to be run as root.
     pub command: String,
-    /// Where the change is made permanent, so that it survives a reboot.
+    /// Where to make the change permanent, so that it survives a reboot.
     pub persist: String,
     /// The same change as data, if it is one value in one file.
     #[serde(skip)]
     pub assignment: Option<Assignment>,
 }
 
-/// One value that is to be written to one of the kernel's files.
+/// A value to write to one of the kernel's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment {
     /// Absolute path on the host, below `/proc/sys` or `/sys`.
@@ -199,9 +199,9 @@ pub struct Finding {
     pub says: String,
     /// Everything that was read for the finding, in order.
     pub read: Vec<Reading>,
-    /// The reason why it matters to a user who needs low latency, in one sentence.
+    /// Why the finding matters to a user who needs low latency, in one sentence.
     pub why: &'static str,
-    /// The way to repair it; for an unknown, the way to learn more. `None` on a pass.
+    /// How to repair the finding, or how to learn more about an unknown. `None` for a pass.
     pub mend: Option<Mend>,
 }
 

@@ -1,4 +1,5 @@
-//! Competitors for the judged CPUs: other tasks, the tick, RCU, interrupts, kernel work, the sibling thread.
+//! Checks for activity that competes with programs on the judged CPUs: other tasks, the tick, RCU, interrupts, kernel work, and the sibling
+//! thread.
 
 use super::{
     Area, Check, Unread,

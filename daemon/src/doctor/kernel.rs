@@ -1,4 +1,4 @@
-//! The kernel's version, its scheduler, and the kernel's own work.
+//! Checks of the kernel's version, its scheduler, and its own work.
 
 use super::{
     Area, Check, Unread,
@@ -104,7 +104,7 @@ fn preemption(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
-/// From this version on, the fair server replaces throttling, and has its own settings.
+/// The first version in which the fair server, with its own settings, replaces throttling.
 const FAIR_SERVER_SINCE: (u32, u32) = (6, 12);
 
 fn rt_throttling(p: &mut Probe<'_>) -> Result<Verdict, Unread> {

@@ -1,6 +1,6 @@
-//! The limits of this process: locked memory, priority, descriptors, CPUs, and its control group's share.
+//! Checks of this process's limits: locked memory, priority, descriptors, CPUs, and the share of its control group.
 //!
-//! A process inherits these from its shell. A service has those of its unit, which `systemctl show` prints.
+//! A process inherits its limits from its shell. A service gets the limits of its unit, which `systemctl show` prints.
 
 use super::{
     Area, Check, Unread,
@@ -67,7 +67,7 @@ fn soft_limit(p: &mut Probe<'_>, name: &'static str) -> Result<Option<u64>, Unre
     }
 }
 
-/// Whether the process holds a capability that lifts the limit anyway.
+/// Whether the process has a capability that overrides the limit.
 fn capable(p: &mut Probe<'_>, capability: u32) -> bool {
     let mask =
         p.field("/proc/self/status", "CapEff").ok().and_then(|mask| u64::from_str_radix(&mask, 16).ok());
@@ -137,7 +137,7 @@ fn cpu_count(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let allowed: CpuList = text.parse().map_err(|_| malformed(PATH, &text, "a list of CPUs"))?;
     let online = p.online()?;
     let mend = match online.minus(&allowed).is_empty() {
-        // These are all the CPUs there are. The mend is to share them well.
+        // There are no other CPUs. The mend is to share them well.
         true => Mend::new(
             "lscpu",
             "a host or guest with more CPUs; until then readers that share: sub --wait yield",

@@ -1,4 +1,4 @@
-//! The kernel's own work on a program's memory: swapping, reclaim, merging, moving, writing out.
+//! Checks of the kernel's own work on a program's memory: swapping, reclaim, merging, moving, and writing to disk.
 
 use super::{
     Area, Check, Unread,

@@ -1,10 +1,10 @@
-//! Checks of one host for users to whom microseconds matter: the settings, whether they hurt, and the
-//! commands that mend them.
+//! Checks of a host for users who need latencies of microseconds. They find settings that hurt, and the commands that mend them.
 //!
-//! A check is a plain function from a [`Host`] to a verdict. It reads only through [`Root`], so the same
-//! function judges this machine, a tree copied from another, and the fake trees of its tests. If a file is
-//! missing, forbidden or malformed, the check is *unknown*: no check passes on something that it could not
-//! read. Nothing is changed here.
+//! A check is a function from a [`Host`] to a verdict. It reads only through [`Root`]. So the same function judges this machine, a copy of
+//! another machine's files, and the artificial trees of the tests.
+//!
+//! If a file is missing, forbidden or malformed, the check is *unknown*. So a check that could not read something never passes. No check
+//! changes anything.
 
 mod clock;
 mod finding;
@@ -61,8 +61,8 @@ pub fn ids() -> Vec<&'static str> {
     catalogue().map(|check| check.id).collect()
 }
 
-/// Runs the checks named in `only`, or all if it is empty. Reads files, and runs `ethtool` on a live host.
-/// Takes some milliseconds on a small machine.
+/// Runs the checks in `only`, or all checks if `only` is empty. Reads files, and runs `ethtool` on a live host. This takes some
+/// milliseconds on a small machine.
 #[must_use]
 pub fn examine(host: &Host, only: &[String]) -> Report {
     let chosen = |check: &&Check| only.is_empty() || only.iter().any(|id| id == check.id);
@@ -94,7 +94,7 @@ fn run(check: &Check, host: &Host) -> Finding {
     }
 }
 
-/// Returns the step that would turn an unknown into an answer, if there is one.
+/// Returns the step that may turn an unknown into a result, if there is one.
 fn learn_more(id: &str, unread: &Unread) -> Option<Mend> {
     match unread {
         Unread::Denied { .. } => {

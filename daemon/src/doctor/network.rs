@@ -1,4 +1,4 @@
-//! Sockets and the kernel's receive path, except for the settings of a single card.
+//! Checks of sockets and of the kernel's receive path. `nic` has the checks of single cards.
 
 use super::{
     Area, Check, Unread,
@@ -41,7 +41,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-/// The buffer that a bridge asks for by default. At 10 Gbit/s it holds a stall of about 3 ms.
+/// The receive buffer that a bridge requests by default. At 10 Gbit/s it covers a stall of about 3 ms.
 const RMEM_BYTES: u64 = 4 << 20;
 /// A burst of a replay.
 const SMALL_BYTES: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! Each network card: its interrupt delays, its merging of packets, its losses, and its distance.
+//! Checks of each network card: its interrupt delays, its merging of packets, its losses, and its NUMA node.
 //!
 //! Only cards that have a device and are up are judged. Bridges, tunnels and loopback have no interrupts.
 
@@ -63,8 +63,7 @@ fn cards(p: &mut Probe<'_>) -> Result<Vec<String>, Unread> {
     Ok(up)
 }
 
-/// Runs `judge` on every card. A complaint about any card makes the warning. `mend` is called for each such
-/// card.
+/// Runs `judge` on every card. The result is a warning if `judge` complains about any card. `mend` is called for each of these cards.
 fn each_card(
     p: &mut Probe<'_>,
     fine: &str,
@@ -92,7 +91,7 @@ fn each_card(
     })
 }
 
-/// The value of `name:` in the output of ethtool; `None` for "n/a".
+/// Returns the value of `name:` in the output of ethtool; `None` for "n/a".
 fn ethtool_field<'a>(printed: &'a str, name: &str) -> Option<&'a str> {
     let value = printed.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'))?.trim();
     (!value.is_empty() && value != "n/a").then_some(value)

@@ -1,4 +1,4 @@
-//! Distance: memory nodes, and the kernel's attempts to move pages between them.
+//! Checks of memory nodes, and of the kernel's moves of pages between them.
 
 use super::{
     Area, Check, Unread,
@@ -31,7 +31,7 @@ pub(super) const CHECKS: &[Check] = &[
 
 const NODES: &str = "/sys/devices/system/node/online";
 
-/// The online memory nodes, which the kernel writes as it writes CPUs.
+/// Returns the online memory nodes. The kernel writes them in the same form as CPUs.
 fn nodes(p: &mut Probe<'_>) -> Result<CpuList, Unread> {
     let nodes = p.cpu_list(NODES)?;
     if nodes.is_empty() { Err(malformed(NODES, "", "a list of memory nodes")) } else { Ok(nodes) }

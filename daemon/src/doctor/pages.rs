@@ -1,4 +1,4 @@
-//! Page sizes: the pages that a ring can get, and the kernel's own work to make large ones.
+//! Checks of page sizes: which pages a ring can get, and how much work the kernel does to make large pages.
 
 use super::{
     Area, Check, Unread,
@@ -63,8 +63,7 @@ fn thp_defrag(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
-/// The first version that collapses pages when a program asks for it. Of the settings, only `deny` prevents
-/// it.
+/// The first version that makes huge pages on a program's request. From it on, only the setting `deny` prevents that.
 const COLLAPSES_SINCE: (u32, u32) = (6, 1);
 
 fn thp_shmem(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
@@ -88,7 +87,7 @@ fn thp_shmem(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
-/// Memory of a channel of the common size. A container gets 64 MiB unless configured otherwise.
+/// Memory of a channel with the default capacity. A container's /dev/shm has 64 MiB unless configured otherwise.
 const ONE_RING_KIB: u64 = 74 << 10;
 /// Memory of a handful of channels.
 const ROOMY_KIB: u64 = 512 << 10;

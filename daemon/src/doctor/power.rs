@@ -94,8 +94,7 @@ fn turbo(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
-/// Waking from a state with at most this latency costs about as much as a burst of cache misses. It is no
-/// visible stall.
+/// Highest exit latency of a sleep state that is not a visible stall. It costs about as much as a burst of cache misses.
 const SHALLOW_US: u64 = 10;
 
 fn c_states(p: &mut Probe<'_>) -> Result<Verdict, Unread> {

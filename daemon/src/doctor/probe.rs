@@ -1,7 +1,6 @@
-//! How one check reads the host. It reads through [`Root`] and records what it read, so no check can report without evidence.
+//! Reads the host on behalf of one check. It reads through [`Root`] and records what it read, so no check can report without evidence.
 //!
-//! It also has the readings that several checks share: the CPUs in question, one value a CPU, kernel
-//! parameters, cgroup limits.
+//! It also has the readings that several checks share: the judged CPUs, one value per CPU, kernel parameters, and limits of control groups.
 
 use std::{collections::BTreeMap, str::FromStr};
 
@@ -32,12 +31,10 @@ pub struct Host {
 }
 
 impl Host {
-    /// Looks at `root` for users of `cpus`. Without `cpus`, it takes the isolated CPUs, and if none is
-    /// isolated, all.
+    /// Makes a host from `root`, and determines the CPUs to judge: `cpus`, or else the isolated CPUs, or else all CPUs.
     ///
     /// # Errors
-    /// [`NotOnline`] when `cpus` is empty or names one that the host does not have. If the host's online CPUs
-    /// cannot be read, any are accepted.
+    /// [`NotOnline`] when `cpus` is empty or has a CPU that is not online. If the host's online CPUs cannot be read, any are accepted.
     pub fn new(root: Root, cpus: Option<CpuList>) -> Result<Self, NotOnline> {
         let list = |path: &str| match root.text(path)?.parse() {
             Ok(cpus) => Ok::<CpuList, Unread>(cpus),
@@ -65,7 +62,7 @@ impl Host {
         &self.root
     }
 
-    /// The CPUs that are judged.
+    /// The judged CPUs.
     ///
     /// # Errors
     /// [`Unread`] when no CPU was named and the online CPUs cannot be read.
@@ -99,7 +96,7 @@ impl<'a> Probe<'a> {
         self.readings.push(Reading { path: path.into(), value: value.to_string() });
     }
 
-    /// Records that `path` could not be read. If nothing but the path is known, a single word is recorded.
+    /// Records that `path` could not be read, and the cause in few words.
     fn note_unread(&mut self, path: &str, unread: &Unread) {
         let value = match unread {
             Unread::Missing { .. } => "missing".to_owned(),
@@ -118,19 +115,19 @@ impl<'a> Probe<'a> {
         Ok(text)
     }
 
-    /// Reads the text of `path` without recording it. The check itself notes the relevant part.
+    /// Reads the text of `path` without recording it. The check records the relevant part itself.
     pub(super) fn quiet(&mut self, path: &str) -> Result<String, Unread> {
         self.host.root.text(path).inspect_err(|error| self.note_unread(path, error))
     }
 
-    /// Reads the text of `path`, one of many files of which some may no longer exist. The check notes the sum. The text need not be UTF-8,
-    /// since a process may name itself with any bytes.
+    /// Reads the text of one of many files, which may not exist any more. The check records only a sum of them. The text need not be UTF-8,
+    /// because a process may have any bytes in its name.
     pub(super) fn one_of_many(&self, path: &str) -> Option<String> {
         let bytes = self.host.root.bytes(path).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// Reads the text of `path`. If the file does not exist, this is an answer, too.
+    /// Reads the text of `path`. Returns `None` if the file does not exist or cannot be read, which is no error.
     pub(super) fn optional(&mut self, path: &str) -> Option<String> {
         let text = self.host.root.text(path).ok()?;
         self.note(path, &text);
@@ -149,7 +146,7 @@ impl<'a> Probe<'a> {
         text.parse().map_err(|_| malformed(path, &text, "a list of CPUs"))
     }
 
-    /// The choice between `open` and `close` in a file such as `always [madvise] never`.
+    /// Returns the word between `open` and `close` in a file such as `always [madvise] never`.
     pub(super) fn choice(&mut self, path: &str, open: char, close: char) -> Result<String, Unread> {
         let text = self.text(path)?;
         let chosen = text.split_once(open).and_then(|(_, rest)| rest.split_once(close));
@@ -171,7 +168,7 @@ impl<'a> Probe<'a> {
         self.host.root.exists(path)
     }
 
-    /// The output of `tool args...`. The check notes the part that matters.
+    /// Runs `tool args...` and returns its output. The check records the relevant part.
     pub(super) fn command(&mut self, tool: &str, args: &[&str]) -> Result<String, Unread> {
         let printed = self.host.root.command(tool, args);
         printed.inspect_err(|error| self.note_unread(&format!("{tool} {}", args.join(" ")), error))
@@ -186,12 +183,12 @@ impl<'a> Probe<'a> {
         self.host.online.clone().inspect_err(|error| self.note_unread(ONLINE, error))
     }
 
-    /// Whether the judged CPUs were set aside, by the caller or by isolation. False if they are simply all CPUs.
+    /// Whether the judged CPUs were chosen by the caller or are isolated. False if they are all CPUs of the host.
     pub(super) fn set_aside(&self) -> bool {
         self.host.asked.is_some() || !self.host.isolated.is_empty()
     }
 
-    /// Returns the CPUs to name in a command that sets some aside: the judged ones, or all except those of the first core.
+    /// Returns the CPUs for a command that isolates CPUs: the judged ones, or all except those of the first core.
     pub(super) fn candidates(&mut self) -> Result<CpuList, Unread> {
         let online = self.online()?;
         if self.set_aside() {
@@ -205,13 +202,13 @@ impl<'a> Probe<'a> {
         Ok(if others.is_empty() { online } else { others })
     }
 
-    /// Returns the CPUs left for everything else; CPU 0 if none would be left.
+    /// Returns the CPUs that are left for all other work. If none is left, returns CPU 0.
     pub(super) fn housekeeping(&mut self) -> Result<CpuList, Unread> {
         let left = self.online()?.minus(&self.candidates()?);
         Ok(if left.is_empty() { CpuList::from_iter([0]) } else { left })
     }
 
-    /// Returns the value of `leaf` on every judged CPU, grouped by value, such as `performance` on 0-3.
+    /// Reads `leaf` of every judged CPU. Returns the CPUs of each value, such as 0-3 for `performance`.
     pub(super) fn per_cpu(&mut self, leaf: &str) -> Result<BTreeMap<String, CpuList>, Unread> {
         let mut cpus_of: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for cpu in self.cpus()?.iter() {
@@ -226,7 +223,7 @@ impl<'a> Probe<'a> {
         Ok(grouped)
     }
 
-    /// The value of `name=` on the kernel's command line, or None if it is not given. The last one counts.
+    /// Returns the value of `name=` on the kernel's command line; `None` if it is not there. The last one counts.
     pub(super) fn boot_parameter(&mut self, name: &str) -> Result<Option<String>, Unread> {
         let line = self.quiet("/proc/cmdline")?;
         let value = |word: &str| match word.split_once('=') {
@@ -250,7 +247,7 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// One line of a `Name: value` file such as /proc/meminfo, in its own unit.
+    /// Returns the value of a field in a file of `Name: value` lines such as /proc/meminfo, with the file's own unit.
     pub(super) fn field(&mut self, path: &str, name: &'static str) -> Result<String, Unread> {
         let text = self.quiet(path)?;
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -259,15 +256,15 @@ impl<'a> Probe<'a> {
         Ok(value)
     }
 
-    /// A field of /proc/meminfo: KiB, or a count if the kernel writes no unit.
+    /// Returns a field of /proc/meminfo in KiB. A field without a unit is a count.
     pub(super) fn meminfo(&mut self, name: &'static str) -> Result<u64, Unread> {
         const PATH: &str = "/proc/meminfo";
         let value = self.field(PATH, name)?;
         value.trim_end_matches(" kB").parse().map_err(|_| malformed(PATH, &value, "a number"))
     }
 
-    /// The limit files of this process's control group and of all above it, nearest first. None at all means the
-    /// top group, which has no limits. `files` are the names in version 2 and version 1.
+    /// Reads a limit of this process's control group and of all groups above it, nearest first. An empty list means the top group, which
+    /// has no limits. `files` has the file's name in version 2 and in version 1.
     pub(super) fn cgroup(
         &mut self,
         controller: &str,

@@ -1,8 +1,9 @@
-//! Where the checks read: the live host, or a directory that contains a copy of one.
+//! The source of all readings: the live host, or a directory with a copy of a host's files.
 //!
-//! Every file and every tool that the checks read goes through [`Root`]. So a check behaves the same on a
-//! machine, on a tree captured from another, and in a test. Nothing is judged here. A read is bounded. In a
-//! copied tree only regular files are opened, so a pipe in it cannot block the doctor.
+//! All files and tools that the checks read go through [`Root`]. So a check behaves the same on a machine, on a copy of another machine's
+//! files, and in a test. This module judges nothing.
+//!
+//! Each read is bounded. In a copy, only regular files are opened, so a pipe cannot block the doctor.
 
 use std::{
     fs::{self, File},
@@ -11,15 +12,13 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Largest read. `/proc/interrupts` of a host with a thousand CPUs stays below this, and all other files are
-/// far smaller.
+/// Most bytes of a read. `/proc/interrupts` of a host with a thousand CPUs has fewer, and all other files are far smaller.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Tools are run from these directories only. So a doctor that is run as root never runs a program from a
-/// user's PATH.
+/// The only directories from which tools are run. So the doctor, run as root, never runs a program from a user's PATH.
 const TOOL_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
-/// The host to read: the running one, or a copy of its files below a directory.
+/// The host to read: the running host, or a copy of its files below a directory.
 #[derive(Debug, Clone)]
 pub struct Root {
     dir: PathBuf,
@@ -39,7 +38,7 @@ pub enum OpenRootError {
         /// The system's error.
         cause: io::Error,
     },
-    /// It holds neither `proc` nor `sys`, so every check would be unknown.
+    /// The directory has neither `proc` nor `sys`, so every check would be unknown.
     #[error("{dir} holds neither proc nor sys; name the directory above them")]
     NotAHost {
         /// The directory asked for.
@@ -50,7 +49,7 @@ pub enum OpenRootError {
 /// The reason why something could not be read. Each reason makes a check unknown, never passed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unread {
-    /// The file does not exist: the kernel or the machine is another, or the file was not captured.
+    /// The file does not exist. The kernel or the machine does not have it, or it was not copied.
     #[error("{path} is missing")]
     Missing {
         /// Absolute path on the host.
@@ -70,7 +69,7 @@ pub enum Unread {
         /// The system's error.
         cause: String,
     },
-    /// The file was read, but its content has not the form of such a file.
+    /// The file was read, but its content does not have the expected form.
     #[error("{path} holds {held:?}, not {wanted}")]
     Malformed {
         /// Absolute path on the host.
@@ -103,11 +102,11 @@ impl Root {
         Self { dir: PathBuf::from("/"), live: true }
     }
 
-    /// The host copied below `dir`; `/` is the running host. The output of a tool on that host is read from `dir/commands/COMMAND LINE`,
-    /// for example `dir/commands/ethtool -c eth0`.
+    /// Opens the copy of a host below `dir`. `/` is the running host. The output of a tool is read from `dir/commands/COMMAND LINE`, for
+    /// example `dir/commands/ethtool -c eth0`.
     ///
     /// # Errors
-    /// [`OpenRootError`] when `dir` cannot be opened or holds neither `proc` nor `sys`.
+    /// [`OpenRootError`] when `dir` cannot be opened or has neither `proc` nor `sys`.
     pub fn at(dir: &Path) -> Result<Self, OpenRootError> {
         let dir =
             dir.canonicalize().map_err(|cause| OpenRootError::Unreadable { dir: dir.to_owned(), cause })?;
@@ -126,10 +125,10 @@ impl Root {
         &self.dir
     }
 
-    /// The bytes of `path`, an absolute path on the host; at most 16 MiB of them.
+    /// Returns the bytes of `path`, an absolute path on the host. Returns at most 16 MiB.
     ///
     /// # Errors
-    /// [`Unread`]. It names `path` as the host knows it.
+    /// [`Unread`]. It names `path` as it is on the host.
     pub fn bytes(&self, path: &str) -> Result<Vec<u8>, Unread> {
         let below = self.below(path);
         let read = || {
@@ -155,7 +154,7 @@ impl Root {
         }
     }
 
-    /// The names in the directory `path`, sorted, numbers by value.
+    /// Returns the names in the directory `path` in order. Numbers are ordered by value.
     ///
     /// # Errors
     /// [`Unread`] when the directory cannot be listed.
@@ -180,11 +179,10 @@ impl Root {
         self.below(path).exists()
     }
 
-    /// The output of `tool args...`. On the live host the tool is run; in a copied one the output is read
-    /// from `commands/`.
+    /// Returns the output of `tool args...`. On the live host the tool is run. In a copy, the output is read from `commands/`.
     ///
     /// # Errors
-    /// [`Unread`] when the tool is not installed, its output was not captured, or it failed.
+    /// [`Unread`] when the tool is not installed, its output was not copied, or it failed.
     pub fn command(&self, tool: &str, args: &[&str]) -> Result<String, Unread> {
         let line = format!("{tool} {}", args.join(" "));
         if !self.live {
@@ -215,14 +213,14 @@ impl Root {
         self.live
     }
 
-    /// The path in this process of `path`, an absolute path on the host.
+    /// Returns the path by which this process opens `path`, an absolute path on the host.
     #[must_use]
     pub fn below(&self, path: &str) -> PathBuf {
         self.dir.join(path.trim_start_matches('/'))
     }
 }
 
-/// The error of a file that was read and has not the expected content.
+/// Makes the error of a file that was read but does not have the expected content.
 pub(super) fn malformed(path: &str, held: &str, wanted: &'static str) -> Unread {
     let held: String = held.trim().chars().take(40).collect();
     Unread::Malformed { path: path.to_owned(), held, wanted }

@@ -1,7 +1,7 @@
-//! Disks that journals lie on: the file system, and the drive's own cache.
+//! Checks of the disks with journals: the file system, and the drive's own cache.
 //!
-//! The directories come from the configuration that the systemd unit names. If no channel in the configuration has a journal, the checks look at
-//! the directory in which the unit allows journals.
+//! The directories come from the configuration that the systemd unit names. If no channel has a journal, the checks examine the directory
+//! in which the unit allows journals.
 
 use super::{
     Area, Check, Unread,
@@ -33,7 +33,7 @@ const MOUNTS: &str = "/proc/self/mounts";
 const USUAL: &str = "/var/lib/shmcast";
 /// File systems whose files are lost when the power fails.
 const IN_MEMORY: [&str; 3] = ["tmpfs", "ramfs", "devtmpfs"];
-/// File systems of another host, or file systems that themselves promise nothing about `fsync`.
+/// Types of file systems on other hosts, and types that promise nothing about `fsync` themselves.
 const ELSEWHERE: [&str; 8] = ["nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "overlay"];
 
 /// A mounted file system, and a journal's directory in it.
@@ -60,7 +60,8 @@ fn directories(p: &mut Probe<'_>) -> Result<BTreeSet<String>, Unread> {
     Ok(if dirs.is_empty() { usual() } else { dirs })
 }
 
-/// Finds the file system of each directory: the one with the longest mount point above it, and among equal ones the last.
+/// Finds the file system of each directory. It is the one with the longest mount point above the directory. Of several with the same mount
+/// point it is the last one.
 fn places(p: &mut Probe<'_>) -> Result<Vec<Place>, Unread> {
     let dirs = directories(p)?;
     let table = p.quiet(MOUNTS)?;

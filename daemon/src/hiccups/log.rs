@@ -1,8 +1,7 @@
-//! Stalls as an HdrHistogram interval log (format 1.3, V2 deflate). Viewers for that format can open it.
+//! Writes stalls as an HdrHistogram interval log (format 1.3, V2 deflate). Viewers for that format can open it.
 //!
-//! There is one line for each CPU and interval, tagged `cpu0`, `cpu1` and so on. Times are in seconds since the log
-//! began, values in nanoseconds. Each line is written to the file as soon as it is complete, so the log of a killed run
-//! can still be opened.
+//! The log has one line for each CPU and interval, tagged `cpu0`, `cpu1` and so on. Times are in seconds since the log began; values are in
+//! nanoseconds. Each line is written as soon as it is complete, so the log of a killed run can still be opened.
 
 use std::{
     fs::File,
@@ -33,7 +32,7 @@ pub enum LogError {
         /// The system's error.
         cause: io::Error,
     },
-    /// The file could not be written further. All its lines are complete, except perhaps the last.
+    /// The file could not be written further. All lines are complete, except perhaps the last one.
     #[error("cannot write the log {path}: {cause}; is the disk full?")]
     Write {
         /// The file.
@@ -76,7 +75,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Adds the stalls of one interval, which began `begun` after the log and lasted `length`.
+    /// Adds the stalls of one interval. The interval began `begun` after the log, and lasted `length`.
     ///
     /// # Errors
     /// [`LogError::Write`] if the file cannot be written.
@@ -167,7 +166,7 @@ mod tests {
         assert!(matches!(log, Err(LogError::Create { .. })));
     }
 
-    /// Decodes plain base 64 with padding. It is enough to read the log without another dependency.
+    /// Decodes standard base 64 with padding, so that a test can read the log without another dependency.
     fn base64_decode(text: &str) -> Vec<u8> {
         let six_bits = |symbol: u8| match symbol {
             b'A'..=b'Z' => symbol - b'A',

@@ -1,11 +1,11 @@
-//! The machine's own stalls. On each chosen CPU one thread reads the clock back to back, and each gap between two
-//! readings that is longer than a threshold is recorded.
+//! Measures the machine's own stalls. On each chosen CPU one thread reads the clock in a loop, and records each gap between two readings
+//! that is longer than a threshold.
 //!
-//! No program on that CPU can do better than these threads, so the stalls that they see are a lower bound of every
-//! program's worst latency there. A gap shows that the thread did not have the CPU, but not the cause; `perf` and
-//! `shmcast doctor` find it. The measuring loop makes no system call and allocates nothing. It locks one of two
-//! histograms, and only when it has a gap to record. If the caller of [`Recorder::drain`] runs on a measured CPU, its
-//! wake-ups disturb the measurement, and are recorded as stalls like any other. Printing is left to the caller.
+//! No program on that CPU can do better than this thread. So the stalls are a lower bound of every program's worst latency there. A gap
+//! shows that the thread did not have the CPU, but not the cause. `perf` and `shmcast doctor` find the cause.
+//!
+//! The measuring loop makes no system call and allocates nothing. It locks one of two histograms, and only to record a gap. If the caller
+//! of [`Recorder::drain`] runs on a measured CPU, its own work is recorded as stalls. The caller prints the results.
 
 mod log;
 
@@ -33,10 +33,10 @@ use nix::{
 
 use crate::cpu_list::CpuList;
 
-/// The longest stall that is recorded: an hour. Longer gaps are recorded with this length.
+/// The longest stall that is recorded: an hour. A longer gap is recorded as an hour.
 pub const MAX_STALL_NS: u64 = 3_600_000_000_000;
 
-/// Digits to which the histograms keep values: three, so values are exact within 0.1 %.
+/// Significant digits of the histograms. With three digits, values are exact within 0.1 %.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
 /// Clock readings between two checks of the flag `stop`.
@@ -48,7 +48,7 @@ pub enum StartError {
     /// There is no CPU to measure.
     #[error("no CPU to measure; name some with --cpu, such as --cpu 0,2-3")]
     NoCpu,
-    /// This process may not run on a CPU that it was asked to measure.
+    /// This process may not run on a CPU that the caller wants to measure.
     #[error(
         "CPU {cpu} is not among those this process may use, {allowed}; choose from these or widen them with taskset"
     )]
@@ -79,17 +79,17 @@ pub enum StartError {
     },
 }
 
-/// The CPUs that this process may run on.
+/// Returns the CPUs on which this process may run.
 ///
 /// # Errors
-/// [`StartError::Affinity`] if the kernel does not say.
+/// [`StartError::Affinity`] if the kernel does not report them.
 pub fn allowed_cpus() -> Result<CpuList, StartError> {
     let set = sched_getaffinity(Pid::from_raw(0)).map_err(StartError::Affinity)?;
     Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
 }
 
-/// The time that the hypervisor has taken from each CPU since boot, in nanoseconds. It explains stalls that nothing in the guest
-/// caused. Empty if /proc/stat does not give it.
+/// Returns the nanoseconds that the hypervisor has taken from each CPU since boot. They explain stalls that have no cause in the guest. The
+/// result is empty if /proc/stat does not have them.
 #[must_use]
 pub fn steal_ns_by_cpu() -> BTreeMap<usize, u64> {
     shmcast_demo::cpu_times().into_iter().map(|(cpu, times)| (cpu, times.steal_ns)).collect()
@@ -107,7 +107,7 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    /// A record without stalls. Allocates about 260 KiB and touches all of it, so that recording takes no page fault.
+    /// Makes a record without stalls. Allocates about 260 KiB and touches all of it, so that recording causes no page fault.
     #[must_use]
     pub fn none() -> Self {
         let mut histogram = Histogram::new_with_bounds(1, MAX_STALL_NS, SIGNIFICANT_DIGITS)
@@ -122,8 +122,7 @@ impl Stalls {
         self.histogram.len()
     }
 
-    /// The length in nanoseconds that a share of `quantile` (0.0 to 1.0) of the stalls did not exceed. 0 if there were
-    /// none.
+    /// Returns the length in nanoseconds that a share of `quantile` (0.0 to 1.0) of the stalls did not exceed; 0 if there were no stalls.
     #[must_use]
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
         // The histogram gives the top of a bucket, which may be longer than the longest stall.
@@ -164,7 +163,7 @@ impl Tallies {
         Self { tallies, active: AtomicUsize::new(0), stop: AtomicBool::new(false) }
     }
 
-    /// Locks a tally, even if the lock is poisoned: whatever a panic interrupted, the counters are still valid counters.
+    /// Locks a tally, even if its lock is poisoned. A panic leaves the counters valid.
     fn lock(&self, index: usize) -> MutexGuard<'_, Stalls> {
         self.tallies[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -194,25 +193,23 @@ pub struct CpuRecord {
     pub watched: Duration,
     /// The number of clock readings in that time.
     pub readings: u64,
-    /// How often the kernel took the measuring thread off the CPU to run another task; `None` if the kernel does not
-    /// say.
+    /// How often the kernel ran another task in place of the measuring thread; `None` if the kernel does not report it.
     pub preemptions: Option<u64>,
     /// The stalls that have not been drained yet.
     pub rest: Stalls,
 }
 
-/// Threads that watch one CPU each until [`finish`](Recorder::finish). Dropping the recorder stops them too, without
-/// waiting for them.
+/// Threads that each watch one CPU until [`finish`](Recorder::finish). Dropping the recorder also stops them, but does not wait for them.
 #[derive(Debug)]
 pub struct Recorder {
     workers: Vec<Worker>,
 }
 
 impl Recorder {
-    /// Starts one busy thread on each of `cpus`. It records every gap of more than `threshold_ns` nanoseconds.
+    /// Starts one busy thread on each of `cpus`. The thread records every gap of more than `threshold_ns` nanoseconds.
     ///
     /// # Errors
-    /// [`StartError`]. Threads that have been started already are stopped again.
+    /// [`StartError`]. Threads that were already started are stopped again.
     pub fn start(cpus: &CpuList, threshold_ns: u64) -> Result<Self, StartError> {
         let allowed = allowed_cpus()?;
         if cpus.is_empty() {
@@ -243,8 +240,7 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Takes the stalls that were recorded since the last call, one entry for each CPU. Copies some 260 KiB for each CPU. Does not stop the
-    /// measuring threads.
+    /// Takes the stalls since the last call, one entry per CPU. Copies about 260 KiB per CPU. The measuring threads continue.
     pub fn drain(&self) -> Vec<(usize, Stalls)> {
         let drain = |worker: &Worker| {
             let shared = &worker.shared;
@@ -259,7 +255,7 @@ impl Recorder {
         self.workers.iter().map(drain).collect()
     }
 
-    /// Stops all threads, waits for them, and takes the remaining stalls, one entry for each CPU.
+    /// Stops all threads, waits for them, and takes the remaining stalls, one entry per CPU.
     #[must_use]
     pub fn finish(mut self) -> Vec<CpuRecord> {
         self.stop();
@@ -322,7 +318,8 @@ fn watch(shared: &Tallies, threshold_ns: u64) -> Watched {
     }
 }
 
-/// How often the kernel took this thread off its CPU although it was ready to run. `None` if the kernel does not say.
+/// Returns how often the kernel took the CPU from this thread although the thread was ready to run; `None` if the kernel does not report
+/// it.
 fn involuntary_switches() -> Option<u64> {
     let usage = getrusage(UsageWho::RUSAGE_THREAD).ok()?;
     u64::try_from(usage.involuntary_context_switches()).ok()

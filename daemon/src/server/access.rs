@@ -1,8 +1,8 @@
-//! Identities. The kernel says which user a program runs as; the user database says which names that user has. An
+//! Identities of programs. The kernel gives a program's user, and the user database gives the names of that user and its groups. An
 //! identity is then compared with a channel's lists.
 //!
-//! The user database may be a server on the network. Look-ups run on other threads, the wait for them is limited, and
-//! each user is looked up at most once a minute. Comparing a program with a list makes no look-up.
+//! The user database may be a server on the network. So look-ups run on other threads, waits for them are limited, and each user is looked
+//! up at most once a minute. Comparing an identity with a list makes no look-up.
 
 use crate::config::Principal;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
@@ -17,13 +17,13 @@ use std::{fmt, fs, io};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-/// How long a program waits for its names. After this time it counts as a user without names.
+/// How long a program waits for its names. After this time it is treated as a user without names.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long an answer of the user database stays valid.
 const FRESH: Duration = Duration::from_secs(60);
-/// How long after a failure the user database is not asked again.
+/// After a failed look-up, a user is not looked up again for this time.
 const FAILED_FOR: Duration = Duration::from_secs(5);
-/// Number of look-ups that run at the same time. A look-up that hangs keeps its thread.
+/// Most look-ups at the same time. A look-up that hangs keeps its thread.
 const LOOK_UPS: usize = 4;
 /// Largest number of users whose names are kept.
 const MAX_USERS: usize = 4096;
@@ -31,13 +31,13 @@ const MAX_USERS: usize = 4096;
 /// The names that the user database gives a user.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Names {
-    /// The user's name; `None` for a uid without one. If a uid has several names, the first in the database.
+    /// The user's name; `None` if the uid has none. If a uid has several names, this is the first one in the database.
     pub user: Option<String>,
     /// The groups: the effective group, and those that the database gives the user.
     pub groups: Vec<String>,
 }
 
-/// Asks the user database for the names of user `uid` whose effective group is `gid`. May block for any time.
+/// Looks up the names of user `uid` with the effective group `gid`. May block for any time.
 type LookUp = fn(uid: u32, gid: u32) -> io::Result<Names>;
 
 /// The answer of the user database: `None` when it failed.
@@ -53,7 +53,7 @@ pub struct Access {
     users: Mutex<HashMap<(u32, u32), Asked>>,
 }
 
-/// A question to the user database, and its answer once there is one.
+/// A look-up, and its result once it has ended.
 #[derive(Debug)]
 struct Asked {
     at: Instant,
@@ -61,7 +61,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Whether another program of the user can use this question: it is still under way, or was answered recently.
+    /// Whether another program of the user can use this look-up: it is still running, or it ended recently.
     fn is_fresh(&self) -> bool {
         match &*self.answer.borrow() {
             None => self.answer.has_changed().is_ok(),
@@ -86,8 +86,8 @@ impl Access {
         uid == 0 || uid == self.daemon_uid
     }
 
-    /// Identifies `peer`. Waits up to two seconds for the user database. A privileged user's names decide nothing and are not looked up.
-    /// Call this on the event loop's runtime.
+    /// Identifies `peer`. Waits up to two seconds for the user database. Names of a privileged user decide nothing, so they are not looked
+    /// up. Call this on the event loop's runtime.
     pub async fn identify(&self, peer: Peer) -> Identity {
         let names = match self.is_privileged(peer.uid) {
             true => Some(Arc::default()),
@@ -158,7 +158,7 @@ pub type ConnectionId = u64;
 /// A program at the other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Process id; 0 if the process is in a PID namespace that we cannot see.
+    /// Process id; 0 if the process is in a PID namespace that the daemon cannot see.
     pub pid: u32,
     /// Effective user.
     pub uid: u32,
@@ -171,8 +171,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Whether one of `principals` names this program's user. Root and the daemon's own user always count as named.
-    /// Makes no look-up.
+    /// Whether one of `principals` matches this program's user. Root and the daemon's own user always match. Makes no look-up.
     pub fn is_named_by(&self, principals: &[Principal], daemon_uid: u32) -> bool {
         let named = |principal: &Principal| match principal {
             Principal::Anyone => true,

@@ -1,7 +1,7 @@
-//! The files of the charters: one for each channel, in a directory of the daemon's own beside its socket.
+//! The charters: one file per channel, in a private directory beside the daemon's socket.
 //!
-//! The files outlive the daemon, however it ends. So the next daemon knows which memory each channel lives in, and which of its generations
-//! are over. No program can write to them.
+//! The files outlive the daemon, however it ends. From them the next daemon learns which memory each channel uses, and which of its
+//! generations have ended. No program can write to the files.
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, mkdirat, openat, renameat, unlinkat};
@@ -20,10 +20,10 @@ pub struct Charters {
 }
 
 impl Charters {
-    /// Opens the directory at `path`, which is made if there is none.
+    /// Opens the directory at `path`, which is created if it does not exist.
     ///
     /// # Errors
-    /// If it cannot be made, or if users other than this one may write to it.
+    /// If it cannot be created, or if other users may write to it.
     pub fn at(path: &Path) -> Result<Self> {
         let shown = path.display();
         match mkdirat(rustix::fs::CWD, path, Mode::RWXU) {
@@ -43,7 +43,7 @@ impl Charters {
         Ok(Self { dir, path: path.to_owned(), boot })
     }
 
-    /// Returns the charter of the channel `name`: the one that an earlier daemon left, or a new one.
+    /// Returns the charter of the channel `name`. An existing one is from an earlier daemon; otherwise a new one is created.
     ///
     /// # Errors
     /// The system's error.
@@ -54,8 +54,7 @@ impl Charters {
         }
     }
 
-    /// Returns the charter of the channel `name` that an earlier daemon left, or that a removed channel had. Returns `None` if there is
-    /// none.
+    /// Returns the charter of the channel `name` if it exists. It is from an earlier daemon, or from a channel that was removed.
     ///
     /// # Errors
     /// The system's error.
@@ -85,7 +84,7 @@ impl Charters {
         Ok(HostedCharter::open(file, name, self.boot)?)
     }
 
-    /// Makes a charter. The file is renamed to `name` only when it is complete.
+    /// Creates a charter. The file gets the name `name` only when it is complete.
     fn make(&self, name: &str) -> Result<HostedCharter> {
         let unfinished = format!(".{name}");
         match unlinkat(&self.dir, &unfinished, AtFlags::empty()) {

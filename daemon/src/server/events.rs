@@ -1,4 +1,4 @@
-//! Events: each is written to the log and sent to the programs that follow.
+//! Events. Each event is written to the log and sent to the programs that follow events.
 //!
 //! A follower receives the events of the channels that its user may read, the events of its own user, and reloads of the configuration.
 //! Root and the daemon's own user receive all events.
@@ -16,7 +16,7 @@ use tokio::sync::broadcast;
 /// The event of a reload that changed nothing.
 const RELOAD_REFUSED: &str = "reload-refused";
 
-/// The followers, the past events, and how often each kind of refusal was given.
+/// The followers, the past events, and the number of refusals of each kind.
 #[derive(Debug, Clone)]
 pub struct Events(Arc<Inner>);
 
@@ -36,15 +36,15 @@ struct State {
     refusals: HashMap<RefusalCode, u64>,
     /// Whether the last reload was refused.
     is_reload_refused: bool,
-    /// Users who may read each channel. A removed channel stays here, so that the event of its removal still reaches its readers.
+    /// Users who may read each channel. A removed channel stays in the map, so that its readers still receive the event of its removal.
     readers: HashMap<String, Vec<Principal>>,
     /// The past events, oldest first.
     past: VecDeque<Event>,
 }
 
 impl Events {
-    /// Keeps `queue` past events, and as many for each follower. A follower that falls further behind loses the oldest events, and learns
-    /// how many.
+    /// Keeps `queue` past events, and as many unread events for each follower. A slower follower loses the oldest events, and learns how
+    /// many.
     pub fn new(queue: usize, daemon_uid: u32) -> Self {
         let state = State {
             lines: Lines::new(Instant::now()),
@@ -86,7 +86,7 @@ impl Events {
         (past, follows)
     }
 
-    /// Returns the part of `event` that `who` may see: all of it, some of it, or `None`.
+    /// Returns the part of `event` that `who` may see; `None` if there is none.
     pub fn concerns(&self, who: &Identity, event: Event) -> Option<Event> {
         let is_own = event.process.as_ref().is_some_and(|process| process.uid == Some(who.uid));
         if shmcast::hosting::fault!("events_for_everybody")
@@ -107,8 +107,8 @@ impl Events {
         }
     }
 
-    /// Reports an event. `who` and `channel` are given if it concerns one. If one user causes more events than its share of lines in the
-    /// log, the log has a sum of the rest; followers receive all of them.
+    /// Reports an event. `channel` and `who` are given if the event concerns a channel or a program. A user who causes too many events gets
+    /// a sum in the log in place of lines. Followers receive all events.
     pub fn tell(
         &self,
         event: &'static str,
@@ -124,7 +124,7 @@ impl Events {
         self.send(event, channel, role, who.map(Identity::process), detail);
     }
 
-    /// Reports a reload: what it changed, or why the old configuration is kept.
+    /// Reports a reload: its changes, or the reason why the old configuration stays in use.
     pub fn reloaded(&self, outcome: Result<&str, &str>) {
         self.state().is_reload_refused = outcome.is_err();
         match outcome {
@@ -142,7 +142,7 @@ impl Events {
         self.state().is_reload_refused
     }
 
-    /// Counts a refusal, and reports it. If there are too many, the log and the followers get a sum of the rest.
+    /// Counts a refusal, and reports it. If a user causes too many refusals, the log and the followers get a sum.
     pub fn refused(&self, code: RefusalCode, who: &Identity, channel: Option<&str>, why: &str) {
         let is_told = {
             let mut state = self.state();
@@ -155,7 +155,7 @@ impl Events {
         }
     }
 
-    /// Reports how much was left out since the last call. Call this once a second.
+    /// Reports sums of the events that were left out since the last call. Call this once a second.
     pub fn sum_up(&self) {
         let Some(summary) = self.state().lines.sum_up(Instant::now()) else { return };
         log("left-out", None, None, None, &summary.text());

@@ -1,7 +1,7 @@
 //! Limits on the connections and requests of each user, so that a faulty client harms only its own user.
 //!
-//! They count by user, not by process, since a user can have any number of processes. A connection is counted when it
-//! is accepted, before anything else is done for it.
+//! Limits apply to users and not to processes, because a user may have any number of processes. A connection is counted when it is
+//! accepted, before any other work for it.
 
 use crate::config::LimitsConfig;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Semaphore;
 
-/// The usage of each user. A user with no open connection and full buckets is forgotten.
+/// The usage of each user. A user without open connections and with full buckets is forgotten.
 #[derive(Debug)]
 pub struct Limits {
     config: LimitsConfig,
@@ -46,7 +46,7 @@ impl Bucket {
         Self { tokens: burst, filled: now }
     }
 
-    /// Takes a token if there is one, and returns whether there was. `rate` tokens are added each second, up to `burst`.
+    /// Takes a token. Returns false if there is none. `rate` tokens are added each second, up to `burst`.
     pub fn take(&mut self, rate: f64, burst: f64, now: Instant) -> bool {
         self.fill(rate, burst, now);
         let granted = self.tokens >= 1.0;
@@ -80,10 +80,10 @@ impl Limits {
         self.config = config;
     }
 
-    /// Counts a connection, and returns the user's semaphore: only the program that holds its permit is served.
+    /// Counts a connection, and returns the user's semaphore. Only the program that holds its permit is served.
     ///
     /// # Errors
-    /// [`Crowded`]. In this case the connection is not counted as open.
+    /// [`Crowded`]. The connection then does not count as open.
     pub fn connect(&mut self, uid: u32, now: Instant) -> Result<Arc<Semaphore>, Crowded> {
         let (rate, burst, arrivals) = (self.rate(), self.request_burst(), self.arrival_burst());
         let usage = self.users.entry(uid).or_insert_with(|| Usage {
@@ -115,7 +115,7 @@ impl Limits {
         self.users.get_mut(&uid).is_some_and(|usage| usage.requests.take(rate, burst, now))
     }
 
-    /// Forgets users who have no open connection and whose buckets are full. Call this now and then.
+    /// Forgets users without open connections and with full buckets. Call this regularly.
     pub fn tidy(&mut self, now: Instant) {
         let (rate, burst, arrivals) = (self.rate(), self.request_burst(), self.arrival_burst());
         self.users.retain(|_, usage| {
@@ -125,7 +125,7 @@ impl Limits {
         });
     }
 
-    /// Requests per second; also the limit of connections per second.
+    /// The rate of requests per second. Connections have the same rate.
     fn rate(&self) -> f64 {
         f64::from(self.config.requests_per_second)
     }
@@ -134,7 +134,7 @@ impl Limits {
         f64::from(self.config.request_burst)
     }
 
-    /// The burst is at least `connections_per_uid`, so that all programs of a user may attach again at once.
+    /// The burst of connections. It is at least `connections_per_uid`, so that all programs of a user can attach again at once.
     fn arrival_burst(&self) -> f64 {
         f64::from(self.config.request_burst.max(self.config.connections_per_uid))
     }

@@ -1,7 +1,7 @@
-//! Limits on the lines that each user can cause in the log, and a summary of the rest.
+//! Limits the log lines that each user can cause, and sums up the rest.
 //!
-//! Each event of a user gets a line until that user, or all users together, have had their share. Further events are only counted, and once
-//! a second a summary says how often each occurred, by user. At most 100 lines are written in any second.
+//! Each event of a user gets a line until the share of that user, or of all users together, is used up. Further events are only counted.
+//! Once a second a summary reports the counts by user and event. At most 100 lines are written in any second.
 
 use super::limits::Bucket;
 use std::collections::{BTreeMap, HashMap};
@@ -11,13 +11,13 @@ use std::time::Instant;
 /// Lines at once (burst), and lines a second (rate).
 type Share = (f64, f64);
 
-/// The share of all users together. With the line of the summary, this makes at most 100 lines in any second.
+/// The share of all users together. With the summary's line, at most 100 lines are written in any second.
 const ALL: Share = (59.0, 40.0);
 /// The share of one user's refusals.
 const REFUSALS: Share = (20.0, 10.0);
 /// The share of one user's other events.
 const GRANTS: Share = (50.0, 20.0);
-/// Number of users who have shares of their own. The others have only the share of all users.
+/// Most users with shares of their own. Further users have only the share of all users.
 const MAX_USERS: usize = 1024;
 /// Number of counts that one summary names.
 const MAX_NAMED: usize = 8;
@@ -43,12 +43,12 @@ struct User {
 pub struct Summary {
     /// The number of lines.
     pub total: u64,
-    /// The most frequent of these lines: uid, event or refusal, count.
+    /// The most frequent lines that were left out: uid, event or refusal, count.
     pub named: Vec<(u32, &'static str, u64)>,
 }
 
 impl Summary {
-    /// The summary as text: `uid 1000 denied 17, uid 1001 limit 3, others 4`.
+    /// Returns the summary as text: `uid 1000 denied 17, uid 1001 limit 3, others 4`.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for (uid, what, count) in &self.named {
@@ -70,7 +70,7 @@ impl Lines {
         Self { all: Bucket::full(burst, now), users: HashMap::new(), left_out: BTreeMap::new(), others: 0 }
     }
 
-    /// Whether a line about user `uid` is to be written. If not, the line is counted under `what`.
+    /// Whether a line about user `uid` may be written. If not, the line is counted under `what`.
     pub fn admit(&mut self, uid: u32, what: &'static str, is_refusal: bool, now: Instant) -> bool {
         let is_counted = self.users.contains_key(&uid) || self.users.len() < MAX_USERS;
         let has_own = !is_counted || {
@@ -92,7 +92,8 @@ impl Lines {
         false
     }
 
-    /// Returns the summary of the lines left out since the last call; `None` if there were none. Forgets users who have been quiet.
+    /// Returns the summary of the lines that were left out since the last call; `None` if there were none. Forgets users without recent
+    /// lines.
     pub fn sum_up(&mut self, now: Instant) -> Option<Summary> {
         self.users.retain(|_, user| {
             let is_full = |bucket: &mut Bucket, (burst, rate): Share| bucket.is_full(rate, burst, now);

@@ -1,8 +1,8 @@
 //! The path of the control socket. One daemon at a time owns it, and never takes it from another program.
 //!
-//! A daemon holds the lock `PATH.lock` as long as it lives, so if two start at once, one wins. A file at `PATH` is replaced only if it is a
-//! leftover: a socket of this user's own that refuses connections. A leftover is moved aside and checked once more before it is removed, so
-//! that a file that appeared in between is not removed.
+//! A daemon holds the lock `PATH.lock` while it runs, so only one of two daemons can start. A file at `PATH` is replaced only if it is a
+//! leftover: a socket of this user that refuses connections. A leftover is renamed and checked once more before it is removed. So a file
+//! that appears in between is not removed.
 
 use anyhow::{Context, Error, Result, bail};
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
@@ -15,11 +15,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::path::{Path, PathBuf};
 
 const INSTEAD: &str = "give another --socket, or move it away";
-/// What a user can do who may not create files where the daemon listens by default.
+/// Advice for a user who may not create files at the default path.
 const ELSEWHERE: &str =
     "this user may make nothing there: set XDG_RUNTIME_DIR to a directory of this user's, or give --socket";
 
-/// Advises what to do about an error of making or opening `what`.
+/// Returns `what` with advice about an error of creating or opening it.
 fn advice(what: &Path, error: &io::Error, otherwise: &str) -> String {
     let may_make_none = error.kind() == ErrorKind::PermissionDenied && !what.exists();
     let instead = if may_make_none { ELSEWHERE } else { otherwise };
@@ -37,7 +37,7 @@ pub(super) struct Place {
 /// Listens at `path`, with permissions `mode`. The path belongs to this daemon until the returned place is dropped.
 ///
 /// # Errors
-/// If a daemon listens there, or if the file there is not a daemon's leftover.
+/// If another daemon listens there, or if the file at `path` is not a leftover.
 pub(super) fn listen(path: &Path, mode: u32) -> Result<(OwnedFd, Place)> {
     if let Some(dir) = path.parent() {
         let made = fs::create_dir_all(dir);
@@ -57,8 +57,8 @@ pub(super) fn listen(path: &Path, mode: u32) -> Result<(OwnedFd, Place)> {
     Ok((listener, Place { _lock: lock }))
 }
 
-/// Takes the lock that a daemon must hold to listen at `path`. The kernel releases it when its holder ends, for
-/// whatever reason; the file stays.
+/// Takes the lock that a daemon must hold to listen at `path`. The kernel releases the lock when the daemon ends for any reason. The file
+/// stays.
 fn lock(path: &Path) -> Result<File> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
@@ -91,7 +91,7 @@ fn lock(path: &Path) -> Result<File> {
     Ok(lock)
 }
 
-/// Returns the metadata of the file at `path`; those of the link itself, if it is a symbolic link.
+/// Returns the metadata of the file at `path`. For a symbolic link, they describe the link itself.
 fn look(path: &Path) -> Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Ok(found) => Ok(Some(found)),
@@ -126,7 +126,7 @@ fn check(path: &Path, found: &Metadata) -> Result<()> {
     }
 }
 
-/// Removes a leftover. A file that has replaced it since `found` was read is moved back instead.
+/// Removes a leftover. If another file has replaced it since `found` was read, that file gets its name back.
 fn move_aside(path: &Path, found: &Metadata) -> Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".leftover-{}", std::process::id()));

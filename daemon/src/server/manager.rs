@@ -5,11 +5,11 @@ use std::fs::File;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-/// A descriptor that is closed when no other one is left. A notice needs a descriptor for a moment, and a daemon that cannot feed the
-/// watchdog is killed.
+/// A descriptor in reserve, which is closed when no other is free. A notice to the service manager needs one for a moment, and the watchdog
+/// kills a daemon that cannot send notices.
 static RESERVE: Mutex<Option<File>> = Mutex::new(None);
 
-/// Sets a descriptor aside. Call this before programs can use up all descriptors.
+/// Opens the reserved descriptor. Call this before programs can use up all descriptors.
 pub(super) fn reserve() {
     let mut reserve = RESERVE.lock().unwrap_or_else(PoisonError::into_inner);
     if reserve.is_none() {
@@ -17,7 +17,7 @@ pub(super) fn reserve() {
     }
 }
 
-/// Notifies the service manager, if there is one. This works even if this process has no descriptor left.
+/// Notifies the service manager, if there is one. This also works if this process has no free descriptor.
 pub(super) fn tell(states: &[NotifyState<'_>]) -> io::Result<()> {
     let told = sd_notify::notify(states);
     match told {

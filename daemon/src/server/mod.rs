@@ -1,10 +1,8 @@
-//! The daemon. It owns the channels, decides which programs may attach, and reports what happens. It is never on the
-//! data path.
+//! The daemon. It owns the channels, decides which programs may attach, and reports events. It is never on the data path.
 //!
-//! The daemon may die at any time. Attached programs go on without it, and register again with the next daemon. These
-//! threads run here:
+//! The daemon may die at any time. Attached programs continue without it, and register with the next daemon. The daemon has these threads:
 //!
-//! | thread | does | waits for |
+//! | thread | task | waits for |
 //! |---|---|---|
 //! | event loop (the main thread) | signals, the control socket and all connections, metrics over HTTP, the watchdog | sockets, timers |
 //! | a few for work that may block | making the memory of channels, look-ups in the user database, warnings of a configuration, ending the bridges | the system, the network |
@@ -14,7 +12,7 @@
 //! | `journal`, one a channel with a journal | starts, watches and ends its recorder; removes old files (`journals`) | 100 ms |
 //! | `journal-drain`, `-write`, `-sync`, `-help` of each recorder | from the ring to the disk (`shmcast_journal`) | the ring, 200 us; the disk |
 //!
-//! Each step of the event loop is short. Nothing on it waits for a disk, a name service or another thread.
+//! Each step of the event loop is short. It never waits for a disk, a name service or another thread.
 
 use crate::config::Config;
 use anyhow::{Context, Result};
@@ -64,19 +62,19 @@ use state::{Newcomers, ServerState};
 use store::{Kept, Store};
 use waker::Waker;
 
-/// Grace period after a crash of the earlier daemon: programs that were attached to it come back before others are let
-/// in. It lasts two seconds in which this daemon runs. It is a list of short pauses, so that time in which this process
-/// or its host was stopped does not count.
+/// Pauses after a crash of the earlier daemon. During them, programs that were attached to that daemon attach again, and other programs
+/// wait. They last two seconds in which this daemon runs. The pauses are short, so that time in which this process or its host was stopped
+/// does not count.
 const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
-/// The time by which the service manager extends its start timeout, each time that we ask while memory is made.
+/// The time by which the service manager extends its start timeout. The daemon requests this repeatedly while memory is made.
 const GOES_ON: Duration = Duration::from_secs(60);
 
-/// How long an idle thread of tokio's pool lives: for ever. If the system refuses a new thread, work waits for one that is there. If there is
-/// none, tokio panics.
+/// How long an idle thread of tokio's pool lives: for ever. If the system refuses a new thread, work waits for an existing thread. Without
+/// an existing thread, tokio would panic.
 const THREADS_STAY: Duration = Duration::from_secs(u32::MAX as u64);
-/// How long the end of the daemon waits for recorders that are being started.
+/// How long a daemon that stops waits for recorders that are still starting.
 const STARTING: Duration = Duration::from_secs(1);
-/// How long the end of the daemon waits for the connections of publishers that have closed their channels.
+/// How long a daemon that stops waits for the connections of publishers that have closed their channels.
 const LEAVING: Duration = Duration::from_secs(1);
 
 /// The paths of the daemon's configuration and socket.
@@ -91,7 +89,7 @@ pub struct Options {
 /// Runs the daemon until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// The reason why it could not start. Once it is ready, only SIGTERM or SIGINT ends it.
+/// The reason why the daemon could not start. After that, only SIGTERM or SIGINT ends it.
 pub fn run(options: &Options) -> Result<()> {
     let config = load(options)?;
     let inherited = handoff::inherited();
@@ -209,7 +207,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     stop(&shared, supervisor, recorders, &marker).await
 }
 
-/// Lets programs that were not attached before in, after these pauses.
+/// Lets in programs that were not attached before, after these pauses.
 fn admit_newcomers(shared: Arc<ServerState>, pauses: &'static [Duration]) {
     tokio::spawn(async move {
         for pause in pauses {
@@ -219,8 +217,8 @@ fn admit_newcomers(shared: Arc<ServerState>, pauses: &'static [Duration]) {
     });
 }
 
-/// Waits until the recorders that are being started record: else a journal has nothing of a channel that was closed in order, and
-/// does not say that nothing follows. They are newcomers themselves.
+/// Waits until starting recorders record. Otherwise the journal of a channel that was closed in order would have no clean end. Recorders
+/// are newcomers themselves, so the wait makes sense only if newcomers are let in.
 async fn wait_for_recorders(shared: &ServerState) {
     let until = Instant::now() + STARTING;
     let are_let_in = || *shared.newcomers.borrow() == Newcomers::LetIn;
@@ -229,14 +227,14 @@ async fn wait_for_recorders(shared: &ServerState) {
     }
 }
 
-/// Writes the marker. If the next daemon finds it, this one has not stopped in order.
+/// Writes the marker. If the next daemon finds the marker, this daemon did not stop in order.
 fn mark(marker: &Path) {
     if let Err(e) = fs::write(marker, std::process::id().to_string()) {
         tracing::warn!("cannot write {}: {e}; after a crash, newcomers are not held back", marker.display());
     }
 }
 
-/// Ends the bridges and the recorders. Removes the marker, unless programs may want to come back to the next daemon.
+/// Ends the bridges and the recorders. Removes the marker, unless programs may attach again to the next daemon.
 async fn stop(
     shared: &Arc<ServerState>,
     supervisor: Supervisor,
@@ -246,12 +244,13 @@ async fn stop(
     if let Err(e) = manager::tell(&[NotifyState::Stopping]) {
         tracing::warn!("the service manager does not know that this daemon stops: {e}");
     }
-    // Recorders and bridges may be newcomers themselves. None of them may have a channel's memory made anew while those who hold it
-    // cannot come back any more.
+    // Recorders and bridges may be newcomers themselves. They must not cause new memory for a channel while programs with the old memory
+    // can no longer attach again.
     if !fault!("the_last_newcomers_are_let_in") {
         shared.decide_on_newcomers(Newcomers::SentAway);
     }
-    // They are clients of this event loop, so the loop must run while they end. A bridge publishes until it ends, so it ends first.
+    // Bridges and recorders are clients of this event loop, so the loop must run while they end. A bridge publishes until it ends, so
+    // bridges end first.
     let held = shared.clone();
     let ending = tokio::task::spawn_blocking(move || {
         supervisor.stop();
@@ -263,7 +262,7 @@ async fn stop(
             held.registry().hold(channel)
         })
     });
-    // Held until the process ends: a journal says that nothing follows.
+    // The holds last until the process ends, because a journal may have recorded a clean end.
     let _holds = ending.await.context("stop the bridges and the recorders")?;
     connection::settle().await;
     if !shared.registry().is_needed() {
@@ -273,7 +272,7 @@ async fn stop(
     Ok(())
 }
 
-/// Sorts what the service manager passed into segments and listening sockets.
+/// Separates the descriptors from the service manager into segments and listening sockets.
 fn sort(inherited: Inherited) -> (Vec<Kept>, Vec<OwnedFd>) {
     for name in &inherited.beyond {
         tracing::error!(
@@ -307,8 +306,8 @@ fn share(config: &Config, events: Events, uid: u32, promoted: Promoted) -> Arc<S
     })
 }
 
-/// Makes the memory of all channels on another thread. Meanwhile the event loop answers greetings with `Starting`. It
-/// takes seconds for each GiB on a busy machine, so the service manager is told that the start goes on.
+/// Makes the memory of all channels on another thread. Meanwhile the event loop answers greetings with `Starting`. On a busy machine, each
+/// GiB takes seconds, so the service manager is asked for more time.
 async fn make(mut registry: Registry, config: Config, segments: Vec<Kept>) -> Result<Registry> {
     let making = tokio::task::spawn_blocking(move || registry.start(&config, &segments).map(|()| registry));
     tokio::pin!(making);
@@ -363,7 +362,8 @@ async fn reload(
     }
 }
 
-/// Makes the memory that a configuration needs on another thread, then applies the configuration, all of it or nothing.
+/// Makes the memory that a configuration needs on another thread, and then applies the whole configuration. After an error, nothing has
+/// changed.
 async fn apply(shared: &ServerState, wanted: &Config) -> Result<Changes> {
     let missing = shared.registry().missing(wanted)?;
     let made = tokio::task::spawn_blocking(move || Registry::make_missing(missing)).await??;
@@ -371,20 +371,20 @@ async fn apply(shared: &ServerState, wanted: &Config) -> Result<Changes> {
     shared.registry().apply(wanted, made)
 }
 
-/// Default path of the control socket: one for the system's daemon, another for an ordinary user's.
+/// Returns the default path of the control socket. It differs between the system's daemon and an ordinary user's.
 fn default_socket() -> PathBuf {
     shmcast::Client::default_socket()
 }
 
-/// Raises the limit on open descriptors to the hard limit: each reader holds one or two here.
+/// Raises the limit on open descriptors to the hard limit. Each reader uses one or two descriptors of the daemon.
 fn raise_descriptor_limit() {
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
 }
 
-/// Logs the warnings about a configuration. It takes this process's own limits, which a service manager may have
-/// lowered silently. It looks users up, so it runs on another thread.
+/// Logs the warnings about a configuration. It uses this process's own limits, which a service manager may have lowered silently. It looks
+/// up users, so it runs on another thread.
 fn warn(config: &Config) {
     let config = config.clone();
     tokio::task::spawn_blocking(move || {
@@ -394,7 +394,7 @@ fn warn(config: &Config) {
     });
 }
 
-/// Sums up what the log left out, forgets users who have left, and tells of publishers that died, once a second.
+/// Once a second, sums up events that the log left out, forgets users who have left, and reports dead publishers, full boards and gates.
 fn spawn_housekeeping(shared: Arc<ServerState>) {
     tokio::spawn(async move {
         let mut tick = tokio::time::interval(Duration::from_secs(1));
@@ -413,7 +413,7 @@ fn spawn_housekeeping(shared: Arc<ServerState>) {
     });
 }
 
-/// Feeds the service manager's watchdog from the event loop, if the watchdog is enabled.
+/// Notifies the service manager's watchdog from the event loop, if the watchdog is enabled.
 fn spawn_watchdog() {
     if let Some(limit) = sd_notify::watchdog_enabled() {
         tokio::spawn(async move {

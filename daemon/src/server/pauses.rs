@@ -4,10 +4,10 @@ use std::time::Duration;
 
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
-/// If something ran for this long before it failed, the pauses begin again with the shortest.
+/// Run time after which a failure counts as the first one, so that the pauses begin with the shortest again.
 const HEALTHY: Duration = Duration::from_secs(60);
 
-/// The pauses of one thing that is started again whenever it fails: the first of a second, each later one twice as long.
+/// The pauses before restarts of something that fails. The first is a second, and each later one is twice as long.
 #[derive(Debug)]
 pub(super) struct Pauses {
     next: Duration,

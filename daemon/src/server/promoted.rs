@@ -1,7 +1,7 @@
-//! Remembers which channels were received from another host and are promoted: they are of this host now. The next
-//! daemon does not receive them again, and lets programs publish on them.
+//! Remembers the received channels that were promoted to channels of this host. The next daemon does not receive them, and lets programs
+//! publish on them.
 //!
-//! There is an empty file for each such channel, beside the socket. It is gone after a boot, as the ring is.
+//! Each such channel has an empty file beside the socket. The file is gone after a boot, as the ring is.
 
 use std::fs;
 use std::io;

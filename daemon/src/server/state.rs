@@ -15,11 +15,11 @@ use tokio::sync::watch;
 /// The treatment of programs that were not attached before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Newcomers {
-    /// They wait for those who were attached to a daemon that crashed.
+    /// They wait for programs that were attached to a crashed daemon.
     Wait,
     /// They are let in.
     LetIn,
-    /// They are sent away: this daemon ends before those who were attached have had their time to come back.
+    /// They are refused: this daemon stops before programs of a crashed daemon have had time to attach again.
     SentAway,
 }
 
@@ -69,7 +69,7 @@ impl ServerState {
         registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the channels available; from now on clients are greeted.
+    /// Makes the channels available. From now on clients are greeted.
     pub(super) fn open(&self, registry: Registry) {
         let _ = self.opened.set(Mutex::new(registry));
         self.is_open.send_replace(true);
@@ -79,8 +79,7 @@ impl ServerState {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes memory for a channel's next generation on another thread, one request at a time, and gives it to the
-    /// registry.
+    /// Makes memory for a channel's next generation on another thread, one request at a time, and passes it to the registry.
     pub(super) async fn make_memory(&self, channel: &str, request: MemoryRequest) -> Result<(), Refused> {
         let _turn = self.memory_turn.lock().await;
         // Another program may have needed the same.

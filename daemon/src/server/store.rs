@@ -1,7 +1,7 @@
 //! The service manager's descriptor store. Descriptors in it outlive this process, however it ends.
 //!
-//! With systemd's `FileDescriptorStoreMax=`, segments and locks are put into the store as they are made, and come back
-//! at the next start. Without it nothing is kept, and attached programs bring their segments back themselves.
+//! With systemd's `FileDescriptorStoreMax=`, the daemon puts each segment and its lock into the store when it makes them. They come back at
+//! the next start. Without this setting nothing is kept, and attached programs bring their segments back.
 
 use sd_notify::NotifyState;
 use shmcast::hosting::HostedSegment;
@@ -20,7 +20,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// The store of the service manager that started us. Without a service manager, all methods do nothing.
+    /// Returns the store of this process's service manager. Without a service manager, all methods do nothing.
     pub fn of_service_manager() -> Self {
         Self { _private: () }
     }
@@ -28,7 +28,7 @@ impl Store {
     /// Puts a segment and its lock into the store.
     ///
     /// # Errors
-    /// If the service manager cannot be told. Then neither is kept.
+    /// If the service manager cannot be notified. Then neither is kept.
     pub fn keep(&mut self, hosted: &HostedSegment) -> io::Result<()> {
         for (file, kind) in hosted.files().into_iter().zip([SEGMENT, LOCK]) {
             let name = format!("{kind}{}", id(hosted));
@@ -43,7 +43,7 @@ impl Store {
         self.forget_id(&id(hosted));
     }
 
-    /// Removes the segment and the lock that came back under this identity from the store.
+    /// Removes a segment and its lock from the store. `id` is the identity under which they came back.
     pub fn forget_id(&mut self, id: &str) {
         for kind in [SEGMENT, LOCK] {
             let name = format!("{kind}{id}");
@@ -55,7 +55,7 @@ impl Store {
     }
 }
 
-/// A segment and its lock that came back from the service manager. The charters say which channel lives in it, if any.
+/// A segment and its lock that came back from the service manager. The charters say which channel, if any, uses the segment.
 #[derive(Debug)]
 pub struct Kept {
     /// The identity that it was kept under.
@@ -66,13 +66,13 @@ pub struct Kept {
     pub lock: File,
 }
 
-/// The segment's identity as a name in the store. Names may hold no colons and at most 255 characters.
+/// The segment's identity as a name for the store. Such a name has at most 255 characters and no colons.
 fn id(hosted: &HostedSegment) -> String {
     let [high, low] = hosted.uuid();
     format!("{high:016x}{low:016x}")
 }
 
-/// Sorts the descriptors that the service manager passed into the segments that it kept and the rest, such as sockets.
+/// Separates the descriptors from the service manager into kept segments and others, such as sockets.
 pub fn sort(inherited: Vec<(String, OwnedFd)>) -> (Vec<Kept>, Vec<(String, OwnedFd)>) {
     let (mut segments, mut locks, mut rest) = (Vec::new(), HashMap::new(), Vec::new());
     for (name, descriptor) in inherited {

@@ -1,13 +1,13 @@
-//! Wakes parked readers, so that no publisher has to. One thread looks into the rings on behalf of the readers that
-//! sleep.
+//! Wakes parked readers, so that no publisher has to. One thread checks the rings for the readers that sleep.
 //!
-//! While a reader sleeps, the thread looks, pauses, and looks again. The pause is a share of the time since it last
-//! woke a reader, so a message after a silence is late by a small part of that silence. When no reader has slept for a
-//! while, the thread blocks until a reader rings its bell, and costs nothing. It knows nothing of connections or
-//! access: the registry tells it which readers to wake.
+//! While a reader sleeps, the thread checks its ring, pauses, and checks again. The pause is a fraction of the time since the thread last
+//! woke a reader. So a message after a silence is late by a small part of that silence. If no reader has slept for some time, the thread
+//! blocks until a reader rings its bell.
 //!
-//! No reader can block the thread. It does not trust what readers write, and it never blocks when it wakes them. A
-//! reader that claims to sleep again and again makes it look as often as a busy channel does, and no more.
+//! The registry tells the thread which readers to wake. The thread knows nothing of connections or access.
+//!
+//! No reader can block the thread. It does not trust what readers write, and its wake-ups never block. A reader that always claims to sleep
+//! costs as many checks as a busy channel does, and no more.
 
 use super::access::ConnectionId;
 use crate::config::WakerConfig;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// A pause is at most the silence divided by this.
 const SILENCE_SHARE: u32 = 16;
 
-/// The waker and its parked readers. Its thread starts with the first reader and ends when this is dropped.
+/// The waker and its parked readers. Its thread starts with the first reader, and ends when this is dropped.
 #[derive(Debug)]
 pub struct Waker {
     shared: Arc<Inner>,
@@ -34,8 +34,8 @@ pub struct Waker {
 #[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
-    /// A socket pair that interrupts the thread's wait. The thread waits on the first end, beside the readers' bells;
-    /// `knock` writes to the second.
+    /// A socket pair that interrupts the thread's wait. The thread waits for the first end and for the readers' bells. `knock` writes to
+    /// the second end.
     door: (UnixStream, UnixStream),
 }
 
@@ -55,7 +55,7 @@ struct Round {
 }
 
 impl Waker {
-    /// A waker without readers.
+    /// Makes a waker without readers.
     ///
     /// # Errors
     /// The error of `socketpair`.
@@ -73,7 +73,7 @@ impl Waker {
         self.shared.knock();
     }
 
-    /// Wakes `reader` from now on.
+    /// Starts to wake `reader` whenever its ring has something to read.
     ///
     /// # Errors
     /// The system's error if the thread cannot be started.
@@ -90,7 +90,7 @@ impl Waker {
         Ok(())
     }
 
-    /// Tells the waker that `readers` go on in `segment`. Readers that are not parked here are skipped.
+    /// Tells the waker that `readers` continue in `segment`. Readers that are not parked are skipped.
     pub fn watch<'a>(&self, readers: impl Iterator<Item = &'a ConnectionId>, segment: &HostedSegment) {
         let mut state = self.shared.state();
         for id in readers {
@@ -197,7 +197,7 @@ impl State {
     }
 }
 
-/// Pins this thread to `cpu`; without one, restores the CPUs that it had at first.
+/// Pins this thread to `cpu`. If `cpu` is `None`, restores the CPUs of the thread's start.
 fn place(cpu: Option<usize>, unpinned: nix::Result<CpuSet>) {
     let placed = match (cpu, unpinned) {
         (Some(cpu), _) => shmcast::pin_current_thread(cpu),

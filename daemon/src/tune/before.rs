@@ -1,9 +1,7 @@
-//! The values before they were changed: a file that belongs to root, from which `undo` knows what to write
-//! back.
+//! The settings' values before the first change. They are kept in a file that belongs to root, from which `undo` restores them.
 //!
-//! The file lies in a directory that only its owner may write to, and not in the daemon's. Anyone who can
-//! write to the file decides what root writes to the kernel's settings. The file is replaced as a whole, so
-//! that it holds either the old or the new list.
+//! Whoever can write to the file decides what root writes to the kernel's settings. So the file is in a directory that only its owner may
+//! write to, and not in the daemon's. The file is replaced as a whole, so it always has either the old or the new list.
 
 use super::files::{self, TuneError};
 use crate::doctor::Root;
@@ -24,7 +22,7 @@ pub(super) struct Entry {
     pub(super) after: String,
 }
 
-/// The list of changed values, locked: no other process can change it at the same time.
+/// The locked list of changed values. No other process can change it at the same time.
 #[derive(Debug)]
 pub(super) struct State {
     root: Root,
@@ -34,10 +32,10 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Reads the list, and locks it against others that would change it. The list is empty if there is none.
+    /// Reads and locks the list. Without a file, the list is empty.
     ///
     /// # Errors
-    /// [`TuneError`], also for a list that somebody else could have written.
+    /// [`TuneError`], also for a list that another user could have written.
     pub(super) fn open(root: &Root) -> Result<Self, TuneError> {
         let path = root.below(STATE);
         let dir = path.parent().expect("the file is in a directory");
@@ -59,7 +57,7 @@ impl State {
         Ok(Self { root: root.clone(), entries, _lock: lock })
     }
 
-    /// The list in `text`; `None` if it names a file that is not one of the kernel's settings.
+    /// Parses the list. Returns `None` if it names a file that is not one of the kernel's settings.
     fn parse(text: &str) -> Option<Vec<Entry>> {
         let entries: Vec<Entry> = serde_json::from_str(text).ok()?;
         entries.iter().all(|entry| files::is_setting(&entry.file)).then_some(entries)
@@ -79,7 +77,7 @@ impl State {
         self.entries.retain(|entry| entry.file != file);
     }
 
-    /// Writes the list to the disk; removes the file if the list is empty.
+    /// Writes the list to the disk. If the list is empty, removes the file.
     pub(super) fn save(&self) -> Result<(), TuneError> {
         let path = self.root.below(STATE);
         if self.entries.is_empty() {

@@ -1,4 +1,4 @@
-//! The writing side: values of the kernel's settings, and files that are replaced as a whole.
+//! Writes values of the kernel's settings, and replaces files as a whole.
 
 use crate::doctor::{Root, Unread};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TuneError {
-    /// A file beside the settings could not be made, read or written.
+    /// A file could not be created, read or written.
     #[error("cannot {what} {path}: {source}")]
     Os {
         /// The step that failed.
@@ -23,7 +23,7 @@ pub enum TuneError {
     /// The list of original values could not be read.
     #[error("{0}")]
     Unread(Unread),
-    /// Somebody else owns the directory of the list, or may write to it.
+    /// Another user owns the directory of the list, or may write to it.
     #[error("{path} may be written by others, so that what it says cannot be trusted: remove it")]
     NotOurs {
         /// The directory.
@@ -35,7 +35,7 @@ pub enum TuneError {
         /// The directory.
         path: PathBuf,
     },
-    /// The list of original values is not in the form of such a list.
+    /// The list of original values does not have the form of such a list.
     #[error("{path} is no list of values that `shmcast tune` wrote: look at it, and remove {dir}")]
     Damaged {
         /// The file.
@@ -43,7 +43,7 @@ pub enum TuneError {
         /// Its directory.
         dir: PathBuf,
     },
-    /// A file that the next boot applies has one of our names and is somebody else's.
+    /// A file that the next boot applies has one of shmcast's names but was not written by it.
     #[error("{path} was not written by `shmcast tune`: move it away")]
     Foreign {
         /// The file.
@@ -58,20 +58,20 @@ impl TuneError {
     }
 }
 
-/// Whether the path is one of the kernel's settings, and cannot lead to another place.
+/// Whether the path is one of the kernel's settings, without `..` parts.
 pub(super) fn is_setting(path: &str) -> bool {
     ["/proc/sys/", "/sys/"].iter().any(|dir| path.starts_with(dir))
         && !path.split('/').any(|part| part == "..")
 }
 
-/// The value in a setting's file. In a choice such as `always [madvise] never`, it is the chosen word.
+/// Returns the value of a setting's file. For a choice such as `always [madvise] never`, returns the chosen word.
 pub(super) fn value(root: &Root, file: &str) -> Result<String, Unread> {
     let text = root.text(file)?;
     let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     Ok(chosen.map_or(text.as_str(), |(chosen, _)| chosen).to_owned())
 }
 
-/// Writes a value and reads it back. The error gives the reason of a failure.
+/// Writes a value and reads it back. The error is the reason of a failure.
 pub(super) fn assign(root: &Root, file: &str, wanted: &str) -> Result<(), String> {
     let write = || {
         // A missing file is not created. The value goes out in one write, because the kernel takes each write
@@ -86,7 +86,7 @@ pub(super) fn assign(root: &Root, file: &str, wanted: &str) -> Result<(), String
     }
 }
 
-/// Makes a directory that only its owner may use, and its missing parents with the usual mode.
+/// Creates a directory that only its owner may use. Missing parents get the usual mode.
 pub(super) fn make_private_dir(dir: &Path) -> io::Result<()> {
     if let Some(above) = dir.parent() {
         fs::create_dir_all(above)?;
@@ -97,7 +97,7 @@ pub(super) fn make_private_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Replaces a file by another one with this text and mode. The new file is on the disk when this returns.
+/// Replaces a file as a whole by one with this text and mode. When this returns, the new file is on the disk.
 pub(super) fn replace(path: &Path, text: &str, mode: u32) -> Result<(), TuneError> {
     let dir = path.parent().expect("the file is in a directory");
     let write = || {

@@ -1,8 +1,7 @@
-//! The files that the next boot applies: one of sysctl.d for settings below `/proc/sys`, one of tmpfiles.d
-//! for those below `/sys`.
+//! The files that the next boot applies: one in sysctl.d for settings below `/proc/sys`, and one in tmpfiles.d for settings below `/sys`.
 //!
-//! Both files are written whole and are recognised by their first line. A file of the same name without this
-//! line is somebody else's, and is neither written nor removed.
+//! Both files are replaced as a whole, and are recognised by their first line. A file of the same name without this line is neither written
+//! nor removed.
 
 use super::before::Entry;
 use super::files::{self, TuneError};
@@ -18,8 +17,7 @@ pub(super) fn check(root: &Root) -> Result<(), TuneError> {
     [SYSCTL, TMPFILES].iter().try_for_each(|path| is_ours(root, path).map(drop))
 }
 
-/// Writes the files that the entries need, and removes those that are not needed any more. Returns the files
-/// it wrote.
+/// Writes the files that the entries need, and removes files that are no longer needed. Returns the written files.
 pub(super) fn write(root: &Root, entries: &[Entry]) -> Result<Vec<PathBuf>, TuneError> {
     check(root)?;
     let mut written = Vec::new();
@@ -47,7 +45,7 @@ pub(super) fn remove(root: &Root) -> Result<Vec<PathBuf>, TuneError> {
     Ok(removed)
 }
 
-/// Whether the file exists and was written by us. An error if it is somebody else's.
+/// Whether the file exists and was written by shmcast. It is an error if somebody else wrote it.
 fn is_ours(root: &Root, path: &str) -> Result<bool, TuneError> {
     match root.text(path) {
         Ok(text) if text.lines().next() == Some(FIRST_LINE) => Ok(true),
@@ -57,8 +55,8 @@ fn is_ours(root: &Root, path: &str) -> Result<bool, TuneError> {
     }
 }
 
-/// The sysctl.d line of an entry, such as `net.core.rmem_max = 67108864`. Slashes stay as they are if a name
-/// contains a dot (sysctl.d(5)).
+/// Returns the sysctl.d line of an entry, such as `net.core.rmem_max = 67108864`. If a name contains a dot, its slashes stay as they are
+/// (sysctl.d(5)).
 fn sysctl_line(entry: &Entry) -> Option<String> {
     let name = entry.file.strip_prefix("/proc/sys/")?;
     let key = if name.contains('.') { name.to_owned() } else { name.replace('/', ".") };

@@ -1,14 +1,13 @@
-//! Applying the doctor's findings, and undoing it: the work of `shmcast tune`.
+//! Applies findings of the doctor, and undoes that: the work of `shmcast tune`.
 //!
-//! The doctor judges, and says what to write to which file. Of its checks only those in [`MEASURED`] are
-//! acted on: those whose effect on this product has been measured. A change has these steps:
+//! The doctor judges, and says what to write to which file. `tune` only applies the checks in [`MEASURED`], whose effect on shmcast was
+//! measured. A change has these steps:
 //!
-//! 1. The existing values are kept in a file that belongs to root (`before.rs`). It is on the disk before
-//!    anything is changed.
-//! 2. Each value is written and read back. If the kernel refuses one, that is reported, and the others go on.
-//! 3. If asked for, the changed values are written to files that the next boot applies (`kept.rs`).
+//! 1. The existing values are saved in a file that belongs to root (`before.rs`). It is on the disk before anything is changed.
+//! 2. Each value is written and read back. If the kernel refuses a value, that is reported, and the other values are written.
+//! 3. If requested, the changed values are written to files that the next boot applies (`kept.rs`).
 //!
-//! Undoing writes back the original values. If somebody has changed a value since, it is left as it is.
+//! Undoing restores the original values. A value that somebody has changed since is not restored.
 
 mod before;
 mod files;
@@ -32,8 +31,7 @@ pub struct Measured {
     pub price: &'static str,
 }
 
-/// Everything that `tune` changes. `benches/METHOD.md` says how it was measured, and what was measured and is
-/// left out.
+/// The settings that `tune` changes. `benches/METHOD.md` says how they were measured, and which measured settings are left out.
 pub const MEASURED: &[Measured] = &[
     Measured {
         check: "rmem-max",
@@ -56,13 +54,13 @@ pub enum Outcome {
     WouldChange,
     /// It has the wanted value already.
     AsWanted,
-    /// It could not be read, or no single value mends it; `problem` says which.
+    /// The setting could not be read, or no single value mends it. `problem` says which.
     Unknown,
     /// It was written, and reads back as wanted.
     Changed,
     /// It was written back, and reads as it did before.
     Restored,
-    /// Undoing left it, since somebody has changed it in the meantime.
+    /// Undoing did not restore the value, because somebody has changed it since.
     Left,
     /// It could not be written; `problem` says why.
     Failed,
@@ -93,12 +91,12 @@ pub struct Item {
     pub price: &'static str,
 }
 
-/// All values, and the files that were written or removed beside them.
+/// All settings, and the files that were written or removed.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Tuned {
     /// Each value.
     pub items: Vec<Item>,
-    /// Files that the next boot applies. These were written, or removed when undoing.
+    /// Files that the next boot applies. They were written, or removed by undoing.
     pub kept: Vec<PathBuf>,
 }
 
@@ -110,7 +108,7 @@ impl Tuned {
     }
 }
 
-/// Shows what [`apply`] would do. Changes nothing; any user may call it.
+/// Shows what [`apply`] would do. Changes nothing. Any user may call it.
 #[must_use]
 pub fn plan(host: &Host) -> Tuned {
     let ids: Vec<String> = MEASURED.iter().map(|measured| measured.check.to_owned()).collect();
@@ -122,11 +120,11 @@ pub fn plan(host: &Host) -> Tuned {
     Tuned { items: MEASURED.iter().map(item).collect(), kept: Vec::new() }
 }
 
-/// Makes the changes that [`plan`] shows; with `keep`, over reboots too.
+/// Makes the changes that [`plan`] shows. With `keep`, they survive reboots.
 ///
 /// # Errors
-/// [`TuneError`]. Nothing has been changed then, except that the original values may have been kept already.
-/// A single value that cannot be written is no error: its item reports it.
+/// [`TuneError`]. Then nothing was changed, but the original values may have been saved. A value that cannot be written is no error: its
+/// item reports it.
 pub fn apply(host: &Host, keep: bool) -> Result<Tuned, TuneError> {
     let root = host.root();
     if keep {
@@ -161,11 +159,10 @@ pub fn apply(host: &Host, keep: bool) -> Result<Tuned, TuneError> {
     Ok(tuned)
 }
 
-/// Writes back what [`apply`] changed, and removes the files that keep it.
+/// Restores the values that [`apply`] changed, and removes the files for the next boot.
 ///
 /// # Errors
-/// [`TuneError`]. A single value that cannot be written is no error: its item reports it, and it is kept for
-/// the next time.
+/// [`TuneError`]. A value that cannot be written is no error: its item reports it, and the list keeps it for another attempt.
 pub fn undo(root: &Root) -> Result<Tuned, TuneError> {
     let mut state = State::open(root)?;
     let kept = kept::remove(root)?;

@@ -1,4 +1,4 @@
-//! Traffic in parallel to a test, which the test must not disturb.
+//! Traffic that runs in parallel to a test. The test must not disturb it.
 
 use crate::daemon::publishing;
 use crate::wait::wait_for;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A publisher and a reader that are not part of the test, and must not be disturbed by it.
+/// A publisher and a reader on a channel that the test does not use. The test must not disturb them.
 pub struct Bystanders {
     stop: Arc<AtomicBool>,
     received: Arc<AtomicU64>,
@@ -16,7 +16,7 @@ pub struct Bystanders {
 }
 
 impl Bystanders {
-    /// Publishes and reads on `channel` until stopped. Each message holds its sequence.
+    /// Starts to publish and to read on `channel`. The payload of each message is its sequence.
     pub fn start(client: &Client, channel: &str) -> Self {
         let (stop, received) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut publisher = publishing(client, channel).open().unwrap();
@@ -59,7 +59,7 @@ impl Bystanders {
         });
     }
 
-    /// Ends the stream. Returns how many messages were received; all of them were in order.
+    /// Ends the stream. Returns how many messages were received. The reader has checked that they were complete and in order.
     pub fn end(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {

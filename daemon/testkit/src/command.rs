@@ -1,4 +1,4 @@
-//! Runs the command for tests, in a directory of channels of the test's own.
+//! Runs the command `shmcast` for tests, with a private directory of channels.
 
 use crate::place::{program, scratch};
 use crate::process::Process;
@@ -44,7 +44,7 @@ impl Host {
         self.start(arguments).output()
     }
 
-    /// As [`start`](Self::start), but the test writes the command's stdin.
+    /// Like [`start`](Self::start), but the test writes the command's stdin.
     pub fn start_with_input(&self, arguments: &str) -> Process {
         Process::start(self.shmcast(arguments).stdin(Stdio::piped()))
     }
@@ -73,7 +73,7 @@ pub fn golden() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shm-layout/tests/golden/journal").display().to_string()
 }
 
-/// Returns the lines of a dump that concern the channel, without clocks, rings, reserves and repairs.
+/// Returns the lines of a dump that concern the channel. Lines about clocks, rings, reserves, repairs and clean ends are left out.
 pub fn dump(host: &Host, dir: &str, span: &str) -> Vec<Value> {
     let output = host.run(&format!("journal dump {dir} {span}"));
     let lines = text(&output.stdout);
@@ -89,8 +89,8 @@ pub fn recorded(host: &Host, arguments: &str) -> String {
     record(host)
 }
 
-/// As [`recorded`], with messages that were published at times of the last minute: line `n` of `lines`, counted from 0, was published
-/// `after_ms(n)` ms after the beginning.
+/// Like [`recorded`], with publish times within the last minute. The message `lines[n]`, counted from 0, is published `after_ms(n)` ms
+/// after the first time.
 pub fn recorded_at(host: &Host, lines: &[u8], after_ms: impl Fn(u64) -> u64) -> String {
     let builder = Publisher::builder("ticks").dir(host.dir.path().join("channels")).capacity(32 << 20);
     let mut publisher = builder.prepare(Preparation::NONE).open().unwrap();
@@ -117,13 +117,13 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Waits for the end of a process. Returns its exit code, or -1 after a signal, and its stderr, which failed assertions show.
+/// Waits for the end of a process. Returns its stderr and its exit code, which is -1 after a signal.
 pub fn end(process: Process) -> (i32, String) {
     let output = process.output();
     (output.status.code().unwrap_or(-1), text(&output.stderr))
 }
 
-/// Makes lines of many lengths, so that records of many sizes follow one another.
+/// Makes `count` lines of different lengths, so that a channel has records of different sizes.
 pub fn lines(count: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for i in 0..count {
@@ -132,7 +132,7 @@ pub fn lines(count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Sends the signal of Ctrl-C, once the command listens for it.
+/// Waits until the process handles Ctrl-C, and sends it that signal.
 pub fn interrupt(process: &Process) {
     process.wait_until_it_handles(Signal::SIGINT);
     process.signal(Signal::SIGINT);

@@ -1,4 +1,4 @@
-//! `shmcastd` as a process of a test, with its directory, configuration and log.
+//! The daemon `shmcastd` as a child process of a test, with its directory, configuration and log.
 
 use crate::place::{program, scratch};
 use crate::process::Process;
@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Returns a section of a configuration. `more` are further lines.
+/// Returns the section of a configuration for a channel. `more` has additional lines.
 pub fn channel(name: &str, more: &str) -> String {
     format!(
         "[[channel]]\nname = \"{name}\"\ncapacity = \"16MiB\"\nmlock = false\nhugepages = false\n{more}\n"
@@ -68,7 +68,7 @@ impl Daemon {
         runtime(self.dir.path()).join("control.sock")
     }
 
-    /// The marker file. It exists unless this daemon has stopped in an orderly way.
+    /// The marker file. It exists while the daemon runs, and after a daemon that did not stop in an orderly way.
     pub fn marker(&self) -> PathBuf {
         self.socket().with_extension("running")
     }
@@ -157,7 +157,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The directory in which the daemon of `dir` makes its socket.
+/// The directory in which the daemon of directory `dir` creates its socket.
 fn runtime(dir: &Path) -> PathBuf {
     dir.join("run")
 }
@@ -175,7 +175,7 @@ fn spawn(unit: Option<&Path>, dir: &Path) -> Process {
     Process::start(&mut command)
 }
 
-/// Makes a builder of a publisher that does not prepare its memory: locking pages may take half a minute on a loaded machine.
+/// Makes a publisher's builder that does not prepare memory. Locking pages may take half a minute on a loaded machine.
 pub fn publishing(client: &Client, channel: &str) -> PublisherBuilder {
     Publisher::builder(channel).client(client).prepare(Preparation::NONE)
 }

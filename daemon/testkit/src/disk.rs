@@ -1,5 +1,7 @@
-//! File systems for a single test. One is an ext4 whose power can be cut: it stops accepting anything at once, including its own journal,
-//! and is mounted again. The other is a small one in memory.
+//! File systems for a single test.
+//!
+//! - An ext4 whose power can be cut. After a cut it accepts no more writes, not even those of its own journal. It can be mounted again.
+//! - A small file system in memory.
 
 use crate::place::{is_root, skip};
 use std::path::{Path, PathBuf};
@@ -54,8 +56,9 @@ impl Disk {
         run("mount", &["-o", "loop", self.image().to_str().unwrap(), self.path().to_str().unwrap()])
     }
 
-    /// Mounts what the disk has. The mounted image is a copy, since another process may still hold the file system that is down, such as a
-    /// process in a mount namespace of its own. The copy is made first, so that nothing of what the end of the old mount writes is in it.
+    /// Mounts the disk again after a cut. It mounts a copy of the image, because another process, for example one in another mount
+    /// namespace, may still hold the old file system. The copy is made before the old mount ends, so the copy does not contain what that
+    /// end writes.
     pub fn mount_again(&mut self) -> bool {
         let before = self.image();
         self.cuts += 1;
@@ -75,8 +78,8 @@ impl Disk {
         run("umount", &[self.path().to_str().unwrap()])
     }
 
-    /// Makes the file system accept nothing from now on. It does not write what it had in memory, not even its own journal:
-    /// EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH.
+    /// Cuts the file system's power. It accepts nothing from now on, and does not write what it has in memory, not even its own journal.
+    /// The call is EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH.
     pub fn cut(&self) -> bool {
         let call = "import fcntl,os,struct,sys;fcntl.ioctl(os.open(sys.argv[1],os.O_RDONLY),0x8004587d,struct.pack('I',2))";
         run("python3", &["-c", call, self.path().to_str().unwrap()])
@@ -95,7 +98,7 @@ pub struct Small {
 }
 
 impl Small {
-    /// Makes a file system of this many MiB. Without the right to mount, prints that `test` is skipped.
+    /// Makes a file system of this many MiB. Returns `None`, and prints that `test` is skipped, if this process may not mount.
     pub fn make(test: &str, mib: u32) -> Option<Self> {
         if !is_root() {
             skip(test, "only root can mount a file system");

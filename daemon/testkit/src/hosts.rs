@@ -1,4 +1,4 @@
-//! Hosts that are network namespaces: two on some wires, four at a switch, or some in a ring; and the processes that run in them.
+//! Hosts for a test, as network namespaces, and the processes that run in them.
 
 use crate::place::{program, skip};
 use crate::process::{Process, as_role};
@@ -41,7 +41,7 @@ fn letter(host: Host) -> &'static str {
     ["a", "b", "c", "d"][host as usize]
 }
 
-/// Hosts with wires between them. Only the names of the namespaces differ between tests; all other names and addresses are the same.
+/// Hosts with wires between them. Each test has its own names of namespaces. All other names and addresses are the same in all tests.
 ///
 /// | made by | hosts | wires |
 /// |---|---|---|
@@ -59,18 +59,18 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Makes two hosts. If that is not possible here, prints the reason and returns `None`.
+    /// Makes two hosts. Returns `None`, and prints the reason, if that is not possible here.
     pub fn new(test: &str, wires: usize) -> Option<Self> {
         Self::make(test, &["a", "b"], |hosts| hosts.wire(wires))
     }
 
-    /// Makes four hosts at a switch, which can cut each of them off.
+    /// Makes four hosts at a switch, which can cut off each host.
     pub fn at_a_switch(test: &str) -> Option<Self> {
         Self::make(test, &["a", "b", "c", "d", SWITCH], Self::connect)
     }
 
-    /// Makes `count` hosts, each of which has a wire to the next one, and the last one to the first. There are no routes: each host reaches
-    /// only its neighbours.
+    /// Makes `count` hosts. Each has a wire to the next host, and the last one to the first. There are no routes, so a host reaches only
+    /// its neighbours.
     pub fn in_a_ring(test: &str, count: usize) -> Option<Self> {
         let kinds = HOSTS[..count].iter().map(|host| letter(*host)).collect::<Vec<_>>();
         Self::make(test, &kinds, Self::close_the_ring)
@@ -98,20 +98,20 @@ impl Hosts {
         }
     }
 
-    /// Sets whether programs that are started from now on use the channels of a daemon.
+    /// Sets whether programs that are started later use the channels of a daemon.
     pub fn use_daemons(&mut self, are_used: bool) {
         self.daemons = are_used;
     }
 
-    /// As `new`, but the channels belong to daemons, which the test must start.
+    /// Like [`new`](Self::new), but programs use the channels of daemons. The test must start the daemons.
     pub fn with_daemons(test: &str, wires: usize) -> Option<Self> {
         let mut hosts = Self::new(test, wires)?;
         hosts.daemons = true;
         Some(hosts)
     }
 
-    /// Adds an IPv6 address to each end of each wire: A fd77:`n`::1, B fd77:`n`::2. Without IPv6 here, prints the reason and returns
-    /// `None`.
+    /// Adds an IPv6 address to each end of each wire: A has fd77:`n`::1, B has fd77:`n`::2. Returns `None`, and prints the reason, without
+    /// IPv6.
     pub fn and_v6(self, test: &str, wires: usize) -> Option<Self> {
         if let Err(reason) = (0..wires).try_for_each(|n| self.plug_v6(n)) {
             skip(test, format_args!("no IPv6: {reason}"));
@@ -146,7 +146,7 @@ impl Hosts {
         ip(&format!("-n {b} addr add fd77:{n}::2/64 dev vb{n} nodad"))
     }
 
-    /// Deletes both interfaces of a wire, and makes new ones of the same names after `meanwhile`.
+    /// Deletes both interfaces of a wire, runs `meanwhile`, and makes new interfaces of the same names.
     pub fn remake(&self, wire: usize, meanwhile: impl FnOnce(), has_v6: bool) {
         ip(&format!("-n {} link del va{wire}", self.name(Host::A))).unwrap();
         meanwhile();
@@ -182,7 +182,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// Makes a host's port of the switch pass nothing, or everything again. The host does not notice it otherwise.
+    /// Sets whether the switch drops everything at a host's port. The host's interface stays up.
     pub fn cut_off(&self, host: Host, is_cut: bool) {
         // States of a port: 0 disabled, 3 forwarding.
         let (port, state) = (format!("port{}", host as usize), if is_cut { "0" } else { "3" });
@@ -191,7 +191,7 @@ impl Hosts {
         assert!(output.status.success(), "bridge {words:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Moves this thread, and those that it starts from now on, to a host.
+    /// Moves this thread, and threads that it starts later, to a host.
     pub fn enter(&self, host: Host) {
         let namespace = File::open(format!("/run/netns/{}", self.name(host))).unwrap();
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
@@ -234,7 +234,7 @@ impl Hosts {
         self.channels(host).with_extension("toml")
     }
 
-    /// Writes the configuration that a host's daemon reads when it starts, and again on SIGHUP.
+    /// Writes the configuration of a host's daemon. The daemon reads it at its start and on SIGHUP.
     pub fn configure(&self, host: Host, config: &str) {
         fs::write(self.config(host), config).unwrap();
     }
@@ -275,7 +275,7 @@ impl Hosts {
         self.program(host, program("shmcast"), words)
     }
 
-    /// Runs `shmcast WORDS` on a host until it ends, which may be with a failure.
+    /// Runs `shmcast WORDS` on a host until it ends. It may fail.
     pub fn run(&self, host: Host, words: &str) -> Output {
         let mut command = self.command_in(host, &program("shmcast"));
         command.args(words.split_whitespace()).output().unwrap()
@@ -295,7 +295,7 @@ impl Hosts {
         self.start(command, format!("{role} {words}"))
     }
 
-    /// Runs a command on a host, which must succeed, and returns its output.
+    /// Runs a command on a host, and returns its output. The command must succeed.
     pub fn output(&self, host: Host, program: impl AsRef<Path>, arguments: &[&str]) -> String {
         let program = program.as_ref();
         let output = self.command_in(host, program).args(arguments).output().unwrap();
@@ -355,7 +355,7 @@ impl Running {
         wait_for(&format!("{text:?} from {}", self.what), || self.log().contains(text).then_some(()));
     }
 
-    /// Waits for the end of the process. Returns the exit code, and the last line of its output as JSON.
+    /// Waits for the end of the process. Returns its exit code, and the last line of its output that is JSON.
     pub fn end(mut self) -> (i32, Value) {
         let status = wait_for(&format!("the end of {}", self.what), || self.process.try_wait());
         let out = fs::read_to_string(&self.out).unwrap();

@@ -1,4 +1,4 @@
-//! Reads a journal only by the rules of JOURNAL.md, with none of the code that readers of a journal use.
+//! Reads a journal by the rules of JOURNAL.md, without the code of the product's journal readers.
 
 use shmcast::journal::format::{
     FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameKind, JournalControl, Loss,
@@ -36,12 +36,12 @@ impl Journal {
     }
 }
 
-/// The folder of the newest stream in a journal's directory; the directory itself, if there is none.
+/// Returns the folder of the newest stream in a journal's directory. Without one, returns the directory itself.
 pub fn folder(dir: &Path) -> PathBuf {
     shmcast::journal::Journal::open(dir).map_or_else(|_| dir.to_owned(), |journal| journal.path().to_owned())
 }
 
-/// Reads all files, and checks that one sequence follows the other.
+/// Reads all files, and checks that the sequences are complete and in order.
 pub fn read(dir: &Path) -> Journal {
     let mut files: Vec<(FileHeader, Vec<u8>)> = std::fs::read_dir(folder(dir))
         .unwrap()

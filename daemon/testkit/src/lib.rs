@@ -1,21 +1,23 @@
-//! The parts that the tests of all packages share. Each exists only once, here, so that all tests wait, start and clean up in the same way.
+//! The parts that the tests of all packages share, so that all tests wait, start processes and clean up in the same way.
 //!
-//! | module | what it has |
+//! | module | contents |
 //! |---|---|
-//! | `wait` | waits with a limit, which say what they waited for |
+//! | `wait` | waits with a limit, which report what they waited for |
 //! | `process` | child processes that are killed and reaped when dropped; roles that a test program plays |
-//! | `place` | temporary directories, ports, and what this machine lacks |
+//! | `place` | temporary directories, ports, and checks of what this machine supports |
 //! | `turn` | a limit to how many tests with many processes run at a time |
 //! | `disk` | a file system whose power can be cut, and a small one |
-//! | `model` | a checker that walks through every state of a model |
-//! | `daemon`, `raw`, `bystanders` | `shmcastd` as a process, a connection that may break the rules, traffic that must not be disturbed |
-//! | `command` | the command `shmcast` in a directory of channels of the test's own |
-//! | `journal` | what the files of a journal hold |
+//! | `model` | a checker that visits every state of a model |
+//! | `daemon` | `shmcastd` as a process |
+//! | `raw` | a client that may break the rules of the daemon's protocol |
+//! | `bystanders` | traffic that a test must not disturb |
+//! | `command` | the command `shmcast` with a private directory of channels |
+//! | `journal` | the contents of a journal's files |
 //! | `hosts` | hosts with wires between them, in network namespaces |
 //! | `nats` | servers of NATS: alone, as a cluster, behind a relay |
-//! | `unit` | the daemon as the shipped unit runs it |
+//! | `unit` | the daemon under the restrictions of the shipped unit |
 //!
-//! Everything here panics where a product would return an error: in a test, that is the finding.
+//! Functions here panic where a product would return an error. In a test, the panic is the finding.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 #![allow(clippy::missing_panics_doc, reason = "everything here panics when the test has failed")]
 #![allow(

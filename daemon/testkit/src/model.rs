@@ -1,8 +1,8 @@
-//! A checker of models: it walks through every state that a model can reach, breadth first.
+//! A model checker. It visits every state that a model can reach, breadth first.
 //!
-//! A model is a state machine of several processes. Its steps call the functions of the product, and its actions are what the world may do
-//! to a process: let it run, stop it, kill it, lose its message. A *mutant* is a fault that is planted in the model or in the product. The
-//! checker must find each of them, and each invariant must be broken by one.
+//! A model is a state machine of several processes. Its steps call functions of the product. Its actions are the events that can happen to
+//! a process: it runs, it is stopped or killed, or a message to it is lost. A *mutant* is a fault that is planted in the model or in the
+//! product. The checker must find every mutant, and each invariant needs a mutant that breaks it.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Debug;
@@ -17,7 +17,7 @@ pub trait Model {
     type State: Clone;
     type Action: Debug + Clone;
 
-    /// Landmarks that some state must reach. A model in which nothing happens proves nothing.
+    /// Landmarks. At least one state must reach each of them: a model in which nothing happens proves nothing.
     const LANDMARKS: &'static [&'static str];
 
     fn begin(&self) -> Self::State;
@@ -49,7 +49,7 @@ pub struct Explored {
     pub broken: Option<(&'static str, Vec<String>)>,
 }
 
-/// Walks through all states, or up to the first one that breaks an invariant.
+/// Visits all states, or stops at the first one that breaks an invariant.
 pub fn explore<M: Model>(model: &M) -> Explored {
     let start = Instant::now();
     let print = |state: &M::State| {
@@ -104,8 +104,13 @@ pub fn explore<M: Model>(model: &M) -> Explored {
     }
 }
 
-/// Walks through the sound model, which must break nothing and reach all landmarks. Then walks through each mutant, which must break the
-/// invariant that it is planted for. Each invariant must have one. Prints a line that CI makes its table of.
+/// Checks the sound model and all its mutants.
+///
+/// - The sound model must break no invariant and reach all landmarks.
+/// - Each mutant must break the invariant that it is planted for.
+/// - Each invariant must have a mutant.
+///
+/// Prints a line that CI puts into its table.
 pub fn check<M: Model, P: Copy + Debug>(
     name: &str,
     invariants: &[&str],
@@ -139,7 +144,7 @@ pub fn check<M: Model, P: Copy + Debug>(
     );
 }
 
-/// Feeds a hasher with what a value prints for people. Use it for a machine of the product that is no [`Hash`].
+/// Hashes a value by its `Debug` output. Use it for a state machine of the product that does not implement [`Hash`].
 pub fn hash_debug(value: &impl Debug, hasher: &mut impl Hasher) {
     format!("{value:?}").hash(hasher);
 }

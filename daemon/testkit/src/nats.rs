@@ -1,4 +1,4 @@
-//! Servers of NATS that belong to a test: alone, as a cluster of three, and behind a relay.
+//! NATS servers for a test: alone, as a cluster of three, and behind a relay.
 
 use crate::place::{free_port, skip};
 use crate::process::Process;
@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Returns the path of the server's program. Without one, returns `None`, which is printed once for each test.
+/// Returns the path of the server's program. Returns `None`, and prints that `test` is skipped, if there is none.
 pub fn program(test: &str) -> Option<&'static Path> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = PROGRAM.get_or_init(|| {
@@ -37,7 +37,7 @@ pub fn program(test: &str) -> Option<&'static Path> {
     }
 }
 
-/// Where a server runs, and what its configuration has beside that.
+/// The directories and the address of a server, and additional lines of its configuration.
 #[derive(Debug, Clone)]
 pub struct Site {
     /// The directory of its configuration and its log.
@@ -46,7 +46,7 @@ pub struct Site {
     pub store: PathBuf,
     pub host: String,
     pub port: u16,
-    /// The network namespace in which it runs; the test's own if `None`.
+    /// The network namespace in which it runs. `None` means the test's own.
     pub namespace: Option<String>,
     /// Further settings of the section `jetstream`.
     pub jetstream: String,
@@ -55,7 +55,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// A place on a free port of the loopback interface, with all files below `dir`.
+    /// Makes a site on a free port of the loopback interface, with all files below `dir`.
     pub fn below(dir: &Path) -> Site {
         Site {
             dir: dir.to_owned(),
@@ -85,8 +85,8 @@ pub struct Server {
     logged: usize,
 }
 
-/// Starts a server with its store in a temporary directory, and takes a turn. Returns `None` without a program, which is printed once for
-/// each test.
+/// Takes a permit from [`turn`], and starts a server with its store in a temporary directory. Returns `None`, and prints that `test` is
+/// skipped, if there is no server's program.
 pub fn alone(test: &str) -> Option<(Turn, TempDir, Server)> {
     let (turn, program) = (turn(), program(test)?);
     let dir = tempfile::tempdir().unwrap();
@@ -113,7 +113,7 @@ impl Server {
         server
     }
 
-    /// Writes the configuration of a server, which does not run yet.
+    /// Writes the configuration of a server, and does not start it.
     pub fn at(program: &Path, site: Site) -> Server {
         fs::create_dir_all(&site.dir).unwrap();
         fs::write(site.dir.join("server.conf"), site.config()).unwrap();
@@ -145,7 +145,7 @@ impl Server {
         self.process = Some(Process::start(&mut command));
     }
 
-    /// Whether it has not ended by itself. One that was killed is not alive.
+    /// Whether the server runs. It does not run after it was killed, or ended by itself.
     pub fn is_alive(&mut self) -> bool {
         self.process.as_mut().is_some_and(Process::is_alive)
     }
@@ -171,12 +171,12 @@ impl Server {
         format!("nats://{}:{}", self.site.host, self.port)
     }
 
-    /// Returns the address with an account in it, for a configuration.
+    /// Returns the server's URL with `account` in it, for a configuration.
     pub fn url_of(&self, account: &str) -> String {
         self.url().replace("nats://", &format!("nats://{account}@"))
     }
 
-    /// Returns the address, and the option with a file that contains the account `USER:PASSWORD`, for a command.
+    /// Returns the server's URL, and the option that names a file with the account `USER:PASSWORD`, for a command.
     pub fn address_of(&self, account: &str) -> String {
         format!("{} {}", self.url(), self.account(account))
     }
@@ -244,7 +244,7 @@ impl Cluster {
         cluster
     }
 
-    /// Writes the configurations of three servers, which do not run yet. `routes` are the ports at which they meet.
+    /// Writes the configurations of three servers, and does not start them. `routes` are the ports of the routes between them.
     pub fn at(program: &Path, sites: [Site; 3], routes: [u16; 3]) -> Cluster {
         let all = sites.iter().zip(routes).map(|(site, port)| format!("\"nats://{}:{port}\"", site.host));
         let all = all.collect::<Vec<_>>().join(", ");
@@ -274,7 +274,7 @@ impl Cluster {
     }
 }
 
-/// A relay to a server. It delays everything for a while, and breaks its connections on request.
+/// A relay to a server. It delays all data by a fixed time, and breaks its connections on request.
 pub struct Relay {
     pub port: u16,
     breaks: Arc<AtomicUsize>,
@@ -315,7 +315,7 @@ impl Drop for Relay {
     }
 }
 
-/// Carries one direction of a connection: one thread reads, another writes bytes that are old enough.
+/// Relays one direction of a connection. One thread reads, and another writes each piece of data after `delay`.
 fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration, breaks: Arc<AtomicUsize>) {
     let (give, take) = std::sync::mpsc::channel::<(Instant, Vec<u8>)>();
     let begun = breaks.load(Ordering::Relaxed);

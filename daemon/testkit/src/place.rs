@@ -1,4 +1,4 @@
-//! Places for a test, and what this machine lacks.
+//! Directories, ports and addresses for a test, and checks of what this machine supports.
 
 use std::fmt::Display;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -7,14 +7,14 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
-/// Makes a directory for one test, in memory if the machine has `/dev/shm`. It is removed when dropped.
+/// Makes a directory for one test. It is in memory if the machine has `/dev/shm`, and is removed when dropped.
 pub fn scratch() -> TempDir {
     let mut builder = tempfile::Builder::new();
     builder.prefix("shmcast-test-");
     builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir()).expect("a directory for scratch files")
 }
 
-/// Prints that a test cannot run here, and why. CI counts these lines.
+/// Prints that a test cannot run here, and the reason. CI counts these lines.
 pub fn skip(test: &str, reason: impl Display) {
     eprintln!("SKIPPED {test}: {reason}");
 }
@@ -31,14 +31,14 @@ pub fn works(program: &str, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Returns numbers that mostly no other test program uses at the same time: they begin at the process id.
+/// Returns a number that this program uses only once. It depends on the process id, so other test programs hardly use it at the same time.
 fn own_number() -> u32 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     std::process::id().wrapping_mul(64).wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Returns a TCP port of the loopback interface that is unused, and that no other test of this program gets. The port is below those that
-/// the system assigns to connections, so that no connection takes it before the test does.
+/// Returns a TCP port of the loopback interface that is unused, and that no other test of this program gets. The port is below the range
+/// from which the system takes ports for connections, so no connection takes it before the test does.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const PORTS: u32 = 20_000;
@@ -51,7 +51,7 @@ pub fn free_port() -> u16 {
     panic!("no port is free on the loopback interface");
 }
 
-/// Returns a UDP address of this host that no other test uses: its IP address is derived from this process and a count.
+/// Returns a UDP address of this host that no other test uses. Its IP address depends on this process and a count.
 pub fn own_address() -> SocketAddr {
     let own = own_number();
     // 127.64.0.1 to 127.127.255.254. Tests use no address in this range for other reasons.
@@ -63,8 +63,8 @@ pub fn own_address() -> SocketAddr {
 /// Returns the path of a program of this workspace, as cargo built it for the profile of the running test.
 ///
 /// # Panics
-/// If the program does not exist. Cargo builds the programs of a package before the tests of that package, and those of other packages only
-/// when they are named or with `--workspace`.
+/// If the program does not exist. Cargo builds the programs of the tested package before its tests. It builds programs of other packages
+/// only if they are named, or with `--workspace`.
 pub fn program(name: &str) -> PathBuf {
     let this = std::env::current_exe().expect("this program's own path");
     let profile = this.parent().and_then(|deps| deps.parent()).expect("tests lie in the directory deps");

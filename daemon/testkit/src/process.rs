@@ -1,7 +1,7 @@
 //! Child processes of a test. None outlives the test that started it.
 //!
-//! A test program can start itself again in a *role*: the child runs the ignored test `play`, which looks at [`my_role`]. So
-//! a test has real processes without programs of their own.
+//! A test program can start itself again in a *role*. The child then runs the ignored test `play`, which reads [`my_role`]. So a test can
+//! use several processes without additional programs.
 
 use crate::place::{is_root, skip};
 use crate::wait::{PATIENCE, wait_for, wait_until};
@@ -20,7 +20,7 @@ pub const ROLE: &str = "SHMCAST_TEST_ROLE";
 const DIR: &str = "SHMCAST_TEST_DIR";
 const SOCKET: &str = "SHMCAST_TEST_SOCKET";
 
-/// A child process. It is killed and reaped when this is dropped.
+/// A child process. Dropping this kills and reaps it.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -57,8 +57,7 @@ impl Process {
         kill(self.pid(), signal).expect("a child that was not waited for");
     }
 
-    /// Waits until the process handles a signal by itself. Before that, the signal would end the process, or would be lost if it is
-    /// ignored.
+    /// Waits until the process has a handler for a signal. An earlier signal would end the process, or would be ignored.
     pub fn wait_until_it_handles(&self, signal: Signal) {
         wait_until(&format!("{} to handle {signal}", self.what), || {
             assert!(
@@ -70,7 +69,7 @@ impl Process {
         });
     }
 
-    /// Whether the process handles a signal by itself, according to its mask in `/proc/PID/status`.
+    /// Whether the process has a handler for a signal, according to `SigCgt` in `/proc/PID/status`.
     pub fn handles(&self, signal: Signal) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let handled = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
@@ -88,7 +87,7 @@ impl Process {
         self.signal(Signal::SIGCONT);
     }
 
-    /// The letters of its threads' states in `/proc/PID/task/THREAD/stat`.
+    /// The states of the process's threads: the letters in `/proc/PID/task/THREAD/stat`.
     fn states(&self) -> impl Iterator<Item = char> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
         // A thread that has ended meanwhile has no state.
@@ -106,7 +105,7 @@ impl Process {
         self.child.try_wait().expect("a child of ours")
     }
 
-    /// Kills the process with SIGKILL, and waits for its end. It must not have ended by itself.
+    /// Kills the process with SIGKILL, and waits for its end. Panics if the process had ended by itself.
     pub fn kill(mut self) {
         self.child.kill().expect("a child of ours");
         let status = self.child.wait().expect("a child of ours");
@@ -131,7 +130,7 @@ impl Process {
         assert!(status.success(), "{}: {status}: its output is above", self.what);
     }
 
-    /// Waits until the process ends by itself, and reads its pipes meanwhile, so that a full pipe does not block it.
+    /// Waits until the process ends by itself. Meanwhile it reads the process's pipes, so that a full pipe does not block the process.
     pub fn output(mut self) -> Output {
         let (out, err) = (self.child.stdout.take(), self.child.stderr.take());
         let (out, err) = (std::thread::spawn(|| read_all(out)), std::thread::spawn(|| read_all(err)));
@@ -162,7 +161,7 @@ fn read_all(pipe: Option<impl Read>) -> Vec<u8> {
     bytes
 }
 
-/// Runs a command until it ends. If it failed, the error is its status and its stderr.
+/// Runs a command until it ends. If the command fails, the error is its status and its stderr.
 pub fn run(command: &mut Command) -> Result<Output, String> {
     let output = command.output().map_err(|e| format!("{:?}: {e}", command.get_program()))?;
     match output.status.success() {
@@ -171,11 +170,15 @@ pub fn run(command: &mut Command) -> Result<Output, String> {
     }
 }
 
-/// A command that starts this test program again in the role `name`. It runs the ignored test `play` of the caller's module or of the
-/// module that is named. The role is the whole text; words after the first blank are the role's arguments.
+/// Makes a command that starts this test program again in a role.
 ///
-/// `role!("read 5")` runs `play` of the calling module; `role!(in "front", "read 5")` runs `front::play`; `role!(under ["strace", "-f"],
-/// "read 5")` starts it by the given command.
+/// | call | runs |
+/// |---|---|
+/// | `role!("read 5")` | `play` of the calling module |
+/// | `role!(in "front", "read 5")` | `front::play` |
+/// | `role!(under ["strace", "-f"], "read 5")` | `play` of the calling module, started by the given command |
+///
+/// The role is the whole text. Words after the first blank are the role's arguments.
 #[macro_export]
 macro_rules! role {
     (in $module:expr, $name:expr) => {
@@ -194,8 +197,8 @@ pub fn within(module_path: &str) -> &str {
     module_path.split_once("::").map_or("", |(_, module)| module)
 }
 
-/// As [`role!`] under another user: `role_as!("name_of_the_test", 65534, "read 5")`. If that is not possible here, prints the reason and
-/// returns `None`. `role_as!(in "front", ...)` works as for [`role!`].
+/// Like [`role!`], under another user: `role_as!("name_of_the_test", 65534, "read 5")`. Returns `None`, and prints the reason, if that is
+/// not possible here. `role_as!(in "front", ...)` runs `front::play`, as [`role!`] does.
 #[macro_export]
 macro_rules! role_as {
     (in $module:expr, $test:expr, $uid:expr, $name:expr) => {
@@ -211,14 +214,14 @@ macro_rules! role_as {
     };
 }
 
-/// As [`role!`] with a module, whose path does not include the crate's name. The empty path is the program's root.
+/// Like [`role!`] with a module. The module's path does not include the crate's name; an empty path is the program's root.
 pub fn role_in(module: &str, name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program's own path"));
     as_role(&mut command, module, name);
     command
 }
 
-/// As [`role_in`], started by `command`, to which this program and the words for the role are appended.
+/// Like [`role_in`], started by `command`. This program and the words for the role are appended to it.
 pub fn role_under(command: &[&str], module: &str, name: &str) -> Command {
     let (program, arguments) = command.split_first().expect("a command has a program");
     let mut command = Command::new(program);
@@ -227,7 +230,7 @@ pub fn role_under(command: &[&str], module: &str, name: &str) -> Command {
     command
 }
 
-/// As [`role_in`], under another user. If that is not possible here, prints the reason and returns `None`.
+/// Like [`role_in`], under another user. Returns `None`, and prints the reason, if that is not possible here.
 pub fn role_as(test: &str, uid: u32, module: &str, name: &str) -> Option<Command> {
     let program = std::env::current_exe().expect("this program's own path");
     let mut command = as_user(test, uid, &program)?;
@@ -235,7 +238,7 @@ pub fn role_as(test: &str, uid: u32, module: &str, name: &str) -> Option<Command
     Some(command)
 }
 
-/// Appends the words that start a role to `command`, which is this program or starts it.
+/// Appends the words that start a role to `command`. The command is this program, or a command that starts this program.
 pub fn as_role(command: &mut Command, module: &str, name: &str) {
     let play = if module.is_empty() { "play".to_owned() } else { format!("{module}::play") };
     command.args([&play, "--exact", "--ignored", "--nocapture", "--test-threads=1", "-q"]).env(ROLE, name);
@@ -252,23 +255,23 @@ pub fn in_dir<'a>(command: &'a mut Command, dir: &Path) -> &'a mut Command {
     command.env(DIR, dir)
 }
 
-/// The directory of the role that this process was started for.
+/// The directory that the test chose for this process's role.
 pub fn my_dir() -> PathBuf {
     PathBuf::from(std::env::var_os(DIR).expect("this role is started with a directory"))
 }
 
-/// Sets the socket of a daemon that [`my_socket`] returns in a role.
+/// Sets the daemon's socket for a role, which reads it by [`my_socket`].
 pub fn at_socket<'a>(command: &'a mut Command, socket: &Path) -> &'a mut Command {
     command.env(SOCKET, socket)
 }
 
-/// The daemon's socket of the role that this process was started for.
+/// The daemon's socket that the test chose for this process's role.
 pub fn my_socket() -> PathBuf {
     PathBuf::from(std::env::var_os(SOCKET).expect("this role is started with a socket"))
 }
 
-/// Returns a command that runs `program` as user and group `uid`, without other groups. If that is not possible here, prints the reason and
-/// returns `None`.
+/// Makes a command that runs `program` as user and group `uid`, without other groups. Returns `None`, and prints the reason, if that is not
+/// possible here.
 pub fn as_user(test: &str, uid: u32, program: &Path) -> Option<Command> {
     if !is_root() {
         skip(test, "only root can start a process of another user");

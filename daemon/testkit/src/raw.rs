@@ -1,4 +1,4 @@
-//! A client that breaks the rules: it sends any packet to a daemon.
+//! A client that may break the rules: it sends any packet to a daemon.
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::{Value, json};
@@ -57,7 +57,7 @@ impl Raw {
         }
     }
 
-    /// Reads all packets up to the end. The last one must be a refusal with `code`.
+    /// Reads all packets until the daemon closes the connection. The last packet must be a refusal with `code`.
     pub fn assert_cut_off(&self, code: &str) {
         let mut last = Value::Null;
         while let Some((said, _)) = self.receive() {
@@ -67,7 +67,7 @@ impl Raw {
         assert!(last["why"].as_str().is_some_and(|why| why.len() > 5), "{last}");
     }
 
-    /// Sends a request, which must be refused with `code`. The connection must stay. Returns the reason.
+    /// Sends a request that must be refused with `code`, after which the connection must stay open. Returns the daemon's reason.
     pub fn assert_refused(&self, request: &Value, descriptors: &[BorrowedFd<'_>], code: &str) -> String {
         let answer = self.ask(request, descriptors);
         assert_eq!((&answer["reply"], &answer["code"]), (&json!("refused"), &json!(code)), "{answer}");

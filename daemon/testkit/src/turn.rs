@@ -3,14 +3,14 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// Number of tests with several processes that run at the same time in one program. Each such test has some processes that need a CPU for a
-/// part of its time. More tests would slow each other down, and fewer would leave the machine idle while they wait.
+/// part of the time. With more tests at a time they slow each other down, and with fewer the machine is idle while they wait.
 const AT_A_TIME: usize = 4;
 static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(AT_A_TIME), Condvar::new());
 
 /// A test's permit to run, until dropped.
 pub struct Turn(());
 
-/// Waits until fewer than `AT_A_TIME` tests of this program have a permit.
+/// Waits for a permit. At most `AT_A_TIME` tests of this program have one.
 pub fn turn() -> Turn {
     let (free, freed) = &TURNS;
     let free = free.lock().unwrap_or_else(PoisonError::into_inner);

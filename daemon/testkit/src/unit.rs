@@ -1,8 +1,10 @@
-//! The daemon as the shipped unit runs it, on hosts where PID 1 is not systemd; see `shmcast_under_unit`.
+//! Runs the daemon under the restrictions of the shipped unit, on hosts where PID 1 is not systemd. `shmcast_under_unit` applies them.
 //!
-//! `SHMCAST_UNDER_UNIT=1` does this for every daemon that a suite starts: `SHMCAST_UNDER_UNIT=1 cargo test -p shmcast-daemon --test
-//! bridge`. Some tests always do it. The test program starts itself again, restricts itself, and replaces itself by the daemon. For this,
-//! each test program that starts daemons has an ignored test `launch` at its root, which calls [`launch`].
+//! With `SHMCAST_UNDER_UNIT=1`, every daemon of a test runs so: `SHMCAST_UNDER_UNIT=1 cargo test -p shmcast-daemon --test bridge`. Some
+//! tests always do it.
+//!
+//! The test program starts itself again, restricts itself, and executes the daemon in its place. For this, each test program that starts
+//! daemons has an ignored test `launch` at its root, which calls [`launch`].
 
 use crate::place::skip;
 use shmcast_under_unit::{Settings, exec, missing};
@@ -13,7 +15,7 @@ use std::process::Command;
 
 /// The variable that makes all daemons run under the unit.
 const ASKED: &str = "SHMCAST_UNDER_UNIT";
-/// The path of such a daemon's socket: `control.sock` in its runtime directory.
+/// The socket's path of a daemon under the unit: `control.sock` in the unit's runtime directory.
 pub const SOCKET: &str = "/run/shmcast/control.sock";
 const UNIT: &str = "SHMCAST_TEST_UNIT";
 const RUNTIME: &str = "SHMCAST_TEST_RUNTIME";
@@ -23,10 +25,10 @@ pub fn shipped() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../systemd/shmcastd.service")
 }
 
-/// Returns the shipped unit, if every daemon must run under it.
+/// Returns the shipped unit if `SHMCAST_UNDER_UNIT=1` requests it for every daemon.
 ///
 /// # Panics
-/// If the unit was requested and cannot be applied here. A run that seems to test the unit must not pass without it.
+/// If the unit is requested and cannot be applied here. Otherwise the tests would pass without the unit, and seem to have tested it.
 pub fn asked() -> Option<PathBuf> {
     std::env::var_os(ASKED).filter(|value| value == "1")?;
     if let Some(reason) = missing() {
@@ -35,8 +37,7 @@ pub fn asked() -> Option<PathBuf> {
     Some(shipped())
 }
 
-/// The shipped unit, for a test that always runs under it. If it cannot be applied here, prints the reason and returns
-/// `None`.
+/// Returns the shipped unit, for a test that always needs it. Returns `None`, and prints the reason, if the unit cannot be applied here.
 pub fn shipped_for(test: &str) -> Option<PathBuf> {
     match missing() {
         None => Some(shipped()),
@@ -47,7 +48,7 @@ pub fn shipped_for(test: &str) -> Option<PathBuf> {
     }
 }
 
-/// Returns the beginning of a command line. A program that is appended to it runs under `unit`, with `runtime` as `/run/shmcast`.
+/// Returns the beginning of a command line. A program appended to it runs under `unit`, and its `/run/shmcast` is `runtime`.
 pub fn launcher(unit: &Path, runtime: &Path) -> Vec<OsString> {
     let pair = |name: &str, value: &Path| OsString::from(format!("{name}={}", value.display()));
     let mut words = vec![OsString::from("env"), pair(UNIT, unit), pair(RUNTIME, runtime)];
@@ -65,8 +66,8 @@ pub fn command(unit: &Path, runtime: &Path, program: &Path) -> Command {
     command
 }
 
-/// The body of a test program's ignored test `launch`: becomes the program at the end of the command line. Returns only if somebody runs
-/// all ignored tests.
+/// The body of a test program's ignored test `launch`. Restricts this process, and executes the program at the end of the command line.
+/// Returns only if the test was not started by [`launcher`].
 pub fn launch() {
     let (Some(unit), Some(runtime)) = (std::env::var_os(UNIT), std::env::var_os(RUNTIME)) else { return };
     let program: Vec<OsString> = std::env::args_os().skip_while(|word| word != "--").skip(1).collect();

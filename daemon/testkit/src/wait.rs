@@ -1,18 +1,18 @@
-//! Waits with a limit. A wait that gives up reports what it waited for.
+//! Waits with a limit. After the limit, a wait panics and reports what it waited for.
 
 use std::fmt::Debug;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// Limit of each wait. It is far above what any wait takes on a busy machine, so only a failing test waits that long.
+/// Limit of each wait. It is far above any wait on a busy machine, so only a failing test waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// The longest pause between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Calls `ready` until it returns a value, and returns that value.
 ///
-/// The pauses between two calls grow from 0.2 ms to 20 ms: short waits stay short, and a daemon that limits its users'
-/// requests is not asked too often.
+/// The pauses between the calls grow from 0.2 ms to 20 ms. So short waits stay short, and a daemon that limits the rate of requests is not
+/// asked too often.
 ///
 /// # Panics
 /// With `what`, after [`PATIENCE`].
@@ -35,8 +35,8 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     wait_for(what, || is_so().then_some(()));
 }
 
-/// How long a daemon makes a thread wait, without the time in which either of them was ready and had no CPU. So a busy machine does not
-/// lengthen the result.
+/// Measures how long a daemon makes a thread wait. Time in which the thread or the daemon was ready but had no CPU does not count, so a
+/// busy machine does not lengthen the result.
 #[derive(Debug)]
 pub struct Waited {
     since: Instant,
@@ -45,7 +45,7 @@ pub struct Waited {
 }
 
 impl Waited {
-    /// Begins to wait for the process, which answers in its first thread.
+    /// Begins to measure a wait for the process `of`, whose first thread answers.
     pub fn for_process(of: u32) -> Self {
         Self { since: Instant::now(), queued: Self::queued(of), of }
     }
@@ -55,8 +55,7 @@ impl Waited {
         self.since.elapsed().saturating_sub(Self::queued(self.of) - self.queued)
     }
 
-    /// Returns how long this thread and the first thread of the process have waited for a CPU so far, which is the second number of
-    /// `schedstat`.
+    /// Returns how long this thread and the process's first thread have waited for a CPU so far. This is the second number of `schedstat`.
     fn queued(of: u32) -> Duration {
         let of_thread = |path: &str| -> u64 {
             let stat = std::fs::read_to_string(path).unwrap_or_default();
@@ -67,10 +66,10 @@ impl Waited {
     }
 }
 
-/// Returns the value of an environment variable that makes a test longer, or `usual` without it.
+/// Returns the value of an environment variable that makes a test longer. Returns `usual` if the variable is not set.
 ///
 /// # Panics
-/// If the value of the variable is not a number.
+/// If the value is not a number.
 pub fn number<T: FromStr<Err: Debug>>(variable: &str, usual: T) -> T {
     match std::env::var(variable) {
         Ok(text) => text.parse().unwrap_or_else(|e| panic!("{variable}={text:?} is not a number: {e:?}")),

@@ -1,6 +1,8 @@
-//! The client of the servers: one stream as a log, with its three calls, and the subjects beside the stream.
+//! The client of the NATS servers. It uses one stream as a log, and three subjects.
 //!
-//! `shmcast.CHANNEL` is in the stream. `.pulse` and `.want` below it are not: they carry who writes, and what readers lack.
+//! - `shmcast.CHANNEL`: the blocks, which the stream keeps.
+//! - `shmcast.CHANNEL.pulse`: announcements of the writer. The stream does not keep them.
+//! - `shmcast.CHANNEL.want`: requests of readers for missing messages. The stream does not keep them.
 
 mod streams;
 #[cfg(test)]
@@ -34,31 +36,31 @@ use crate::status::Link;
 
 /// How long a server may take to answer a new connection.
 const CONNECT: Duration = Duration::from_secs(3);
-/// How many times a bridge tries to connect at its start, if nobody says no.
+/// Most attempts to connect when a bridge starts. Only attempts that time out are repeated.
 const CONNECT_TRIES: u32 = 3;
-/// How often a connection is tried out: one that is dead without a word is left within two of these.
+/// Interval of the client's pings. The client leaves a silent connection after two intervals.
 const PING: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts to connect again.
 const RECONNECT: Duration = Duration::from_secs(1);
 /// How long a request about the log may take.
 const REQUEST: Duration = Duration::from_secs(2);
-/// How long the servers of a stream may take to elect the one that decides.
+/// Longest time for which the servers of a stream may have no leader.
 const ELECTION: Duration = Duration::from_secs(10);
-/// The header in which a block has its name.
+/// The header with a block's name.
 const NAME: &str = "Nats-Msg-Id";
-/// How long the servers know a block by its name.
+/// How long the servers remember the names of blocks.
 const NAMES: Duration = Duration::from_secs(1);
-/// The most pulses, and the most requests, that wait in the client of a sender. What comes beyond that is dropped: both come again.
+/// Most pulses, and most requests, that a sender's client queues. It drops further ones, which their senders repeat.
 const MOST_WORDS: usize = 256;
-/// Bytes of an append beside its block: subject, reply, and the header with the expectations.
+/// Bytes of an append besides its block: the subject, the reply subject, and the headers.
 const OVERHEAD_BYTES: usize = 512;
 /// Bytes that are fetched ahead of the reader.
 const AHEAD_BYTES: usize = 8 << 20;
-/// How often the servers say that they are there while there is nothing to read.
+/// Interval of the servers' heartbeats to a reader that has read all entries.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// After this time without its reader a consumer is removed by the servers.
+/// The servers remove a consumer whose reader has been away for this long.
 const FORGET: Duration = Duration::from_secs(30);
-/// How many damaged entries at the log's end are passed over.
+/// Most damaged entries at the log's end that are skipped.
 const MOST_DAMAGED: u64 = 256;
 
 /// A stream of the servers.
@@ -74,29 +76,29 @@ pub(crate) struct Log {
     pub(crate) keys: Arc<Keys>,
     /// Whether blocks without a seal are taken.
     pub(crate) takes_open: bool,
-    /// The settings of the stream, if this end makes it where there is none.
+    /// The settings for a stream that does not exist yet; `None` if this end creates no stream.
     creates: Option<NatsSpec>,
-    /// Whether one server alone keeps the stream. Only then the servers compare the name of the entry before.
+    /// Whether a single server keeps the stream. Only then does an append name the previous entry ([`append_if`](Log::append_if)).
     is_alone: Arc<AtomicBool>,
-    /// The number after which the only server stores, by its last refusal; 0 if there was none.
+    /// The entry number after which the single server would have stored the last refused append; 0 if there was none.
     stores_after: Arc<AtomicU64>,
 }
 
-/// The number in a refusal, after which the server would have stored.
+/// Returns the entry number after which a server would have stored an append that it refused.
 fn stores_after(error: &PublishError) -> Option<u64> {
     let text = std::error::Error::source(error)?.to_string();
     let (_, number) = text.split_once("wrong last sequence: ")?;
     number.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Whether the description of a stream comes from the server that decides for it. While there is none, each copy describes itself, and one
-/// that has not caught up describes an empty stream.
+/// Whether a stream's description comes from its leader. A stream without a leader is described by any replica, and a replica that lags may
+/// describe an empty stream.
 fn is_decided(info: &Info) -> bool {
     info.cluster.as_ref().is_none_or(|cluster| cluster.leader.as_ref().is_some_and(|name| !name.is_empty()))
 }
 
-/// The number of the first entry of a stream that is made now: higher than any of a stream that was made earlier, which had fewer than a
-/// thousand entries each millisecond.
+/// Returns the number of the first entry of a new stream. An earlier stream had fewer than a thousand entries per millisecond, so all its
+/// numbers are lower.
 fn first_number() -> u64 {
     (wall_ns() / 1_000_000) << 10
 }
@@ -112,7 +114,7 @@ fn refused(name: &str, why: impl ToString) -> EngineError {
     EngineError::Refused { stream: name.to_owned(), why: why.to_string() }
 }
 
-/// Connects to one of the servers of the spec. It connects again by itself for as long as it is used.
+/// Connects to one of the spec's servers. While the client exists, it reconnects without help.
 async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result<Client, EngineError> {
     let failed = |why: String| EngineError::Connect { servers: shown(&nats.servers), why };
     let told = link.clone();
@@ -178,7 +180,7 @@ pub(crate) fn shown(servers: &[ServerAddress]) -> String {
     servers.iter().map(ServerAddress::host).collect::<Vec<_>>().join(", ")
 }
 
-/// An error with its causes, which alone say what was wrong with a certificate or an account.
+/// Returns an error's text with its causes. Only the causes say what is wrong with a certificate or an account.
 fn sentence(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -193,7 +195,7 @@ fn sentence(error: &dyn std::error::Error) -> String {
 }
 
 impl Log {
-    /// Connects, and finds the stream; a sender makes it if its spec says so.
+    /// Connects, and finds the stream. A sender creates a missing stream if its spec allows that.
     pub(crate) async fn open(spec: &BridgeSpec, nats: &NatsSpec) -> Result<Log, EngineError> {
         let log = Log::reach(spec, nats).await?;
         if log.info().await?.is_none() {
@@ -205,7 +207,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Connects without a look for the stream.
+    /// Connects, and does not check whether the stream exists.
     pub(crate) async fn reach(spec: &BridgeSpec, nats: &NatsSpec) -> Result<Log, EngineError> {
         let (link, keys) = (Arc::new(Link::default()), Arc::new(Keys::open(spec)?));
         let client = connect(spec, nats, &link).await?;
@@ -221,7 +223,7 @@ impl Log {
         };
         let (name, subject) = (nats.stream_of(&spec.channel), nats.subject_of(&spec.channel));
         let stream = context.get_stream_no_info(&name).await.map_err(|e| refused(&name, sentence(&e)))?;
-        // The stream keeps the context's time for its requests. Answers to appends may take longer.
+        // The stream copies the context's time limit for its requests. Appends may take longer.
         let mut context = context;
         context.set_timeout(REQUEST.max(nats.ack()));
         let takes_open = spec.takes_open();
@@ -246,7 +248,7 @@ impl Log {
         Opener::new(self.keys.ring(), self.takes_open)
     }
 
-    /// Makes the stream, or one that copies the stream of the same name in another domain.
+    /// Creates the stream. With `mirror_of`, the stream is a mirror of the stream of the same name in that domain.
     pub(crate) async fn create(&self, nats: &NatsSpec, mirror_of: Option<&str>) -> Result<Info, EngineError> {
         let source = |domain: &str| Source {
             name: self.name.clone(),
@@ -265,7 +267,7 @@ impl Log {
             num_replicas: usize::from(nats.replicas()),
             max_bytes: nats.keep_bytes.and_then(|bytes| i64::try_from(bytes).ok()).unwrap_or(-1),
             max_age: Duration::from_secs(nats.keep_s.unwrap_or(0)),
-            // The servers remember the names of blocks for so long. They need but the last one's.
+            // How long the servers remember the names of blocks. They only need the last block's name.
             duplicate_window: if mirror_of.is_none() { NAMES } else { Duration::ZERO },
             first_sequence: Some(first_number()).filter(|_| mirror_of.is_none() && nats.replicas() > 1),
             allow_direct: true,
@@ -281,7 +283,7 @@ impl Log {
         self.is_alone.store(info.config.num_replicas <= 1, Ordering::Relaxed);
     }
 
-    /// Looks how many servers keep the stream, which may change at any time.
+    /// Checks how many servers keep the stream. An administrator may change the number at any time.
     pub(crate) async fn look_at_copies(&self) {
         if let Ok(info) = self.stream.get_info().await {
             self.note_copies(&info);
@@ -293,7 +295,7 @@ impl Log {
         &self.name
     }
 
-    /// The servers' description of the stream; `None` if there is no stream. Waits a little for an election of the one that decides.
+    /// Returns the servers' description of the stream; `None` if the stream does not exist. Waits up to [`ELECTION`] for a leader.
     pub(crate) async fn info(&self) -> Result<Option<Info>, EngineError> {
         let asked = Instant::now();
         loop {
@@ -317,7 +319,7 @@ impl Log {
         }
     }
 
-    /// Removes the stream, also one whose servers have elected none that decides. False if there is none.
+    /// Removes the stream, even while it has no leader. Returns false if the stream does not exist.
     pub(crate) async fn remove(&self) -> Result<bool, EngineError> {
         match self.context.delete_stream(&self.name).await {
             Ok(_) => Ok(true),
@@ -332,13 +334,15 @@ impl Log {
         }
     }
 
-    /// Appends a block after the entry `after`, and nowhere else. With its own name goes the name of that entry, if it is known. The answer
-    /// comes by the future.
+    /// Appends a block if the log's last entry has the number `after` and, if a name is given, the name `behind`. The returned future
+    /// yields the answer.
     ///
-    /// Where several servers keep the stream, the number alone counts: each of them compares names with what it has itself, and one that has
-    /// caught up with the others does not know the last name. It would leave out what the others store. There the numbers never come
-    /// again, because no stored entry is lost and each stream that is made begins with a higher number. But of several blocks in flight the first
-    /// may be refused and the second stored, behind a rival's; readers notice that by its sequences.
+    /// If several servers keep the stream, `behind` is not sent. A server compares names with its own memory, and a server that has just
+    /// caught up does not know the last name. It would skip entries that the other servers store.
+    ///
+    /// Without names, the numbers must be unique. They are: such a stream loses no stored entry, and a new stream begins with a higher
+    /// number. But if several blocks are in flight, the servers may refuse the first and store the second after a rival's block. Readers
+    /// detect that by its sequences.
     pub(crate) async fn append_if(
         &self,
         after: u64,
@@ -357,7 +361,7 @@ impl Log {
         sent.map_err(|e| self.met(&e))
     }
 
-    /// The trouble that an append met. It is noted if it is likely to last.
+    /// Classifies the error of an append. If the cause is likely to last, `link` notes it.
     pub(crate) fn met(&self, error: &PublishError) -> Trouble {
         let trouble = trouble_of(error);
         if let Some(number) = stores_after(error) {
@@ -373,7 +377,7 @@ impl Log {
         trouble
     }
 
-    /// The state of the log as its leader has it; `None` if that cannot be said now.
+    /// Returns the state of the log according to its leader; `None` if the leader did not answer.
     async fn state(&self) -> Option<State> {
         match self.stream.get_info().await {
             Ok(info) => {
@@ -385,7 +389,7 @@ impl Log {
         }
     }
 
-    /// Makes the stream again that somebody has removed, if this end makes streams.
+    /// Creates the stream again after somebody removed it, if this end creates streams.
     async fn make_again(&self) -> Option<State> {
         let made = match &self.creates {
             Some(nats) => self.create(nats, None).await.map(|info| info.state),
@@ -403,7 +407,7 @@ impl Log {
         let state = self.state().await?;
         let sequence = state.last_sequence;
         let mut last = Last::new(sequence);
-        // Of several servers each counts what is on its way to the others, so such a number proves nothing.
+        // Each of several servers counts entries that have not reached the others yet, so its number proves nothing.
         let number = self.stores_after.swap(0, Ordering::Relaxed);
         last.stores_after =
             Some(number).filter(|number| *number > 0 && self.is_alone.load(Ordering::Relaxed));
@@ -427,15 +431,15 @@ impl Log {
         Some(last)
     }
 
-    /// The numbers of the log's first and last entries; the first is after the last if the log is empty.
+    /// Returns the numbers of the log's first and last entries. If the log is empty, the first is higher than the last.
     pub(crate) async fn bounds(&self) -> Option<(u64, u64)> {
         let state = self.state().await?;
         let first = if state.messages == 0 { state.last_sequence + 1 } else { state.first_sequence };
         Some((first, state.last_sequence))
     }
 
-    /// The first entry at or after a number. The inner `None` says that there is none. Any copy gives an entry; only what the leader
-    /// says counts against one.
+    /// Returns the first entry with at least the number `from`. `Some(None)` means that the log has no such entry, and `None` that no
+    /// server answered. Any replica may return an entry, but only the leader's state proves that there is none.
     pub(crate) async fn get(&self, from: u64) -> Option<Option<(u64, Bytes)>> {
         let request = self.stream.direct_get_builder().sequence(from);
         match request.next_by_subject(self.subject.clone()).send().await {
@@ -450,7 +454,7 @@ impl Log {
         }
     }
 
-    /// All entries from a number on, as they come; they stop with an error when anything is wrong.
+    /// Returns the entries from a number on, as they are appended. After any error, the stream of entries ends.
     pub(crate) async fn follow(&self, from: u64) -> Result<pull::Stream, String> {
         let config = pull::Config {
             deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: from },
@@ -466,7 +470,7 @@ impl Log {
         entries.heartbeat(HEARTBEAT).messages().await.map_err(|e| sentence(&e))
     }
 
-    /// Asks the writers for what the log lacks; `None` if there is no writer.
+    /// Asks the writers for messages that the log lacks; `None` if no writer answers.
     pub(crate) async fn want(&self, want: Want) -> Option<Bytes> {
         let subject = format!("{}.want", self.subject);
         let asked = self.client.request(subject, Bytes::copy_from_slice(&want.encode())).await;

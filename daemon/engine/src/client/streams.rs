@@ -8,7 +8,8 @@ use crate::proto::writer::Last;
 const MOST_SESSIONS: usize = 1_000;
 
 impl Log {
-    /// The end of the log for a writer of this stream. If another stream is there, the result says whether the log had this one before.
+    /// Returns the end of the log for a writer of `stream`. If the last block is of another stream, `had_ours` says whether the log had
+    /// `stream` before.
     pub(crate) async fn last_for(&self, stream: Stream) -> Option<Last> {
         let mut last = self.last().await?;
         if last.head.is_some_and(|head| head.stream != stream) {
@@ -17,9 +18,11 @@ impl Log {
         Some(last)
     }
 
-    /// Whether the entries from `first` to `last` have a block of this stream. Sessions follow each other in a log, so one block of each
-    /// is read, and some 20 entries to find the session before it. Returns true if it is not sure that there is none, and `None` if the
-    /// servers do not answer.
+    /// Whether one of the entries `first..=last` is a block of `stream`. Returns true if that is uncertain, and `None` if the servers do
+    /// not answer.
+    ///
+    /// Each session is contiguous in the log. So the search reads one block per session, and some 20 entries to find where that session
+    /// begins.
     async fn had_stream(&self, stream: Stream, (first, last): (u64, u64)) -> Option<bool> {
         let mut end = last + 1;
         for _ in 0..MOST_SESSIONS {
@@ -35,7 +38,7 @@ impl Log {
         Some(true)
     }
 
-    /// The newest whole block before `end`, and not before `oldest`.
+    /// Returns the newest whole block in `oldest..end`.
     async fn newest_before(&self, end: u64, oldest: u64) -> Option<Option<(u64, Head)>> {
         for at in (oldest..end).rev() {
             if let Some((number, block)) = self.get(at).await?
@@ -48,7 +51,8 @@ impl Log {
         Some(None)
     }
 
-    /// The first entry from which on all entries up to `known` are of the session of `head`. A damaged entry counts as one of another.
+    /// Returns the first entry of the run that ends at `known` and whose blocks all have the session of `head`. A damaged entry ends the
+    /// run.
     async fn begin_of(&self, head: &Head, mut low: u64, known: u64) -> Option<u64> {
         let mut high = known;
         while low < high {

@@ -25,7 +25,7 @@ pub(super) enum News {
 pub(super) enum End {
     /// The last event was a message.
     None,
-    /// The last event was a publisher's end. It may be that of an earlier publisher.
+    /// The last event was the end of a publisher, which may be an earlier publisher.
     Read,
     /// It is the channel's end, and the log records it.
     Said,
@@ -136,8 +136,10 @@ impl Cutter {
         Meta { tag: message.tag, key: message.key, time_ns }
     }
 
-    /// Takes an event of the ring. Returns whether to continue: not if the event is news, nor while blocks wait to be appended. No blocks
-    /// may wait at the time of the call.
+    /// Handles an event of the ring. Call it only while no block waits to be appended.
+    ///
+    /// Returns `Continue` if the next event may be read at once. Returns `Break` if blocks now wait, or if the thread must handle the
+    /// event.
     #[inline(always)]
     pub(super) fn take(&mut self, event: Event<'_>) -> ControlFlow<News> {
         let news = match event {
@@ -154,8 +156,7 @@ impl Cutter {
         }
     }
 
-    /// Adds a message to the block that is being filled. Returns false, and changes nothing, if the message is not due or does not fit,
-    /// which is rare.
+    /// Adds a message to the current block. Returns false, and changes nothing, if the message is not due or does not fit, which is rare.
     #[inline(always)]
     fn add(&mut self, message: &Message<'_>) -> bool {
         if message.sequence != self.due || message.payload.len() > self.max_whole {
@@ -199,7 +200,7 @@ impl Cutter {
                 self.skip_to(lapped.resumed_at);
                 News::None
             }
-            // Sequences that a journal reserved, so that none is used twice, are no lost messages.
+            // Sequences in a journal's reserve were never used, so they are no lost messages.
             Event::Gap { to, .. } | Event::Lost { to, cause: Cause::Reserve, .. } => {
                 self.gap_messages += self.not_counted(to + 1);
                 self.skip_to(to + 1);
@@ -229,15 +230,15 @@ impl Cutter {
         self.cuts.push_back(Cut::end(self.due));
     }
 
-    /// Returns how many sequences from the one due to before `next` have not been counted as lost yet. A gap is cut again after each append
-    /// that fails.
+    /// Returns how many of the sequences `due..next` are not counted as lost yet. After a failed append the cutter meets the same gap
+    /// again.
     fn not_counted(&mut self, next: u64) -> u64 {
         let from = self.due.max(self.counted_to);
         self.counted_to = self.counted_to.max(next);
         next.saturating_sub(from)
     }
 
-    /// Forgets what was counted: another ring has sequences of its own.
+    /// Resets the count of lost sequences, because another ring numbers its messages anew.
     pub(super) fn begin(&mut self) {
         self.counted_to = 0;
     }

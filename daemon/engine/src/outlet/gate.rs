@@ -1,7 +1,7 @@
-//! The gate through which the ring's thread reads, so that the publisher waits for it.
+//! The gate of the thread that reads the ring. The publisher waits for this gate.
 //!
-//! A bridge that waits for another writer of the stream stores nothing, and lets the gate go: its publisher must not wait for it. It takes the
-//! gate again where it goes on. A gate that was taken meanwhile ends the bridge, whose owner starts it again.
+//! A bridge that waits for another writer stores nothing, so it releases the gate: its own publisher must not wait for it. When it
+//! continues, it takes the gate again. If another reader has taken the gate meanwhile, the bridge ends, and its owner restarts it.
 
 use shmcast::{ChannelError, Start};
 use shmcast_bridge::egress::attach;
@@ -22,15 +22,15 @@ impl Outlet {
         if is_gated && matches!(self.writer.state(), State::Fenced(_)) {
             let next = self.subscriber.take().map_or(1, |subscriber| subscriber.next_sequence());
             let channel = self.channel.clone().start(Start::Sequence(next));
-            // A channel that has gone meanwhile is attached to again.
+            // If the channel has disappeared, `attach_again` attaches to it later.
             if let Ok((subscriber, parks)) = attach(&channel, choice_of(self.spec.wait).mode) {
                 (self.subscriber, self.parks) = (Some(subscriber), parks);
             }
         }
     }
 
-    /// Continues to read at this sequence. A bridge that has its gate and finds the sequence in the ring keeps the gate. Otherwise it lets the
-    /// gate go, and its publisher does not wait for it before it has caught up.
+    /// Continues to read at the sequence `first`. A bridge keeps its gate if the ring has this sequence. Otherwise it attaches again, and
+    /// its publisher waits for it only after it has caught up.
     pub(super) fn read_from(&mut self, first: u64) -> Result<(), ChannelError> {
         let is_gated = self.spec.gate().is_some() && !self.lacks_gate();
         if let Some(subscriber) = self.subscriber.as_mut().filter(|_| is_gated) {

@@ -1,4 +1,4 @@
-//! The identity of the stream under which a channel is sent, of its sender, and of the clock.
+//! Determines the stream and session of a sent channel, and the error of this host's clock.
 
 use shmcast::{Event, Subscriber};
 use shmcast_bridge::BridgeError;
@@ -10,8 +10,7 @@ use std::io;
 
 use crate::proto::block::{Stream, UNKNOWN_ERROR};
 
-/// Returns the stream and session under which a channel is sent. A channel that was received from another host keeps the session it had
-/// there.
+/// Returns the stream and session under which a channel is sent. A channel that came from another host keeps its session.
 pub(super) fn identity_of(
     spec: &BridgeSpec,
     subscriber: &Subscriber,
@@ -29,7 +28,7 @@ pub(super) fn identity_of(
     }
 }
 
-/// Finds the first sequence of a session in a ring, which may also have messages of the previous session.
+/// Returns the first sequence of a session in a ring. The ring may also have messages of the previous session.
 pub(super) fn first_of(mut ring: Subscriber, session: Session) -> u64 {
     let (mut first, end) = (ring.next_sequence(), ring.next_sequence() + ring.lag());
     while ring.next_sequence() < end {
@@ -52,7 +51,7 @@ pub(crate) fn random() -> Result<u64, BridgeError> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// Returns the error of this host's clock, in the form of blocks.
+/// Returns the error of this host's clock, in a block's units of 10 us.
 pub(super) fn clock_error() -> u16 {
     u16::try_from(own_error_ns().div_ceil(10_000)).unwrap_or(UNKNOWN_ERROR)
 }

@@ -1,7 +1,7 @@
-//! The thread that answers readers that lack messages, from the ring or from the channel's journal.
+//! The thread that answers requests for missing messages, from the ring or from the channel's journal.
 //!
-//! It has a short queue and uses at most half of a CPU, so that no number of requests delays the feed. A request that finds the queue full
-//! is dropped: its reader asks again.
+//! It has a short queue and uses at most half of a CPU, so a flood of requests does not delay the feed. If the queue is full, a request is
+//! dropped, and its reader repeats it.
 
 use async_nats::Subject;
 use shmcast::journal::Cause;
@@ -34,7 +34,7 @@ const LOOK_UP: Duration = Duration::from_millis(20);
 pub(crate) struct Mending {
     pub(crate) channel: SubscriberBuilder,
     pub(crate) block_bytes: usize,
-    /// The writer's number for its blocks, which no other writer has.
+    /// The writer number in this thread's blocks. No other writer has it.
     pub(crate) writer: u64,
     pub(crate) wants: Receiver<(Want, Subject)>,
     pub(crate) orders: UnboundedSender<Order>,
@@ -68,8 +68,8 @@ impl Mending {
     }
 }
 
-/// Makes the block that begins with the sequence wanted. Returns `None` if the sequence is not published yet, takes too long, or is no
-/// longer here: another sender may have it.
+/// Makes a block that begins with the requested sequence. Returns `None` if the sequence is not published yet, is no longer here, or takes
+/// too long to read. Another sender may have it.
 fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Option<Cut> {
     let mut past = channel.clone().page(false).start(Start::Sequence(want.first)).open().ok()?;
     if want.first >= past.next_sequence() + past.lag() {
@@ -115,7 +115,7 @@ fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Opti
     packing.cut()
 }
 
-/// Whether an event assigns later sequences to other messages. An end does not: the next publisher's messages follow it.
+/// Whether an event means that later sequences belong to another stream. After [`Event::End`] the next publisher continues the same stream.
 fn is_end(event: &Event<'_>) -> bool {
     matches!(event, Event::Restarted | Event::NewSession { .. })
 }

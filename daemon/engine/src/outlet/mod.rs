@@ -1,4 +1,4 @@
-//! The thread that reads the ring and writes the log. It cuts blocks, and carries out the decisions of [`Writer`].
+//! The thread that reads the ring and writes the log. It cuts blocks, and executes the decisions of [`Writer`].
 
 mod cutter;
 mod gate;
@@ -33,19 +33,19 @@ use cutter::{Cutter, End, News};
 pub(crate) use identity::random;
 use identity::{clock_error, first_of, identity_of};
 
-/// Events taken from the ring in one turn, before anything else is checked.
+/// Most events that one turn takes from the ring before the thread checks anything else.
 const EVENTS_PER_TURN: usize = 1_024;
 /// Longest time for which a sleeping thread does not check the stop flag.
 const LOOK_UP: Duration = Duration::from_millis(20);
 /// The same while answers may come.
 const LOOK_FOR_ANSWERS: Duration = Duration::from_millis(2);
-/// How often an idle thread that no daemon wakes checks whether the channel was removed.
+/// Interval at which an idle thread checks whether the channel was removed, if no daemon wakes it.
 const LOOK_EVERY_NS: u64 = 5 * MILLISECOND_NS;
-/// Pause between two attempts to attach to a channel that went away.
+/// Pause between two attempts to attach to a channel that has disappeared.
 const RETRY_NS: u64 = 20 * MILLISECOND_NS;
 /// How often the error of the clock is asked for.
 const CLOCK_EVERY_NS: u64 = SECOND_NS;
-/// The silence after which a waiting writer takes over: four pulses.
+/// Silence after which a waiting writer takes over: the length of four pulse intervals.
 pub(crate) const SILENCE_NS: u64 = 4 * LOOK_NS;
 /// How long storing the rest of the ring may take at the end.
 const END_NS: u64 = 5 * SECOND_NS;
@@ -63,7 +63,7 @@ pub(crate) struct Outlet {
     writer: Writer,
     id: u64,
     cutter: Cutter,
-    /// The session with which the ring continues, and its first sequence. It is used once everything before it is stored.
+    /// The ring's next session and its first sequence, until all messages of the current session are stored.
     next_session: Option<(Session, u64)>,
     end: End,
     queues: Queues,
@@ -79,12 +79,12 @@ pub(crate) struct Outlet {
     shown_ns: u64,
     pulse_ns: u64,
     error_ns: u64,
-    /// Whether the next pulse also checks how many servers keep the log. This is as often as the clocks are read.
+    /// Whether the next pulse also checks how many servers keep the log. The flag is set whenever the clocks are read.
     looks: bool,
     end_ns: Option<u64>,
 }
 
-/// Decides how the thread of each end waits. The answers of servers take longer than any of its sleeps.
+/// Chooses how the thread of each end waits. An answer of a server takes longer than any of its sleeps.
 pub(crate) fn choice_of(wait: WaitMode) -> Choice {
     Choice::or_block(wait, "the way through servers takes longer than a sleep")
 }
@@ -164,7 +164,8 @@ impl Outlet {
         self.shared.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the number of messages that an orderly end leaves unsent, and why.
+    /// Describes the messages that `leave` left unsent. Returns `None` if all are stored, if the thread did not end by `leave`, or if
+    /// another bridge writes.
     fn unsent(&self) -> Option<String> {
         if !self.shared.leave.load(Ordering::Relaxed) || matches!(self.writer.state(), State::Fenced(_)) {
             return None;
@@ -239,7 +240,7 @@ impl Outlet {
         let _ = self.queues.0.send(order);
     }
 
-    /// The sequence after the last one published; 0 while the channel is gone.
+    /// The sequence after the last published message; 0 while the channel is absent.
     fn published(&self) -> u64 {
         self.subscriber.as_ref().map_or(0, |ring| ring.next_sequence() + ring.lag())
     }
@@ -259,13 +260,13 @@ impl Outlet {
         Ok(())
     }
 
-    /// Requests what the writer needs to know, and moves to where it wants to read.
+    /// Requests the log's end when [`Writer::poll`] asks for it, and continues to read where the writer resumes.
     fn decide(&mut self, now_ns: u64) -> Result<(), String> {
         if let Some(round) = self.writer.poll(now_ns) {
             self.order(Order::Last(round, self.writer.stream()));
         }
         if self.writer.state() != State::Run {
-            // Blocks that were cut already are cut again, from the end of the log on.
+            // Blocks that were already cut are cut again from the end of the log.
             self.cutter.clear();
         }
         if self.subscriber.is_none() {
@@ -294,7 +295,7 @@ impl Outlet {
         self.next_session = None;
         let here = self.subscriber.as_ref().map(Subscriber::next_sequence);
         if here == Some(first) && !self.lacks_gate() {
-            // An end that was read is not read again, and the log may lack it.
+            // The ring delivers an end only once, and the log may lack it.
             self.end = if self.end == End::None { End::None } else { End::Read };
         } else {
             self.end = End::None;
@@ -303,7 +304,7 @@ impl Outlet {
         Ok(())
     }
 
-    /// Returns the first sequence of a stream of which the log has nothing.
+    /// Returns the first sequence to send of a stream that the log does not have.
     fn beginning(&mut self) -> Result<u64, shmcast::ChannelError> {
         if let Some((_, next)) = self.next_session.take() {
             return Ok(next);
@@ -332,7 +333,7 @@ impl Outlet {
         }
     }
 
-    /// Puts what waits in the ring into blocks, and appends them. Returns whether there was anything.
+    /// Cuts the ring's new messages into blocks, and appends them. Returns whether there were any.
     fn carry(&mut self) -> Result<bool, String> {
         let mut found = 0;
         while found < EVENTS_PER_TURN {
@@ -375,14 +376,14 @@ impl Outlet {
                     self.next_session = Some((session, self.cutter.due()));
                 }
             }
-            // The journal's recorder stands still at the moment. The next call waits again.
+            // The journal's recorder is stalled. The next call waits again.
             News::Error(RecvError::Stalled { .. }) => {}
             News::Error(e) => return Err(format!("channel {:?}: {e}", self.spec.channel)),
         }
         Ok(())
     }
 
-    /// Records in the log that the channel has ended, once it is sure that there is no next publisher.
+    /// Queues a block of the kind `End`, once it is certain that no publisher follows.
     fn end_with_channel(&mut self) {
         if self.end == End::Read && self.subscriber.as_ref().is_some_and(Subscriber::is_at_end) {
             self.cutter.end();
@@ -391,7 +392,7 @@ impl Outlet {
     }
 
     fn begin_next_session(&mut self) {
-        // This begins only once. The writer then asks for the log's end, and continues to read from there.
+        // This happens only once. The writer then requests the log's end, and continues to read from there.
         if let Some((session, _)) = self.next_session
             && session != self.writer.session()
         {

@@ -4,12 +4,17 @@
 //!   ring ──> Writer ──append_if──> log ──read──> Reader ──> ring
 //!              └──last──────────────┘      └──want──> any writer      what the log has lost
 //! ```
-//! The log is used only by three calls: append a block if the last one is still the one that the writer knows; read the last block; read
-//! blocks from a place on. The log is trusted for none of them: it may lose what it acknowledged, or reorder, repeat or damage blocks. The
-//! writer builds each block from what the last block says, so two neighbours join without overlap or hole, whoever wrote them. The reader
-//! judges a block only by its own fields.
+//! The state machines use the log by three calls:
 //!
-//! Time is `u64` nanoseconds of any monotonic clock. Nothing here panics on bytes of a peer, and every loop ends.
+//! 1. Append a block, if the log's last entry is the expected one.
+//! 2. Read the last block.
+//! 3. Read blocks from a number on.
+//!
+//! The log is not trusted: it may lose, reorder, repeat or damage blocks, even after it acknowledged them. A writer builds each block on
+//! the last block of the log, so neighbours join without overlap or hole, whichever writers made them. A reader judges a block only by the
+//! block's own fields.
+//!
+//! Time is `u64` nanoseconds of any monotonic clock. No code here panics on bytes of a peer, and every loop ends.
 
 pub mod block;
 pub(crate) mod mutant;

@@ -1,4 +1,4 @@
-//! Mistakes that the simulation must find, and some that the tests with real servers must find. In builds for release there are none.
+//! Planted mistakes, which the simulation or the tests with real servers must find. Release builds have none.
 //!
 //! A build with debug assertions makes the mistake that the variable `SHMCAST_ENGINE_MISTAKE` names.
 
@@ -8,11 +8,11 @@
 pub(crate) enum Mutant {
     /// Blocks are appended whatever the last one is.
     NoExpectation,
-    /// After trouble the writer continues where it was, not at the end of the log.
+    /// After an error the writer continues where it was, and not at the end of the log.
     GoesOn,
-    /// The writer does not notice that the log has less than it acknowledged. A sender with this mistake answers no request either.
+    /// The writer does not notice that the log lost acknowledged blocks. Such a sender also answers no request for messages.
     LossUnseen,
-    /// An append identifies the entry before it only by its number.
+    /// An append states only the number of the previous entry, and not its name.
     NumbersAlone,
     /// A writer that takes over does not announce it.
     SaysNothing,
@@ -22,13 +22,13 @@ pub(crate) enum Mutant {
     TakesHoles,
     /// The reader accepts messages that it already has.
     TakesTwice,
-    /// The reader gives up what the log lacks without asking a writer.
+    /// The reader reports missing messages as lost, without asking a writer.
     AsksNobody,
     /// The reader does not notice that the log's end has moved back.
     TrustsTheEnd,
-    /// The reader does not ask whether entries were lost on their way to it.
+    /// The reader does not check whether entries were lost between the log and itself.
     TrustsTheWay,
-    /// The reader does not look for its place again when a block does not fit.
+    /// The reader does not search the log again when a block does not fit.
     NeverLooksAgain,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn is(mutant: Mutant) -> bool {
     }
 }
 
-/// The mistake that this process makes. A name that is unknown ends its thread, so that no test plants nothing.
+/// The mistake that this process makes. An unknown name panics, so that a misspelt name fails its test.
 #[cfg(all(not(test), debug_assertions))]
 static PLANTED: std::sync::LazyLock<Option<Mutant>> = std::sync::LazyLock::new(|| {
     let name = std::env::var_os("SHMCAST_ENGINE_MISTAKE")?;

@@ -1,8 +1,9 @@
-//! Seals and opens the bodies of blocks: AES-128-GCM with a key for each writer, as in native packets.
+//! Seals and opens the bodies of blocks, with AES-128-GCM.
 //!
-//! A writer's key is derived from the group's key and the writer's random number. The nonce is the block's number: a writer never uses a
-//! number twice, not even for a block that is cut again. So an operator of the servers can neither read nor forge blocks. Sealed blocks
-//! that are repeated or reordered are recognised by their sequences, as all blocks are.
+//! Each writer has a key of its own, derived from the group's key and the writer's random number. The nonce is the block's number. A writer
+//! never uses a number twice, not even for a block that it cuts again.
+//!
+//! So an operator of the servers can neither read nor forge blocks. He can repeat or reorder them, which readers detect by the sequences.
 
 use shmcast_bridge::proto::native::container::SEAL_BYTES;
 use shmcast_bridge::proto::native::keys::{GroupKey, Keyring};
@@ -23,7 +24,7 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// Seals the blocks of `writer` with this key from now on. Without a key, they are not sealed.
+    /// Sets the key that seals the blocks of `writer`. With `None`, blocks are not sealed.
     pub fn set_key(&mut self, writer: u64, group: Option<&GroupKey>) {
         if self.group.as_ref().map(|(known, _)| known) != group {
             self.group = group.map(|group| (*group, SenderKey::new(group, SALT, writer, false)));
@@ -35,7 +36,7 @@ impl Sealer {
         self.group.as_ref().map_or(0, |(group, _)| group.id)
     }
 
-    /// Seals a body in place. Returns the seal to be appended; `None` without a key.
+    /// Encrypts a body in place. Returns the seal to append to it; `None` without a key.
     pub(super) fn seal(
         &self,
         number: u64,
@@ -48,7 +49,7 @@ impl Sealer {
 }
 
 impl Cut {
-    /// Returns the block and its CRC. `head` has all fields except those that the cut and the sealer know.
+    /// Returns the block and its CRC. The cut and the sealer set kind, sequences and key; `head` has all other fields.
     pub fn finish(mut self, head: Head, sealer: &Sealer) -> (Vec<u8>, u32) {
         let head = Head { kind: self.kind, first: self.first, count: self.count, ..head };
         let crc = finish(head, sealer, &mut self.bytes);
@@ -56,7 +57,7 @@ impl Cut {
     }
 }
 
-/// Makes a block of its head and of the body that is already after the head's place. Returns the block's CRC.
+/// Writes the head into `block`, which has the body after room for the head, and seals the block. Returns the block's CRC.
 fn finish(head: Head, sealer: &Sealer, block: &mut Vec<u8>) -> u32 {
     let head = Head { key: sealer.key(), ..head };
     let (place, body) = block.split_first_chunk_mut().expect("a block has room for its head");
@@ -92,7 +93,7 @@ impl Opener {
         opener
     }
 
-    /// Opens with these keys from now on. Without keys, blocks without a seal are accepted in any case.
+    /// Sets the keys that open sealed blocks. Without keys, blocks without a seal are accepted whatever `takes_open` says.
     pub fn set_keys(&mut self, keys: Option<Keyring>, takes_open: bool) {
         let is_there =
             |known: &Known| keys.as_ref().and_then(|keys| keys.of(known.group.id)) == Some(&known.group);
@@ -172,7 +173,7 @@ mod tests {
         assert!(matches!(body, Body::Sealed(seal) if seal.len() == SEAL_BYTES));
         assert_eq!((&block[34..36], head.key, head.kind, head.end()), (&[1, 7][..], 7, Kind::Gap, 10));
         let seal: String = block[HEAD_BYTES..].iter().map(|byte| format!("{byte:02x}")).collect();
-        // Computed by another program from the documents of HKDF and GCM.
+        // Another program computed this from the specifications of HKDF and GCM.
         assert_eq!(seal, "5e853059c5ce7bad9a7de26aa1e942d8");
     }
 

@@ -3,8 +3,8 @@
 //! ```text
 //! magic "SHMW" | version u8 | 0 x 3 | session 10 | 0 x 2 | first u64 | offset u32
 //! ```
-//! The answer begins with the sequence `first`, and if that message is sent in fragments, with its byte `offset`. An answer with a gap says
-//! that the channel itself has no messages with these sequences. A writer whose ring no longer has them does not answer, because another
+//! The answer begins with the message `first`. If that message is sent in fragments, the answer begins with its byte `offset`. A gap in the
+//! answer means that the channel itself lacks these messages. A writer whose ring no longer has them does not answer, because another
 //! writer may have them.
 
 use shmcast_bridge::proto::native::keys::GroupKey;
@@ -25,7 +25,7 @@ pub struct Want {
     pub session: Session,
     /// The first sequence wanted.
     pub first: u64,
-    /// The first wanted byte of that message, if it is sent in fragments.
+    /// The first requested byte of the message `first`, if it is sent in fragments.
     pub offset: u32,
 }
 
@@ -53,8 +53,8 @@ impl Want {
     }
 }
 
-/// Makes the blocks that answer requests. These blocks are not stored. The answerer has a writer's number of its own and counts its blocks
-/// itself, so no seal is used twice.
+/// Makes the blocks that answer requests. They are not stored in the log. An answerer has its own writer number and numbers its blocks, so
+/// no nonce is used twice.
 #[derive(Debug)]
 pub struct Answerer {
     writer: u64,
@@ -63,17 +63,17 @@ pub struct Answerer {
 }
 
 impl Answerer {
-    /// Makes an answerer that has sent no answer yet. `writer` is a number that no other writer has.
+    /// Makes an answerer whose first block has the number 1. No other writer may have the number `writer`.
     pub fn new(writer: u64) -> Answerer {
         Answerer { writer, number: 0, sealer: Sealer::default() }
     }
 
-    /// Seals blocks with this key from now on. Without a key, they are not sealed.
+    /// Sets the key that seals answers. With `None`, answers are not sealed.
     pub fn set_key(&mut self, key: Option<&GroupKey>) {
         self.sealer.set_key(self.writer, key);
     }
 
-    /// Makes the block that answers a request about this session of the stream.
+    /// Makes the block that answers a request. `stream` and `session` are those of the answered channel.
     pub fn answer(&mut self, (stream, session): (Stream, Session), cut: Cut, clock_error: u16) -> Vec<u8> {
         self.number += 1;
         let head = Head { clock_error, ..Head::new(stream, session, (self.writer, self.number)) };

@@ -1,9 +1,12 @@
-//! The recorder's logic without files, clocks or threads.
+//! The recorder's logic, without files, clocks or threads.
 //!
-//! [`Packer`] makes frames of events. [`Writer`] takes frames, completions and the time, and returns operations. [`recover`] makes a
-//! journal whole after a crash. `sim` runs all three on a disk that loses power.
+//! - [`Packer`] packs events into frames.
+//! - [`Writer`] takes frames, results of operations and the time, and returns operations.
+//! - [`recover`] repairs a journal after a crash.
 //!
-//! Operations pass through three [`Lane`]s. Each lane does one operation at a time, in order; the lanes run at the same time.
+//! `sim` runs all three on a simulated disk that loses power.
+//!
+//! Operations belong to three [`Lane`]s. A lane performs one operation at a time, in order. The lanes run in parallel.
 
 #[cfg(test)]
 mod model;
@@ -41,16 +44,17 @@ pub struct Now {
 /// When written data is made safe from a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// Files are synced when they are sealed, and for reserve records. Bytes that the kernel has not written by then are lost if the power
-    /// fails.
+    /// Files are synced only when they are sealed, and for reserve records. A power cut loses bytes that the kernel has not written by
+    /// then.
     None,
-    /// Files are synced this often, beside the writing, and at once for reserve records, since publishers may wait for those.
+    /// Files are synced at this interval, in parallel with writes. Reserve records are synced at once, because publishers may wait for
+    /// them.
     Interval(Duration),
     /// Each write is safe when it returns.
     Each,
 }
 
-/// A closed frame: its description, and its bytes. The first 64 bytes are room for the header.
+/// A closed frame: its description and its bytes. The first 64 bytes are left free for the header.
 #[derive(Debug, Clone)]
 pub struct Frame {
     /// Its description.
@@ -61,7 +65,7 @@ pub struct Frame {
     pub reserve: u64,
     /// The publisher's epoch at its start.
     pub epoch: u64,
-    /// The ring that its records come from, as the header of its file describes it. A file has only frames of one ring.
+    /// The header of the ring's files. All records of a frame come from one ring, and so do all frames of a file.
     pub header: Arc<FileHeader>,
 }
 
@@ -84,10 +88,10 @@ impl Piece {
     }
 }
 
-/// One call of the file system. Files that are written are identified by their number.
+/// One call to the file system. Files are identified by their number.
 #[derive(Debug, Clone)]
 pub enum Step {
-    /// Make `spare.tmp` for file `number`, with room for `size` bytes.
+    /// Create `spare.tmp` for file `number`, and allocate `size` bytes.
     Create {
         /// File number.
         number: u64,
@@ -102,7 +106,7 @@ pub enum Step {
         offset: u64,
         /// What to write.
         pieces: Vec<Piece>,
-        /// Number of zero bytes that may be written after the frames, where the file is still empty.
+        /// Number of zero bytes that may be written after the pieces. The file has nothing there yet.
         ahead: u64,
         /// Return only when the write is safe from a power cut.
         durable: bool,
@@ -146,7 +150,7 @@ pub enum Lane {
     Help,
 }
 
-/// Steps to be done in order, up to the first error. The caller reports the result by [`Writer::done`].
+/// Steps to perform in order until one fails. The caller reports the result to [`Writer::done`].
 #[derive(Debug, Clone)]
 pub struct Op {
     /// Number of the operation.

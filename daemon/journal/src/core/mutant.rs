@@ -1,4 +1,4 @@
-//! Mistakes that the simulation must find. In ordinary builds there are none.
+//! Planted mistakes, which the simulation must find. Ordinary builds have none.
 
 /// A mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -6,7 +6,7 @@
 pub(super) enum Mutant {
     /// Recovery reads files without syncing them first.
     NoSyncBeforeReading,
-    /// A sync is assumed to cover everything written until its end.
+    /// A sync is assumed to cover everything that was written before the sync ended.
     DurableAtTheEnd,
     /// A file counts as durable before its name does.
     NoDirectorySync,
@@ -14,7 +14,7 @@ pub(super) enum Mutant {
     RetryAfterFailedSync,
     /// A mended file's number is used again.
     WritesOverMended,
-    /// Recovery uses the reserve of a frame that a later file repeats, or does not have.
+    /// Recovery uses the reserve of a frame that a later file repeats or lacks.
     HearsAll,
     /// Frames of another file are mistaken for this file's.
     NoSalt,
@@ -24,7 +24,7 @@ pub(super) enum Mutant {
     TruncateAtFirstBad,
     /// A reserve counts as soon as it is written.
     ReserveNotSynced,
-    /// A clean record is written although a publisher may continue.
+    /// The recorder writes a clean record although a publisher may continue.
     CleanWithoutLock,
 }
 

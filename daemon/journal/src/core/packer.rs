@@ -24,7 +24,7 @@ impl Pool {
         kept.unwrap_or_else(|| Vec::with_capacity(ROOM))
     }
 
-    /// Returns a frame's buffer to the pool, if nothing else holds it. A buffer that has grown for a large message is not kept.
+    /// Returns a frame's buffer to the pool, if nobody else holds the frame. A buffer that grew for a large message is dropped.
     pub fn give(&self, frame: Arc<Frame>) {
         if let Ok(frame) = Arc::try_unwrap(frame)
             && frame.bytes.capacity() <= 2 * ROOM
@@ -41,16 +41,17 @@ pub struct Packing {
     pub target: usize,
     /// Distance of a reserve from the tail.
     pub reserve: u64,
-    /// How often both clocks are noted while something is recorded.
+    /// Interval of clock records while messages are recorded.
     pub clock_every: Duration,
-    /// Both clocks are noted in the next frame after this many bytes. A reader that begins in the middle searches no further for them.
+    /// Number of bytes after which the next frame has a clock record. A reader that begins inside the journal need not search further for
+    /// one.
     pub clock_bytes: usize,
 }
 
-/// A greater difference between two clocks is noted at once, in nanoseconds.
+/// Difference between two clocks, in nanoseconds, above which a clock record is written at once.
 const STEP_NS: u64 = 1_000_000;
 
-/// Bytes of a clock record, which a full frame may have in addition to its messages.
+/// Bytes of a clock record. A full frame may exceed its target by this size.
 pub const CLOCK_RECORD: usize = 40;
 
 impl Default for Packing {
@@ -67,15 +68,15 @@ impl Default for Packing {
 /// The place at which a recording begins.
 #[derive(Debug, Clone)]
 pub struct Begin<'a> {
-    /// The header of the first file: the sequence that is due, the publisher's epoch, and the ring.
+    /// The header of the first file, with the next sequence, the publisher's epoch, and the ring.
     pub header: Arc<FileHeader>,
-    /// The sequences that are missing, from the one due on.
+    /// The missing sequences, from the next sequence on.
     pub loss: Option<Loss>,
     /// The files that recovery has mended.
     pub mended: &'a [Mended],
-    /// The greatest reserve of the journal so far; 0 if there is none. A later file never has a lower one.
+    /// The greatest reserve of the journal so far; 0 if there is none. Later files have at least this reserve.
     pub reserve: u64,
-    /// The latest wall clock of a record in the journal so far, in nanoseconds since 1970; 0 if there is none.
+    /// The latest wall clock of the journal's records, in nanoseconds since 1970; 0 if there is no record.
     pub latest_ns: u64,
 }
 
@@ -94,9 +95,9 @@ pub struct Packer {
     last_clock: Option<(Duration, u64)>,
     /// The wall clock and the ticks of the last clock record.
     noted: Option<(u64, u64)>,
-    /// The time of the last message after that record; 0 if there is none.
+    /// The ring's time of the last message after the last clock record; 0 if there is none.
     last_time: u64,
-    /// The latest wall clock of a record before that one.
+    /// The latest wall clock of a record before the last clock record.
     latest_ns: u64,
     /// Number of bytes of frames since the last clock record.
     since_clock: usize,
@@ -106,7 +107,8 @@ pub struct Packer {
     header: Arc<FileHeader>,
 }
 
-/// For the model, which copies a packer only between two frames. A field that is added does not compile before it is here.
+/// Copies a packer without an open frame, for the model. The copy names every field, so that a new field does not compile before it is
+/// copied here.
 #[cfg(test)]
 impl Clone for Packer {
     fn clone(&self) -> Self {
@@ -133,7 +135,7 @@ impl Clone for Packer {
 }
 
 impl Packer {
-    /// Begins a recording with its first records: what was mended and what is missing, the ring, and a reserve.
+    /// Begins a recording. The first records state the repaired files, the missing sequences, the ring, and a reserve.
     pub fn begin(packing: Packing, pool: Pool, begin: &Begin<'_>, now: Now, ticks: u64) -> Self {
         let mut packer = Self {
             packing,
@@ -174,12 +176,12 @@ impl Packer {
         self.epoch
     }
 
-    /// Sets the time, in both clocks. The caller does so before it packs events.
+    /// Sets the time in both clocks. Call this before packing events.
     pub fn at(&mut self, now: Now, ticks: u64) {
         (self.now, self.ticks) = (now, ticks);
     }
 
-    /// Packs a message. Refuses a message whose sequence is not due: the caller has left out an event.
+    /// Packs a message. Returns false, and packs nothing, if its sequence is not the next one: the caller then missed an event.
     #[inline]
     pub fn message(&mut self, sequence: u64, payload: &[u8], tag: u16, key: bool, time: u64) -> bool {
         if sequence != self.due {
@@ -194,7 +196,8 @@ impl Packer {
         true
     }
 
-    /// Notes that the next records come from another ring, which `header` describes. Its time must have been set by [`at`](Self::at).
+    /// Ends the records of one ring. The next records come from the ring that `header` describes. Call [`at`](Self::at) with the new ring's
+    /// time first.
     pub fn go_on_in(&mut self, header: Arc<FileHeader>) {
         self.close();
         self.latest_ns = self.latest_ns();
@@ -202,7 +205,7 @@ impl Packer {
         self.source();
     }
 
-    /// Packs the record that names the ring from which the next records come.
+    /// Packs the record that names the source ring of the next records.
     fn source(&mut self) {
         let (ring, epoch, first) = (self.header.ring.uuid, self.epoch, self.due);
         self.control(JournalControl::Source { ring, generation: 0, epoch, first });
@@ -232,7 +235,7 @@ impl Packer {
         }
     }
 
-    /// Records the sequences up to `to` as missing, if there are any. Returns how many there are.
+    /// Records the sequences up to and including `to` as missing. Returns their number, which may be 0.
     pub fn loss(&mut self, to: u64, cause: Cause) -> u64 {
         let from = self.due;
         if to >= from {
@@ -241,7 +244,7 @@ impl Packer {
         self.due - from
     }
 
-    /// Packs a reserve that reaches up to `sequence`, unless the last one does.
+    /// Packs a reserve record for `sequence`, unless the last reserve is at least as high.
     pub fn reserve_up_to(&mut self, sequence: u64) {
         if sequence.min(MAX_SEQUENCE - 1) > self.reserve {
             self.raise_reserve(sequence);
@@ -287,22 +290,22 @@ impl Packer {
         &mut self.open.as_mut().expect("opened above").0
     }
 
-    /// Returns the latest wall clock of a record so far, as a reader counts it: by the last clock record. It goes on where the clock was set
-    /// back, so that a frame's index time says what is before the frame.
+    /// Returns the latest wall clock of the records so far, as a reader computes it from the last clock record. It never goes back, even if
+    /// the clock was set back. So a frame's index time is an upper bound for all earlier records.
     fn latest_ns(&self) -> u64 {
         let last = self.noted.and_then(|noted| wall_ns(noted, self.header.ring.clock_hz, self.last_time));
         last.map_or(self.latest_ns, |last| last.max(self.latest_ns))
     }
 
-    /// Returns the wall clock at a time of the ring's clock, which has 48 bits. Without a time, returns the present wall clock.
+    /// Converts a time of the ring's 48-bit clock to the wall clock. If `time` is not known, returns the present wall clock.
     fn wall_of(&self, time: u64) -> u64 {
-        // A record that arrived after the clocks were read is hardly later.
+        // A record is not much later than the reading of the clocks, even if it arrived after it.
         let wall = wall_ns((self.now.wall_ns, self.ticks), self.header.ring.clock_hz, time);
         wall.map_or(self.now.wall_ns, |wall| wall.min(self.now.wall_ns))
     }
 
-    /// Notes both clocks in a new frame, if the last note is old or far away, or if the wall clock was set meanwhile. If the frame's index
-    /// time `is_later` than its first record, a reader that begins there needs the note.
+    /// Adds a clock record to a new frame, if the last one is too old or too many bytes away, or if the wall clock was set meanwhile. It
+    /// also does so if the frame's index time `is_later` than its first record, because a reader that begins there needs the record.
     fn note_clock(&mut self, is_later: bool) {
         let offset = self.now.wall_ns.wrapping_sub(self.now.mono.as_nanos() as u64);
         let step = self.last_clock.map_or(0, |(_, last)| offset.wrapping_sub(last) as i64);
@@ -332,7 +335,7 @@ impl Packer {
         }
     }
 
-    /// Returns how long ago the open frame was begun; `None` if there is none.
+    /// Returns the age of the open frame; `None` if no frame is open.
     pub fn open_for(&self, now: Now) -> Option<Duration> {
         self.open.as_ref().map(|(_, since)| now.mono.saturating_sub(*since))
     }
@@ -370,7 +373,7 @@ mod tests {
         frame.bytes.windows(8).any(|bytes| bytes == number.to_le_bytes())
     }
 
-    /// However full a frame is when a reserve is asked for, the first frame that claims it has the record.
+    /// The first frame with a new reserve has the reserve's record, even if the frame before it was almost full.
     #[test]
     fn a_frame_claims_no_reserve_that_a_later_one_names() {
         for filled in 1_500..2_048 {

@@ -1,4 +1,4 @@
-//! Turns writes that begin and end anywhere into whole pages, in memory that a disk can read directly.
+//! Converts writes at any offset and of any size to writes of whole pages, in memory that direct I/O accepts.
 
 use super::Piece;
 use shmcast::journal::format::PAGE;
@@ -25,13 +25,13 @@ impl Memory {
     }
 }
 
-/// Turns the writes of a file into whole pages. A write that ends within a page fills the page with zeros. The next write repeats that
-/// page, with its bytes and those that follow.
+/// Converts the writes of a file to whole pages. If a write ends within a page, the rest of the page is zeros. The next write then writes
+/// this page again, with the bytes of both.
 #[derive(Debug, Clone)]
 pub struct Pages {
-    /// The last page, if it is not full: its bytes are at the start, until the next write.
+    /// The last page, if the last write filled only a part of it. The part is at its start.
     last: Box<[u8; PAGE]>,
-    /// The file that was written last, and the offset after the last byte.
+    /// The number of the file that was written last, and the offset after its last byte.
     end: (u64, u64),
 }
 
@@ -51,11 +51,11 @@ impl Default for Pages {
 }
 
 impl Pages {
-    /// Writes the pages of a write, and about `ahead` zeros after it, by `run`. The write begins a page, or begins where the last write
-    /// ended.
+    /// Computes the pages of a write and about `ahead` zeros after it, and passes them to `run`. The write must begin at a page, or where
+    /// the last write ended.
     ///
     /// # Errors
-    /// The error of `run`. After it the file is not written any more.
+    /// The error of `run`. After an error, write this file no more.
     pub fn write(
         &mut self,
         number: u64,
@@ -93,7 +93,7 @@ impl Stretch<'_> {
         self.size
     }
 
-    /// Copies the bytes from `from` on into `memory`, and zeros after the end.
+    /// Fills `memory` with the bytes from offset `from` on. Memory after the end becomes zeros.
     pub fn copy(&self, from: usize, memory: &mut [u8]) {
         let parts = std::iter::once(self.before).chain(self.pieces.iter().map(Piece::bytes));
         let (mut skip, mut filled) = (from, 0);
@@ -116,7 +116,7 @@ mod tests {
         Piece::Own(vec![byte; length].into())
     }
 
-    /// Writes in parts of `part` bytes as a disk would have it. The result is where, and how much.
+    /// Performs a write in parts of `part` bytes, as a disk would store them. Returns its offset and size.
     fn run(
         pages: &mut Pages,
         file: &mut Vec<u8>,

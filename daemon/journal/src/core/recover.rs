@@ -1,4 +1,4 @@
-//! Makes a journal whole after a crash or a power cut. Recovery itself may be interrupted at any point, and repeated.
+//! Repairs a journal after a crash or a power cut. Recovery may be interrupted at any point, and repeated.
 
 use super::mutant::{Mutant, is};
 use super::scan::{Found, Heard, Scan, Scanner, used};
@@ -9,7 +9,7 @@ use shmcast::journal::format::{
 use std::io;
 use thiserror::Error;
 
-/// Greatest number of bytes after the last whole frame of a repaired file that are kept for people.
+/// Most bytes after the last whole frame of a repaired file that are kept for inspection.
 const TORN_KEPT: u64 = 1 << 20;
 /// The ending of the names of files with these bytes.
 const TORN: &str = ".torn";
@@ -23,13 +23,13 @@ pub trait Volume {
     fn list(&mut self) -> io::Result<Vec<String>>;
     /// Returns the number of bytes of a file.
     fn size(&mut self, name: &str) -> io::Result<u64>;
-    /// Fills `bytes` from `offset` on, which lies inside of the file.
+    /// Reads `bytes.len()` bytes at `offset`. All of them must be inside the file.
     fn read(&mut self, name: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
     /// Writes `bytes`. Makes the file if it does not exist.
     fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes the file's contents and size safe.
     fn sync(&mut self, name: &str) -> io::Result<()>;
-    /// Drops what memory caches of the file, so that the disk is read.
+    /// Drops the file from the page cache, so that later reads come from the disk.
     fn forget(&mut self, name: &str);
     /// Cuts the file.
     fn truncate(&mut self, name: &str, size: u64) -> io::Result<()>;
@@ -41,7 +41,7 @@ pub trait Volume {
     fn sync_directory(&mut self) -> io::Result<()>;
 }
 
-/// The reason why a journal was not recovered. Recovery can be tried again.
+/// The reason why a recovery failed. Recovery can be repeated.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RecoverError {
@@ -104,7 +104,8 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// Returns the sequence of the next message, and what is lost before it, if the ring is gone. Returns `None` for an empty journal.
+    /// Returns how a channel continues whose ring is gone: its next sequence, and the sequences that are lost before it. Returns `None` for
+    /// an empty journal.
     pub fn after_power_cut(&self) -> Option<(u64, Option<Loss>)> {
         self.last.as_ref()?;
         if self.is_clean || self.reserve < self.due {
@@ -123,7 +124,7 @@ struct Known {
 }
 
 impl Known {
-    /// Whether it has no frame, and nothing is missing in it up to `limit`, where a later file begins.
+    /// Whether the file has no frame, and lacks no sequence before `limit`, the first sequence of the later files.
     fn is_empty(&self, limit: Option<u64>) -> bool {
         let (frames, due) = match (&self.sealed, &self.scan) {
             (Some(trailer), _) => (u64::from(trailer.frames) - 1, trailer.next),
@@ -134,10 +135,10 @@ impl Known {
     }
 }
 
-/// Makes the journal in `volume` whole. The caller holds its lock.
+/// Repairs the journal in `volume`. The caller holds its lock.
 ///
 /// # Errors
-/// [`RecoverError`]. After an error nothing was lost, and the call may be repeated.
+/// [`RecoverError`]. An error loses nothing, and the call may be repeated.
 pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
     let mut recovered = Recovered { next_number: 1, due: 1, ..Recovered::default() };
     let mut files = gather(volume, &mut recovered.next_number)?;
@@ -194,9 +195,10 @@ fn os<T>(name: &str, result: io::Result<T>) -> Result<T, RecoverError> {
     result.map_err(|source| RecoverError::Os { name: name.to_owned(), source })
 }
 
-/// Returns the files with a whole header, in order. Everything that may not be safe is synced before it is read, so that what was read is
-/// not lost later. A sealed file is known to be safe once the file after the next one is begun. `free` becomes a number that no file and no
-/// name has.
+/// Returns the files with a whole header, in order. `free` becomes a number that no file has in its header or name.
+///
+/// A file that may not be durable is synced before it is read. So a later power cut cannot take back what recovery has read. A sealed file
+/// is durable once the file after the next one has begun.
 fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, RecoverError> {
     let names = os("the directory", volume.list())?;
     let mut files: Vec<Known> = Vec::new();
@@ -246,8 +248,8 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
     Ok(files)
 }
 
-/// Makes a file in place of the first one that is missing between two others, so that it can record what is missing. After a file that is
-/// not sealed this is not needed, since that file records it.
+/// Creates a file in place of the first missing one between two files, if a sealed file precedes it. The new file will record the missing
+/// sequences. An unsealed file records them itself. Returns whether a file was created.
 fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverError> {
     for (at, file) in files.iter().enumerate() {
         let Some(trailer) = &file.sealed else { continue };
@@ -266,7 +268,7 @@ fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverE
             ..next.clone()
         };
         let page = header.encode().map_err(|source| RecoverError::Format { name: SPARE.into(), source })?;
-        // The next look names the file, and seals it with the loss, like any file of which no frame is left.
+        // The next `look` names the file and seals it with the loss, like any file without frames.
         os(SPARE, volume.write(SPARE, 0, &page))?;
         return Ok(true);
     }
@@ -322,8 +324,8 @@ fn look(volume: &mut impl Volume, name: String, ends: Ends) -> Result<Look, Reco
     Ok(Look::File(Box::new(Known { name, header, sealed, scan: None })))
 }
 
-/// Takes a file without a whole header out of the journal: it was never durable, or its header was damaged. The file is kept, since people
-/// may want its contents.
+/// Renames a file without a whole header, so that it no longer belongs to the journal. Either it was never durable, or its header was
+/// damaged. The file is kept for inspection. An empty file, or the spare, is removed instead.
 fn set_aside(volume: &mut impl Volume, name: &str, size: u64) -> io::Result<Look> {
     let used = used(volume, name, size)?;
     if used == 0 || name == SPARE {
@@ -336,8 +338,8 @@ fn set_aside(volume: &mut impl Volume, name: &str, size: u64) -> io::Result<Look
     Ok(Look::Torn)
 }
 
-/// Adds the contents of an unsealed file to the result, and seals the file. A later file begins with sequence `limit`: what is missing
-/// before it is recorded here. According to later files, everything up to `durable` was durable.
+/// Adds the contents of an unsealed file to the result, and seals the file. The next file begins with sequence `limit`, so sequences
+/// missing before it are recorded here. According to later files, everything up to `durable` was durable.
 fn take_in(
     volume: &mut impl Volume,
     file: &Known,
@@ -372,8 +374,8 @@ impl Recovered {
     }
 }
 
-/// Returns the reserve, epoch, ring and clean end of the last file, if it is sealed. They are found by the offsets in its footer. If the
-/// footer is damaged, the frames are searched.
+/// Returns the reserve, the epoch and the clean end that a sealed file records. It reads the frames that the footer lists. If the footer is
+/// damaged, it searches all frames.
 fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::Result<Heard> {
     let size = volume.size(&file.name)?;
     let mut scanner = Scanner::new(volume, &file.name, size, file.header.salt);
@@ -397,8 +399,8 @@ fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::
     Ok(heard)
 }
 
-/// Seals a file after its last whole frame. What stands after it is kept in a file of its own. The recorder's footer is written again if it
-/// can be rebuilt, because the next file chains to it. Everything up to `durable` was safe.
+/// Seals a file after its last whole frame. Bytes after it are copied to a separate file. If the recorder's footer can be rebuilt, it is
+/// written again, because the next file chains to it. Everything up to `durable` was durable.
 fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan, durable: u64) -> io::Result<(u64, u32)> {
     let end = scan.composer.offset();
     let size = volume.size(name)?;
@@ -419,7 +421,7 @@ fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan, durable: u64) -> i
     let bytes = bytes.unwrap_or_else(|| scan.composer.seal_mended(durable));
     let sealed = end + bytes.len() as u64;
     if size <= sealed {
-        // A file gets its final size only after its trailer is safe.
+        // A file gets its final size only after its trailer is durable.
         volume.truncate(name, sealed + PAGE as u64)?;
         volume.sync(name)?;
     }

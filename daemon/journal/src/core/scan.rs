@@ -13,7 +13,7 @@ const CHUNK: usize = 64 << 10;
 /// The contents of a file's frames.
 #[derive(Debug)]
 pub struct Scan {
-    /// The state of the file, ready to be sealed after its last whole frame.
+    /// The state of the file after its last whole frame, with which the file can be sealed.
     pub composer: Composer,
     /// Whole frames.
     pub frames: u64,
@@ -21,9 +21,9 @@ pub struct Scan {
     pub durable: u64,
     /// Bytes in use after the last whole frame.
     pub behind: u64,
-    /// The header of the footer after the last whole frame, if there is one. The next file chains to it.
+    /// The header of the footer after the last whole frame, if there is one. The next file's header refers to it.
     pub footer: Option<FrameHeader>,
-    /// The contents of the records that recovery needs.
+    /// The state that the records of this file state.
     pub heard: Heard,
 }
 
@@ -32,7 +32,7 @@ pub struct Scan {
 pub struct Heard {
     /// The greatest reserve; 0 for none.
     pub reserve: u64,
-    /// The next sequence according to a clean record, if nothing follows it.
+    /// The next sequence according to a clean record, if no record follows it.
     pub clean: Option<u64>,
     /// The greatest epoch; 0 for none.
     pub epoch: u64,
@@ -62,7 +62,7 @@ pub(super) struct Scanner<'a, V> {
 }
 
 impl Scan {
-    /// Searches file `name` of `size` bytes, which begins with `header`.
+    /// Scans file `name` of `size` bytes, whose header is `header`.
     ///
     /// # Errors
     /// The error of a read.
@@ -118,7 +118,7 @@ fn follows(head: &FrameHeader, composer: &Composer) -> bool {
 }
 
 impl<'a, V: Volume> Scanner<'a, V> {
-    /// Makes a scanner for frames with `salt` in file `name` of `size` bytes.
+    /// Makes a scanner of file `name` with `size` bytes, for frames with `salt`.
     pub(super) const fn new(volume: &'a mut V, name: &'a str, size: u64, salt: u64) -> Self {
         Self { volume, name, size, salt, last_used: 0 }
     }
@@ -132,7 +132,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(decode(&bytes, self.salt))
     }
 
-    /// Reads the body of the frame at `offset`, whose header is `head`, if the body is whole.
+    /// Reads the body of the frame at `offset` with the header `head`. Returns `None` if the body is damaged.
     fn body(&mut self, offset: u64, head: &FrameHeader) -> io::Result<Option<Vec<u8>>> {
         if offset + head.frame_bytes() as u64 > self.size {
             return Ok(None);
@@ -159,7 +159,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(body.and_then(|body| Footer::decode(&body).ok()))
     }
 
-    /// Finds the next whole frame of this file after a place without one. The search notes how far the file is in use.
+    /// Finds the next whole frame after an offset without one. Also updates `last_used`, the end of the file's used part.
     fn beyond(
         &mut self,
         composer: &Composer,
@@ -205,7 +205,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(())
     }
 
-    /// Accepts a whole frame, unless the whole header right after it belongs to another chain.
+    /// Returns the frame at `place` if it is whole, unless a whole header follows whose chain does not match the frame.
     fn accept(&mut self, place: u64) -> io::Result<Option<(u64, FrameHeader, Box<Said>)>> {
         if is(Mutant::TruncateAtFirstBad) {
             return Ok(None);
@@ -219,7 +219,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
     }
 }
 
-/// Returns the number of bytes of a file up to the last one that is not zero.
+/// Returns the offset after the last byte of a file that is not zero; 0 if there is none.
 pub(super) fn used(volume: &mut impl Volume, name: &str, size: u64) -> io::Result<u64> {
     let mut chunk = vec![0; CHUNK];
     let mut end = size;

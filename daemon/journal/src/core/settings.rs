@@ -6,9 +6,10 @@ use std::time::Duration;
 /// How bytes are written to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Io {
-    /// From memory of the recorder by `O_DIRECT`, in whole pages. Costs a fraction of the CPU time of `Buffered`, leaves nothing in the
-    /// page cache, and an error is reported by the write that it belongs to. If a file system does not support it, or is in memory, the
-    /// recorder uses `Buffered`.
+    /// By `O_DIRECT`, in whole pages of the recorder's memory.
+    ///
+    /// It costs a fraction of the CPU time of `Buffered` and does not fill the page cache. An error is reported by the write that failed.
+    /// If the file system does not support it, or is in memory, the recorder uses `Buffered`.
     #[default]
     Direct,
     /// Through the page cache.
@@ -30,17 +31,17 @@ impl Io {
 pub struct Settings {
     /// When written data is made safe.
     pub sync: SyncPolicy,
-    /// How bytes are written to the disk. The logic does not use it.
+    /// How bytes are written to the disk. Only the threads use this setting.
     pub io: Io,
     /// A file is sealed when the next frame would exceed this many bytes.
     pub file_bytes: u64,
     /// A file is sealed when it is this old.
     pub roll_after: Option<Duration>,
-    /// Once this many bytes of frames are in memory, a sync does not wait for its interval. Frames stay in memory until they are safe.
+    /// If this many bytes of frames are in memory, a sync begins before its interval is over. Frames stay in memory until they are durable.
     pub sync_bytes: usize,
     /// Greatest number of bytes in one write.
     pub group_bytes: usize,
-    /// Number of bytes of frames in memory from which on there is no room for more.
+    /// While at least this many bytes of frames are in memory, the recorder takes no more.
     pub buffer: usize,
     /// How long to wait before a failed disk is tried again.
     pub retry_every: Duration,
@@ -66,7 +67,7 @@ impl Default for Settings {
 pub enum State {
     /// Frames are written as they arrive.
     Recording,
-    /// The disk refused. It is tried again. Messages that do not fit into memory meanwhile are lost, and recorded as lost.
+    /// The disk refused a write, and is tried again. If memory is full meanwhile, messages are lost and recorded as lost.
     Failed,
     /// Everything is written, safe and sealed.
     Closed,

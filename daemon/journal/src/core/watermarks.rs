@@ -1,4 +1,4 @@
-//! The figures that a writer reports.
+//! The counts and sequences that a writer reports.
 
 use super::writer::Writer;
 use super::{Lane, State};
@@ -15,12 +15,12 @@ impl Writer {
         self.buffered
     }
 
-    /// Whether frames wait for a write that is under way.
+    /// Whether frames wait while another write is in progress.
     pub fn is_behind(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether no frame waits to be written, so that the next one may be small.
+    /// Whether no frame waits and no write is in progress, so that even a small frame may be written now.
     pub fn is_idle(&self) -> bool {
         !self.is_behind() && self.busy[Lane::Write as usize].is_none()
     }
@@ -30,12 +30,12 @@ impl Writer {
         self.written - 1
     }
 
-    /// Everything up to this sequence is safe from a power cut, or the journal safely records it as lost.
+    /// The highest durable sequence. Every sequence up to it is durable, or durably recorded as lost.
     pub const fn durable(&self) -> u64 {
         self.durable - 1
     }
 
-    /// The greatest reserve that is safe from a power cut; 0 for none.
+    /// The greatest durable reserve; 0 if there is none.
     pub const fn reserve(&self) -> u64 {
         self.reserve
     }
@@ -45,12 +45,12 @@ impl Writer {
         self.bytes_written
     }
 
-    /// Number of the newest file. If no file has been started yet, the number that the first one will get.
+    /// The number of the newest file. Before the first file, the number that the first file will have.
     pub const fn active(&self) -> u64 {
         self.header.file
     }
 
-    /// Takes the oldest error that has not been taken yet, and what failed.
+    /// Takes the oldest error, with the name of the failed operation.
     pub fn take_error(&mut self) -> Option<(&'static str, io::Error)> {
         self.errors.pop_front()
     }

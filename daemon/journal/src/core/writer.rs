@@ -1,4 +1,4 @@
-//! Decides which frames are written where and when, and what is durable.
+//! Decides which frames are written, where and when, and which sequences are durable.
 
 use super::mutant::{Mutant, is};
 use super::{Frame, Lane, Now, Op, Piece, Pool, Settings, Step, SyncPolicy};
@@ -10,10 +10,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Greatest number of frames in one write: each is two parts of a vectored write, which has at most 1024.
+/// Most frames in one write. Each frame is two parts of a vectored write, and the kernel accepts 1024 parts.
 const GROUP_FRAMES: usize = 400;
-/// How far zeros are written ahead. A small write that must be safe at once costs many times more where nothing was written before, since
-/// the file system must also record the new blocks.
+/// Bytes of zeros that are written ahead of the frames. Without them, a small durable write costs many times more, because the file system
+/// must also record new blocks.
 const AHEAD: u64 = 768 << 10;
 
 /// A file that is written to, or is not finished yet.
@@ -24,7 +24,7 @@ pub(super) struct Open {
     composer: Composer,
     is_named: bool,
     begun: Duration,
-    /// Frames that were written. Messages are not counted, since a frame may hold none.
+    /// Number of written frames. It counts no messages, because a frame may have none.
     written: u32,
     /// Number of frames whose contents in the file are safe.
     synced: u32,
@@ -42,7 +42,7 @@ pub(super) struct Pending {
     next: u64,
     reserve: u64,
     size: usize,
-    /// The frame itself, to be written again if the file fails; not kept if nothing is synced.
+    /// The frame itself, for another write if the file fails. `None` with [`SyncPolicy::None`].
     frame: Option<Arc<Frame>>,
 }
 
@@ -64,7 +64,7 @@ pub(super) enum Spare {
     Ready(u64),
 }
 
-/// The writer of a journal takes frames, and returns operations.
+/// The writer of a journal. It takes frames, and returns operations.
 #[derive(Debug)]
 pub struct Writer {
     pub(super) settings: Settings,
@@ -74,9 +74,9 @@ pub struct Writer {
     pub(super) salts: u64,
     pub(super) waiting: VecDeque<Arc<Frame>>,
     pub(super) pending: VecDeque<Pending>,
-    /// Number of the oldest pending frames that no longer count as memory.
+    /// How many of the oldest pending frames are no longer counted in `buffered`.
     pub(super) freed: usize,
-    /// The files, oldest first. The last one is written to unless it is sealed.
+    /// The unfinished files, oldest first. Frames are written to the last one, unless it is sealed.
     pub(super) files: VecDeque<Open>,
     pub(super) spare: Spare,
     pub(super) next_number: u64,
@@ -102,8 +102,8 @@ fn size_of_all(pieces: &[Piece]) -> u64 {
 }
 
 impl Writer {
-    /// Begins a file after `header`, in which number, sequence, and salt and chain of the previous file are those for the new file. `salt`
-    /// is a random number. Everything up to the previous sequence is durable.
+    /// Makes a writer that begins a new file. `header` has the new file's number and sequence, and the salt and chain of the previous file.
+    /// `salt` is a random number. Every sequence before the new file's counts as durable.
     pub fn new(settings: Settings, header: FileHeader, pool: Pool, salt: u64) -> Self {
         let pages = (settings.file_bytes / PAGE as u64).max(2);
         let settings = Settings { file_bytes: pages * PAGE as u64, ..settings };
@@ -141,12 +141,12 @@ impl Writer {
         self.waiting.push_back(Arc::new(frame));
     }
 
-    /// Notes that no more frames follow. The file is sealed once everything is written.
+    /// Tells the writer that no more frames follow. It seals the file after everything is written.
     pub const fn close(&mut self) {
         self.is_closing = true;
     }
 
-    /// Returns the next operation for a lane that is free. The caller calls this after each change, until it returns `None`.
+    /// Returns the next operation for a free lane. Call this after each change, until it returns `None`.
     pub fn poll(&mut self, now: Now) -> Option<Op> {
         let found = [Lane::Write, Lane::Sync, Lane::Help].into_iter().find_map(|lane| {
             if self.busy[lane as usize].is_some() {
@@ -192,7 +192,7 @@ impl Writer {
                 let bytes = size_of_all(&pieces);
                 let mut steps = Vec::new();
                 if offset + bytes >= limit {
-                    // A file gets its final size only after its trailer is safe.
+                    // A file gets its final size only after its trailer is durable.
                     steps.push(Step::Resize { number, size: offset + bytes + PAGE as u64 });
                 }
                 steps.push(Step::Write { number, offset, pieces, ahead: 0, durable: false });
@@ -207,7 +207,7 @@ impl Writer {
         Some(self.group(pieces))
     }
 
-    /// Begins the next file in the spare one. Returns its header page.
+    /// Turns the spare file into the next file. Returns its header page.
     fn begin_file(&mut self, now: Now) -> Option<Box<[u8]>> {
         let Spare::Ready(number) = self.spare else { return None };
         self.name_what_was_given_up(now);
@@ -242,7 +242,8 @@ impl Writer {
         Some(page)
     }
 
-    /// If nothing is synced, frames are not kept until they are durable: those of an abandoned file are recorded as lost.
+    /// Queues a loss record for the frames of an abandoned file that are not in memory any more. Only [`SyncPolicy::None`] drops frames
+    /// before they are durable.
     fn name_what_was_given_up(&mut self, now: Now) {
         let Some(first) = self.waiting.front() else { return };
         let (from, next, reserve, epoch) = (self.durable, first.draft.sequence, first.reserve, first.epoch);
@@ -265,12 +266,12 @@ impl Writer {
         (z ^ (z >> 31)).max(1)
     }
 
-    /// Returns the end of the room for frames in a file. Whole pages up to there do not make the file longer than what was prepared.
+    /// Returns the offset at which the room for frames ends. Writes of whole pages up to it stay within the allocated file.
     const fn room(&self) -> u64 {
         self.settings.file_bytes - PAGE as u64
     }
 
-    /// Writes as many waiting frames as fit into one write after `pieces`.
+    /// Makes one write of `pieces` and as many waiting frames as fit.
     fn group(&mut self, mut pieces: Vec<Piece>) -> (Doing, Vec<Step>) {
         let room = self.room();
         let durable = self.durable();
@@ -351,7 +352,7 @@ impl Writer {
             return None;
         }
         self.spare = Spare::Making;
-        // This is no multiple of a page, unlike the size of a sealed file.
+        // This is not a multiple of a page. The size of a sealed file is.
         let (number, size) = (self.next_number, self.settings.file_bytes - FRAME_ALIGN as u64);
         Some((Doing::Spare, vec![Step::Create { number, size }]))
     }
@@ -449,7 +450,7 @@ impl Writer {
         }
     }
 
-    /// Abandons all files that are open now. What is not durable is written to a new file.
+    /// Abandons all open files. Frames that are not durable go to a new file.
     fn give_up(&mut self, now: Now) {
         self.failures += 1;
         self.gave_up = true;
@@ -473,7 +474,7 @@ impl Writer {
         self.written = self.durable;
     }
 
-    /// Advances `durable` over what is safe: in order, and only in named files.
+    /// Advances `durable` over synced frames in named files, up to the first other frame.
     fn advance(&mut self) {
         while let Some(first) = self.pending.front() {
             let file = self.files.iter().find(|open| open.number == first.file);

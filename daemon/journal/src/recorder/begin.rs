@@ -1,4 +1,4 @@
-//! The beginning of a recording: recovery, the place in the ring, and the first records.
+//! The beginning of a recording: recovery, the position in the ring, and the first records.
 
 use super::{LAG_ERROR, now};
 use crate::core::{Begin, Packer, Packing, Pool, Recovered, Settings, Writer, recover};
@@ -19,9 +19,10 @@ pub(super) struct Begun {
     pub(super) subscriber: Subscriber,
     pub(super) packer: Packer,
     pub(super) writer: Writer,
-    /// Control records of the ring after the last message that the journal has already.
+    /// Control records that follow the journal's last message. The journal has them already, and the ring delivers them again.
     pub(super) known: Vec<ControlRecord>,
-    /// Behind this sequence this epoch is in force, if the ring has not said before where it began.
+    /// A sequence and an epoch. The epoch is recorded after this sequence at the latest, if the ring has not delivered the beginning of the
+    /// epoch before.
     pub(super) epoch_by: Option<(u64, u64)>,
     pub(super) first: u64,
     pub(super) missing: u64,
@@ -45,7 +46,7 @@ pub(super) fn begin(
     let took_over = recovered.last.is_some() && (1..epoch).contains(&recovered.epoch);
     let is_behind = recovered.last.is_some() && is_same_ring && {
         if took_over {
-            // A publisher took over while nobody recorded. The ring has the place of that.
+            // A publisher took over while nobody recorded. The ring has a record of the takeover.
             subscriber.go_on_after_epoch(recovered.epoch);
         }
         go_behind(&mut subscriber, recovered.due - 1)
@@ -53,8 +54,8 @@ pub(super) fn begin(
     let last = if recovered.last.is_some() { Last::of(&path, recovered.due)? } else { Last::default() };
     let known = if is_behind { last.controls } else { Vec::new() };
     let loss = if is_behind { None } else { place(&mut subscriber, &recovered, &path)? };
-    // The first messages may be of earlier publishers than the present one. The ring says where each later one begins, and the journal
-    // states no epoch before that.
+    // The first messages may be from publishers before the present one. The ring says where each later publisher begins, and the journal
+    // records no epoch before that.
     let is_new = recovered.last.is_none() && epoch > 1 && subscriber.lag() > 0;
     let waits = is_new || took_over && !is_behind;
     let epoch_by = waits.then(|| (subscriber.next_sequence() + subscriber.lag() + LAG_ERROR, epoch));
@@ -82,20 +83,20 @@ pub(super) fn begin(
     Ok(Begun { directory, subscriber, packer, writer, known, epoch_by, first: due, missing })
 }
 
-/// Moves the subscriber to the end of the journal. Messages that the ring no longer has are lost.
+/// Moves the subscriber to the end of the journal. Returns the messages that the ring no longer has.
 fn place(
     subscriber: &mut Subscriber,
     recovered: &Recovered,
     path: &Path,
 ) -> Result<Option<Loss>, RecordError> {
     if recovered.last.is_none() {
-        // The journal records as lost the messages that the ring lost before it was recorded.
+        // Messages that the ring lost before the recording are recorded as lost.
         let (from, next) = (subscriber.first_sequence(), subscriber.next_sequence());
         let is_missing = next > from && !fault!("a_recorder_names_no_loss");
         return Ok(is_missing.then(|| Loss { from, to: next - 1, cause: Cause::Unrecorded }));
     }
     let due = recovered.due;
-    // A ring that the journal names was read before: it continued while nobody recorded.
+    // If the journal names this ring, the ring continued while nobody recorded.
     let is_known = recovered.ring == Some(subscriber.header().uuid);
     let behind = |channel| RecordError::Behind { path: path.to_owned(), journal: due, channel };
     // A seek would skip the control records before the message.
@@ -119,7 +120,7 @@ fn place(
     Ok(Some(Loss { from: due, to: first - 1, cause }))
 }
 
-/// Moves the subscriber past a message, so that it reads the control records between this message and the next. A seek to the next one
+/// Moves the subscriber past the message `sequence`, so that it next reads the control records after it. A seek to the following message
 /// would skip them. Returns false if the ring no longer has the message.
 fn go_behind(subscriber: &mut Subscriber, sequence: u64) -> bool {
     if sequence == 0 || subscriber.seek(sequence).is_err() {
@@ -129,7 +130,7 @@ fn go_behind(subscriber: &mut Subscriber, sequence: u64) -> bool {
         match subscriber.try_recv() {
             Ok(Some(Event::Message(message))) => return message.sequence == sequence,
             Ok(Some(Event::Lapped(_)) | None) | Err(_) => return false,
-            // This record stands before the message, and the journal has it.
+            // This record precedes the message, so the journal already has it.
             Ok(Some(_)) => {}
         }
     }
@@ -145,10 +146,10 @@ struct Last {
 }
 
 impl Last {
-    /// Reads the end of the journal. `due` is the sequence of the next message.
+    /// Reads the last records of the journal. `due` is the sequence of the next message.
     fn of(path: &Path, due: u64) -> Result<Self, RecordError> {
         let journal = Journal::open(path)?;
-        // An index time counts all records before its frame. The last frame of all is read.
+        // An index time covers all records before its frame, so only the last records are read.
         let indexed =
             journal.files().iter().filter_map(|file| file.trailer).map(|trailer| trailer.greatest_ns);
         let mut last = Self { controls: Vec::new(), latest_ns: indexed.max().unwrap_or(0) };
@@ -171,13 +172,13 @@ impl Last {
     }
 }
 
-/// Moves the subscriber to the oldest message that is safe to read, while a publisher may overtake it. Returns its sequence.
+/// Moves the subscriber to the oldest message in the ring, which a publisher may overwrite meanwhile. Returns its sequence.
 fn oldest(subscriber: &mut Subscriber) -> Result<u64, RecordError> {
     let mut wanted = 1;
     loop {
         match subscriber.seek(wanted) {
             Ok(()) => return Ok(wanted),
-            // It is there already, and before the control records that a seek would skip.
+            // The subscriber is already there, before the control records that a seek would skip.
             Err(LocateError::TooOld { oldest, .. }) if oldest == subscriber.next_sequence() => {
                 return Ok(oldest);
             }
@@ -204,7 +205,7 @@ fn header(
     })
 }
 
-/// Describes the ring that is read, in the form of the headers of files.
+/// Returns a file header that describes the subscriber's ring.
 pub(super) fn header_of_ring(subscriber: &Subscriber) -> io::Result<FileHeader> {
     let header = header_of(subscriber.header())?;
     header.encode().map_err(io::Error::other)?;

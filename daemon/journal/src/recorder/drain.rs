@@ -13,22 +13,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Greatest number of events between two looks at the clock and the disk.
+/// Most events that are packed before the clock and the disk are checked again.
 const BATCH: usize = 4096;
-/// Number of closed frames from which on they are handed to the writer.
+/// Number of closed frames at which they are passed to the writer.
 const CLOSED: usize = 4;
 /// A frame that is not full is closed after this time.
 const LINGER: Duration = Duration::from_millis(4);
-/// Shortest sleep; also the longest one if the ring is small or each write must be safe at once.
+/// Shortest sleep. It is also the longest sleep for a small ring, and with [`SyncPolicy::Each`].
 const NAP: Duration = Duration::from_micros(200);
 /// Longest sleep.
 const LONG_NAP: Duration = Duration::from_millis(1);
-/// Shortest sleep if each write must be safe at once.
+/// Shortest sleep with [`SyncPolicy::Each`].
 const SHORT_NAP: Duration = Duration::from_micros(20);
-/// Greatest number of bytes that a ring receives in a nanosecond.
+/// Assumed highest rate of a ring, in bytes per nanosecond.
 const BYTES_A_NS: u64 = 4;
 
-/// Time between two looks at the names of directory and files.
+/// Interval at which the names of the directory and its files are checked.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The sleeps of a recorder that finds nothing in the ring.
@@ -43,7 +43,8 @@ pub(super) struct Naps {
 }
 
 impl Naps {
-    /// Makes the sleeps for a ring of this many bytes. During a sleep the ring fills by at most a sixteenth, unless it is small.
+    /// Computes the sleeps for a ring of `capacity` bytes. During a sleep at most a sixteenth of the ring is filled, unless the ring is
+    /// small.
     pub(super) fn new(sync: SyncPolicy, capacity: u64) -> Self {
         if sync == SyncPolicy::Each {
             return Self { shortest: SHORT_NAP, longest: NAP, silence: Duration::ZERO, little: 0 };
@@ -52,12 +53,12 @@ impl Naps {
         Self { shortest: nap, longest: nap, silence: Duration::ZERO, little: (capacity / 256) as usize }
     }
 
-    /// Whether so few bytes were published that the next look can wait as if there had been none.
+    /// Whether so few bytes were published that the recorder may sleep as if there had been none.
     const fn is_little(&self, bytes: usize) -> bool {
         bytes < self.little
     }
 
-    /// Returns the next sleep: a share of the silence before it, so that frequent messages are found soon.
+    /// Returns the next sleep. It is a fraction of the silence so far, so that frequent messages are found soon.
     fn next(&mut self) -> Duration {
         let nap = (self.silence / 32).clamp(self.shortest, self.longest);
         self.silence += nap;
@@ -73,9 +74,9 @@ pub(super) struct Drain {
     pub(super) ring: [u64; 2],
     /// The sequence due in the ring.
     pub(super) next: u64,
-    /// Control records at the recording's first sequence that the journal already has.
+    /// Control records that the journal already has at the recording's first sequence. The ring delivers them again.
     pub(super) known: Vec<ControlRecord>,
-    /// Behind this sequence this epoch is noted, if it was not found in its place.
+    /// A sequence and an epoch. The epoch is recorded after this sequence, if the ring has not delivered its beginning before.
     pub(super) epoch_by: Option<(u64, u64)>,
     pub(super) naps: Naps,
     /// Bytes of messages in the last batch.
@@ -87,11 +88,11 @@ pub(super) struct Drain {
 }
 
 impl Drain {
-    /// Records until the channel cannot be read, or until it is told to stop and has everything published before. Returns the number of
-    /// messages left in the ring because the disk accepted no more.
+    /// Records until the channel cannot be read, or until the recorder must stop and has taken everything published before. Returns how
+    /// many messages are left in the ring because the disk accepted no more.
     pub(super) fn run(mut self) -> Result<u64, RecordError> {
         if self.is_each {
-            // Without this call the kernel lets each sleep last 50 us longer. If it fails, messages are safe a little later.
+            // Without this call the kernel lets each sleep last 50 us longer. If the call fails, messages become durable a little later.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000));
         }
         let mut last = None;
@@ -115,7 +116,7 @@ impl Drain {
                 }
                 (None, _) => std::thread::sleep(NAP),
                 (Some(0), _) => std::thread::sleep(self.naps.next()),
-                // A whole batch of small messages may also be few bytes, but then there may be more.
+                // A full batch of small messages has few bytes, too, but the ring may have more.
                 (Some(taken), None) if taken < BATCH && self.naps.is_little(self.came) => {
                     std::thread::sleep(self.naps.next());
                 }
@@ -124,7 +125,7 @@ impl Drain {
         }
     }
 
-    /// Packs what is in the ring. Returns the number of events, or `None` if memory is full.
+    /// Packs a batch of events from the ring. Returns their number, or `None` if memory is full.
     fn take(&mut self) -> Result<Option<usize>, RecordError> {
         if !self.shared.writer().has_room() {
             return Ok(None);
@@ -152,7 +153,7 @@ impl Drain {
                 Event::Restarted => restarted = true,
                 other => {
                     *next = behind(&other).unwrap_or(*next);
-                    // A recording that continues may read the ring from before its place.
+                    // A continued recording may begin to read the ring before the journal's end.
                     if *next >= packer.due() {
                         shared.ended.fetch_or(other == Event::End, Ordering::Relaxed);
                         if !is_known(known, &other) {
@@ -174,9 +175,8 @@ impl Drain {
             return Err(RecordError::Restarted);
         }
         let is_elsewhere = self.follow_ring()?;
-        // The first publisher of a ring causes no event, and the very first one has no record. The channel continues after the journal in a
-        // later epoch than the journal's.
-        // epoch than its.
+        // The ring reports no event for its first publisher, and has no record of the very first one. The channel continues after the
+        // journal in a later epoch than the journal's.
         let Self { packer, subscriber, epoch_by, .. } = self;
         let stated = match *epoch_by {
             Some((by, epoch)) => (packer.due() >= by || taken == 0).then_some(epoch),
@@ -192,8 +192,8 @@ impl Drain {
         Ok(Some(taken + usize::from(is_elsewhere)))
     }
 
-    /// Begins another file if the channel has moved to another ring, and returns whether it has. A batch ends there, so nothing of that
-    /// ring has been packed yet.
+    /// Begins another file if the channel has moved to another ring. Returns whether it has. A batch ends at the move, so no event of the
+    /// new ring is packed yet.
     fn follow_ring(&mut self) -> Result<bool, RecordError> {
         let found = self.subscriber.header().uuid;
         if found == self.ring {
@@ -207,7 +207,7 @@ impl Drain {
         Ok(true)
     }
 
-    /// Records that nothing follows, if nobody can publish and all earlier messages are recorded.
+    /// Records a clean end, if nobody can publish any more and all messages are recorded.
     fn note_clean(&mut self) {
         let next = self.packer.due();
         if self.shared.over_at.load(Ordering::Relaxed) == next {
@@ -216,13 +216,13 @@ impl Drain {
         }
     }
 
-    /// Hands frames to the writer: full ones, and the open one if enough time has passed, or if each write must be safe at once and the
-    /// disk is idle.
+    /// Passes closed frames to the writer. It first closes the open frame if the frame is old enough, if the recording is over, or, with
+    /// [`SyncPolicy::Each`], if the disk is idle.
     fn hand_over(&mut self, is_over: bool) {
         let now = self.shared.now();
         let mut writer = self.shared.writer();
         let is_late = self.packer.open_for(now).is_some_and(|age| age >= LINGER);
-        // A frame that would wait for other frames is filled up meanwhile.
+        // A frame that would have to wait is filled up instead.
         let is_wanted = if self.is_each { writer.is_idle() } else { is_late && !writer.is_behind() };
         if is_over || is_wanted {
             self.packer.close();
@@ -234,7 +234,7 @@ impl Drain {
     }
 }
 
-/// Returns the sequence due after an event that skips sequences.
+/// Returns the next sequence after an event that skips sequences; `None` for other events.
 fn behind(event: &Event<'_>) -> Option<u64> {
     match *event {
         Event::Lapped(lapped) => Some(lapped.resumed_at),
@@ -243,7 +243,7 @@ fn behind(event: &Event<'_>) -> Option<u64> {
     }
 }
 
-/// Whether the journal already has this record, and not just one of the same kind.
+/// Whether the journal already has exactly this record. If so, removes it from `known`.
 fn is_known(known: &mut Vec<ControlRecord>, event: &Event<'_>) -> bool {
     let control = match *event {
         Event::End => ControlRecord::End,
@@ -257,7 +257,7 @@ fn is_known(known: &mut Vec<ControlRecord>, event: &Event<'_>) -> bool {
     at.map(|at| known.remove(at)).is_some()
 }
 
-/// Packs an event that is no message. Returns the number of sequences that a lap cost.
+/// Packs an event that is not a message. Returns how many messages were lost by a lap.
 fn note(packer: &mut Packer, event: &Event<'_>) -> u64 {
     match *event {
         Event::Lapped(lapped) => return packer.loss(lapped.resumed_at - 1, Cause::Overrun),

@@ -1,7 +1,7 @@
 //! A recorder with its threads.
 //!
-//! `drain` reads the ring and packs frames. Three threads perform the operations of the three lanes: `write`, `sync`, `help`. The logic
-//! between them is [`Writer`], behind one lock that no thread holds during a disk operation.
+//! One thread, in `drain`, reads the ring and packs frames. Three threads, `write`, `sync` and `help`, perform the operations of the three
+//! lanes. Between them is the [`Writer`], behind one lock. No thread holds this lock during a disk operation.
 
 mod begin;
 mod drain;
@@ -20,9 +20,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Longest pause while waiting for the end.
 const NAP: Duration = Duration::from_micros(200);
-/// Longest time between the readings of two clocks, a tenth of the step that is recorded.
+/// Longest time between the readings of the two clocks. It is a tenth of the step that a clock record notes.
 const CLOCKS_APART: Duration = Duration::from_micros(100);
-/// How long a recording that ends waits for a disk that refuses.
+/// How long a recorder that must stop waits for a disk that refuses writes.
 const PATIENCE: Duration = Duration::from_secs(12);
 
 /// The progress of a recorder.
@@ -34,35 +34,35 @@ pub struct Progress {
     pub drained: u64,
     /// Last sequence in a file.
     pub written: u64,
-    /// Everything up to this sequence is safe from a power cut, or safely recorded as lost.
+    /// Every sequence up to this one is durable, or durably recorded as lost.
     pub durable: u64,
     /// Messages recorded.
     pub messages: u64,
     /// Sequences that were lost to laps since the start.
     pub overrun: u64,
-    /// Sequences that were missing at the start, between the journal and the ring.
+    /// Number of sequences that were missing at the start, between the journal and the ring.
     pub missing: u64,
     /// Bytes written to files.
     pub bytes: u64,
     /// Bytes of frames in memory.
     pub buffered: u64,
-    /// The greatest sequence that a publisher may reach before the journal must be updated; safe from a power cut. 0 if there is none.
+    /// The greatest durable reserve; 0 if there is none. A publisher may use sequences up to it before the journal records a higher one.
     pub reserve: u64,
-    /// Number of the newest file. If no file has been started yet, the number that the first one will get.
+    /// Number of the newest file. Before the first file, the number that the first file will have.
     pub file: u64,
-    /// How the recorder writes: as its settings say, unless the file system has refused that.
+    /// How the recorder writes: as set, or [`Io::Buffered`] after the file system refused direct writes.
     pub io: Io,
-    /// Whether the disk refuses. Messages that do not fit into memory are lost, and recorded as lost.
+    /// Whether the disk refuses writes. Messages that do not fit into memory are lost, and recorded as lost.
     pub is_failed: bool,
-    /// Whether the publisher closed the channel, and everything before that is taken from the ring.
+    /// Whether the publisher closed the channel, and all earlier messages are taken from the ring.
     pub has_ended: bool,
 }
 
-/// The lag of a subscriber may be too low by so many messages.
+/// Greatest error of a subscriber's lag: it may be this many messages too low.
 const LAG_ERROR: u64 = 64;
 
-/// The time, counted from `start`. Both clocks are read again, some times at most, where a pause between them would pass for a step of
-/// the wall clock.
+/// Reads both clocks; the monotonic one counts from `start`. After a long pause between the two readings, it reads both again, up to ten
+/// times. Such a pause would look like a step of the wall clock.
 fn now(start: Instant) -> Now {
     let mut tries = 0..10;
     loop {
@@ -84,7 +84,7 @@ struct RecorderState {
     /// How long a stopping recorder waits for a disk that refuses.
     stop: OnceLock<Instant>,
     ended: AtomicBool,
-    /// The sequence due after the very last message, once the recorder must stop; 0 if it is not known.
+    /// The next sequence of a channel on which nobody publishes any more; 0 if it is not known.
     over_at: AtomicU64,
     /// The sequence that the reserve must reach.
     wanted: AtomicU64,
@@ -112,7 +112,8 @@ impl RecorderState {
         }
     }
 
-    /// Whether the recorder must stop, and the disk has refused for too long. It waits for a disk that works, however slow it is.
+    /// Whether the recorder must stop and the disk has refused writes for too long. A slow disk is not a refusal: the recorder waits for
+    /// it.
     fn is_given_up(&self, writer: &Writer) -> bool {
         writer.state() == State::Failed && self.stop.get().is_some_and(|deadline| Instant::now() > *deadline)
     }
@@ -139,7 +140,7 @@ impl RecorderState {
     }
 }
 
-/// Performs the operations of a lane, until the recorder is gone.
+/// Performs the operations of a lane until the recorder is dropped.
 fn lane(shared: &Weak<RecorderState>, ops: &Receiver<Op>) {
     for op in ops {
         let Some(shared) = shared.upgrade() else { return };
@@ -174,12 +175,13 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Records what `subscriber` receives into the folder of its stream in the directory at `path`. First makes whole what is there. A
-    /// journal of this stream is continued: from its end if the ring still has that place; otherwise the messages in between are recorded
-    /// as lost. If there is no journal of this stream, the recording begins at the subscriber's place.
+    /// Records a channel into the folder of its stream, in the directory at `path`. Repairs an existing journal first.
     ///
-    /// Open the subscriber with [`History::Never`](shmcast::History::Never). A subscriber that reads from a journal may read the journal
-    /// that this recorder writes: it would record messages again that are there already, or wait for itself after a lap.
+    /// If the directory has a journal of this stream, the recording continues at its end. Messages that the ring no longer has are recorded
+    /// as lost. If there is no journal of this stream, the recording begins at the subscriber's position.
+    ///
+    /// Open the subscriber with [`History::Never`](shmcast::History::Never). A subscriber that reads a journal might read the one that this
+    /// recorder writes. Then messages would be recorded twice, or the recorder would wait for itself after a lap.
     ///
     /// # Errors
     /// [`RecordError`]. After an error nothing is recorded.
@@ -240,32 +242,34 @@ impl Recorder {
         Ok(Self { shared, drain, lanes })
     }
 
-    /// Returns the progress. Takes the lock of the writer for a moment.
+    /// Returns the progress. Takes the writer's lock for a short time.
     pub fn progress(&self) -> Progress {
         self.shared.progress()
     }
 
-    /// Takes the errors of the disk since the last call: what failed, and why. If files are synced, none of them by itself lost anything.
-    /// With [`SyncPolicy::None`](crate::core::SyncPolicy::None) the journal records the contents of an abandoned file as lost.
+    /// Takes the disk errors since the last call: the failed operation and the error. If files are synced, an error alone loses no message.
+    /// With [`SyncPolicy::None`](crate::core::SyncPolicy::None) the journal records the messages of an abandoned file as lost.
     pub fn errors(&self) -> Vec<(&'static str, std::io::Error)> {
         let mut writer = self.shared.writer();
         std::iter::from_fn(|| writer.take_error()).collect()
     }
 
-    /// Raises the reserve at least up to `sequence`, so that the channel may skip that far ahead. This is done once [`Progress::reserve`]
-    /// is that far.
+    /// Requests a reserve of at least `sequence`, so that the channel may skip up to it. The request is done once [`Progress::reserve`] is
+    /// as high.
     pub fn reserve(&self, sequence: u64) {
         self.shared.wanted.fetch_max(sequence, Ordering::Relaxed);
     }
 
-    /// Whether the recorder still reads the channel. If not, [`stop`](Self::stop) returns the reason.
+    /// Whether the recorder still reads the channel. If it does not, [`stop`](Self::stop) returns the reason.
     pub fn is_running(&self) -> bool {
         !self.drain.is_finished()
     }
 
-    /// As [`stop`](Self::stop), for a channel on which nobody publishes any more. `next` is the sequence of its next message, and the
-    /// caller holds its writer lock until this call returns. If the recorder has everything before `next`, the journal ends with a clean
-    /// record, so that a ring that continues it leaves no sequence out.
+    /// Like [`stop`](Self::stop), for a channel on which nobody publishes any more. `next` is the channel's next sequence. The caller must
+    /// hold the channel's writer lock until this call returns.
+    ///
+    /// If the recorder has every message before `next`, it ends the journal with a clean record. Then a later ring of the channel skips no
+    /// sequence.
     ///
     /// # Errors
     /// As [`stop`](Self::stop).
@@ -274,11 +278,11 @@ impl Recorder {
         self.stop()
     }
 
-    /// Records what was published before this call, seals the file, and ends. Waits for the disk, but for at most 12 s if the disk refuses.
-    /// When the call returns, the directory is free for another recorder, unless the disk refused.
+    /// Records everything that was published before this call, seals the file, and ends. Waits for the disk, but at most 12 s for a disk
+    /// that refuses writes. After this call another recorder can use the directory, unless the disk refused.
     ///
     /// # Errors
-    /// The reason why the recorder ended before it was stopped, or why not everything was written, or cannot be read by its name.
+    /// The reason why the recorder ended before this call, why messages were not written, or why the journal cannot be read by its name.
     pub fn stop(self) -> Result<Progress, RecordError> {
         let Self { shared, drain, lanes } = self;
         shared.stop.get_or_init(|| Instant::now() + PATIENCE);

@@ -1,4 +1,4 @@
-//! `shmcast bridge check`: whether the bridges of a configuration can work on this host and in its network.
+//! `shmcast bridge check`: checks whether the bridges of a configuration can work on this host and in its network.
 
 use crate::cli::MISSED;
 use crate::cli::figures::{grouped, table};
@@ -173,7 +173,7 @@ fn look_at_keys(path: &Path, findings: &mut Findings<'_>) {
     }
 }
 
-/// Whether the clock is good enough for the times that native lines, and blocks of an engine, carry.
+/// Checks whether the clock is accurate enough for the times that native lines and an engine's blocks carry.
 fn look_at_clock(findings: &mut Findings<'_>) {
     let limit_us = match &findings.spec.receive {
         Some(receive) if receive.time == TimeMode::Arrival => return,
@@ -183,7 +183,7 @@ fn look_at_clock(findings: &mut Findings<'_>) {
     findings.note("clock", status, says);
 }
 
-/// Judges the error that the kernel admits by a receiver's limit; a sender has none.
+/// Compares the clock's error, as the kernel reports it, with the receiver's limit. A sender has no limit.
 fn judge_clock(error_ns: io::Result<Option<u64>>, limit_us: Option<u32>) -> (Status, String) {
     let known = match error_ns {
         _ if limit_us == Some(0) => return (Status::Ok, "clock_limit_us = 0 believes any clock".to_owned()),
@@ -238,7 +238,7 @@ fn look_at_sender(send: &SendSpec, findings: &mut Findings<'_>) {
     }
 }
 
-/// Compares a packet with what the line's interface takes in one piece.
+/// Compares the size of the bridge's packets with the MTU of the line's interface.
 fn look_at_width(about: &str, line: &LineSpec, socket: &UdpSocket, findings: &mut Findings<'_>) {
     let headers = header_bytes(&line.group);
     let needed = findings.spec.payload_bytes + headers;
@@ -258,7 +258,7 @@ fn look_at_width(about: &str, line: &LineSpec, socket: &UdpSocket, findings: &mu
     }
 }
 
-/// The interface by which packets of a line leave, and its MTU.
+/// Returns the interface through which a line's packets leave, and its MTU.
 fn interface_to(line: &LineSpec, socket: &UdpSocket) -> Option<(String, usize)> {
     socket.connect(line.group).ok()?;
     let own = socket.local_addr().ok()?.ip();
@@ -327,7 +327,7 @@ fn hear(lines: &[(&LineSpec, UdpSocket)], listen: Duration) -> BTreeMap<SocketAd
     heard
 }
 
-/// Asks a server for a cookie, as a receiver does before its first lease.
+/// Requests a cookie from a server, as a receiver does before its first lease.
 fn ask(server: SocketAddr) -> (Status, String) {
     match question(server) {
         Ok(Some(after)) => (Status::Ok, format!("answers after {after:?}")),

@@ -1,4 +1,4 @@
-//! `shmcast bridge send` and `recv` with `--nats`: a channel through servers of NATS JetStream.
+//! `shmcast bridge send` and `recv` with `--nats`: sends or receives a channel through servers of NATS JetStream.
 
 use super::{Alarm, LOOK, Stop, outcome, progress};
 use crate::cli::figures::{Ns, grouped, size};
@@ -84,7 +84,7 @@ pub(super) fn send(
     outcome(name, sender.life(), counters.messages_missed, interrupted)
 }
 
-/// Waits for the channel, if asked. Says whether that was needed; `None` when interrupted meanwhile.
+/// Waits for the channel if `waits` is set. Returns whether it had to wait; `None` after a signal.
 fn wait_for(channel: &SubscriberBuilder, waits: bool, stop: &Stop) -> Result<Option<bool>> {
     let mut is_new = false;
     loop {
@@ -170,7 +170,7 @@ pub(super) fn receive(
     outcome(name, receiver.life(), receiver.counters().messages_missing, interrupted)
 }
 
-/// Starts the bridge, after waiting for the stream, which the sender makes. `None` when interrupted meanwhile.
+/// Starts the receiver. If the stream does not exist yet, waits until the sender creates it. Returns `None` after a signal.
 fn start_receiver(spec: &BridgeSpec, channel: &PublisherBuilder, stop: &Stop) -> Result<Option<Receiver>> {
     let mut is_told = false;
     while !stop.is_set() {
@@ -226,7 +226,7 @@ impl Told {
         is_connected: bool,
         why: Option<String>,
     ) {
-        // Before its first look a thread shows nothing.
+        // The state is reported only when it has changed.
         if (is_connected, &why) == (self.is_connected, &self.why) {
             return;
         }

@@ -1,4 +1,4 @@
-//! `shmcast bridge key`: makes and shows the keys that native lines are sealed with.
+//! `shmcast bridge key`: makes and shows the keys that seal native lines.
 
 use crate::cli::framing::hex;
 use crate::cli::say::{note, print, print_json};
@@ -30,7 +30,7 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Add a new random key to a keys file, which is made if it is not there
+    /// Add a new random key to a keys file, which is created if it does not exist
     #[command(after_help = EXAMPLE)]
     New {
         /// The keys file
@@ -92,7 +92,7 @@ fn add(file: &Path, from: Option<&str>, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Puts a file in the place of another at once, if its text is that of keys.
+/// Replaces a keys file in one step, if `text` is a valid keys file.
 fn replace(file: &Path, text: &[u8]) -> Result<()> {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(".new");

@@ -1,5 +1,4 @@
-//! `shmcast bridge`: carries a channel to other hosts, or from one, without a daemon. It also shows the state
-//! of a daemon's bridges.
+//! `shmcast bridge`: sends a channel to other hosts or receives one, without a daemon. It also shows the state of a daemon's bridges.
 
 mod check;
 mod engine;
@@ -28,7 +27,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Pause between two looks at the bridge, which has threads of its own.
+/// Interval at which the command checks the bridge, which has threads of its own.
 const LOOK: Duration = Duration::from_millis(50);
 
 const EXAMPLE: &str = "\
@@ -53,9 +52,9 @@ enum Verb {
     Check(check::Args),
     /// Show what the daemon's bridges are doing
     Status(status::Args),
-    /// Make a bridge of the daemon that stands by send in place of its peer
+    /// Make a standby bridge of the daemon send in place of its peer
     Takeover(takeover::Args),
-    /// Make a received channel one of this host, because its publisher's host is gone
+    /// Make a received channel a channel of this host, because its publisher's host is gone
     Promote(promote::Args),
     /// Make and show the keys of native lines and of blocks
     Key(key::Args),
@@ -91,7 +90,7 @@ struct Common {
     /// Copy every packet to this file, for Wireshark
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// End when the session has ended, rather than wait for the next
+    /// End after the session has ended, and do not wait for the next one
     #[arg(long)]
     until_end: bool,
     /// Print the counters as JSON on stdout at the end
@@ -100,7 +99,7 @@ struct Common {
 }
 
 impl Common {
-    /// The error of a bridge that was to run until its session's end and met a signal first.
+    /// Returns the error of a bridge with `--until-end` that a signal stopped before the session's end.
     fn interrupted(&self, channel: &str, stop: &Stop) -> Option<Interrupted> {
         let is_early = self.until_end && stop.is_set();
         is_early.then(|| stop.interrupted(format!("{channel}: INTERRUPTED before the session's end")))
@@ -111,7 +110,7 @@ impl Common {
         Ok(Some(CaptureFile::create(path, spec.payload_bytes)?))
     }
 
-    /// Refuses a capture of a bridge that sends no packets of its own.
+    /// Refuses `--pcap` for a bridge through an engine, which sends no packets of its own.
     fn refuse_capture(&self) -> Result<()> {
         match &self.pcap {
             Some(_) => bail!("--pcap is for lines: what goes through servers is no packet of ours"),
@@ -135,7 +134,7 @@ impl Common {
     }
 }
 
-/// One value for each line. The option was not given, was given once for all lines, or once for each.
+/// Returns one value for each line. An option is absent, or is given once for all lines, or is given once for each line.
 fn for_each_line<T: Clone>(option: &str, lines: usize, values: &[T]) -> Result<Vec<Option<T>>> {
     match values {
         [] => Ok(vec![None; lines]),
@@ -161,8 +160,8 @@ fn finish(capture: Option<CaptureFile>) -> Result<()> {
     Ok(())
 }
 
-/// The end of the command. It depends on the end of the bridge, on whether messages were missed, and on
-/// whether a signal came before the end that was asked for.
+/// Returns the command's result: an error if the bridge failed or a signal came too early, and otherwise the exit code, which says whether
+/// messages were missed.
 fn outcome(channel: &str, life: &Life, missed: u64, interrupted: Option<Interrupted>) -> Result<ExitCode> {
     match (life.error(), interrupted) {
         (Some(error), _) => bail!("{channel}: {error}"),
@@ -176,7 +175,7 @@ fn tell_refusals(channel: &str, life: &Life) {
     life.refusals().iter().for_each(|refusal| note!("{channel}: {refusal}"));
 }
 
-/// A progress line if stderr is a terminal, and nothing otherwise.
+/// Makes a progress line, which is shown only if stderr is a terminal.
 fn progress() -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("the template is ours");
     ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style)

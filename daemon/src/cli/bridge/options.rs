@@ -1,5 +1,5 @@
-//! The options of a bridge. They are the fields of its `[[bridge]]` table: from a file, from the flags that people type, and from `--set`.
-//! The table is read as the daemon reads it, so that an option has one name, one range and one default.
+//! The options of a bridge. They become the fields of its `[[bridge]]` table. They come from a configuration file, from flags, and from
+//! `--set`. The daemon's own code reads the table, so an option has the same name, range and default everywhere.
 
 use super::for_each_line;
 use crate::config::{Config, explain, without_string};
@@ -45,7 +45,7 @@ struct Setting {
 impl FromStr for Setting {
     type Err = String;
 
-    /// Reads the value as TOML, and as a text if it is no TOML: a word or an address needs no quotes.
+    /// Parses the value as TOML, and otherwise takes it as a string. So a word or an address needs no quotes.
     fn from_str(text: &str) -> Result<Setting, String> {
         let Some((field, value)) = text.split_once('=') else {
             return Err("no \"=\": write it like send.linger_ms=2000".to_owned());
@@ -86,7 +86,7 @@ impl Side {
 }
 
 impl Options {
-    /// The table of the bridge of `channel`: that of the file, if there is one.
+    /// Makes the table of the bridge of `channel`. It begins with the table of the configuration file, if a file is given.
     pub(super) fn draft(&self, channel: &str, side: Side) -> Result<Draft> {
         let mut draft = Draft(match &self.config {
             Some(file) => self.table_of(file, channel, side)?,
@@ -125,7 +125,7 @@ impl Options {
         Ok(spec)
     }
 
-    /// Refuses addresses with an account, because every user of a host can read the arguments of a process.
+    /// Refuses addresses that contain an account, because every user of a host can read the arguments of a process.
     fn refuse_accounts(&self) -> Result<()> {
         let servers = |setting: &Setting| match setting.field.as_str() {
             "nats.servers" => has_account(&setting.value),
@@ -141,10 +141,10 @@ impl Options {
         Ok(())
     }
 
-    /// The table in `file` of the bridge that carries `channel` to this side.
+    /// Returns the table of the bridge in `file` that sends or receives `channel`, according to `side`.
     fn table_of(&self, file: &Path, channel: &str, side: Side) -> Result<Table> {
         let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
-        // The daemon's own reading says what is wrong, and where.
+        // The daemon's own parser reports mistakes with their positions.
         Config::parse(&text, &file.display().to_string())?;
         let mut root: Table = text.parse().with_context(|| format!("read {}", file.display()))?;
         let Some(Value::Array(bridges)) = root.remove("bridge") else {
@@ -184,7 +184,7 @@ impl Options {
 pub(super) struct Draft(Table);
 
 impl Draft {
-    /// Gives a field its value. The name may go through tables, as in `send.linger_ms`.
+    /// Sets a field. Its name may include tables, as in `send.linger_ms`.
     pub(super) fn put(&mut self, field: &str, value: impl Into<Value>) {
         let mut parts = field.split('.').peekable();
         let mut table = &mut self.0;
@@ -209,7 +209,7 @@ impl Draft {
         }
     }
 
-    /// Gives the bridge these lines, if there are any. Interfaces and sources are given once for all lines, or once for each.
+    /// Sets the bridge's lines, if `groups` has any. Interfaces and sources are given once for all lines, or once for each line.
     pub(super) fn put_lines(
         &mut self,
         groups: &[SocketAddr],
@@ -235,7 +235,7 @@ impl Draft {
         Value::Table(self.0).try_into().map_err(|e: toml::de::Error| {
             let shown = e.to_string();
             let place = shown.lines().find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
-            // An account may stand in these.
+            // These fields may contain an account.
             let is_secret = place.is_some_and(|place| place.starts_with("nats"));
             let message = if is_secret { without_string(e.message()) } else { e.message().to_owned() };
             match place {
@@ -323,7 +323,7 @@ mod tests {
             let error = spec(&["engine=nats", set]).unwrap_err().to_string();
             assert!(error.contains("nats.account=FILE") && !error.contains("secret"), "{error}");
         }
-        // The path of a file is no address.
+        // The path of a file contains no address.
         let spec =
             spec(&["engine=nats", "nats.servers=nats://host:4222", "nats.creds=/home/a@b/x.creds"]).unwrap();
         assert_eq!(spec.nats.unwrap().creds, Some("/home/a@b/x.creds".into()));

@@ -1,4 +1,4 @@
-//! `shmcast bridge promote`: makes a received channel one of this host.
+//! `shmcast bridge promote`: makes a received channel a channel of this host, on which its programs may publish.
 
 use crate::cli::say::{note, print_json};
 use crate::cli::{Host, HostArg};
@@ -29,7 +29,7 @@ pub(super) struct Args {
     channel: String,
     #[command(flatten)]
     host: HostArg,
-    /// Promote the channel though its publisher's host was heard within the last 3 s, or though its journal does not record
+    /// Promote the channel even if its publisher's host was heard within the last 3 s, or if its journal does not record
     #[arg(long)]
     force: bool,
     /// Print what was done as JSON on stdout
@@ -54,10 +54,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Promotes a channel that is a file. No bridge publishes on it, as only one program can.
+/// Promotes a channel that is a directory of files. This process becomes its publisher, so no bridge can publish on it at the same time.
 fn promote_here(host: &Host, channel: &str) -> Result<Promotion> {
     let came = |session: Option<[u8; 10]>| session.map(Session::from_bytes).ok_or(PromoteError::NoMirror);
-    // Look first: opening a channel as its publisher begins an epoch.
+    // The session is checked first, because opening a channel as its publisher begins an epoch.
     came(host.subscriber(channel).page(false).open()?.remote_session())?;
     let mut publisher = host.publisher(channel).open()?;
     let before = came(publisher.remote_session())?;

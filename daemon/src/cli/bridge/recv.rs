@@ -47,7 +47,7 @@ pub(super) struct Args {
     /// Have the servers send the feed itself, for networks without multicast
     #[arg(long)]
     unicast: bool,
-    /// Message to begin with, if there is no session to resume [default: the first that is heard]
+    /// First message to receive, if there is no session to resume [default: the first that arrives]
     #[arg(long, value_name = "SEQUENCE")]
     first: Option<i64>,
     /// Size of the ring for a new channel: a power of two from 64KiB to 16GiB [default: 64MiB]
@@ -73,8 +73,7 @@ impl Args {
         self.common.options.finish(draft)
     }
 
-    /// The options for opening the channel. A new channel is for messages that fit a packet, so that it can
-    /// be sent on.
+    /// Returns the options for opening the channel. A new channel's largest message fits a packet, so that the channel can be sent on.
     fn publisher(&self, host: &Host, spec: &BridgeSpec) -> PublisherBuilder {
         // The bridge starts once and runs for a long time, so it may take its time at the start.
         let mut publisher = host.publisher(&spec.channel).prepare(Preparation::FULL);
@@ -87,7 +86,7 @@ impl Args {
         let datagram = spec.payload_bytes.max(most);
         let fits = (datagram - HEADER_BYTES - LENGTH_BYTES) as u64;
         match self.max_message {
-            // Native packets bring messages of any size that a channel takes.
+            // Native packets and engines carry messages of any size that a channel accepts.
             None if spec.receive_profile() == Profile::Native || spec.nats().is_some() => publisher,
             Some(max_message) => publisher.max_message(max_message),
             None if is_new => publisher.max_message(fits.min(self.capacity.unwrap_or(DEFAULT_CAPACITY) / 8)),
@@ -130,7 +129,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             session = Some(now);
             progress.suspend(|| note!("{channel}: receiving session {now}"));
         }
-        // Each one is named once, though it comes and goes.
+        // Each stranger is reported once, even if it comes and goes.
         if let Some(now) = ingress.life().stranger().filter(|now| stranger != Some(*now)) {
             stranger = Some(now);
             if let Some(trouble) = ingress.trouble() {
@@ -166,7 +165,7 @@ fn so_far(counters: &ReceiveCounters) -> String {
     )
 }
 
-/// The alarm for `more` messages that are given up since the last alarm.
+/// Returns the text of an alarm about `more` messages that were given up since the last alarm.
 fn missed(channel: &str, counters: &ReceiveCounters, more: u64) -> String {
     let hint = match counters.host.messages_too_large {
         0 => String::new(),

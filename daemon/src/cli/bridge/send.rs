@@ -52,10 +52,11 @@ pub(super) struct Args {
     /// Serve repairs and unicast leases at this address
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address)]
     repair: Option<SocketAddr>,
-    /// Networks that may ask for repairs and leases; nobody without it
+    /// Networks that may request repairs and leases [default: none]
     #[arg(long, value_name = "NET")]
     allow: Vec<Network>,
-    /// Message to begin with: behind the last one that was sent, the oldest, or the next [default: resume]
+    /// First message to send: resume begins after the last one that was sent, oldest with the oldest one, latest with the next one
+    /// [default: resume]
     #[arg(long, value_name = "START", value_parser = ["resume", "oldest", "latest"])]
     from: Option<String>,
     /// Create the stream at the servers, if it is not there
@@ -127,7 +128,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     outcome(channel, egress.life(), egress.counters().messages_missed, interrupted)
 }
 
-/// Shows how the bridge does until it has ended. Returns the interruption, if there was one.
+/// Shows the bridge's progress until the bridge has ended. Returns the interruption, if a signal came.
 fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
     let channel = &args.channel;
     let progress = progress();
@@ -183,7 +184,7 @@ fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
     interrupted
 }
 
-/// Starts the bridge, after waiting for the channel if asked. `None` when interrupted meanwhile.
+/// Starts the bridge. Waits for the channel first, if the user asked for that. Returns `None` after a signal.
 fn start(
     args: &Args,
     spec: &BridgeSpec,
@@ -219,13 +220,13 @@ fn start(
     }
 }
 
-/// The journal for what the ring has no more, if the spec has a word about it.
+/// Returns where the spec takes overwritten messages from; `None` if the spec does not say.
 fn history(spec: &BridgeSpec) -> Option<&HistoryFrom> {
     let repair = spec.send.as_ref().and_then(|send| send.repair.as_ref());
     spec.nats().map(|nats| &nats.history).or(repair.map(|repair| &repair.history))
 }
 
-/// Refuses a directory that has no journal of the channel. A channel that is not there is somebody else's to report.
+/// Refuses a directory that has no journal of the channel. A missing channel is not reported here.
 fn check_history(channel: &str, dir: &Path, subscriber: &SubscriberBuilder) -> Result<()> {
     let Ok(mut subscriber) = subscriber.clone().page(false).open() else { return Ok(()) };
     let Some(journal) = subscriber.take_journal() else { return Ok(()) };

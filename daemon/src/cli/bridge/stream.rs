@@ -1,4 +1,4 @@
-//! `shmcast bridge stream`: the stream that carries a channel through servers of NATS JetStream.
+//! `shmcast bridge stream`: manages the stream of NATS JetStream through which a channel is sent.
 
 use super::{Options, Side, progress};
 use crate::cli::MISSED;
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 const DAMAGED: u8 = 4;
 /// How often progress is shown, in entries.
 const EVERY: u64 = 256;
-/// The most ranges and entries that are printed, if not as JSON.
+/// Most ranges and entries that are printed without `--json`.
 const MOST_PRINTED: usize = 20;
 
 const EXAMPLE: &str = "\
@@ -43,7 +43,7 @@ enum Verb {
         #[arg(long, value_name = "DOMAIN")]
         mirror_of: Option<String>,
     },
-    /// Show how much it has, up to which sequence, and who leads it
+    /// Show the stream's size, its last sequence, and the server that leads it
     Info {
         #[command(flatten)]
         what: What,

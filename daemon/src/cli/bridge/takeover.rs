@@ -1,4 +1,4 @@
-//! `shmcast bridge takeover`: makes a bridge that stands by send in place of its peer.
+//! `shmcast bridge takeover`: makes a standby bridge send in place of its peer.
 
 use crate::cli::say::{note, print_json};
 use anyhow::Result;

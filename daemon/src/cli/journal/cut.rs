@@ -1,4 +1,4 @@
-//! `shmcast journal cut`: a part of a journal as a journal of its own.
+//! `shmcast journal cut`: copies a part of a journal into a new journal.
 
 use super::Source;
 use super::new::{New, Sums};
@@ -70,7 +70,7 @@ fn copy(args: &Args, to: &Path, stop: &Stop) -> Result<Sums> {
     Ok(sums)
 }
 
-/// A wall clock with its ticks that is right for an entry and what follows it in its file.
+/// Returns a wall clock and the ring's ticks at the same moment. Later times in the entry's file are converted with this pair.
 pub(super) fn clock_at(entry: &Entry<'_>, wall_ns: Option<u64>, header: &FileHeader) -> (u64, u64) {
     match (entry, wall_ns) {
         (Entry::Control { control: JournalControl::Clock { wall_ns, ticks, .. }, .. }, _) => {
@@ -81,12 +81,13 @@ pub(super) fn clock_at(entry: &Entry<'_>, wall_ns: Option<u64>, header: &FileHea
     }
 }
 
-/// Whether a control record is copied. Reserves, mends and the end are of the files that were recorded.
+/// Whether a control record is copied. Reserves, repairs and clean ends describe the files of the recording, and are not copied.
 pub(super) const fn is_of_the_channel(control: &JournalControl) -> bool {
     matches!(control, JournalControl::Ring(_) | JournalControl::Source { .. } | JournalControl::Clock { .. })
 }
 
-/// The header of the file that has `first`, with what holds there; and a wall clock with its ticks that is right for what follows.
+/// Returns the header for a new file that begins with `first`. Its epoch and ring are those that are valid at `first`. Also returns a wall
+/// clock and the ring's ticks at the same moment, with which the following times are converted.
 pub(super) fn beginning(
     journal: Journal,
     first: u64,

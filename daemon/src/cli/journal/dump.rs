@@ -1,4 +1,4 @@
-//! `shmcast journal dump`: what a journal holds, record by record.
+//! `shmcast journal dump`: prints the records of a journal.
 
 use super::Source;
 use super::span::{Part, Span};

@@ -1,4 +1,4 @@
-//! `shmcast journal export`: a journal as packets of a feed, which `shmcast pub --pcap --unwrap` and network tools read.
+//! `shmcast journal export`: writes a journal as the packets of a feed. `shmcast pub --pcap --unwrap` and network tools read the result.
 
 use super::span::{Item, Span};
 use super::{Source, above, not_written};
@@ -42,7 +42,8 @@ const PACKET_BYTES: usize = 1_400;
 const TOGETHER_NS: u64 = 100_000;
 /// Largest message that a packet can carry.
 const MAX_MESSAGE: usize = MAX_DATAGRAM_BYTES - HEADER_BYTES - LENGTH_BYTES;
-/// How many heartbeats announce a leap: a receiver takes a packet that is more than [`FAR_MESSAGES`] ahead for a mistake until others agree.
+/// Number of heartbeats before a packet that skips many sequences. A receiver ignores one packet that is more than [`FAR_MESSAGES`] ahead,
+/// until other packets confirm it.
 const HEARTBEATS: usize = 8;
 
 #[derive(Debug, clap::Args)]
@@ -69,7 +70,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.pcap.symlink_metadata().is_ok() {
         bail!("{} is there already: remove it, or give another name", place());
     }
-    // It gets its name when it is whole. Dropped before, it is removed.
+    // The file gets its name when it is complete. If it is dropped earlier, it is removed.
     let unfinished = tempfile::Builder::new().prefix(".shmcast-export-").tempfile_in(above(&args.pcap));
     let mut unfinished = unfinished.with_context(place)?;
     let sums = write(args, unfinished.as_file_mut(), &stop)?;
@@ -175,7 +176,7 @@ impl<W: Write> Feed<W> {
         Ok(())
     }
 
-    /// Begins a packet with `sequence`. After a long jump, heartbeats say before it that the jump is meant.
+    /// Begins a packet with `sequence`. If it skips many sequences, heartbeats before it confirm the new sequence.
     fn go_to(&mut self, sequence: u64) -> Result<()> {
         if self.sums.packets > 0 && self.has_leapt(sequence) {
             for _ in 0..HEARTBEATS {
@@ -186,7 +187,7 @@ impl<W: Write> Feed<W> {
         Ok(())
     }
 
-    /// Whether a packet of messages from `sequence` on may end too far ahead to be believed.
+    /// Whether a receiver may ignore a packet with messages from `sequence` on, because it skips too many sequences.
     fn has_leapt(&self, sequence: u64) -> bool {
         sequence - self.packet.next() > FAR_MESSAGES - (PACKET_BYTES / LENGTH_BYTES) as u64
     }

@@ -1,4 +1,4 @@
-//! `shmcast journal hold` and `release`: files that are kept for somebody.
+//! `shmcast journal hold` and `release`: keep files of a journal, and end that.
 
 use super::span::sequence_at;
 use super::{Source, above};
@@ -60,7 +60,7 @@ pub(super) fn run(args: &HoldArgs) -> Result<ExitCode> {
         .with_context(|| format!("no file in {} can be used: see `shmcast journal verify`", dir.display()))?;
     let from = args.from.map_or(Ok(oldest), |place| sequence_at(journal, place))?;
     shmcast_journal::hold(home, stream, name, from).with_context(|| format!("hold {}", dir.display()))?;
-    // Files may have gone until the hold was there.
+    // Files may have been removed before the hold existed.
     let oldest = Journal::open_stream(home, stream)?.first_sequence().unwrap_or(from);
     let gone = oldest.saturating_sub(from);
     if args.json {
@@ -92,7 +92,7 @@ pub(super) fn release(args: &ReleaseArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The directory in which the folder of a journal's stream lies, and the stream.
+/// Returns the journal's directory, which contains the folder of the stream, and the stream.
 fn home<'a>(source: &'a Source, journal: &Journal) -> Result<(&'a Path, StreamId)> {
     let dir = &source.dir;
     let stream = journal

@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     args.out.write(|unfinished| join(args, &mut sources, unfinished, &stop))
 }
 
-/// A part, and the oldest sequence that it has or names as lost.
+/// A part, and the first sequence of its files.
 struct Source<'a> {
     dir: &'a Path,
     first: u64,
@@ -73,9 +73,9 @@ fn sources(args: &Args) -> Result<Vec<Source<'_>>> {
 
 /// The state of the parts at a sequence.
 enum Found {
-    /// This part goes on with a message, or with a gap of the channel's own.
+    /// This part has the next message, or the channel's own gap there.
     Part(usize),
-    /// Those that reach it have lost it. This is the shortest loss.
+    /// All parts that reach this sequence record it as lost. This is the shortest of their losses.
     Lost(Loss),
     /// None reaches it.
     Nothing,
@@ -113,7 +113,7 @@ struct Joining<'a> {
     bar: ProgressBar,
     cut: Cut,
     sums: Sums,
-    /// The control records since the last message. The next part may have them again.
+    /// The control records since the last message. The next part may repeat them.
     since: Vec<JournalControl>,
     /// The loss that the next one may continue.
     lost: Option<Loss>,
@@ -147,7 +147,7 @@ fn join(args: &Args, sources: &mut [Source<'_>], to: &Path, stop: &Stop) -> Resu
 }
 
 impl Joining<'_> {
-    /// Copies a part from `due` on, until it ends or has lost something. The result is the sequence due then.
+    /// Copies a part from `due` on, until it ends or records a loss. Returns the next sequence.
     fn copy(&mut self, part: &mut Part, due: u64) -> Result<u64> {
         part.seek(due)?;
         loop {

@@ -1,4 +1,4 @@
-//! `shmcast journal ls`: the streams, and their files, a line each.
+//! `shmcast journal ls`: lists the streams of a journal, and their files, one per line.
 
 use super::Source;
 use crate::cli::figures::{grouped, size, table};
@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The journals of all streams, or of the one that was asked for.
+/// Opens the journals of all streams, or of the stream that the user named.
 fn journals(source: &Source) -> Result<Vec<Journal>> {
     if source.only.stream.is_none()
         && let Ok(streams) = Streams::open(&source.dir)

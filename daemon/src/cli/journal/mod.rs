@@ -1,4 +1,4 @@
-//! `shmcast journal`: looks into what a recorder kept of a channel.
+//! `shmcast journal`: shows, checks and copies the journals that recorders wrote.
 
 mod cut;
 mod dump;
@@ -95,7 +95,7 @@ impl Source {
         self.only.open(&self.dir)
     }
 
-    /// Opens it, and says which stream is taken if there are others.
+    /// Opens the journal. If the directory has several streams, prints which stream was chosen.
     fn open_and_say(&self) -> Result<Journal> {
         self.only.open_and_say(&self.dir)
     }
@@ -131,7 +131,7 @@ fn above(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The error of a verb that was stopped before `path` was whole.
+/// Returns the error of a verb that a signal stopped before `path` was complete.
 fn not_written(stop: &Stop, path: &Path) -> anyhow::Error {
     stop.interrupted(format!("{}: INTERRUPTED, and not written", path.display())).into()
 }

@@ -36,7 +36,7 @@ pub(super) struct Sums {
 }
 
 impl New {
-    /// Lets `copy` write the journal into a directory, which gets its name behind that, and says what was written.
+    /// Lets `copy` write a journal into a temporary directory, gives the directory its final name, and prints a summary.
     pub(super) fn write(&self, copy: impl FnOnce(&Path) -> Result<Sums>) -> Result<ExitCode> {
         if !((1 << 20)..=shmcast::journal::format::MAX_FILE).contains(&self.file) {
             bail!("--file {}: give 1MiB to 64GiB", self.file);
@@ -46,7 +46,7 @@ impl New {
             bail!("{out} is there already: remove it, or give another directory");
         }
         let parent = above(&self.out);
-        // Dropped before it has its name, it is removed.
+        // If the directory is dropped before it gets its name, it is removed.
         let unfinished = tempfile::Builder::new().prefix(".shmcast-cut-").tempdir_in(parent);
         let unfinished = unfinished.with_context(|| format!("make a directory in {}", parent.display()))?;
         let sums = copy(unfinished.path())?;

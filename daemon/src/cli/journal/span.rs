@@ -1,4 +1,4 @@
-//! `--from` and `--to`: a part of a journal, as the verbs that read one take it.
+//! `--from` and `--to`: the part of a journal that a verb reads.
 
 use super::Source;
 use crate::cli::figures::grouped;
@@ -24,7 +24,7 @@ pub(in crate::cli) struct Span {
 /// An entry of a part.
 pub(in crate::cli) struct Item<'a> {
     pub(in crate::cli) entry: Entry<'a>,
-    /// The wall clock of a message that carries a time, in nanoseconds since 1970.
+    /// The wall clock of a message in nanoseconds since 1970; `None` if the message has no time.
     pub(in crate::cli) wall_ns: Option<u64>,
     /// The header of the file that it comes from.
     pub(in crate::cli) header: &'a FileHeader,
@@ -35,7 +35,7 @@ pub(in crate::cli) struct Part {
     reader: Reader,
     /// The sequence behind the last one.
     end: u64,
-    /// Sequences that were asked for, and are older than all that is kept.
+    /// Number of requested sequences that are older than all sequences in the journal.
     pub(in crate::cli) too_old: u64,
     /// The schema of its first entry.
     pub(in crate::cli) schema: SchemaId,
@@ -87,7 +87,7 @@ pub(in crate::cli) fn schema_of(header: &FileHeader) -> SchemaId {
     SchemaId { id: header.schema_id, name: header.schema.clone() }
 }
 
-/// The sequence that a place names: a sequence itself, or that of the first message of a time or behind it.
+/// Returns the sequence that `place` means. A time means the first message at or after it.
 pub(super) fn sequence_at(journal: Journal, place: Place) -> Result<u64> {
     match place {
         Place::Sequence(sequence) => Ok(sequence),
@@ -116,12 +116,12 @@ impl Part {
         Ok(self.reader.seek(sequence)?)
     }
 
-    /// The sequence of the next entry, and behind the last one the sequence where the part ends.
+    /// The sequence of the next entry. After the last entry it is the sequence at which the part ends.
     pub(in crate::cli) fn due(&self) -> u64 {
         self.reader.due().min(self.end)
     }
 
-    /// The next entry. `None` behind the last one, and at the end of what a recorder has written by now.
+    /// Returns the next entry. Returns `None` after the last one, and at the current end of a journal that is still recorded.
     pub(in crate::cli) fn next(&mut self) -> Result<Option<Item<'_>>> {
         if self.reader.due() >= self.end {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! `shmcast journal stat`: a journal as a whole, from headers and trailers alone.
+//! `shmcast journal stat`: summarises a journal, from the headers and trailers of its files.
 
 use super::Source;
 use crate::cli::figures::{grouped, size};

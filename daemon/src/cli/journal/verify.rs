@@ -1,4 +1,4 @@
-//! `shmcast journal verify`: every checksum, chain, sequence and time, and whether all parts agree.
+//! `shmcast journal verify`: checks all checksums, chains, sequences and times of a journal, and whether its parts agree.
 
 use super::Source;
 use crate::cli::MISSED;

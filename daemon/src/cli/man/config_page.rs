@@ -1,7 +1,7 @@
 //! `shmcast.toml(5)`: the default configuration as a manual page.
 //!
-//! The file explains itself. The page is made from it, so that nothing is said twice. The lines of the file
-//! come in groups: comments, and then the sections and fields that the comments explain.
+//! The page is generated from the file, whose comments explain the settings. The lines of the file form groups: comments, and then the
+//! sections and fields that the comments explain.
 
 use crate::config::DEFAULT_CONFIG;
 use clap_mangen::roff::{Roff, bold, roman};
@@ -37,8 +37,7 @@ pub(super) fn page() -> String {
     page.render()
 }
 
-/// Comments, and the sections and fields right below them. Optional fields keep their `#`, because the
-/// comments mention it.
+/// Comments, and the sections and fields right below them. Optional fields keep their `#`, because the comments mention it.
 #[derive(Debug, Default)]
 struct Group<'a> {
     comment: Vec<&'a str>,

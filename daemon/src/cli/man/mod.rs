@@ -1,7 +1,7 @@
-//! `shmcast man` and `shmcast completions`: the files that a package installs beside the programs. They are
-//! made from the programs' own command lines, so that neither can be out of date.
+//! `shmcast man` and `shmcast completions`: write the manual pages and completion scripts that a package installs. Both are generated from
+//! the programs' own command lines, so they are never out of date.
 //!
-//! The script for `shmcast` asks the program at each completion, because only the program knows which channels there are now.
+//! The completion script of `shmcast` runs the program at each completion, because only the program knows the present channels.
 
 use super::say::{self, note};
 use super::{Cli, HostArg, daemon};
@@ -26,7 +26,7 @@ pub(super) struct ManArgs {
     json: bool,
 }
 
-/// Writes a page for each program, each verb, and each verb of a verb, and one for the configuration.
+/// Writes a manual page for each program, each verb, each nested verb, and the configuration.
 pub(super) fn manuals(args: &ManArgs) -> Result<ExitCode> {
     let mut written = Vec::new();
     for (section, command) in [("1", Cli::command()), ("8", daemon::command())] {
@@ -59,7 +59,7 @@ pub(super) fn manuals(args: &ManArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes one page to the place below `dir` where `man` looks for it.
+/// Writes one page to the path below `dir` where `man` looks for it.
 fn write(dir: &Path, name: &str, section: &str, text: &[u8]) -> Result<PathBuf> {
     let dir = dir.join(format!("man{section}"));
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
@@ -86,17 +86,17 @@ enum Program {
     Shmcastd,
 }
 
-/// The variable by which the script asks this program for completions.
+/// The environment variable with which the script requests completions.
 const ASKED: &str = "SHMCAST_COMPLETE";
 
-/// Answers a shell that asks for completions. False in any other run.
+/// Answers a shell that requests completions. Returns false if no shell does.
 pub(super) fn complete() -> clap::error::Result<bool> {
     let command = || with_channels(Cli::command());
     let dir = std::env::current_dir().ok();
     CompleteEnv::with_factory(command).var(ASKED).try_complete(std::env::args_os(), dir.as_deref())
 }
 
-/// The command, with completion of its channel arguments by the existing channels.
+/// Adds completion of existing channels to the channel arguments of a command.
 fn with_channels(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|argument| match argument.get_id().as_str() {
         "channel" => argument.add(ArgValueCandidates::new(channels)),
@@ -105,15 +105,14 @@ fn with_channels(command: clap::Command) -> clap::Command {
     command.mut_subcommands(with_channels)
 }
 
-/// The channels that a verb without `--dir` would find; none if they cannot be listed.
+/// Returns the channels that a verb without `--dir` would find. Returns none if they cannot be listed.
 fn channels() -> Vec<CompletionCandidate> {
     let host = HostArg { dir: None }.host();
     let channels = host.ok().and_then(|host| host.channels().ok()).unwrap_or_default();
     channels.into_iter().map(|channel| CompletionCandidate::new(channel.channel)).collect()
 }
 
-/// Stops completion of values that are neither words nor paths. A shell that offers files for them misleads
-/// the user.
+/// Disables the completion of values that are neither words nor paths. A shell would offer files for them, which misleads the user.
 fn without_files(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|argument| {
         let is_free = argument.get_action().takes_values() && argument.get_value_hint() == ValueHint::Unknown;

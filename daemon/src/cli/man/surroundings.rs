@@ -1,5 +1,4 @@
-//! ENVIRONMENT, FILES and SEE ALSO of the manual pages: the variables and files that the programs use besides
-//! their command lines.
+//! The sections ENVIRONMENT, FILES and SEE ALSO of the manual pages. They list what the programs use besides their command lines.
 
 use crate::cli::bridge::ACCOUNT_VARIABLE;
 use clap::Command;
@@ -78,7 +77,7 @@ const DAEMON_FILES: [Entry; 5] = [
     ),
 ];
 
-/// The sections after those of clap, for the page of a program or of a verb.
+/// Returns the sections that follow those of clap, for the page of a program or of a verb.
 pub(super) fn sections(page: &Command, section: &str, is_program: bool) -> String {
     let mut text = Roff::new();
     if section == "8" {

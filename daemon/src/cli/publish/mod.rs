@@ -63,11 +63,11 @@ pub(super) struct Args {
     rate: Rate,
     #[command(flatten)]
     capture: CaptureArgs,
-    /// Wait until this many readers are attached; recorders and bridges are none
+    /// Wait until this many readers are attached; recorders and bridges do not count
     #[arg(long, value_name = "N", default_value_t = 0)]
     wait_readers: usize,
-    /// Go on behind the journal in DIR if the channel has to be made, so that no sequence is given twice. A journal is
-    /// begun if there is none
+    /// If the channel does not exist, continue after the journal in DIR, so that no sequence is used twice. If there is no journal, begin
+    /// one
     #[arg(long, value_name = "DIR")]
     continue_from: Option<PathBuf>,
     /// Tag of each message, from 0 to 65535
@@ -76,8 +76,8 @@ pub(super) struct Args {
     /// Publish each message as a key message, from which a reader may start afresh
     #[arg(long)]
     key: bool,
-    /// Number of the schema that the channel has or gets: the messages are of it. Without it, a channel with a schema is
-    /// refused
+    /// Number of the messages' schema. An existing channel must have it, and a new channel gets it. Without this option, a channel with a
+    /// schema is refused
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     schema: Option<u64>,
     /// Publish the input this many times
@@ -92,7 +92,7 @@ pub(super) struct Args {
     /// Name of this process in tools, in place of shmcast: 1 to 15 bytes
     #[arg(long, value_parser = parse_name)]
     name: Option<CString>,
-    /// Say how the memory was made ready, and what the system refused
+    /// Print how the memory was prepared, and which steps the system refused
     #[arg(long, short)]
     verbose: bool,
     /// Print the summary as JSON on stdout
@@ -103,11 +103,11 @@ pub(super) struct Args {
 /// How the ring's memory is made ready.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Prepare {
-    /// Touch and lock the pages, those of a large ring behind the publisher while it publishes
+    /// Touch and lock the pages; a thread does this for a large ring while messages are published
     Quick,
-    /// All of it before the first message, and on huge pages: up to seconds, for the steadiest latency
+    /// Touch and lock all pages before the first message, and use huge pages: takes up to seconds, for the steadiest latency
     Full,
-    /// Not at all: each page is made ready by the first message that needs it
+    /// Do nothing; the first message in each page waits for the page
     None,
 }
 
@@ -150,7 +150,7 @@ impl Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
-    // This comes before the channel exists: a wrong file name should leave nothing behind.
+    // The source is opened before the channel is made, so that a wrong file name leaves no channel behind.
     let source = Source::open(args, &stop)?;
     super::name_and_pin(args.name.as_deref(), args.cpu)?;
 
@@ -201,7 +201,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if has_lost { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
 }
 
-/// The messages that were published, and whether these were all.
+/// The number of published messages, and whether they were all messages of the input.
 struct Done {
     published: u64,
     bytes: u64,
@@ -291,7 +291,7 @@ fn publish_input(
     Ok(Done { published, bytes, is_complete, played: None })
 }
 
-/// Plays the capture as often as asked for. `Done::played` is the result of the first time.
+/// Plays the capture as many times as the user asked. `Done::played` is the result of the first time.
 fn publish_capture(
     args: &Args,
     path: &Path,
@@ -315,14 +315,14 @@ fn publish_capture(
     Ok(Done { published, bytes, is_complete, played: Some(played) })
 }
 
-/// Input whose next read fails when the program is told to stop, also while there is nothing to read.
+/// An input that a signal interrupts: the next read fails, even if the input has no data.
 struct Interruptible<'a> {
     file: File,
     stop: &'a Stop,
 }
 
 impl<'a> Interruptible<'a> {
-    /// Opens a file, or stdin for `-`. A pipe that has a name is opened before anybody writes to it.
+    /// Opens a file, or stdin for `-`. Opening a named pipe does not wait for its writer.
     fn open(path: &Path, stop: &'a Stop) -> io::Result<Self> {
         let file = match path.as_os_str() == "-" {
             true => File::from(io::stdin().as_fd().try_clone_to_owned()?),
@@ -356,7 +356,7 @@ impl Read for Interruptible<'_> {
     }
 }
 
-/// A progress line if stderr is a terminal, and nothing otherwise.
+/// Makes a progress line, which is shown only if stderr is a terminal.
 pub(super) fn progress() -> ProgressBar {
     let rate = |state: &ProgressState, out: &mut dyn fmt::Write| {
         // An error is ignored: the line is for people, and the terminal may be gone.

@@ -1,7 +1,6 @@
-//! `shmcast top`: all channels, live, in a terminal.
+//! `shmcast top`: shows all channels in a terminal, continuously.
 //!
-//! [`state`] decides what to look at and what keys do, and [`view`] how it looks. This module has only the
-//! loop between terminal and channels.
+//! [`state`] has the figures and handles keys, and [`view`] draws them. This module has the loop between terminal and channels.
 
 use super::{Host, HostArg, say::print_json, stop::Stop, units::parse_duration};
 use anyhow::{Result, bail};
@@ -38,12 +37,12 @@ pub(super) struct Args {
     /// Time between two looks, from 100ms on
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
-    /// Print once as JSON, after two looks, instead of showing a table
+    /// Print JSON once, after two readings of the channels, instead of showing a table
     #[arg(long)]
     json: bool,
 }
 
-/// Shortest interval. Looking more often costs more than it shows.
+/// Shortest interval. Reading the channels more often costs more than it shows.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Time to wait for a key before the loop checks for other work.
 const NAP: Duration = Duration::from_millis(50);
@@ -63,7 +62,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if !std::io::stdout().is_terminal() {
         bail!("stdout is no terminal: use --json, or `shmcast stat CHANNEL --watch`");
     }
-    // The library that reads keys never returns from a terminal that is gone, and a shell may have had this signal ignored.
+    // The library that reads keys never returns from a closed terminal, and a shell may have set this signal to be ignored.
     register_conditional_shutdown(SIGHUP, 128 + SIGHUP, Arc::new(AtomicBool::new(true)))?;
     let mut terminal = ratatui::init();
     let ended = show(&mut terminal, &host, args.interval, &stop);
@@ -106,7 +105,7 @@ fn show(terminal: &mut DefaultTerminal, host: &Host, interval: Duration, stop: &
     Ok(())
 }
 
-/// Looks in a thread of its own, so that keys work while a daemon is slow to answer.
+/// Reads the channels at this interval on a separate thread, so that keys work while a daemon answers slowly.
 fn look_every(host: Host, interval: Duration) -> Receiver<Look> {
     let (tell, looks) = channel();
     std::thread::spawn(move || {

@@ -1,8 +1,6 @@
-//! The state of `shmcast top`: the last look at the channels, the rates since the look before, and the user's
-//! place.
+//! The state of `shmcast top`: the last figures of the channels, their rates, and the user's choices.
 //!
-//! This module has no terminal, no clock and no channels: looks and keys go in, and the rows to show come
-//! out.
+//! This module uses no terminal, no clock and no channels. Its inputs are figures and keys, and its outputs are the rows to show.
 
 use serde::Serialize;
 use shmcast::{ChannelStatus, LatencyStatus, ReaderStatus};
@@ -23,7 +21,7 @@ pub(super) enum Key {
     Other,
 }
 
-/// The order of rows. Numbers have the largest first; names and process ids begin with the smallest.
+/// The order of rows. Numbers are in descending order. Names and process ids are in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     Name,
@@ -66,11 +64,11 @@ pub(super) struct ChannelRow {
     pub(super) worst_lag: Option<u64>,
     /// The highest value of each percentile among its readers.
     pub(super) worst_latency_ns: Option<LatencyStatus>,
-    /// Number of times its readers were overtaken, summed over the readers.
+    /// How often its readers were lapped, summed over the readers.
     pub(super) lapped: u64,
     /// Messages its readers missed, summed over the readers.
     pub(super) missed: u64,
-    /// Whether a reader was overtaken or missed something since the look before.
+    /// Whether a reader was lapped or missed messages since the figures before.
     pub(super) is_losing: bool,
     /// In the order of `status.readers`.
     #[serde(skip)]
@@ -92,12 +90,12 @@ pub(super) struct Top {
     pub(super) host: String,
     channels: Vec<ChannelRow>,
     looked_at: Duration,
-    /// The reason why the last look failed. The rows are older then.
+    /// The reason why the last reading failed. The rows are then from an earlier reading.
     pub(super) error: Option<String>,
     pub(super) is_help_shown: bool,
     pub(super) channel_order: Order,
     pub(super) reader_order: Order,
-    /// The channel that the user chose. It is kept by name, because rows move.
+    /// The name of the channel that the user chose. A row number would not do, because rows move.
     chosen: Option<String>,
     /// The channel whose readers are shown.
     open: Option<String>,
@@ -120,7 +118,7 @@ impl Top {
         }
     }
 
-    /// Takes in a look at all channels. `now` is counted from any start.
+    /// Takes the present figures of all channels. `now` counts from any fixed moment.
     pub(super) fn look(&mut self, now: Duration, channels: Result<Vec<ChannelStatus>, String>) {
         let channels = match channels {
             Ok(channels) => channels,
@@ -195,7 +193,7 @@ impl Top {
         rows
     }
 
-    /// The index in [`rows`](Self::rows) of the channel that the user chose; the first if that has gone.
+    /// The index in [`rows`](Self::rows) of the channel that the user chose; 0 if that channel does not exist any more.
     pub(super) fn chosen_row(&self) -> usize {
         let is_chosen = |row: &&ChannelRow| Some(&row.status.channel) == self.chosen.as_ref();
         self.rows().iter().position(is_chosen).unwrap_or(0)
@@ -243,16 +241,14 @@ fn descending(a: Option<f64>, b: Option<f64>) -> std::cmp::Ordering {
     b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0))
 }
 
-/// The growth of a count a second, over `between` seconds. `None` if the count fell: it counts something else
-/// now.
+/// Returns the increase of a count per second, over `between` seconds. Returns `None` if the count fell: it then counts something else.
 fn rate(earlier: u64, later: u64, between: f64) -> Option<f64> {
     let more = later.checked_sub(earlier)?;
     (between > 0.0).then(|| more as f64 / between)
 }
 
 fn channel_row(status: ChannelStatus, earlier: Option<&ChannelRow>, between: f64) -> ChannelRow {
-    // A process may read a channel several times. Its readers are told apart by the time they began, and by
-    // their order.
+    // A process may read a channel several times. Its readers are distinguished by their start time and their order.
     let mut before: HashMap<(Option<u32>, u64), Vec<&ReaderStatus>> = HashMap::new();
     for reader in earlier.iter().flat_map(|row| row.readers.iter().rev()) {
         before.entry((reader.status.process.pid, reader.status.started_at)).or_default().push(&reader.status);

@@ -1,7 +1,7 @@
-//! The look of `shmcast top`: one table over the whole terminal, with a line above and a line below it.
+//! The display of `shmcast top`: one table over the whole terminal, with one line above it and one below it.
 //!
-//! Columns that do not fit in a narrow terminal are left out, the least important first. This module decides
-//! only places and colours. Red is for loss, and for nothing else.
+//! If the terminal is narrow, the least important columns are left out. This module only decides positions and colours. Red always means
+//! loss.
 
 use super::state::{ChannelRow, ReaderRow, Top};
 use crate::cli::figures::{Ns, counted, readers_of, size};
@@ -39,13 +39,13 @@ Any key closes this.";
 /// The narrowest and the widest that a column of names can be.
 const NAMES: RangeInclusive<u16> = 8..=40;
 
-/// One column: its heading, its width (0: all that is left), and the content of its cells.
+/// One column: its heading, its width, and the content of its cells. A width of 0 means all remaining columns of the terminal.
 struct Column<T> {
     heading: &'static str,
     width: u16,
     is_number: bool,
-    /// The width of the narrowest terminal that has room for this column and all columns with a smaller
-    /// `from`. A table that does not fit would cut the first digits of its numbers, and so show smaller ones.
+    /// The narrowest terminal that has room for this column and all columns with a smaller `from`. In a narrower one, the table would cut
+    /// off the first digits of numbers.
     from: u16,
     cell: fn(&T) -> String,
     /// Whether it is a number that should be 0.
@@ -89,7 +89,7 @@ const CHANNEL_COLUMNS: &[Column<ChannelRow>] = &[
     loss("MISSED", 6, 100, |row| count(row.missed), |row| row.missed > 0),
 ];
 
-/// The figure, or `-` if the channel's header cannot be believed.
+/// Returns the figure, or `-` if the channel's header is not valid.
 fn known(row: &ChannelRow, figure: String) -> String {
     if row.status.capacity_bytes > 0 { figure } else { "-".to_owned() }
 }
@@ -294,8 +294,7 @@ fn help(frame: &mut Frame<'_>) {
     frame.render_widget(Paragraph::new(HELP).block(block), area);
 }
 
-/// Replaces control characters. A process may call itself anything, and its name must not control the
-/// terminal.
+/// Replaces control characters. A process chooses its own name, and the name must not control the terminal.
 fn printable(text: String) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -312,7 +311,7 @@ fn per_second(rate: Option<f64>) -> String {
     optional(rate, |rate| count(rate.round() as u64))
 }
 
-/// A count in at most five characters: 99999, 100k, 12.3M, 4.56G.
+/// Formats a count in at most five characters: 99999, 100k, 12.3M, 4.56G.
 fn count(count: u64) -> String {
     let n = count as f64;
     let (value, unit) = match count {

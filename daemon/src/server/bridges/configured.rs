@@ -1,6 +1,6 @@
-//! One bridge of the configuration: its state, the time of the next attempt after a failure, and its figures.
+//! A bridge of the configuration: its state, the time of the next attempt after a failure, and its counters.
 //!
-//! Nothing here starts a bridge; the supervisor does.
+//! This module starts no bridge; the supervisor does.
 
 use crate::server::pauses::Pauses;
 use serde_json::json;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Shortest time between two reports of the same kind about a bridge.
 const NEWS_EVERY: Duration = Duration::from_secs(60);
 
-/// A kind of report about a bridge: the event, the least increase that is reported, the counter, and its description.
+/// A kind of report about a bridge: its event, the least increase to report, its counter, and its description.
 type News<C> = (&'static str, u64, fn(&C) -> u64, &'static str);
 const SEND_NEWS: [News<RepairCounters>; 3] = [
     (
@@ -147,7 +147,7 @@ const NEWS: [News<ReceiveCounters>; 7] = [
 #[derive(Debug)]
 pub(super) struct ConfiguredBridge {
     pub(super) spec: BridgeSpec,
-    /// The endpoint. One that has ended stays here for its counters, until the next one replaces it.
+    /// The endpoint. After its end it is kept for its counters, until another endpoint replaces it.
     pub(super) endpoint: Option<Endpoint>,
     pub(super) state: State,
     /// The state of the stopped bridge that this one replaces.
@@ -165,7 +165,7 @@ pub(super) struct ConfiguredBridge {
 pub(super) const PROMOTED: &str =
     "its channel is one of this host: to receive it again, remove this bridge, reload, add it, and reload";
 
-/// The count of each kind of report at its last report, and the time of that report.
+/// For each kind of report: the count at the last report, and the time of that report.
 type Told = [(u64, Option<Instant>); NEWS.len()];
 
 fn news_of<C>(
@@ -192,7 +192,7 @@ pub(super) enum State {
     Waiting,
     Running,
     Failed,
-    /// The bridge received a channel that belongs to this host now.
+    /// The bridge received a channel that was promoted to a channel of this host.
     Promoted,
     /// The bridge is no longer configured.
     Leaving,
@@ -213,15 +213,15 @@ pub(super) enum Endpoint {
 pub struct BridgeFigures {
     /// Its configuration.
     pub spec: BridgeSpec,
-    /// `waiting`, `running`, `listening` or `standby` beside a peer that sends, `ending`, `failed`, `promoted` or `leaving`.
+    /// `waiting`, `running`, `listening`, `standby` while a peer sends, `ending`, `failed`, `promoted` or `leaving`.
     pub state: &'static str,
     /// The session that it carries, if one is known.
     pub session: Option<Session>,
     /// The reason why it waits or has failed.
     pub why: Option<String>,
-    /// Settings that the kernel refused, each with its reason. None of them stopped the bridge.
+    /// Settings that the kernel refused, and the reasons. The bridge runs without them.
     pub refusals: Vec<String>,
-    /// How its thread waits, and the reason; `None` before it has run for the first time.
+    /// How its thread waits, and the reason; `None` before the bridge has run.
     pub waiting: Option<Waiting>,
     /// Its counters; `None` before it has run for the first time.
     pub counted: Option<Counted>,
@@ -230,7 +230,7 @@ pub struct BridgeFigures {
 /// The counters of a bridge.
 #[derive(Debug)]
 pub enum Counted {
-    /// A bridge that sends, and its retransmission server if it has one.
+    /// A bridge that sends, and its retransmission server, if it has one.
     Send(Box<SendCounters>, Option<Box<RepairCounters>>),
     /// A bridge that receives.
     Receive {
@@ -315,7 +315,7 @@ impl Endpoint {
         }
     }
 
-    /// Stops the endpoint. Returns where it stopped, if another endpoint can continue there.
+    /// Stops the endpoint. Returns the state from which another endpoint can continue, if that is needed.
     pub(super) fn into_stopped(self) -> Option<Stopped> {
         match self {
             Self::Send(egress) => Some(egress.into_stopped()),
@@ -324,7 +324,8 @@ impl Endpoint {
         }
     }
 
-    /// Makes the bridge leave: it sends what waits, serves repairs for a while, and stops. The session does not end.
+    /// Tells the endpoint to end in order: it sends the remaining messages, serves repairs for a while, and stops. The session does not
+    /// end.
     pub(super) fn leave(&self) {
         match self {
             Self::Send(egress) => egress.leave(),
@@ -352,7 +353,7 @@ impl ConfiguredBridge {
         }
     }
 
-    /// Returns the reports since the last call, each as an event and its detail. Each kind is reported at most once in `NEWS_EVERY`.
+    /// Returns the new reports, each as an event and its detail. Each kind is reported at most once per `NEWS_EVERY`.
     pub(super) fn news(&mut self) -> Vec<(&'static str, String)> {
         match &self.endpoint {
             Some(Endpoint::Receive(ingress)) => {

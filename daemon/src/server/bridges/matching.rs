@@ -1,5 +1,5 @@
-//! Decides what happens to each bridge when the configuration is read again. Bridges are matched by what they carry, and not by their
-//! names.
+//! Decides what happens to each bridge when the configuration is read again. A bridge is the same as before if nothing but its name has
+//! changed.
 
 use shmcast_bridge::spec::{BridgeSpec, Direction};
 use std::net::SocketAddr;
@@ -8,9 +8,9 @@ use std::path::Path;
 /// What happens to a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It continues without a pause as the wanted bridge with this index, which may have another name.
+    /// The bridge continues without interruption. The value is the index of the wanted bridge that matches it, which may have another name.
     Stays(usize),
-    /// It stops first, because a wanted bridge needs its channel, sockets or files.
+    /// The bridge stops first, because a wanted bridge needs its channel, sockets or files.
     Yields,
     /// No wanted bridge replaces it.
     Leaves,
@@ -39,7 +39,7 @@ pub(super) fn fates(old: &[BridgeSpec], wanted: &[BridgeSpec]) -> Vec<Fate> {
     fates
 }
 
-/// Whether the new bridge cannot start while the old one runs, or would send the same as the old one.
+/// Whether the new bridge cannot start while the old one runs, or whether both would send the same messages.
 pub(super) fn is_in_the_way(old: &BridgeSpec, new: &BridgeSpec) -> bool {
     let theirs = sockets(new);
     if sockets(old).iter().any(|socket| theirs.iter().any(|other| meet(socket, other))) {
@@ -64,7 +64,7 @@ pub(super) fn is_in_the_way(old: &BridgeSpec, new: &BridgeSpec) -> bool {
     }
 }
 
-/// The addresses that no other socket of this host can use meanwhile.
+/// Returns the addresses of a bridge that no other socket of this host can use at the same time.
 fn sockets(bridge: &BridgeSpec) -> Vec<SocketAddr> {
     let received = bridge.lines.iter().filter(|_| bridge.receive.is_some()).map(|line| line.group);
     let received = received.filter(|group| !group.ip().is_multicast());

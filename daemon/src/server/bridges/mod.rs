@@ -1,7 +1,7 @@
-//! The daemon's bridges: they are started and ended as configured, retried after a failure, and reported.
+//! Starts and ends the daemon's bridges as configured, restarts failed ones, and reports them.
 //!
-//! This runs on a thread of its own. To start, a bridge asks this daemon for the channel, as any program does, and the event loop must be
-//! free to answer. The bridges' own threads carry the messages; nothing here is on their path.
+//! This code has a thread of its own. A bridge that starts requests its channel from this daemon, as any program does, so the event loop
+//! must be free to answer. Messages are sent and received by the bridges' own threads.
 
 mod configured;
 mod matching;
@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone)]
 pub struct Bridges {
     configured: Arc<Mutex<BTreeMap<String, ConfiguredBridge>>>,
-    /// Bridges that are no longer configured, as long as they still run.
+    /// Bridges that still run but are no longer configured.
     leaving: Arc<Mutex<Vec<ConfiguredBridge>>>,
     promoted: Promoted,
     journals: Journals,
@@ -53,7 +53,7 @@ impl Bridges {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a bridge that stands by take over from its peer.
+    /// Makes a standby bridge take over from its peer.
     ///
     /// # Errors
     /// A sentence, if the bridge does not run, if it receives, or if it has no peers.
@@ -71,14 +71,14 @@ impl Bridges {
         }
     }
 
-    /// Promotes a channel that a bridge receives to one of this host. Blocks for up to some seconds.
+    /// Promotes a received channel to a channel of this host. Blocks for up to some seconds.
     ///
-    /// If the channel has a journal, the journal first notes, safe from a power cut, how far a promotion lets the sequences go. Without
-    /// this note, a host that loses its power right after the promotion would use the first of these sequences again.
+    /// A promotion skips many sequences. If the channel has a journal, the journal first durably records the highest of them. Otherwise a
+    /// host that loses its power right after the promotion would use these sequences again.
     ///
     /// # Errors
-    /// A sentence, if no bridge receives the channel, if that bridge does not run, if the publisher's host is heard, or if the journal does
-    /// not record.
+    /// A sentence, if no bridge receives the channel, if that bridge does not run, if the publisher's host is still heard, or if the
+    /// journal does not record.
     pub fn promote(&self, channel: &str, force: bool) -> Result<Promotion, String> {
         let refused = |why: PromoteError| format!("channel {channel:?}: {why}");
         let mut below = u64::MAX;
@@ -139,12 +139,12 @@ impl Bridges {
         }
     }
 
-    /// Returns the channel that a bridge carries; `None` if there is no such bridge.
+    /// Returns the channel of a bridge; `None` if there is no bridge of this name.
     pub fn channel_of(&self, name: &str) -> Option<String> {
         self.configured().get(name).map(|bridge| bridge.spec.channel.clone())
     }
 
-    /// Returns the figures of all bridges, in order of their names, and after them those of leaving bridges.
+    /// Returns the state and counters of all bridges in order of their names, and then those of leaving bridges.
     pub fn figures(&self) -> Vec<BridgeFigures> {
         let mut figures: Vec<_> = self.configured().values().map(ConfiguredBridge::figures).collect();
         figures.extend(self.leaving().iter().map(ConfiguredBridge::figures));
@@ -173,7 +173,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts the thread. It keeps `bridges` up to date and reports to `events`. `socket` is the path at which this daemon listens.
+    /// Starts the thread, which keeps `bridges` up to date and reports to `events`. `socket` is the path of this daemon's socket.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -185,14 +185,14 @@ impl Supervisor {
         Ok(Self { orders, thread })
     }
 
-    /// Runs these bridges from now on, and no others. A bridge that is the same as before continues undisturbed.
+    /// Runs exactly these bridges from now on. A bridge that has not changed continues without interruption.
     pub fn carry(&self, bridges: Vec<BridgeSpec>) {
         // The thread receives until it is told to stop, so this send does not fail.
         let _ = self.orders.send(Order::Carry(bridges));
     }
 
-    /// Stops all bridges without ending their sessions: the next daemon continues the sessions. Blocks for up to a second, and for as long
-    /// as a bridge that is being started listens.
+    /// Stops all bridges without ending their sessions, which the next daemon continues. Blocks for up to a second. If a bridge is just
+    /// being started, blocks until the bridge has listened for other senders.
     pub fn stop(self) {
         let _ = self.orders.send(Order::Stop);
         if self.thread.join().is_err() {
@@ -262,7 +262,7 @@ impl Work {
         }
     }
 
-    /// Keeps the bridges that stay, under the names that they have now. Returns the others, each with its fate.
+    /// Keeps the bridges that stay, under their present names. Returns the others, each with its fate.
     fn keep_what_stays(&self, wanted: &[BridgeSpec]) -> Vec<(ConfiguredBridge, Fate)> {
         let mut configured = self.bridges.configured();
         let old: Vec<BridgeSpec> = configured.values().map(|bridge| bridge.spec.clone()).collect();
@@ -285,8 +285,8 @@ impl Work {
         gone
     }
 
-    /// Stops the bridges that leave if one of the `fresh` bridges needs them out of its way, and returns where they stopped. A leaving
-    /// bridge whose name is used again gets a second name.
+    /// Stops the leaving bridges that one of the `fresh` bridges cannot run beside. Returns the states from which the fresh bridges
+    /// continue. A leaving bridge that still runs gets another name if its name is used again.
     fn make_way(&self, fresh: &[BridgeSpec]) -> Vec<(BridgeSpec, Stopped)> {
         let is_in_the_way =
             |old: &ConfiguredBridge| fresh.iter().any(|new| matching::is_in_the_way(&old.spec, new));
@@ -308,7 +308,7 @@ impl Work {
         stopped
     }
 
-    /// Reads the keys of a bridge that continues. If the file is not valid, the keys stay as they are.
+    /// Reads the keys file of a bridge that continues. If the file is not valid, the previous keys stay in use.
     fn reload_keys(&self, bridge: &ConfiguredBridge) {
         let Some(endpoint) = bridge.endpoint.as_ref().filter(|_| bridge.spec.keys.is_some()) else { return };
         if let Err(e) = endpoint.reload_keys(&bridge.spec) {
@@ -328,7 +328,7 @@ impl Work {
                 self.note(name, bridge);
             }
             let now = Instant::now();
-            // A bridge that sends a received channel uses the received session, so it waits until there is one.
+            // A bridge that sends a received channel on uses the received session, so it waits until the channel has one.
             let sources: BTreeMap<String, (String, bool)> = configured
                 .values()
                 .filter(|bridge| bridge.spec.receive.is_some() && bridge.state != State::Promoted)
@@ -361,7 +361,7 @@ impl Work {
         });
     }
 
-    /// Reports what has changed about a bridge since the last look.
+    /// Reports what has changed about a bridge since the last call.
     fn note(&self, name: &str, bridge: &mut ConfiguredBridge) {
         let events = &self.events;
         for (event, what) in bridge.news() {
@@ -449,8 +449,8 @@ impl Work {
     }
 }
 
-/// Returns the journal that supplies messages which the ring no longer has. The daemon reads the journal itself, whether or not it lends
-/// the files to programs.
+/// Returns the journal that has the messages which the ring lost. The daemon reads the journal itself, even if it does not lend the files
+/// to programs.
 fn history(from: Option<&HistoryFrom>) -> History {
     match from {
         Some(HistoryFrom::Dir(dir)) => History::Dir(dir.clone()),

@@ -13,7 +13,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Sends the publisher one packet for each gate, and then the page for its figures.
+    /// Sends the publisher a packet for each gate, and then the page in which it counts its waits.
     async fn lend_gates(&mut self) -> Result<(), End> {
         let lent = self.shared.registry().lend_gates(self.id);
         let lent = match lent {
@@ -26,7 +26,7 @@ impl Connection<'_> {
         self.send(&Response::Done {}, &[lent.figures.as_fd()]).await
     }
 
-    /// Sends the reader the page of a gate: once to lock, and once to map.
+    /// Sends the reader the page of a gate as two descriptors: one to lock, and one to map.
     async fn lend_gate(&mut self, gate: &str) -> Result<(), End> {
         let lent = self.shared.registry().lend_gate(self.id, &self.who, gate);
         match lent {

@@ -1,10 +1,10 @@
 //! One connection: requests and replies, and at most one attachment, which lasts as long as the connection.
 //!
-//! A client that misbehaves (garbage, silence, floods, surplus descriptors, never reading) ends only its own connection. Each wait for a
-//! client has a limit, and each answer fits a packet.
+//! A client that misbehaves ends only its own connection. It may send garbage, too many packets or surplus descriptors, or nothing, or it
+//! may never read. Each wait for a client has a limit, and each answer fits a packet.
 //!
-//! Users take turns. Of all programs of one user, only one is served at a time, and after each packet sent to it the other users' programs
-//! run. So a user waits for one packet of each other user, however much the others request.
+//! Users take turns. The daemon serves only one program of a user at a time. After each packet to this program, it serves programs of other
+//! users. So a user waits for one packet of each other user, however many requests the others make.
 
 mod gates;
 mod reports;
@@ -34,11 +34,11 @@ use tokio::time::timeout;
 
 /// How long a client may take to greet, and to read an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a greeting waits for its answer while the daemon starts. After this time the answer is `Starting`, and the client greets again.
+/// How long a greeting waits for its answer while the daemon starts. Then the answer is `Starting`, and the client greets again.
 const STARTING: Duration = Duration::from_secs(2);
-/// How often a waiting reader checks whether a program has brought back the channel's memory.
+/// Interval at which a waiting reader checks whether a program has brought back the channel's memory.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// A publisher's lock is checked once more after this time, counted from the end of its connection.
+/// Time after the end of a publisher's connection at which the publisher's lock is checked once more.
 const LAST_BREATH: Duration = Duration::from_millis(10);
 
 /// The reason why a connection ends.
@@ -67,10 +67,10 @@ struct Connection<'a> {
     socket: UnixDatagram,
     /// The semaphore by which the programs of this user take turns.
     turn: Arc<Semaphore>,
-    /// The permit of `turn`, held while this program is served. It is released while its request has to wait, so that it delays no other
-    /// program of the user.
+    /// The permit of `turn`, held while this program is served. It is released during a wait, so that the wait delays no other program of
+    /// the user.
     served: Option<OwnedSemaphorePermit>,
-    /// Number of next packets that may be free: the greeting, and the request after it if a program attaches again with it.
+    /// Number of packets that may still come free of charge: the greeting, and the request after it if the program attaches again.
     prepaid: u32,
     has_greeted: bool,
     is_attached: bool,
@@ -78,7 +78,7 @@ struct Connection<'a> {
     notices: (UnboundedSender<Notice>, UnboundedReceiver<Notice>),
 }
 
-/// Accepts a connection and serves it in a task of its own, unless its user has too many or connects too often. Costs
+/// Accepts a connection, and serves it in a separate task. Refuses it if its user has too many connections or connects too often. Costs
 /// three system calls.
 pub(super) fn admit(shared: &Arc<ServerState>, socket: OwnedFd, id: ConnectionId) {
     let Ok(peer) = handoff::peer(&socket) else { return };
@@ -210,8 +210,8 @@ impl Connection<'_> {
                 return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
             }
         };
-        // The connection itself was counted. Attaching again is not counted in addition, so as many programs can attach again at once as
-        // may be connected.
+        // The connection itself was counted. The request to attach again is free, so as many programs can attach again at once as may be
+        // connected.
         let is_free = is_prepaid
             && match request {
                 Request::Hello { .. } => !self.has_greeted,
@@ -320,8 +320,8 @@ impl Connection<'_> {
         self.send(&Response::Welcome { version: VERSION, instance }, &[]).await
     }
 
-    /// Waits until the programs that were attached to a crashed daemon have had time to attach again, or `at_most` this long. Returns false
-    /// if this daemon ends earlier.
+    /// Waits until programs that were attached to a crashed daemon have had time to attach again, but at most `at_most`. Returns false if
+    /// this daemon ends earlier.
     async fn wait_for_those_who_come_back(&mut self, at_most: Duration) -> bool {
         self.served = None;
         let mut newcomers = self.shared.newcomers.subscribe();
@@ -353,7 +353,8 @@ impl Connection<'_> {
         }
     }
 
-    /// Waits until the memory of all channels is made, but not longer than a client waits for an answer.
+    /// Waits until the memory of all channels is made. The wait is shorter than a client waits for an answer. Returns whether the memory is
+    /// made.
     async fn is_open(&mut self) -> bool {
         if self.shared.opened.get().is_some() {
             return true;
@@ -461,15 +462,15 @@ fn to_reply(refused: &Refused) -> Response {
     Response::Refused { code: refused.code, why: refused.why.clone() }
 }
 
-/// Registers a packet socket with the event loop. Tokio has no type for packet sockets, so it is registered as a
-/// datagram socket. Only readiness is asked of it, and that is the same for both.
+/// Registers a packet socket with the event loop. Tokio has no type for packet sockets, so it is registered as a datagram socket. Both
+/// types report readiness in the same way, and only readiness is used.
 pub(super) fn watch(socket: OwnedFd) -> io::Result<UnixDatagram> {
     let socket = std::os::unix::net::UnixDatagram::from(socket);
     socket.set_nonblocking(true)?;
     UnixDatagram::from_std(socket)
 }
 
-/// Lets the tasks of connections whose client has hung up finish.
+/// Yields a few times, so that the tasks of closed connections can end.
 pub(super) async fn settle() {
     for _ in 0..8 {
         tokio::task::yield_now().await;

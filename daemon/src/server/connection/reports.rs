@@ -1,4 +1,4 @@
-//! Answers to requests for information: channels and their readers, bridges, events. Nothing here changes the state of the daemon.
+//! Answers requests for information about channels, readers, bridges and events. Passes promotions and takeovers to the bridges.
 
 use super::{Connection, End};
 use crate::server::bridges::BridgeFigures;
@@ -22,7 +22,7 @@ const DISK_PATIENCE: Duration = Duration::from_millis(300);
 const READERS_A_PACKET: usize = 64;
 
 impl Connection<'_> {
-    /// Sends what is known of the bridges of those channels that the program may read.
+    /// Sends the state of the bridges whose channels the program may read.
     pub(super) async fn report_bridges(&mut self) -> Result<(), End> {
         let readable = |figures: &BridgeFigures| {
             self.shared.registry().report(&self.who, Some(&figures.spec.channel)).is_ok()
@@ -46,7 +46,7 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Promotes a channel that a bridge receives to one of this host. Another thread waits for the bridge.
+    /// Promotes a received channel to a channel of this host. Another thread waits for the bridge.
     pub(super) async fn promote(&mut self, channel: &str, force: bool) -> Result<Promotion, Refused> {
         self.shared.registry().check_publisher(&self.who, channel)?;
         let (bridges, name) = (self.shared.bridges.clone(), channel.to_owned());
@@ -78,7 +78,7 @@ impl Connection<'_> {
         self.send(&Response::Done {}, &[]).await
     }
 
-    /// Lends a file of a channel's journal to a program that may read the channel. The disk is read on another thread.
+    /// Lends a file of a channel's journal to a program that may read the channel. Another thread reads the disk.
     pub(super) async fn lend_history(
         &mut self,
         channel: &str,
@@ -99,7 +99,7 @@ impl Connection<'_> {
         let history = History {
             file: loan.lent.number,
             first: loan.lent.first,
-            // This is the first frame: the reader searches for its place itself.
+            // This is the first frame. The reader searches for its position itself.
             offset: FILE_HEADER_BYTES as u64,
             recording: loan.is_recording,
         };
@@ -134,7 +134,7 @@ impl Connection<'_> {
         found.ok_or_else(none)
     }
 
-    /// Sends a channel, or all that the program may read, with their readers.
+    /// Sends one channel, or all channels that the program may read, with their readers.
     pub(super) async fn report(&mut self, only: Option<&str>) -> Result<(), End> {
         let report = self.shared.registry().report(&self.who, only);
         let channels = match report {
@@ -153,7 +153,7 @@ impl Connection<'_> {
     }
 }
 
-/// The next event for a client that follows events. For any other client it never completes.
+/// Returns the next event for a client that follows events. For other clients it never returns.
 pub(super) async fn next_event(follows: &mut Option<Receiver<Event>>) -> Event {
     let Some(events) = follows else { return std::future::pending().await };
     match events.recv().await {

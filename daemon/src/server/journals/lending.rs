@@ -26,7 +26,7 @@ pub struct Loan {
 }
 
 impl Recording {
-    /// Calls a function with the lists of the files, as they were at the last look. Returns `None` if there is no directory yet.
+    /// Calls `run` with the lists of files, which may be as old as the last `refresh`. Returns `None` if the directory does not exist yet.
     pub(super) fn with_files<T>(
         &self,
         run: impl FnOnce(&mut Streams) -> Result<T, JournalError>,
@@ -48,7 +48,7 @@ impl Recording {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets the lists, because another directory may be at the journal's path.
+    /// Drops the lists of files, because the journal's path may now lead to another directory.
     pub(super) fn forget_files(&self) {
         *self.files() = None;
     }

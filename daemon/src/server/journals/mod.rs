@@ -1,6 +1,6 @@
 //! The daemon's recorders, and the files that they lend to readers.
 //!
-//! Each channel with a journal has a thread of its own. The thread opens the channel as any program does, so the event loop must be free to
+//! Each channel with a journal has a thread here. The thread opens the channel as any program does, so the event loop must be free to
 //! answer. It starts a recorder, which has threads of its own, and checks it ten times a second. A recorder that ends is restarted.
 
 mod lending;
@@ -30,14 +30,14 @@ use troubles::Troubles;
 
 /// Interval at which a recorder is looked at.
 const LOOK: Duration = Duration::from_millis(100);
-/// Interval at which the files are counted, and the oldest removed.
+/// Interval at which the files are counted and the oldest are removed.
 const TRIM_EVERY: Duration = Duration::from_secs(5);
-/// Shortest time between two events that report messages which were published too fast for the disk.
+/// Shortest time between two events about messages that were lost because the disk was too slow.
 const LOST_EVERY: Duration = Duration::from_secs(10);
-/// How long the daemon waits for its recorders when it ends. The ring still has what they have not written.
+/// How long a daemon that stops waits for its recorders. The ring still has the messages that they have not written.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// The journals by the names of their channels. Clones share the same journals.
+/// The journals, by the names of their channels. Clones share the same journals.
 #[derive(Debug, Clone, Default)]
 pub struct Journals(Arc<Mutex<BTreeMap<String, Arc<Recording>>>>);
 
@@ -50,15 +50,13 @@ impl Journals {
         self.recordings().get(channel).cloned()
     }
 
-    /// Returns the semaphore of a channel's journal, which a caller acquires before [`lend`](Self::lend). Returns `None` if the channel has
-    /// no journal.
+    /// Returns the semaphore of a channel's journal. Acquire it before [`lend`](Self::lend). Returns `None` if the channel has no journal.
     pub fn turn(&self, channel: &str) -> Option<Arc<Semaphore>> {
         self.find(channel).map(|recording| recording.turn.clone())
     }
 
-    /// Opens the file that has what a reader wants. Returns `None` if the channel has no journal, or nothing is recorded yet. The call
-    /// reads from the disk.
-    /// disk.
+    /// Opens the file with the messages that a reader requests. Returns `None` if the channel has no journal, or if nothing is recorded
+    /// yet. The call reads from the disk.
     ///
     /// # Errors
     /// [`JournalError`] if the directory or the file cannot be read.
@@ -66,7 +64,7 @@ impl Journals {
         self.find(channel).map_or(Ok(None), |recording| recording.lend(asked))
     }
 
-    /// Whether any recorder has neither begun to record nor failed to.
+    /// Whether any recorder is still starting: it neither records nor has failed.
     pub fn is_any_starting(&self) -> bool {
         self.recordings().values().any(|recording| recording.state().is_starting())
     }
@@ -89,7 +87,7 @@ pub struct Recorders {
     events: Events,
     socket: PathBuf,
     threads: BTreeMap<String, JoinHandle<()>>,
-    /// Threads of journals that are no longer configured, by channel. The next journal of the channel waits for the thread.
+    /// Threads of journals that are no longer configured, by channel. A new journal of the channel waits for the thread's end.
     leaving: BTreeMap<String, JoinHandle<()>>,
 }
 
@@ -99,8 +97,8 @@ impl Recorders {
         Self { journals, events, socket, threads: BTreeMap::new(), leaving: BTreeMap::new() }
     }
 
-    /// Keeps the journals of these channels from now on, and no others. A journal that is the same as before continues undisturbed. The
-    /// call does not wait.
+    /// Keeps journals of exactly these channels from now on. A journal that has not changed continues without interruption. The call does
+    /// not wait.
     pub fn carry(&mut self, channels: &[ChannelConfig]) {
         let wanted = channels.iter().filter_map(|channel| Some((&channel.name, channel.journal.as_ref()?)));
         let wanted: BTreeMap<&String, &JournalConfig> = wanted.collect();
@@ -139,8 +137,8 @@ impl Recorders {
         self.leaving.retain(|_, thread| !thread.is_finished());
     }
 
-    /// Stops all recorders, and waits until they have sealed their files, but not for a disk that does not answer. `hold` keeps publishers
-    /// away from a closed channel until this process ends, so that its journal can say that nothing follows.
+    /// Stops all recorders, and waits a limited time until they have sealed their files. `hold` keeps publishers away from a closed channel
+    /// until this process ends, so that the channel's journal can record a clean end.
     pub fn stop(self, hold: impl Fn(&str) -> Option<Hold>) -> Vec<Hold> {
         let mut holds = Vec::new();
         // The event loop reads the journals meanwhile, so their lock is not held.
@@ -173,14 +171,14 @@ struct Recording {
     channel: String,
     config: JournalConfig,
     stop: AtomicBool,
-    /// The sequence due after the last message, if nobody can publish any more when the recorder stops; else 0.
+    /// The channel's next sequence, if nobody can publish any more when the recorder stops; otherwise 0.
     over_at: AtomicU64,
     /// The sequence that the reserve must reach.
     wanted: AtomicU64,
     state: Mutex<State>,
     /// The lists of the files, from which readers are served.
     files: Mutex<Option<Streams>>,
-    /// The semaphore for the lists. Only one reader at a time uses a thread for them, so that a disk that does not answer blocks only one
+    /// The semaphore of the lists of files. It lets only one reader at a time use a thread, so that a disk that hangs blocks only one
     /// thread.
     turn: Arc<Semaphore>,
 }
@@ -210,7 +208,7 @@ impl State {
         }
     }
 
-    /// Whether a recorder has neither begun to record nor failed to.
+    /// Whether the recorder is still starting: it neither records nor has failed.
     fn is_starting(&self) -> bool {
         !self.is_running && self.why.is_none()
     }
@@ -266,7 +264,7 @@ impl Recording {
         }
     }
 
-    /// Notes that there is no recorder, and reports the reason unless it is the one reported last.
+    /// Records that there is no recorder. Reports the reason, unless it is the same as in the last report.
     fn fail(&self, events: &Events, why: &str) {
         let mut state = self.state();
         state.is_running = false;
@@ -282,7 +280,7 @@ struct Work {
     recording: Arc<Recording>,
     events: Events,
     socket: PathBuf,
-    /// The thread that kept the journal of the same channel before. It may still write its last frames.
+    /// The thread that kept the channel's previous journal. It may still write its last frames.
     before: Option<JoinHandle<()>>,
 }
 
@@ -373,8 +371,8 @@ impl Work {
         }
     }
 
-    /// Watches a recorder until it ends or must stop. Returns the number of messages that were published too fast for the disk, as far as
-    /// this was reported.
+    /// Watches a recorder until it ends or must stop. Returns the number of messages that were already reported as lost because the disk
+    /// was too slow.
     fn watch(&self, recorder: &Recorder, begun: Progress) -> u64 {
         let (mut is_refused, mut told_overrun) = (begun.is_failed, begun.overrun);
         let (mut told_lost, mut trimmed): (Option<Instant>, Option<Instant>) = (None, None);

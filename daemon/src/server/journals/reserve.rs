@@ -1,11 +1,12 @@
-//! Reserves that are requested before a channel skips far ahead.
+//! Requests reserves before a channel skips many sequences.
 
 use super::{Journals, LOOK};
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a promotion waits for a recorder. The program that asked waits some seconds longer, so that it receives the reason.
+/// How long a promotion waits for a recorder. The program that requested the promotion waits some seconds longer, so that it receives the
+/// error.
 const NOTED_WITHIN: Duration = Duration::from_secs(2);
 
 impl Journals {
@@ -14,11 +15,11 @@ impl Journals {
         self.recordings().contains_key(channel)
     }
 
-    /// Lets a channel skip far ahead: returns once its journal notes, safe from a power cut, that sequences up to `sequence` may have been
-    /// used. For a channel without a journal, returns at once.
+    /// Prepares a channel to skip sequences. Returns once the channel's journal has a durable reserve of at least `sequence`. Returns at
+    /// once if the channel has no journal.
     ///
     /// # Errors
-    /// A sentence, if the journal does not record, or does not write the note within two seconds.
+    /// A sentence, if the journal does not record, or does not write the reserve within two seconds.
     pub fn reserve(&self, channel: &str, sequence: u64) -> Result<(), String> {
         let Some(recording) = self.find(channel) else { return Ok(()) };
         recording.wanted.fetch_max(sequence, Ordering::Relaxed);

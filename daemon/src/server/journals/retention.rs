@@ -1,4 +1,4 @@
-//! Removal of old files as configured, and the lack of room that it cannot end.
+//! Removes old files as configured, and reports if that does not free enough space.
 
 use super::{Recording, Work};
 use anyhow::{Context, Result};
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most programs that an event names.
 const NAMED: usize = 3;
-/// How long a clock that was set must go on from there until files are removed by it.
+/// How long a wall clock that was set must run on before files are removed by it.
 const BELIEVED_AFTER: Duration = Duration::from_secs(3600);
-/// A step that is followed at once.
+/// Largest step of the wall clock that is accepted at once.
 const UNNOTICED: Duration = Duration::from_secs(1);
 
 /// How far the lack of room on the file system was reported.
@@ -22,14 +22,14 @@ const UNNOTICED: Duration = Duration::from_secs(1);
 pub(super) enum Room {
     #[default]
     Enough,
-    /// There was too little room at the last look. A reader may have a file open only for a moment, so this is not reported yet.
+    /// The last check found too little free space. This is not reported yet, because a reader may have a file open only for a moment.
     Little,
     /// There is too little room, and this was reported.
     Told,
 }
 
 impl Work {
-    /// Removes the oldest files as the configuration says, and counts the rest.
+    /// Removes the oldest files as configured, and counts the remaining ones.
     pub(super) fn trim(&self, room: &mut Room) -> Result<()> {
         let wall_ns = believed_ns();
         let stream = self.recording.state().stream;
@@ -82,17 +82,17 @@ fn believed_ns() -> u64 {
     clock.get_or_insert_default().now(mono, wall).as_nanos() as u64
 }
 
-/// A wall clock that is believed an hour after it was set: one that leaps ahead for a moment takes no file that is not old.
+/// A wall clock that accepts a large step only after an hour. So a clock that is wrong for a short time causes no removal of files.
 #[derive(Debug, Default)]
 struct SettledClock {
-    /// How far the wall clock was ahead of the time since the start when it was believed last.
+    /// The accepted wall clock minus the time since the start, when a wall clock was last accepted.
     believed: Option<Duration>,
     /// Since when it shows another time than is believed.
     set_at: Option<Duration>,
 }
 
 impl SettledClock {
-    /// The time that is believed, `mono` after the start, where the clock shows `wall`.
+    /// Returns the accepted wall clock at `mono` after the start. `wall` is the system's wall clock.
     fn now(&mut self, mono: Duration, wall: Duration) -> Duration {
         let ahead = wall.saturating_sub(mono);
         let believed = *self.believed.get_or_insert(ahead);
@@ -110,7 +110,7 @@ impl SettledClock {
 }
 
 impl Recording {
-    /// Explains why the removal of files frees no room, and what to do.
+    /// Explains why removing files frees no space, and what to do.
     fn no_room(&self, trimmed: &Trimmed) -> String {
         let lacking = format!("{} are lacking of what keep_free keeps free", ByteSize(trimmed.lacking));
         let dir = self.shown();
@@ -135,7 +135,7 @@ impl Recording {
     }
 }
 
-/// Lists the programs that have files of a journal open, also removed files, as far as this user may see them.
+/// Lists the programs that have files of a journal open, including removed files. It lists only programs that this user may inspect.
 fn holders(dir: &Path) -> Vec<String> {
     let dir = fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
     let own = std::process::id();
@@ -155,7 +155,7 @@ fn holders(dir: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    //! Files were removed by a clock that leapt years ahead for a minute.
+    //! Files were once removed because a wall clock was years ahead for a minute.
 
     use super::*;
 

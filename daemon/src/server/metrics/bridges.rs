@@ -1,5 +1,6 @@
-//! The bridges' figures for Prometheus: messages and packets sent, received, repaired, lost, dropped and refused, by line, server and
-//! reason. The counters and their names are in the tables of the bridge and the engine; figures that are computed from them are here.
+//! Metrics of the bridges: messages and packets that were sent, received, repaired, lost, dropped and refused.
+//!
+//! The tables of the bridge and the engine have the counters and their names. This module adds metrics that are computed from counters.
 
 use super::exposition::Text;
 use super::families::{Families, cumulative, each};
@@ -16,7 +17,7 @@ use shmcast_engine::status as engine;
 /// Returns a distribution of a bridge, if the bridge has it.
 type Times = fn(&Counted) -> Option<&Histogram>;
 
-/// Families of distributions: the name, the help text, and the function that returns a bridge's distribution.
+/// Families of histograms: the name, the help text, and the function that returns a bridge's histogram.
 const TIMES: [(&str, &str, Times); 3] = [
     (
         "recovery_seconds",
@@ -179,7 +180,7 @@ fn received(bridge: &BridgeFigures) -> Option<&ReceiveCounters> {
 mod tests {
     use super::*;
 
-    /// Prometheus drops a whole answer in which a family stands twice.
+    /// Prometheus refuses an answer that has the same family twice.
     #[test]
     fn each_family_stands_once_and_is_named_for_its_kind() {
         let mut text = Text::default();

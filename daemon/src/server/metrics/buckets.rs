@@ -1,10 +1,9 @@
-//! Latency histograms for Prometheus: a few coarse buckets, summed from the fine ones of the reader pages.
+//! Latency histograms for Prometheus. Their few coarse buckets are sums of the fine buckets of the reader pages.
 
 use shmcast::hosting::{BUCKETS, bucket_limit_ns};
 
-/// The ends of the buckets in nanoseconds, as exponents of two. So each bucket holds whole buckets of the reader page,
-/// and the coarse counts are as exact as the fine ones. They go from 64 ns to 1 ms in factors of two, then to 1 s in
-/// factors of four.
+/// The upper ends of the buckets in nanoseconds, as exponents of two: from 64 ns to 1 ms in factors of two, then to 1 s in factors of four.
+/// Each bucket is a union of fine buckets, so the coarse counts are exact.
 const EXPONENTS: [u32; 20] = [6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 24, 26, 28, 30];
 
 /// A histogram of latencies.
@@ -20,7 +19,7 @@ impl Latencies {
         Self { fine: vec![0; BUCKETS].into() }
     }
 
-    /// Adds the counts of a reader page. They are claims of that reader, so sums saturate instead of wrapping.
+    /// Adds the counts of a reader page. A reader may have written any counts, so the sums saturate and do not wrap.
     pub(super) fn add(&mut self, fine: &[u64]) {
         for (sum, count) in self.fine.iter_mut().zip(fine) {
             *sum = sum.saturating_add(*count);
@@ -32,14 +31,14 @@ impl Latencies {
         self.fine.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// The sum of all latencies in seconds. Each is taken as the upper end of its fine bucket, so the sum is up to 6.25
-    /// % too high.
+    /// Returns the sum of all latencies in seconds. Each latency counts as the upper end of its fine bucket, so the sum is up to 6.25 % too
+    /// high.
     pub(super) fn sum_seconds(&self) -> f64 {
         let ns = |(bucket, count): (usize, &u64)| bucket_limit_ns(bucket) as f64 * *count as f64;
         self.fine.iter().enumerate().map(ns).sum::<f64>() / 1e9
     }
 
-    /// The upper ends of the buckets in seconds, each with the count of all latencies up to that end.
+    /// Returns the upper ends of the buckets in seconds, each with the number of latencies up to it.
     pub(super) fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
         let mut fine = self.fine.iter().enumerate().peekable();
         let mut sum = 0u64;

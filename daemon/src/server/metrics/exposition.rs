@@ -1,4 +1,4 @@
-//! One text in Prometheus's format: families, samples and histograms, line by line.
+//! Writes Prometheus's text format: families, samples and histograms.
 
 use std::fmt::Write;
 

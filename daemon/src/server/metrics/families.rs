@@ -1,14 +1,14 @@
-//! Families of figures of bridges. A table of counters says what its counters are called; each bridge that has the table has a sample of each.
+//! Families of bridge metrics. A table of counters names the families, and each bridge with such a table has a sample in each family.
 
 use super::exposition::Text;
 use crate::server::bridges::BridgeFigures;
 use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::table::{Field, Metric, Table};
 
-/// The ends of the buckets, as exponents of two in nanoseconds: 256 ns to 17 s.
+/// The upper ends of the buckets, as exponents of two in nanoseconds: 256 ns to 17 s.
 const EXPONENTS: [u32; 19] = [8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24, 26, 28, 30, 34];
 
-/// What the families count whose samples differ by a label. Those without one say it by their counter.
+/// The help texts of families with a label. A family without a label has the help text of its counter.
 const LABELLED: [(&str, &str); 6] = [
     ("repair_refused_total", "Requests that drew no messages, by reason."),
     ("lease_events_total", "What became of requests for leases."),
@@ -18,7 +18,7 @@ const LABELLED: [(&str, &str); 6] = [
     ("engine_resyncs_total", "Times that the sender asked for the end of the stream again, by cause."),
 ];
 
-/// Families in the making: each with its samples, in the order in which they were met.
+/// The families with their samples so far, in the order of their first use.
 #[derive(Default)]
 pub(super) struct Families<'a>(Vec<Family<'a>>);
 
@@ -30,7 +30,7 @@ struct Family<'a> {
 }
 
 impl<'a> Families<'a> {
-    /// Names the families of a table, so that they are told of without a bridge that has them.
+    /// Adds the families of a table without samples, so that they are listed even if no bridge has this table.
     pub(super) fn declare<T: Table>(mut self) -> Self {
         for Field { help, metric, .. } in T::FIELDS {
             if let Some(metric) = metric {
@@ -40,7 +40,7 @@ impl<'a> Families<'a> {
         self
     }
 
-    /// Adds the counters of a table, each to its family, with these labels.
+    /// Adds each counter of a table to its family, as a sample with these labels.
     pub(super) fn add<T: Table>(&mut self, table: &T, labels: &[(&'static str, &'a str)]) {
         for Field { help, metric, read } in T::FIELDS {
             if let Some(metric) = metric {
@@ -70,7 +70,7 @@ impl<'a> Families<'a> {
     }
 }
 
-/// One family that no counter is, with a sample for each bridge that has one.
+/// Writes a family that is not in a table, with a sample for each bridge that has a value.
 pub(super) fn each<V: std::fmt::Display>(
     text: &mut Text,
     bridges: &[BridgeFigures],
@@ -87,7 +87,7 @@ pub(super) fn each<V: std::fmt::Display>(
     }
 }
 
-/// The buckets of a histogram of durations: the end of each in seconds, and how many values are below it.
+/// Returns the upper ends of the buckets in seconds, each with the number of durations below it.
 pub(super) fn cumulative(histogram: &Histogram) -> impl Iterator<Item = (f64, u64)> {
     EXPONENTS.into_iter().map(|exponent| {
         // Steps end right before powers of two, so no step lies on both sides of a bucket's end.

@@ -1,4 +1,4 @@
-//! The figures of gates for Prometheus: who holds publishers up, how often, and for how long.
+//! Metrics of gates: which readers delay publishers, how often, and for how long.
 
 use super::exposition::Text;
 use super::snapshot::ChannelFigures;
@@ -7,7 +7,7 @@ use shmcast::control::GateReport;
 /// A family: its name, kind and help, and the figure.
 type Family = (&'static str, &'static str, &'static str, fn(&GateReport) -> Option<u64>);
 
-/// A family of times in nanoseconds, which are shown in seconds.
+/// A family of times. The function returns nanoseconds, and the metric is in seconds.
 type Times = (&'static str, &'static str, &'static str, fn(&GateReport) -> u64);
 
 const FAMILIES: [Family; 9] = [

@@ -1,7 +1,7 @@
-//! The delay of the timers of the daemon's own event loop. It shows cheaply whether the host gives the daemon the CPU.
+//! Measures how late the timers of the daemon's event loop are. This shows cheaply whether the host gives the daemon the CPU.
 //!
-//! The delay is measured ten times a second, wherever the event loop runs. For the stalls that readers see, use
-//! `shmcast hiccups`.
+//! The delay is measured ten times a second, on any CPU on which the event loop runs. For the stalls that readers see, use `shmcast
+//! hiccups`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 /// Time between two measurements.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Ends of the buckets in milliseconds. Timers are set in whole milliseconds, so smaller ends would show nothing.
+/// Upper ends of the buckets in milliseconds. Timers have a resolution of a millisecond, so smaller ends would be useless.
 const ENDS_MS: [u64; 8] = [2, 5, 10, 20, 50, 100, 500, 2000];
 
 /// A histogram of the event loop's delays.
 #[derive(Debug, Default)]
 pub struct Hiccups {
-    /// Counts by bucket. The last one is for delays beyond all ends.
+    /// Counts by bucket. The last bucket has all longer delays.
     counts: [AtomicU64; ENDS_MS.len() + 1],
     sum_us: AtomicU64,
 }
@@ -27,7 +27,7 @@ impl Hiccups {
         self.sum_us.fetch_add(u64::try_from(late.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The upper ends of the buckets in seconds, each with the count of all delays up to that end.
+    /// Returns the upper ends of the buckets in seconds, each with the number of delays up to it.
     pub(super) fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
         let mut sum = 0;
         ENDS_MS.iter().zip(&self.counts).map(move |(end, count)| {

@@ -1,7 +1,7 @@
-//! A small HTTP server for a few local clients: GET and HEAD of three paths, one request a connection.
+//! A small HTTP server for a few local clients. It serves GET and HEAD of three paths, one request per connection.
 //!
-//! No client can block it for the others. A connection lives for ten seconds at most. If there are too many, the oldest
-//! is closed. Requests are small, and their bodies are not read. Each answer is made at most ten times a second.
+//! No client can block other clients. A connection lasts at most ten seconds. If there are too many connections, the oldest is closed.
+//! Requests must be small, and their bodies are not read. Each answer is made at most ten times a second.
 
 use super::{Hiccups, Snapshot, render};
 use crate::server::state::ServerState;
@@ -26,7 +26,7 @@ const MAX_CONNECTIONS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Largest head of a request in bytes.
 const MAX_HEAD: usize = 16 << 10;
-/// An answer younger than this is sent again instead of being made anew.
+/// An answer younger than this is sent again, in place of a new one.
 const FRESH: Duration = Duration::from_millis(100);
 
 struct Server {
@@ -114,7 +114,7 @@ fn respond(status: StatusCode, content_type: &'static str, body: Bytes) -> Respo
     response
 }
 
-/// The kept answer if it is younger than [`FRESH`], else a new one.
+/// Returns the kept answer if it is younger than [`FRESH`], and otherwise a new one.
 fn fresh(kept: &Mutex<Option<(Instant, Bytes)>>, make: impl FnOnce() -> String) -> Bytes {
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     match &*kept {

@@ -1,4 +1,4 @@
-//! The figures of journals for Prometheus: how far each is, what it lacks, and how large it is.
+//! Metrics of journals: how many messages each has recorded and lost, and how large it is.
 
 use super::exposition::Text;
 use shmcast::control::JournalStatus;

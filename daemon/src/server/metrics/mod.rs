@@ -1,8 +1,7 @@
 //! The daemon's HTTP server for Prometheus and other programs: `/metrics`, `/healthz` and `/channels.json`.
 //!
-//! All figures are read from the registry and the reader pages at the time of a request. So no figure is counted twice,
-//! and measured programs do no work for it. The server runs on the daemon's event loop, and never blocks it for longer
-//! than one look at the channels takes.
+//! All metrics are read from the registry and the reader pages when a request arrives. So no value is counted twice, and measured programs
+//! do no additional work. The server runs on the daemon's event loop. It blocks the loop only as long as one reading of all channels takes.
 
 use crate::server::state::ServerState;
 use anyhow::{Context, Result};
@@ -25,7 +24,7 @@ pub use hiccups::Hiccups;
 pub use snapshot::{ChannelFigures, MAX_READERS, OTHERS, ReaderFigures, Snapshot};
 pub use text::render;
 
-/// Listens at `address` and serves metrics from now on. Port 0 stands for any free port; the log says which.
+/// Listens at `address`, and serves metrics from now on. Port 0 means any free port, which the log names.
 ///
 /// # Errors
 /// If it cannot listen at `address`.

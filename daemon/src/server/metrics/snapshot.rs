@@ -1,4 +1,4 @@
-//! The figures at one moment, in the form in which they are shown: plain data, gathered in one look at the registry.
+//! All metrics at one moment, as plain data. They are gathered in one pass over the registry.
 
 use super::Hiccups;
 use super::buckets::Latencies;
@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// At most this many readers of one channel are shown one by one: those that have been attached longest. The others are
-/// summed under [`OTHERS`]. So a channel has at most `MAX_READERS` + 1 times the series of a reader.
+/// Most readers of a channel that are shown separately: those that have been attached longest. All others are summed under [`OTHERS`]. So a
+/// channel has at most `MAX_READERS` + 1 times the series of a reader.
 pub const MAX_READERS: usize = 128;
 /// The name of the sum of the readers beyond [`MAX_READERS`].
 pub const OTHERS: &str = "other";
@@ -41,22 +41,24 @@ pub struct Snapshot {
 pub struct ChannelFigures {
     /// The channel, without its readers.
     pub status: ChannelStatus,
-    /// The number of programs that read it and that tools show, without recorders and bridges.
+    /// Number of the channel's readers that tools show. Recorders and bridges are not counted.
     pub reader_count: usize,
-    /// Its readers, at most [`MAX_READERS`] and one sum of the rest.
+    /// At most [`MAX_READERS`] readers, and the sum of the others.
     pub readers: Vec<ReaderFigures>,
 }
 
-/// The figures of a reader, or of several summed. The kernel gives the name; all else is the reader's own claim.
+/// The metrics of a reader, or of several readers together. The process and its name come from the kernel. All else comes from the reader's
+/// page, and may be false.
 #[derive(Debug)]
 pub struct ReaderFigures {
-    /// Its process id, with `/2`, `/3` and so on if one process reads a channel several times; or [`OTHERS`].
+    /// The process id. A second attachment of a process to the channel has the suffix `/2`, a third `/3`, and so on. [`OTHERS`] for several
+    /// readers.
     pub reader: String,
     /// Its command; empty if it is not known.
     pub command: String,
     /// Its role; empty if the figures are of several.
     pub role: &'static str,
-    /// Messages published that it has not read. For several readers, the largest of their lags.
+    /// Published messages that the reader has not read. For several readers, the largest of their lags.
     pub lag: u64,
     /// Messages received.
     pub received: u64,
@@ -64,14 +66,13 @@ pub struct ReaderFigures {
     pub lapped: u64,
     /// Messages that it missed.
     pub missed: u64,
-    /// Messages that it left out because newer ones of their keys came from the board.
+    /// Messages that the reader skipped, because it took newer messages of their keys from the board.
     pub conflated: u64,
     pub(super) latencies: Latencies,
 }
 
 impl Snapshot {
-    /// Takes a snapshot now. Reads a page of 4 KiB for each reader, which takes some milliseconds with hundreds of
-    /// them.
+    /// Takes a snapshot. Reads a page of 4 KiB for each reader, which takes some milliseconds for hundreds of readers.
     pub fn take(shared: &ServerState, hiccups: Arc<Hiccups>) -> Self {
         let measured = shared.registry().measure();
         Self {
@@ -89,7 +90,7 @@ impl Snapshot {
 }
 
 impl ChannelFigures {
-    /// Names the readers of a channel, and sums those beyond the limit.
+    /// Names the readers of a channel, and sums the readers beyond the limit.
     pub fn of(measured: Measured) -> Self {
         let Measured { status, readers } = measured;
         let next = status.next_sequence;
@@ -115,7 +116,7 @@ impl ChannelFigures {
     }
 }
 
-/// A name that no other reader of the channel has: with two equal series, Prometheus would refuse all metrics.
+/// Returns a name that no other reader of the channel has. If two series were equal, Prometheus would refuse all metrics.
 fn name(process: &Process, seen: &mut HashMap<u32, u32>) -> String {
     // 0 stands for a process in a PID namespace that we cannot see.
     let pid = process.pid.unwrap_or(0);

@@ -1,8 +1,7 @@
-//! The figures in Prometheus's text format, version 0.0.4
-//! (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
+//! Writes the metrics in Prometheus's text format, version 0.0.4 (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
 //!
-//! It is written by hand because the figures are a snapshot. Libraries for this format keep counters of their own, or
-//! write OpenMetrics, in which `promtool check metrics` finds no help for counters.
+//! No library writes it, because these metrics are a snapshot. Libraries keep counters of their own, or write OpenMetrics, in which
+//! `promtool check metrics` finds no help texts for counters.
 
 use super::bridges;
 use super::exposition::Text;
@@ -12,7 +11,7 @@ use super::snapshot::{ChannelFigures, ReaderFigures, Snapshot};
 use shmcast::control::{BoardStatus, RefusalCode};
 use std::time::SystemTime;
 
-/// States of a channel, as [`shmcast::ChannelStatus::state`] names them.
+/// The states of a channel, with the names of [`shmcast::ChannelStatus::state`].
 const STATES: [&str; 7] = ["new", "active", "recovering", "closed", "orphaned", "superseded", "damaged"];
 const REFUSALS: [RefusalCode; 9] = [
     RefusalCode::Version,
@@ -117,14 +116,13 @@ fn boards(text: &mut Text, channels: &[ChannelFigures]) {
     each("shmcast_board_no_key_messages_total", "counter", help, |b| b.no_key);
 }
 
-/// Whether `key` matches `[a-zA-Z_][a-zA-Z0-9_]*` and does not begin with two underscores, which Prometheus keeps for
-/// itself.
+/// Whether `key` matches `[a-zA-Z_][a-zA-Z0-9_]*` and does not begin with two underscores, which Prometheus reserves.
 fn is_label(key: &str) -> bool {
     let is_word = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     is_word && !key.starts_with("__") && key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
 }
 
-/// An alert names the program by its command, which people know, and by its process.
+/// Returns the labels of a reader. The command is included so that an alert names the program in a form that people know.
 fn labels_of<'a>(channel: &'a str, reader: &'a ReaderFigures) -> [(&'static str, &'a str); 4] {
     let ReaderFigures { reader: number, command, role, .. } = reader;
     [("channel", channel), ("reader", number), ("command", command), ("role", role)]

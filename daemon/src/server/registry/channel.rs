@@ -1,6 +1,6 @@
 //! One channel: its charter, its memory, the programs attached to it, and its move to other memory.
 //!
-//! The registry checks access before it calls anything here; `may_read` is a part of that check.
+//! The registry checks access before it calls this module. `may_read` is a part of that check.
 
 use super::memory::next_stream_ns;
 use super::{After, Memory, MemoryRequest, Notice, Refused, failed};
@@ -21,18 +21,17 @@ use tokio::sync::mpsc::UnboundedSender;
 pub(super) struct Channel {
     pub(super) config: ChannelConfig,
     pub(super) charter: HostedCharter,
-    /// The segment that the charter names. `None` if it was lost with the earlier daemon and no program has brought it
-    /// back yet.
+    /// The segment that the charter names. `None` if it was lost with the earlier daemon, and no program has brought it back yet.
     current: Option<HostedSegment>,
     /// Memory that was made for the next generation. A channel without current memory always has a spare.
     spare: Option<Memory>,
-    /// The sequence due in the channel's journal, where that ended clean and the memory is not back.
+    /// The next sequence in the channel's journal, if the journal has a clean end and the channel's memory is lost.
     pub(super) clean: Option<u64>,
     pub(super) publisher: Option<Attached>,
     pub(super) readers: BTreeMap<ConnectionId, Reader>,
-    /// Generation and epoch of the last publisher of whose death readers were told.
+    /// Generation and epoch of the last publisher whose death was reported to readers.
     mourned: Option<(u64, u64)>,
-    /// Generation of the last board of which was told that it is full, and of the last of which was told that a message is too large.
+    /// The generation in which a full board was last reported, and the generation in which a message that is too large for the board was.
     told_of_board: [u64; 2],
 }
 
@@ -48,7 +47,7 @@ pub(super) struct Attached {
 pub(super) struct Reader {
     pub(super) who: Identity,
     pub(super) page: HostedPage,
-    /// Whether it is left out of what tools show, because it reads on behalf of others.
+    /// Whether tools do not show this reader, because it reads on behalf of others.
     pub(super) is_hidden: bool,
     /// It is to be told when the publisher dies.
     pub(super) watches: bool,
@@ -60,13 +59,13 @@ impl Reader {
     pub(super) fn tell_death(&self, (generation, epoch): (u64, u64)) {
         if self.watches {
             let reply = Response::PublisherGone { generation, epoch };
-            // One that has hung up needs no word.
+            // A reader that has hung up needs no notice.
             let _ = self.notices.send(Notice { reply, descriptors: Vec::new() });
         }
     }
 }
 
-/// The parts of the daemon that a channel notifies of its changes.
+/// The channel's name, and the parts of the daemon that learn of its changes.
 pub(super) struct Told<'a> {
     pub(super) name: &'a str,
     pub(super) store: &'a mut Store,
@@ -75,8 +74,8 @@ pub(super) struct Told<'a> {
 }
 
 impl Channel {
-    /// A channel that lives in `current`, the segment that its charter names. Without `current`, `spare` takes its
-    /// place as soon as a new program needs the channel.
+    /// Makes a channel in `current`, the segment that its charter names. Without `current`, the channel moves to `spare` as soon as a new
+    /// program needs it.
     pub(super) fn new(
         config: ChannelConfig,
         charter: HostedCharter,
@@ -110,7 +109,7 @@ impl Channel {
         hosted.expect("a channel without current memory has a spare")
     }
 
-    /// Whether the segment that the charter names was lost with the earlier daemon and has not been brought back.
+    /// Whether the segment that the charter names was lost with the earlier daemon, and no program has brought it back.
     pub(super) fn is_lost(&self) -> bool {
         self.current.is_none()
     }
@@ -136,13 +135,11 @@ impl Channel {
         lists.into_iter().any(|list| who.is_named_by(list, daemon_uid))
     }
 
-    /// Whether the segment that an attached program shows is the one that the channel lives in, and not one of an
-    /// earlier generation. If the channel's memory was lost with the earlier daemon, the segment is taken back as its
-    /// memory.
+    /// Whether the segment that an attached program shows is the channel's current one. If the channel's memory was lost with the earlier
+    /// daemon, this segment becomes its memory again.
     ///
     /// # Errors
-    /// [`RefusalCode::BadRequest`] for memory that no daemon of this user made. [`RefusalCode::Failed`] if it cannot be
-    /// examined.
+    /// [`RefusalCode::BadRequest`] for memory that no daemon of this user made. [`RefusalCode::Failed`] if it cannot be examined.
     pub(super) fn recognizes(
         &mut self,
         [segment, lock]: [&File; 2],
@@ -175,13 +172,13 @@ impl Channel {
         self.fits(self.hosted(), self.entry().is_strict)
     }
 
-    /// The cut for memory that was lost with the earlier daemon and that programs may still read. On a strict channel
-    /// nothing in it is valid any more, since its publisher may still write there.
+    /// Returns the cut for lost memory that programs may still read. On a strict channel its messages become invalid, because its publisher
+    /// may still write there.
     pub(super) fn cut_of_lost(&self) -> Cut {
         if self.entry().is_strict { Cut::Void } else { Cut::Lost }
     }
 
-    /// Makes the channel ready for a new publisher. Returns a request if this needs memory that has not been made yet.
+    /// Prepares the channel for a new publisher. Returns a request if this needs memory that is not made yet.
     pub(super) fn make_way(
         &mut self,
         anew: bool,
@@ -220,13 +217,13 @@ impl Channel {
             && (spec.is_strict == is_strict || fault!("kept_memory_forgets_its_mode"))
     }
 
-    /// The journal behind which sequences go on where the channel's memory is gone.
+    /// The journal after which the channel's sequences continue if its memory is lost.
     pub(super) fn after(&self) -> Option<After> {
         let journal = self.config.journal.as_ref()?;
         Some(After { dir: journal.dir.clone(), clean: self.clean })
     }
 
-    /// As [`go_on_after`](Self::go_on_after): behind the journal, if the channel has one and its memory is lost.
+    /// Like [`go_on_after`](Self::go_on_after). The channel continues after its journal, if it has one and its memory is lost.
     pub(super) fn go_on(&mut self, cut: Cut, told: &mut Told<'_>) -> Result<Option<MemoryRequest>, Refused> {
         let after = match cut {
             Cut::Lost | Cut::Void => self.after(),
@@ -235,7 +232,8 @@ impl Channel {
         self.go_on_after(cut, after, told)
     }
 
-    /// Whether the channel still needs what was requested. Memory behind a journal is made once: the journal names it.
+    /// Whether the channel still needs the requested memory. Memory that continues a journal is made only once, because the journal then
+    /// names it.
     pub(super) fn needs(&self, request: &MemoryRequest) -> bool {
         let fits = |spare: &Memory| {
             spare.is_after_journal && self.fits(&spare.hosted, self.config.mode == Mode::Strict)
@@ -243,7 +241,7 @@ impl Channel {
         request.after.is_none() || (self.is_lost() && !self.spare.as_ref().is_some_and(fits))
     }
 
-    /// Goes on in new memory, behind a journal if there is one. Returns a request if no memory that fits has been made.
+    /// Continues the channel in new memory, and after a journal if `after` has one. Returns a request if no suitable memory is made yet.
     pub(super) fn go_on_after(
         &mut self,
         cut: Cut,
@@ -274,8 +272,8 @@ impl Channel {
         Ok(None)
     }
 
-    /// Goes on in the spare. All steps that can fail come first, then one store to the charter, then the notices to the
-    /// readers.
+    /// Moves the channel to the spare. All steps that can fail come first. Then one store to the charter makes the move, and notices go to
+    /// the readers.
     fn move_to_spare(&mut self, cut: Cut, told: &mut Told<'_>) -> Result<(), Refused> {
         let Self { config, charter, current, spare, readers, .. } = self;
         let Some(Memory { hosted: next, trouble, .. }) = spare else { return Ok(()) };
@@ -312,8 +310,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Tells the publisher that it is cut off, if there is one. A publisher that is stopped finds the notice when it
-    /// goes on.
+    /// Tells the publisher, if there is one, that it is cut off. A stopped publisher finds the notice when it continues.
     pub(super) fn cut_off(&mut self) -> Option<Attached> {
         let from = self.publisher.take()?;
         // A publisher that has hung up needs no notice.
@@ -321,7 +318,7 @@ impl Channel {
         Some(from)
     }
 
-    /// Tells readers that asked for it that the publisher died, once a death. Costs a system call if there are any.
+    /// Tells the readers that watch the publisher that it died, once for each death. Costs a system call if there are such readers.
     pub(super) fn tell_death(&mut self) {
         if !self.readers.values().any(|reader| reader.watches) {
             return;
@@ -331,7 +328,7 @@ impl Channel {
         self.readers.values().for_each(|reader| reader.tell_death(dead));
     }
 
-    /// Tells once a generation that its board has no room for a key, or for a message.
+    /// Reports that the board has no room for a key, or for a message. Each is reported once per generation.
     pub(super) fn tell_of_board(&mut self, name: &str, events: &Events) {
         let generation = self.entry().generation;
         let Some((counters, spec)) = self.hosted().board_counters().zip(self.hosted().board()) else {
@@ -349,15 +346,15 @@ impl Channel {
         }
     }
 
-    /// Generation and epoch of the channel's publisher, if that died without closing it and no other has come.
+    /// Returns the generation and epoch of a publisher that died without closing the channel, if no other publisher has followed.
     pub(super) fn dead_publisher(&self) -> Option<(u64, u64)> {
         let entry = self.entry();
         let epoch = self.current.as_ref()?.dead_publisher(entry.epoch)?;
         Some((entry.generation, epoch))
     }
 
-    /// Keeps publishers away as long as the result lives, if the channel is closed and in its own memory. One that was let in may take
-    /// the lock at any time, so it must have left.
+    /// Keeps publishers away while the result lives, if the channel is closed and its memory is not lost. An attached publisher could take
+    /// the lock at any time, so there must be none.
     pub(super) fn hold(&self) -> std::io::Result<Option<Hold>> {
         match &self.current {
             Some(current) if self.publisher.is_none() => current.hold(self.entry().epoch),
@@ -365,7 +362,7 @@ impl Channel {
         }
     }
 
-    /// Whether the publisher has released the lock while its connection is still there.
+    /// Whether the publisher has released its lock while its connection still exists.
     pub(super) fn is_left(&self) -> bool {
         self.publisher.is_some()
             && self.current.as_ref().is_some_and(|it| it.has_publisher().is_ok_and(|has| !has))
@@ -375,7 +372,7 @@ impl Channel {
         self.programs() > 0
     }
 
-    /// How many programs are attached: the publisher and each reader.
+    /// The number of attached programs: the publisher and each reader.
     pub(super) fn programs(&self) -> usize {
         usize::from(self.publisher.is_some()) + self.readers.len()
     }
@@ -404,7 +401,7 @@ impl Channel {
     }
 }
 
-/// Locks memory that was taken back into RAM. It runs in a thread of its own, since gigabytes take seconds.
+/// Locks memory into RAM that a program brought back. Gigabytes take seconds, so this has a thread of its own.
 fn lock_again(name: &str, hosted: &HostedSegment) {
     let (channel, lock) = (name.to_owned(), hosted.lock_again());
     let thread = std::thread::Builder::new().name("lock-memory".into());

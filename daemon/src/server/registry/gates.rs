@@ -1,4 +1,4 @@
-//! The gates of channels: their pages, which programs borrow, and what publishers say about them.
+//! The gates of channels: their pages, which programs map, and the reports of their publishers and readers.
 
 use super::channel::Channel;
 use super::{Refused, Registry, failed};
@@ -11,10 +11,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Least time between two events that say that a gate held messages up.
+/// Least time between two events about a publisher that waited for the same gate.
 const HELD_AGAIN: Duration = Duration::from_secs(10);
 
-/// Where the pages of gates are, and what was last told of each.
+/// The directory of the gates' pages, and the last report about each gate.
 #[derive(Debug)]
 pub(super) struct Gates {
     dir: PathBuf,
@@ -33,25 +33,25 @@ impl Gates {
         Self { dir, told: HashMap::new() }
     }
 
-    /// The gates of a channel as they are now; none if the configuration names none.
+    /// Returns the present state of a channel's gates. The list is empty if the configuration has no gates.
     pub(super) fn of(&self, channel: &Channel) -> Vec<GateReport> {
         if channel.config.gates.is_empty() { Vec::new() } else { channel.gates(&self.dir) }
     }
 
-    /// Whether the living publisher of a channel keeps other gates than the configuration has.
+    /// Whether the living publisher of a channel uses other gates than the configuration has.
     pub(super) fn differ(&self, channel: &Channel) -> bool {
         channel.has_other_gates(&self.dir)
     }
 }
 
 impl Channel {
-    /// The gates as their publisher and their readers tell them now.
+    /// Returns the gates as their publisher and their readers report them now.
     pub(super) fn gates(&self, dir: &Path) -> Vec<GateReport> {
         let name = &self.config.name;
         let found = HostedGates::find(dir, name)
             .inspect_err(|e| tracing::error!(channel = name, "look at its gates: {e}"));
         let Ok(Some(gates)) = found else { return Vec::new() };
-        // The kernel knows the process of each attached reader. What a reader claims is believed only if it is one of them.
+        // The kernel reports the process of each attached reader. A gate's claim about its reader counts only if it names one of them.
         let process = |pid: u64| {
             let is_it = |process: &Process| process.pid.is_some_and(|known| u64::from(known) == pid);
             let known = self.readers.values().map(|reader| reader.who.process()).find(is_it);
@@ -60,7 +60,7 @@ impl Channel {
         gates.report(self.hosted(), process)
     }
 
-    /// Whether the living publisher keeps other gates than the configuration has.
+    /// Whether the living publisher uses other gates than the configuration has.
     pub(super) fn has_other_gates(&self, dir: &Path) -> bool {
         let wanted = self.config.spec().gate_terms(&self.config.client_gates()).unwrap_or_default();
         let kept: Vec<GateTerms> = self.gates(dir).into_iter().map(|gate| gate.terms).collect();
@@ -72,7 +72,7 @@ impl Registry {
     /// Lends the pages of all gates of a channel to the publisher on this connection.
     ///
     /// # Errors
-    /// [`Refused`] if the connection is no publisher's, or with the system's error.
+    /// [`Refused`] if the connection has no publisher, or with the system's error.
     pub fn lend_gates(&self, id: ConnectionId) -> Result<LentGates, Refused> {
         let is_its =
             |channel: &&Channel| channel.publisher.as_ref().is_some_and(|publisher| publisher.id == id);
@@ -91,7 +91,7 @@ impl Registry {
     /// Lends the page of a gate to the reader on this connection.
     ///
     /// # Errors
-    /// [`Refused`] if the connection is no reader's, if the channel has no such gate, or if its list does not name the user.
+    /// [`Refused`] if the connection has no reader, if the channel has no such gate, or if the gate's list does not name the user.
     pub fn lend_gate(
         &self,
         id: ConnectionId,
@@ -124,13 +124,13 @@ impl Registry {
         Ok((terms, page.map_err(failed("open the page of the gate"))?))
     }
 
-    /// Tells of gates that held their publishers up or were dropped since the last call. To be called once a second.
+    /// Reports the gates for which publishers waited, and the gates that were dropped, since the last call. Call this once a second.
     pub fn tell_gates(&mut self, now: Instant) {
         let Self { channels, gates, events, .. } = self;
         for (name, channel) in channels.iter().filter(|(_, channel)| !channel.config.gates.is_empty()) {
             for report in channel.gates(&gates.dir) {
                 let key = (name.clone(), report.terms.gate.clone());
-                // The first look only learns the counts: an earlier daemon has told of them.
+                // The first call only reads the counts, because an earlier daemon has reported them.
                 let Some(before) = gates.told.get_mut(&key) else {
                     gates.told.insert(key, Told { report, held_at: None });
                     continue;
@@ -148,7 +148,7 @@ impl Registry {
                     events.tell("gate-held", Some(name), Some("reader"), None, held);
                     before.held_at = Some(now);
                 }
-                // What was not told of is told of later.
+                // Increases that are not reported now are reported later.
                 let kept = before.report.clone();
                 before.report = report;
                 if is_early {

@@ -15,20 +15,20 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct MemoryRequest {
     /// The spec of the segment.
     pub spec: HostedSpec,
-    /// The stream that goes on in it; `None` for a new one, or that of the journal.
+    /// The stream that continues in the memory. `None` means the journal's stream, or a new one without a journal.
     pub stream: Option<StreamId>,
-    /// The time at which the sequences of the channel's memory began, in nanoseconds since 1970.
+    /// The time at which the stream of the memory began, in nanoseconds since 1970.
     pub created_ns: u64,
-    /// The journal behind which the channel's sequences go on.
+    /// The journal after which the channel's sequences continue.
     pub after: Option<After>,
 }
 
-/// A journal behind which a channel's sequences go on, because its memory is gone.
+/// A journal after which a channel's sequences continue, because the channel's memory is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct After {
     /// The directory.
     pub dir: PathBuf,
-    /// The sequence due at which the journal ended clean when this daemon started. No publisher was let in since.
+    /// The journal's next sequence, if the journal had a clean end when this daemon started. No publisher was let in since.
     pub clean: Option<u64>,
 }
 
@@ -39,22 +39,24 @@ pub struct Memory {
     pub hosted: HostedSegment,
     /// Whether it was made to go on after the channel's journal.
     pub is_after_journal: bool,
-    /// The reason why that was not possible, or not noted in the journal.
+    /// The reason why the channel does not continue after its journal, or why the journal does not record it.
     pub trouble: Option<String>,
 }
 
 impl MemoryRequest {
-    /// Memory in which a channel's sequences begin again, or go on after a journal. `before` is the channel's generation until then.
-    /// Bridges name a stream by the time at which its sequences began. So the next stream's is a step later, however soon it begins and
-    /// whatever the clock says.
+    /// Requests memory in which a channel's sequences begin again, or continue after a journal. `before` is the channel's previous
+    /// generation.
+    ///
+    /// Bridges identify a stream by the time at which its sequences began. So the new stream's time is at least a step later, whatever the
+    /// clock says.
     pub(super) fn of_next_stream(spec: HostedSpec, before: Option<&Entry>, after: Option<After>) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let created_ns = next_stream_ns(before).max(now.as_nanos() as u64);
         Self { spec, stream: None, created_ns, after }
     }
 
-    /// Makes the memory. Takes time in proportion to the capacity, and reads the journal, so it must not run on the event loop. A
-    /// journal that cannot be read does not keep the channel from running: it begins at 1 then.
+    /// Makes the memory. The time is proportional to the capacity, and the journal is read, so do not call this on the event loop. If the
+    /// journal cannot be read, the sequences begin at 1.
     ///
     /// # Errors
     /// The step that failed.
@@ -73,7 +75,7 @@ impl MemoryRequest {
 }
 
 impl After {
-    /// The end of the journal of a stream, or of the newest one; `None` if it has no file.
+    /// Returns the end of the journal of `stream`, or of the newest stream; `None` if the journal has no file.
     fn ending(&self, channel: &str, stream: Option<StreamId>) -> Result<Option<Ending>, JournalError> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -89,20 +91,20 @@ impl After {
         let Some(ending) = ending else { return create(&self.dir, hosted.header()) };
         let clean = self.clean.filter(|next| *next == ending.due());
         let first = clean.map_or_else(|| ending.next_sequence(), Ok)?;
-        // Where the disk takes nothing, sequences that were given already are left out all the same.
+        // Even if the disk accepts nothing, the channel skips sequences that may have been used.
         hosted.continue_from(first, ending.epoch());
         ending.begin(hosted.header(), first)
     }
 }
 
-/// The least `created_ns` of the stream after that of the generation `before`.
+/// Returns the least `created_ns` of the stream that follows the generation `before`.
 pub(super) fn next_stream_ns(before: Option<&Entry>) -> u64 {
     let step = if fault!("streams_share_a_step") { 1 } else { STREAM_STEP_NS };
     before.map_or(0, |entry| entry.created_ns.saturating_add(step))
 }
 
-/// Notes in the journal of a channel whose memory is not gone that the channel goes on, before anybody publishes behind its clean end.
-/// The result is the sequence due there; `None` if the journal does not end clean.
+/// Records in a channel's journal that the channel continues, if the journal has a clean end. Call this before anybody publishes, if the
+/// channel's memory may still exist. Returns the next sequence; `None` if the journal has no clean end.
 pub(super) fn reopen(dir: &Path, channel: &str, stream: StreamId) -> Option<u64> {
     // A journal that was not sealed does not end clean. This saves reading its last file.
     Journal::open_stream(dir, stream).ok()?.files().last()?.trailer?;

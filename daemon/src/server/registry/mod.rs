@@ -1,7 +1,7 @@
 //! The channels, the programs that are attached to them, and the decision which programs may attach.
 //!
-//! Plain state without sockets or time. Connections call it, and carry out what it grants. The kernel's lock says
-//! whether a publisher lives; the entry about it here is for people to read.
+//! This module has plain state, without sockets or time. Connections call it, and execute what it grants. The kernel's lock says whether a
+//! publisher lives. The registry's entry about a publisher only informs people.
 
 mod channel;
 mod gates;
@@ -48,8 +48,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// A refusal with its reason. The reason may repeat the client's words, so it is cut off after 600 characters: it
-    /// must not fill packets and logs.
+    /// Makes a refusal. The reason may quote the client, so it is cut off after 600 characters to fit packets and logs.
     pub fn new(code: RefusalCode, why: impl Into<String>) -> Self {
         let why: String = why.into();
         Self { code, why: why.chars().take(WHY_CHARS).collect() }
@@ -61,16 +60,15 @@ impl Refused {
 pub struct Guest<'a> {
     /// The number of its connection.
     pub id: ConnectionId,
-    /// Its identity; user and process are the kernel's word.
+    /// Its identity. The kernel reports the user and the process.
     pub who: &'a Identity,
     /// The channel that it asks for.
     pub channel: &'a str,
-    /// The descriptors that it holds, if it was attached to an earlier daemon: segment, lock and, for a reader, its
-    /// page.
+    /// The descriptors that it brings from an earlier daemon: the segment, the lock and, for a reader, its page.
     pub shown: &'a [File],
     /// The queue of its connection's notices.
     pub notices: &'a UnboundedSender<Notice>,
-    /// Whether the programs that were attached to a crashed daemon have had their time to come back.
+    /// Whether programs of a crashed daemon have had time to attach again.
     pub has_waited: bool,
 }
 
@@ -93,11 +91,10 @@ pub enum Grant {
         /// The descriptors to send with it.
         descriptors: Vec<File>,
     },
-    /// The caller must make this memory, [`stock`](Registry::stock) it, and ask again. Making it takes too long for the
-    /// event loop.
+    /// The caller must make this memory, pass it to [`stock`](Registry::stock), and ask again. Making it on the event loop would take too
+    /// long.
     NeedsMemory(Box<MemoryRequest>),
-    /// The caller must ask again when the programs that were attached to a crashed daemon have had their time to come
-    /// back.
+    /// The caller must ask again after programs of a crashed daemon have had time to attach again.
     NotYet,
 }
 
@@ -105,7 +102,7 @@ pub enum Grant {
 #[derive(Debug)]
 pub struct Registry {
     channels: BTreeMap<String, Channel>,
-    /// Channels that are no longer configured, for as long as programs are attached to them.
+    /// Channels that are no longer configured and still have attached programs.
     retired: BTreeMap<String, Channel>,
     charters: Charters,
     events: Events,
@@ -113,8 +110,7 @@ pub struct Registry {
     waker: Waker,
     /// The user that this daemon runs as. This user may use all channels.
     uid: u32,
-    /// Channels that a bridge receives, with the bridge's name. No other program may publish on them, unless they are
-    /// promoted.
+    /// Channels that a bridge receives, with the bridge's name. Other programs may publish on them only after a promotion.
     received: BTreeMap<String, String>,
     promoted: Promoted,
     gates: Gates,
@@ -125,7 +121,7 @@ pub struct Registry {
 pub struct Measured {
     /// The channel, without its readers.
     pub status: ChannelStatus,
-    /// Its readers; those that have been attached longest come first.
+    /// Its readers. Those that have been attached longest come first.
     pub readers: Vec<(Process, ReaderStats)>,
 }
 
@@ -143,8 +139,8 @@ impl Registry {
         Self { channels, retired, charters, events, store, waker, uid, received, promoted, gates }
     }
 
-    /// Grants the publisher's end: segment, lock and charter. If two programs are granted it at once, the lock decides
-    /// between them. With `anew`, the channel's sequences begin at 1 again.
+    /// Grants a publisher the segment, the lock and the charter. If two programs are granted them at once, the lock decides between them.
+    /// With `anew`, the channel's sequences begin at 1 again.
     ///
     /// # Errors
     /// [`Refused`] with the reason.
@@ -184,9 +180,11 @@ impl Registry {
         })
     }
 
-    /// Grants a reader's end: segment, lock, page and charter. With a bell, which is taken, the reader is woken when there is
-    /// something to read. A hidden one is not shown to tools. One that watches is told when the publisher dies, or at once if
-    /// that has died.
+    /// Grants a reader the segment, the lock, a page and the charter.
+    ///
+    /// - With a `bell`, which is taken, the reader is woken when there is something to read.
+    /// - A hidden reader is not shown by tools.
+    /// - A reader that watches learns when the publisher dies, or at once if the publisher is already dead.
     ///
     /// # Errors
     /// [`Refused`] with the reason.
@@ -239,20 +237,20 @@ impl Registry {
         Ok(Grant::Granted { reply: Response::Subscribed(channel.generation()), descriptors })
     }
 
-    /// Whether a channel still needs the memory that was requested.
+    /// Whether a channel still needs the requested memory.
     pub fn needs(&self, name: &str, request: &MemoryRequest) -> bool {
         self.channels.get(name).is_some_and(|channel| channel.needs(request))
     }
 
-    /// Stores memory that was made as [`Grant::NeedsMemory`] asked. The next grant uses it.
+    /// Takes memory that was made for [`Grant::NeedsMemory`]. The next grant uses it.
     pub fn stock(&mut self, name: &str, memory: Memory) {
         if let Some(channel) = self.channels.get_mut(name) {
             channel.stock(memory);
         }
     }
 
-    /// Notes that the publisher on this connection has mapped its segment. On a strict channel the segment is then
-    /// sealed: no program can map it for writing from now on.
+    /// Records that the publisher on this connection has mapped its segment. The segment of a strict channel is now sealed, so that no
+    /// other program can map it for writing.
     pub fn mapped(&mut self, id: ConnectionId) {
         for (name, channel) in &self.channels {
             let is_its = channel.publisher.as_ref().is_some_and(|publisher| publisher.id == id);
@@ -265,10 +263,10 @@ impl Registry {
         }
     }
 
-    /// Refuses a user who may not publish on the channel.
+    /// Checks that `who` may publish on a channel.
     ///
     /// # Errors
-    /// [`Refused`], if there is no such channel, or if its lists do not name the user.
+    /// [`Refused`] if there is no such channel, or if its lists do not name the user.
     pub fn check_publisher(&self, who: &Identity, name: &str) -> Result<(), Refused> {
         may_publish(self.channels.get(name).ok_or_else(|| unknown(name))?, who, self.uid, name)
     }
@@ -289,11 +287,11 @@ impl Registry {
         }
     }
 
-    /// Takes a strict channel away from its publisher, whether that lives or not. This needs new memory. If that has
-    /// not been made yet, nothing changes and a request for it is returned.
+    /// Takes a strict channel away from its publisher, dead or alive. This needs new memory. If the memory is not made yet, nothing changes
+    /// and a request for it is returned.
     ///
     /// # Errors
-    /// [`Refused`] if the channel is not strict, or if `who` may not publish on it. Nothing has changed then.
+    /// [`Refused`] if the channel is not strict, or if `who` may not publish on it. Then nothing has changed.
     pub fn take_over(&mut self, who: &Identity, name: &str) -> Result<Option<MemoryRequest>, Refused> {
         let Self { channels, store, waker, events, uid, .. } = self;
         let channel = channels.get_mut(name).ok_or_else(|| unknown(name))?;
@@ -320,20 +318,20 @@ impl Registry {
         Ok(None)
     }
 
-    /// Tells of boards that have no room for a key or a message, once a generation. To be called now and then.
+    /// Reports boards that have no room for a key or a message, once per generation. Call this regularly.
     pub fn tell_of_boards(&mut self) {
         for (name, channel) in &mut self.channels {
             channel.tell_of_board(name, &self.events);
         }
     }
 
-    /// Tells readers that asked for it of publishers that died, each death once. To be called now and then: a publisher's
-    /// connection may end before its lock, and without a connection there is only the lock.
+    /// Tells readers that watch a publisher about its death, once for each death. Call this regularly: a publisher's connection may end
+    /// before its lock is released, and a publisher without a connection is known only by its lock.
     pub fn tell_deaths(&mut self) {
         self.channels.values_mut().chain(self.retired.values_mut()).for_each(Channel::tell_death);
     }
 
-    /// Forgets whatever the connection was attached to. Says whether that was a publisher, which may have died.
+    /// Removes the attachment of a connection. Returns whether it was a publisher's. The publisher may have died.
     pub fn detach(&mut self, id: ConnectionId) -> bool {
         self.waker.forget(id);
         let mut is_publisher = false;
@@ -353,7 +351,7 @@ impl Registry {
         is_publisher
     }
 
-    /// Reports the channels that `who` may read, or only the one named.
+    /// Reports the channels that `who` may read, or only the channel that `only` names.
     ///
     /// # Errors
     /// [`Refused`] if the channel does not exist or `who` may not read it.
@@ -375,7 +373,7 @@ impl Registry {
         ChannelStatus { gates: self.gates.of(channel), ..channel.status() }
     }
 
-    /// All channels with the figures of their readers' pages, for metrics.
+    /// Returns all channels with the counts of their reader pages, for metrics.
     pub fn measure(&self) -> Vec<Measured> {
         let pages = |channel: &Channel| {
             let readers = channel.shown();
@@ -391,19 +389,19 @@ impl Registry {
             .collect()
     }
 
-    /// Keeps publishers away from a channel that is closed, as long as the result lives. `None` if it is not closed, or not there.
+    /// Keeps publishers away from a closed channel while the result lives. Returns `None` if the channel is not closed or does not exist.
     pub fn hold(&self, name: &str) -> Option<Hold> {
         let channel = self.channels.get(name)?;
         channel.hold().inspect_err(|e| tracing::error!(channel = name, "cannot take its lock: {e}")).ok()?
     }
 
-    /// Whether a channel's publisher has ended, and its connection has not yet.
+    /// Whether a channel's publisher has ended while its connection still exists.
     pub fn is_left(&self, name: &str) -> bool {
         self.channels.get(name).is_some_and(Channel::is_left)
     }
 
-    /// Whether a program may come back to its channel: it is attached, or it holds memory that it has not brought back
-    /// yet. The sequences of that memory are in use if a publisher was let in, or if they go on from earlier memory.
+    /// Whether a program may attach again to the next daemon: it is attached now, or it holds lost memory that it has not brought back.
+    /// Lost memory matters if its sequences are in use: a publisher was let in, or the sequences continue from earlier memory.
     pub fn is_needed(&self) -> bool {
         let goes_on = |entry: Entry| entry.first > 1 && !fault!("memory_without_a_publisher_is_forgotten");
         let is_in_use = |entry: Entry| entry.is_granted || goes_on(entry);

@@ -1,4 +1,4 @@
-//! Applies a configuration to the channels, at the start and at a reload: all of it, or nothing.
+//! Applies a configuration to the channels, at the start and at a reload. An error leaves all channels unchanged.
 
 use super::channel::{Channel, Told, warn_of_refused_steps};
 use super::memory::reopen;
@@ -9,7 +9,7 @@ use anyhow::Context;
 use shmcast::hosting::{Cut, Entry, HostedCharter, HostedSegment, fault};
 use std::collections::BTreeMap;
 
-/// Memory that was made for channels that do not exist yet, by their names.
+/// Memory for channels that do not exist yet, by their names.
 pub type Made = BTreeMap<String, Memory>;
 
 /// The changes that a reload made.
@@ -19,15 +19,15 @@ pub struct Changes {
     pub added: Vec<String>,
     /// Channels that were removed.
     pub removed: Vec<String>,
-    /// Channels whose memory or gates are not as the file asks. They change with their next publisher.
+    /// Channels whose memory or gates differ from the configuration. They change with the next publisher.
     pub kept: Vec<String>,
 }
 
 impl Registry {
-    /// The memory of the channels that `config` names and that do not exist yet, by their names.
+    /// Returns requests for the memory of channels that `config` names and that do not exist yet.
     ///
     /// # Errors
-    /// If the charter that such a channel had before cannot be read.
+    /// If the previous charter of such a channel cannot be read.
     pub fn missing(&self, config: &Config) -> anyhow::Result<Vec<(String, MemoryRequest)>> {
         let missing = config.channels.iter().filter(|wanted| !self.channels.contains_key(&wanted.name));
         let request = |wanted: &ChannelConfig| {
@@ -41,7 +41,7 @@ impl Registry {
         missing.map(request).collect()
     }
 
-    /// Makes memory for channels. Takes time in proportion to their capacities. Changes no channel.
+    /// Makes memory for channels. The time is proportional to their capacities. No channel changes.
     ///
     /// # Errors
     /// The first segment that could not be made.
@@ -49,12 +49,12 @@ impl Registry {
         missing.into_iter().map(|(name, request)| Ok((name, request.make()?))).collect()
     }
 
-    /// Makes the channels of `config`. A channel goes on in the memory that an earlier daemon left, if the service
-    /// manager kept it. To be called once, at the start.
+    /// Makes the channels of `config`. A channel continues in the memory of an earlier daemon, if the service manager kept it. Call this
+    /// once, at the start.
     ///
     /// # Errors
-    /// The first channel that could not be made, or whose memory was kept and cannot be opened. Such a channel must not
-    /// begin again because of that.
+    /// The first channel that could not be made, or whose kept memory cannot be opened. Such a channel must not begin again, because its
+    /// messages still exist.
     pub fn start(&mut self, config: &Config, kept: &[Kept]) -> anyhow::Result<()> {
         let mut is_used = vec![false; kept.len()];
         for wanted in &config.channels {
@@ -69,7 +69,7 @@ impl Registry {
                 })?,
                 None => None,
             };
-            // A channel that has had memory may still be in it.
+            // A channel that had memory before may still use it.
             let clean = charter.current().zip(wanted.journal.as_ref());
             let clean = clean.and_then(|(entry, journal)| reopen(&journal.dir, &wanted.name, entry.stream));
             let channel = match found {
@@ -81,7 +81,7 @@ impl Registry {
                     Channel::new(wanted.clone(), charter, Some(hosted), None)
                 }
                 None => {
-                    // A spare is not behind the journal: it is not known yet whether the channel needs it.
+                    // A spare does not continue the journal, because it is not known yet whether the channel needs the spare.
                     let after = if charter.current().is_none() { after(wanted) } else { None };
                     let request = MemoryRequest::of_next_stream(wanted.spec(), charter.current(), after);
                     let mut channel = self.begin(wanted, charter, request.make()?, false)?;
@@ -99,11 +99,11 @@ impl Registry {
         Ok(())
     }
 
-    /// Adds the channels that `config` names and that do not exist yet, in memory from `made`. Removes those that it no
-    /// longer names. Takes over changed lists and sizes.
+    /// Applies a configuration. Adds channels that do not exist yet, with memory from `made`. Removes channels that `config` does not name.
+    /// Changes the lists and sizes of the other channels.
     ///
     /// # Errors
-    /// The step that could not be done. Nothing has changed then.
+    /// The step that failed. Then nothing has changed.
     pub fn apply(&mut self, config: &Config, mut made: Made) -> anyhow::Result<Changes> {
         let mut changes = Changes::default();
         let mut fresh = Vec::new();
@@ -145,15 +145,15 @@ impl Registry {
         Ok(changes)
     }
 
-    /// Takes over the settings that are not of one channel: the waker's, and the list of received channels.
+    /// Applies settings that belong to no single channel: those of the waker, and the list of received channels.
     fn note(&mut self, config: &Config) {
         self.waker.reload(config.waker.clone());
         let received = config.bridges.iter().filter(|bridge| bridge.receive.is_some());
         self.received = received.map(|bridge| (bridge.channel.clone(), bridge.title().to_owned())).collect();
     }
 
-    /// A channel in new memory. A new channel, or one that is `forced`, begins in that memory at once. For a channel of
-    /// an earlier daemon it stays a spare, since a program may bring the earlier memory back.
+    /// Makes a channel in new memory. A new channel, or one that is `forced`, begins in the memory at once. For a channel of an earlier
+    /// daemon, the memory stays a spare, because a program may bring the earlier memory back.
     fn begin(
         &mut self,
         wanted: &ChannelConfig,
@@ -171,8 +171,8 @@ impl Registry {
         Ok(channel)
     }
 
-    /// Brings back a removed channel that programs are still attached to. Its sequences begin again, or go on after its journal, and
-    /// its publisher is cut off.
+    /// Brings back a removed channel that still has attached programs. Its publisher is cut off. Its sequences begin again, or continue
+    /// after its journal.
     fn revive(
         &mut self,
         wanted: &ChannelConfig,
@@ -199,7 +199,7 @@ impl Registry {
         }
     }
 
-    /// Removes a channel. Attached programs go on among themselves; no new program can attach.
+    /// Removes a channel. Attached programs keep working with each other, and no new program can attach.
     fn retire(&mut self, name: &str) {
         let Some(channel) = self.channels.remove(name) else { return };
         self.store.forget(channel.hosted());
@@ -217,12 +217,12 @@ impl Registry {
     }
 }
 
-/// The journal behind which the sequences of a new channel begin.
+/// The journal after which the sequences of a new channel begin.
 fn after(wanted: &ChannelConfig) -> Option<After> {
     wanted.journal.as_ref().map(|journal| After { dir: journal.dir.clone(), clean: None })
 }
 
-/// The segment that `entry` names and its index in `kept`, if it is there.
+/// Finds the segment that `entry` names in `kept`. Returns it with its index.
 fn adopt(name: &str, entry: &Entry, kept: &[Kept]) -> anyhow::Result<Option<(usize, HostedSegment)>> {
     for (at, Kept { segment, lock, .. }) in kept.iter().enumerate() {
         if let Some(hosted) = HostedSegment::adopt(name, entry, segment, lock)? {

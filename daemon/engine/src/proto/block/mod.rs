@@ -1,22 +1,34 @@
-//! A block: many messages of a channel as one message of the log.
+//! A block: many messages of a channel in one entry of the log.
 //!
 //! ```text
 //! at  size
-//!  0  4+1+1+2   magic "SHMB"; version 1; kind: 1 data, 2 fragment, 3 gap, 4 end, 5 takeover; error of the writer's clock, in
-//!               units of 10 us, 65535 unknown
-//!  8  16        stream: the identity of one run of sequences
-//! 24  10+1+1    session, as hosts behind the reader know the stream; 1 if the body is sealed, otherwise 0; the seal's key, or 0
-//! 36  4+8       how many sequences the block completes; the first sequence
-//! 48  4+4       CRC-32C of the block before, 0 for the first one of a log; CRC-32C of this block with 0 in this field
-//! 56  8+8       writer: random at each start; number of the block among those that this writer ever cut, from 1
-//! 72            body: of data and fragments as in a native packet, of the others nothing; if sealed, 16 bytes of seal behind it
+//!  0  4         magic "SHMB"
+//!  4  1         version: 1
+//!  5  1         kind: 1 data, 2 fragment, 3 gap, 4 end, 5 takeover
+//!  6  2         error of the writer's clock, in units of 10 us; 65535 unknown
+//!  8  16        stream: the identity of one numbering of messages
+//! 24  10        session, as receivers see the stream
+//! 34  1         1 if the body is sealed, otherwise 0
+//! 35  1         number of the seal's key, or 0
+//! 36  4         number of sequences that the block completes
+//! 40  8         first sequence
+//! 48  4         CRC-32C of the previous block; 0 for the first block of a log
+//! 52  4         CRC-32C of this block, computed with 0 in this field
+//! 56  8         writer: random at each start
+//! 64  8         number of the block among all blocks that this writer ever cut, from 1
+//! 72            body
 //! ```
-//! All numbers are big-endian. The last fragment of a message completes it; the others complete nothing. A gap completes the sequences that
-//! will never arrive. An end completes nothing, and neither does a takeover, which says that another writer continues.
+//! All numbers are big-endian. The body of data and fragments has the form of a native packet's body. Other kinds have an empty body. A
+//! sealed body ends with 16 bytes of seal.
 //!
-//! A block proves itself: its sequences say where it belongs, and its CRC proves that it is whole. So neither order nor completeness
-//! depends on what the log does. A seal also covers the 72 bytes, with 0 in place of the block's own CRC, and the CRC covers the sealed
-//! bytes. So blocks, and how they join, are checked without keys ([`seal`](super::seal)).
+//! Data completes its messages. A fragment completes its message if it is the message's last one. A gap completes sequences that will never
+//! arrive. An end and a takeover complete nothing. A takeover says that another writer continues.
+//!
+//! A block needs nothing from the log: its sequences give its place in the stream, and its CRC covers all its bytes. So the log may reorder
+//! or lose blocks, and readers notice it.
+//!
+//! The seal also covers the 72 bytes of the head, with 0 in place of the block's own CRC. The CRC covers the sealed bytes. So the CRCs, and
+//! the links between blocks, can be checked without keys ([`seal`](super::seal)).
 
 #[cfg(test)]
 mod tests;
@@ -47,7 +59,7 @@ const VERSION: u8 = 1;
 const SEALED_AT: usize = 34;
 const CRC_AT: usize = 52;
 
-/// The identity of a stream: that of the channel, or of the session of a feed from elsewhere.
+/// The identity of a stream: that of a local channel, or the session of a channel received from another host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream(pub [u8; 16]);
 
@@ -75,8 +87,7 @@ pub enum Kind {
     Takeover,
 }
 
-/// The name of a block: its writer, and its number among those of that writer. The servers keep it beside the block, and store a block only
-/// behind the one that it names.
+/// The name of a block. The servers keep it beside the block. An append may require that the log's last entry has a given name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockId {
     /// The writer.
@@ -86,7 +97,7 @@ pub struct BlockId {
 }
 
 impl BlockId {
-    /// Reads what [`Display`](fmt::Display) writes; `None` if it is anything else.
+    /// Parses the form that [`Display`](fmt::Display) writes; `None` if `text` has another form.
     pub fn parse(text: &str) -> Option<BlockId> {
         let (writer, number) = text.split_once('-')?;
         let id = BlockId { writer: u64::from_str_radix(writer, 16).ok()?, number: number.parse().ok()? };
@@ -128,7 +139,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// The head of a writer's block with this number, before its body is known: [`Cut::finish`] adds kind, sequences and sums.
+    /// Makes the head of a block whose body is not known yet. [`Cut::finish`] sets the kind, the sequences and the CRCs.
     pub fn new(stream: Stream, session: Session, (writer, number): (u64, u64)) -> Head {
         Head {
             kind: Kind::Data,
@@ -155,7 +166,7 @@ impl Head {
         BlockId { writer: self.writer, number: self.number }
     }
 
-    /// Whether a reader that expects `due` needs the block, or a block that comes before it.
+    /// Whether the block completes `due` or a later sequence, or begins at or after `due`.
     pub fn reaches(&self, due: u64) -> bool {
         self.first >= due || self.end() > due
     }
@@ -223,10 +234,10 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("the caller gives a whole head")
 }
 
-/// Checks a whole block, but for the inside of a seal.
+/// Checks a whole block, except the inside of a sealed body.
 ///
 /// # Errors
-/// [`Damaged`], when anything in it disagrees with anything else; then nothing of it may be used.
+/// [`Damaged`] if the block is not sound. Then no part of it may be used.
 pub fn parse(block: &[u8]) -> Result<(Head, Body<'_>), Damaged> {
     let (bytes, body) = block.split_at_checked(HEAD_BYTES).ok_or(Damaged::Foreign)?;
     if &bytes[..4] != MAGIC {
@@ -272,7 +283,7 @@ pub fn parse(block: &[u8]) -> Result<(Head, Body<'_>), Damaged> {
     Ok((head, body))
 }
 
-/// The error of its writer's clock, as a block that may not be sound says it, in units of 10 us.
+/// Returns the clock error that a block states, in units of 10 us. The block need not be sound.
 pub fn clock_error_of(block: &[u8]) -> Option<u16> {
     (block.len() >= HEAD_BYTES).then(|| u16::from_be_bytes(array(block, 6)))
 }
@@ -305,20 +316,20 @@ fn crc_of(block: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, &block[CRC_AT + 4..])
 }
 
-/// Writes the CRC of a block into it, and returns it.
+/// Writes the block's CRC into its head, and returns the CRC.
 ///
 /// # Panics
-/// If there are fewer than [`HEAD_BYTES`].
+/// If the block is shorter than [`HEAD_BYTES`].
 pub fn stamp(block: &mut [u8]) -> u32 {
     let crc = crc_of(block);
     block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_be_bytes());
     crc
 }
 
-/// The place of the packet's head in which [`RecordWriter`] counts: its body begins where a block's does.
+/// The offset in the buffer at which [`RecordWriter`] begins its packet. So the packet's body begins where the block's body begins.
 const SHIFT: usize = HEAD_BYTES - PACKET_HEAD_BYTES;
 
-/// A block whose head is not written yet: the log's place for it is not known before it is appended.
+/// A block without its head. The head has the CRC of the previous block, which is known only when the block is appended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
     /// The content.
@@ -332,23 +343,23 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// The end of the channel, before the message that has the sequence `next`.
+    /// Makes the block that ends the channel. `next` is the sequence after the last message.
     pub fn end(next: u64) -> Cut {
         Cut { kind: Kind::End, first: next, count: 0, bytes: vec![0; HEAD_BYTES] }
     }
 
-    /// The word of a writer that goes on in place of another one, before the message that has the sequence `next`.
+    /// Makes the block that announces a new writer. `next` is the sequence of the first message of this writer.
     pub fn takeover(next: u64) -> Cut {
         Cut { kind: Kind::Takeover, ..Cut::end(next) }
     }
 
-    /// As many of the sequences `first..=last`, which will never come, as one block completes.
+    /// Makes a gap that begins at `first`, and covers `first..=last` or as many of these sequences as one block can complete.
     pub fn gap(first: u64, last: u64) -> Cut {
         let count = u32::try_from(last - first + 1).unwrap_or(u32::MAX);
         Cut { kind: Kind::Gap, first, count, bytes: vec![0; HEAD_BYTES] }
     }
 
-    /// The part of a message that begins at `offset`, in a block of `block_bytes`.
+    /// Makes the fragment of a message that begins at byte `offset`, in a block of `block_bytes`.
     pub fn part(sequence: u64, data: &[u8], meta: Meta, offset: usize, block_bytes: usize) -> Cut {
         let room = block_bytes - HEAD_BYTES - FRAGMENT_HEAD_BYTES - SEAL_BYTES;
         let part = &data[offset..data.len().min(offset + room)];
@@ -360,7 +371,7 @@ impl Cut {
         Cut { kind: Kind::Fragment, first: sequence, count, bytes }
     }
 
-    /// The bytes of the message that a fragment brings; 0 for other blocks.
+    /// Returns how many bytes of a message a fragment holds; 0 for other kinds.
     pub fn part_bytes(&self) -> usize {
         match self.kind {
             Kind::Fragment => self.bytes.len() - HEAD_BYTES - FRAGMENT_HEAD_BYTES,
@@ -369,7 +380,7 @@ impl Cut {
     }
 }
 
-/// A copy with room for a seal, so that sealing does not move it.
+/// Returns a copy with capacity for a seal, so that sealing does not reallocate it.
 fn with_room(bytes: &[u8]) -> Vec<u8> {
     let mut copy = Vec::with_capacity(bytes.len() + SEAL_BYTES);
     copy.extend_from_slice(bytes);
@@ -382,7 +393,7 @@ fn with_place(mut buffer: Vec<u8>, bytes: usize) -> Vec<u8> {
     buffer
 }
 
-/// The largest message that stands whole in a block of `block_bytes`; larger ones go in fragments.
+/// The largest message that fits whole into a block of `block_bytes`. Larger messages are sent in fragments.
 pub fn max_whole_bytes(block_bytes: usize) -> usize {
     let heads = HEAD_BYTES + BASE_BYTES + MAX_RECORD_HEAD_BYTES + SEAL_BYTES;
     block_bytes.saturating_sub(heads).min(usize::from(u16::MAX))
@@ -397,7 +408,7 @@ pub struct Packing {
     buffer: Vec<u8>,
     records: RecordWriter,
     first: u64,
-    /// Buffers of blocks that are stored. Without them each block would touch new memory.
+    /// Buffers of stored blocks, for reuse. Without them each block would touch new memory.
     spare: Vec<Vec<u8>>,
 }
 
@@ -408,7 +419,7 @@ impl Packing {
         Packing { buffer, records: RecordWriter::new(0), first: 0, spare: Vec::with_capacity(MOST_SPARE) }
     }
 
-    /// Takes the buffer of a block that is stored, for a later one, if it has the size.
+    /// Returns the buffer of a stored block for reuse. A buffer with too little capacity is dropped.
     pub fn give(&mut self, buffer: Vec<u8>) {
         if self.spare.len() < MOST_SPARE && buffer.capacity() >= self.buffer.len() + SEAL_BYTES {
             self.spare.push(buffer);
@@ -420,12 +431,13 @@ impl Packing {
         self.records.count() == 0
     }
 
-    /// The sequence that the next message must have; `None` while it is empty.
+    /// The sequence that the next message must have; `None` if there is no message in the block yet.
     pub fn next(&self) -> Option<u64> {
         (!self.is_empty()).then(|| self.records.next())
     }
 
-    /// Adds a message; false, and no change, when it does not fit. One of up to [`max_whole_bytes`] fits an empty block.
+    /// Adds a message. Returns false, and changes nothing, if the message does not fit. A message of up to [`max_whole_bytes`] fits into an
+    /// empty block.
     #[inline(always)]
     pub fn push(&mut self, sequence: u64, data: &[u8], meta: Meta) -> bool {
         if self.is_empty() {
@@ -435,7 +447,7 @@ impl Packing {
         self.records.push(&mut self.buffer[SHIFT..], data, meta)
     }
 
-    /// The block of all messages in it, which is then empty; `None` if it is.
+    /// Makes a block of all messages added so far, and begins a new one. Returns `None` if there are no messages.
     pub fn cut(&mut self) -> Option<Cut> {
         let body = self.records.finish(&mut self.buffer[SHIFT..])?;
         let count = u32::from(self.records.count());
@@ -444,7 +456,7 @@ impl Packing {
         Some(Cut { kind: Kind::Data, first: self.first, count, bytes })
     }
 
-    /// The first `size` bytes of the buffer: itself, if it is full enough that a copy would cost more than the memory.
+    /// Returns the first `size` bytes of the buffer: a copy if the buffer is less than half full, otherwise the buffer itself.
     fn take(&mut self, size: usize) -> Vec<u8> {
         let room = self.buffer.len();
         if size < room / 2 {

@@ -1,15 +1,17 @@
-//! The reading end. It finds the block that is due, follows the log from there, and requests what is missing.
+//! The state machine of the receiving end. It finds the block with the next sequence, follows the log from there, and requests missing
+//! messages.
 //!
 //! ```text
-//! BOUNDS   the log's first and last number are asked for
-//! BISECT   the first block that reaches the sequence due is looked for, in some 20 steps
-//! FOLLOW   blocks come in the log's order. One that begins after the sequence due -> BOUNDS, once; then -> HOLE
-//!          nothing for half a second: the last entry is looked at; it is another one, or gone, or the log has one behind it,
-//!          which was lost on the way -> BOUNDS
-//! HOLE     writers are asked for what is missing. Mended, or given up -> BOUNDS
+//! BOUNDS   requests the numbers of the log's first and last entry -> BISECT
+//! BISECT   finds the first block that reaches the next sequence, in some 20 steps -> FOLLOW
+//! FOLLOW   takes blocks in the log's order.
+//!          A block begins after the next sequence: the first time -> BOUNDS; the second time -> HOLE
+//!          No block for half a second: requests the last entry. If it has changed or is gone, or if the log has a later entry, which was
+//!          lost on the way -> BOUNDS
+//! HOLE     asks the writers for the missing messages. After they arrived or were given up -> BOUNDS
 //! ```
-//! Its only lasting state is in the local ring: the session and the sequence due. It judges a block only by the block's own fields. So a
-//! block that arrives twice, late or in a wrong place changes nothing but counters.
+//! The only lasting state of a reader is in the local ring: the session and the next sequence. A reader judges a block only by the block's
+//! own fields. So a block that is repeated, late or out of order changes only counters.
 
 mod place;
 mod said;
@@ -28,18 +30,18 @@ use super::want::Want;
 
 pub use said::{Ask, Delivery, ReaderConfig, ReaderCounters};
 
-/// How often a request is repeated that failed, or returned nothing.
+/// Interval at which a request is repeated that failed or returned nothing.
 const AGAIN_NS: u64 = 250 * MILLISECOND_NS;
 /// Without an answer for this time, a request has failed.
 const ANSWER_NS: u64 = 5_000 * MILLISECOND_NS;
-/// Without a block for this time, the last one is checked again: a log that lost its end may have another block in its place.
+/// Time without a block after which the last entry is read again. A log that lost its end may have another block under the same number.
 const IDLE_NS: u64 = 500 * MILLISECOND_NS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Bounds,
-    /// The wanted block is in `low..=high`; `probe` is read next. `first` is the first existing entry at or after `high`, and `damaged` the
-    /// one at or after the middle, if it could not be read.
+    /// The binary search for the first block that is needed, which is in `low..=high`. `probe` is the number to read next. `first` is the
+    /// first existing entry at or after `high`. `damaged` is the entry at or after the middle, if it could not be read.
     Bisect {
         low: u64,
         high: u64,
@@ -51,20 +53,21 @@ enum Phase {
         heard_ns: u64,
         look: Look,
     },
-    /// The sequences up to `to` are missing, and nobody has sent any of them since this time.
+    /// The sequences up to `to` are missing. `since_ns` is the time at which the reader noticed this, or at which a writer last sent some
+    /// of them.
     Hole {
         to: u64,
         since_ns: u64,
     },
 }
 
-/// What a reader asks that hears nothing.
+/// The check that a reader makes after it received no block for some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
     Nothing,
     /// Whether the last entry that arrived is still there.
     Last,
-    /// Whether there is an entry after it. The servers do not send an entry twice, though a broken connection may have lost it.
+    /// Whether the log has a later entry. The servers send an entry only once, and a broken connection may have lost it.
     Behind,
 }
 
@@ -90,9 +93,10 @@ pub struct Reader {
     /// The number of the last entry seen.
     seen: u64,
     crc: Option<u32>,
-    /// Whether the place was just searched and every entry since has arrived, so that a hole is one of the log.
+    /// Whether the reader has just searched the log and has received every entry since then. Then a missing sequence is missing in the log
+    /// itself.
     is_certain: bool,
-    /// The last numbers that were skipped, and the number after them.
+    /// The last range of entry numbers that was skipped: its first number, and the number after it.
     lacking: Option<(u64, u64)>,
     parts: Parts,
     opener: Opener,
@@ -100,7 +104,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Makes a reader that continues where the ring is: at its session and the sequence due in it.
+    /// Makes a reader that continues the local ring. `ring` is the ring's session and its next sequence; `None` for an empty ring.
     pub fn new(config: ReaderConfig, ring: Option<(Session, u64)>) -> Reader {
         let (session, next) = (ring.map(|(session, _)| session), ring.map(|(_, next)| next).or(config.from));
         Reader {
@@ -130,7 +134,7 @@ impl Reader {
         self.session
     }
 
-    /// Opens sealed blocks with these keys from now on. `takes_open` says whether blocks without a seal are accepted.
+    /// Sets the keys that open sealed blocks. `takes_open` says whether blocks without a seal are accepted.
     pub fn set_keys(&mut self, keys: Option<Keyring>, takes_open: bool) {
         self.opener.set_keys(keys, takes_open);
     }
@@ -145,7 +149,7 @@ impl Reader {
         matches!(self.phase, Phase::Hole { .. })
     }
 
-    /// Returns the next request, if one is due, and its round. `sink` receives what is given up.
+    /// Returns the next request and its round, if a request is due. `sink` receives a gap for messages that are given up.
     pub fn poll(&mut self, now_ns: u64, sink: &mut impl FnMut(Delivery<'_>)) -> Option<(u64, Ask)> {
         if let Phase::Follow { heard_ns, look: Look::Nothing } = self.phase
             && now_ns.saturating_sub(heard_ns) >= IDLE_NS
@@ -282,7 +286,7 @@ impl Reader {
             return self.miss(now_ns, head.first - 1);
         }
         match self.take(head, body, sink) {
-            // Parts of a message of which another part is missing do not count: they arrive again with each search.
+            // An incomplete message does not count, because its fragments arrive again after each search.
             true => self.is_certain &= self.next == Some(next),
             false => self.miss(now_ns, next),
         }
@@ -314,7 +318,7 @@ impl Reader {
         self.round += 1;
     }
 
-    /// Delivers the parts of a block that are due. Returns false if it is a part of a message whose earlier parts are missing.
+    /// Delivers the messages of a block from the next sequence on. Returns false for a fragment whose earlier fragments are missing.
     fn take(&mut self, head: &Head, body: Body<'_>, sink: &mut impl FnMut(Delivery<'_>)) -> bool {
         let next = self.next.unwrap_or(head.first);
         match body {
@@ -328,9 +332,9 @@ impl Reader {
             Body::Fragment(part) => return self.take_part(head, &part, sink),
             Body::Gap => sink(Delivery::Gap { from: next, to: head.end() - 1 }),
             Body::End => sink(Delivery::End),
-            // The messages continue, whoever writes them.
+            // The messages continue under the new writer.
             Body::Takeover => {}
-            // The opener returns what was inside.
+            // The opener never returns a sealed body.
             Body::Sealed(_) => return true,
         }
         self.counters.blocks += 1;
@@ -362,7 +366,7 @@ impl Reader {
         true
     }
 
-    /// Takes a writer's answer to a request for missing messages; `None` if there is no writer.
+    /// Handles a writer's answer to a request for missing messages. `answer` is `None` if no writer answered.
     pub fn handle_want(
         &mut self,
         now_ns: u64,
@@ -374,7 +378,7 @@ impl Reader {
         if round == self.round {
             self.ask_ns = now_ns + AGAIN_NS;
         }
-        // On a long way an answer comes after the request was repeated. Like every block it is judged by its own fields.
+        // If the network is slow, an answer arrives after the request was repeated. It is judged by its own fields, like every block.
         let Some(block) = answer else { return };
         let mut opener = std::mem::take(&mut self.opener);
         match opener.open(block) {
@@ -397,7 +401,7 @@ impl Reader {
         }
         match head.kind {
             Kind::End | Kind::Takeover => return,
-            // An answer covers what was requested; the log has what follows the hole.
+            // The answer is for the hole only. The log has the messages after it.
             Kind::Gap => {
                 let last = to.min(head.end() - 1);
                 self.counters.given_up += last + 1 - next;
@@ -414,7 +418,7 @@ impl Reader {
         let now_due = self.next.unwrap_or(next);
         match now_due > to {
             true => self.search(now_ns),
-            // A sender that answers has more: the time in which nobody does begins again.
+            // The sender may have more of the missing messages, so the time until they are given up begins again.
             false => (self.phase, self.ask_ns) = (Phase::Hole { to, since_ns: now_ns }, now_ns),
         }
     }

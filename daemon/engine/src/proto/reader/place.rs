@@ -1,12 +1,12 @@
-//! How a reader finds its place in the log, and checks whether that is still its place.
+//! Finds the entry of the log that a reader needs next, and checks later whether the log still has it.
 
 use super::{ANSWER_NS, Ask, Look, Phase, Reader, is_earlier};
 use crate::proto::block::Head;
 use crate::proto::mutant::{Mutant, is};
 
 impl Reader {
-    /// Takes the numbers of the log's first and last entries. If the log is empty, the first is after the last. Returns the request to
-    /// follow, if the place is known.
+    /// Handles the numbers of the log's first and last entry. If the log is empty, the first is higher than the last. Returns
+    /// [`Ask::Follow`] once the next entry is found.
     pub fn handle_bounds(
         &mut self,
         now_ns: u64,
@@ -52,8 +52,8 @@ impl Reader {
         (self.round, Ask::Follow(from))
     }
 
-    /// Takes an entry that was requested; `None` if there is none at or after that number. Returns the request to follow, if the place is
-    /// known.
+    /// Handles the answer to [`Ask::Get`]. `entry` is `None` if the log has no entry with that number or a higher one. Returns
+    /// [`Ask::Follow`] once the next entry is found.
     pub fn handle_get(&mut self, now_ns: u64, round: u64, entry: Option<(u64, &[u8])>) -> Option<(u64, Ask)> {
         if round != self.round {
             return None;
@@ -86,12 +86,12 @@ impl Reader {
         self.halve(now_ns, low, upper)
     }
 
-    /// Checks whether the last entry that arrived is still there. Returns the request that asks whether it is still the last.
+    /// Checks whether the log still has the last entry that arrived. If so, returns the request that asks for a later entry.
     fn check_last(&mut self, now_ns: u64, entry: Option<(u64, &[u8])>) -> Option<(u64, Ask)> {
         self.phase = Phase::Follow { heard_ns: now_ns, look: Look::Nothing };
         let is_same = match entry {
             Some((sequence, block)) => {
-                // Another entry in its place does not matter unless it has what is due.
+                // A different entry under this number does not matter, unless it has the next sequence.
                 let head = self.opener.head(block);
                 let is_known = |head: Head| self.crc == Some(head.crc) || self.is_before(&head);
                 sequence == self.seen && head.is_ok_and(is_known)

@@ -8,9 +8,9 @@ use crate::proto::want::Want;
 /// The settings of a reader.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReaderConfig {
-    /// The sequence to begin with if there is nothing to resume; the oldest in the log if `None`.
+    /// The first sequence to deliver if the ring is empty. `None` means the oldest in the log.
     pub from: Option<u64>,
-    /// The time after which messages that nobody has are given up; never if `None`.
+    /// The time after which messages are given up that no writer has. `None` means never.
     pub give_up_ns: Option<u64>,
 }
 
@@ -44,7 +44,8 @@ pub enum Delivery<'a> {
     End,
 }
 
-/// A request to the log or to the writers. Each is answered by the `handle_` method of its name, with its round.
+/// A request to the log or to the writers. The answer, with the request's round, goes to the method `handle_bounds`, `handle_get` or
+/// `handle_want`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
     /// The numbers of the log's first and last entries.
@@ -64,7 +65,7 @@ pub struct ReaderCounters {
     pub blocks: u64,
     /// Blocks that were not sound.
     pub damaged: u64,
-    /// The damaged blocks whose seal did not open, that were sealed with another key, or that had no seal where one was needed.
+    /// Damaged blocks whose seal is missing, does not open, or has an unknown key.
     pub unopened: u64,
     /// Sequences in blocks that had arrived before.
     pub repeated: u64,

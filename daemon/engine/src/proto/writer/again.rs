@@ -1,10 +1,10 @@
-//! Appends blocks again, unchanged, that were in flight when there was trouble.
+//! Repeats appends that were in flight when an error occurred.
 
 use super::super::mutant::{Mutant, is};
 use super::{Append, Flight, Resume, Writer};
 
 impl Writer {
-    /// Puts blocks that were in flight, and are not in the log, into the window again, if they fit after the log's end.
+    /// Moves kept blocks that the log lacks back into the window, if they still continue the log's last block.
     pub(super) fn go_on(&mut self, now_ns: u64) {
         let (sequence, crc) = self.newest;
         let mut kept = std::mem::take(&mut self.kept);
@@ -30,7 +30,7 @@ impl Writer {
         (self.window, self.is_again) = (kept, true);
     }
 
-    /// Takes the blocks to append again, once after each answer to [`poll`](Self::poll).
+    /// Returns the blocks to append again, unchanged. Call this after each [`handle_last`](Self::handle_last).
     pub fn take_again(&mut self) -> Vec<Append> {
         if !std::mem::take(&mut self.is_again) {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! Decides by the log's last block where to continue, or why not.
+//! Decides by the log's last block whether the writer may continue, and where.
 
 use super::super::block::{Damaged, Head, Stream};
 use super::super::mutant::{Mutant, is};
@@ -12,10 +12,10 @@ impl Writer {
         }
     }
 
-    /// Takes the last block. `ring_next` is the channel's next sequence.
+    /// Handles the log's end. `ring_next` is the channel's next sequence.
     ///
     /// # Errors
-    /// [`Refusal`], if nothing may be written.
+    /// [`Refusal`] if this writer may not write at all.
     pub fn handle_last(
         &mut self,
         now_ns: u64,
@@ -31,7 +31,7 @@ impl Writer {
             if (last.sequence, last.crc.unwrap_or(0)) == self.newest {
                 return Ok(());
             }
-            // The log lacks what it acknowledged, or another writer has written.
+            // The log has lost acknowledged blocks, or another writer has written.
             self.resync(now_ns, Trouble::Refused);
         }
         let is_ordered = now_ns < self.ordered_until_ns;
@@ -83,8 +83,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Notes that the log has no sound block. If its numbers have changed, the log has lost its end or was made again, and nobody knows
-    /// what is left: all that it acknowledged counts as lost.
+    /// Handles a log without a sound block. If its number has changed too, the log lost its end or was created anew. Then all messages that
+    /// it had acknowledged count as lost.
     fn lose_all(&mut self, last: u64) {
         if self.had > 0 && last != self.had {
             self.counters.lost_by_engine += self.stored().saturating_sub(self.began);
@@ -97,8 +97,8 @@ impl Writer {
         (self.state, self.is_taken, self.may_follow) = (State::Run, false, false);
         self.look_ns = now_ns + IDLE_LOOK_NS;
         (self.newest, self.had) = ((last.sequence, last.crc.unwrap_or(0)), self.had.max(last.sequence));
-        // If the last block is the expected one, and appends after it were refused all the same, the servers do not know its name: another
-        // build stored it, or they were restarted.
+        // The last block is the expected one, and appends after it were refused. So the servers do not know its name: another build stored
+        // it, or they were restarted.
         let is_nameless = self.refused.0 == self.newest && self.refused.1 > 1 || is(Mutant::NumbersAlone);
         self.newest_id = last.id.filter(|_| !is_nameless);
         self.stores_after = last.stores_after.filter(|number| is_nameless && *number != last.sequence);
@@ -112,7 +112,7 @@ impl Writer {
         self.resume = Some(resume);
     }
 
-    /// Notes that the last block does not open, so that this writer does not know the state of the log.
+    /// Waits because the last block does not open, so the state of the log is unknown.
     fn shut(&mut self, now_ns: u64, why: Damaged) {
         if !matches!(self.state, State::Shut(_)) {
             self.counters.shut_out += 1;
@@ -121,14 +121,17 @@ impl Writer {
         (self.state, self.look_ns) = (State::Shut(why), now_ns + LOOK_NS);
     }
 
-    /// Handles a log with another stream. A stream of a later session begins after it. So does one that the log never had: the log says
-    /// which stream came after which, whatever the clock was when they began. That one gets a later session, so that readers follow it.
+    /// Handles a log whose last block is of another stream.
+    ///
+    /// If this stream's session is later, it begins after the other stream. If it is not later but the log never had this stream, it also
+    /// begins there, with a session later than the other's. So readers follow it, even if this host's clock was wrong. In all other cases
+    /// the writer refuses.
     fn meet_other(&mut self, now_ns: u64, last: &Last, head: &Head) -> Result<(), Refusal> {
         let (ours, theirs) = (self.config.session, head.session);
         let refusal = Refusal::OtherStream { theirs, ours };
         let Some(epoch) = theirs.epoch().filter(|_| ours.tag() == theirs.tag()) else { return Err(refusal) };
         if ours.epoch().is_none_or(|own| own <= epoch) {
-            // The session of a feed from elsewhere is that feed's name.
+            // The session of a channel from another host identifies that channel, so it cannot be changed here.
             let is_own = self.config.stream != Stream::of_session(ours) && ours.epoch().is_some();
             let next = ours.with_epoch(epoch + 1).filter(|_| is_own && !last.had_ours).ok_or(refusal)?;
             let is_ordered = now_ns < self.ordered_until_ns;
@@ -143,7 +146,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until the writer of another stream is silent. Returns `None` if it was heard meanwhile.
+    /// Waits until the writer of the other stream is silent. Returns `None` if that writer was heard during the wait.
     fn wait_for_other(&mut self, now_ns: u64, head: &Head) -> Option<()> {
         let is_heard = match self.state {
             State::Fenced(heard_ns) => heard_ns > self.met_ns || self.seen != (head.writer, head.number),

@@ -1,23 +1,28 @@
-//! The writing end. It decides which block is next, after which block it is appended, and what to do when an append fails.
+//! The state machine of the sending end. It decides which block is next, after which entry it is appended, and what happens after a failed
+//! append.
 //!
 //! ```text
-//! START    the last block is asked for. It says where to go on.  It is another writer's -> FENCED.  It does not open -> SHUT
-//! RUN      blocks from there on, each only after the one before it: one, and after its answer up to `in_flight`
-//!          refused, no answer, disconnected, busy -> RESYNC
-//! RESYNC   what is in flight is dropped, and the last block is asked for.  It is ours -> RUN.  Another writer's -> FENCED
-//! FENCED   another writer writes. Neither a new block nor a pulse of it for `silence_ns`, or an order -> START
-//! SHUT     the last block is sealed with keys that this writer does not have, so it does not know where the log is. Another last block,
-//!          other keys, or an order -> START
+//! START    requests the log's last block.
+//!          It is this writer's, or the other writer is silent -> RUN.  It is another writer's -> FENCED.  It does not open -> SHUT
+//! RUN      appends blocks, each after the previous one. The first waits for its answer; then up to `in_flight` are in flight.
+//!          An append was refused, or had no answer; the connection broke; the servers are busy -> RESYNC
+//! RESYNC   requests the log's last block.
+//!          It is this writer's: repeats the appends that were in flight -> RUN.  It is another writer's -> FENCED
+//! FENCED   waits while another writer writes. No new block and no pulse of it for `silence_ns`, or an order -> START
+//! SHUT     waits while the last block is sealed with unknown keys, because the end of the log is then unknown.
+//!          Another last block, other keys, or an order -> START
 //! ```
-//! Exactly one of two rivals owns the last block, so one of them runs. The other waits for silence, even if it has just begun. A writer
-//! that continues in place of another one first appends a block that says so. The other writer then notices that its block is not the last
-//! any more, even if the channel is idle, and no block that it still has on its way is stored.
+//! **Rivals.** Exactly one of two rivals owns the last block, and this one runs. The other waits until the owner is silent, even if the
+//! waiting writer has just started. A writer that continues in place of another one first appends a takeover block. The replaced writer
+//! notices it even if the channel is idle, and none of its blocks in flight can be stored any more.
 //!
-//! An append may be late: it reaches the log after its writer has given it up, or has stood still. The log compares the number and the name
-//! of the previous entry, because numbers are reused: a log that lost its end, or was removed, assigns them to other blocks. A log with
-//! copies on several servers compares no names, but its numbers are never reused. There, a second block in flight may be stored after a
-//! rival's first one, which readers notice. For each number a writer has only one block: what was in flight is appended again byte for
-//! byte, and it does not matter which copy is stored.
+//! **Late appends.** An append may reach the log after its writer gave it up. The log compares the number and the name of the previous
+//! entry. The number alone is not enough: a log that lost its end, or was removed, uses numbers again. A log that several servers keep
+//! compares no names, but never uses numbers again. In such a log, a second block in flight may be stored after a rival's first block,
+//! which readers notice.
+//!
+//! **Repeats.** A writer has only one block for each number. It repeats a block in flight byte for byte, so it does not matter which copy
+//! is stored.
 
 mod again;
 mod last;
@@ -40,13 +45,13 @@ use super::seal::Sealer;
 
 pub use said::{Append, Last, Refusal, Resume, State, TROUBLES, Trouble, WriterCounters};
 
-/// How often the last block is read while another writer writes, or after a failed read.
+/// Interval at which the last block is read while another writer writes, or after the read failed.
 pub const LOOK_NS: u64 = 250 * MILLISECOND_NS;
-/// How often an idle writer checks whether the log still has what it wrote.
+/// Interval at which an idle writer checks whether the log still has its blocks.
 const IDLE_LOOK_NS: u64 = SECOND_NS;
-/// For how long a writer that was ordered to take over tries it against a writer that appends.
+/// How long a writer that was ordered to take over tries to replace a living writer.
 const ORDER_NS: u64 = 2 * SECOND_NS;
-/// How long the log may be ahead of the channel before that is an error. The channel may be a mirror that is a little late.
+/// How long the log may have more messages than the channel before that is an error. The channel may be a mirror that lags a little.
 const AHEAD_NS: u64 = 10 * SECOND_NS;
 
 /// The settings of a writer.
@@ -54,7 +59,7 @@ const AHEAD_NS: u64 = 10 * SECOND_NS;
 pub struct WriterConfig {
     /// The stream that it writes.
     pub stream: Stream,
-    /// The session of the stream. If the log has the stream already, the session is the one that the log has.
+    /// The session of the stream. It is replaced by the log's session if the log already has the stream.
     pub session: Session,
     /// Random at each start.
     pub writer: u64,
@@ -84,41 +89,41 @@ struct Flight {
 pub struct Writer {
     config: WriterConfig,
     state: State,
-    /// Number of the attempt. It distinguishes answers to earlier attempts.
+    /// The number of the current attempt. Answers with another number are ignored.
     round: u64,
     /// When the last block is requested next.
     look_ns: u64,
     /// When the last call of [`poll`](Writer::poll) was.
     polled_ns: u64,
-    /// The log's number and the CRC of the newest block, stored or in flight.
+    /// The entry number and the CRC of the newest block, stored or in flight.
     newest: (u64, u32),
-    /// The name of that block, if it is known and the log knows it too.
+    /// The name of the newest block; `None` if it is unknown to this writer or to the log.
     newest_id: Option<BlockId>,
-    /// The number after which the log stores the next block, if it is not that of its last entry.
+    /// The entry number after which the log stores the next block, if it differs from the number of the last entry.
     stores_after: Option<u64>,
-    /// The block after which appends were refused, and how many in a row.
+    /// The block after which appends were refused, by number and CRC, and how many were refused in a row.
     refused: ((u64, u32), u32),
-    /// The highest number of the log that is known to have been stored.
+    /// The highest entry number that the log is known to have stored.
     had: u64,
     window: VecDeque<Flight>,
     /// The blocks that were in flight when there was trouble.
     kept: VecDeque<Flight>,
     /// Whether the blocks of the window must be appended again.
     is_again: bool,
-    /// Whether this writer may write after another writer's block, because that writer is silent.
+    /// Whether this writer may append after another writer's block, because the other writer is silent.
     may_follow: bool,
-    /// The time until which this writer may write after any block, because it was ordered to.
+    /// Until this time the writer may append after any block, because it was ordered to take over.
     ordered_until_ns: u64,
-    /// Whether this writer continues in place of another one, and has not announced it yet.
+    /// Whether this writer has replaced another one and must still append its takeover block.
     takes_over: bool,
-    /// The time from which a rival's pulse is again a reason to read the last block.
+    /// Until this time, a rival's pulse does not cause another read of the last block.
     heed_ns: u64,
     /// Whether the log has acknowledged a block of this attempt.
     is_taken: bool,
-    /// The sequence after the highest one that was ever put into a block.
+    /// The end of the block that was made last: the sequence after those that it completes.
     cut: u64,
     number: u64,
-    /// The sequence after those that the log has acknowledged; `None` before the first answer.
+    /// The sequence after the last one that the log has acknowledged; `None` before the first answer.
     stored: Option<u64>,
     /// The sequence with which this writer began.
     began: u64,
@@ -185,12 +190,12 @@ impl Writer {
         self.config.stream
     }
 
-    /// The sequence after those that the log has acknowledged; 0 before the first answer.
+    /// The sequence after the last one that the log has acknowledged; 0 before the first answer.
     pub fn stored(&self) -> u64 {
         self.stored.unwrap_or(0)
     }
 
-    /// Seals blocks with this key from now on. Without a key, they are not sealed.
+    /// Sets the key that seals this writer's blocks. With `None`, they are not sealed.
     pub fn set_key(&mut self, key: Option<&GroupKey>) {
         self.sealer.set_key(self.config.writer, key);
     }
@@ -215,14 +220,14 @@ impl Writer {
         &self.acks
     }
 
-    /// Begins another stream, such as that of a ring that was replaced.
+    /// Begins another stream, for example after the ring was replaced.
     pub fn begin(&mut self, now_ns: u64, stream: Stream, session: Session) {
         (self.config.stream, self.config.session) = (stream, session);
         self.stored = None;
         self.start(now_ns);
     }
 
-    /// Takes over from another writer, or continues after a block that does not open.
+    /// Obeys an order to take over from another writer, or to continue after a block that does not open.
     pub fn take_over(&mut self, now_ns: u64) {
         if self.state != State::Run {
             self.ordered_until_ns = now_ns + ORDER_NS;
@@ -261,12 +266,12 @@ impl Writer {
         self.kept = in_flight;
     }
 
-    /// Handles the passing of time. Returns the round in which to request the last block, if that is due. Pass the answer to
+    /// Advances the time. Returns the round in which to request the last block, if a request is due. Pass the answer to
     /// [`handle_last`](Self::handle_last) or [`handle_no_last`](Self::handle_no_last).
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
         let slept_ns = now_ns.saturating_sub(std::mem::replace(&mut self.polled_ns, now_ns));
         match self.state {
-            // A writer that stood still may have been replaced, and appends nothing before it knows.
+            // A writer that stood still may have been replaced. It appends nothing before it has read the last block.
             State::Run if slept_ns > self.config.silence_ns / 2 => {
                 self.resync(now_ns, Trouble::Silent);
             }
@@ -287,7 +292,7 @@ impl Writer {
         if now_ns < self.look_ns {
             return None;
         }
-        // If no answer arrives, the request is repeated, later than any client gives up.
+        // A request without an answer is repeated, after any client has given it up.
         self.look_ns = now_ns + 4 * self.config.ack_ns.max(LOOK_NS);
         self.round += 1;
         Some(self.round)
@@ -309,8 +314,8 @@ impl Writer {
         match self.state {
             _ if writer == self.config.writer => {}
             State::Fenced(_) => self.state = State::Fenced(now_ns),
-            // With blocks in flight, their answers decide. Without any, one read of the last block now and then is enough: anybody can send
-            // pulses.
+            // If blocks are in flight, their answers tell who owns the log. Otherwise the last block is read, but not for every pulse,
+            // because anybody can send pulses.
             State::Run if self.window.is_empty() && now_ns >= self.heed_ns => {
                 self.heed_ns = now_ns + LOOK_NS;
                 self.resync(now_ns, Trouble::Rival);
@@ -319,12 +324,12 @@ impl Writer {
         }
     }
 
-    /// Takes the place at which to continue to read the channel, once after each change.
+    /// Returns where to continue to read the channel, once after each change.
     pub fn take_resume(&mut self) -> Option<Resume> {
         self.resume.take()
     }
 
-    /// Notes where a stream begins of which the log has nothing.
+    /// Sets the first sequence of a stream that the log does not have.
     pub fn note_beginning(&mut self, first: u64) {
         self.began = first;
         self.stored = Some(first);
@@ -336,7 +341,7 @@ impl Writer {
         self.state == State::Run && self.resume.is_none() && self.window.len() < most
     }
 
-    /// Takes the block by which this writer announces that it continues in place of another one, once after each change. Call this before
+    /// Returns the takeover block, if this writer has replaced another one and has not announced it. Call this before
     /// [`append`](Self::append).
     pub fn take_takeover(&mut self, now_ns: u64, clock_error: u16) -> Option<Append> {
         let next = self.stored.filter(|_| self.takes_over && self.has_room())?;
@@ -375,14 +380,14 @@ impl Writer {
         Head { clock_error, before, ..Head::new(stream, session, (writer, self.number)) }
     }
 
-    /// Takes the answer to an append: the log's number of the block, or the trouble.
+    /// Handles the answer to an append: the entry number of the block, or an error.
     pub fn handle_ack(&mut self, now_ns: u64, round: u64, answer: Result<u64, Trouble>) {
         if self.state != State::Run || round != self.round {
             return;
         }
         let sequence = match answer {
             Ok(sequence) if sequence <= self.newest.0 => sequence,
-            // The block was stored in another place than the one it was built for.
+            // The block was stored after another entry than the expected one.
             Ok(_) => return self.resync(now_ns, Trouble::Refused),
             Err(trouble) => return self.resync(now_ns, trouble),
         };

@@ -1,8 +1,7 @@
-//! A model of one log with two writers of one channel, which are killed, stopped and restarted at any step, while appends are late and
-//! answers get lost.
+//! A model of one log with two writers of one channel. At any step a writer may be killed, stopped or restarted, an append may be late, and
+//! an answer may be lost.
 //!
-//! Both writers are those of the product, and so are the blocks. The log is a list that stores a block only behind the one that the append
-//! names.
+//! The writers and the blocks are the product's. The log is a list that stores a block only after the entry that its append names.
 
 use super::super::block::{Cut, Head, Kind, Stream, parse};
 use super::super::mutant::{CHOSEN, Mutant};
@@ -15,7 +14,7 @@ use std::hash::{Hash, Hasher};
 const NEXT: u64 = 4;
 const IN_FLIGHT: usize = 1;
 const TICK_NS: u64 = LOOK_NS;
-/// A writer that misses two ticks has stood still, and two ticks are silence.
+/// Two ticks without a turn mean that a writer stood still. Two ticks without a block mean that it is silent.
 const PATIENCE_NS: u64 = 2 * TICK_NS;
 const MOST_TICKS: u64 = 2;
 /// So many things go wrong in one story.
@@ -33,7 +32,7 @@ enum Fault {
     Writer(Mutant),
     /// The way to the log acknowledges an append that it has lost.
     AcknowledgesEarly,
-    /// The bridge reads the channel on where it was, and not where the log ends.
+    /// The bridge continues to read the channel where it was, and not at the end of the log.
     IgnoresTheEnd,
     /// The log stores a block behind any other.
     ComparesNothing,
@@ -63,7 +62,7 @@ enum Word {
     Answer(Result<u64, Trouble>),
 }
 
-/// A message, with the number of the process that it comes from or goes to, and the round.
+/// A message in transit: the process that sent it or will receive it, that process's life, and the round.
 #[derive(Debug, Clone)]
 struct OnTheWay {
     at: usize,
@@ -89,14 +88,14 @@ struct World {
 /// What happens next.
 #[derive(Debug, Clone, Copy)]
 enum Action {
-    /// A turn of the process: `Writer::poll` and `handle_last`, `take_resume`, `take_again`, `take_takeover` and `append`. A process that has
-    /// none for a while stands still.
+    /// One turn of a process: `Writer::poll`, `handle_last`, `take_resume`, `take_again`, `take_takeover` and `append`. A process without
+    /// turns stands still.
     Turn(usize),
-    /// The log takes an append, or a writer takes an answer by `Writer::handle_ack`, and has a turn.
+    /// The log receives an append, or a writer receives an answer by `Writer::handle_ack` and then has a turn.
     Deliver(usize),
     /// A message is lost.
     Lose(usize),
-    /// Instead of the answer there is word that the connection is gone.
+    /// An answer is lost, and its writer learns that the connection is broken.
     Disconnect(usize),
     Tick,
     /// The process is killed. What it has sent may still arrive.
@@ -123,7 +122,7 @@ fn new_writer(at: usize, lives: u64) -> Writer {
     })
 }
 
-/// A copy. A field that is added to a writer does not compile before it is here.
+/// Copies a writer. The function names every field, so that a new field does not compile before it is copied here.
 fn copy(of: &Writer) -> Writer {
     let flights = |flights: &VecDeque<Flight>| {
         let copy = |flight: &Flight| Flight { block: flight.block.clone(), ..*flight };
@@ -162,7 +161,7 @@ fn copy(of: &Writer) -> Writer {
     }
 }
 
-/// Feeds the hasher with a writer. Times count from `now_ns`, and rounds do not count.
+/// Hashes a writer. Times are relative to `now_ns`, and rounds are left out.
 fn hash_writer(writer: &Writer, now_ns: u64, hasher: &mut impl Hasher) {
     let state = match writer.state {
         State::Start => (0, 0),

@@ -27,25 +27,25 @@ pub const TROUBLES: [&str; 5] = ["refused", "silent", "busy", "disconnected", "r
 /// The end of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Last {
-    /// The log's number of its last entry, sound or not; 0 if there was never one.
+    /// The number of the log's last entry, sound or not; 0 if the log never had an entry.
     pub sequence: u64,
     /// The last sound block that opens; `None` if there is none.
     pub head: Option<Head>,
     /// The CRC of the last sound block, whether it opens or not.
     pub crc: Option<u32>,
-    /// The name of the last entry, sound or not, if the servers have one for it.
+    /// The name of the last entry, sound or not; `None` if the servers have no name for it.
     pub id: Option<BlockId>,
     /// The reason why the last sound block does not open; `None` if it does.
     pub unopened: Option<Damaged>,
-    /// The number after which the log stores, by its last refusal; `None` if that is not known. It is `sequence`, unless the log has lost its
-    /// end and does not know it.
+    /// The entry number after which the log would have stored the last refused append; `None` if no append was refused. It differs from
+    /// `sequence` only if the log has lost its end without noticing.
     pub stores_after: Option<u64>,
-    /// Whether the log has a block of the writer's stream before the last one, which is of another stream.
+    /// Whether the last block is of another stream, but the log has an earlier block of the writer's stream.
     pub had_ours: bool,
 }
 
 impl Last {
-    /// Makes the end of a log whose last entry has this number, before any entry was read.
+    /// Describes a log whose last entry has the number `sequence` and was not read yet.
     pub fn new(sequence: u64) -> Last {
         Last {
             sequence,
@@ -58,8 +58,8 @@ impl Last {
         }
     }
 
-    /// Looks at an entry, beginning with the last one. Returns true if the entry before it need not be read. An entry that is no sound
-    /// block proves nothing: the entry before it does, and what follows is sent again.
+    /// Reads an entry. Call this for the last entry first, then for each entry before it, until it returns true: this block is sound and
+    /// opens. Unsound entries at the end are ignored, and their messages are sent again.
     pub fn look(&mut self, (number, id): (u64, Option<BlockId>), block: &[u8], opener: &mut Opener) -> bool {
         if number == self.sequence {
             self.id = id;
@@ -77,7 +77,7 @@ impl Last {
 /// The reason why a writer does not write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The log has another stream, which came after ours or is written now.
+    /// The log has another stream, which has a later session or a living writer.
     #[error(
         "the log carries session {theirs}, which is not older than {ours}: two publishers write one channel; stop one of them, \
          or remove the log by `shmcast bridge stream rm`"
@@ -124,9 +124,9 @@ pub enum State {
     Resync,
     /// The log has had more than the channel since this time.
     Ahead(u64),
-    /// Another writer writes. The value is the time when it was heard last.
+    /// Another writer writes. The value is the time at which it was last heard.
     Fenced(u64),
-    /// The last block does not open, for this reason: another writer uses other keys.
+    /// The last block does not open, for this reason: a writer has other keys.
     Shut(Damaged),
 }
 
@@ -137,15 +137,15 @@ pub struct WriterCounters {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Times that the last block was requested again, by [`Trouble`].
+    /// How often the last block was requested again, for each [`Trouble`].
     pub resyncs: [u64; TROUBLES.len()],
-    /// Times that this writer's stream went on behind another stream although the clock had been behind when it began.
+    /// How often this writer's stream took a later session to follow another stream in the log, because its own clock had been behind.
     pub successions: u64,
     /// Times that another writer owned the last block.
     pub fenced: u64,
     /// Times that the last block did not open.
     pub shut_out: u64,
-    /// Sequences that the log had acknowledged and then did not have.
+    /// Sequences that the log had acknowledged and has lost.
     pub lost_by_engine: u64,
     /// Times that the log had less than it had acknowledged.
     pub losses: u64,
@@ -158,7 +158,7 @@ pub struct Append {
     pub round: u64,
     /// When the writer returned it.
     pub at_ns: u64,
-    /// The log's number of the only entry after which it may be stored.
+    /// The number of the entry after which the block may be stored, and only there.
     pub after: u64,
     /// The name of that entry; `None` if only the number counts.
     pub behind: Option<BlockId>,

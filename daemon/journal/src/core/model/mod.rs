@@ -1,7 +1,7 @@
-//! A model of a channel and its recorder: the power goes, or the recorder is killed, between any two steps of an operation on the disk.
+//! A model of a channel and its recorder. A power cut or a kill may happen between any two steps of a disk operation.
 //!
-//! Packer and writer are those of the product, and so is the place where a channel continues after a power cut. A file is the list of its
-//! frames. At a power cut either everything stays that was written, or only what a sync covers.
+//! The packer, the writer, and the code that finds the channel's next sequence after a power cut are the product's. A file is the list of
+//! its frames. After a power cut the disk has either everything that was written, or only what was synced.
 
 mod whole;
 
@@ -31,9 +31,9 @@ const PROMISED: &str = "a reserve that was called safe is there after a power cu
 /// A planted fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// A mistake of the writer or of the one who closes, which the simulation has, too.
+    /// A mistake of the writer, or of the code that closes a channel. The simulation has it, too.
     Of(Mutant),
-    /// The channel continues with the sequence that is due, and not behind the reserve.
+    /// The channel continues with the journal's next sequence, and not after the reserve.
     IgnoresTheReserve,
     /// The publisher does not wait for a reserve that is safe.
     PublisherRuns,
@@ -53,7 +53,7 @@ struct Written {
 struct Inode {
     number: u64,
     frames: Vec<Written>,
-    /// How many of them are from writes that have ended, and how many a sync covers.
+    /// How many frames are from finished writes, and how many a sync covers.
     ended: usize,
     synced: usize,
     is_named: bool,
@@ -66,14 +66,14 @@ struct Inode {
 struct Running {
     op: Rc<Op>,
     at: usize,
-    /// How many frames the sync covers that has begun, or that the write has begun.
+    /// The number of frames that the current sync covers, or that the current write has.
     begun: Option<usize>,
 }
 
 /// A recorder's process.
 #[derive(Debug)]
 struct Life {
-    /// Its first message. What lies before is in the journal, or named there as lost.
+    /// The sequence of its first message. Earlier messages are in the journal, which may record them as lost.
     from: u64,
     packer: Packer,
     writer: Writer,
@@ -95,11 +95,11 @@ struct World {
     /// `None` while no recorder runs.
     life: Option<Life>,
     ring_lives: bool,
-    /// The next sequence of the publisher, and the one after the highest that it ever gave.
+    /// The publisher's next sequence, and the sequence after the highest that it ever used.
     tail: u64,
     given: u64,
     messages: u64,
-    /// The messages that somebody was told are durable, a bit each, and the reserve that somebody was told.
+    /// The messages reported as durable, one bit each, and the highest reserve reported as durable.
     durable: u64,
     reserve: u64,
     cuts: u8,
@@ -113,13 +113,13 @@ struct World {
 enum Action {
     /// `Publisher::publish`: within the reserve that is safe.
     Publish,
-    /// `Packer::message` for all that is in the ring, and `Writer::push`.
+    /// The recorder packs all messages of the ring by `Packer::message`, and calls `Writer::push`.
     Drain,
-    /// A step of an operation begins: a write may be on the disk from now on, and a sync covers what was written before.
+    /// A step begins. From now on, a power cut may keep the step's write. A sync covers the writes before it.
     Begin(usize),
     /// The step ends, and after the last one `Writer::done`.
     End(usize),
-    /// The channel is closed, its lock is taken, and `JournalControl::Clean` is recorded.
+    /// The channel is closed and its writer lock is taken. The recorder records `JournalControl::Clean`.
     Close,
     /// The power goes. With `true`, all that was written stays.
     Cut(bool),
@@ -158,7 +158,7 @@ impl Journal {
     }
 
     fn start(&self, world: &mut World) {
-        // Recovery makes safe what it reads.
+        // Recovery syncs the files that it reads.
         world.disk.retain(|file| !file.frames.is_empty());
         for file in &mut world.disk {
             (file.ended, file.synced) = (file.frames.len(), file.frames.len());
@@ -336,7 +336,7 @@ impl Model for Journal {
     fn actions(&self, world: &World) -> Vec<Action> {
         let mut all = Vec::new();
         let Some(life) = &world.life else { return vec![Action::Start] };
-        // The story is over: what was promised is judged when the power goes, and when the channel continues.
+        // The story is over. The promises are checked at the power cut, and when the channel continues.
         if world.cuts == CUTS {
             return Vec::new();
         }
@@ -357,7 +357,7 @@ impl Model for Journal {
         if life.packer.due() == world.tail && !life.is_closing && world.messages > 0 {
             all.push(Action::Close);
         }
-        // A file that the first recorder has not begun promises nothing.
+        // A recorder that has not begun its first file has promised nothing.
         let has_promised = world.reserve > 0 || life.is_closing;
         if world.cuts < CUTS && has_promised {
             all.extend([Action::Cut(true), Action::Cut(false)]);

@@ -1,11 +1,12 @@
-//! Copies and prints of a writer: all of it, so that no part is forgotten.
+//! Copies and hashes a writer with all its fields.
 
 use crate::core::Pool;
 use crate::core::writer::{Doing, Writer};
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
-/// A copy without the errors, of which there are none. A field that is added to a writer does not compile before it is here.
+/// Copies a writer without its errors, of which there are none. The function names every field, so that a new field does not compile before
+/// it is copied here.
 pub(super) fn copy(of: &Writer) -> Writer {
     Writer {
         settings: of.settings.clone(),
@@ -35,7 +36,7 @@ pub(super) fn copy(of: &Writer) -> Writer {
     }
 }
 
-/// Feeds the hasher with a lane's work. A kind of work that is added does not compile before it is here.
+/// Hashes a lane's work. The match names every kind, so that a new kind does not compile before it is hashed here.
 pub(super) fn hash_doing(doing: &Doing, hasher: &mut impl Hasher) {
     match doing {
         Doing::Frames { file, frames, next, .. } => (0, file, frames, next).hash(hasher),

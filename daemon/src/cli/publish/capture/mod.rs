@@ -1,7 +1,7 @@
-//! `shmcast pub --pcap`: publishes on a channel what was captured on a network.
+//! `shmcast pub --pcap`: publishes the packets of a network capture on a channel.
 //!
-//! Each UDP payload becomes a message. When unwrapping, each message of a feed of MoldUDP64, or of a native line, becomes one: `unwrapped`.
-//! Time stamps decide when a message is published, and nothing else. Each packet is published, or counted by the reason that it is not.
+//! Each UDP payload becomes a message. With `--unwrap`, each message of a MoldUDP64 feed or of a native line becomes one (`unwrapped`). The
+//! capture's time stamps only decide when a message is published. Each packet is published, or counted with the reason why it was not.
 
 mod packets;
 mod unwrapped;
@@ -30,20 +30,20 @@ const NAMED_PROTOCOLS: usize = 32;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct CaptureArgs {
-    /// Capture to publish, as tcpdump and Wireshark write it, or - for stdin: each UDP payload a message
+    /// Capture to publish, as tcpdump and Wireshark write it, or - for stdin; each UDP payload becomes a message
     #[arg(long, value_name = "FILE", conflicts_with_all = ["input", "framing", "rate"])]
     pcap: Option<PathBuf>,
     /// How fast to play the capture: 1 as it was recorded, 10 ten times as fast, or max
     #[arg(long, value_name = "SPEED", requires = "pcap", default_value = "1", value_parser = words(&["max"], Speed::from_str),
           hide_possible_values = true)]
     speed: Speed,
-    /// Shorten each silence of the capture to this time, before --speed counts: clocks of captures leap
+    /// Shorten each pause in the capture to this time, before --speed counts, because clocks of captures may jump
     #[arg(long, value_name = "TIME", requires = "pcap", default_value = "2s", value_parser = parse_duration)]
     max_pause: Duration,
-    /// Publish the single MoldUDP64 messages, in order, each once, with gaps where some are missing
+    /// Publish the messages of a MoldUDP64 feed or a native line, in order and without repetitions; missing messages become gaps
     #[arg(long, requires = "pcap")]
     unwrap: bool,
-    /// Publish this session of the capture alone, in place of the first one and those that follow its end
+    /// Publish only this session of the capture [default: the first session, and each session that follows after its end]
     #[arg(long, value_name = "NAME", requires = "unwrap", value_parser = Session::named)]
     session: Option<Session>,
     /// Take datagrams to these ports only
@@ -75,7 +75,8 @@ impl CaptureArgs {
         self.pcap.as_deref()
     }
 
-    /// Opens the file, which proves that it is a capture. Waits for the first bytes of a pipe. Refuses a pipe if it is to be played several times.
+    /// Opens the file, and checks that it is a capture. Waits for the first bytes of a pipe. A pipe that is to be played several times is
+    /// refused.
     pub(super) fn open<'a>(&self, path: &Path, times: u64, stop: &'a Stop) -> Result<Packets<'a>> {
         let place = || format!("--pcap {}", path.display());
         let input = Interruptible::open(path, stop).with_context(|| format!("open {}", place()))?;
@@ -170,7 +171,7 @@ impl Played {
         }
     }
 
-    /// The packets in the file, the packets that were left out, and the reasons.
+    /// Describes how many packets the file has, how many were left out, and why.
     fn packets(&self) -> String {
         let counters = &self.counters;
         let mut text =
@@ -188,12 +189,12 @@ impl Played {
         text
     }
 
-    /// Why the file could not be read to its end, the first time it is asked.
+    /// Takes the reason why the file could not be read to its end.
     pub(super) fn take_failure(&mut self) -> Option<Error> {
         self.failure.take()
     }
 
-    /// Whether something of the capture is lost: packets that could not be read, and messages of the feed that are missing or were left out.
+    /// Whether anything of the capture was lost: packets that could not be read, or messages of the feed that are missing or were left out.
     pub(super) fn has_lost(&self) -> bool {
         let is_unread = self.counters.cut_off || self.counters.unread() > 0;
         is_unread || self.unwrapped.as_ref().is_some_and(Unwrapped::has_lost)

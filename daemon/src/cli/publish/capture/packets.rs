@@ -1,4 +1,4 @@
-//! The datagrams of a capture in their order, those of a file some time before they are due.
+//! Reads the datagrams of a capture in order. Datagrams of a file are read some time before they are due.
 
 use shmcast_bridge::pcap::unwrap::HELD_PACKETS;
 use shmcast_bridge::pcap::{Capture, CaptureCounters, CaptureError, Protocols};
@@ -14,7 +14,7 @@ pub(super) struct Packet {
 /// A capture that is being read.
 pub(in super::super) struct Packets<'a> {
     capture: Capture<'a>,
-    /// Datagrams that were read and are not due yet. Those of a pipe are taken as they come.
+    /// Datagrams that were read and are not due yet. Datagrams of a pipe are not read ahead.
     ahead: VecDeque<Packet>,
     most_ahead: usize,
     spare: Vec<Packet>,
@@ -35,7 +35,7 @@ impl<'a> Packets<'a> {
         }
     }
 
-    /// The next datagram; `None` at the end, and where the file cannot be read any further.
+    /// Returns the next datagram. Returns `None` at the end, and after a read error.
     pub(super) fn next(&mut self) -> Option<Packet> {
         while !self.has_ended && self.ahead.len() <= self.most_ahead {
             match self.capture.read() {
@@ -52,7 +52,7 @@ impl<'a> Packets<'a> {
         self.ahead.pop_front()
     }
 
-    /// The payloads behind the last datagram, as far as they have been read.
+    /// The payloads after the last datagram that were already read.
     pub(super) fn ahead(&self) -> impl Iterator<Item = &[u8]> {
         self.ahead.iter().map(|packet| &packet.payload[..])
     }
@@ -67,7 +67,7 @@ impl<'a> Packets<'a> {
         self.spare.push(packet);
     }
 
-    /// The counts of what was read, without the datagrams that were not due before a signal came.
+    /// Returns the counts of the datagrams that were returned. Datagrams that were only read ahead do not count.
     pub(super) fn finish(self) -> (CaptureCounters, Protocols, Option<CaptureError>) {
         let mut counters = *self.capture.counters();
         counters.datagrams -= self.ahead.len() as u64;

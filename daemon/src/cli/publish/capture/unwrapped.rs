@@ -20,7 +20,7 @@ pub(super) struct Unwrapped {
     only: Option<Session>,
     sessions: Vec<Session>,
     more_sessions: u64,
-    /// Number that is added to the feed's sequences; wraps. It is 0 unless the channel already has later sequences.
+    /// Number that is added to the feed's sequences, modulo 2^64. It is 0 unless the channel already has later sequences.
     shift: u64,
     bytes: u64,
 }
@@ -30,7 +30,7 @@ impl Unwrapped {
         Self { unwrap: Unwrap::new(only), only, sessions: Vec::new(), more_sessions: 0, shift: 0, bytes: 0 }
     }
 
-    /// Publishes what a datagram completes. `ahead` has those behind it.
+    /// Publishes the messages that a datagram completes. `ahead` has the following datagrams.
     pub(super) fn take(
         &mut self,
         datagram: &[u8],
@@ -40,7 +40,7 @@ impl Unwrapped {
         self.deliver(publisher, |unwrap, sink| unwrap.take(datagram, ahead, sink))
     }
 
-    /// Ends the capture: missing messages become gaps, and messages that waited for them are published.
+    /// Ends the capture: missing messages become gaps, and messages after them are published.
     pub(super) fn finish(&mut self, publisher: &mut Publisher) -> Result<()> {
         self.deliver(publisher, Unwrap::finish)
     }
@@ -100,7 +100,7 @@ impl Unwrapped {
         !self.sessions.is_empty()
     }
 
-    /// Whether something of a feed is missing or was left out. Other sessions than the one that was asked for are not.
+    /// Whether messages of the feed are missing or were left out. If the user chose a session, other sessions do not count.
     pub(super) fn has_lost(&self) -> bool {
         let counters = self.unwrap.counters();
         let is_lost = counters.has_lost() || self.only.is_none() && counters.other_sessions > 0;
