@@ -48,7 +48,7 @@ pub(crate) struct Subscriber {
     gave_end: AtomicBool,
     pub(crate) channel: String,
     pool: Arc<Pool>,
-    /// The default size of a batch in bytes. A batch of this size stays in the core's second-level cache until the program has read it.
+    /// The size of a batch in bytes. A batch of the default size stays in the core's second-level cache until the program has read it.
     room: usize,
 }
 
