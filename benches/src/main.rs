@@ -1,6 +1,6 @@
 //! `shmcast-bench` asks one question and prints the answer.
 //!
-//! The same program plays the publisher's and the receivers' roles when the rig starts it as a child.
+//! The rig also starts this program as a child, in the role of the publisher or of a receiver.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result};
@@ -246,7 +246,7 @@ fn main() -> Result<ExitCode> {
     ask_all(&args, &stage)
 }
 
-/// Asks one question, or all, for the transports here and the peers. Prints and stores the answers.
+/// Asks one question, or all, with this program's transports and the peers. Prints and stores the answers.
 fn ask_all(args: &Args, stage: &Stage) -> Result<ExitCode> {
     let peers = args.peers.as_deref().map(peers::list).transpose()?.unwrap_or_default();
     for peer in &peers {
@@ -313,7 +313,7 @@ fn compare_languages(args: &Args, testees: &[String], rust: Option<&Path>, dir: 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the numbers that the user gave, or else the default ones.
+/// Returns the numbers that the user gave, or the default ones if there are none.
 fn or(given: &[usize], default: &[usize]) -> Vec<usize> {
     if given.is_empty() { default.to_vec() } else { given.to_vec() }
 }
@@ -363,7 +363,7 @@ fn print_failures(answer: &Answer) {
     }
 }
 
-/// Makes the two hosts of the bridge's question. If that is not possible, prints the reason.
+/// Makes the two hosts for the question about bridges. If this is not possible, prints the reason and returns `None`.
 fn two_hosts(args: &Args) -> Option<Hosts> {
     let beside = || Ok(std::env::current_exe()?.with_file_name("shmcast"));
     let made = args.shmcast.clone().map_or_else(beside, Ok).and_then(|program: PathBuf| {
@@ -373,7 +373,8 @@ fn two_hosts(args: &Args) -> Option<Hosts> {
     made.inspect_err(|why| eprintln!("SKIPPED bridge: {why:#}")).ok()
 }
 
-/// Returns the contestants that join ours on one host: those that the user named, and all its peers unless some of them were named.
+/// Returns the contestants that join ours on one host: those that the user named, and the peers. If the user named some peers, only
+/// these join.
 fn guests(named: &[Contestant], peers: &[Peer], wait: Wait) -> Vec<Contestant> {
     let is_named = |peer: &Peer| named.iter().any(|who| who.transport_name() == peer.name);
     let joining = if peers.iter().any(is_named) { &[] } else { peers };
