@@ -1,4 +1,4 @@
-//! The publisher of a round with a recorder: it calls `publish`, as any program does.
+//! The publisher of a round with a recorder. It calls `publish`, as any program does.
 
 use super::role::{Cost, Pace, Publish, Published, RUN};
 use crate::rig::child::{bind, say, wait_for};
