@@ -30,7 +30,7 @@ Examples:
 The programs shmcastd and shmcast are those beside this one. As root more can be done to them.
 Exit codes: 0 all well, 1 something must not have happened, 2 wrong usage or it could not be played.";
 
-/// Plays random stories with the real processes of shmcast, and says what must not have happened.
+/// Plays random stories with the real processes of shmcast, and reports what must not have happened.
 #[derive(Debug, Parser)]
 #[command(name = "shmcast-chaos", version, after_help = EXAMPLES, max_term_width = 110)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -79,7 +79,7 @@ struct Cli {
     /// Keep stories that fail in this directory
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Keep the logs of the story also if it does not fail, and say where they are
+    /// Keep the logs of the story even if it does not fail, and print where they are
     #[arg(long, requires = "story")]
     keep_logs: bool,
     /// Where stories are played
@@ -88,10 +88,11 @@ struct Cli {
     /// Where the programs are [default: beside this one]
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
-    /// The command of a testee of client/conformance, one argument; repeated for each language. Some readers are in these languages
+    /// The command of a testee of client/conformance, as one argument. Repeat the option for each language: some readers are then
+    /// in these languages
     #[arg(long = "testee", value_name = "COMMAND")]
     testees: Vec<String>,
-    /// Put this fault back, in programs built with RUSTFLAGS="--cfg shmcast_faults"
+    /// Plant this fault again, in programs built with RUSTFLAGS="--cfg shmcast_faults"
     #[arg(long, value_name = "NAME")]
     fault: Option<String>,
 }

@@ -72,7 +72,7 @@ pub fn made() -> Result<(String, Vec<String>)> {
 /// Writes `MATRIX.md`.
 ///
 /// # Errors
-/// Everything that is wrong with the matrix.
+/// The list of everything that is wrong with the matrix.
 pub fn write() -> Result<()> {
     let (text, wrong) = made()?;
     fs::write(path(), text).context("write MATRIX.md")?;

@@ -20,7 +20,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// The programs in `dir`.
+    /// Finds the programs in `dir`.
     ///
     /// # Errors
     /// The program that is missing, and how to build it.
@@ -41,7 +41,7 @@ impl Programs {
         })
     }
 
-    /// The programs beside this one.
+    /// Finds the programs in the directory of this program.
     ///
     /// # Errors
     /// The program that is missing, and how to build it.

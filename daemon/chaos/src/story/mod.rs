@@ -37,7 +37,7 @@ pub enum Profile {
     Tools,
     /// A daemon owns the channels and records some of them, and readers read journals.
     Journal,
-    /// Hosts with networks of their own, each with a daemon, and senders that take over from each other.
+    /// Several hosts, each with its own network and daemon, and senders that take over from each other.
     Hosts,
 }
 
@@ -269,7 +269,7 @@ pub enum Step {
     Close { who: u8 },
     /// A publisher opens a channel, on condition that the channel has this mode or does not exist.
     OpenWithMode { who: u8, channel: u8, mode: u16 },
-    /// A process forks a child, which drops its copies of publisher and reader, and ends.
+    /// A process forks a child. The child drops its copies of publisher and reader, and ends.
     Fork { whom: Whom },
     /// A reader subscribes. With `live_only` it never reads the journal.
     Subscribe {
