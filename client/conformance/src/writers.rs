@@ -142,7 +142,7 @@ fn words_in(dir: &Path) -> Result<Vec<u64>> {
     words_of(dir, WORDS)
 }
 
-/// As [`words_in`], of a segment of this size.
+/// Does the same as [`words_in`], for a segment of this size.
 pub(crate) fn words_of(dir: &Path, size: usize) -> Result<Vec<u64>> {
     let bytes = fs::read(dir.join("t/segment"))?;
     let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();

@@ -108,7 +108,7 @@ impl<'a> Plan<'a> {
         self.play_while(publish, record, |_| Ok(()))
     }
 
-    /// As [`play`](Self::play), while something else happens.
+    /// Does the same as [`play`](Self::play), and runs `meanwhile` during the round.
     pub(super) fn play_while(
         &self,
         publish: Publish,
