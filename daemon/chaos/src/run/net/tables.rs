@@ -11,7 +11,7 @@ const GIVE_UP_MS: u32 = 120_000;
 const HOLD_US: u32 = 1_000_000;
 /// The size of a receiver's buffer in bytes. It has room for everything that a story publishes at once.
 const BUFFER: u32 = 64 << 20;
-/// The ports of the repair servers: of the first sender, and of the second sender.
+/// The ports of the repair servers of each host: that of the daemon's sender, and that of the second sender. `CLAIMS` has the ports of their claims.
 const SERVERS: [u16; 2] = [30_002, 30_003];
 const CLAIMS: [u16; 2] = [31_000, 31_001];
 
